@@ -1,0 +1,32 @@
+//! Page frames that are already faulted in and already zero, kept in user space.
+//!
+//! The modules stand in layers; each uses those above it in this list and never those below
+//! (the `tidy` test holds them to it):
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`addr`] | frame numbers, orders, ranges: no bare integers for pages |
+//! | [`error`], [`stats`] | typed errors; event counters in a versioned layout others can map |
+//! | [`config`] | every option, its default and its environment variable |
+//! | [`sync`] | the atomics: `core`'s, or loom's under `--cfg loom` |
+//! | [`sys`] | every system call and every intrinsic, and a fake of it for tests |
+//! | [`clear`] | engines that zero memory, behind one submit-and-poll trait |
+//! | [`frame`] | zones, blocks, the ledger, per-CPU reservations, [`frame::Gfp`] |
+//! | [`scrub`] | scrubd: what to zero next, when to stop, how not to be noticed |
+//! | [`heap`] | runs of frames for `malloc`-sized requests; what a size class touches |
+//!
+//! The crate needs neither `std` nor `alloc`: the preload shim is built from it and must never
+//! allocate through itself.
+
+#![cfg_attr(not(any(test, loom, feature = "std")), no_std)]
+
+pub mod addr;
+pub mod clear;
+pub mod config;
+pub mod error;
+pub mod frame;
+pub mod heap;
+pub mod scrub;
+pub mod stats;
+pub mod sync;
+pub mod sys;

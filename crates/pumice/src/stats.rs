@@ -1,0 +1,420 @@
+//! Event counters, in a versioned layout that other processes can map.
+//!
+//! `pumice run` makes one file for the whole tree of processes; each process that comes to serve
+//! a request takes a [`Slot`] in it and counts there, so reading never stops or slows anyone. The
+//! file is a [`Tree`]: a header with the tree's totals, then [`SLOTS`] slots. Every field that
+//! changes is an atomic of 64 bits, little-endian on every machine this runs on. A reader checks
+//! [`Tree::open`]'s conditions and then believes nothing but numbers: the writers are programs.
+//!
+//! All counters are statistics: relaxed, and right once their writer is quiet. The exception is
+//! the pool's size, on which the limit rests: it changes by compare-and-swap.
+
+use core::ptr::NonNull;
+
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sys::{mem, thread};
+
+/// What the file starts with.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
+/// Changes whenever the layout does.
+pub const VERSION: u32 = 1;
+/// Processes that can count at the same time.
+pub const SLOTS: usize = 512;
+/// Room for settings in a slot; which is which is [`crate::config::Setting`]'s business.
+pub const SETTINGS: usize = 16;
+
+/// What is counted. The doc comment is what reports print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Event {
+    /// requests served
+    Requests,
+    /// bytes those asked for
+    RequestBytes,
+    /// requests passed on to the next allocator
+    PassedOn,
+    /// frames handed out: zero-fill faults the kernel would have taken (if touched)
+    Zfod,
+    /// of these, frames that were ready and zeroed
+    Ozfod,
+    /// requests served from ready memory
+    Hits,
+    /// requests served by memory that faults when touched
+    Misses,
+    /// bytes cleared ahead by scrubd
+    ScrubbedBytes,
+    /// bytes cleared while a request waited
+    HotClearedBytes,
+    /// bytes populated ahead
+    PopulatedBytes,
+    /// bytes given back to the kernel
+    GivenBackBytes,
+    /// processor time of the helper thread, nanoseconds
+    ScrubberNs,
+    /// times scrubd held back because others wanted the machine
+    ScrubYields,
+    /// reallocations that stayed in place
+    ReallocInPlace,
+    /// reallocations that moved
+    ReallocMoved,
+    /// forks seen
+    Forks,
+}
+
+/// Number of [`Event`]s.
+pub const EVENTS: usize = 16;
+
+impl Event {
+    /// All of them, in the order of the layout.
+    pub const ALL: [Event; EVENTS] = [
+        Event::Requests,
+        Event::RequestBytes,
+        Event::PassedOn,
+        Event::Zfod,
+        Event::Ozfod,
+        Event::Hits,
+        Event::Misses,
+        Event::ScrubbedBytes,
+        Event::HotClearedBytes,
+        Event::PopulatedBytes,
+        Event::GivenBackBytes,
+        Event::ScrubberNs,
+        Event::ScrubYields,
+        Event::ReallocInPlace,
+        Event::ReallocMoved,
+        Event::Forks,
+    ];
+
+    /// The name under which JSON and tables show it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Event::Requests => "requests",
+            Event::RequestBytes => "request_bytes",
+            Event::PassedOn => "passed_on",
+            Event::Zfod => "zfod",
+            Event::Ozfod => "ozfod",
+            Event::Hits => "hits",
+            Event::Misses => "misses",
+            Event::ScrubbedBytes => "scrubbed_bytes",
+            Event::HotClearedBytes => "hot_cleared_bytes",
+            Event::PopulatedBytes => "populated_bytes",
+            Event::GivenBackBytes => "given_back_bytes",
+            Event::ScrubberNs => "scrubber_ns",
+            Event::ScrubYields => "scrub_yields",
+            Event::ReallocInPlace => "realloc_in_place",
+            Event::ReallocMoved => "realloc_moved",
+            Event::Forks => "forks",
+        }
+    }
+}
+
+/// One process's counters, and the settings that `pumice ctl` changes while it runs.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Slot {
+    /// Process id of whoever counts here; 0 when free.
+    owner: AtomicU64,
+    /// The program's name: 16 bytes, NUL-padded, as in `/proc/PID/comm`.
+    name: [AtomicU64; 2],
+    /// Bytes of this process's share of the pool.
+    pool_bytes: AtomicU64,
+    /// 1 + the number of the reason why nothing is served here; 0 if there is none.
+    reason: AtomicU64,
+    /// Bumped by whoever changes a setting, so that the helper thread looks.
+    settings_version: AtomicU64,
+    settings: [AtomicU64; SETTINGS],
+    events: [AtomicU64; EVENTS],
+}
+
+impl Slot {
+    /// Counts `n` events.
+    #[inline]
+    pub fn add(&self, event: Event, n: u64) {
+        self.events[event as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Reads a counter.
+    pub fn get(&self, event: Event) -> u64 {
+        self.events[event as usize].load(Ordering::Relaxed)
+    }
+
+    /// The process that counts here; 0 for none.
+    pub fn pid(&self) -> u32 {
+        self.owner.load(Ordering::Acquire) as u32
+    }
+
+    /// Bytes of this process's share of the pool.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pool_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The program's name, NUL-padded. It is whatever the program wrote.
+    pub fn name(&self) -> [u8; 16] {
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&self.name[0].load(Ordering::Relaxed).to_le_bytes());
+        name[8..].copy_from_slice(&self.name[1].load(Ordering::Relaxed).to_le_bytes());
+        name
+    }
+
+    /// Sets the program's name.
+    pub fn set_name(&self, name: &[u8]) {
+        let mut bytes = [0u8; 16];
+        let length = name.len().min(15);
+        bytes[..length].copy_from_slice(&name[..length]);
+        for (word, half) in self.name.iter().zip(bytes.chunks_exact(8)) {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(half);
+            word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
+        }
+    }
+
+    /// A setting's raw value.
+    #[inline]
+    pub fn setting(&self, index: usize) -> u64 {
+        self.settings[index].load(Ordering::Relaxed)
+    }
+
+    /// Changes a setting's raw value; [`Slot::settings_version`] tells the helper thread.
+    pub fn set_setting(&self, index: usize, value: u64) {
+        self.settings[index].store(value, Ordering::Relaxed);
+        // Release: who sees the new version sees the value (pairs with the Acquire below).
+        self.settings_version.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often settings were changed.
+    #[inline]
+    pub fn settings_version(&self) -> u64 {
+        self.settings_version.load(Ordering::Acquire)
+    }
+
+    /// Why nothing is served in this process, if so (`Some(number)`).
+    pub fn reason(&self) -> Option<u64> {
+        self.reason.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Notes why nothing is served in this process.
+    pub fn set_reason(&self, number: u64) {
+        self.reason.store(number + 1, Ordering::Relaxed);
+    }
+}
+
+/// The whole file.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Tree {
+    magic: AtomicU64,
+    version: AtomicU32,
+    slot_count: AtomicU32,
+    slot_size: AtomicU32,
+    event_count: AtomicU32,
+    /// Bytes of pool in the whole tree, the most there ever were, and the most there may be.
+    pool_bytes: AtomicU64,
+    pool_peak: AtomicU64,
+    pool_max: AtomicU64,
+    /// Bytes that the first process is to populate ahead; whoever swaps it for 0 does.
+    ready_bytes: AtomicU64,
+    /// Processes that ever took a slot, and the slot where the next search starts.
+    processes: AtomicU64,
+    next_slot: AtomicU64,
+    /// Counters of processes that are gone and whose slots were taken by others.
+    retired: [AtomicU64; EVENTS],
+    slots: [Slot; SLOTS],
+}
+
+/// Bytes of the file.
+pub const TREE_SIZE: usize = size_of::<Tree>();
+
+impl Tree {
+    /// Makes `memory` a tree. `pool_max` and `ready_bytes` are in bytes.
+    ///
+    /// # Safety
+    /// `memory` is [`TREE_SIZE`] zeroed bytes, mapped for as long as the reference lives.
+    pub unsafe fn create<'t>(memory: NonNull<u8>, pool_max: u64, ready_bytes: u64) -> &'t Tree {
+        // SAFETY: zeroed memory is a valid Tree: all of it is atomics.
+        let tree: &Tree = unsafe { memory.cast().as_ref() };
+        tree.version.store(VERSION, Ordering::Relaxed);
+        tree.slot_count.store(SLOTS as u32, Ordering::Relaxed);
+        tree.slot_size.store(size_of::<Slot>() as u32, Ordering::Relaxed);
+        tree.event_count.store(EVENTS as u32, Ordering::Relaxed);
+        tree.pool_max.store(pool_max, Ordering::Relaxed);
+        tree.ready_bytes.store(ready_bytes, Ordering::Relaxed);
+        // Release: who finds the magic finds the rest (pairs with the Acquire in `open`).
+        tree.magic.store(MAGIC, Ordering::Release);
+        tree
+    }
+
+    /// Takes mapped memory for a tree, if it is one of this version and layout.
+    ///
+    /// # Safety
+    /// `memory` is [`TREE_SIZE`] bytes, mapped for as long as the reference lives; what is in it
+    /// does not matter.
+    pub unsafe fn open<'t>(memory: NonNull<u8>) -> Option<&'t Tree> {
+        // SAFETY: any bytes are a valid Tree: all of it is atomics.
+        let tree: &Tree = unsafe { memory.cast().as_ref() };
+        let fits = tree.magic.load(Ordering::Acquire) == MAGIC
+            && tree.version.load(Ordering::Relaxed) == VERSION
+            && tree.slot_count.load(Ordering::Relaxed) as usize == SLOTS
+            && tree.slot_size.load(Ordering::Relaxed) as usize == size_of::<Slot>()
+            && tree.event_count.load(Ordering::Relaxed) as usize == EVENTS;
+        fits.then_some(tree)
+    }
+
+    /// A tree of one process, in private memory, for when nobody made one. Its pool is limited
+    /// by `pool_max` bytes.
+    pub fn private<'t>(pool_max: u64, ready_bytes: u64) -> crate::error::Result<&'t Tree> {
+        let memory = mem::map_table(TREE_SIZE)?;
+        // SAFETY: fresh, zeroed and never unmapped.
+        Ok(unsafe { Tree::create(memory, pool_max, ready_bytes) })
+    }
+
+    /// Takes a slot for process `pid`, folding the counters of a process that is gone into the
+    /// totals if need be. `None` when [`SLOTS`] processes are alive.
+    pub fn attach(&self, pid: u32) -> Option<&Slot> {
+        let start = self.next_slot.load(Ordering::Relaxed) as usize;
+        let at = |offset: usize| &self.slots[(start + offset) % SLOTS];
+        let free = (0..SLOTS).find(|&offset| self.claim(at(offset), 0, pid));
+        let offset = free.or_else(|| {
+            (0..SLOTS).find(|&offset| {
+                let owner = at(offset).pid();
+                // The same pid is this process's life before an exec.
+                let gone = owner == pid || !thread::process_exists(owner);
+                gone && self.claim(at(offset), owner, pid)
+            })
+        })?;
+        self.next_slot.store(((start + offset + 1) % SLOTS) as u64, Ordering::Relaxed);
+        self.processes.fetch_add(1, Ordering::Relaxed);
+        Some(at(offset))
+    }
+
+    fn claim(&self, slot: &Slot, owner: u32, pid: u32) -> bool {
+        // Acquire: the former owner's counts are seen before they are folded.
+        let claimed = slot.owner.compare_exchange(
+            u64::from(owner),
+            u64::from(pid),
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        if claimed.is_err() {
+            return false;
+        }
+        for (total, event) in self.retired.iter().zip(&slot.events) {
+            total.fetch_add(event.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.shrink_pool(slot, slot.pool_bytes());
+        slot.reason.store(0, Ordering::Relaxed);
+        for setting in &slot.settings {
+            setting.store(0, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Adds `bytes` to the slot's share of the pool, unless the tree's limit forbids it.
+    pub fn grow_pool(&self, slot: &Slot, bytes: u64) -> bool {
+        let max = self.pool_max.load(Ordering::Relaxed);
+        let add = |total: u64| total.checked_add(bytes).filter(|&total| total <= max);
+        // Relaxed: a counter that orders nothing else.
+        match self.pool_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            Ok(before) => {
+                self.pool_peak.fetch_max(before + bytes, Ordering::Relaxed);
+                slot.pool_bytes.fetch_add(bytes, Ordering::Relaxed);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Takes `bytes` off the slot's share of the pool.
+    pub fn shrink_pool(&self, slot: &Slot, bytes: u64) {
+        slot.pool_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.pool_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// What the first process is to populate ahead; every later caller gets 0.
+    pub fn take_ready_bytes(&self) -> u64 {
+        self.ready_bytes.swap(0, Ordering::Relaxed)
+    }
+
+    /// Sums a counter over all processes, gone and alive.
+    pub fn total(&self, event: Event) -> u64 {
+        let alive: u64 = self.slots.iter().map(|slot| slot.get(event)).sum();
+        self.retired[event as usize].load(Ordering::Relaxed).wrapping_add(alive)
+    }
+
+    /// Processes that ever took a slot.
+    pub fn processes(&self) -> u64 {
+        self.processes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of pool in the whole tree now.
+    pub fn pool_bytes(&self) -> u64 {
+        self.pool_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes of pool there ever were in the whole tree.
+    pub fn pool_peak(&self) -> u64 {
+        self.pool_peak.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes of pool there may be in the whole tree.
+    pub fn pool_max(&self) -> u64 {
+        self.pool_max.load(Ordering::Relaxed)
+    }
+
+    /// All slots, taken or not.
+    pub fn slots(&self) -> &[Slot; SLOTS] {
+        &self.slots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_survive_the_process_that_made_them() {
+        let tree = Tree::private(1 << 30, 0).expect("memory");
+        let pid = std::process::id();
+        for _ in 0..2 * SLOTS {
+            let slot = tree.attach(pid).expect("a slot");
+            slot.add(Event::Requests, 1);
+            assert!(tree.grow_pool(slot, 4096));
+        }
+        assert_eq!(tree.total(Event::Requests), 2 * SLOTS as u64);
+        assert_eq!(tree.processes(), 2 * SLOTS as u64);
+        assert_eq!(tree.pool_bytes(), 4096 * SLOTS as u64, "shares of the gone are given up");
+    }
+
+    #[test]
+    fn the_limit_holds_for_the_whole_tree() {
+        let tree = Tree::private(8192, 0).expect("memory");
+        let one = tree.attach(std::process::id()).expect("a slot");
+        let two = tree.attach(std::process::id()).expect("a slot");
+        assert!(tree.grow_pool(one, 8192));
+        assert!(!tree.grow_pool(two, 4096));
+        tree.shrink_pool(one, 4096);
+        assert!(tree.grow_pool(two, 4096));
+        assert_eq!(tree.pool_peak(), 8192);
+    }
+
+    #[test]
+    fn a_stranger_is_no_tree() {
+        let memory = mem::map_table(TREE_SIZE).expect("memory");
+        // SAFETY: mapped, and never unmapped.
+        assert!(unsafe { Tree::open(memory) }.is_none());
+    }
+
+    #[test]
+    fn names_are_cut_and_padded() {
+        let tree = Tree::private(0, 0).expect("memory");
+        let slot = tree.attach(1).expect("a slot");
+        slot.set_name(b"a-very-long-program-name");
+        assert_eq!(&slot.name(), b"a-very-long-pro\0");
+    }
+
+    #[test]
+    fn ready_bytes_go_to_one_process() {
+        let tree = Tree::private(1 << 30, 1 << 20).expect("memory");
+        assert_eq!(tree.take_ready_bytes(), 1 << 20);
+        assert_eq!(tree.take_ready_bytes(), 0);
+    }
+}

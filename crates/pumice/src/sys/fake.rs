@@ -1,0 +1,82 @@
+//! A stand-in for the kernel that fails on demand.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use rustix::io::Errno;
+
+use super::mem::{Huge, Memory, Os};
+
+/// Forwards to the kernel, but lets a test say after how many calls one fails.
+#[derive(Debug)]
+pub struct FakeMemory {
+    errno: Errno,
+    calls_until_failure: AtomicUsize,
+}
+
+impl FakeMemory {
+    /// Fails every call after the first `calls`.
+    pub fn failing_after(calls: usize, errno: Errno) -> FakeMemory {
+        FakeMemory { errno, calls_until_failure: AtomicUsize::new(calls) }
+    }
+
+    /// Lets `calls` more calls through.
+    pub fn allow(&self, calls: usize) {
+        self.calls_until_failure.store(calls, Ordering::Relaxed);
+    }
+
+    fn call<T>(&self, make: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let spend = |left: usize| left.checked_sub(1);
+        // Relaxed: a plain countdown that orders nothing else.
+        match self.calls_until_failure.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend) {
+            Ok(_) => make(),
+            Err(_) => Err(self.errno),
+        }
+    }
+}
+
+// SAFETY: every call that succeeds is the kernel's.
+unsafe impl Memory for FakeMemory {
+    fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno> {
+        self.call(|| Os.reserve(len, align))
+    }
+
+    unsafe fn commit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.commit(at, len) })
+    }
+
+    unsafe fn decommit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.decommit(at, len) })
+    }
+
+    unsafe fn reset(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.reset(at, len) })
+    }
+
+    unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.set_huge(at, len, huge) })
+    }
+
+    unsafe fn populate(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.populate(at, len) })
+    }
+
+    unsafe fn discard(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.discard(at, len) })
+    }
+
+    unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.offer(at, len) })
+    }
+
+    unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.resident(at, len) })
+    }
+}

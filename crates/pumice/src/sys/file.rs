@@ -1,0 +1,46 @@
+//! Small files, read whole into a buffer of the caller's.
+
+use core::ffi::CStr;
+use core::ptr::{null_mut, NonNull};
+use rustix::fd::OwnedFd;
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::{self, Errno};
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+/// Opens for reading, closed on exec.
+pub fn open_read(path: &CStr) -> Result<OwnedFd, Errno> {
+    fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Reads the file's beginning into `buffer` and returns what was read.
+pub fn read<'b>(path: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Errno> {
+    let file = open_read(path)?;
+    read_at(&file, buffer)
+}
+
+/// Reads an open file's beginning again, as files under `/proc` want it.
+pub fn read_at<'b>(file: &OwnedFd, buffer: &'b mut [u8]) -> Result<&'b [u8], Errno> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match io::pread(file, &mut buffer[length..], length as u64) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(&buffer[..length])
+}
+
+/// Maps the first `len` bytes of a file, shared, readable and writable; `None` for a file
+/// shorter than that (touching it would be SIGBUS).
+pub fn map_shared(path: &CStr, len: usize) -> Result<Option<NonNull<u8>>, Errno> {
+    let file = fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    if (fs::fstat(&file)?.st_size as u64) < len as u64 {
+        return Ok(None);
+    }
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { mm::mmap(null_mut(), len, protection, MapFlags::SHARED, &file, 0)? };
+    Ok(NonNull::new(at.cast()))
+}

@@ -1,0 +1,183 @@
+//! What a zone asks of the address space it lives in.
+
+use core::ffi::c_void;
+use core::ptr::{null_mut, NonNull};
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
+
+use super::raw;
+use crate::addr::FRAME_SIZE;
+
+/// Page-table work on ranges of one reservation. All ranges are whole frames, given as address
+/// and length in bytes.
+///
+/// # Safety
+/// An implementation must leave memory outside the given ranges alone, and must return `Ok` from
+/// [`Memory::discard`] only if the range then reads as zeros.
+pub unsafe trait Memory: Sync {
+    /// Reserves `len` bytes of addresses aligned to `align`; they can't be touched yet and cost
+    /// nothing.
+    fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno>;
+
+    /// Makes reserved addresses readable and writable. They read as zeros, unpopulated.
+    ///
+    /// # Safety
+    /// The range lies in a reservation and nothing else relies on it being untouchable.
+    unsafe fn commit(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Turns committed addresses back into untouchable ones; their content and every attribute
+    /// that anyone set on them is lost.
+    ///
+    /// # Safety
+    /// Nobody uses the range.
+    unsafe fn decommit(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Replaces the range by a fresh mapping, readable, writable, zero, with no attribute left.
+    ///
+    /// # Safety
+    /// Nobody uses the range.
+    unsafe fn reset(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Asks for (`true`) or declines (`false`) huge pages on the range.
+    ///
+    /// # Safety
+    /// The range lies in a reservation.
+    unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno>;
+
+    /// Faults every page of the range in.
+    ///
+    /// # Safety
+    /// The range is committed.
+    unsafe fn populate(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Gives the pages back to the kernel now; the range reads as zeros afterwards.
+    ///
+    /// # Safety
+    /// Nobody uses the range.
+    unsafe fn discard(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Lets the kernel take the pages when it is short of memory. Until then they keep their
+    /// content; afterwards they read as zeros.
+    ///
+    /// # Safety
+    /// Nobody uses the range, and it is zeroed already.
+    unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Counts the frames of the range that are resident.
+    ///
+    /// # Safety
+    /// The range is committed.
+    unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno>;
+}
+
+/// Whether huge pages are wanted on a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Huge {
+    /// `MADV_HUGEPAGE`
+    Yes,
+    /// `MADV_NOHUGEPAGE`
+    No,
+}
+
+/// The kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Os;
+
+const COMMITTED: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
+// SAFETY: each call acts on the given range only, and MADV_DONTNEED on private anonymous memory
+// leaves zeros (madvise(2)).
+unsafe impl Memory for Os {
+    fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno> {
+        let padded = len.checked_add(align).ok_or(Errno::NOMEM)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mm::mmap_anonymous(null_mut(), padded, ProtFlags::empty(), PRIVATE)? }
+            as usize;
+        let start = base.next_multiple_of(align);
+        let (head, tail) = (start - base, base + padded - (start + len));
+        // SAFETY: both ends are parts of the mapping just made, outside what is returned.
+        unsafe {
+            if head > 0 {
+                mm::munmap(base as *mut c_void, head)?;
+            }
+            if tail > 0 {
+                mm::munmap((start + len) as *mut c_void, tail)?;
+            }
+        }
+        NonNull::new(start as *mut u8).ok_or(Errno::NOMEM)
+    }
+
+    unsafe fn commit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: as the caller promises.
+        unsafe { mm::mprotect(at.cast(), len, flags) }
+    }
+
+    unsafe fn decommit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        let flags = PRIVATE | MapFlags::FIXED;
+        // SAFETY: the caller owns the range that is replaced.
+        unsafe { mm::mmap_anonymous(at.cast(), len, ProtFlags::empty(), flags).map(drop) }
+    }
+
+    unsafe fn reset(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        let flags = PRIVATE | MapFlags::FIXED;
+        // SAFETY: the caller owns the range that is replaced.
+        unsafe { mm::mmap_anonymous(at.cast(), len, COMMITTED, flags).map(drop) }
+    }
+
+    unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno> {
+        let advice = match huge {
+            Huge::Yes => Advice::LinuxHugepage,
+            Huge::No => Advice::LinuxNoHugepage,
+        };
+        // SAFETY: the advice changes no content.
+        unsafe { mm::madvise(at.cast(), len, advice) }
+    }
+
+    unsafe fn populate(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: populating changes no content.
+        unsafe { mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) }
+    }
+
+    unsafe fn discard(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller owns the range, whose content may go.
+        unsafe { mm::madvise(at.cast(), len, Advice::LinuxDontNeed) }
+    }
+
+    unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller owns the range, which is zero before and after.
+        unsafe { mm::madvise(at.cast(), len, Advice::LinuxFree) }
+    }
+
+    unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno> {
+        const CHUNK: usize = 2048;
+        let mut seen = [0u8; CHUNK];
+        let (mut done, mut count) = (0, 0);
+        while done < len {
+            let piece = (len - done).min(CHUNK * FRAME_SIZE);
+            let args = [at as usize + done, piece, seen.as_mut_ptr() as usize, 0, 0, 0];
+            // SAFETY: `seen` has a byte for each page of the piece.
+            unsafe { raw::syscall(raw::number::__NR_mincore, args)? };
+            let pages = piece.div_ceil(FRAME_SIZE);
+            count += seen[..pages].iter().filter(|&&byte| byte & 1 != 0).count();
+            done += piece;
+        }
+        Ok(count)
+    }
+}
+
+/// Maps `len` bytes of zeroed private memory for the crate's own tables.
+pub fn map_table(len: usize) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { mm::mmap_anonymous(null_mut(), len, COMMITTED, PRIVATE)? };
+    NonNull::new(at.cast()).ok_or(Errno::NOMEM)
+}
+
+/// Maps one page that a child process finds zeroed after `fork` (`MADV_WIPEONFORK`).
+pub fn map_wiped_on_fork() -> Result<NonNull<u8>, Errno> {
+    let page = map_table(FRAME_SIZE)?;
+    // SAFETY: the page was mapped a moment ago and holds nothing.
+    unsafe { mm::madvise(page.as_ptr().cast(), FRAME_SIZE, Advice::LinuxWipeOnFork)? };
+    Ok(page)
+}

@@ -1,0 +1,14 @@
+//! Every system call and every intrinsic of the crate.
+//!
+//! The rest of the crate calls nothing outside itself. rustix makes the calls it knows (none of
+//! them goes through libc, so the shim can't recurse into itself); [`raw`] makes the few it lacks.
+//! [`mem::Memory`] is what zones ask of an address space; [`fake::FakeMemory`] stands in for the
+//! kernel in tests and fails on demand.
+
+pub mod cpu;
+#[cfg(any(test, feature = "std"))]
+pub mod fake;
+pub mod file;
+pub mod mem;
+pub mod raw;
+pub mod thread;

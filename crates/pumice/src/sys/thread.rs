@@ -1,0 +1,221 @@
+//! A thread that libc does not know of, and what it sleeps on.
+//!
+//! The shim's helper can't be made by `pthread_create`: libc would take its single-threaded
+//! short-cuts back, and a program whose last own thread calls `pthread_exit` would never end.
+//! So it is a bare `clone`: it shares its creator's thread pointer, which it must never use, so
+//! it calls nothing but this crate, and blocks every signal, so that no handler runs on it.
+
+use core::ffi::c_void;
+use core::time::Duration;
+use rustix::io::Errno;
+use rustix::thread::futex;
+use rustix::time::{clock_gettime, ClockId, Timespec};
+
+use super::{mem, raw};
+use crate::sync::atomic::AtomicU32;
+
+/// Bytes of stack for a helper thread, its guard not counted.
+const STACK_SIZE: usize = 64 << 10;
+
+/// What a helper thread runs. It must never return.
+pub type Entry = extern "C" fn(*mut c_void) -> !;
+
+/// Starts a helper thread.
+///
+/// # Safety
+/// `entry` and `argument` stay valid for the rest of the process, and `entry` uses nothing of
+/// libc and no thread-local storage.
+pub unsafe fn spawn(entry: Entry, argument: *mut c_void) -> Result<(), Errno> {
+    use linux_raw_sys::general::{
+        CLONE_FILES, CLONE_FS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_VM,
+    };
+    let flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    let stack = mem::map_table(STACK_SIZE)?.as_ptr() as usize;
+    let all_signals = BlockedSignals::block();
+    // SAFETY: the stack was mapped for this thread alone; the child never returns from `entry`.
+    let result = unsafe { clone(flags as usize, stack + STACK_SIZE, entry, argument) };
+    drop(all_signals);
+    if result.is_err() {
+        let args = [stack, STACK_SIZE, 0, 0, 0, 0];
+        // SAFETY: no thread came to use the stack.
+        let _ = unsafe { raw::syscall(raw::number::__NR_munmap, args) };
+    }
+    result.map(drop)
+}
+
+/// `clone` whose child runs `entry(argument)` on the new stack.
+///
+/// # Safety
+/// `stack_top` is the end of a mapping that only the child uses, aligned to 16 bytes.
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone(
+    flags: usize,
+    stack_top: usize,
+    entry: Entry,
+    argument: *mut c_void,
+) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the child leaves this block by jumping to `entry` and uses no frame of its parent.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "test eax, eax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") raw::number::__NR_clone as isize => result,
+            in("rdi") flags, in("rsi") stack_top, in("rdx") 0, in("r10") 0, in("r8") 0,
+            in("r12") argument, in("r13") entry,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    if result < 0 {
+        Err(Errno::from_raw_os_error(-result as i32))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// `clone` whose child runs `entry(argument)` on the new stack.
+///
+/// # Safety
+/// `stack_top` is the end of a mapping that only the child uses, aligned to 16 bytes.
+#[cfg(target_arch = "aarch64")]
+unsafe fn clone(
+    flags: usize,
+    stack_top: usize,
+    entry: Entry,
+    argument: *mut c_void,
+) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the child leaves this block by jumping to `entry` and uses no frame of its parent.
+    unsafe {
+        core::arch::asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x9",
+            "blr x10",
+            "brk #1",
+            "2:",
+            in("x8") raw::number::__NR_clone as usize,
+            inlateout("x0") flags as isize => result,
+            in("x1") stack_top, in("x2") 0, in("x3") 0, in("x4") 0,
+            in("x9") argument, in("x10") entry,
+        );
+    }
+    if result < 0 {
+        Err(Errno::from_raw_os_error(-result as i32))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// Every signal blocked for the calling thread until this is dropped.
+struct BlockedSignals {
+    before: u64,
+}
+
+impl BlockedSignals {
+    fn block() -> BlockedSignals {
+        let mut before = 0u64;
+        set_signal_mask(&u64::MAX, Some(&mut before));
+        BlockedSignals { before }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        set_signal_mask(&self.before, None);
+    }
+}
+
+fn set_signal_mask(mask: &u64, old: Option<&mut u64>) {
+    use linux_raw_sys::general::SIG_SETMASK;
+    let old = old.map_or(0, |old| core::ptr::from_mut(old) as usize);
+    let args = [SIG_SETMASK as usize, core::ptr::from_ref(mask) as usize, old, 8, 0, 0];
+    // SAFETY: both masks are eight bytes, as the last argument says.
+    let _ = unsafe { raw::syscall(raw::number::__NR_rt_sigprocmask, args) };
+}
+
+/// Puts the calling thread under `SCHED_IDLE`. It can't leave it again unprivileged.
+pub fn enter_sched_idle() -> Result<(), Errno> {
+    use linux_raw_sys::general::SCHED_IDLE;
+    let priority = 0i32;
+    let args = [0, SCHED_IDLE as usize, core::ptr::from_ref(&priority) as usize, 0, 0, 0];
+    // SAFETY: sched_param is one int.
+    unsafe { raw::syscall(raw::number::__NR_sched_setscheduler, args) }.map(drop)
+}
+
+/// Whether a process of this number exists (a zombie does).
+pub fn process_exists(pid: u32) -> bool {
+    // SAFETY: signal 0 is only checked for, never sent.
+    let result = unsafe { raw::syscall(raw::number::__NR_kill, [pid as usize, 0, 0, 0, 0, 0]) };
+    result != Err(Errno::SRCH)
+}
+
+/// Sleeps until woken, for `timeout` at most, and not at all if the word is no longer `expected`.
+#[cfg(not(loom))]
+pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+    let timeout = timeout.map(|timeout| Timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    // Every outcome, interrupted and changed meanwhile included, is a reason to look again.
+    let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
+}
+
+/// Wakes one sleeper on the word.
+#[cfg(not(loom))]
+pub fn wake_one(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+}
+
+/// Processor time the calling thread has used, in nanoseconds.
+pub fn cpu_time_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// Nanoseconds on the monotonic clock.
+pub fn now_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+fn nanoseconds(time: Timespec) -> u64 {
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::Ordering;
+
+    static FLAG: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn raise_flag(_: *mut c_void) -> ! {
+        FLAG.store(1, Ordering::Release);
+        wake_one(&FLAG);
+        loop {
+            // SAFETY: exit ends this thread only.
+            let _ = unsafe { raw::syscall(raw::number::__NR_exit, [0; 6]) };
+        }
+    }
+
+    #[test]
+    fn a_bare_thread_runs_and_wakes() {
+        // SAFETY: `raise_flag` uses nothing of libc.
+        unsafe { spawn(raise_flag, core::ptr::null_mut()) }.expect("clone");
+        while FLAG.load(Ordering::Acquire) == 0 {
+            sleep_on(&FLAG, 0, Some(Duration::from_millis(100)));
+        }
+    }
+
+    #[test]
+    fn this_process_exists() {
+        assert!(process_exists(std::process::id()));
+        assert!(!process_exists(0x7fff_fff0));
+    }
+}
