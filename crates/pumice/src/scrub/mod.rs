@@ -1,1 +1,72 @@
 //! scrubd: what to zero next, when to stop, how not to be noticed.
+//!
+//! Free memory that is not zero is worth zeroing ahead of its next use when it is large, cold and
+//! nobody else wants the machine. [`Scrubber`] is what the heap holds; it runs two helper threads,
+//! each started when there is first something for it to do:
+//!
+//! * *scrubd* claims, clears and hands back memory under `SCHED_IDLE`. It may be held off for
+//!   seconds in the middle of a block, so it never owns what anybody waits for: it makes no call
+//!   that takes the address space's lock.
+//! * the *keeper* populates memory ahead and gives back what has decayed. Those calls do take that
+//!   lock, so it keeps the program's own priority and does little at a time.
+//!
+//! [`Source`] is where both find their work; the heap implements it over its zones. The layers are
+//! kept this way round so that policy (here) and the ledger (below) can be tested apart.
+
+use crate::addr::Order;
+
+/// A piece of free memory that scrubd owns while it clears it: one block (2 MiB) at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// First byte, on a frame's boundary.
+    pub at: *mut u8,
+    /// Bytes, a multiple of a frame.
+    pub len: usize,
+    /// For the source's own use.
+    pub token: u64,
+}
+
+/// What became of a [`Claim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of it reads as zeros now.
+    Zeroed,
+    /// Given up; it may be partly cleared.
+    Dirty,
+}
+
+/// Whether a pass over free memory left anything to come back for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing: the helper may sleep until the next free.
+    Nothing,
+    /// Something: the helper comes back when it is due.
+    More,
+}
+
+/// Where the helper threads find their work.
+///
+/// Any thread may free or allocate meanwhile; nobody may ever wait for a claim. No method may
+/// panic, allocate, or use thread-local storage: they run on threads that libc does not know of.
+pub trait Source: Sync {
+    /// A pass of the clock hand: marks every free, unzeroed area of order `stop` and higher as
+    /// seen, and tells whether there is any. Freeing clears the mark. scrubd calls this, waits
+    /// `scrub_delay_ms`, then claims: what still carries the mark is cold, what was allocated
+    /// again or freed anew in between is not.
+    fn age(&self, stop: Order) -> Left;
+
+    /// Takes one marked area of order `stop` or higher out of the free memory, largest and
+    /// longest-free first; `None` when there is none left.
+    fn claim(&self, stop: Order) -> Option<Claim>;
+
+    /// Returns a claim to the free memory.
+    fn finish(&self, claim: Claim, outcome: Outcome);
+
+    /// Populates one more block ahead (`--ready`). [`Left::Nothing`] when enough are there or no
+    /// more can be had.
+    fn populate(&self) -> Left;
+
+    /// A pass of the keeper's hand, every half `decay_ms`: gives back what was free in the last
+    /// two passes. [`Left::Nothing`] when no free memory is left that could decay.
+    fn decay(&self) -> Left;
+}
