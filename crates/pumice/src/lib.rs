@@ -6,10 +6,11 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`addr`] | frame numbers, orders, ranges: no bare integers for pages |
-//! | [`error`], [`stats`] | typed errors; event counters in a versioned layout others can map |
-//! | [`config`] | every option, its default and its environment variable |
+//! | [`error`] | typed errors |
 //! | [`sync`] | the atomics: `core`'s, or loom's under `--cfg loom` |
 //! | [`sys`] | every system call and every intrinsic, and a fake of it for tests |
+//! | [`stats`] | event counters in a versioned layout others can map |
+//! | [`config`] | every option, its default and its environment variable |
 //! | [`clear`] | engines that zero memory, behind one submit-and-poll trait |
 //! | [`frame`] | zones, blocks, the ledger, per-CPU reservations, [`frame::Gfp`] |
 //! | [`scrub`] | scrubd: what to zero next, when to stop, how not to be noticed |
