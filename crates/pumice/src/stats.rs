@@ -108,6 +108,102 @@ impl Event {
     }
 }
 
+/// Why nothing is served in a process. A slot holds its number; a number this version does not
+/// know reads as [`Reason::Unknown`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Reason {
+    /// a reason this version does not know
+    Unknown = 0,
+    /// PUMICE=off is in its environment
+    Off = 1,
+    /// its name is not in --only
+    NotOnly = 2,
+    /// its name is in --skip
+    Skipped = 3,
+    /// it gains privileges (set-user-ID, set-group-ID or capabilities)
+    SetUserId = 4,
+    /// AddressSanitizer or a relative serves its memory itself
+    Sanitizer = 5,
+    /// the program's own malloc comes before the shim's
+    OwnAllocator = 6,
+    /// no next allocator was found
+    NoNext = 7,
+    /// no address space is left to reserve (ulimit -v)
+    AddressSpace = 8,
+    /// no memory is left to keep ready
+    NoMemory = 9,
+    /// a seccomp filter was installed before the first request
+    Seccomp = 10,
+    /// more processes than the counters have slots for
+    NoSlot = 11,
+    /// the shim does not know the machine (its page size is not 4 KiB)
+    Machine = 12,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Reason; 13] = [
+        Reason::Unknown,
+        Reason::Off,
+        Reason::NotOnly,
+        Reason::Skipped,
+        Reason::SetUserId,
+        Reason::Sanitizer,
+        Reason::OwnAllocator,
+        Reason::NoNext,
+        Reason::AddressSpace,
+        Reason::NoMemory,
+        Reason::Seccomp,
+        Reason::NoSlot,
+        Reason::Machine,
+    ];
+
+    /// The name under which JSON shows it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::Unknown => "unknown",
+            Reason::Off => "off",
+            Reason::NotOnly => "not_only",
+            Reason::Skipped => "skipped",
+            Reason::SetUserId => "set_user_id",
+            Reason::Sanitizer => "sanitizer",
+            Reason::OwnAllocator => "own_allocator",
+            Reason::NoNext => "no_next_allocator",
+            Reason::AddressSpace => "address_space",
+            Reason::NoMemory => "no_memory",
+            Reason::Seccomp => "seccomp",
+            Reason::NoSlot => "no_slot",
+            Reason::Machine => "machine",
+        }
+    }
+
+    /// What a report tells people, to follow the program's name and a colon.
+    pub const fn explain(self) -> &'static str {
+        match self {
+            Reason::Unknown => "nothing is served, for a reason this version does not know",
+            Reason::Off => "turned off by PUMICE=off in its environment",
+            Reason::NotOnly => "its name is not in --only",
+            Reason::Skipped => "its name is in --skip",
+            Reason::SetUserId => "it gains privileges, so nothing may come between",
+            Reason::Sanitizer => "a sanitizer serves its memory itself",
+            Reason::OwnAllocator => "it has a malloc of its own",
+            Reason::NoNext => "no allocator was found to pass small requests to",
+            Reason::AddressSpace => "no address space is left to reserve; see ulimit -v",
+            Reason::NoMemory => "no memory was left for a pool",
+            Reason::Seccomp => "a seccomp filter was in force before its first request",
+            Reason::NoSlot => "too many processes at once to count one more",
+            Reason::Machine => "its page size is not 4 KiB",
+        }
+    }
+}
+
+impl From<u64> for Reason {
+    fn from(number: u64) -> Reason {
+        Reason::ALL.into_iter().find(|&known| known as u64 == number).unwrap_or(Reason::Unknown)
+    }
+}
+
 /// One process's counters, and the settings that `pumice ctl` changes while it runs.
 #[repr(C, align(128))]
 #[derive(Debug)]
@@ -187,14 +283,14 @@ impl Slot {
         self.settings_version.load(Ordering::Acquire)
     }
 
-    /// Why nothing is served in this process, if so (`Some(number)`).
-    pub fn reason(&self) -> Option<u64> {
-        self.reason.load(Ordering::Relaxed).checked_sub(1)
+    /// Why nothing is served in this process, if so.
+    pub fn reason(&self) -> Option<Reason> {
+        self.reason.load(Ordering::Relaxed).checked_sub(1).map(Reason::from)
     }
 
     /// Notes why nothing is served in this process.
-    pub fn set_reason(&self, number: u64) {
-        self.reason.store(number + 1, Ordering::Relaxed);
+    pub fn set_reason(&self, reason: Reason) {
+        self.reason.store(reason as u64 + 1, Ordering::Relaxed);
     }
 }
 
@@ -409,6 +505,14 @@ mod tests {
         let slot = tree.attach(1).expect("a slot");
         slot.set_name(b"a-very-long-program-name");
         assert_eq!(&slot.name(), b"a-very-long-pro\0");
+    }
+
+    #[test]
+    fn reasons_survive_their_numbers() {
+        for (number, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(Reason::from(number as u64), reason);
+        }
+        assert_eq!(Reason::from(u64::MAX), Reason::Unknown);
     }
 
     #[test]
