@@ -1,6 +1,33 @@
-//! The shim.
+//! The shim: `malloc` and its family, preloaded in front of whatever allocator a program has.
+//!
+//! Requests from a threshold on go to [`pumice::heap::Heap`]; all others, and those the heap
+//! declines, go to the *next* allocator in line. Everything that thinks is in `pumice`.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`interpose`] | the functions that programs see, and the rules of C and POSIX for each |
+//! | [`next`] | the next allocator in line, found once; [`early`] serves while it is looked for |
+//! | [`start`] | reading the environment, starting the heap, following it through `fork` |
+//! | [`environment`] | the variables, the program's name |
+//! | [`seccomp`] | `prctl` and `syscall`, watched for seccomp filters |
+//! | [`weak`] | symbols that may be missing |
+//! | [`fatal`] | the two ways this ends a program |
+//! | [`builtins`] | the memory functions that compiled code calls |
+//!
+//! # Manners
+//! The shim is loaded into programs it knows nothing of, whatever their C library. So it needs no
+//! library (no `DT_NEEDED`), refers to all it can do without by weak symbols and to nothing else,
+//! has no thread-local storage, no constructor, and no thread, memory or file of its own before
+//! the first request over the threshold. `tests/shim_elf.rs` of `pumice-cli` holds it to that.
+
 #![no_std]
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
+
+mod builtins;
+mod early;
+mod environment;
+mod fatal;
+mod interpose;
+mod next;
+mod seccomp;
+mod start;
+mod weak;

@@ -1,0 +1,78 @@
+//! The environment and the name of the program, without libc where libc is not there yet.
+
+use core::ffi::{c_char, CStr};
+
+use pumice::addr::FRAME_SIZE;
+use pumice::sys::{file, mem};
+
+use crate::weak;
+
+/// Where the variables are.
+pub(crate) enum Environment {
+    /// As `environ`: pointers, the last one null.
+    Vector(*const *const c_char),
+    /// As `/proc/self/environ`: strings, each ended by a zero byte.
+    Block(&'static [u8]),
+}
+
+/// The most that is read of `/proc/self/environ`.
+const BLOCK_SIZE: usize = 256 << 10;
+
+impl Environment {
+    /// `None` while the C library has not set `environ` up.
+    pub(crate) fn find() -> Option<Environment> {
+        let [environ, older] = [weak::address!("environ"), weak::address!("__environ")];
+        let variable = if environ != 0 { environ } else { older };
+        if variable == 0 {
+            return Some(Environment::Block(read_block()));
+        }
+        // SAFETY: the variable is a pointer to pointers in every C library that has it. Reading
+        // it races with `setenv` no more than `getenv` does.
+        let vector = unsafe { (variable as *const *const *const c_char).read_volatile() };
+        (!vector.is_null()).then_some(Environment::Vector(vector))
+    }
+
+    /// A variable's value, if it is set and is text.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let value = |entry: &'static [u8]| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            core::str::from_utf8(value).ok()
+        };
+        match *self {
+            Environment::Block(block) => block.split(|&byte| byte == 0).find_map(value),
+            Environment::Vector(vector) => (0..)
+                // SAFETY: the vector ends with a null pointer, where `take_while` stops.
+                .map(|index| unsafe { *vector.add(index) })
+                .take_while(|entry| !entry.is_null())
+                // SAFETY: every other entry is a string that outlives this call.
+                .find_map(|entry| value(unsafe { CStr::from_ptr(entry) }.to_bytes())),
+        }
+    }
+}
+
+fn read_block() -> &'static [u8] {
+    let Ok(memory) = mem::map_table(BLOCK_SIZE) else { return &[] };
+    // SAFETY: freshly mapped, and never unmapped.
+    let buffer = unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), BLOCK_SIZE) };
+    file::read(c"/proc/self/environ", buffer).unwrap_or(&[])
+}
+
+/// The program's name as the kernel knows it, at most 15 bytes.
+pub(crate) fn program_name(buffer: &mut [u8; 16]) -> &[u8] {
+    let name = file::read(c"/proc/self/comm", buffer).unwrap_or(&[]);
+    name.strip_suffix(b"\n").unwrap_or(name)
+}
+
+/// A value of the auxiliary vector, by its `AT_` number; 0 if the kernel gave none.
+pub(crate) fn auxiliary_value(kind: usize) -> Option<usize> {
+    type Getauxval = unsafe extern "C" fn(usize) -> usize;
+    let getauxval = weak::function!("getauxval": Getauxval)?;
+    // SAFETY: takes any number.
+    Some(unsafe { getauxval(kind) })
+}
+
+/// Bytes in a page of this kernel.
+pub(crate) fn page_size() -> usize {
+    const AT_PAGESZ: usize = 6;
+    auxiliary_value(AT_PAGESZ).unwrap_or(FRAME_SIZE)
+}

@@ -1,0 +1,266 @@
+//! The functions that programs see, and the rules of C, POSIX and glibc for each.
+//!
+//! Whatever the heap does not serve is left to the next allocator with the program's own
+//! arguments, so sizes that are zero or absurd, alignments that are none and what `errno` says of
+//! them are as they would be without the shim. What the heap serves has a power of two for its
+//! alignment and at most [`LARGEST`] bytes. `free` leaves `errno` alone, as nothing here touches
+//! it.
+//!
+//! A pointer into the heap's zones that is no allocation (a double free, a stray pointer) ends the
+//! program by `SIGABRT`, as it does under glibc; with `PUMICE_VERIFY=1` a line on standard error
+//! says why.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::{null_mut, NonNull};
+
+use pumice::error::Error;
+use pumice::heap::{Content, Heap};
+use pumice::stats::Event;
+
+use crate::environment::page_size;
+use crate::start::{self, Owned};
+use crate::{fatal, next, weak};
+
+/// Out of memory, on every architecture.
+pub(crate) const ENOMEM: c_int = 12;
+/// What `malloc` promises: aligned for any type.
+const MALLOC_ALIGN: usize = 16;
+/// The largest request the heap is asked for: no object may be larger in C.
+const LARGEST: usize = isize::MAX as usize;
+/// The largest alignment the heap is asked for.
+const LARGEST_ALIGN: usize = 1 << 30;
+
+#[no_mangle]
+unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    if size >= start::threshold() {
+        if let Some(at) = serve(size, MALLOC_ALIGN, Content::Any) {
+            return at;
+        }
+    }
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { next::malloc(size) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    // An overflow is the next allocator's to refuse.
+    let bytes = count.checked_mul(size).unwrap_or(0);
+    if bytes >= start::threshold() {
+        if let Some(at) = serve(bytes, MALLOC_ALIGN, Content::Zero) {
+            return at;
+        }
+    }
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { next::calloc(count, size) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn free(at: *mut c_void) {
+    if let Some(owned) = start::owned(at) {
+        return free_owned(owned, at);
+    }
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { next::free(at) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn cfree(at: *mut c_void) {
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { free(at) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
+    if let Some(owned) = start::owned(at) {
+        // SAFETY: forwarded with the caller's promise.
+        return unsafe { realloc_owned(owned, at, size) };
+    }
+    if size >= start::threshold() {
+        // SAFETY: forwarded with the caller's promise.
+        if let Some(new) = unsafe { take_over(at, size) } {
+            return new;
+        }
+    }
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { next::realloc(at, size) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: forwarded with the caller's promise.
+        Some(bytes) => unsafe { realloc(at, bytes) },
+        None => out_of_memory(),
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if size >= start::threshold() && align >= size_of::<*const c_void>() {
+        if let Some(at) = serve(size, align, Content::Any) {
+            // SAFETY: the caller says where the address goes.
+            unsafe { out.write(at) };
+            return 0;
+        }
+    }
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { next::posix_memalign(out, align, size) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if size >= start::threshold() {
+        if let Some(at) = serve(size, align, Content::Any) {
+            return at;
+        }
+    }
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { next::aligned_alloc(align, size) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    if size >= start::threshold() {
+        if let Some(at) = serve(size, align, Content::Any) {
+            return at;
+        }
+    }
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { next::memalign(align, size) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { memalign(page_size(), size) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = page_size();
+    match size.checked_next_multiple_of(page) {
+        // SAFETY: forwarded with the caller's promise.
+        Some(size) => unsafe { memalign(page, size) },
+        None => out_of_memory(),
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
+    match start::owned(at) {
+        Some(owned) => owned.heap.usable_size(at.cast()),
+        // SAFETY: forwarded with the caller's promise.
+        None => unsafe { next::usable_size(at) },
+    }
+}
+
+/// Memory from the heap; `None` leaves the request to the next allocator.
+#[cold]
+fn serve(size: usize, align: usize, content: Content) -> Option<*mut c_void> {
+    if size > LARGEST || align > LARGEST_ALIGN || !align.is_power_of_two() {
+        return None;
+    }
+    let at = start::heap_for(size)?.allocate(size, align, content)?;
+    Some(at.as_ptr().cast())
+}
+
+#[cold]
+fn free_owned(owned: Owned, at: *mut c_void) {
+    if !start::is_current() {
+        // A child that can't count: what it inherited stays where it is.
+        return;
+    }
+    // SAFETY: whoever frees it says that nobody uses it any more.
+    if let Err(error) = unsafe { owned.heap.free(at.cast()) } {
+        report(error);
+    }
+}
+
+/// `realloc` of memory that is the heap's.
+///
+/// # Safety
+/// As `realloc`.
+#[cold]
+unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_void {
+    if size == 0 {
+        free_owned(owned, at);
+        // What becomes of realloc(p, 0) is the next allocator's choice.
+        // SAFETY: memory fresh from `malloc`, or null.
+        return unsafe { next::realloc(next::malloc(1), 0) };
+    }
+    let usable = owned.heap.usable_size(at.cast());
+    if usable == 0 {
+        report(Error::NotAllocated);
+    }
+    let stays = size >= start::threshold() && size <= LARGEST && start::is_current();
+    // SAFETY: the caller owns it.
+    if stays && unsafe { owned.heap.resize_in_place(at.cast(), size) } {
+        return at;
+    }
+    // SAFETY: both are allocations, and each is at least as long as what is copied.
+    unsafe {
+        let new = malloc(size);
+        if !new.is_null() {
+            new.cast::<u8>().copy_from_nonoverlapping(at.cast(), usable.min(size));
+            free_owned(owned, at);
+            start::count(Event::ReallocMoved);
+        }
+        new
+    }
+}
+
+/// `realloc` across the threshold: moves small memory of the next allocator's into the heap.
+/// What is large already was declined before and stays where it is: its owner can move pages.
+///
+/// # Safety
+/// As `realloc`.
+#[cold]
+unsafe fn take_over(at: *mut c_void, size: usize) -> Option<*mut c_void> {
+    let Some(old) = NonNull::new(at) else { return serve(size, MALLOC_ALIGN, Content::Any) };
+    // SAFETY: the caller owns it, and the next allocator made it.
+    let usable = unsafe { next::usable_size(old.as_ptr()) };
+    if usable == 0 || usable >= start::threshold() {
+        return None;
+    }
+    let new = serve(size, MALLOC_ALIGN, Content::Any)?;
+    // SAFETY: `usable` bytes are less than the threshold, and `size` is not.
+    unsafe {
+        new.cast::<u8>().copy_from_nonoverlapping(at.cast(), usable);
+        next::free(at);
+    }
+    start::count(Event::ReallocMoved);
+    Some(new)
+}
+
+#[cold]
+fn report(error: Error) {
+    match error {
+        Error::DoubleFree => fatal::misuse("free(): freed twice", start::verbosity()),
+        Error::NotAllocated => fatal::misuse("free(): invalid pointer", start::verbosity()),
+        // The memory is free; what could not be done with it only costs memory.
+        Error::OutOfFrames | Error::PoolLimit | Error::BadAlignment | Error::Os(_) => {}
+    }
+}
+
+/// Null, with `errno` set.
+#[cold]
+pub(crate) fn out_of_memory() -> *mut c_void {
+    set_errno(ENOMEM);
+    null_mut()
+}
+
+/// Sets the calling thread's `errno`, and returns what it was.
+pub(crate) fn set_errno(value: c_int) -> c_int {
+    type Location = unsafe extern "C" fn() -> *mut c_int;
+    match weak::function!("__errno_location": Location) {
+        // SAFETY: the address is that of the calling thread's own errno.
+        Some(location) => unsafe { location().replace(value) },
+        None => value,
+    }
+}
+
+/// Makes the compiler check that [`Heap`] can be shared, as [`start`] relies on.
+const _: fn() = || {
+    fn shared<T: Sync>() {}
+    shared::<Heap>();
+};

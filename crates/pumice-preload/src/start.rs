@@ -1,0 +1,373 @@
+//! Reading the environment, starting the heap, and following it through `fork`.
+//!
+//! # States
+//! ```text
+//! UNREAD --first request of a frame or more--> READ --first over the threshold--> SERVING
+//!    |                                           |
+//!    +------------- not wanted here -------------+------ not possible here -----> OFF
+//! ```
+//! Each arrow passes through BUSY, which one thread at a time holds. Nobody waits for it: whoever
+//! finds it, a signal handler included, asks the next allocator. What the shim publishes (the
+//! heap, the tree) is written before the Release store of SERVING and read after an Acquire load
+//! of it.
+//!
+//! # fork
+//! A child must count in a slot of its own, and must not believe what its parent's heap knew of
+//! memory that the two now share. It finds out by a page that the kernel wipes on `fork`
+//! (`MADV_WIPEONFORK`), which is right for a raw `clone` too, and for `vfork`, whose child *is*
+//! the parent as far as memory goes. The page holds one word:
+//! ```text
+//! FORKED (0) --first large request or free--> ADOPTING --> CURRENT
+//!                                                  +-----> DETACHED: no slot, or no calls allowed
+//! ```
+//! So `fork` costs nothing here, and children that only exec never take a slot.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use pumice::addr::FRAME_SIZE;
+use pumice::clear::Clearer;
+use pumice::config::{self, Setting};
+use pumice::heap::{Heap, HeapConfig};
+use pumice::stats::{Event, Slot, Tree, TREE_SIZE};
+use pumice::sys::{file, mem};
+use rustix::process::{getpid, getrlimit, Resource};
+
+use crate::environment::{self, Environment};
+use crate::fatal::Verbosity;
+use crate::interpose::set_errno;
+use crate::weak;
+
+/// `getauxval`: whether this is a set-user-ID program or the like.
+const AT_SECURE: usize = 23;
+
+/// Requests of this many bytes and more come to [`heap_for`]. One frame until the environment is
+/// read, everything once the state is OFF. Relaxed: a stale value sends a request the wrong way,
+/// and both ways are right.
+static THRESHOLD: AtomicUsize = AtomicUsize::new(config::MIN_THRESHOLD);
+
+static STATE: AtomicU32 = AtomicU32::new(UNREAD);
+const UNREAD: u32 = 0;
+const READ: u32 = 1;
+const BUSY: u32 = 2;
+const SERVING: u32 = 3;
+const OFF: u32 = 4;
+
+struct HeapCell(UnsafeCell<MaybeUninit<Heap>>);
+
+// SAFETY: written by the one thread that holds BUSY, and only read from SERVING on.
+unsafe impl Sync for HeapCell {}
+
+static HEAP: HeapCell = HeapCell(UnsafeCell::new(MaybeUninit::uninit()));
+/// Set once, before SERVING.
+static TREE: AtomicPtr<Tree> = AtomicPtr::new(null_mut());
+/// Where this process counts. Changes in a forked child, before its word says CURRENT.
+static SLOT: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
+/// Whether to explain and to check. Set before SERVING, relaxed.
+static VERIFY: AtomicBool = AtomicBool::new(false);
+/// Whether a seccomp filter is about to be installed, or is. Relaxed: the thread that installs it
+/// sets it, and others are not bound by its filter until the kernel has synchronised them.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// The word that a child finds wiped. Set once, before SERVING.
+static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+const FORKED: u32 = 0;
+const ADOPTING: u32 = 1;
+const CURRENT: u32 = 2;
+const DETACHED: u32 = 3;
+
+/// The heap, for an address in its zones.
+#[derive(Clone, Copy)]
+pub(crate) struct Owned {
+    /// The heap.
+    pub(crate) heap: &'static Heap,
+}
+
+/// See [`THRESHOLD`].
+#[inline(always)]
+pub(crate) fn threshold() -> usize {
+    THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// The heap if `at` lies in its zones.
+#[inline(always)]
+pub(crate) fn owned(at: *const c_void) -> Option<Owned> {
+    let heap = published()?;
+    heap.owns(at.cast()).then_some(Owned { heap })
+}
+
+/// The heap that is to serve a request of `size` bytes; `None`: the next allocator.
+pub(crate) fn heap_for(size: usize) -> Option<&'static Heap> {
+    match STATE.load(Ordering::Acquire) {
+        SERVING => {}
+        UNREAD => {
+            advance(UNREAD, read_environment);
+            if size < threshold() || !advance(READ, start) {
+                return None;
+            }
+        }
+        READ => {
+            if !advance(READ, start) {
+                return None;
+            }
+        }
+        _ => return None,
+    }
+    is_current().then(published).flatten()
+}
+
+/// Whether this process may use the heap. Makes a forked child's heap its own.
+pub(crate) fn is_current() -> bool {
+    // SAFETY: set before SERVING, which the caller has seen; the page is never unmapped.
+    let process = unsafe { &*PROCESS.load(Ordering::Relaxed) };
+    // Acquire: pairs with the Release in `adopt`.
+    match process.load(Ordering::Acquire) {
+        CURRENT => true,
+        FORKED => adopt(process),
+        _ => false,
+    }
+}
+
+/// Counts an event of this process.
+pub(crate) fn count(event: Event) {
+    // SAFETY: null or a slot of the tree, which stays mapped.
+    if let Some(slot) = unsafe { SLOT.load(Ordering::Relaxed).as_ref() } {
+        slot.add(event, 1);
+    }
+}
+
+/// Whether the user asked to be told what is wrong.
+pub(crate) fn verbosity() -> Verbosity {
+    match VERIFY.load(Ordering::Relaxed) {
+        true => Verbosity::Explain,
+        false => Verbosity::Silent,
+    }
+}
+
+/// To be called just before a seccomp filter is installed.
+pub(crate) fn go_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+    match published() {
+        Some(heap) => heap.go_quiet(),
+        // A heap that has not started would need calls that the filter may not know.
+        None => THRESHOLD.store(usize::MAX, Ordering::Relaxed),
+    }
+}
+
+#[inline(always)]
+fn published() -> Option<&'static Heap> {
+    // Acquire: pairs with the Release in `advance`.
+    let serving = STATE.load(Ordering::Acquire) == SERVING;
+    // SAFETY: written before SERVING was stored, and not since.
+    serving.then(|| unsafe { (*HEAP.0.get()).assume_init_ref() })
+}
+
+/// Takes a step from `from`, unless another thread does. Whether the heap now serves.
+#[cold]
+fn advance(from: u32, step: fn() -> Option<u32>) -> bool {
+    // Acquire: what the thread that took the step before wrote is seen.
+    if STATE.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    let errno = set_errno(0);
+    let next = step().unwrap_or(OFF);
+    set_errno(errno);
+    if next == OFF {
+        THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+    }
+    // Release: pairs with the Acquire in `published`.
+    STATE.store(next, Ordering::Release);
+    next == SERVING
+}
+
+/// UNREAD to READ, unless the shim is to stay out of this program.
+fn read_environment() -> Option<u32> {
+    let Some(environment) = Environment::find() else {
+        // The C library is not ready yet: look again at the next request.
+        return Some(UNREAD);
+    };
+    // A set-user-ID program must not be led by the environment of who calls it.
+    if environment::auxiliary_value(AT_SECURE) == Some(1) {
+        return None;
+    }
+    let switch = environment.get(config::ENV_SWITCH).unwrap_or("on");
+    if ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off)) {
+        return None;
+    }
+    let wanted = environment.get(config::ENV_THRESHOLD).and_then(config::parse_size);
+    let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
+    THRESHOLD.store(threshold, Ordering::Relaxed);
+    (!QUIET.load(Ordering::Relaxed)).then_some(READ)
+}
+
+/// READ to SERVING, unless something is in the way.
+fn start() -> Option<u32> {
+    if QUIET.load(Ordering::Relaxed) {
+        return None;
+    }
+    let environment = Environment::find()?;
+    let mut name = [0; 16];
+    let name = environment::program_name(&mut name);
+    let tree = open_tree(&environment)?;
+    let slot = tree.attach(process_id())?;
+    slot.set_name(name);
+    if let Some(obstacle) = find_obstacle(&environment, name) {
+        slot.set_reason(obstacle as u64);
+        return None;
+    }
+    for setting in Setting::ALL {
+        if let Some(raw) = environment.get(setting.env()).and_then(|text| setting.parse(text)) {
+            setting.set(slot, raw);
+        }
+    }
+    let verify = environment.get(config::ENV_VERIFY) == Some("1");
+    let process = map_process_word()?;
+    let heap = Heap::new(HeapConfig {
+        tree,
+        slot,
+        ready_bytes: tree.take_ready_bytes() as usize,
+        verify,
+        clearer: Clearer::detect(),
+        threads: true,
+    });
+    let Ok(heap) = heap else { return None };
+    // SAFETY: this thread holds BUSY, and nobody reads the cell before SERVING.
+    unsafe { (*HEAP.0.get()).write(heap) };
+    VERIFY.store(verify, Ordering::Relaxed);
+    TREE.store(core::ptr::from_ref(tree).cast_mut(), Ordering::Relaxed);
+    SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
+    PROCESS.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
+    watch_fork();
+    Some(SERVING)
+}
+
+/// The tree that `pumice run` made, or one for this process alone.
+fn open_tree(environment: &Environment) -> Option<&'static Tree> {
+    if let Some(path) = environment.get(config::ENV_STATS) {
+        let mut buffer = [0; 512];
+        buffer.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+        let path = core::ffi::CStr::from_bytes_until_nul(&buffer).ok()?;
+        let memory = file::map_shared(path, TREE_SIZE).ok().flatten()?;
+        // SAFETY: mapped at the size of a tree, and never unmapped.
+        return unsafe { Tree::open(memory) };
+    }
+    let size = |name| environment.get(name).and_then(config::parse_size);
+    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
+    Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
+}
+
+fn half_of_memory() -> usize {
+    let info = rustix::system::sysinfo();
+    info.totalram as usize / 2 * info.mem_unit as usize
+}
+
+fn process_id() -> u32 {
+    getpid().as_raw_nonzero().get() as u32
+}
+
+/// A word that is [`FORKED`] again in every child with memory of its own.
+fn map_process_word() -> Option<&'static AtomicU32> {
+    let page = mem::map_wiped_on_fork().ok()?;
+    // SAFETY: a page of zeros, which stays mapped.
+    let word: &AtomicU32 = unsafe { page.cast().as_ref() };
+    word.store(CURRENT, Ordering::Relaxed);
+    Some(word)
+}
+
+/// Has [`Heap::before_fork`] called before each `fork` that goes through the C library.
+fn watch_fork() {
+    type Handler = Option<extern "C" fn()>;
+    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *const c_void) -> c_int;
+    type PthreadAtfork = unsafe extern "C" fn(Handler, Handler, Handler) -> c_int;
+    extern "C" fn before_fork() {
+        if let Some(heap) = published() {
+            heap.before_fork();
+        }
+    }
+    // What fails here costs the parent time after a fork, and nothing else.
+    if let Some(register) = weak::function!("__register_atfork": Register) {
+        let this_library = (&raw const STATE).cast();
+        // SAFETY: as pthread_atfork; the last argument names the library that the handler is in.
+        let _ = unsafe { register(Some(before_fork), None, None, this_library) };
+    } else if let Some(register) = weak::function!("pthread_atfork": PthreadAtfork) {
+        // SAFETY: as pthread_atfork(3).
+        let _ = unsafe { register(Some(before_fork), None, None) };
+    }
+}
+
+/// Gives a forked child a slot, with its parent's name and settings, and makes the heap its own.
+/// Whether it may use the heap.
+#[cold]
+fn adopt(process: &AtomicU32) -> bool {
+    // Relaxed: the child is a copy of its parent, so there is nothing else to see.
+    if process.compare_exchange(FORKED, ADOPTING, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    let slot = if QUIET.load(Ordering::Relaxed) { None } else { take_slot() };
+    let (Some(slot), Some(heap)) = (slot, published()) else {
+        process.store(DETACHED, Ordering::Relaxed);
+        THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+        return false;
+    };
+    SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
+    heap.after_fork_in_child(slot);
+    slot.add(Event::Forks, 1);
+    // Release: pairs with the Acquire in `is_current`.
+    process.store(CURRENT, Ordering::Release);
+    true
+}
+
+fn take_slot() -> Option<&'static Slot> {
+    // SAFETY: both were set before SERVING, and stay mapped.
+    let (tree, parent) =
+        unsafe { (TREE.load(Ordering::Relaxed).as_ref()?, SLOT.load(Ordering::Relaxed).as_ref()?) };
+    let slot = tree.attach(process_id())?;
+    let name = parent.name();
+    slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
+    for setting in Setting::ALL {
+        setting.set(slot, setting.get(parent));
+    }
+    Some(slot)
+}
+
+/// Why nothing is served in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Obstacle {
+    NotWanted,
+    Sanitizer,
+    MemoryLimit,
+    PageSize,
+}
+
+fn find_obstacle(environment: &Environment, name: &[u8]) -> Option<Obstacle> {
+    let listed = |variable| {
+        let list = environment.get(variable)?;
+        Some(core::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
+    };
+    if listed(config::ENV_ONLY) == Some(false) || listed(config::ENV_SKIP) == Some(true) {
+        return Some(Obstacle::NotWanted);
+    }
+    if has_sanitizer() {
+        return Some(Obstacle::Sanitizer);
+    }
+    let is_limited = |resource| getrlimit(resource).current.is_some();
+    if is_limited(Resource::As) || is_limited(Resource::Data) {
+        return Some(Obstacle::MemoryLimit);
+    }
+    (environment::page_size() != FRAME_SIZE).then_some(Obstacle::PageSize)
+}
+
+/// Sanitizers replace `malloc` to watch it, and know all memory they gave out.
+fn has_sanitizer() -> bool {
+    let entries = [
+        weak::address!("__asan_init"),
+        weak::address!("__hwasan_init"),
+        weak::address!("__lsan_init"),
+        weak::address!("__msan_init"),
+        weak::address!("__tsan_init"),
+    ];
+    entries.iter().any(|&entry| entry != 0)
+}
