@@ -32,7 +32,7 @@ use pumice::addr::FRAME_SIZE;
 use pumice::clear::Clearer;
 use pumice::config::{self, Setting};
 use pumice::heap::{Heap, HeapConfig};
-use pumice::stats::{Event, Slot, Tree, TREE_SIZE};
+use pumice::stats::{Event, Reason, Slot, Tree, TREE_SIZE};
 use pumice::sys::{file, mem};
 use rustix::process::{getpid, getrlimit, Resource};
 
@@ -150,10 +150,11 @@ pub(crate) fn verbosity() -> Verbosity {
 /// To be called just before a seccomp filter is installed.
 pub(crate) fn go_quiet() {
     QUIET.store(true, Ordering::Relaxed);
-    match published() {
-        Some(heap) => heap.go_quiet(),
-        // A heap that has not started would need calls that the filter may not know.
-        None => THRESHOLD.store(usize::MAX, Ordering::Relaxed),
+    // A heap that has not started would need calls that the filter may not know.
+    advance(UNREAD, || Err(Reason::Seccomp));
+    advance(READ, || Err(Reason::Seccomp));
+    if let Some(heap) = published() {
+        heap.go_quiet();
     }
 }
 
@@ -167,64 +168,51 @@ fn published() -> Option<&'static Heap> {
 
 /// Takes a step from `from`, unless another thread does. Whether the heap now serves.
 #[cold]
-fn advance(from: u32, step: fn() -> Option<u32>) -> bool {
+fn advance(from: u32, step: fn() -> Result<u32, Reason>) -> bool {
     // Acquire: what the thread that took the step before wrote is seen.
     if STATE.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return false;
     }
     let errno = set_errno(0);
-    let next = step().unwrap_or(OFF);
-    set_errno(errno);
-    if next == OFF {
+    let next = step().unwrap_or_else(|reason| {
         THRESHOLD.store(usize::MAX, Ordering::Relaxed);
-    }
+        note(reason);
+        OFF
+    });
+    set_errno(errno);
     // Release: pairs with the Acquire in `published`.
     STATE.store(next, Ordering::Release);
     next == SERVING
 }
 
-/// UNREAD to READ, unless the shim is to stay out of this program.
-fn read_environment() -> Option<u32> {
-    let Some(environment) = Environment::find() else {
-        // The C library is not ready yet: look again at the next request.
-        return Some(UNREAD);
-    };
-    // A set-user-ID program must not be led by the environment of who calls it.
-    if environment::auxiliary_value(AT_SECURE) == Some(1) {
-        return None;
-    }
-    let switch = environment.get(config::ENV_SWITCH).unwrap_or("on");
-    if ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off)) {
-        return None;
-    }
+/// UNREAD to READ, unless the C library is not ready yet.
+fn read_environment() -> Result<u32, Reason> {
+    let Some(environment) = Environment::find() else { return Ok(UNREAD) };
     let wanted = environment.get(config::ENV_THRESHOLD).and_then(config::parse_size);
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
     THRESHOLD.store(threshold, Ordering::Relaxed);
-    (!QUIET.load(Ordering::Relaxed)).then_some(READ)
+    Ok(READ)
 }
 
 /// READ to SERVING, unless something is in the way.
-fn start() -> Option<u32> {
+fn start() -> Result<u32, Reason> {
     if QUIET.load(Ordering::Relaxed) {
-        return None;
+        return Err(Reason::Seccomp);
     }
-    let environment = Environment::find()?;
+    let environment = Environment::find().ok_or(Reason::Unknown)?;
     let mut name = [0; 16];
     let name = environment::program_name(&mut name);
-    let tree = open_tree(&environment)?;
-    let slot = tree.attach(process_id())?;
+    find_obstacle(&environment, name)?;
+    let tree = open_tree(&environment).ok_or(Reason::NoMemory)?;
+    let slot = tree.attach(process_id()).ok_or(Reason::NoSlot)?;
     slot.set_name(name);
-    if let Some(obstacle) = find_obstacle(&environment, name) {
-        slot.set_reason(obstacle as u64);
-        return None;
-    }
     for setting in Setting::ALL {
         if let Some(raw) = environment.get(setting.env()).and_then(|text| setting.parse(text)) {
             setting.set(slot, raw);
         }
     }
     let verify = environment.get(config::ENV_VERIFY) == Some("1");
-    let process = map_process_word()?;
+    let process = map_process_word().ok_or(Reason::NoMemory)?;
     let heap = Heap::new(HeapConfig {
         tree,
         slot,
@@ -233,30 +221,55 @@ fn start() -> Option<u32> {
         clearer: Clearer::detect(),
         threads: true,
     });
-    let Ok(heap) = heap else { return None };
-    // SAFETY: this thread holds BUSY, and nobody reads the cell before SERVING.
-    unsafe { (*HEAP.0.get()).write(heap) };
+    let heap = heap.map_err(|_| Reason::AddressSpace)?;
+    // SAFETY: this thread holds BUSY, and nobody else touches the cell before SERVING.
+    let heap = unsafe { (*HEAP.0.get()).write(heap) };
     VERIFY.store(verify, Ordering::Relaxed);
     TREE.store(core::ptr::from_ref(tree).cast_mut(), Ordering::Relaxed);
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
     PROCESS.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
     watch_fork();
-    Some(SERVING)
+    // Set by another thread meanwhile, which found nothing published.
+    if QUIET.load(Ordering::Relaxed) {
+        heap.go_quiet();
+    }
+    Ok(SERVING)
+}
+
+/// Tells the tree why nothing is served here, if there is a tree that others read.
+fn note(reason: Reason) {
+    if reason == Reason::SetUserId {
+        // It must not be led by the environment of who calls it.
+        return;
+    }
+    let Some(environment) = Environment::find() else { return };
+    let Some(slot) = open_shared_tree(&environment).and_then(|tree| tree.attach(process_id()))
+    else {
+        return;
+    };
+    let mut name = [0; 16];
+    slot.set_name(environment::program_name(&mut name));
+    slot.set_reason(reason);
 }
 
 /// The tree that `pumice run` made, or one for this process alone.
 fn open_tree(environment: &Environment) -> Option<&'static Tree> {
-    if let Some(path) = environment.get(config::ENV_STATS) {
-        let mut buffer = [0; 512];
-        buffer.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
-        let path = core::ffi::CStr::from_bytes_until_nul(&buffer).ok()?;
-        let memory = file::map_shared(path, TREE_SIZE).ok().flatten()?;
-        // SAFETY: mapped at the size of a tree, and never unmapped.
-        return unsafe { Tree::open(memory) };
+    if environment.get(config::ENV_STATS).is_some() {
+        return open_shared_tree(environment);
     }
     let size = |name| environment.get(name).and_then(config::parse_size);
     let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
     Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
+}
+
+fn open_shared_tree(environment: &Environment) -> Option<&'static Tree> {
+    let path = environment.get(config::ENV_STATS)?;
+    let mut buffer = [0; 512];
+    buffer.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+    let path = core::ffi::CStr::from_bytes_until_nul(&buffer).ok()?;
+    let memory = file::map_shared(path, TREE_SIZE).ok().flatten()?;
+    // SAFETY: mapped at the size of a tree, and never unmapped.
+    unsafe { Tree::open(memory) }
 }
 
 fn half_of_memory() -> usize {
@@ -333,31 +346,24 @@ fn take_slot() -> Option<&'static Slot> {
     Some(slot)
 }
 
-/// Why nothing is served in this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Obstacle {
-    NotWanted,
-    Sanitizer,
-    MemoryLimit,
-    PageSize,
-}
-
-fn find_obstacle(environment: &Environment, name: &[u8]) -> Option<Obstacle> {
-    let listed = |variable| {
+/// Whether the shim is to stay out of this program, and why.
+fn find_obstacle(environment: &Environment, name: &[u8]) -> Result<(), Reason> {
+    let none_if = |reason, met| if met { Err(reason) } else { Ok(()) };
+    let is_listed = |variable| {
         let list = environment.get(variable)?;
         Some(core::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
     };
-    if listed(config::ENV_ONLY) == Some(false) || listed(config::ENV_SKIP) == Some(true) {
-        return Some(Obstacle::NotWanted);
-    }
-    if has_sanitizer() {
-        return Some(Obstacle::Sanitizer);
-    }
     let is_limited = |resource| getrlimit(resource).current.is_some();
-    if is_limited(Resource::As) || is_limited(Resource::Data) {
-        return Some(Obstacle::MemoryLimit);
-    }
-    (environment::page_size() != FRAME_SIZE).then_some(Obstacle::PageSize)
+    let switch = environment.get(config::ENV_SWITCH).unwrap_or("on");
+    let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
+    let is_privileged = environment::auxiliary_value(AT_SECURE) == Some(1);
+    none_if(Reason::SetUserId, is_privileged)?;
+    none_if(Reason::Off, is_off)?;
+    none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
+    none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
+    none_if(Reason::Sanitizer, has_sanitizer())?;
+    none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
+    none_if(Reason::Machine, environment::page_size() != FRAME_SIZE)
 }
 
 /// Sanitizers replace `malloc` to watch it, and know all memory they gave out.
