@@ -1,30 +1,61 @@
 //! Engines that zero memory, one file each, behind one submit-and-poll trait.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `engine` | the driver interface: [`Engine`], [`Piece`], what may be said of memory and when |
+//! | `chain` | engines in line, with the processor behind them: [`Chain`] |
+//! | `cpu` | the processor's engines under one type: [`CpuEngine`] |
+//! | `stosb`, `stream_avx2`, `stream_avx512`, `clzero`, `dc_zva`, `portable` | one engine each |
+//! | `detect` | what the processor and the kernel support |
+//! | `plan` | which engine for which size: [`Plan`], and as text (`PUMICE_CLEAR`) |
+//! | `calibrate` | measuring a plan in a few milliseconds |
+//! | `clearer` | what the rest of the crate calls: [`Clearer`] |
+//! | `zero` | [`is_zero`] |
+//!
+//! Streaming stores go around the cache: they read nothing, evict nothing, and leave the memory
+//! far away. Which way is better depends on who touches the memory next, and when; that is what
+//! [`Warmth`] says.
+
+pub mod calibrate;
+pub mod chain;
+mod clearer;
+#[cfg(target_arch = "x86_64")]
+mod clzero;
+pub mod cpu;
+mod cut;
+#[cfg(target_arch = "aarch64")]
+mod dc_zva;
+mod detect;
+pub mod engine;
+pub mod plan;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod stosb;
+#[cfg(target_arch = "x86_64")]
+mod stream_avx2;
+#[cfg(target_arch = "x86_64")]
+mod stream_avx512;
+#[cfg(test)]
+mod tests;
+mod zero;
+
+pub use chain::Chain;
+pub use clearer::Clearer;
+pub use cpu::{CpuEngine, Path};
+pub use engine::{Engine, Lost, Piece, State};
+pub use plan::{Plan, PlanError, SIZES};
+pub use zero::is_zero;
 
 /// Whether the memory is about to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
-    /// Somebody waits for it: through the cache while it fits, around it when it does not.
+    /// Somebody waits for it and will touch it now, all of it or a line here and there.
     Hot,
     /// Nobody will touch it soon: around the cache.
     Cold,
 }
 
-/// The engines this machine has, and which of them is best for which size.
-#[derive(Debug)]
-pub struct Clearer {}
-
-impl Clearer {
-    /// Chooses by CPUID; costs under a microsecond.
-    pub fn detect() -> Clearer {
-        Clearer {}
-    }
-
-    /// Zeroes `len` bytes.
-    ///
-    /// # Safety
-    /// The range is writable and nobody else uses it.
-    pub unsafe fn clear(&self, at: *mut u8, len: usize, _warmth: Warmth) {
-        // SAFETY: as the caller promises.
-        unsafe { at.write_bytes(0, len) }
-    }
+/// A number that differs between models of processor, for naming what was measured on one.
+pub fn cpu_key() -> u64 {
+    detect::cpu_key()
 }
