@@ -20,6 +20,8 @@ pub const ENV_THRESHOLD: &str = "PUMICE_THRESHOLD";
 pub const ENV_ONLY: &str = "PUMICE_ONLY";
 /// Programs of these names are not served (comma-separated).
 pub const ENV_SKIP: &str = "PUMICE_SKIP";
+/// Which engine zeroes what ([`crate::clear::Plan`] as text), measured by whoever starts the tree.
+pub const ENV_CLEAR: &str = "PUMICE_CLEAR";
 /// Checks at each allocation that memory said to be zero is (`1`).
 pub const ENV_VERIFY: &str = "PUMICE_VERIFY";
 
