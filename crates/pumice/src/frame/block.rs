@@ -1,0 +1,145 @@
+//! One block word: the state of 512 frames together, in 64 bits.
+//!
+//! The words lie side by side, so that a search reads eight blocks from a cache line. What a word
+//! says beyond the state are *hints*: written only when they change, wrong for a moment at worst
+//! in the direction that costs a look, and put right by whoever finds them wrong. An exact count
+//! here would cost every get and put a locked operation and a cache miss.
+//!
+//! # Who may write
+//! A [`BlockState::Whole`] or [`BlockState::Claimed`] word belongs to the owner of the memory,
+//! who stores plainly. All others change it by compare-and-swap.
+//!
+//! # The hint that must not get lost
+//! A reserver that finds a block exhausted clears its hints and *then* looks at the words again;
+//! a put changes a word and *then* looks at the hints. Both steps of both are sequentially
+//! consistent, so at least one of the two sees the other. (That is the store-buffering pattern;
+//! acquire and release alone would lose a put.)
+
+use bitfield_struct::bitfield;
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BlockState {
+    /// Not part of the zone (yet, or any more); can't be touched.
+    Absent = 0,
+    /// Free as a whole; the words below mean nothing.
+    Free = 1,
+    /// Its frames are given out one by one or in runs; the words below decide.
+    Parts = 2,
+    /// Allocated as a whole.
+    Whole = 3,
+    /// Claimed by whoever changes its state or works on its memory.
+    Claimed = 4,
+}
+
+impl BlockState {
+    const fn into_bits(self) -> u8 {
+        self as u8
+    }
+
+    const fn from_bits(bits: u8) -> BlockState {
+        match bits {
+            1 => BlockState::Free,
+            2 => BlockState::Parts,
+            3 => BlockState::Whole,
+            4 => BlockState::Claimed,
+            _ => BlockState::Absent,
+        }
+    }
+}
+
+/// A block word's value.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct BlockWord {
+    /// What the block is.
+    #[bits(3)]
+    pub state: BlockState,
+    /// Free: all of it reads as zeros. Parts: a hint that it has zeroed free frames. Whole: it
+    /// read as zeros when it was allocated.
+    pub zeroed: bool,
+    /// Parts: a hint that it has free frames that are not zeroed.
+    pub dirty: bool,
+    /// Its pages are there: touching it takes no fault.
+    pub ready: bool,
+    /// Whole: the first block of its run.
+    pub first: bool,
+    /// Whole: its run ends with this block.
+    pub last: bool,
+    /// Somebody set attributes on its pages; they must be reset before it is used again.
+    pub tainted: bool,
+    /// Scrubd's hand has passed since it was freed: it is cold.
+    pub cold: bool,
+    /// Decay's hand has passed since it was freed.
+    pub old: bool,
+    /// Offered to the kernel (`MADV_FREE`).
+    pub offered: bool,
+    /// Parts: no run longer than `2^room - 1` frames is free here; 15 when not known.
+    #[bits(4)]
+    pub room: u8,
+    /// 1 + the processor that reserved it; 0 for none.
+    #[bits(8)]
+    pub reserver: u8,
+    /// The fork epoch in which it was last written.
+    #[bits(16)]
+    pub epoch: u16,
+    #[bits(24)]
+    __: u32,
+}
+
+/// [`BlockWord::room`] of a block of which nothing is known.
+pub const ROOM_UNKNOWN: u8 = 15;
+
+impl BlockWord {
+    /// A block that has just become part of the zone: zero, and not there.
+    pub const FRESH: BlockWord = BlockWord::new().with_state(BlockState::Free).with_zeroed(true);
+
+    /// Whether a put of dirty frames has nothing to tell this word.
+    #[inline]
+    pub const fn knows_of_dirty(self) -> bool {
+        self.dirty() && self.room() == ROOM_UNKNOWN
+    }
+
+    /// Whether a run of `frames` may be free in this block.
+    #[inline]
+    pub const fn may_have_run(self, frames: usize) -> bool {
+        frames < 1 << self.room()
+    }
+
+    /// The largest [`BlockWord::room`] that says that no run of `frames` is here.
+    #[inline]
+    pub const fn room_without(frames: usize) -> u8 {
+        frames.ilog2() as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_an_upper_bound() {
+        for failed in 1usize..=512 {
+            let word = BlockWord::new().with_room(BlockWord::room_without(failed));
+            for frames in failed.next_power_of_two()..=512 {
+                assert_eq!(word.may_have_run(frames), frames < 1 << failed.ilog2());
+            }
+            assert!(!word.may_have_run(failed), "{failed}");
+        }
+        assert!(BlockWord::new().with_room(ROOM_UNKNOWN).may_have_run(512));
+    }
+
+    #[test]
+    fn states_survive_the_word() {
+        for state in [
+            BlockState::Absent,
+            BlockState::Free,
+            BlockState::Parts,
+            BlockState::Whole,
+            BlockState::Claimed,
+        ] {
+            assert_eq!(BlockWord::new().with_state(state).state(), state);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Free memory that scrubd, decay or growth works on: claimed, so absent to everyone else.
+
+use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
+use super::ledger::{Backing, Geometry, Ledger, Want};
+use super::runs::Dirt;
+use super::word::{self, Word};
+use crate::addr::Order;
+use crate::sync::atomic::Ordering;
+
+/// A claimed area within a block in parts: dirty frames that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AreaClaim {
+    /// The block.
+    pub block: usize,
+    /// First frame within it.
+    pub from: usize,
+    /// How many.
+    pub frames: usize,
+}
+
+impl<G: Geometry, B: Backing> Ledger<G, B> {
+    /// Claims a block in state Free that satisfies `wanted`: its word as it was.
+    pub fn claim_block(
+        &self,
+        block: usize,
+        wanted: impl Fn(BlockWord) -> bool,
+    ) -> Option<BlockWord> {
+        let word = self.block(block);
+        let free = word.state() == BlockState::Free && wanted(word);
+        (free && self.swap_block(block, word, word.with_state(BlockState::Claimed))).then(|| {
+            self.count_free_blocks(0, 1);
+            word
+        })
+    }
+
+    /// Makes a claimed block free again, as `word` says it is.
+    pub fn release_block(&self, block: usize, word: BlockWord) {
+        debug_assert_eq!(self.block(block).state(), BlockState::Claimed);
+        self.count_free_blocks(1, 0);
+        self.set_block(block, word.with_state(BlockState::Free));
+    }
+
+    /// Makes a claimed block no part of the zone any more.
+    pub(super) fn remove_block(&self, block: usize) {
+        self.set_block(block, BlockWord::new());
+    }
+
+    /// Claims an absent block below [`Ledger::grown`], for growing again.
+    pub(super) fn claim_absent(&self, block: usize) -> bool {
+        let claimed = BlockWord::new().with_state(BlockState::Claimed);
+        self.swap_block(block, BlockWord::new(), claimed)
+    }
+
+    /// Changes a free block's marks, if it still is as the caller saw it.
+    pub fn mark_block(&self, block: usize, old: BlockWord, new: BlockWord) -> bool {
+        debug_assert!(old.state() == BlockState::Free && new.state() == BlockState::Free);
+        self.swap_block(block, old, new)
+    }
+
+    /// Claims the first area of free dirty frames in a block in parts, if it is at least an
+    /// aligned area of `order` long; the whole word's worth of neighbours at most.
+    pub fn claim_dirty_area(&self, block: usize, order: Order) -> Option<AreaClaim> {
+        let word = self.block(block);
+        if word.state() != BlockState::Parts || !word.dirty() {
+            return None;
+        }
+        let per_word = G::FRAMES_PER_WORD as usize;
+        let least = order.frames().min(per_word) as u32;
+        let words = self.words_of(block);
+        for (index, word) in self.words[words].iter().enumerate() {
+            let starts = |word: Word| word::run_starts(word.free_dirty(G::MASK), least);
+            let span = |word: Word| {
+                let from = starts(word).trailing_zeros();
+                let count = (word.free_dirty(G::MASK) >> from).trailing_ones();
+                (from, count)
+            };
+            // Acquire: pairs with the put that freed the frames.
+            let claimed = word::update(word, Ordering::Acquire, |word| {
+                let (from, count) = (starts(word) != 0).then(|| span(word))?;
+                Some(word.allocate(word::span(from, count), 0))
+            });
+            if let Ok(before) = claimed {
+                let (from, count) = span(before);
+                return Some(AreaClaim {
+                    block,
+                    from: index * per_word + from as usize,
+                    frames: count as usize,
+                });
+            }
+        }
+        None
+    }
+
+    /// Makes a claimed area free again: zeroed, or dirty as before.
+    pub fn release_area(&self, area: AreaClaim, content: Want) {
+        let mut dirt = Dirt::NONE;
+        if content == Want::Dirty {
+            dirt = Dirt::all::<G>(area.from, area.frames);
+        }
+        self.release_span(area.block, area.from, area.frames, &dirt);
+    }
+
+    /// Whether a block in parts has free dirty frames of `order` together, by a look that may be
+    /// out of date; clears the hint if there are no dirty frames at all.
+    pub fn settle_dirty_hint(&self, block: usize) {
+        let words = self.words_of(block);
+        let dirty = |ordering| {
+            let free = |word: &crate::sync::atomic::AtomicU64| {
+                Word(word.load(ordering)).free_dirty(G::MASK)
+            };
+            self.words[words.clone()].iter().any(|word| free(word) != 0)
+        };
+        if dirty(Ordering::Relaxed) {
+            return;
+        }
+        self.update_hints(block, |word| word.with_dirty(false));
+        // SeqCst: see "The hint that must not get lost" in `block`.
+        if dirty(Ordering::SeqCst) {
+            self.update_hints(block, |word| word.with_dirty(true).with_room(ROOM_UNKNOWN));
+        }
+    }
+
+    /// In a child that was just forked: blocks that threads of the parent had claimed belong to
+    /// nobody now. Those in the middle of a split or a join are lost to the child.
+    pub fn adopt_claims(&self, refreshed: impl Fn(usize) -> bool) {
+        for block in 0..self.grown() {
+            let word = self.block(block);
+            if word.state() == BlockState::Claimed && refreshed(block) {
+                self.release_block(block, BlockWord::FRESH.with_epoch(self.epoch()));
+            }
+        }
+    }
+}

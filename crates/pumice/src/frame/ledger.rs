@@ -1,0 +1,504 @@
+//! The ledger: who has which frame, and which free ones are zero.
+//!
+//! Single frames come from a block that the calling processor has reserved, so that two
+//! processors seldom write the same cache line; there is one reservation for zeroed frames and
+//! one for dirty ones. A reservation is a hint like the rest: whoever finds nothing unreserved
+//! takes frames from somebody else's block.
+//!
+//! LLFree (Wrenger et al., USENIX ATC 2023) is the nearest relative: bit fields below, small
+//! words above, reservations per CPU. It counts free frames exactly and knows nothing of zero.
+
+use core::ops::Range;
+use crossbeam_utils::CachePadded;
+
+use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
+use super::word::{self, Word};
+use crate::addr::Pfn;
+use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// How many frames a word speaks of, and how many words a block has. Loom wants both small.
+pub trait Geometry: Sync {
+    /// 1 to 32.
+    const FRAMES_PER_WORD: u32;
+    /// A power of two, [`MAX_WORDS_PER_BLOCK`] at most.
+    const WORDS_PER_BLOCK: usize;
+
+    /// Frames in a block.
+    const FRAMES_PER_BLOCK: usize = Self::FRAMES_PER_WORD as usize * Self::WORDS_PER_BLOCK;
+    /// A word's frames, as bits.
+    const MASK: u32 = word::span(0, Self::FRAMES_PER_WORD);
+}
+
+/// Most words a block may have.
+pub const MAX_WORDS_PER_BLOCK: usize = 16;
+
+/// Blocks of 512 frames of 4 KiB: 2 MiB, in two cache lines.
+#[derive(Debug)]
+pub struct Native;
+
+impl Geometry for Native {
+    const FRAMES_PER_WORD: u32 = 32;
+    const WORDS_PER_BLOCK: usize = 16;
+}
+
+/// The memory behind a ledger, as far as the ledger needs anything of it.
+pub trait Backing: Sync {
+    /// Makes a claimed block, whose word is given, read as zeros, unpopulated, with no attribute
+    /// left on it. `false` if the kernel refused; the block is then as it was.
+    fn refresh(&self, block: usize, word: BlockWord) -> bool;
+}
+
+/// No memory at all: a ledger of numbers.
+impl Backing for () {
+    fn refresh(&self, _block: usize, _word: BlockWord) -> bool {
+        true
+    }
+}
+
+/// Which frames a request takes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Zeroed ones.
+    Zeroed,
+    /// Dirty ones, so that zeroed ones are kept for those who need them.
+    Dirty,
+}
+
+impl Want {
+    const fn other(self) -> Want {
+        match self {
+            Want::Zeroed => Want::Dirty,
+            Want::Dirty => Want::Zeroed,
+        }
+    }
+
+    #[inline]
+    const fn candidates<G: Geometry>(self, word: Word) -> u32 {
+        match self {
+            Want::Zeroed => word.free_zeroed(),
+            Want::Dirty => word.free_dirty(G::MASK),
+        }
+    }
+
+    pub(super) const fn hinted(self, block: BlockWord) -> bool {
+        match self {
+            Want::Zeroed => block.zeroed(),
+            Want::Dirty => block.dirty(),
+        }
+    }
+
+    pub(super) const fn with_hint(self, block: BlockWord, hint: bool) -> BlockWord {
+        match self {
+            Want::Zeroed => block.with_zeroed(hint),
+            Want::Dirty => block.with_dirty(hint),
+        }
+    }
+}
+
+/// How much of a word a request takes.
+#[derive(Clone, Copy)]
+enum Take {
+    One,
+    All,
+}
+
+/// What a processor has reserved: 1 + the number of the word where it found a frame last.
+#[derive(Debug, Default)]
+pub struct Reservations {
+    zeroed: AtomicUsize,
+    dirty: AtomicUsize,
+    /// The frame after the run that was got last.
+    pub(super) run: AtomicUsize,
+}
+
+impl Reservations {
+    fn of(&self, want: Want) -> &AtomicUsize {
+        match want {
+            Want::Zeroed => &self.zeroed,
+            Want::Dirty => &self.dirty,
+        }
+    }
+}
+
+/// The storage of a ledger: zeroed, and big enough for the zone at its largest.
+#[derive(Debug)]
+pub struct Storage {
+    /// [`Geometry::WORDS_PER_BLOCK`] for each block.
+    pub words: &'static [AtomicU64],
+    /// One for each block.
+    pub blocks: &'static [AtomicU64],
+    /// One for each processor, 255 at most; more processors share.
+    pub cpus: &'static [CachePadded<Reservations>],
+}
+
+/// See the module's top.
+#[derive(Debug)]
+pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
+    pub(super) words: &'static [AtomicU64],
+    pub(super) blocks: &'static [AtomicU64],
+    cpus: &'static [CachePadded<Reservations>],
+    /// Blocks below this are or were part of the zone. Only grows.
+    grown: AtomicUsize,
+    /// Blocks in state Free: what the watermarks look at. Off by what is in flight.
+    free_blocks: AtomicUsize,
+    /// The fork epoch; see [`Ledger::advance_epoch`].
+    epoch: AtomicU32,
+    pub(super) backing: B,
+    geometry: core::marker::PhantomData<G>,
+}
+
+impl<G: Geometry, B: Backing> Ledger<G, B> {
+    /// A ledger in which every block is absent.
+    pub fn new(storage: Storage, backing: B) -> Ledger<G, B> {
+        let Storage { words, blocks, cpus } = storage;
+        assert!(G::WORDS_PER_BLOCK.is_power_of_two() && G::WORDS_PER_BLOCK <= MAX_WORDS_PER_BLOCK);
+        assert_eq!(words.len(), blocks.len() * G::WORDS_PER_BLOCK);
+        assert!(!cpus.is_empty() && cpus.len() <= 255);
+        Ledger {
+            words,
+            blocks,
+            cpus,
+            grown: AtomicUsize::new(0),
+            free_blocks: AtomicUsize::new(0),
+            epoch: AtomicU32::new(0),
+            backing,
+            geometry: core::marker::PhantomData,
+        }
+    }
+
+    /// Blocks that are or were part of the zone.
+    #[inline]
+    pub fn grown(&self) -> usize {
+        // Acquire: pairs with `grow`, so that the words below are seen as it left them.
+        self.grown.load(Ordering::Acquire)
+    }
+
+    /// Blocks there is storage for.
+    pub fn capacity(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Blocks that are free as a whole, roughly.
+    pub fn free_blocks(&self) -> usize {
+        self.free_blocks.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_free_blocks(&self, freed: usize, taken: usize) {
+        // Relaxed: an estimate that orders nothing. One wrapping addition does both.
+        self.free_blocks.fetch_add(freed.wrapping_sub(taken), Ordering::Relaxed);
+    }
+
+    /// The fork epoch.
+    #[inline]
+    pub fn epoch(&self) -> u16 {
+        self.epoch.load(Ordering::Relaxed) as u16
+    }
+
+    /// Says that from now on every page written before is shared with a forked child, so that
+    /// writing it costs more than a fault. Sixteen bits come round again; a block that looks
+    /// young by that only costs its copying.
+    pub fn advance_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a block must be refreshed before it is used again.
+    #[inline]
+    pub fn is_stale(&self, block: BlockWord) -> bool {
+        block.tainted() || (block.ready() && block.epoch() != self.epoch())
+    }
+
+    /// The word of a block.
+    #[inline]
+    pub fn block(&self, index: usize) -> BlockWord {
+        BlockWord::from(self.blocks[index].load(Ordering::Acquire))
+    }
+
+    /// Stores the word of a block that the caller owns.
+    #[inline]
+    pub(super) fn set_block(&self, index: usize, word: BlockWord) {
+        // Release: pairs with the compare-and-swap of whoever claims the block next.
+        self.blocks[index].store(word.into(), Ordering::Release);
+    }
+
+    /// Replaces one word of a block by another if it still is what the caller saw.
+    #[inline]
+    pub(super) fn swap_block(&self, index: usize, old: BlockWord, new: BlockWord) -> bool {
+        // SeqCst: see "The hint that must not get lost" in `block`.
+        self.blocks[index]
+            .compare_exchange(old.into(), new.into(), Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Changes a block's hints for as long as it is in parts.
+    pub(super) fn update_hints(&self, index: usize, change: impl Fn(BlockWord) -> BlockWord) {
+        loop {
+            let old = BlockWord::from(self.blocks[index].load(Ordering::SeqCst));
+            if old.state() != BlockState::Parts || change(old) == old {
+                return;
+            }
+            if self.swap_block(index, old, change(old)) {
+                return;
+            }
+        }
+    }
+
+    /// Tells the block's word that frames of this kind were freed, if it does not know.
+    #[inline]
+    pub(super) fn note_free(&self, index: usize, want: Want) {
+        let word = BlockWord::from(self.blocks[index].load(Ordering::SeqCst));
+        if !(want.hinted(word) && word.room() == ROOM_UNKNOWN) {
+            self.update_hints(index, |word| want.with_hint(word, true).with_room(ROOM_UNKNOWN));
+        }
+    }
+
+    pub(super) fn words_of(&self, block: usize) -> Range<usize> {
+        block * G::WORDS_PER_BLOCK..(block + 1) * G::WORDS_PER_BLOCK
+    }
+
+    pub(super) fn cpu(&self, cpu: usize) -> &Reservations {
+        &self.cpus[cpu % self.cpus.len()]
+    }
+
+    /// Gets one frame for processor `cpu` (any number will do): the frame, and whether it is
+    /// zeroed. One of the wanted kind if there is any, else one of the other.
+    #[inline]
+    pub fn get_frame(&self, cpu: usize, want: Want) -> Option<(Pfn, bool)> {
+        let (first, bit, zeroed) = self.get_bits(cpu, want, Take::One)?;
+        Some((Pfn(first + bit.trailing_zeros() as usize), zeroed))
+    }
+
+    /// Gets all frames of one kind that are free in one word: the word's first frame, a bit for
+    /// each frame got, and whether they are zeroed.
+    pub(super) fn get_word(&self, cpu: usize, want: Want) -> Option<(usize, u32, bool)> {
+        self.get_bits(cpu, want, Take::All)
+    }
+
+    #[inline]
+    fn get_bits(&self, cpu: usize, want: Want, take: Take) -> Option<(usize, u32, bool)> {
+        let slot = self.cpu(cpu).of(want);
+        if let Some(word) = slot.load(Ordering::Relaxed).checked_sub(1) {
+            if let Some(bits) = self.claim_bits(word, want, take) {
+                return Some((Self::first_of(word), bits, want == Want::Zeroed));
+            }
+        }
+        self.get_elsewhere(cpu, want, take)
+    }
+
+    fn first_of(word: usize) -> usize {
+        word * G::FRAMES_PER_WORD as usize
+    }
+
+    /// Claims frames of the wanted kind in a word: their bits.
+    #[inline]
+    fn claim_bits(&self, index: usize, want: Want, take: Take) -> Option<u32> {
+        let chosen = |word: Word| {
+            let candidates = want.candidates::<G>(word);
+            match take {
+                Take::One => candidates & candidates.wrapping_neg(),
+                Take::All => candidates,
+            }
+        };
+        // Acquire: pairs with the put or the scrub that freed the frames.
+        let before = word::update(&self.words[index], Ordering::Acquire, |word| {
+            let bits = chosen(word);
+            (bits != 0).then(|| word.allocate(bits, bits))
+        });
+        before.ok().map(chosen)
+    }
+
+    /// The rest of the reserved block, then other blocks, then the other kind of frame.
+    #[cold]
+    #[inline(never)]
+    fn get_elsewhere(&self, cpu: usize, want: Want, take: Take) -> Option<(usize, u32, bool)> {
+        for kind in [want, want.other()] {
+            let slot = self.cpu(cpu).of(kind);
+            let mut from = 0;
+            let mut found = None;
+            if let Some(word) = slot.load(Ordering::Relaxed).checked_sub(1) {
+                from = word / G::WORDS_PER_BLOCK;
+                found = self.claim_in_block(word, kind, take);
+                if found.is_none() {
+                    self.retire(from, kind);
+                }
+            }
+            if let Some((word, bits)) = found.or_else(|| self.reserve(cpu, kind, from, take)) {
+                slot.store(word + 1, Ordering::Relaxed);
+                return Some((Self::first_of(word), bits, kind == Want::Zeroed));
+            }
+            slot.store(0, Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Claims frames in the block of word `from`, looking at that word first and going round.
+    fn claim_in_block(&self, from: usize, want: Want, take: Take) -> Option<(usize, u32)> {
+        let first = from & !(G::WORDS_PER_BLOCK - 1);
+        (0..G::WORDS_PER_BLOCK).find_map(|step| {
+            let word = first + ((from + step) & (G::WORDS_PER_BLOCK - 1));
+            self.claim_bits(word, want, take).map(|bits| (word, bits))
+        })
+    }
+
+    /// Ends the reservation of a block in which nothing of this kind was found.
+    fn retire(&self, block: usize, want: Want) {
+        self.update_hints(block, |word| {
+            let word = want.with_hint(word, false).with_reserver(0);
+            if word.zeroed() || word.dirty() {
+                word
+            } else {
+                word.with_room(0)
+            }
+        });
+        let words = &self.words[self.words_of(block)];
+        // SeqCst: see "The hint that must not get lost" in `block`.
+        let freed = |word: &AtomicU64| want.candidates::<G>(Word(word.load(Ordering::SeqCst))) != 0;
+        if words.iter().any(freed) {
+            self.note_free(block, want);
+        }
+    }
+
+    /// Reserves a block with frames of this kind, searching from block `from` and going round,
+    /// and claims from it.
+    fn reserve(&self, cpu: usize, want: Want, from: usize, take: Take) -> Option<(usize, u32)> {
+        let grown = self.grown();
+        let order = (from..grown).chain(0..from.min(grown));
+        let reserver = (cpu % self.cpus.len() + 1) as u8;
+        // Blocks in parts that nobody has; whole ones; then what others have reserved.
+        for block in order.clone() {
+            let word = self.block(block);
+            let open = word.state() == BlockState::Parts && word.reserver() == 0;
+            if !(open && want.hinted(word)) {
+                continue;
+            }
+            if !self.swap_block(block, word, word.with_reserver(reserver)) {
+                continue;
+            }
+            match self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take) {
+                Some(found) => return Some(found),
+                None => self.retire(block, want),
+            }
+        }
+        for block in order.clone() {
+            let word = self.block(block);
+            let fits = word.state() == BlockState::Free && word.zeroed() == (want == Want::Zeroed);
+            if fits && self.split(block, word, 0) {
+                self.update_hints(block, |word| word.with_reserver(reserver));
+                // A stale block became zeroed when it was split: then it is of the other kind.
+                if let Some(found) = self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take) {
+                    return Some(found);
+                }
+                self.retire(block, want);
+            }
+        }
+        // Without belief in hints: the last resort finds everything there is.
+        order
+            .filter(|&block| self.block(block).state() == BlockState::Parts)
+            .find_map(|block| self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take))
+    }
+
+    /// Turns a free block into one in parts whose first `taken` frames are allocated as one run.
+    /// `false` if somebody else was first.
+    pub(super) fn split(&self, block: usize, word: BlockWord, taken: usize) -> bool {
+        if !self.swap_block(block, word, word.with_state(BlockState::Claimed)) {
+            return false;
+        }
+        self.count_free_blocks(0, 1);
+        let mut word = word;
+        if self.is_stale(word) && self.backing.refresh(block, word) {
+            word = BlockWord::FRESH.with_ready(false);
+        }
+        self.open_words(block, taken, word.zeroed());
+        let parts = BlockWord::new()
+            .with_state(BlockState::Parts)
+            .with_zeroed(word.zeroed())
+            .with_dirty(!word.zeroed())
+            .with_ready(word.ready())
+            .with_tainted(word.tainted())
+            .with_room(ROOM_UNKNOWN)
+            .with_epoch(self.epoch());
+        self.set_block(block, parts);
+        true
+    }
+
+    /// Writes the words of a block that the caller owns: `taken` frames allocated as one run
+    /// (none if 0), the rest free and zeroed or not.
+    pub(super) fn open_words(&self, block: usize, taken: usize, zeroed: bool) {
+        let per_word = G::FRAMES_PER_WORD as usize;
+        for (index, word) in self.words[self.words_of(block)].iter().enumerate() {
+            let here = taken.saturating_sub(index * per_word).min(per_word) as u32;
+            let allocated = if here == 0 { 0 } else { word::span(0, here) };
+            let ends_here = here > 0 && index * per_word + here as usize == taken;
+            let last = if ends_here { 1 << (here - 1) } else { 0 };
+            let free = G::MASK & !allocated;
+            let value =
+                Word(0).release(free, if zeroed { free } else { 0 }).allocate(allocated, last);
+            // Release: who gets a frame from here sees the memory as it was refreshed.
+            word.store(value.0, Ordering::Release);
+        }
+    }
+
+    /// Puts one frame back, with unknown content.
+    ///
+    /// # Errors
+    /// [`Error::DoubleFree`] if it is not an allocated frame that ends a run.
+    #[inline]
+    pub fn put_frame(&self, pfn: Pfn) -> Result<()> {
+        self.put_one(pfn, Want::Dirty)
+    }
+
+    /// Puts one frame back that the caller has not written to since it got it zeroed.
+    ///
+    /// # Errors
+    /// As [`Ledger::put_frame`].
+    #[inline]
+    pub fn put_zeroed_frame(&self, pfn: Pfn) -> Result<()> {
+        self.put_one(pfn, Want::Zeroed)
+    }
+
+    #[inline]
+    fn put_one(&self, pfn: Pfn, kind: Want) -> Result<()> {
+        let offset = pfn.0 % G::FRAMES_PER_WORD as usize;
+        self.put_word(pfn.0 - offset, 1 << offset, kind)
+    }
+
+    /// Puts single frames of one word back, or none of them: `first` is the word's first frame.
+    #[inline]
+    pub(super) fn put_word(&self, first: usize, frames: u32, kind: Want) -> Result<()> {
+        let index = first / G::FRAMES_PER_WORD as usize;
+        let word = self.words.get(index).ok_or(Error::NotAllocated)?;
+        let zeroed = if kind == Want::Zeroed { frames } else { 0 };
+        // SeqCst includes release, for the next owner, and see `block` for the hint.
+        word::update(word, Ordering::SeqCst, |word| {
+            (word.last() & frames == frames).then(|| word.release(frames, zeroed))
+        })
+        .map_err(|_| Error::DoubleFree)?;
+        self.note_free(index / G::WORDS_PER_BLOCK, kind);
+        Ok(())
+    }
+
+    /// A frame's word and its bit there.
+    #[inline]
+    pub(super) fn locate(pfn: Pfn) -> (usize, u32) {
+        let per_word = G::FRAMES_PER_WORD as usize;
+        (pfn.0 / per_word, 1 << (pfn.0 % per_word))
+    }
+
+    /// Makes `blocks` more blocks part of the zone: they must be touchable, and zero. They are
+    /// the ones that [`Ledger::claim_growth`] returned.
+    pub(super) fn grow(&self, blocks: Range<usize>) {
+        self.count_free_blocks(blocks.len(), 0);
+        for block in blocks {
+            self.set_block(block, BlockWord::FRESH.with_epoch(self.epoch()));
+        }
+    }
+
+    /// Claims the next `blocks` blocks that were never part of the zone. `None` at its end.
+    pub(super) fn claim_growth(&self, blocks: usize) -> Option<Range<usize>> {
+        let capacity = self.capacity();
+        let next = |grown: usize| grown.checked_add(blocks).filter(|&end| end <= capacity);
+        // AcqRel: the winner's blocks are its own; Absent until `grow` says otherwise.
+        let start = self.grown.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok()?;
+        Some(start..start + blocks)
+    }
+}

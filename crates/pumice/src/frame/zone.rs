@@ -1,0 +1,452 @@
+//! A zone: one reserved range of addresses, the ledger over it, and what it asks of the kernel.
+//!
+//! A zone reserves its addresses once and makes them usable in steps ([`Zone::grow`]). A free
+//! block that is not ready costs nothing, so a zone shrinks by giving pages back
+//! ([`Zone::discard`]); [`Zone::remove`] also makes the addresses untouchable again.
+
+use core::ops::Range;
+use core::ptr::NonNull;
+use crossbeam_utils::CachePadded;
+
+use super::block::BlockWord;
+use super::gfp::Gfp;
+use super::ledger::{Backing, Ledger, Native, Reservations, Storage, Want};
+use super::runs::Run;
+use crate::addr::{Order, PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use crate::clear::{Clearer, Warmth};
+use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sys::mem::{self, Huge, Memory, Os};
+
+/// Free memory levels, in blocks, as the kernel's watermarks: under `low` background reclaim is
+/// woken and works up to `high`; under `min` only those who reclaim get any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Under this, requests reclaim for themselves.
+    pub min: usize,
+    /// Under this, background reclaim is woken.
+    pub low: usize,
+    /// At this, it stops.
+    pub high: usize,
+}
+
+/// How far free memory has sunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    /// At the high watermark or above.
+    None,
+    /// Between low and high: background reclaim goes on if it runs.
+    High,
+    /// Under low: it starts.
+    Low,
+    /// Under min: requests reclaim for themselves.
+    Min,
+}
+
+/// What reclaim fills in.
+pub trait Reclaim: Sync {
+    /// Wakes background reclaim.
+    fn wake(&self);
+    /// Frees frames for a request, as its flags allow, and says how many.
+    fn reclaim(&self, gfp: Gfp, frames: usize) -> usize;
+}
+
+/// See the module's top.
+#[derive(Debug)]
+pub struct Zone<M: Memory = Os> {
+    /// Every operation on frames that needs no memory.
+    pub ledger: Ledger<Native, ZoneMemory<M>>,
+    base: NonNull<u8>,
+    watermarks: Watermarks,
+    reclaim: Option<&'static dyn Reclaim>,
+    /// Blocks that were part of the zone once and are absent now.
+    removed: AtomicUsize,
+}
+
+impl core::fmt::Debug for dyn Reclaim {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Reclaim")
+    }
+}
+
+// SAFETY: `base` is only an address; who may use the memory at it is the ledger's business.
+unsafe impl<M: Memory + Send> Send for Zone<M> {}
+// SAFETY: as above; the ledger is made of atomics.
+unsafe impl<M: Memory> Sync for Zone<M> {}
+
+/// The memory of a zone, as the ledger sees it.
+#[derive(Debug)]
+pub struct ZoneMemory<M> {
+    base: usize,
+    huge: Huge,
+    memory: M,
+}
+
+impl<M: Memory> ZoneMemory<M> {
+    fn at(&self, block: usize) -> *mut u8 {
+        (self.base + block * BLOCK_SIZE) as *mut u8
+    }
+
+    fn set_huge(&self, at: *mut u8, len: usize) {
+        if self.huge == Huge::Yes {
+            // SAFETY: the advice is given inside the reservation. A kernel without huge pages
+            // refuses it; small ones do.
+            let _ = unsafe { self.memory.set_huge(at, len, Huge::Yes) };
+        }
+    }
+}
+
+impl<M: Memory> Backing for ZoneMemory<M> {
+    fn refresh(&self, block: usize, word: BlockWord) -> bool {
+        let at = self.at(block);
+        if !word.tainted() {
+            // SAFETY: the caller has claimed the block.
+            return unsafe { self.memory.discard(at, BLOCK_SIZE) }.is_ok();
+        }
+        // SAFETY: the caller has claimed the block.
+        let done = unsafe { self.memory.reset(at, BLOCK_SIZE) }.is_ok();
+        self.set_huge(at, BLOCK_SIZE);
+        done
+    }
+}
+
+impl Zone<Os> {
+    /// A zone of the kernel's memory. `capacity_bytes` are reserved (rounded up to blocks).
+    pub fn new(capacity_bytes: usize, cpus: usize, huge: Huge) -> Result<Zone<Os>> {
+        Zone::with_memory(Os, capacity_bytes, cpus, huge)
+    }
+}
+
+impl<M: Memory> Zone<M> {
+    /// As [`Zone::new`], on any [`Memory`].
+    pub fn with_memory(
+        memory: M,
+        capacity_bytes: usize,
+        cpus: usize,
+        huge: Huge,
+    ) -> Result<Zone<M>> {
+        let capacity = capacity_bytes.div_ceil(BLOCK_SIZE);
+        let cpus = cpus.clamp(1, 255);
+        let base = memory.reserve(capacity * BLOCK_SIZE, BLOCK_SIZE)?;
+        let words = table::<AtomicU64>(capacity * (BLOCK_FRAMES / 32))?;
+        let blocks = table::<AtomicU64>(capacity)?;
+        let cpus = table::<CachePadded<Reservations>>(cpus)?;
+        let backing = ZoneMemory { base: base.as_ptr() as usize, huge, memory };
+        Ok(Zone {
+            ledger: Ledger::new(Storage { words, blocks, cpus }, backing),
+            base,
+            watermarks: Watermarks::default(),
+            reclaim: None,
+            removed: AtomicUsize::new(0),
+        })
+    }
+
+    /// Sets the watermarks and who is called when free memory sinks under them.
+    pub fn set_reclaim(&mut self, watermarks: Watermarks, reclaim: &'static dyn Reclaim) {
+        self.watermarks = watermarks;
+        self.reclaim = Some(reclaim);
+    }
+
+    /// The zone's addresses.
+    pub fn addresses(&self) -> Range<usize> {
+        let base = self.base.as_ptr() as usize;
+        base..base + self.ledger.capacity() * BLOCK_SIZE
+    }
+
+    /// The address of a frame.
+    #[inline]
+    pub fn address(&self, pfn: Pfn) -> *mut u8 {
+        debug_assert!(pfn.0 < self.ledger.capacity() * BLOCK_FRAMES);
+        self.base.as_ptr().wrapping_add(pfn.0 * FRAME_SIZE)
+    }
+
+    /// The frame at an address of the zone, if a frame starts there.
+    #[inline]
+    pub fn pfn(&self, at: *const u8) -> Option<Pfn> {
+        let offset = (at as usize).wrapping_sub(self.base.as_ptr() as usize);
+        let inside = offset < self.ledger.capacity() * BLOCK_SIZE;
+        (inside && offset % FRAME_SIZE == 0).then_some(Pfn(offset / FRAME_SIZE))
+    }
+
+    /// The memory behind the zone.
+    pub fn memory(&self) -> &M {
+        &self.ledger.backing.memory
+    }
+
+    /// Makes `blocks` more blocks usable, side by side. They read as zeros and are not there yet.
+    ///
+    /// # Errors
+    /// [`Error::OutOfFrames`] at the zone's end; [`Error::Os`] where the kernel refuses.
+    pub fn grow(&self, blocks: usize) -> Result<()> {
+        let claimed = match self.claim_removed(blocks) {
+            Some(claimed) => claimed,
+            None => self.ledger.claim_growth(blocks).ok_or(Error::OutOfFrames)?,
+        };
+        let (at, len) = (self.ledger.backing.at(claimed.start), claimed.len() * BLOCK_SIZE);
+        // SAFETY: the blocks were absent, and are claimed by this call.
+        if let Err(errno) = unsafe { self.memory().commit(at, len) } {
+            for block in claimed.clone() {
+                self.ledger.remove_block(block);
+            }
+            self.removed.fetch_add(claimed.len(), Ordering::Relaxed);
+            return Err(errno.into());
+        }
+        self.ledger.backing.set_huge(at, len);
+        self.ledger.grow(claimed);
+        Ok(())
+    }
+
+    /// Claims absent blocks in the middle of the zone.
+    fn claim_removed(&self, blocks: usize) -> Option<Range<usize>> {
+        if self.removed.load(Ordering::Relaxed) < blocks {
+            return None;
+        }
+        let mut start = 0;
+        for block in 0..self.ledger.grown() {
+            if !self.ledger.claim_absent(block) {
+                (start..block).for_each(|claimed| self.ledger.remove_block(claimed));
+                start = block + 1;
+            } else if block + 1 - start == blocks {
+                self.removed.fetch_sub(blocks, Ordering::Relaxed);
+                return Some(start..block + 1);
+            }
+        }
+        (start..self.ledger.grown()).for_each(|claimed| self.ledger.remove_block(claimed));
+        None
+    }
+
+    /// Takes a claimed block out of the zone: its pages go, and its addresses can't be touched.
+    pub fn remove(&self, block: usize, word: BlockWord) {
+        // SAFETY: the caller has claimed the block.
+        if unsafe { self.memory().decommit(self.ledger.backing.at(block), BLOCK_SIZE) }.is_ok() {
+            self.ledger.remove_block(block);
+            self.removed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.ledger.release_block(block, word);
+        }
+    }
+
+    /// Gives the pages of blocks that the caller owns back to the kernel. `false` if it refused
+    /// (locked memory): they are then as they were.
+    pub fn discard(&self, blocks: Range<usize>) -> bool {
+        let at = self.ledger.backing.at(blocks.start);
+        // SAFETY: the caller owns the blocks and needs nothing in them.
+        unsafe { self.memory().discard(at, blocks.len() * BLOCK_SIZE) }.is_ok()
+    }
+
+    /// Whether free memory is short.
+    pub fn pressure(&self) -> Pressure {
+        let absent = self.ledger.capacity() - self.ledger.grown();
+        let free = self.ledger.free_blocks() + absent;
+        match self.watermarks {
+            Watermarks { min, .. } if free < min => Pressure::Min,
+            Watermarks { low, .. } if free < low => Pressure::Low,
+            Watermarks { high, .. } if free < high => Pressure::High,
+            _ => Pressure::None,
+        }
+    }
+
+    /// Gets `2^order` frames for processor `cpu`, aligned to their size. With [`Gfp::ZERO`] they
+    /// read as zeros: found so, or cleared now.
+    pub fn get(
+        &self,
+        cpu: usize,
+        gfp: Gfp,
+        order: Order,
+        clearer: &Clearer,
+    ) -> Option<NonNull<u8>> {
+        if self.reclaim.is_some() && !self.admit(gfp, order.frames()) {
+            return None;
+        }
+        let want = if gfp.contains(Gfp::ZERO) { Want::Zeroed } else { Want::Dirty };
+        if order == Order::FRAME {
+            let (pfn, zeroed) = self.get_frame(cpu, want)?;
+            if want == Want::Zeroed && !zeroed {
+                // SAFETY: the frame is this call's, committed and FRAME_SIZE long.
+                unsafe { clearer.clear(self.address(pfn), FRAME_SIZE, Warmth::Hot) };
+            }
+            return NonNull::new(self.address(pfn));
+        }
+        let run = self.get_area(cpu, order.frames(), want)?;
+        if want == Want::Zeroed {
+            self.clear_run(&run, clearer);
+        }
+        NonNull::new(self.address(run.range.start))
+    }
+
+    /// Gets one frame, growing the zone if it must: its number and whether it is zeroed.
+    #[inline]
+    pub fn get_frame(&self, cpu: usize, want: Want) -> Option<(Pfn, bool)> {
+        loop {
+            if let Some(found) = self.ledger.get_frame(cpu, want) {
+                return Some(found);
+            }
+            self.grow(1).ok()?;
+        }
+    }
+
+    fn get_area(&self, cpu: usize, frames: usize, want: Want) -> Option<Run> {
+        let blocks = frames / BLOCK_FRAMES;
+        loop {
+            let found = if blocks == 0 {
+                self.ledger.get_run(cpu, frames, frames, want)
+            } else {
+                let liked = |word: BlockWord| word.zeroed() == (want == Want::Zeroed);
+                let get = |fits: &dyn Fn(BlockWord) -> bool| {
+                    self.ledger.get_blocks(blocks, 0, blocks, fits)
+                };
+                get(&liked).or_else(|| get(&|_| true))
+            };
+            if found.is_some() || (blocks > 0 && self.ledger.join_all()) {
+                return found.or_else(|| self.get_area(cpu, frames, want));
+            }
+            self.grow((2 * blocks).max(1)).or_else(|_| self.grow(blocks.max(1))).ok()?;
+        }
+    }
+
+    /// Clears what is dirty in a run: whole blocks by their words, the rest by its dirt. Returns
+    /// the bytes it cleared.
+    pub fn clear_run(&self, run: &Run, clearer: &Clearer) -> usize {
+        let mut cleared = 0;
+        let mut clear = |start: Pfn, frames: usize| {
+            cleared += frames * FRAME_SIZE;
+            // SAFETY: the frames are the caller's run.
+            unsafe { clearer.clear(self.address(start), frames * FRAME_SIZE, Warmth::Hot) };
+        };
+        let PageRange { start, frames } = run.range;
+        let whole = if frames >= BLOCK_FRAMES { frames / BLOCK_FRAMES } else { 0 };
+        let mut block = start.block();
+        let end = block + whole;
+        while block < end {
+            let dirty = |block: &usize| !self.ledger.block(*block).zeroed();
+            let until = (block..end).find(|block| !dirty(block)).unwrap_or(end);
+            if until > block {
+                clear(Pfn::of_block(block), (until - block) * BLOCK_FRAMES);
+            }
+            block = (until..end).find(dirty).unwrap_or(end);
+        }
+        for dirty in run.dirt.ranges::<Native>() {
+            clear(Pfn(Pfn::of_block(end).0 + dirty.start), dirty.len());
+        }
+        cleared
+    }
+
+    /// Puts back what [`Zone::get`] gave, with unknown content.
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`] or [`Error::DoubleFree`] if it is no such thing.
+    pub fn put(&self, at: *mut u8) -> Result<()> {
+        let pfn = self.pfn(at).ok_or(Error::NotAllocated)?;
+        self.ledger.put_run(pfn, |_, word| word.with_zeroed(false)).map(drop)
+    }
+
+    /// Whether a request may go on under the present watermarks.
+    fn admit(&self, gfp: Gfp, frames: usize) -> bool {
+        let Some(reclaim) = self.reclaim else { return true };
+        let pressure = self.pressure();
+        if pressure >= Pressure::Low && gfp.contains(Gfp::KSWAPD_RECLAIM) {
+            reclaim.wake();
+        }
+        if pressure < Pressure::Min || gfp.contains(Gfp::MEMALLOC) {
+            return true;
+        }
+        gfp.contains(Gfp::DIRECT_RECLAIM) && reclaim.reclaim(gfp, frames) > 0
+    }
+}
+
+/// A zeroed table of `count` entries that lives as long as the process.
+fn table<T>(count: usize) -> Result<&'static [T]>
+where
+    T: ZeroIsValid,
+{
+    let memory = mem::map_table((count * size_of::<T>()).max(1))?;
+    // SAFETY: mapped memory is page-aligned, zeroed, never unmapped, and zeros are a valid T.
+    Ok(unsafe { core::slice::from_raw_parts(memory.cast().as_ptr(), count) })
+}
+
+/// Types for which zeroed memory is a value.
+///
+/// # Safety
+/// All-zero bytes are a valid `Self`.
+unsafe trait ZeroIsValid {}
+// SAFETY: an atomic integer is valid whatever its bytes.
+unsafe impl ZeroIsValid for AtomicU64 {}
+// SAFETY: three atomic integers and padding.
+unsafe impl ZeroIsValid for CachePadded<Reservations> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fake::FakeMemory;
+    use rustix::io::Errno;
+
+    fn zone(bytes: usize) -> Zone {
+        Zone::new(bytes, 2, Huge::No).expect("address space")
+    }
+
+    #[test]
+    fn zeroed_frames_are_zero_again_after_use() {
+        let zone = zone(64 << 20);
+        let clearer = Clearer::detect();
+        for order in [0u8, 3, 5, 7, 9, 12] {
+            let order = Order::new(order).expect("an order");
+            for _ in 0..2 {
+                let at = zone.get(0, Gfp::KERNEL | Gfp::ZERO, order, &clearer).expect("frames");
+                let len = order.frames() * FRAME_SIZE;
+                assert_eq!(at.as_ptr() as usize % FRAME_SIZE, 0);
+                // SAFETY: the zone gave `len` bytes.
+                let bytes = unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), len) };
+                assert!(bytes.iter().all(|&byte| byte == 0), "{order:?}");
+                bytes.fill(0xa5);
+                zone.put(at.as_ptr()).expect("allocated");
+                assert!(zone.put(at.as_ptr()).is_err(), "a second put fails");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_memory_is_reported_and_asked_again() {
+        let memory = FakeMemory::failing_after(1, Errno::NOMEM);
+        let zone = Zone::with_memory(memory, 8 << 20, 1, Huge::No).expect("address space");
+        let clearer = Clearer::detect();
+        assert_eq!(zone.grow(2), Err(Error::Os(Errno::NOMEM)));
+        assert!(zone.get(0, Gfp::KERNEL, Order::FRAME, &clearer).is_none());
+        zone.memory().allow(100);
+        assert!(zone.get(0, Gfp::KERNEL, Order::FRAME, &clearer).is_some());
+        let blocks = (0..4).filter(|_| zone.get(0, Gfp::KERNEL, Order::BLOCK, &clearer).is_some());
+        assert_eq!(blocks.count(), 3, "every block of the zone can still be had");
+    }
+
+    #[test]
+    fn watermarks_decide_who_gets_the_rest() {
+        struct Nothing;
+        impl Reclaim for Nothing {
+            fn wake(&self) {}
+            fn reclaim(&self, _: Gfp, _: usize) -> usize {
+                0
+            }
+        }
+        let mut zone = zone(8 << 20);
+        zone.set_reclaim(Watermarks { min: 2, low: 3, high: 4 }, &Nothing);
+        let clearer = Clearer::detect();
+        assert_eq!(zone.pressure(), Pressure::None);
+        let get = |gfp| zone.get(0, gfp, Order::BLOCK, &clearer);
+        while get(Gfp::KERNEL).is_some() {}
+        assert_eq!(zone.pressure(), Pressure::Min);
+        assert!(get(Gfp::KERNEL | Gfp::MEMALLOC).is_some());
+    }
+
+    #[test]
+    fn removed_blocks_come_back() {
+        let zone = zone(8 << 20);
+        zone.grow(4).expect("memory");
+        for block in 1..3 {
+            let word = zone.ledger.claim_block(block, |_| true).expect("free");
+            zone.remove(block, word);
+        }
+        assert_eq!(zone.ledger.free_blocks(), 2);
+        zone.grow(2).expect("memory");
+        assert_eq!(zone.ledger.free_blocks(), 4);
+        assert_eq!(zone.grow(1), Err(Error::OutOfFrames));
+    }
+}
