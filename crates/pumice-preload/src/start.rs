@@ -194,6 +194,12 @@ fn read_environment() -> Result<u32, Reason> {
     Ok(READ)
 }
 
+/// As whoever started the tree measured it; nothing is measured here.
+fn clearer(environment: &Environment) -> Clearer {
+    let measured = environment.get(config::ENV_CLEAR).map(Clearer::from_env_str);
+    measured.and_then(Result::ok).unwrap_or_else(Clearer::detect)
+}
+
 /// READ to SERVING, unless something is in the way.
 fn start() -> Result<u32, Reason> {
     if QUIET.load(Ordering::Relaxed) {
@@ -218,7 +224,7 @@ fn start() -> Result<u32, Reason> {
         slot,
         ready_bytes: tree.take_ready_bytes() as usize,
         verify,
-        clearer: Clearer::detect(),
+        clearer: clearer(&environment),
         threads: true,
     });
     let heap = heap.map_err(|_| Reason::AddressSpace)?;
