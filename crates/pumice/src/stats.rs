@@ -419,6 +419,13 @@ impl Tree {
         }
     }
 
+    /// Adds `bytes` to the slot's share of the pool whatever the limit says: they are there.
+    pub fn force_pool(&self, slot: &Slot, bytes: u64) {
+        let before = self.pool_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.pool_peak.fetch_max(before + bytes, Ordering::Relaxed);
+        slot.pool_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Takes `bytes` off the slot's share of the pool.
     pub fn shrink_pool(&self, slot: &Slot, bytes: u64) {
         slot.pool_bytes.fetch_sub(bytes, Ordering::Relaxed);

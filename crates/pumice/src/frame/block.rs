@@ -75,6 +75,8 @@ pub struct BlockWord {
     pub old: bool,
     /// Offered to the kernel (`MADV_FREE`).
     pub offered: bool,
+    /// Whole: given out unpopulated and without huge pages, to see how much of it is touched.
+    pub sampled: bool,
     /// Parts: no run longer than `2^room - 1` frames is free here; 15 when not known.
     #[bits(4)]
     pub room: u8,
@@ -84,7 +86,7 @@ pub struct BlockWord {
     /// The fork epoch in which it was last written.
     #[bits(16)]
     pub epoch: u16,
-    #[bits(24)]
+    #[bits(23)]
     __: u32,
 }
 
@@ -95,10 +97,10 @@ impl BlockWord {
     /// A block that has just become part of the zone: zero, and not there.
     pub const FRESH: BlockWord = BlockWord::new().with_state(BlockState::Free).with_zeroed(true);
 
-    /// Whether a put of dirty frames has nothing to tell this word.
+    /// Whether the block is free and holds no page: it costs nothing.
     #[inline]
-    pub const fn knows_of_dirty(self) -> bool {
-        self.dirty() && self.room() == ROOM_UNKNOWN
+    pub const fn is_pristine(self) -> bool {
+        matches!(self.state(), BlockState::Free) && self.zeroed() && !self.ready()
     }
 
     /// Whether a run of `frames` may be free in this block.

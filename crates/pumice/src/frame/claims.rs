@@ -19,7 +19,8 @@ pub struct AreaClaim {
 }
 
 impl<G: Geometry, B: Backing> Ledger<G, B> {
-    /// Claims a block in state Free that satisfies `wanted`: its word as it was.
+    /// Claims a block in state Free that satisfies `wanted`: its word as it was. A pristine block
+    /// is charged for, unless the budget is spent.
     pub fn claim_block(
         &self,
         block: usize,
@@ -27,22 +28,40 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     ) -> Option<BlockWord> {
         let word = self.block(block);
         let free = word.state() == BlockState::Free && wanted(word);
-        (free && self.swap_block(block, word, word.with_state(BlockState::Claimed))).then(|| {
-            self.count_free_blocks(0, 1);
-            word
-        })
+        if !(free && self.swap_block(block, word, word.with_state(BlockState::Claimed))) {
+            return None;
+        }
+        if word.is_pristine() && !self.backing.charge(1) {
+            self.set_block(block, word);
+            return None;
+        }
+        self.count_free_blocks(0, 1);
+        Some(word)
     }
 
     /// Makes a claimed block free again, as `word` says it is.
     pub fn release_block(&self, block: usize, word: BlockWord) {
         debug_assert_eq!(self.block(block).state(), BlockState::Claimed);
         self.count_free_blocks(1, 0);
-        self.set_block(block, word.with_state(BlockState::Free));
+        let word = word.with_state(BlockState::Free);
+        self.set_block(block, word);
+        if word.is_pristine() {
+            self.backing.uncharge(1);
+        }
     }
 
     /// Makes a claimed block no part of the zone any more.
     pub(super) fn remove_block(&self, block: usize) {
         self.set_block(block, BlockWord::new());
+    }
+
+    /// Blocks that are charged for: neither absent nor pristine.
+    pub fn charged_blocks(&self) -> usize {
+        let charged = |block: &usize| {
+            let word = self.block(*block);
+            word.state() != BlockState::Absent && !word.is_pristine()
+        };
+        (0..self.grown()).filter(charged).count()
     }
 
     /// Claims an absent block below [`Ledger::grown`], for growing again.
@@ -126,7 +145,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         for block in 0..self.grown() {
             let word = self.block(block);
             if word.state() == BlockState::Claimed && refreshed(block) {
-                self.release_block(block, BlockWord::FRESH.with_epoch(self.epoch()));
+                self.release_block(block, BlockWord::FRESH);
             }
         }
     }

@@ -47,6 +47,15 @@ pub trait Backing: Sync {
     /// Makes a claimed block, whose word is given, read as zeros, unpopulated, with no attribute
     /// left on it. `false` if the kernel refused; the block is then as it was.
     fn refresh(&self, block: usize, word: BlockWord) -> bool;
+
+    /// Accounts for `blocks` more blocks that are no longer pristine. `false` if there may not be
+    /// as many.
+    fn charge(&self, _blocks: usize) -> bool {
+        true
+    }
+
+    /// Takes that back: they are pristine again.
+    fn uncharge(&self, _blocks: usize) {}
 }
 
 /// No memory at all: a ledger of numbers.
@@ -401,6 +410,10 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// `false` if somebody else was first.
     pub(super) fn split(&self, block: usize, word: BlockWord, taken: usize) -> bool {
         if !self.swap_block(block, word, word.with_state(BlockState::Claimed)) {
+            return false;
+        }
+        if word.is_pristine() && !self.backing.charge(1) {
+            self.set_block(block, word);
             return false;
         }
         self.count_free_blocks(0, 1);

@@ -48,4 +48,4 @@ pub use gfp::Gfp;
 pub use ledger::{Geometry, Ledger, Native};
 pub use pcp::Pcp;
 pub use runs::{Dirt, Run};
-pub use zone::{Pressure, Reclaim, Watermarks, Zone};
+pub use zone::{Budget, Pressure, Reclaim, Watermarks, Zone};

@@ -331,8 +331,10 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// starts with block `first`.
     fn extend_blocks(&self, first: usize, from: usize, blocks: usize, tail: usize) -> Option<Dirt> {
         let end = from + blocks;
+        let mut pristine = 0;
         for block in from..end {
             let word = self.block(block);
+            pristine += usize::from(word.is_pristine());
             let whole = word
                 .with_state(BlockState::Whole)
                 .with_first(block == first)
@@ -343,18 +345,19 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 return None;
             }
         }
-        self.count_free_blocks(0, blocks);
-        if tail == 0 {
-            return Some(Dirt::NONE);
+        if pristine > 0 && !self.backing.charge(pristine) {
+            self.unclaim_blocks(from..end);
+            return None;
         }
-        match self.claim_tail(end, tail) {
-            Some(dirt) => Some(dirt),
+        let dirt = if tail == 0 { Some(Dirt::NONE) } else { self.claim_tail(end, tail) };
+        match dirt {
+            Some(_) => self.count_free_blocks(0, blocks),
             None => {
                 self.unclaim_blocks(from..end);
-                self.count_free_blocks(blocks, 0);
-                None
+                self.backing.uncharge(pristine);
             }
         }
+        dirt
     }
 
     fn unclaim_blocks(&self, blocks: Range<usize>) {
@@ -468,6 +471,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         mut condition: impl FnMut(usize, BlockWord) -> BlockWord,
     ) {
         self.count_free_blocks(blocks.len(), 0);
+        let mut pristine = 0;
         for block in blocks {
             let old = self.block(block);
             let now = condition(block, old);
@@ -477,7 +481,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_ready(now.ready())
                 .with_tainted(now.tainted())
                 .with_epoch(now.epoch());
+            pristine += usize::from(free.is_pristine());
             self.set_block(block, free);
+        }
+        if pristine > 0 {
+            self.backing.uncharge(pristine);
         }
     }
 
@@ -501,7 +509,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Turns all blocks in parts that are free altogether back into free ones; says whether there
     /// were any. A put leaves this for later: it costs sixteen locked operations.
     pub fn join_all(&self) -> bool {
-        (0..self.grown()).fold(false, |any, block| self.join(block) || any)
+        (0..self.grown()).filter(|&block| self.join(block)).count() > 0
     }
 
     /// Turns a block in parts back into a free one, if all its frames are free.

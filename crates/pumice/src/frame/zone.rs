@@ -51,11 +51,14 @@ pub trait Reclaim: Sync {
     fn reclaim(&self, gfp: Gfp, frames: usize) -> usize;
 }
 
+/// What a zone's first address is a multiple of: the largest alignment it can give.
+pub const ZONE_ALIGN: usize = Order::MAX.frames() * FRAME_SIZE;
+
 /// See the module's top.
 #[derive(Debug)]
-pub struct Zone<M: Memory = Os> {
+pub struct Zone<M: Memory = Os, L: Budget = ()> {
     /// Every operation on frames that needs no memory.
-    pub ledger: Ledger<Native, ZoneMemory<M>>,
+    pub ledger: Ledger<Native, ZoneMemory<M, L>>,
     base: NonNull<u8>,
     watermarks: Watermarks,
     reclaim: Option<&'static dyn Reclaim>,
@@ -70,19 +73,45 @@ impl core::fmt::Debug for dyn Reclaim {
 }
 
 // SAFETY: `base` is only an address; who may use the memory at it is the ledger's business.
-unsafe impl<M: Memory + Send> Send for Zone<M> {}
+unsafe impl<M: Memory + Send, L: Budget + Send> Send for Zone<M, L> {}
 // SAFETY: as above; the ledger is made of atomics.
-unsafe impl<M: Memory> Sync for Zone<M> {}
+unsafe impl<M: Memory, L: Budget> Sync for Zone<M, L> {}
+
+/// Who says how many blocks a zone may hold.
+pub trait Budget: Sync {
+    /// As [`Backing::charge`].
+    fn charge(&self, blocks: usize) -> bool;
+    /// As [`Backing::uncharge`].
+    fn uncharge(&self, blocks: usize);
+}
+
+/// No limit.
+impl Budget for () {
+    fn charge(&self, _blocks: usize) -> bool {
+        true
+    }
+    fn uncharge(&self, _blocks: usize) {}
+}
+
+impl<T: Budget + ?Sized> Budget for &T {
+    fn charge(&self, blocks: usize) -> bool {
+        (**self).charge(blocks)
+    }
+    fn uncharge(&self, blocks: usize) {
+        (**self).uncharge(blocks);
+    }
+}
 
 /// The memory of a zone, as the ledger sees it.
 #[derive(Debug)]
-pub struct ZoneMemory<M> {
+pub struct ZoneMemory<M, L> {
     base: usize,
     huge: Huge,
     memory: M,
+    budget: L,
 }
 
-impl<M: Memory> ZoneMemory<M> {
+impl<M: Memory, L: Budget> ZoneMemory<M, L> {
     fn at(&self, block: usize) -> *mut u8 {
         (self.base + block * BLOCK_SIZE) as *mut u8
     }
@@ -96,7 +125,7 @@ impl<M: Memory> ZoneMemory<M> {
     }
 }
 
-impl<M: Memory> Backing for ZoneMemory<M> {
+impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
     fn refresh(&self, block: usize, word: BlockWord) -> bool {
         let at = self.at(block);
         if !word.tainted() {
@@ -108,30 +137,39 @@ impl<M: Memory> Backing for ZoneMemory<M> {
         self.set_huge(at, BLOCK_SIZE);
         done
     }
+
+    fn charge(&self, blocks: usize) -> bool {
+        self.budget.charge(blocks)
+    }
+
+    fn uncharge(&self, blocks: usize) {
+        self.budget.uncharge(blocks);
+    }
 }
 
 impl Zone<Os> {
     /// A zone of the kernel's memory. `capacity_bytes` are reserved (rounded up to blocks).
     pub fn new(capacity_bytes: usize, cpus: usize, huge: Huge) -> Result<Zone<Os>> {
-        Zone::with_memory(Os, capacity_bytes, cpus, huge)
+        Zone::with_memory(Os, (), capacity_bytes, cpus, huge)
     }
 }
 
-impl<M: Memory> Zone<M> {
-    /// As [`Zone::new`], on any [`Memory`].
+impl<M: Memory, L: Budget> Zone<M, L> {
+    /// As [`Zone::new`], on any [`Memory`] and within a [`Budget`].
     pub fn with_memory(
         memory: M,
+        budget: L,
         capacity_bytes: usize,
         cpus: usize,
         huge: Huge,
-    ) -> Result<Zone<M>> {
+    ) -> Result<Zone<M, L>> {
         let capacity = capacity_bytes.div_ceil(BLOCK_SIZE);
         let cpus = cpus.clamp(1, 255);
-        let base = memory.reserve(capacity * BLOCK_SIZE, BLOCK_SIZE)?;
+        let base = memory.reserve(capacity * BLOCK_SIZE, ZONE_ALIGN)?;
         let words = table::<AtomicU64>(capacity * (BLOCK_FRAMES / 32))?;
         let blocks = table::<AtomicU64>(capacity)?;
         let cpus = table::<CachePadded<Reservations>>(cpus)?;
-        let backing = ZoneMemory { base: base.as_ptr() as usize, huge, memory };
+        let backing = ZoneMemory { base: base.as_ptr() as usize, huge, memory, budget };
         Ok(Zone {
             ledger: Ledger::new(Storage { words, blocks, cpus }, backing),
             base,
@@ -166,6 +204,17 @@ impl<M: Memory> Zone<M> {
         let offset = (at as usize).wrapping_sub(self.base.as_ptr() as usize);
         let inside = offset < self.ledger.capacity() * BLOCK_SIZE;
         (inside && offset % FRAME_SIZE == 0).then_some(Pfn(offset / FRAME_SIZE))
+    }
+
+    /// The address of a block.
+    #[inline]
+    pub fn block_address(&self, block: usize) -> *mut u8 {
+        self.address(Pfn::of_block(block))
+    }
+
+    /// Who says how much the zone may hold.
+    pub fn budget(&self) -> &L {
+        &self.ledger.backing.budget
     }
 
     /// The memory behind the zone.
@@ -220,6 +269,7 @@ impl<M: Memory> Zone<M> {
         // SAFETY: the caller has claimed the block.
         if unsafe { self.memory().decommit(self.ledger.backing.at(block), BLOCK_SIZE) }.is_ok() {
             self.ledger.remove_block(block);
+            self.ledger.backing.uncharge(1);
             self.removed.fetch_add(1, Ordering::Relaxed);
         } else {
             self.ledger.release_block(block, word);
@@ -232,6 +282,21 @@ impl<M: Memory> Zone<M> {
         let at = self.ledger.backing.at(blocks.start);
         // SAFETY: the caller owns the blocks and needs nothing in them.
         unsafe { self.memory().discard(at, blocks.len() * BLOCK_SIZE) }.is_ok()
+    }
+
+    /// As [`Zone::discard`], and takes every attribute off that somebody set on them.
+    pub fn reset(&self, blocks: Range<usize>) -> bool {
+        let (at, len) = (self.ledger.backing.at(blocks.start), blocks.len() * BLOCK_SIZE);
+        // SAFETY: the caller owns the blocks and needs nothing in them.
+        let done = unsafe { self.memory().reset(at, len) }.is_ok();
+        self.ledger.backing.set_huge(at, len);
+        done
+    }
+
+    /// Stores the word of a block that the caller owns as part of an allocation.
+    pub fn set_owned(&self, block: usize, word: BlockWord) {
+        debug_assert_eq!(self.ledger.block(block).state(), super::BlockState::Whole);
+        self.ledger.set_block(block, word);
     }
 
     /// Whether free memory is short.
@@ -407,7 +472,7 @@ mod tests {
     #[test]
     fn a_kernel_that_refuses_memory_is_reported_and_asked_again() {
         let memory = FakeMemory::failing_after(1, Errno::NOMEM);
-        let zone = Zone::with_memory(memory, 8 << 20, 1, Huge::No).expect("address space");
+        let zone = Zone::with_memory(memory, (), 8 << 20, 1, Huge::No).expect("address space");
         let clearer = Clearer::detect();
         assert_eq!(zone.grow(2), Err(Error::Os(Errno::NOMEM)));
         assert!(zone.get(0, Gfp::KERNEL, Order::FRAME, &clearer).is_none());

@@ -1,9 +1,49 @@
 //! Runs of frames for `malloc`-sized requests.
+//!
+//! A heap has two [`Zone`]s of the same kind:
+//!
+//! - *demand*: blocks that nobody populates and that carry no advice. Requests of a size of which
+//!   nothing is known, or of which little is touched, live there as they would with the kernel,
+//!   and whole blocks go back to it when they are freed. What was resident then teaches
+//!   [`classes`].
+//! - *ready*: blocks with huge pages that stay when they are freed. scrubd zeroes them
+//!   ([`source`]); what it did not get to is cleared hot when zeros are asked for.
+//!
+//! # Conditions of a block on its way round the ready zone
+//! ```text
+//!   pristine --get--> in use, faults --put: touched--> dirty, ready --scrub--> zeroed, ready
+//!      ^                    |                            |    ^                  |      |
+//!      +--- untouched ------+                           get  put                get  offer
+//!      +------------------------- decay, or a fork since --+--------------------+------+
+//! ```
+//!
+//! A request never waits for populating, for scrubd or for another thread: what can't be served
+//! at once goes to the next allocator.
 
-use crate::clear::Clearer;
-use crate::error::Result;
-use crate::stats::{Slot, Tree};
+mod classes;
+mod pool;
+mod serve;
+mod source;
+#[cfg(test)]
+mod tests;
+
 use core::ptr::NonNull;
+
+use classes::Classes;
+use pool::Pool;
+
+use crate::addr::{frames_for, PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use crate::clear::Clearer;
+use crate::error::{Error, Result};
+use crate::frame::{BlockWord, Zone};
+use crate::scrub::Scrubber;
+use crate::stats::{Event, Slot, Tree};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sys::cpu;
+use crate::sys::mem::{Huge, Os};
+
+/// A zone within the tree's pool.
+type PoolZone = Zone<Os, Pool>;
 
 /// What a request wants to find in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,46 +71,206 @@ pub struct HeapConfig {
     pub threads: bool,
 }
 
-/// Serves runs of frames.
+/// Addresses reserved for each zone: as many times the machine's memory...
+const RESERVE_FACTOR: usize = 2;
+/// ... but at least this.
+const RESERVE_MIN: usize = 64 << 30;
+/// Zones grow by at least this much, and by at most [`GROW_MAX`] more than was asked for.
+const GROW_MIN: usize = 32 << 20;
+/// See [`GROW_MIN`].
+const GROW_MAX: usize = 1 << 30;
+
+/// See the module's top. A heap that has served a request must stay where it is for the rest of
+/// the process: helper threads know its address.
 #[derive(Debug)]
-pub struct Heap {}
+pub struct Heap {
+    demand: PoolZone,
+    ready: PoolZone,
+    classes: Classes,
+    clearer: Clearer,
+    verify: bool,
+    /// Blocks still to populate ahead.
+    to_populate: AtomicUsize,
+    /// Blocks of the ready zone that are ready, zeroed and free: a hint for unknown classes.
+    ready_blocks: AtomicUsize,
+    /// Free blocks that decay leaves alone: what `--ready` asked for.
+    keep_blocks: usize,
+    /// Frames ever freed.
+    freed_frames: AtomicUsize,
+    scrubber: Scrubber,
+    /// Whether the keeper has been told of `to_populate`.
+    keeper_told: AtomicBool,
+}
 
 impl Heap {
-    /// Reserves the zones.
-    pub fn new(_config: HeapConfig) -> Result<Heap> {
-        Ok(Heap {})
+    /// Reserves the zones. Nothing is populated and no thread started before the first request.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no address space for it.
+    pub fn new(config: HeapConfig) -> Result<Heap> {
+        let HeapConfig { tree, slot, ready_bytes, verify, clearer, threads } = config;
+        let memory = rustix::system::sysinfo();
+        let physical = memory.totalram as usize * memory.mem_unit as usize;
+        let reserve = (physical * RESERVE_FACTOR).max(RESERVE_MIN);
+        let zone = |huge| Zone::with_memory(Os, Pool::new(tree, slot), reserve, cpu::count(), huge);
+        let scrubber = Scrubber::new(slot, clearer);
+        if !threads {
+            scrubber.quiet();
+        }
+        Ok(Heap {
+            demand: zone(Huge::No)?,
+            ready: zone(Huge::Yes)?,
+            classes: Classes::new(),
+            verify,
+            to_populate: AtomicUsize::new(ready_bytes.div_ceil(BLOCK_SIZE)),
+            ready_blocks: AtomicUsize::new(0),
+            keep_blocks: ready_bytes.div_ceil(BLOCK_SIZE),
+            freed_frames: AtomicUsize::new(0),
+            scrubber,
+            keeper_told: AtomicBool::new(ready_bytes == 0),
+            clearer,
+        })
     }
-    /// `None`: ask the next allocator.
-    pub fn allocate(&self, _size: usize, _align: usize, _content: Content) -> Option<NonNull<u8>> {
-        None
+
+    /// Allocates `size` bytes aligned to `align`. `None`: ask the next allocator (also for a size
+    /// of 0, an alignment that is no power of two, above 1 GiB, or above 2 MiB for less than that).
+    pub fn allocate(
+        &'static self,
+        size: usize,
+        align: usize,
+        content: Content,
+    ) -> Option<NonNull<u8>> {
+        let frames = frames_for(size);
+        if frames == 0 || size > isize::MAX as usize || !align.is_power_of_two() {
+            return None;
+        }
+        // Relaxed: only who swaps it tells the keeper.
+        let told = self.keeper_told.load(Ordering::Relaxed);
+        if !told && !self.keeper_told.swap(true, Ordering::Relaxed) {
+            self.scrubber.keep(self);
+        }
+        let served = self.serve(frames, align.div_ceil(FRAME_SIZE), content);
+        let slot = self.slot();
+        let Some(at) = served else {
+            slot.add(Event::PassedOn, 1);
+            return None;
+        };
+        slot.add(Event::Requests, 1);
+        slot.add(Event::RequestBytes, size as u64);
+        slot.add(Event::Zfod, frames as u64);
+        Some(at)
     }
-    /// Whether the address lies in one of the heap's zones (two comparisons).
+
+    /// Whether the address lies in one of the heap's zones.
     #[inline]
-    pub fn owns(&self, _at: *const u8) -> bool {
-        false
+    pub fn owns(&self, at: *const u8) -> bool {
+        self.zone_of(at).is_some()
     }
+
+    #[inline]
+    fn zone_of(&self, at: *const u8) -> Option<&PoolZone> {
+        [&self.ready, &self.demand]
+            .into_iter()
+            .find(|zone| zone.addresses().contains(&(at as usize)))
+    }
+
+    /// The zone and the run of an allocation that starts at `at`.
+    fn run_at(&self, at: *const u8) -> Result<(&PoolZone, PageRange)> {
+        let zone = self.zone_of(at).ok_or(Error::NotAllocated)?;
+        let pfn = zone.pfn(at).ok_or(Error::NotAllocated)?;
+        let range = zone.ledger.run_at(pfn).ok_or(Error::NotAllocated)?;
+        Ok((zone, range))
+    }
+
     /// Bytes usable at `at`; 0 if it is not the start of an allocation.
-    pub fn usable_size(&self, _at: *const u8) -> usize {
-        0
+    pub fn usable_size(&self, at: *const u8) -> usize {
+        self.run_at(at).map_or(0, |(_, range)| range.bytes())
     }
+
     /// Frees an allocation.
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`] if `at` is not the start of one: a double free, or no pointer of
+    /// this heap.
     ///
     /// # Safety
     /// Nobody uses it any more.
-    pub unsafe fn free(&self, _at: *mut u8) -> Result<()> {
+    pub unsafe fn free(&'static self, at: *mut u8) -> Result<()> {
+        let (zone, range) = self.run_at(at)?;
+        self.release(zone, range, range.frames);
         Ok(())
     }
-    /// Grows or shrinks where it stands. `false`: allocate, copy, free.
+
+    /// Grows or shrinks an allocation where it stands. `false`: it is as before; allocate, copy
+    /// and free.
     ///
     /// # Safety
-    /// The caller owns the allocation.
-    pub unsafe fn resize_in_place(&self, _at: *mut u8, _size: usize) -> bool {
-        false
+    /// The caller owns the allocation; what lies beyond the new size is gone.
+    pub unsafe fn resize_in_place(&'static self, at: *mut u8, size: usize) -> bool {
+        let Ok((zone, range)) = self.run_at(at) else { return false };
+        let frames = frames_for(size).max(1);
+        if size > isize::MAX as usize {
+            return false;
+        }
+        if frames > range.frames && !self.extend(zone, range, frames) {
+            self.slot().add(Event::ReallocMoved, 1);
+            return false;
+        }
+        if frames < range.frames {
+            self.truncate(zone, range, frames);
+        }
+        self.slot().add(Event::ReallocInPlace, 1);
+        true
     }
-    /// To be called in the parent just before a `fork`.
-    pub fn before_fork(&self) {}
-    /// To be called in the child just after a `fork` (or found out later: it is idempotent).
-    pub fn after_fork_in_child(&self, _slot: &'static Slot) {}
+
+    /// To be called in the parent just before a `fork`: what is populated now will be shared with
+    /// the child, and writing it then costs more than a fault.
+    pub fn before_fork(&self) {
+        self.demand.ledger.advance_epoch();
+        self.ready.ledger.advance_epoch();
+    }
+
+    /// To be called in a forked child before it uses the heap: from now on it counts in `slot`,
+    /// and drops every free block that it shares with its parent.
+    pub fn after_fork_in_child(&self, slot: &'static Slot) {
+        self.scrubber.after_fork(slot);
+        // Relaxed: the child has one thread yet that may use the heap.
+        self.to_populate.store(0, Ordering::Relaxed);
+        for zone in [&self.ready, &self.demand] {
+            zone.ledger.adopt_claims(|block| zone.discard(block..block + 1));
+            self.drop_free_blocks(zone, |_| true);
+            zone.budget().adopt(slot, zone.ledger.charged_blocks());
+        }
+        self.ready_blocks.store(0, Ordering::Relaxed);
+    }
+
     /// From now on no system calls but those `malloc` makes: a seccomp filter is in force.
-    pub fn go_quiet(&self) {}
+    pub fn go_quiet(&self) {
+        self.scrubber.quiet();
+    }
+
+    /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second
+    /// is 0, the pool is as full as it gets.
+    pub fn ready_blocks(&self) -> (usize, usize) {
+        let ready = |block: &usize| {
+            let word = self.ready.ledger.block(*block);
+            is_free(word) && word.ready() && word.zeroed()
+        };
+        let count = (0..self.ready.ledger.grown()).filter(ready).count();
+        (count, self.to_populate.load(Ordering::Relaxed))
+    }
+
+    fn slot(&self) -> &'static Slot {
+        self.ready.budget().slot()
+    }
+}
+
+/// Whether a block is free as a whole.
+fn is_free(word: BlockWord) -> bool {
+    word.state() == crate::frame::BlockState::Free
+}
+
+/// Whole blocks and the frames after them of a run of `frames`.
+fn blocks_and_tail(frames: usize) -> (usize, usize) {
+    (frames / BLOCK_FRAMES, frames % BLOCK_FRAMES)
 }

@@ -70,3 +70,18 @@ pub trait Source: Sync {
     /// two passes. [`Left::Nothing`] when no free memory is left that could decay.
     fn decay(&self) -> Left;
 }
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Scrubber {}
+#[allow(missing_docs)]
+impl Scrubber {
+    pub fn new(_: &'static crate::stats::Slot, _: crate::clear::Clearer) -> Scrubber {
+        Scrubber {}
+    }
+    pub fn freed(&'static self, _: &'static dyn Source, _: Order) {}
+    pub fn keep(&'static self, s: &'static dyn Source) {
+        while s.populate() == Left::More {}
+    }
+    pub fn quiet(&self) {}
+    pub fn after_fork(&self, _: &'static crate::stats::Slot) {}
+}

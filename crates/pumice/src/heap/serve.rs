@@ -1,0 +1,345 @@
+//! How requests are served and what happens to memory that is freed.
+
+use core::ptr::NonNull;
+
+use super::classes::Density;
+use super::{blocks_and_tail, is_free, Content, Heap, PoolZone, GROW_MAX, GROW_MIN};
+use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use crate::clear::is_zero;
+use crate::frame::ledger::Want;
+use crate::frame::zone::ZONE_ALIGN;
+use crate::frame::{BlockState, BlockWord, Run};
+use crate::stats::Event;
+use crate::sync::atomic::Ordering;
+use crate::sys::cpu;
+use crate::sys::mem::{Huge, Memory};
+
+/// Dense requests of this many blocks and more are looked at again by one of their blocks;
+/// smaller ones go through the demand zone once for that.
+const SAMPLE_BLOCKS: usize = 4;
+
+impl Heap {
+    /// Serves a run of `frames`, aligned to `align` frames.
+    pub(super) fn serve(
+        &'static self,
+        frames: usize,
+        align: usize,
+        content: Content,
+    ) -> Option<NonNull<u8>> {
+        let (blocks, _) = blocks_and_tail(frames);
+        if align > ZONE_ALIGN / FRAME_SIZE || (blocks == 0 && align > BLOCK_FRAMES) {
+            return None;
+        }
+        let is_sample = self.classes.is_sample(frames);
+        let density = self.classes.density(frames);
+        let from_ready = match density {
+            Density::Dense => !is_sample || blocks >= SAMPLE_BLOCKS,
+            // Relaxed: a guess.
+            Density::Unknown => frames < self.ready_blocks.load(Ordering::Relaxed) * BLOCK_FRAMES,
+            Density::Sparse => false,
+        };
+        let zone = if from_ready { &self.ready } else { &self.demand };
+        let run = self.get(zone, frames, align, content)?;
+        self.settle(zone, &run);
+        if is_sample && blocks > 0 && !(from_ready && density == Density::Unknown) {
+            self.begin_sample(zone, &run);
+        }
+        self.count_hit(zone, &run);
+        if content == Content::Zero {
+            let cleared = zone.clear_run(&run, &self.clearer);
+            self.slot().add(Event::HotClearedBytes, cleared as u64);
+            if self.verify {
+                self.verify_zero(zone, run.range);
+            }
+        }
+        NonNull::new(zone.address(run.range.start))
+    }
+
+    /// Gets a run of the zone: what suits best of what is there, else what is new.
+    fn get(&self, zone: &PoolZone, frames: usize, align: usize, content: Content) -> Option<Run> {
+        let want = if content == Content::Zero { Want::Zeroed } else { Want::Dirty };
+        let (blocks, tail) = blocks_and_tail(frames);
+        let ledger = &zone.ledger;
+        if blocks == 0 {
+            let get = || ledger.get_run(cpu::current(), frames, align, want);
+            return get().or_else(|| self.grow(zone, 1).then(get).flatten());
+        }
+        let align = align.div_ceil(BLOCK_FRAMES);
+        let get = |fits: &dyn Fn(BlockWord) -> bool| ledger.get_blocks(blocks, tail, align, fits);
+        let there = |word: BlockWord| word.ready() && !ledger.is_stale(word);
+        let suits = |word: BlockWord| there(word) && word.zeroed() == (want == Want::Zeroed);
+        if self.is_ready_zone(zone) {
+            if let Some(run) = get(&suits).or_else(|| get(&there)) {
+                return Some(run);
+            }
+        }
+        let any = |_| true;
+        get(&any).or_else(|| ledger.join_all().then(|| get(&any)).flatten()).or_else(|| {
+            self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
+        })
+    }
+
+    fn is_ready_zone(&self, zone: &PoolZone) -> bool {
+        core::ptr::eq(zone, &self.ready)
+    }
+
+    /// Makes `blocks` more blocks of a zone usable, and some to spare.
+    fn grow(&self, zone: &PoolZone, blocks: usize) -> bool {
+        let spare = (zone.ledger.grown() * BLOCK_SIZE / 2).clamp(GROW_MIN, GROW_MAX) / BLOCK_SIZE;
+        zone.grow(blocks.max(spare)).or_else(|_| zone.grow(blocks)).is_ok()
+    }
+
+    /// Refreshes what is stale in a run just got; in the demand zone, whatever is populated.
+    fn settle(&self, zone: &PoolZone, run: &Run) {
+        let ledger = &zone.ledger;
+        let keeps = self.is_ready_zone(zone);
+        let whole = whole_blocks(run.range);
+        let needs = |block: &usize| {
+            let word = ledger.block(*block);
+            ledger.is_stale(word) || !(keeps || word.zeroed() && !word.ready())
+        };
+        let mut next = whole.start;
+        while let Some(start) = (next..whole.end).find(needs) {
+            let end = (start..whole.end).find(|block| !needs(block)).unwrap_or(whole.end);
+            let tainted = (start..end).any(|block| ledger.block(block).tainted());
+            let done = if tainted { zone.reset(start..end) } else { zone.discard(start..end) };
+            for block in start..end {
+                let word = ledger.block(block);
+                let fresh = word.with_zeroed(true).with_ready(false).with_tainted(false);
+                // Where the kernel refused (locked memory), it is dirty, whatever it was.
+                let kept = word.with_zeroed(false).with_epoch(ledger.epoch());
+                zone.set_owned(block, if done { fresh } else { kept });
+            }
+            next = end;
+        }
+    }
+
+    /// Arranges to see how much of a run is touched: all of it in the demand zone, one block of
+    /// it in the ready zone.
+    fn begin_sample(&self, zone: &PoolZone, run: &Run) {
+        let whole = whole_blocks(run.range);
+        let first = zone.ledger.block(whole.start);
+        if !self.is_ready_zone(zone) {
+            zone.set_owned(whole.start, first.with_sampled(true));
+            return;
+        }
+        // Any block will do that is not always the same one.
+        let pick = whole.start + (self.slot().get(Event::Requests) as usize * 7 + 3) % whole.len();
+        let at = zone.block_address(pick);
+        // SAFETY: the block is part of the run this request was given.
+        let is_small = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::No) }.is_ok();
+        if is_small && zone.discard(pick..pick + 1) {
+            let word = zone.ledger.block(pick);
+            zone.set_owned(pick, word.with_zeroed(true).with_ready(false).with_sampled(true));
+        }
+    }
+
+    fn count_hit(&self, zone: &PoolZone, run: &Run) {
+        let (mut ready, mut zeroed) = (0, 0);
+        let whole = whole_blocks(run.range);
+        for block in whole.clone() {
+            let word = zone.ledger.block(block);
+            ready += usize::from(word.ready());
+            zeroed += usize::from(word.ready() && word.zeroed());
+        }
+        let event = if ready > 0 && ready == whole.len() { Event::Hits } else { Event::Misses };
+        self.slot().add(event, 1);
+        if zeroed > 0 {
+            self.slot().add(Event::Ozfod, (zeroed * BLOCK_FRAMES) as u64);
+            self.add_ready_blocks(zeroed.wrapping_neg());
+        }
+    }
+
+    /// Adds to the hint, modulo two to the 64; it is put right at every decay.
+    pub(super) fn add_ready_blocks(&self, change: usize) {
+        let add = |blocks: usize| {
+            let sum = blocks.wrapping_add(change);
+            Some(if sum > isize::MAX as usize { 0 } else { sum })
+        };
+        // Relaxed: a guess.
+        let _ = self.ready_blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// `PUMICE_VERIFY`: panics if memory said to be zero is not.
+    fn verify_zero(&self, zone: &PoolZone, range: PageRange) {
+        let at = zone.address(range.start);
+        // SAFETY: the run was just given to this request, and is committed.
+        let zero = unsafe { is_zero(at, range.bytes()) };
+        assert!(zero, "memory at {at:p}, {} bytes, should be zero and is not", range.bytes());
+        // Looking has mapped pages of zeros, which nobody touched.
+        for block in whole_blocks(range) {
+            if !zone.ledger.block(block).ready() {
+                zone.discard(block..block + 1);
+            }
+        }
+    }
+
+    /// Puts back the end of a run: all of it if `frames` is its length.
+    pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
+        let kept = range.frames - frames;
+        let keeps_blocks = self.is_ready_zone(zone);
+        let mut freed_ready = 0;
+        self.look_back(zone, range, kept);
+        let condition = |block: usize, word: BlockWord| {
+            let now =
+                if keeps_blocks { self.condition_in_ready(zone, range, block, word) } else { word };
+            freed_ready += usize::from(now.ready() && !now.zeroed());
+            now
+        };
+        if kept == 0 {
+            zone.ledger.put_range(range, condition);
+        } else {
+            zone.ledger.truncate_run(range, kept, condition);
+        }
+        self.notice_freed(zone, frames, freed_ready);
+    }
+
+    /// In the demand zone: learns how much of a run was touched, and gives whole blocks back.
+    fn look_back(&self, zone: &PoolZone, range: PageRange, kept: usize) {
+        if self.is_ready_zone(zone) {
+            return;
+        }
+        let whole = whole_blocks(range);
+        let is_sample = if whole.is_empty() {
+            self.classes.density(range.frames) != Density::Sparse
+                || self.classes.is_sample(range.frames)
+        } else {
+            zone.ledger.block(whole.start).sampled()
+        };
+        if is_sample && kept == 0 {
+            // SAFETY: the run is committed memory of the zone.
+            let touched =
+                unsafe { zone.memory().resident(zone.address(range.start), range.bytes()) };
+            if let Ok(touched) = touched {
+                self.classes.learn(range.frames, touched, range.frames);
+            }
+        }
+        let from = whole.start + kept.div_ceil(BLOCK_FRAMES);
+        if from < whole.end {
+            let done = zone.discard(from..whole.end);
+            if done {
+                self.slot().add(Event::GivenBackBytes, ((whole.end - from) * BLOCK_SIZE) as u64);
+            }
+            for block in from..whole.end {
+                let word = zone.ledger.block(block);
+                zone.set_owned(block, word.with_zeroed(done).with_ready(false));
+            }
+        }
+        if kept % BLOCK_FRAMES != 0 && kept / BLOCK_FRAMES < whole.len() {
+            let cut = whole.start + kept / BLOCK_FRAMES;
+            zone.set_owned(cut, zone.ledger.block(cut).with_zeroed(false));
+        }
+    }
+
+    /// What a block of the ready zone is when it is freed.
+    fn condition_in_ready(
+        &self,
+        zone: &PoolZone,
+        range: PageRange,
+        block: usize,
+        word: BlockWord,
+    ) -> BlockWord {
+        let used = word.with_zeroed(false).with_ready(true).with_epoch(zone.ledger.epoch());
+        if word.ready() {
+            // A fork since it was got has made its pages shared.
+            return used.with_epoch(word.epoch());
+        }
+        let at = zone.block_address(block);
+        // SAFETY: the block is committed memory of the zone.
+        let touched = unsafe { zone.memory().resident(at, BLOCK_SIZE) };
+        if word.sampled() {
+            // SAFETY: as above.
+            let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
+            if let Ok(touched) = touched {
+                self.classes.learn(range.frames, touched, BLOCK_FRAMES);
+            }
+            // Its pages are small ones.
+            let given_back = zone.discard(block..block + 1);
+            return word.with_zeroed(given_back).with_ready(false).with_sampled(false);
+        }
+        match touched {
+            Ok(0) => word.with_zeroed(true),
+            _ => used,
+        }
+    }
+
+    /// Lengthens a run where it stands.
+    pub(super) fn extend(&self, zone: &PoolZone, range: PageRange, frames: usize) -> bool {
+        let added = frames - range.frames;
+        let end_block = range.end().0.div_ceil(BLOCK_FRAMES);
+        if end_block == zone.ledger.grown() {
+            self.grow(zone, added.div_ceil(BLOCK_FRAMES));
+        }
+        let Some(run) = zone.ledger.extend_run(range, frames) else { return false };
+        if zone.ledger.block(range.start.block()).state() == BlockState::Whole {
+            let whole = Run { range: PageRange { start: range.start, frames }, dirt: run.dirt };
+            self.settle_from(zone, &whole, range.frames / BLOCK_FRAMES);
+        }
+        true
+    }
+
+    fn settle_from(&self, zone: &PoolZone, run: &Run, skip_blocks: usize) {
+        let whole = whole_blocks(run.range);
+        let start = whole.start + skip_blocks;
+        if start < whole.end {
+            let added = PageRange {
+                start: Pfn::of_block(start),
+                frames: (whole.end - start) * BLOCK_FRAMES,
+            };
+            self.settle(zone, &Run { range: added, dirt: run.dirt });
+        }
+    }
+
+    /// Shortens a run.
+    pub(super) fn truncate(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
+        self.release(zone, range, range.frames - frames);
+    }
+
+    /// Claims, gives back and frees again every free block that is not pristine and that
+    /// `wanted` says; the blocks it gave back.
+    pub(super) fn drop_free_blocks(
+        &self,
+        zone: &PoolZone,
+        wanted: impl Fn(BlockWord) -> bool,
+    ) -> usize {
+        let ledger = &zone.ledger;
+        let claim = |block: usize| {
+            ledger.claim_block(block, |word| !word.is_pristine() && wanted(word)).is_some()
+        };
+        let grown = ledger.grown();
+        let (mut block, mut dropped) = (0, 0);
+        while block < grown {
+            if !(is_free(ledger.block(block)) && claim(block)) {
+                block += 1;
+                continue;
+            }
+            // As many as follow each other, in one call; not so many that much is absent.
+            let mut end = block + 1;
+            while end < grown && end - block < DROP_BLOCKS && claim(end) {
+                end += 1;
+            }
+            let tainted = (block..end).any(|block| ledger.block(block).tainted());
+            let done = if tainted { zone.reset(block..end) } else { zone.discard(block..end) };
+            for block in block..end {
+                let word = ledger.block(block);
+                ledger.release_block(
+                    block,
+                    if done { BlockWord::FRESH } else { word.with_old(false) },
+                );
+            }
+            dropped += if done { end - block } else { 0 };
+            block = end;
+        }
+        self.slot().add(Event::GivenBackBytes, (dropped * BLOCK_SIZE) as u64);
+        dropped
+    }
+}
+
+/// Blocks given back in one call.
+const DROP_BLOCKS: usize = 64;
+
+/// The whole blocks of a run that may have a tail; none of a run within a block.
+pub(super) fn whole_blocks(range: PageRange) -> core::ops::Range<usize> {
+    let start = range.start.block();
+    start..start + range.frames / BLOCK_FRAMES
+}

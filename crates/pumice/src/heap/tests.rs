@@ -1,0 +1,262 @@
+//! The heap against real memory.
+
+use super::*;
+use crate::scrub::{Left, Outcome, Source};
+
+fn heap(ready_bytes: usize, pool_max: u64) -> &'static Heap {
+    let tree = Tree::private(pool_max, 0).expect("memory");
+    let slot = tree.attach(std::process::id()).expect("a slot");
+    let clearer = Clearer::detect();
+    let config = HeapConfig { tree, slot, ready_bytes, verify: true, clearer, threads: false };
+    Box::leak(Box::new(Heap::new(config).expect("address space")))
+}
+
+/// What scrubd does, at once.
+fn scrub_all(heap: &'static Heap) {
+    while heap.age(Order::new(4).expect("small")) == Left::More {
+        let mut any = false;
+        while let Some(claim) = heap.claim(Order::new(4).expect("small")) {
+            // SAFETY: the claim is ours.
+            unsafe { claim.at.write_bytes(0, claim.len) };
+            heap.finish(claim, Outcome::Zeroed);
+            any = true;
+        }
+        if !any {
+            break;
+        }
+    }
+}
+
+use crate::addr::Order;
+
+fn get(heap: &'static Heap, size: usize, content: Content) -> *mut u8 {
+    heap.allocate(size, 16, content).expect("memory").as_ptr()
+}
+
+fn fill(at: *mut u8, size: usize) {
+    // SAFETY: the caller has just allocated `size` bytes there.
+    unsafe { at.write_bytes(0xa5, size) };
+}
+
+fn free(heap: &'static Heap, at: *mut u8) {
+    // SAFETY: the tests use nothing after freeing it.
+    unsafe { heap.free(at) }.expect("allocated");
+}
+
+fn is_zeroed(at: *mut u8, size: usize) -> bool {
+    // SAFETY: the caller has just allocated `size` bytes there.
+    unsafe { crate::clear::is_zero(at, size) }
+}
+
+const SIZES: [usize; 7] =
+    [64 << 10, 100_000, (1 << 20) + 5, 2 << 20, 3_000_000, (8 << 20) + 16, 33 << 20];
+
+#[test]
+fn zero_means_zero_however_often_it_goes_round() {
+    let heap = heap(0, u64::MAX);
+    for round in 0..5 {
+        for size in SIZES {
+            let at = get(heap, size, Content::Zero);
+            assert!(is_zeroed(at, size), "{size} in round {round}");
+            assert!(heap.usable_size(at) >= size);
+            assert!(heap.usable_size(at) - size < FRAME_SIZE, "under one frame is wasted");
+            fill(at, size);
+            free(heap, at);
+            // SAFETY: the heap must notice.
+            assert!(unsafe { heap.free(at) }.is_err(), "a double free");
+        }
+        if round % 2 == 1 {
+            scrub_all(heap);
+        }
+        heap.decay();
+    }
+    assert!(heap.slot().get(Event::HotClearedBytes) > 0);
+}
+
+#[test]
+fn dense_classes_come_to_be_served_from_ready_memory() {
+    let heap = heap(0, u64::MAX);
+    let size = 16 << 20;
+    for _ in 0..6 {
+        let at = get(heap, size, Content::Zero);
+        fill(at, size);
+        free(heap, at);
+        scrub_all(heap);
+    }
+    let hits = heap.slot().get(Event::Hits);
+    assert!((1..=5).contains(&hits), "{hits} hits");
+    assert!(heap.slot().get(Event::Ozfod) >= (size / FRAME_SIZE) as u64);
+}
+
+#[test]
+fn sparse_classes_hold_no_memory() {
+    let heap = heap(0, u64::MAX);
+    let size = 64 << 20;
+    for _ in 0..20 {
+        let at = get(heap, size, Content::Zero);
+        fill(at, 1);
+        free(heap, at);
+    }
+    assert_eq!(heap.slot().pool_bytes(), 0);
+    assert_eq!(heap.slot().get(Event::Hits), 0);
+}
+
+#[test]
+fn ready_memory_is_there_for_the_first_request() {
+    let heap = heap(64 << 20, u64::MAX);
+    let small = get(heap, 4096, Content::Any);
+    assert_eq!(heap.ready_blocks().1, 0, "populated by the stand-in for the keeper");
+    let at = get(heap, 32 << 20, Content::Zero);
+    assert_eq!(heap.slot().get(Event::Hits), 1);
+    free(heap, at);
+    free(heap, small);
+    for _ in 0..3 {
+        heap.decay();
+    }
+    assert!(heap.slot().pool_bytes() >= 64 << 20, "--ready stays");
+}
+
+#[test]
+fn decay_gives_everything_back() {
+    let heap = heap(0, u64::MAX);
+    for _ in 0..4 {
+        let all: Vec<_> = SIZES.iter().map(|&size| (get(heap, size, Content::Any), size)).collect();
+        for (at, size) in all {
+            fill(at, size);
+            free(heap, at);
+        }
+    }
+    assert!(heap.slot().pool_bytes() > 0);
+    for _ in 0..3 {
+        heap.decay();
+    }
+    assert_eq!(heap.slot().pool_bytes(), 0);
+    assert_eq!(heap.decay(), Left::Nothing);
+}
+
+#[test]
+fn the_limit_passes_requests_on_and_nothing_is_lost() {
+    let heap = heap(0, 16 << 20);
+    let one = get(heap, 10 << 20, Content::Any);
+    assert!(heap.allocate(10 << 20, 16, Content::Any).is_none());
+    assert_eq!(heap.slot().get(Event::PassedOn), 1);
+    free(heap, one);
+    let again = get(heap, 10 << 20, Content::Any);
+    free(heap, again);
+}
+
+#[test]
+fn alignment() {
+    let heap = heap(0, u64::MAX);
+    for shift in 4..25 {
+        let align = 1usize << shift;
+        for size in [65_536, 300_000, 5 << 20] {
+            match heap.allocate(size, align, Content::Any) {
+                Some(at) => {
+                    assert_eq!(at.as_ptr() as usize % align, 0);
+                    free(heap, at.as_ptr());
+                }
+                None => assert!(align > BLOCK_SIZE && size < BLOCK_SIZE),
+            }
+        }
+    }
+    assert!(heap.allocate(65_536, 3, Content::Any).is_none());
+    assert!(heap.allocate(0, 16, Content::Any).is_none());
+    assert!(heap.allocate(usize::MAX, 16, Content::Any).is_none());
+}
+
+#[test]
+fn resizing_keeps_what_was_there() {
+    let heap = heap(0, u64::MAX);
+    for from in SIZES {
+        for to in SIZES {
+            let at = get(heap, from, Content::Any);
+            fill(at, from);
+            // SAFETY: the test owns it.
+            if unsafe { heap.resize_in_place(at, to) } {
+                let kept = from.min(to);
+                // SAFETY: `kept` bytes are there before and after.
+                let bytes = unsafe { core::slice::from_raw_parts(at, kept) };
+                assert!(bytes.iter().all(|&byte| byte == 0xa5));
+                assert!(heap.usable_size(at) >= to);
+                fill(at, to);
+            } else {
+                assert!(to > from, "shrinking always works");
+            }
+            free(heap, at);
+        }
+    }
+}
+
+#[test]
+fn a_child_drops_what_it_shares() {
+    let heap = heap(0, u64::MAX);
+    for _ in 0..3 {
+        let at = get(heap, 8 << 20, Content::Any);
+        fill(at, 8 << 20);
+        free(heap, at);
+    }
+    let kept = get(heap, 8 << 20, Content::Any);
+    fill(kept, 8 << 20);
+    // Not a real fork: what the child would do, in this process.
+    heap.before_fork();
+    let tree = Tree::private(u64::MAX, 0).expect("memory");
+    heap.after_fork_in_child(tree.attach(1).expect("a slot"));
+    assert_eq!(heap.ready_blocks().0, 0);
+    // SAFETY: still allocated.
+    let bytes = unsafe { core::slice::from_raw_parts(kept, 8 << 20) };
+    assert!(bytes.iter().all(|&byte| byte == 0xa5));
+    free(heap, kept);
+    let at = get(heap, 8 << 20, Content::Zero);
+    assert!(is_zeroed(at, 8 << 20), "what is stale was refreshed");
+    free(heap, at);
+}
+
+#[test]
+fn threads_never_share_memory() {
+    let heap = heap(0, u64::MAX);
+    let work = |seed: u64| {
+        let mut state = seed;
+        let mut held: Vec<(*mut u8, usize)> = Vec::new();
+        for turn in 0..600usize {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(seed | 1);
+            let size = 65_536 + (state >> 40) as usize % (5 << 20);
+            if held.len() < 6 {
+                let content = if turn % 2 == 0 { Content::Zero } else { Content::Any };
+                let at = get(heap, size, content);
+                // SAFETY: `size` bytes were given; first and last word are within them.
+                unsafe {
+                    at.cast::<u64>().write(seed);
+                    at.add(size - 8).cast::<u64>().write_unaligned(seed);
+                }
+                held.push((at, size));
+            } else {
+                let (at, size) = held.swap_remove((state >> 33) as usize % held.len());
+                // SAFETY: still held.
+                unsafe {
+                    assert_eq!(at.cast::<u64>().read(), seed);
+                    assert_eq!(at.add(size - 8).cast::<u64>().read_unaligned(), seed);
+                }
+                free(heap, at);
+            }
+        }
+        for (at, _) in held {
+            free(heap, at);
+        }
+    };
+    std::thread::scope(|scope| {
+        for seed in 1..=4u64 {
+            scope.spawn(move || work(seed));
+        }
+        scope.spawn(|| {
+            for _ in 0..30 {
+                scrub_all(heap);
+                heap.decay();
+            }
+        });
+    });
+    for _ in 0..3 {
+        heap.decay();
+    }
+    assert_eq!(heap.slot().pool_bytes(), 0);
+}
