@@ -8,7 +8,8 @@
 //! - [`block`]: 512 frames in 64 bits more: what state they are in together, with hints.
 //! - [`ledger`]: single frames, from blocks that a processor has reserved.
 //! - [`pcp`]: a thread's lists of single frames, so that most of them cost no locked operation.
-//! - [`runs`]: runs of frames within a block, and of whole blocks with a tail.
+//! - [`runs`]: runs of frames, got in `search` (within a block) and `whole` (whole blocks with a
+//!   tail).
 //! - [`claims`]: memory that scrubd or decay works on, absent to everyone else.
 //! - [`zone`]: addresses, growing and shrinking, watermarks.
 //!
@@ -39,6 +40,8 @@ pub mod ledger;
 mod model;
 pub mod pcp;
 pub mod runs;
+mod search;
+mod whole;
 pub mod word;
 pub mod zone;
 

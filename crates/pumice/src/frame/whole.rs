@@ -1,0 +1,152 @@
+//! Runs of whole blocks, with a tail in the next one, and blocks that become whole again.
+//!
+//! Whole blocks are claimed in their block words alone.
+
+use core::ops::Range;
+
+use super::block::{BlockState, BlockWord};
+use super::ledger::{Backing, Geometry, Ledger};
+use super::runs::{Dirt, Run};
+use super::word::Word;
+use crate::addr::PageRange;
+use crate::sync::atomic::Ordering;
+
+impl<G: Geometry, B: Backing> Ledger<G, B> {
+    /// Gets a run of `blocks` whole blocks followed by `tail` frames, the first block's number a
+    /// multiple of `align`; every whole block must satisfy `fits` (all are free).
+    pub fn get_blocks(
+        &self,
+        blocks: usize,
+        tail: usize,
+        align: usize,
+        fits: impl Fn(BlockWord) -> bool,
+    ) -> Option<Run> {
+        debug_assert!(blocks > 0 && tail < G::FRAMES_PER_BLOCK && align.is_power_of_two());
+        let grown = self.grown();
+        let needed = blocks + usize::from(tail > 0);
+        let mut start = 0;
+        while start + needed <= grown {
+            let unfit = |block: &usize| {
+                let word = self.block(*block);
+                word.state() != BlockState::Free || !fits(word)
+            };
+            let last_unfit = match (start..start + blocks).rev().find(unfit) {
+                Some(block) => block,
+                None => match self.claim_blocks(start, blocks, tail) {
+                    Some(run) => return Some(run),
+                    None => start,
+                },
+            };
+            start = (last_unfit + 1).next_multiple_of(align);
+        }
+        None
+    }
+
+    fn claim_blocks(&self, start: usize, blocks: usize, tail: usize) -> Option<Run> {
+        let whole = self.extend_blocks(start, start, blocks, tail)?;
+        let range = PageRange {
+            start: Self::block_start(start),
+            frames: blocks * G::FRAMES_PER_BLOCK + tail,
+        };
+        Some(Run { range, dirt: whole })
+    }
+
+    /// Claims blocks `from..from + blocks` and the `tail` frames after them for the run that
+    /// starts with block `first`.
+    pub(super) fn extend_blocks(
+        &self,
+        first: usize,
+        from: usize,
+        blocks: usize,
+        tail: usize,
+    ) -> Option<Dirt> {
+        let end = from + blocks;
+        let mut pristine = 0;
+        for block in from..end {
+            let word = self.block(block);
+            pristine += usize::from(word.is_pristine());
+            let whole = word
+                .with_state(BlockState::Whole)
+                .with_first(block == first)
+                .with_last(block + 1 == end && tail == 0);
+            let free = word.state() == BlockState::Free;
+            if !(free && self.swap_block(block, word, whole)) {
+                self.unclaim_blocks(from..block);
+                return None;
+            }
+        }
+        if pristine > 0 && !self.backing.charge(pristine) {
+            self.unclaim_blocks(from..end);
+            return None;
+        }
+        let dirt = if tail == 0 { Some(Dirt::NONE) } else { self.claim_tail(end, tail) };
+        match dirt {
+            Some(_) => self.count_free_blocks(0, blocks),
+            None => {
+                self.unclaim_blocks(from..end);
+                self.backing.uncharge(pristine);
+            }
+        }
+        dirt
+    }
+
+    fn unclaim_blocks(&self, blocks: Range<usize>) {
+        for block in blocks {
+            let word = self.block(block).with_state(BlockState::Free);
+            self.set_block(block, word.with_first(false).with_last(false));
+        }
+    }
+
+    fn claim_tail(&self, block: usize, tail: usize) -> Option<Dirt> {
+        if block >= self.grown() {
+            return None;
+        }
+        let word = self.block(block);
+        match word.state() {
+            BlockState::Free if self.split(block, word, tail) => {
+                Some(self.dirt_of_split(word, tail))
+            }
+            BlockState::Parts => self.claim_span(block, 0, tail).ok(),
+            _ => None,
+        }
+    }
+
+    /// Turns all blocks in parts that are free altogether back into free ones; says whether there
+    /// were any. A put leaves this for later: it costs sixteen locked operations.
+    pub fn join_all(&self) -> bool {
+        (0..self.grown()).filter(|&block| self.join(block)).count() > 0
+    }
+
+    /// Turns a block in parts back into a free one, if all its frames are free.
+    pub fn join(&self, block: usize) -> bool {
+        // A block that never was in parts has words that say nothing; one that was says
+        // "allocated" when it is not (invariant 3).
+        if self.block(block).state() != BlockState::Parts {
+            return false;
+        }
+        let words = &self.words[self.words_of(block)];
+        if words.iter().any(|word| Word(word.load(Ordering::Relaxed)).free(G::MASK) != G::MASK) {
+            return false;
+        }
+        let Ok(dirt) = self.claim_span(block, 0, G::FRAMES_PER_BLOCK) else { return false };
+        // Every frame is ours: from here on the words say allocated, and no run ends in them.
+        for word in words {
+            word.store(Word(0).allocate(G::MASK, 0).0, Ordering::Release);
+        }
+        let mut old = self.block(block);
+        loop {
+            let free = BlockWord::new()
+                .with_state(BlockState::Free)
+                .with_zeroed(dirt.is_clean())
+                .with_ready(old.ready())
+                .with_tainted(old.tainted())
+                .with_epoch(old.epoch());
+            // Others may still change hints of a block in parts.
+            if self.swap_block(block, old, free) {
+                self.count_free_blocks(1, 0);
+                return true;
+            }
+            old = self.block(block);
+        }
+    }
+}
