@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use crate::bench::BenchArgs;
 use crate::ctl::CtlArgs;
+use crate::man;
 use crate::run::RunArgs;
 
 /// Exit status for input that can't be used, as shells and getopt programs have it.
@@ -26,7 +27,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run a program on memory that is already there and already zero
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Show or change the settings of a running program
     Ctl(CtlArgs),
     /// Measure on this machine what it is worth
@@ -118,15 +119,12 @@ pub fn print_completions(shell: Shell) -> Result<ExitCode, Failure> {
 
 /// `pumice man`.
 pub fn print_man() -> Result<ExitCode, Failure> {
-    let mut page = Vec::new();
-    let mut command = Cli::command();
-    command.build();
-    let rendered = clap_mangen::Man::new(command).render(&mut page);
-    rendered.map_err(|error| Failure::system(format!("no manual page: {error}")))?;
-    print(&page)
+    let page = man::page(Cli::command());
+    print(&page.map_err(|error| Failure::system(format!("no manual page: {error}")))?)
 }
 
-fn print(text: &[u8]) -> Result<ExitCode, Failure> {
+/// Writes to stdout; a reader that has gone away has seen enough.
+pub fn print(text: &[u8]) -> Result<ExitCode, Failure> {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::system(format!("can't write: {error}")))

@@ -1,23 +1,191 @@
 //! `pumice ctl`: shows and changes the settings of a running program.
+//!
+//! The number may be that of a program that counts in some tree, or of the `pumice run` that made
+//! the tree, which then stands for all its programs. A tree is a file; it is believed to be about
+//! a process only where the same user owns both.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 use clap::Args;
+use pumice::config::{Nocache, Setting, ENV_STATS};
+use pumice::stats::{Event, Slot};
+use serde::Serialize;
 
 use crate::args::Failure;
+use crate::stats_file;
 
 /// What `pumice ctl` is asked for.
 #[derive(Args, Debug)]
 pub struct CtlArgs {
-    /// Process id of the program
+    /// Process id of a program, or of `pumice run` for all its programs
     pid: u32,
     /// Settings to change; without any, all are listed
     #[arg(value_name = "KEY=VALUE")]
     changes: Vec<String>,
+    /// List as JSON, one object a program and line
+    #[arg(long)]
+    json: bool,
 }
 
 /// Shows or changes settings.
 pub fn ctl(options: CtlArgs) -> Result<ExitCode, Failure> {
-    let CtlArgs { pid, changes: _ } = options;
-    Err(Failure::usage(format!("process {pid} does not run under pumice")))
+    // All are read before one is made: a mistake changes nothing.
+    let changes = options.changes.iter().map(|text| parse_change(text));
+    let changes = changes.collect::<Result<Vec<_>, _>>()?;
+    let slots = find(options.pid)?;
+    for slot in &slots {
+        for &(setting, raw) in &changes {
+            setting.set(slot, raw);
+        }
+    }
+    if changes.is_empty() || options.json {
+        let form = if options.json { line_of_json } else { paragraph };
+        let text: Vec<_> = slots.iter().map(|slot| form(slot)).collect();
+        crate::args::print(text.join("\n").as_bytes())?;
+        return crate::args::print(b"\n");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse_change(text: &str) -> Result<(Setting, u64), Failure> {
+    let Some((key, value)) = text.split_once('=') else {
+        return Err(Failure::usage(format!(
+            "'{text}' is no KEY=VALUE, such as {}=5",
+            Setting::ScrubDelayMs.key()
+        )));
+    };
+    let Some(setting) = Setting::ALL.into_iter().find(|setting| setting.key() == key) else {
+        let keys = Setting::ALL.map(Setting::key).join(", ");
+        return Err(Failure::usage(format!("no setting '{key}'; there are {keys}")));
+    };
+    match setting.parse(value) {
+        Some(raw) => Ok((setting, raw)),
+        None => {
+            let expects = setting.expects();
+            Err(Failure::usage(format!("bad value '{value}' for {key}: it takes {expects}")))
+        }
+    }
+}
+
+/// The slots that a process number stands for; never empty.
+fn find(pid: u32) -> Result<Vec<&'static Slot>, Failure> {
+    let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
+        return Err(Failure::system(format!("no process {pid}")));
+    };
+    let mut is_maker = false;
+    let mut unreadable = false;
+    for (path, maker) in stats_file::files() {
+        if stats_file::owner(&path) != Some(process.uid()) {
+            continue;
+        }
+        let Some(tree) = stats_file::open(&path) else {
+            unreadable = true;
+            continue;
+        };
+        is_maker |= maker.pid == pid;
+        let meant = |slot: &&Slot| maker.pid == pid || slot.pid() == pid;
+        let slots: Vec<_> = stats_file::live_slots(tree).filter(meant).collect();
+        if !slots.is_empty() {
+            return Ok(slots);
+        }
+    }
+    Err(Failure::system(if is_maker || has_stats_variable(pid) {
+        format!("process {pid} runs under pumice but has made no request to serve yet; try later")
+    } else if unreadable {
+        format!("process {pid} is another user's, or another version of pumice runs it")
+    } else {
+        format!("process {pid} does not run under pumice; start it with 'pumice run -- PROGRAM'")
+    }))
+}
+
+fn has_stats_variable(pid: u32) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|&byte| byte == 0);
+    variables.any(|variable| {
+        let value = variable.strip_prefix(ENV_STATS.as_bytes());
+        value.is_some_and(|value| value.starts_with(b"="))
+    })
+}
+
+/// A raw value as [`Setting::parse`] would read it.
+fn show(setting: Setting, raw: u64) -> String {
+    match setting {
+        Setting::ScrubLoad => format!("{}.{:02}", raw / 100, raw % 100),
+        Setting::ScrubNocache => {
+            let known = [(Nocache::Auto, "auto"), (Nocache::On, "on"), (Nocache::Off, "off")];
+            let found = known.into_iter().find(|&(value, _)| value as u64 == raw);
+            found.map_or_else(|| raw.to_string(), |(_, name)| name.to_owned())
+        }
+        _ => raw.to_string(),
+    }
+}
+
+/// `KEY=VALUE` lines that `pumice ctl` would take back, under a comment that names the program.
+fn paragraph(slot: &Slot) -> String {
+    let mut lines =
+        vec![format!("# {} {}", slot.pid(), stats_file::program_name(slot).escape_debug())];
+    if let Some(reason) = slot.reason() {
+        lines.push(format!("# nothing served: {}", reason.explain()));
+    }
+    lines.extend(
+        Setting::ALL
+            .map(|setting| format!("{}={}", setting.key(), show(setting, setting.get(slot)))),
+    );
+    lines.join("\n")
+}
+
+#[derive(Serialize)]
+struct Shown {
+    pid: u32,
+    name: String,
+    pool_bytes: u64,
+    /// Why nothing is served, if so.
+    reason: Option<&'static str>,
+    /// As typed.
+    settings: BTreeMap<&'static str, String>,
+    events: BTreeMap<&'static str, u64>,
+}
+
+fn line_of_json(slot: &Slot) -> String {
+    let shown = Shown {
+        pid: slot.pid(),
+        name: stats_file::program_name(slot),
+        pool_bytes: slot.pool_bytes(),
+        reason: slot.reason().map(|reason| reason.name()),
+        settings: Setting::ALL
+            .into_iter()
+            .map(|setting| (setting.key(), show(setting, setting.get(slot))))
+            .collect(),
+        events: Event::ALL.into_iter().map(|event| (event.name(), slot.get(event))).collect(),
+    };
+    serde_json::to_string(&shown).expect("strings and whole numbers only")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_read_or_explained() {
+        assert_eq!(parse_change("scrub_start=3").expect("good"), (Setting::ScrubStart, 3));
+        let why = |text: &str| parse_change(text).expect_err("bad").message;
+        assert!(why("scrub_start").contains("KEY=VALUE"));
+        assert!(why("scrub_strat=3").contains("scrub_start, scrub_stop"));
+        assert!(why("scrub_start=99").contains("0 to 18"));
+    }
+
+    #[test]
+    fn what_is_shown_can_be_typed() {
+        for (setting, raw) in [
+            (Setting::ScrubLoad, 150),
+            (Setting::ScrubLoad, 7),
+            (Setting::ScrubNocache, Nocache::Off as u64),
+            (Setting::DecayMs, 10_000),
+        ] {
+            assert_eq!(setting.parse(&show(setting, raw)), Some(raw));
+        }
+    }
 }

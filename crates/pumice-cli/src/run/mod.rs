@@ -1,23 +1,134 @@
-//! `pumice run`: runs a program with the shim preloaded.
+//! `pumice run`: a program on memory that is already there and already zero.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`options`] | what may be typed, and the environment it becomes |
+//! | [`shim_file`] | the embedded shim as a file that the loader can open |
+//! | [`spawn`] | the program's start, signals, stops and end |
+//! | [`report`] | what was served, what it cost, and why nothing was |
+//! | [`elf`] | what kind of program a file is |
+//!
+//! The order matters: whatever can be wrong with the input is found before anything is written.
 
-use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+mod elf;
+mod options;
+mod report;
+mod shim_file;
+mod spawn;
 
-use clap::Args;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use pumice::config::{parse_size, DEFAULT_THRESHOLD, ENV_READY, ENV_STATS, ENV_THRESHOLD};
+
+pub use options::RunArgs;
 
 use crate::args::Failure;
+use crate::stats_file::{self, StatsFile};
+use spawn::End;
 
-/// What `pumice run` is asked for.
-#[derive(Args, Debug)]
-pub struct RunArgs {
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
-    program: Vec<OsString>,
+/// What shells exit with where a program is not found, and where it can't be executed.
+const STATUS_NOT_FOUND: u8 = 127;
+const STATUS_NOT_EXECUTABLE: u8 = 126;
+
+/// Runs the program. Does not return where a signal killed it.
+pub fn run(arguments: RunArgs) -> Result<ExitCode, Failure> {
+    let plan = arguments.plan()?;
+    let shim = shim_file::find_or_write()?;
+    stats_file::sweep();
+    let stats = StatsFile::create(plan.pool_max_bytes as u64, plan.ready_bytes as u64)
+        .map_err(|error| Failure::system(format!("no counters' file in /dev/shm: {error}")))?;
+
+    let preload = shim_file::preload_list(&shim, env::var_os("LD_PRELOAD"));
+    env::set_var("LD_PRELOAD", preload);
+    env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
+    env::set_var(ENV_STATS, &stats.path);
+    // The tree has it, for the first process that asks.
+    env::remove_var(ENV_READY);
+    for (name, value) in &plan.variables {
+        env::set_var(name, value);
+    }
+
+    let started = Instant::now();
+    let ended = spawn::run(&plan.program);
+    let wall = started.elapsed();
+    let result = match ended {
+        Err(error) => Err(not_run(&plan.program[0], &error)),
+        Ok((end, usage)) => match &plan.report {
+            None => Ok(end),
+            Some(to) => {
+                let program = &plan.program[0];
+                report::report(program, stats.tree, threshold_bytes(), wall, end, &usage)
+                    .write(to)
+                    .map(|()| end)
+            }
+        },
+    };
+    stats.close();
+    match result? {
+        End::Exited(status) => Ok(ExitCode::from(status)),
+        End::Killed(signal) => spawn::end_like(signal),
+    }
 }
 
-/// Runs the program.
-pub fn run(options: RunArgs) -> Result<ExitCode, Failure> {
-    let error = Command::new(&options.program[0]).args(&options.program[1..]).exec();
-    Err(Failure { message: error.to_string(), status: 127 })
+/// An AddressSanitizer program exits when a library precedes its runtime, unless it is told not to
+/// look. The shim stays out of its way.
+fn asan_options(before: Option<OsString>) -> OsString {
+    const OPTION: &str = "verify_asan_link_order=0";
+    match before {
+        Some(mut options) if !options.is_empty() => {
+            options.push(":");
+            options.push(OPTION);
+            options
+        }
+        _ => OPTION.into(),
+    }
+}
+
+fn threshold_bytes() -> usize {
+    let set = env::var(ENV_THRESHOLD).ok().and_then(|text| parse_size(&text));
+    set.unwrap_or(DEFAULT_THRESHOLD)
+}
+
+fn not_run(program: &OsStr, error: &io::Error) -> Failure {
+    let name = program.to_string_lossy();
+    let name = name.escape_debug();
+    let has_folder = program.as_encoded_bytes().contains(&b'/');
+    match error.kind() {
+        io::ErrorKind::NotFound if has_folder => Failure {
+            message: format!("no program {name}, or what its first line names is missing"),
+            status: STATUS_NOT_FOUND,
+        },
+        io::ErrorKind::NotFound => {
+            Failure { message: format!("no program '{name}' in PATH"), status: STATUS_NOT_FOUND }
+        }
+        io::ErrorKind::PermissionDenied if Path::new(program).is_dir() => Failure {
+            message: format!("{name} is a directory, not a program"),
+            status: STATUS_NOT_EXECUTABLE,
+        },
+        io::ErrorKind::PermissionDenied => Failure {
+            message: format!("{name} is not executable; see chmod +x"),
+            status: STATUS_NOT_EXECUTABLE,
+        },
+        _ => Failure {
+            message: format!("{name} can't be executed: {error}"),
+            status: STATUS_NOT_EXECUTABLE,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sanitizer_options_are_kept() {
+        assert_eq!(asan_options(None), "verify_asan_link_order=0");
+        let both = asan_options(Some("detect_leaks=0".into()));
+        assert_eq!(both, "detect_leaks=0:verify_asan_link_order=0");
+    }
 }

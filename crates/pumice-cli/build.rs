@@ -1,0 +1,112 @@
+//! Builds the shim and hands it to the program, which embeds it.
+//!
+//! The shim is a program's `malloc`, so it must not be linked into ours: it is no dependency but
+//! a build of its own, by a nested cargo that sees nothing of this build's flags (a `--cfg loom`
+//! or a clippy wrapper meant for us would break it). Its target directory is under `OUT_DIR`: the
+//! outer cargo holds the lock of the other one. All it needs is in the workspace's `Cargo.lock`
+//! and was fetched with our own dependencies, so it builds offline whenever we do.
+
+use std::collections::hash_map::DefaultHasher;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::hash::Hasher;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Variables of the outer build that must not reach the nested one.
+const NOT_INHERITED: [&str; 16] = [
+    "CARGO_BUILD_RUSTFLAGS",
+    "CARGO_BUILD_TARGET",
+    "CARGO_BUILD_TARGET_DIR",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_INCREMENTAL",
+    "CARGO_TARGET_DIR",
+    "CLIPPY_ARGS",
+    "CLIPPY_CONF_DIR",
+    "LLVM_PROFILE_FILE",
+    "MAKEFLAGS",
+    "MFLAGS",
+    "OUT_DIR",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTDOCFLAGS",
+    "RUSTFLAGS",
+    "TARGET",
+];
+
+/// The same, by their beginnings: what cargo tells about the crate at hand, and profiles.
+const NOT_INHERITED_PREFIXES: [&str; 6] = [
+    "CARGO_BUILD_RUSTC_WORKSPACE",
+    "CARGO_CFG_",
+    "CARGO_FEATURE_",
+    "CARGO_MANIFEST_",
+    "CARGO_PKG_",
+    "CARGO_PROFILE_",
+];
+
+fn main() {
+    let workspace = workspace();
+    for source in [
+        "Cargo.lock",
+        "Cargo.toml",
+        "crates/pumice/Cargo.toml",
+        "crates/pumice/src",
+        "crates/pumice-preload",
+    ] {
+        println!("cargo::rerun-if-changed={}", workspace.join(source).display());
+    }
+    let shim = build_shim(&workspace);
+    let bytes = fs::read(&shim)
+        .unwrap_or_else(|error| panic!("no shim came out at {}: {error}", shim.display()));
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&bytes);
+    // The hash names the file that `pumice run` writes, so that it need not be computed there.
+    println!("cargo::rustc-env=PUMICE_SHIM_FILE={}", shim.display());
+    println!("cargo::rustc-env=PUMICE_SHIM_HASH={:016x}", hasher.finish());
+}
+
+fn workspace() -> PathBuf {
+    let here = PathBuf::from(env_of_cargo("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().nth(2).unwrap_or(&here).to_owned();
+    assert!(
+        root.join("crates/pumice-preload/Cargo.toml").is_file(),
+        "pumice-cli embeds crates/pumice-preload and builds only inside its workspace; \
+         use `cargo install --git` or `cargo install --path`"
+    );
+    root
+}
+
+/// Builds the shim for the target at hand and returns where it lies.
+fn build_shim(workspace: &Path) -> PathBuf {
+    let target = env_of_cargo("TARGET");
+    let target_dir = PathBuf::from(env_of_cargo("OUT_DIR")).join("shim");
+    let mut cargo = Command::new(env_of_cargo("CARGO"));
+    cargo
+        .args(["build", "--release", "--quiet", "--package", "pumice-preload"])
+        .args(["--config", "profile.release.strip=\"debuginfo\""])
+        .arg("--manifest-path")
+        .arg(workspace.join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&target_dir)
+        .arg("--target")
+        .arg(&target)
+        .current_dir(workspace);
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        let named = NOT_INHERITED.contains(&&*text);
+        if named || NOT_INHERITED_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
+            cargo.env_remove(&name);
+        }
+    }
+    let output = cargo.output().unwrap_or_else(|error| panic!("cargo can't be run: {error}"));
+    assert!(
+        output.status.success(),
+        "the shim (crates/pumice-preload) does not build:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    target_dir.join(target).join("release/libpumice_preload.so")
+}
+
+fn env_of_cargo(name: &str) -> OsString {
+    env::var_os(name).unwrap_or_else(|| panic!("{name} is set by cargo for build scripts"))
+}

@@ -1,0 +1,348 @@
+//! What may be typed after `pumice run`, and the environment it becomes.
+//!
+//! Each flag has its `PUMICE_*` variable. Where the flag is not given, a variable that is already
+//! set stands in for it, and is checked as the flag would be.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use pumice::config::{
+    parse_size, Setting, ENV_ONLY, ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY,
+    MIN_THRESHOLD,
+};
+
+use crate::args::Failure;
+use crate::memory;
+
+/// What `pumice run` is asked for.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Memory to have ready, populated in the background in the first process (such as 512M)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    ready: Option<usize>,
+    /// The most memory the pools of all processes together may take; three quarters of the memory
+    /// there is (the machine's, or its control group's) if not given
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pool_max: Option<usize>,
+    /// Serve requests of this size and larger; 64K if not given, 4K at least
+    #[arg(long, value_name = "SIZE", value_parser = threshold)]
+    threshold: Option<usize>,
+    /// How long free memory is kept before it is given back (such as 500ms, 10s or 1m); 10s if
+    /// not given
+    #[arg(long, value_name = "TIME", value_parser = duration_ms)]
+    decay: Option<u64>,
+    /// Serve only programs of this name (can be repeated)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<OsString>,
+    /// Do not serve programs of this name (can be repeated)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    skip: Vec<OsString>,
+    #[command(flatten)]
+    scrub: ScrubArgs,
+    /// Check at each request that memory said to be zero is
+    #[arg(long)]
+    verify: bool,
+    /// At exit, say on stderr what was served and what it cost
+    #[arg(
+        long,
+        value_name = "FORM",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "table"
+    )]
+    report: Option<ReportForm>,
+    /// Write the report to this file instead
+    #[arg(long, value_name = "FILE")]
+    report_file: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// The scrubber's settings, as typed: checked, and kept as text for the environment.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Scrubber (also while it runs: pumice ctl)")]
+struct ScrubArgs {
+    /// A freed area of this order or higher wakes the scrubber
+    #[arg(long, value_name = "N", value_parser = |text: &str| setting(Setting::ScrubStart, text))]
+    scrub_start: Option<String>,
+    /// The scrubber zeroes areas of this order and higher
+    #[arg(long, value_name = "N", value_parser = |text: &str| setting(Setting::ScrubStop, text))]
+    scrub_stop: Option<String>,
+    /// The scrubber rests while the load average is above this; 0 for no limit
+    #[arg(long, value_name = "L", value_parser = |text: &str| setting(Setting::ScrubLoad, text))]
+    scrub_load: Option<String>,
+    /// Pages it zeroes in a second at most; 0 for no limit
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = |text: &str| setting(Setting::ScrubRatePagesPerS, text)
+    )]
+    scrub_rate_pages_per_s: Option<String>,
+    /// Pages it zeroes in one burst
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = |text: &str| setting(Setting::ScrubBatchPages, text)
+    )]
+    scrub_batch_pages: Option<String>,
+    /// How long freed memory must lie before it is zeroed, in milliseconds
+    #[arg(long, value_name = "N", value_parser = |text: &str| setting(Setting::ScrubDelayMs, text))]
+    scrub_delay_ms: Option<String>,
+    /// Zero around the cache: auto, on or off
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_parser = |text: &str| setting(Setting::ScrubNocache, text)
+    )]
+    scrub_nocache: Option<String>,
+}
+
+/// The report's form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportForm {
+    /// for people
+    Table,
+    /// one object
+    Json,
+}
+
+/// A report to be written.
+#[derive(Clone, Debug)]
+pub struct ReportTo {
+    /// Its form.
+    pub form: ReportForm,
+    /// The file to write it to; stderr if there is none.
+    pub file: Option<PathBuf>,
+}
+
+/// A checked command line: what to run, and how.
+#[derive(Debug)]
+pub struct Plan {
+    /// The program and its arguments; never empty.
+    pub program: Vec<OsString>,
+    /// Variables to set; the shim's file and the counters' are not among them.
+    pub variables: Vec<(&'static str, OsString)>,
+    /// Bytes to have ready in the first process.
+    pub ready_bytes: usize,
+    /// The most bytes of pool in the tree.
+    pub pool_max_bytes: usize,
+    /// The report wanted, if one is.
+    pub report: Option<ReportTo>,
+}
+
+impl RunArgs {
+    /// Adds what the environment says and checks that it fits the machine.
+    pub fn plan(self) -> Result<Plan, Failure> {
+        let ready = or_env(self.ready, "--ready", ENV_READY, size)?;
+        let pool_max = or_env(self.pool_max, "--pool-max", ENV_POOL_MAX, size)?;
+        let threshold = or_env(self.threshold, "--threshold", ENV_THRESHOLD, threshold)?;
+        let (ready_bytes, pool_max_bytes) = fit(ready, pool_max, memory::available_bytes())?;
+
+        let mut variables = vec![(ENV_POOL_MAX, OsString::from(pool_max_bytes.to_string()))];
+        if let Some(threshold) = threshold {
+            variables.push((ENV_THRESHOLD, threshold.value.to_string().into()));
+        }
+        for (list, name) in [(self.only, ENV_ONLY), (self.skip, ENV_SKIP)] {
+            if !list.is_empty() {
+                variables.push((name, list.join(OsStr::new(","))));
+            }
+        }
+        if self.verify {
+            variables.push((ENV_VERIFY, "1".into()));
+        }
+        let decay_ms = self.decay.map(|ms| ms.to_string());
+        for (typed, setting) in
+            self.scrub.settings().into_iter().chain([(decay_ms, Setting::DecayMs)])
+        {
+            match typed {
+                Some(text) => variables.push((setting.env(), text.into())),
+                None => check_env(setting)?,
+            }
+        }
+        let report = match (self.report, self.report_file) {
+            (None, None) => None,
+            (form, file) => Some(ReportTo { form: form.unwrap_or(ReportForm::Table), file }),
+        };
+        Ok(Plan { program: self.program, variables, ready_bytes, pool_max_bytes, report })
+    }
+}
+
+impl ScrubArgs {
+    fn settings(self) -> [(Option<String>, Setting); 7] {
+        [
+            (self.scrub_start, Setting::ScrubStart),
+            (self.scrub_stop, Setting::ScrubStop),
+            (self.scrub_load, Setting::ScrubLoad),
+            (self.scrub_rate_pages_per_s, Setting::ScrubRatePagesPerS),
+            (self.scrub_batch_pages, Setting::ScrubBatchPages),
+            (self.scrub_delay_ms, Setting::ScrubDelayMs),
+            (self.scrub_nocache, Setting::ScrubNocache),
+        ]
+    }
+}
+
+/// A value, and the flag or variable it came from.
+#[derive(Clone, Copy, Debug)]
+struct Sourced {
+    value: usize,
+    source: &'static str,
+}
+
+fn or_env(
+    flag: Option<usize>,
+    flag_name: &'static str,
+    variable: &'static str,
+    parse: fn(&str) -> Result<usize, String>,
+) -> Result<Option<Sourced>, Failure> {
+    if let Some(value) = flag {
+        return Ok(Some(Sourced { value, source: flag_name }));
+    }
+    let Some(text) = env::var_os(variable).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let text = text.to_string_lossy();
+    match parse(&text) {
+        Ok(value) => Ok(Some(Sourced { value, source: variable })),
+        Err(why) => Err(Failure::usage(format!("bad value in {variable}={text}: {why}"))),
+    }
+}
+
+fn check_env(setting: Setting) -> Result<(), Failure> {
+    match env::var_os(setting.env()) {
+        Some(text) if !text.is_empty() && setting.parse(&text.to_string_lossy()).is_none() => {
+            let (name, text) = (setting.env(), text.to_string_lossy());
+            let expects = setting.expects();
+            Err(Failure::usage(format!("bad value in {name}={text}: it takes {expects}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes ready and most bytes of pool, where `available` bytes of memory are to be had.
+fn fit(
+    ready: Option<Sourced>,
+    pool_max: Option<Sourced>,
+    available: u64,
+) -> Result<(usize, usize), Failure> {
+    let available = usize::try_from(available).unwrap_or(usize::MAX);
+    for given in [pool_max, ready].into_iter().flatten() {
+        if given.value > available {
+            let (source, wanted, most) = (given.source, show(given.value), show(available));
+            return Err(Failure::usage(format!(
+                "{source} asks for {wanted}, but there are only {most} of memory; \
+                 give {source} a smaller size"
+            )));
+        }
+    }
+    let ready_bytes = ready.map_or(0, |ready| ready.value);
+    let Some(most) = pool_max else {
+        return Ok((ready_bytes, ready_bytes.max(available / 4 * 3)));
+    };
+    match ready {
+        Some(ready) if ready.value > most.value => Err(Failure::usage(format!(
+            "{} ({}) is larger than {} ({}); raise the one or lower the other",
+            ready.source,
+            show(ready.value),
+            most.source,
+            show(most.value)
+        ))),
+        _ => Ok((ready_bytes, most.value)),
+    }
+}
+
+/// A size in the largest unit that leaves a digit before the point.
+pub fn show(bytes: usize) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = (bytes.max(1).ilog2() / 10) as usize;
+    if power == 0 {
+        return format!("{bytes} B");
+    }
+    let value = bytes as f64 / (1u64 << (10 * power)) as f64;
+    let decimals = usize::from(value < 99.95);
+    format!("{value:.decimals$} {}", units[power])
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    parse_size(text)
+        .ok_or_else(|| "a size is a number of bytes, or one with K, M, G or T, such as 512M".into())
+}
+
+fn threshold(text: &str) -> Result<usize, String> {
+    match size(text)? {
+        bytes if bytes < MIN_THRESHOLD => Err(format!("it must be {MIN_THRESHOLD} bytes at least")),
+        bytes => Ok(bytes),
+    }
+}
+
+fn duration_ms(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms = match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" | "min" => Some(60_000),
+        "h" => Some(3_600_000),
+        "" if number == "0" => Some(1),
+        _ => None,
+    };
+    let parsed = unit_ms.zip(number.parse::<u64>().ok());
+    let ms = parsed.and_then(|(unit_ms, number)| number.checked_mul(unit_ms));
+    // The setting's own limit holds here too.
+    ms.filter(|ms| Setting::DecayMs.parse(&ms.to_string()).is_some())
+        .ok_or_else(|| "a time is such as 500ms, 10s or 1m, 24h at most".into())
+}
+
+fn setting(setting: Setting, text: &str) -> Result<String, String> {
+    match setting.parse(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err(format!("it takes {}", setting.expects())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(value: usize) -> Option<Sourced> {
+        Some(Sourced { value, source: "--test" })
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration_ms("500ms"), Ok(500));
+        assert_eq!(duration_ms("10s"), Ok(10_000));
+        assert_eq!(duration_ms("1m"), Ok(60_000));
+        assert_eq!(duration_ms("0"), Ok(0));
+        for none in ["", "s", "10", "-1s", "1.5s", "25h", "99999999999999999999s", "1 s"] {
+            assert!(duration_ms(none).is_err(), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn thresholds() {
+        assert_eq!(threshold("64K"), Ok(64 << 10));
+        assert!(threshold("1K").is_err());
+    }
+
+    #[test]
+    fn a_pool_fits_the_memory() {
+        assert_eq!(fit(None, None, 1 << 20).expect("fits"), (0, 3 << 18));
+        assert_eq!(fit(given(1 << 20), None, 1 << 20).expect("fits"), (1 << 20, 1 << 20));
+        assert_eq!(fit(given(1), given(2), 1 << 20).expect("fits"), (1, 2));
+        assert!(fit(None, given((1 << 20) + 1), 1 << 20).is_err());
+        assert!(fit(given((1 << 20) + 1), None, 1 << 20).is_err());
+        assert!(fit(given(3), given(2), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn sizes_are_shown_in_their_unit() {
+        assert_eq!(show(0), "0 B");
+        assert_eq!(show(1023), "1023 B");
+        assert_eq!(show(1536), "1.5 KiB");
+        assert_eq!(show(300 << 20), "300 MiB");
+        assert_eq!(show(12_345_678_901), "11.5 GiB");
+    }
+}

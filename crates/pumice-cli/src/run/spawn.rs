@@ -1,0 +1,333 @@
+//! Starts the program and stands in for it: its signals, its stops, its end are ours.
+//!
+//! The program is a child in our process group. (To become the program by `exec` would make all
+//! this needless, but nobody would be left to report and to remove the counters' file.) The
+//! child starts as `posix_spawn` would start it, by a `clone` that shares our memory until it
+//! executes, so starting costs the same however large we are; `posix_spawn` itself can neither keep an
+//! ignored SIGPIPE ignored nor see to it that killing us kills the program.
+//!
+//! While it runs, every signal that can be is blocked here and taken by `sigwaitinfo`: no handler
+//! ever runs. What a terminal sends goes to the whole group, so the program has it already; what a
+//! process sends to us is meant for the program, and is passed on.
+
+use std::ffi::{c_int, c_void, CString, OsString};
+use std::io;
+use std::mem::{zeroed, MaybeUninit};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It exited with this status.
+    Exited(u8),
+    /// This signal killed it.
+    Killed(c_int),
+}
+
+/// What a program and those of its descendants that were waited for have used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// Processor time outside the kernel.
+    pub user: Duration,
+    /// Processor time in the kernel.
+    pub system: Duration,
+    /// Page faults that needed no I/O.
+    pub minor_faults: u64,
+    /// Page faults that did.
+    pub major_faults: u64,
+    /// The most memory one process of them had resident, in bytes.
+    pub peak_resident_bytes: u64,
+}
+
+/// Runs `line` (a program, looked up in `PATH`, and its arguments) in this process's environment
+/// and returns when it has ended.
+///
+/// # Errors
+/// As `execvp`: `NotFound`, `PermissionDenied` and others mean that nothing was run.
+pub fn run(line: &[OsString]) -> io::Result<(End, Usage)> {
+    let signals = Signals::take_over();
+    let child = spawn(line, &signals)?;
+    loop {
+        match next_change(child)? {
+            Change::Ended(end, usage) => return Ok((end, usage)),
+            Change::Stopped(signal) => stop_like(signal),
+            Change::None => signals.wait_and_pass_on(child),
+        }
+    }
+}
+
+/// Ends this process as the program ended, without a core of its own.
+pub fn end_like(signal: c_int) -> ! {
+    // SAFETY: plain system calls; nothing runs after them but the process's end.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::signal(signal, libc::SIG_DFL);
+        let mut only = empty_set();
+        libc::sigaddset(&mut only, signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &only, null_mut());
+        libc::raise(signal);
+        // Only signals that kill get here, so this is not reached; shells would show the same.
+        libc::_exit(128 + signal)
+    }
+}
+
+/// Signals blocked in this process, and what they were before.
+struct Signals {
+    /// Those that are waited for.
+    waited: libc::sigset_t,
+    /// What the program is to find: the mask and two dispositions that this process changed.
+    mask_before: libc::sigset_t,
+    pipe_before: libc::sighandler_t,
+    child_before: libc::sighandler_t,
+}
+
+impl Signals {
+    fn take_over() -> Signals {
+        // SAFETY: plain system calls on signal sets that live here. Real-time signals below
+        // SIGRTMIN are libc's own and SIGKILL and SIGSTOP can't be blocked; libc refuses these.
+        unsafe {
+            // An ignored SIGCHLD would reap the program before it is waited for.
+            let child_before = libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            let mut waited = empty_set();
+            libc::sigfillset(&mut waited);
+            let mut mask_before = empty_set();
+            libc::sigprocmask(libc::SIG_BLOCK, &waited, &mut mask_before);
+            Signals { waited, mask_before, pipe_before: sigpipe::at_start(), child_before }
+        }
+    }
+
+    /// Waits for a signal. Who should have it but us gets it.
+    fn wait_and_pass_on(&self, child: libc::pid_t) {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: both are valid for the call.
+        let signal = unsafe { libc::sigwaitinfo(&self.waited, info.as_mut_ptr()) };
+        if signal <= 0 || signal == libc::SIGCHLD {
+            return;
+        }
+        // SAFETY: zeroed before and filled by now.
+        let info = unsafe { info.assume_init() };
+        let sender = if info.si_code == SI_KERNEL { Sender::Kernel } else { Sender::Process };
+        // `fg` continues the whole group; the program should not see that twice.
+        let has_it = signal == libc::SIGCONT && was_continued(child);
+        if !has_it && is_for_child(signal, sender, leads_session()) {
+            // SAFETY: the child is not reaped yet, so the number is still its own.
+            unsafe { libc::kill(child, signal) };
+        }
+    }
+}
+
+/// `si_code` of what the kernel sends by itself, a terminal's signals among it.
+const SI_KERNEL: c_int = 0x80;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    Kernel,
+    Process,
+}
+
+/// Whether the child does not get `signal` anyway. `leads_session` says whether this process does:
+/// a terminal that hangs up tells the leader of the session alone.
+fn is_for_child(signal: c_int, sender: Sender, leads_session: bool) -> bool {
+    match (sender, signal) {
+        (Sender::Process, _) => true,
+        (Sender::Kernel, libc::SIGHUP | libc::SIGCONT) => leads_session,
+        (
+            Sender::Kernel,
+            libc::SIGINT
+            | libc::SIGQUIT
+            | libc::SIGTSTP
+            | libc::SIGTTIN
+            | libc::SIGTTOU
+            | libc::SIGWINCH,
+        ) => false,
+        // A timer or a limit that this process inherited in the program's place.
+        (Sender::Kernel, _) => true,
+    }
+}
+
+fn leads_session() -> bool {
+    // SAFETY: plain system calls without arguments that matter.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
+/// Whether the child was continued since this was last asked.
+fn was_continued(child: libc::pid_t) -> bool {
+    let options = libc::WCONTINUED | libc::WNOHANG;
+    // SAFETY: the result is valid for the call; zeros are a valid siginfo. Without WEXITED nothing
+    // is reaped.
+    unsafe {
+        let mut info: libc::siginfo_t = zeroed();
+        libc::waitid(libc::P_PID, child as libc::id_t, &mut info, options) == 0
+            && info.si_signo == libc::SIGCHLD
+    }
+}
+
+enum Change {
+    Ended(End, Usage),
+    Stopped(c_int),
+    None,
+}
+
+fn next_change(child: libc::pid_t) -> io::Result<Change> {
+    let mut status = 0;
+    // SAFETY: both results are valid for the call; zeros are a valid rusage.
+    let (changed, usage) = unsafe {
+        let mut usage: libc::rusage = zeroed();
+        (libc::wait4(child, &mut status, libc::WNOHANG | libc::WUNTRACED, &mut usage), usage)
+    };
+    match changed {
+        0 => Ok(Change::None),
+        _ if changed < 0 => Err(io::Error::last_os_error()),
+        _ if libc::WIFSTOPPED(status) => Ok(Change::Stopped(libc::WSTOPSIG(status))),
+        _ if libc::WIFSIGNALED(status) => {
+            Ok(Change::Ended(End::Killed(libc::WTERMSIG(status)), Usage::from(&usage)))
+        }
+        _ => {
+            let end = End::Exited(libc::WEXITSTATUS(status) as u8);
+            Ok(Change::Ended(end, Usage::from(&usage)))
+        }
+    }
+}
+
+/// Stops this process too, so that the shell sees its job stopped. Returns when it goes on; the
+/// SIGCONT that did it, if a process sent it to us alone, is then passed on like any other.
+fn stop_like(signal: c_int) {
+    // SAFETY: plain system calls. The signal's disposition is the default one.
+    unsafe {
+        let mut only = empty_set();
+        libc::sigaddset(&mut only, signal);
+        libc::raise(signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &only, null_mut());
+        libc::sigprocmask(libc::SIG_BLOCK, &only, null_mut());
+    }
+}
+
+fn empty_set() -> libc::sigset_t {
+    // SAFETY: a set of zeros is the empty set on Linux.
+    unsafe { zeroed() }
+}
+
+/// What the child needs; it lives in the parent, which waits until the child has executed.
+struct Start<'a> {
+    argv: &'a [*const libc::c_char],
+    signals: &'a Signals,
+    parent: libc::pid_t,
+    errno: c_int,
+}
+
+fn spawn(line: &[OsString], signals: &Signals) -> io::Result<libc::pid_t> {
+    let strings = line.iter().map(|word| CString::new(word.as_bytes()));
+    let strings = strings.collect::<Result<Vec<_>, _>>()?;
+    let mut argv: Vec<_> = strings.iter().map(|word| word.as_ptr()).collect();
+    argv.push(std::ptr::null());
+
+    // execvp keeps a path there, and for a script without `#!` a copy of argv.
+    let stack_size = ((64 << 10) + size_of_val(&*argv)).next_multiple_of(4096);
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let stack = unsafe { mmap_anonymous(null_mut(), stack_size, protection, MapFlags::PRIVATE)? };
+    // SAFETY: getpid has no preconditions.
+    let parent = unsafe { libc::getpid() };
+    let mut start = Start { argv: &argv, signals, parent, errno: 0 };
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child has a stack of its own, large enough for what `execute` does, and
+    // CLONE_VFORK keeps this thread, and so `start`, where it is until the child is done with it.
+    let child =
+        unsafe { libc::clone(execute, stack.byte_add(stack_size), flags, (&raw mut start).cast()) };
+    let cloned = if child < 0 { Err(io::Error::last_os_error()) } else { Ok(child) };
+    // SAFETY: the child has left the stack.
+    unsafe { munmap(stack, stack_size)? };
+    let child = cloned?;
+    // SAFETY: the child wrote it, if it did, before this thread went on.
+    match unsafe { (&raw const start.errno).read_volatile() } {
+        0 => Ok(child),
+        errno => {
+            // SAFETY: the child is ours and has exited.
+            unsafe { libc::waitpid(child, null_mut(), 0) };
+            Err(io::Error::from_raw_os_error(errno))
+        }
+    }
+}
+
+/// The child, in its parent's memory: only system calls, and `execvp`, which allocates nothing.
+extern "C" fn execute(start: *mut c_void) -> c_int {
+    // SAFETY: `spawn` passes a Start that outlives this, and waits. Dispositions are the child's
+    // own, since CLONE_SIGHAND is not set.
+    unsafe {
+        let start = &mut *start.cast::<Start<'_>>();
+        libc::signal(libc::SIGPIPE, start.signals.pipe_before);
+        libc::signal(libc::SIGCHLD, start.signals.child_before);
+        // SIGKILL can't be passed on: who kills us kills the program.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        if libc::getppid() == start.parent {
+            libc::sigprocmask(libc::SIG_SETMASK, &start.signals.mask_before, null_mut());
+            libc::execvp(start.argv[0], start.argv.as_ptr());
+            start.errno = *libc::__errno_location();
+        }
+        libc::_exit(127)
+    }
+}
+
+impl From<&libc::rusage> for Usage {
+    fn from(usage: &libc::rusage) -> Usage {
+        let time = |time: libc::timeval| {
+            Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+        };
+        Usage {
+            user: time(usage.ru_utime),
+            system: time(usage.ru_stime),
+            minor_faults: usage.ru_minflt as u64,
+            major_faults: usage.ru_majflt as u64,
+            peak_resident_bytes: usage.ru_maxrss as u64 * 1024,
+        }
+    }
+}
+
+/// What SIGPIPE's disposition was before Rust's runtime set it to be ignored.
+mod sigpipe {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+
+    // SAFETY: a function without arguments that reads none; it runs before main, once.
+    #[used]
+    #[link_section = ".init_array"]
+    static RECORD: extern "C" fn() = record;
+
+    extern "C" fn record() {
+        // SAFETY: only asks; zeros are a valid sigaction.
+        let ignored = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action) == 0
+                && action.sa_sigaction == libc::SIG_IGN
+        };
+        if ignored {
+            AT_START.store(libc::SIG_IGN, Ordering::Relaxed);
+        }
+    }
+
+    /// `SIG_IGN` or `SIG_DFL`.
+    pub fn at_start() -> libc::sighandler_t {
+        AT_START.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminals_signals_reach_the_child_by_themselves() {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGWINCH] {
+            assert!(!is_for_child(signal, Sender::Kernel, true));
+            assert!(is_for_child(signal, Sender::Process, false));
+        }
+        assert!(is_for_child(libc::SIGHUP, Sender::Kernel, true));
+        assert!(!is_for_child(libc::SIGHUP, Sender::Kernel, false));
+        assert!(is_for_child(libc::SIGALRM, Sender::Kernel, false));
+    }
+}

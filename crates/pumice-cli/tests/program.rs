@@ -1,0 +1,100 @@
+//! The program itself: its symbols, its completions, its manual page, `pumice ctl` at work.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use object::{Object, ObjectSymbol};
+use support::{pumice, stderr, stdout};
+
+#[test]
+fn the_shims_symbols_are_not_in_the_program() {
+    let bytes = fs::read(env!("CARGO_BIN_EXE_pumice")).expect("readable");
+    let file = object::File::parse(&*bytes).expect("an ELF file");
+    for symbol in file.symbols().chain(file.dynamic_symbols()) {
+        let defined = symbol.is_definition();
+        let name = symbol.name().unwrap_or("");
+        let interposed = ["malloc", "calloc", "realloc", "free", "posix_memalign"].contains(&name);
+        assert!(!(defined && interposed), "{name} is defined in the program");
+    }
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let output = pumice(&["completions", shell]).output().expect("pumice starts");
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stdout(&output).contains("scrub-start"), "{shell}");
+    }
+}
+
+#[test]
+fn a_manual_page() {
+    let output = pumice(&["man"]).output().expect("pumice starts");
+    assert!(output.status.success());
+    let page = stdout(&output);
+    assert!(page.contains(".TH pumice"), "{page}");
+    for word in ["pool\\-max", "scrub\\-start", "completions", "EXIT STATUS", "PUMICE_SHIM"] {
+        assert!(page.contains(word), "no {word} in the page");
+    }
+}
+
+#[test]
+fn help_goes_to_stdout() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["ctl", "--help"], &["--version"]] {
+        let output = pumice(arguments).output().expect("pumice starts");
+        assert!(output.status.success());
+        assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+/// A process that serves requests takes a slot. Where no shim does yet, the test does.
+#[test]
+fn settings_change_while_a_program_runs() {
+    let script = "echo $PUMICE_STATS; read line";
+    let mut child = pumice(&["run", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("pumice starts");
+    let mut path = String::new();
+    let output = child.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut path).expect("a path");
+    let run = child.id().to_string();
+    let tree = open_tree(path.trim_end());
+    let own = std::process::id();
+    let slot = tree.attach(own).expect("a slot");
+    slot.set_name(b"a test");
+
+    for pid in [own.to_string(), run.clone()] {
+        let changed = pumice(&["ctl", &pid, "scrub_start=3", "scrub_load=1.5"]).output();
+        let changed = changed.expect("pumice starts");
+        assert!(changed.status.success(), "{}", stderr(&changed));
+        let listed = stdout(&pumice(&["ctl", &pid]).output().expect("pumice starts"));
+        for line in ["scrub_start=3", "scrub_load=1.50", "decay_ms=10000", "scrub_nocache=auto"] {
+            assert!(listed.lines().any(|listed| listed == line), "no {line} in:\n{listed}");
+        }
+        assert!(listed.contains("a test"), "{listed}");
+        let mistake = pumice(&["ctl", &pid, "scrub_start=4", "scrub_stop=x"]).output();
+        assert_eq!(mistake.expect("pumice starts").status.code(), Some(2));
+    }
+    let json = stdout(&pumice(&["ctl", &run, "--json"]).output().expect("pumice starts"));
+    let first = json.lines().next().expect("a line");
+    let object: serde_json::Value = serde_json::from_str(first).expect("JSON");
+    assert_eq!(object["settings"]["scrub_start"], "3", "a mistake changes nothing");
+
+    drop(child.stdin.take());
+    child.wait().expect("waited");
+    // This process still counts there, so the file stayed.
+    fs::remove_file(path.trim_end()).expect("the file");
+}
+
+fn open_tree(path: &str) -> &'static pumice::stats::Tree {
+    let path = std::ffi::CString::new(path).expect("no NUL");
+    let size = pumice::stats::TREE_SIZE;
+    let memory = pumice::sys::file::map_shared(&path, size).expect("a file").expect("large enough");
+    // SAFETY: mapped and never unmapped.
+    unsafe { pumice::stats::Tree::open(memory) }.expect("a tree of this version")
+}

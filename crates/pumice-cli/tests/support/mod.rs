@@ -1,0 +1,43 @@
+//! The program under test, free of what the caller's environment says about pumice.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// `pumice` with these arguments.
+pub fn pumice(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if name_text.starts_with("PUMICE") || name_text == "LD_PRELOAD" {
+            command.env_remove(&name);
+        }
+    }
+    command.args(arguments);
+    command
+}
+
+/// `pumice run -- sh -c SCRIPT`.
+#[allow(dead_code, reason = "not every test file runs scripts")]
+pub fn run_script(script: &str) -> Command {
+    pumice(&["run", "--", "sh", "-c", script])
+}
+
+/// What it wrote to stdout, without the last newline.
+#[allow(dead_code, reason = "not every test file reads it")]
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// What it wrote to stderr.
+#[allow(dead_code, reason = "not every test file reads it")]
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A new folder of this test's.
+#[allow(dead_code, reason = "not every test file needs one")]
+pub fn folder(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("pumice-test-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("a folder for temporary files");
+    path
+}
