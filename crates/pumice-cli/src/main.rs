@@ -9,9 +9,11 @@
 //! | [`memory`] | how much memory there is to have |
 //! | [`stats_file`] | the file of a tree's counters: made, found, swept away |
 //! | [`bench`] | `pumice bench`: one experiment a file |
+//! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
 
 mod args;
 mod bench;
+mod clear_plan;
 mod ctl;
 mod man;
 mod memory;

@@ -1,4 +1,10 @@
 //! `pumice bench`: the experiments, each a file of this folder and a variant of [`Experiment`].
+//!
+//! They share [`region`], memory to measure in, and [`json_lines`], rows for other programs.
+
+mod clear;
+pub mod json_lines;
+pub mod region;
 
 use std::process::ExitCode;
 
@@ -15,9 +21,14 @@ pub struct BenchArgs {
 
 /// The experiments.
 #[derive(Subcommand, Debug)]
-enum Experiment {}
+enum Experiment {
+    /// How fast each engine zeroes memory, and how fast memory is read
+    Clear(clear::ClearArgs),
+}
 
 /// Runs an experiment and prints its table.
 pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
-    match options.experiment {}
+    match options.experiment {
+        Experiment::Clear(options) => clear::clear(options),
+    }
 }

@@ -17,7 +17,7 @@ use super::detect::Features;
 use super::plan::{Plan, SIZES};
 use super::Clearer;
 use crate::addr::{BLOCK_SIZE, CACHE_LINE, FRAME_SIZE};
-use crate::sys::thread::now_ns;
+use crate::sys::thread::cpu_time_ns;
 
 /// Bytes of populated scratch memory that [`Clearer::calibrate`] wants; with fewer it measures
 /// nothing.
@@ -117,10 +117,10 @@ struct Trial {
 const COLD_BLOCK: Trial =
     Trial { size: BLOCK_SIZE, bytes: BLOCK_SIZE, span: SCRATCH_BYTES, lines: 0 };
 
-/// Nanoseconds that a trial takes.
+/// Nanoseconds of processor time that a trial takes: others' turns don't count.
 fn time(engine: CpuEngine, trial: Trial, scratch: &mut [u8]) -> u64 {
     let span = &mut scratch[..trial.span];
-    let start = now_ns();
+    let start = cpu_time_ns();
     let mut pieces = 0..trial.bytes / trial.size;
     while !pieces.is_empty() {
         for piece in span.chunks_exact_mut(trial.size).zip(pieces.by_ref()).map(|(piece, _)| piece)
@@ -130,7 +130,7 @@ fn time(engine: CpuEngine, trial: Trial, scratch: &mut [u8]) -> u64 {
             touch(piece, trial.lines);
         }
     }
-    now_ns() - start
+    cpu_time_ns() - start
 }
 
 /// Writes one byte in each of `lines` lines of each page, starting at another line in each page:

@@ -1,0 +1,306 @@
+//! `pumice bench clear`: how fast each engine zeroes memory, and what that leaves behind.
+//!
+//! All memory is populated, in huge pages where there are any, and the region is meant to be
+//! larger than what the last-level cache gives one program. What is timed (the `use` column):
+//!
+//! | use | |
+//! |---|---|
+//! | `clear` | pieces of the size, one after the other through the region: none is in the cache |
+//! | `batch` | the same, 512 pieces submitted at once, as scrubd hands small ones over |
+//! | `far+1`, `far+64` | as `clear`, then 1 or all 64 lines of each page of the piece are written |
+//! | `near+1`, `near+64` | the same, but always the same piece: it is in the cache, if it fits |
+//! | `read` | plain loads through the region: what memory gives one thread |
+//!
+//! Every cell is measured in several rounds, cells interleaved; the median counts. Times are the
+//! thread's processor time, so that a busy neighbour costs bandwidth but not its turns.
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+use pumice::addr::{BLOCK_SIZE, CACHE_LINE, FRAME_SIZE};
+use pumice::clear::{Clearer, CpuEngine, Engine, Piece, Warmth, SIZES};
+use pumice::config::parse_size;
+use pumice::sys::thread::cpu_time_ns;
+use serde::Serialize;
+
+use super::json_lines::JsonLines;
+use super::region::Region;
+use crate::args::Failure;
+use crate::clear_plan;
+
+/// Rounds over all cells.
+const ROUNDS: usize = 5;
+/// Pieces in a batch.
+const BATCH: usize = 512;
+/// The region, where there is memory for it: several times a last-level cache.
+const REGION_BYTES: u64 = 1 << 30;
+/// The least that every cell fits in.
+const MIN_REGION_BYTES: u64 = 128 << 20;
+const LINES_PER_PAGE: usize = FRAME_SIZE / CACHE_LINE;
+
+/// What `pumice bench clear` is asked for.
+#[derive(Args, Debug)]
+pub struct ClearArgs {
+    /// Also write the rows to FILE, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How long each cell of the table is measured, all rounds together
+    #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = parse_seconds)]
+    seconds_per_cell: f64,
+    /// Memory to measure in, at least 128M; 1G or a quarter of the memory if that is less
+    #[arg(long, value_name = "SIZE", value_parser = parse_region)]
+    region: Option<u64>,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, &'static str> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=60.0).contains(seconds));
+    seconds.ok_or("expected seconds from 0.001 to 60")
+}
+
+fn parse_region(text: &str) -> Result<u64, &'static str> {
+    let bytes = parse_size(text).map(|bytes| bytes as u64);
+    bytes
+        .filter(|&bytes| bytes >= MIN_REGION_BYTES)
+        .ok_or("expected a size such as 1G, 128M or more")
+}
+
+/// Measures, and prints the table.
+pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
+    let mut json = JsonLines::create(options.json.as_deref())?;
+    let len = region_bytes(options.region);
+    let mut region = Region::populate(len)
+        .map_err(|errno| Failure::system(format!("can't populate {}: {errno}", size_name(len))))?;
+    let mut cells = cells();
+    let slice_ns = (options.seconds_per_cell * 1e9) as u64 / ROUNDS as u64;
+    eprintln!(
+        "Measuring {} cells in {}, about {:.0} s",
+        cells.len(),
+        size_name(len),
+        cells.len() as f64 * options.seconds_per_cell
+    );
+    for _ in 0..ROUNDS {
+        for cell in &mut cells {
+            cell.measure(region.bytes(), slice_ns);
+        }
+    }
+    drop(region);
+
+    println!("{HEADINGS}");
+    for row in cells.iter().map(Cell::row) {
+        println!("{row}");
+        json.write(&row)?;
+    }
+    json.finish()?;
+    print_plans();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn region_bytes(wanted: Option<u64>) -> usize {
+    let default = || (installed_bytes() / 4).clamp(MIN_REGION_BYTES, REGION_BYTES);
+    let largest_piece = SIZES[SIZES.len() - 1];
+    wanted.unwrap_or_else(default) as usize / largest_piece * largest_piece
+}
+
+fn installed_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+/// What CPUID suggests, what a calibration says now, and which of the two programs get.
+fn print_plans() {
+    println!("\nPlans (engines for 4 KiB, 64 KiB, 2 MiB, 64 MiB: somebody waits / nobody waits)");
+    println!("  by CPUID    {}", Clearer::detect().plan());
+    let start = Instant::now();
+    let Some(measured) = clear_plan::calibrate() else { return };
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    println!("  calibrated  {}, in {ms:.1} ms", measured.plan());
+    clear_plan::keep(&measured);
+    let kept = if clear_plan::kept() == Some(measured) { "calibrated" } else { "by CPUID" };
+    println!("  programs started by pumice run get the one {kept}");
+}
+
+/// What is done to the memory in a cell; see the table at the top.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Use {
+    Clear,
+    Batch,
+    Far { lines: usize },
+    Near { lines: usize },
+    Read,
+}
+
+impl Use {
+    fn name(self) -> String {
+        match self {
+            Use::Clear => "clear".into(),
+            Use::Batch => "batch".into(),
+            Use::Far { lines } => format!("far+{lines}"),
+            Use::Near { lines } => format!("near+{lines}"),
+            Use::Read => "read".into(),
+        }
+    }
+}
+
+/// A use, an engine and a size, and what each round took.
+struct Cell {
+    usage: Use,
+    engine: CpuEngine,
+    size: usize,
+    /// where in the region the next piece starts
+    next: usize,
+    ns_per_frame: Vec<f64>,
+}
+
+/// All cells: the engines next to each other, so that what changes over time changes for all.
+fn cells() -> Vec<Cell> {
+    let cell = |usage, engine, size| Cell {
+        usage,
+        engine,
+        size,
+        next: 0,
+        ns_per_frame: Vec::with_capacity(ROUNDS),
+    };
+    let touching = |size| {
+        let uses = [1, LINES_PER_PAGE].map(|lines| [Use::Near { lines }, Use::Far { lines }]);
+        uses.into_iter().flatten().map(move |usage| (usage, size))
+    };
+    let uses = SIZES
+        .into_iter()
+        .map(|size| (Use::Clear, size))
+        .chain([(Use::Batch, FRAME_SIZE)])
+        .chain(touching(SIZES[1]))
+        .chain(touching(BLOCK_SIZE));
+    uses.flat_map(|(usage, size)| {
+        CpuEngine::available().map(move |engine| cell(usage, engine, size))
+    })
+    .chain([cell(Use::Read, CpuEngine::PORTABLE, SIZES[SIZES.len() - 1])])
+    .collect()
+}
+
+impl Cell {
+    /// One round: pieces until `slice_ns` are over, one step at least.
+    fn measure(&mut self, region: &mut [u8], slice_ns: u64) {
+        let mut frames = 0;
+        let start_ns = cpu_time_ns();
+        let mut elapsed_ns = 0;
+        while elapsed_ns < slice_ns || frames == 0 {
+            frames += self.step(region) / FRAME_SIZE;
+            elapsed_ns = cpu_time_ns() - start_ns;
+        }
+        self.ns_per_frame.push(elapsed_ns as f64 / frames as f64);
+    }
+
+    /// Works on the next pieces, 2 MiB of them or one; returns the bytes done.
+    fn step(&mut self, region: &mut [u8]) -> usize {
+        let bytes = self.size.max(BLOCK_SIZE);
+        if region.len() - self.next < bytes {
+            self.next = 0;
+        }
+        let span = &mut region[self.next..][..bytes];
+        match self.usage {
+            Use::Clear => self.clear(span, 0),
+            Use::Far { lines } => self.clear(span, lines),
+            Use::Near { lines } => {
+                for _ in 0..bytes / self.size {
+                    self.clear(&mut span[..self.size], lines);
+                }
+                return bytes;
+            }
+            Use::Batch => self.clear_batch(span),
+            Use::Read => read(span),
+        }
+        self.next += bytes;
+        bytes
+    }
+
+    fn clear(&self, span: &mut [u8], lines: usize) {
+        for piece in span.chunks_exact_mut(self.size) {
+            // SAFETY: the piece is borrowed mutably.
+            unsafe { self.engine.clear(piece.as_mut_ptr(), piece.len()) };
+            touch(piece, lines);
+        }
+    }
+
+    fn clear_batch(&self, span: &mut [u8]) {
+        let piece = |piece: &mut [u8]| Piece::new(piece.as_mut_ptr(), piece.len(), Warmth::Cold);
+        for batch in span.chunks_mut(BATCH * self.size) {
+            let mut pieces: Vec<_> = batch.chunks_exact_mut(self.size).map(piece).collect();
+            // SAFETY: the pieces lie in the batch, which is borrowed mutably.
+            unsafe { self.engine.submit(&mut pieces) }.expect("a processor is never lost");
+        }
+    }
+
+    fn row(&self) -> Row {
+        let mut sorted = self.ns_per_frame.clone();
+        sorted.sort_by(f64::total_cmp);
+        let median = sorted[sorted.len() / 2];
+        Row {
+            usage: self.usage.name(),
+            engine: if self.usage == Use::Read { "loads" } else { self.engine.name() },
+            size_bytes: self.size,
+            gb_per_s: FRAME_SIZE as f64 / median,
+            ns_per_4kib: median,
+            spread_percent: (sorted[sorted.len() - 1] - sorted[0]) / median * 100.0,
+        }
+    }
+}
+
+/// Loads every word.
+fn read(span: &[u8]) {
+    // SAFETY: every byte pattern is a word.
+    let (_, words, _) = unsafe { span.align_to::<u64>() };
+    black_box(words.iter().fold(0, |seen, &word| seen | word));
+}
+
+/// Writes one byte in each of `lines` lines of each page, starting at another line in each page:
+/// the first lines of all pages compete for one set of the nearest cache.
+fn touch(piece: &mut [u8], lines: usize) {
+    for (number, page) in piece.chunks_exact_mut(FRAME_SIZE).enumerate() {
+        for line in 0..lines {
+            let byte = &mut page[(number + line) * CACHE_LINE % FRAME_SIZE];
+            // SAFETY: borrowed mutably; volatile, so that the stores are made.
+            unsafe { std::ptr::from_mut(byte).write_volatile(1) };
+        }
+    }
+}
+
+const HEADINGS: &str = "Use      Engine       Size      GB/s   ns/4KiB  Spread";
+
+/// A row of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(rename = "use")]
+    usage: String,
+    engine: &'static str,
+    size_bytes: usize,
+    gb_per_s: f64,
+    ns_per_4kib: f64,
+    /// from the fastest round to the slowest
+    spread_percent: f64,
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:8} {:10} {:>6} {:>9.2} {:>9.1} {:>6.0}%",
+            self.usage,
+            self.engine,
+            size_name(self.size_bytes),
+            self.gb_per_s,
+            self.ns_per_4kib,
+            self.spread_percent
+        )
+    }
+}
+
+fn size_name(bytes: usize) -> String {
+    match bytes {
+        _ if bytes >= 1 << 30 && bytes % (1 << 30) == 0 => format!("{} GiB", bytes >> 30),
+        _ if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        _ => format!("{} KiB", bytes >> 10),
+    }
+}
