@@ -12,6 +12,7 @@ use pumice::clear::calibrate::SCRATCH_BYTES;
 use pumice::clear::{cpu_key, Clearer};
 use pumice::config::ENV_CLEAR;
 
+use crate::args::Failure;
 use crate::bench::region::Region;
 
 /// Changes whenever plans are measured differently or read differently.
@@ -20,12 +21,19 @@ const FORMAT: u32 = 1;
 /// The value of `PUMICE_CLEAR` for a program to be started: what the user set, what was measured
 /// before, or what is measured now, in some milliseconds. `None` leaves the choice to CPUID: there
 /// is nowhere to keep a measurement, and one for each start would cost more than it gains.
-#[cfg_attr(not(test), allow(dead_code, reason = "pumice run does not set it yet"))]
-pub fn for_children() -> Option<String> {
-    if let Ok(plan) = env::var(ENV_CLEAR) {
-        return Some(plan);
+pub fn for_children() -> Result<Option<String>, Failure> {
+    match env::var_os(ENV_CLEAR).filter(|text| !text.is_empty()) {
+        Some(text) => checked(&text.to_string_lossy()).map(Some),
+        None => Ok(cache_file().and_then(kept_or_measured)),
     }
-    let file = cache_file()?;
+}
+
+fn checked(text: &str) -> Result<String, Failure> {
+    let bad = |why| Failure::usage(format!("bad value in {ENV_CLEAR}={text}: {why}"));
+    Clearer::from_env_str(text).map(|_| text.to_owned()).map_err(bad)
+}
+
+fn kept_or_measured(file: PathBuf) -> Option<String> {
     if let Some(kept) = read(&file) {
         return Some(kept.plan().to_string());
     }
@@ -101,28 +109,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_children_are_told_they_can_read() {
-        // None where nothing can be kept, as in a read-only home.
-        if let Some(plan) = for_children() {
-            Clearer::from_env_str(&plan).expect("a plan this processor can run");
+    fn bad_input_gets_one_line() {
+        let failure = checked("abacus").expect_err("no engine");
+        assert!(failure.message.contains("PUMICE_CLEAR=abacus"), "{}", failure.message);
+    }
+
+    /// A folder for one test, gone with this.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(test: &str) -> Folder {
+            Folder(env::temp_dir().join(format!("pumice-{test}-{}", std::process::id())))
+        }
+
+        fn files(&self) -> usize {
+            fs::read_dir(&self.0).expect("a folder").count()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            // Some other test's failure is not to be hidden by this one's.
+            let _ = fs::remove_dir_all(&self.0);
         }
     }
 
     #[test]
-    fn a_plan_is_published_in_one_step_and_a_draft_leaves_nothing() {
-        let folder = env::temp_dir().join(format!("pumice-clear-plan-{}", std::process::id()));
-        let file = folder.join("deep").join("clear-0-v1");
+    fn a_plan_is_measured_once() {
+        let folder = Folder::new("measured-once");
+        let file = folder.0.join("clear-0-v1");
+        let measured = kept_or_measured(file.clone()).expect("memory to measure in");
+        checked(&measured).expect("a plan this processor can run");
+        assert_eq!(fs::read_to_string(&file).expect("kept").trim(), measured);
+
+        fs::write(&file, "portable\n").expect("write");
+        let kept = kept_or_measured(file).expect("the one kept");
+        assert!(kept.starts_with("portable,"), "{kept}");
+    }
+
+    #[test]
+    fn a_draft_leaves_nothing_and_rubbish_is_not_believed() {
+        let folder = Folder::new("drafts");
+        let file = folder.0.join("clear-0-v1");
         drop(Draft::create(file.clone()).expect("a draft"));
-        assert!(read(&file).is_none());
-
-        let plan = Clearer::detect().plan().to_string();
-        Draft::create(file.clone()).expect("a draft").publish(&plan);
-        assert_eq!(read(&file).expect("a plan").plan().to_string(), plan);
-        let left: Vec<_> = fs::read_dir(file.parent().expect("a folder")).expect("list").collect();
-        assert_eq!(left.len(), 1);
-
-        fs::write(&file, "abacus\n").expect("write");
-        assert!(read(&file).is_none());
-        fs::remove_dir_all(&folder).expect("remove");
+        assert_eq!(folder.files(), 0);
+        Draft::create(file.clone()).expect("a draft").publish("abacus");
+        assert_eq!(folder.files(), 1);
+        assert_eq!(read(&file), None);
     }
 }

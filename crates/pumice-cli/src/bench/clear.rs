@@ -30,6 +30,7 @@ use super::json_lines::JsonLines;
 use super::region::Region;
 use crate::args::Failure;
 use crate::clear_plan;
+use crate::memory;
 
 /// Rounds over all cells.
 const ROUNDS: usize = 5;
@@ -99,14 +100,9 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
 }
 
 fn region_bytes(wanted: Option<u64>) -> usize {
-    let default = || (installed_bytes() / 4).clamp(MIN_REGION_BYTES, REGION_BYTES);
+    let default = || (memory::available_bytes() / 4).clamp(MIN_REGION_BYTES, REGION_BYTES);
     let largest_piece = SIZES[SIZES.len() - 1];
     wanted.unwrap_or_else(default) as usize / largest_piece * largest_piece
-}
-
-fn installed_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram as u64 * u64::from(info.mem_unit)
 }
 
 /// What CPUID suggests, what a calibration says now, and which of the two programs get.

@@ -23,11 +23,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use pumice::config::{parse_size, DEFAULT_THRESHOLD, ENV_READY, ENV_STATS, ENV_THRESHOLD};
+use pumice::config::{
+    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_READY, ENV_STATS, ENV_THRESHOLD,
+};
 
 pub use options::RunArgs;
 
 use crate::args::Failure;
+use crate::clear_plan;
 use crate::stats_file::{self, StatsFile};
 use spawn::End;
 
@@ -38,6 +41,7 @@ const STATUS_NOT_EXECUTABLE: u8 = 126;
 /// Runs the program. Does not return where a signal killed it.
 pub fn run(arguments: RunArgs) -> Result<ExitCode, Failure> {
     let plan = arguments.plan()?;
+    let clear_plan = clear_plan::for_children()?;
     let shim = shim_file::find_or_write()?;
     stats_file::sweep();
     let stats = StatsFile::create(plan.pool_max_bytes as u64, plan.ready_bytes as u64)
@@ -49,6 +53,9 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode, Failure> {
     env::set_var(ENV_STATS, &stats.path);
     // The tree has it, for the first process that asks.
     env::remove_var(ENV_READY);
+    if let Some(clear_plan) = clear_plan {
+        env::set_var(ENV_CLEAR, clear_plan);
+    }
     for (name, value) in &plan.variables {
         env::set_var(name, value);
     }
