@@ -26,6 +26,7 @@ pub mod clear;
 pub mod config;
 pub mod error;
 pub mod frame;
+#[cfg(not(loom))]
 pub mod heap;
 pub mod scrub;
 pub mod stats;

@@ -36,6 +36,8 @@ pub mod block;
 pub mod claims;
 pub mod gfp;
 pub mod ledger;
+#[cfg(all(test, loom))]
+mod loom_models;
 #[cfg(all(test, not(loom)))]
 mod model;
 pub mod pcp;

@@ -6,12 +6,15 @@
 //! it calls nothing but this crate, and blocks every signal, so that no handler runs on it.
 
 use core::ffi::c_void;
+#[cfg(not(loom))]
 use core::time::Duration;
 use rustix::io::Errno;
+#[cfg(not(loom))]
 use rustix::thread::futex;
 use rustix::time::{clock_gettime, ClockId, Timespec};
 
 use super::{mem, raw};
+#[cfg(not(loom))]
 use crate::sync::atomic::AtomicU32;
 
 /// Bytes of stack for a helper thread, its guard not counted.
@@ -188,7 +191,7 @@ fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::sync::atomic::Ordering;
