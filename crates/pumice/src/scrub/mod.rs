@@ -10,8 +10,28 @@
 //! * the *keeper* populates memory ahead and gives back what has decayed. Those calls do take that
 //!   lock, so it keeps the program's own priority and does little at a time.
 //!
+//! Neither thread is woken for nothing (`bell`), and neither works when anybody else would notice
+//! (`governor`).
+//!
 //! [`Source`] is where both find their work; the heap implements it over its zones. The layers are
 //! kept this way round so that policy (here) and the ledger (below) can be tested apart.
+
+mod bell;
+#[cfg(not(loom))]
+mod governor;
+#[cfg(not(loom))]
+mod helper;
+#[cfg(not(loom))]
+mod keeper;
+#[cfg(not(loom))]
+mod scrubber;
+#[cfg(not(loom))]
+mod scrubd;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+#[cfg(not(loom))]
+pub use scrubber::Scrubber;
 
 use crate::addr::Order;
 
@@ -69,19 +89,4 @@ pub trait Source: Sync {
     /// A pass of the keeper's hand, every half `decay_ms`: gives back what was free in the last
     /// two passes. [`Left::Nothing`] when no free memory is left that could decay.
     fn decay(&self) -> Left;
-}
-#[derive(Debug)]
-#[allow(missing_docs)]
-pub struct Scrubber {}
-#[allow(missing_docs)]
-impl Scrubber {
-    pub fn new(_: &'static crate::stats::Slot, _: crate::clear::Clearer) -> Scrubber {
-        Scrubber {}
-    }
-    pub fn freed(&'static self, _: &'static dyn Source, _: Order) {}
-    pub fn keep(&'static self, s: &'static dyn Source) {
-        while s.populate() == Left::More {}
-    }
-    pub fn quiet(&self) {}
-    pub fn after_fork(&self, _: &'static crate::stats::Slot) {}
 }

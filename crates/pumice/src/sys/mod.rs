@@ -9,6 +9,8 @@ pub mod cpu;
 #[cfg(any(test, feature = "std"))]
 pub mod fake;
 pub mod file;
+pub mod lines;
 pub mod mem;
+pub mod privilege;
 pub mod raw;
 pub mod thread;

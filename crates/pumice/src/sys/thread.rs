@@ -182,6 +182,11 @@ pub fn cpu_time_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 
+/// Processor time that all threads of the process have used, in nanoseconds.
+pub fn process_cpu_time_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
+}
+
 /// Nanoseconds on the monotonic clock.
 pub fn now_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))

@@ -1,0 +1,142 @@
+//! A helper thread's life: started by the first ring, asleep between works, stopped by a filter.
+//!
+//! The thread is a bare `clone` (see [`crate::sys::thread`]). Before its work it makes itself
+//! harmless: it gets a table of descriptors of its own, and an empty one, because a descriptor
+//! opened in the program's table could take the number that the program is about to rely on; it
+//! drops every capability, which `setuid` in the program would not take from a thread that libc
+//! does not know of; and it says its name.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_void, CStr};
+use core::mem::MaybeUninit;
+use core::time::Duration;
+
+use super::bell::{Bell, Rung};
+use super::{Scrubber, Source};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sys::{privilege, thread};
+
+/// What a helper thread works on.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    pub(super) scrubber: &'static Scrubber,
+    pub(super) source: &'static dyn Source,
+}
+
+/// Whether the thread can open files of its own: sensors are files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Descriptors {
+    /// An empty table that it shares with nobody.
+    Own,
+    /// The program's: it must not open anything.
+    Shared,
+}
+
+/// One helper thread, running or not.
+pub(super) struct Helper {
+    bell: Bell,
+    /// 1 once stopped: what naps sleep on, so that stopping ends them.
+    stopped: AtomicU32,
+    job: UnsafeCell<MaybeUninit<Job>>,
+}
+
+// SAFETY: `job` is written only by the thread whose ring is to start the helper, and read only by
+// the helper, which is started after.
+unsafe impl Sync for Helper {}
+
+impl core::fmt::Debug for Helper {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Helper").field("bell", &self.bell).finish_non_exhaustive()
+    }
+}
+
+impl Helper {
+    pub(super) fn new() -> Helper {
+        Helper {
+            bell: Bell::new(),
+            stopped: AtomicU32::new(0),
+            job: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Tells the helper that there is work; starts it with `entry` if there is none yet. One that
+    /// can't be started is not tried again.
+    pub(super) fn ring(&'static self, entry: thread::Entry, job: impl FnOnce() -> Job) {
+        match self.bell.ring() {
+            Rung::Already => {}
+            Rung::Wake => thread::wake_one(self.bell.word().0),
+            Rung::Start => {
+                let cell = self.job.get().cast::<Job>();
+                // SAFETY: only the ring that is to start the helper comes here.
+                unsafe { cell.write(job()) };
+                // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.
+                if unsafe { thread::spawn(entry, cell.cast::<c_void>()) }.is_err() {
+                    self.bell.stop();
+                }
+            }
+        }
+    }
+
+    /// The helper is about to look for work; does not return once it is stopped.
+    pub(super) fn look(&self) {
+        self.park_if_stopped();
+        self.bell.look();
+    }
+
+    /// Sleeps until rung. `false`, and no sleep, if that has happened since the last look.
+    pub(super) fn sleep(&self) -> bool {
+        let slept = self.bell.fall_asleep();
+        if slept {
+            let (word, asleep) = self.bell.word();
+            while self.bell.is_asleep() {
+                thread::sleep_on(word, asleep, None);
+            }
+        }
+        self.park_if_stopped();
+        slept
+    }
+
+    /// Sleeps for `time`; rings do not end it, stopping does.
+    pub(super) fn nap(&self, time: Duration) {
+        thread::sleep_on(&self.stopped, 0, Some(time));
+        self.park_if_stopped();
+    }
+
+    /// Stops the helper for good: it makes no system call from its next step on but the one it
+    /// sleeps in. Nobody waits for it.
+    pub(super) fn stop(&self) {
+        self.bell.stop();
+        // Relaxed: it hands nothing over.
+        self.stopped.store(1, Ordering::Relaxed);
+        thread::wake_one(&self.stopped);
+        thread::wake_one(self.bell.word().0);
+    }
+
+    /// In a fork's child, where the thread does not exist.
+    pub(super) fn forget_thread(&self) {
+        self.bell.forget_thread();
+    }
+
+    fn park_if_stopped(&self) {
+        while self.bell.is_stopped() {
+            thread::sleep_on(&self.stopped, 1, None);
+        }
+    }
+}
+
+/// Takes over a new thread: reads its job and makes it harmless.
+///
+/// # Safety
+/// `argument` is what [`Helper::ring`] passed to the entry.
+pub(super) unsafe fn begin(argument: *mut c_void, name: &CStr) -> (Job, Descriptors) {
+    // SAFETY: a job was written there before the thread was started.
+    let job = unsafe { *argument.cast::<Job>() };
+    privilege::set_thread_name(name);
+    let descriptors = match privilege::leave_descriptors() {
+        Ok(()) => Descriptors::Own,
+        Err(_) => Descriptors::Shared,
+    };
+    // Failing leaves the thread as privileged as the program is.
+    let _ = privilege::drop_capabilities();
+    (job, descriptors)
+}

@@ -1,0 +1,180 @@
+//! The thread that zeroes: age, wait, claim, clear, hand back, and sleep when nothing is left.
+
+use core::ffi::c_void;
+use core::time::Duration;
+
+use super::governor::{Governor, Limits, Procfs, Verdict};
+use super::helper::{begin, Helper, Job};
+use super::{Left, Outcome, Source};
+use crate::addr::{Order, FRAME_SIZE};
+use crate::clear::Warmth;
+use crate::config::{Nocache, Setting};
+use crate::stats::{Event, Slot};
+use crate::sys::thread;
+
+pub(super) const ENTRY: thread::Entry = run;
+
+/// Passes in a row that find marked memory but get none of it are this much further apart at most,
+/// as powers of two of the delay: who allocates and frees in a loop is not worth following.
+const MOST_DOUBLINGS: u32 = 6;
+/// So many of them, and scrubd sleeps until the next free.
+const EMPTY_PASSES: u32 = 12;
+/// Long pauses are cut into naps of this, after each of which the settings are looked at.
+const LONGEST_NAP_NS: u64 = 500_000_000;
+
+extern "C" fn run(argument: *mut c_void) -> ! {
+    // SAFETY: `Helper::ring` passed it.
+    let (job, descriptors) = unsafe { begin(argument, c"pumice-scrubd") };
+    // Failing (a policy of the container) leaves the governor to keep out of the way.
+    let _ = thread::enter_sched_idle();
+    let mut scrubd = Scrubd {
+        job,
+        slot: job.scrubber.slot(),
+        governor: Governor::new(Procfs::new(descriptors)),
+        counted_ns: 0,
+    };
+    loop {
+        scrubd.work();
+        scrubd.count_cpu_time();
+        if scrubd.helper().sleep() {
+            scrubd.governor.wake();
+        }
+    }
+}
+
+/// The thread's own state.
+struct Scrubd {
+    job: Job,
+    slot: &'static Slot,
+    governor: Governor<Procfs>,
+    /// Processor time already counted in the slot.
+    counted_ns: u64,
+}
+
+/// The settings that one pass goes by.
+#[derive(Clone, Copy)]
+struct Orders {
+    version: u64,
+    stop: Order,
+    batch_bytes: usize,
+    delay: Duration,
+    warmth: Warmth,
+    limits: Limits,
+}
+
+impl Orders {
+    fn read(slot: &Slot) -> Orders {
+        let version = slot.settings_version();
+        let get = |setting: Setting| setting.get(slot);
+        let stop = u8::try_from(get(Setting::ScrubStop)).ok().and_then(Order::new);
+        let batch_pages = usize::try_from(get(Setting::ScrubBatchPages)).unwrap_or(usize::MAX);
+        Orders {
+            version,
+            stop: stop.unwrap_or(Order::MAX),
+            batch_bytes: batch_pages.saturating_mul(FRAME_SIZE),
+            delay: Duration::from_millis(get(Setting::ScrubDelayMs)),
+            // Memory that scrubd gets is cold: left alone, it is cleared around the cache.
+            warmth: match get(Setting::ScrubNocache) {
+                off if off == Nocache::Off as u64 => Warmth::Hot,
+                _ => Warmth::Cold,
+            },
+            limits: Limits {
+                load_hundredths: get(Setting::ScrubLoad),
+                rate_pages_per_s: get(Setting::ScrubRatePagesPerS),
+            },
+        }
+    }
+}
+
+/// How a run of bursts ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// There was nothing to claim.
+    Empty,
+    /// Something was zeroed.
+    Cleared,
+}
+
+impl Scrubd {
+    fn helper(&self) -> &'static Helper {
+        self.job.scrubber.scrubd()
+    }
+
+    fn source(&self) -> &'static dyn Source {
+        self.job.source
+    }
+
+    /// Works until nothing is left.
+    fn work(&mut self) {
+        let mut empty = 0;
+        while empty < EMPTY_PASSES {
+            self.helper().look();
+            let orders = Orders::read(self.slot);
+            if self.source().age(orders.stop) == Left::Nothing {
+                return;
+            }
+            self.helper().nap(orders.delay * (1 << empty.min(MOST_DOUBLINGS)));
+            empty = match self.clear_marked(&orders) {
+                Pass::Empty => empty + 1,
+                Pass::Cleared => 0,
+            };
+        }
+    }
+
+    /// Clears what is marked, burst by burst, until there is no more or the settings change.
+    fn clear_marked(&mut self, orders: &Orders) -> Pass {
+        let mut pass = Pass::Empty;
+        while self.slot.settings_version() == orders.version {
+            match self.governor.ask(&orders.limits) {
+                Verdict::Go => {}
+                Verdict::Rest(rest_ns) => {
+                    self.slot.add(Event::ScrubYields, 1);
+                    self.pause(rest_ns, orders.version);
+                    continue;
+                }
+            }
+            let started_ns = thread::now_ns();
+            let bytes = self.burst(orders);
+            if bytes == 0 {
+                break;
+            }
+            pass = Pass::Cleared;
+            let took_ns = thread::now_ns().saturating_sub(started_ns);
+            self.count_cpu_time();
+            let pause_ns = self.governor.pause_after(bytes, took_ns, &orders.limits);
+            self.pause(pause_ns, orders.version);
+        }
+        pass
+    }
+
+    /// Claims and clears until the batch is full; a batch is rounded up to whole claims. Returns
+    /// the bytes cleared.
+    fn burst(&mut self, orders: &Orders) -> usize {
+        let mut bytes = 0;
+        while bytes < orders.batch_bytes {
+            let Some(claim) = self.source().claim(orders.stop) else { break };
+            let clearer = self.job.scrubber.clearer();
+            // SAFETY: the claim is ours alone until it is finished.
+            unsafe { clearer.clear(claim.at, claim.len, orders.warmth) };
+            self.source().finish(claim, Outcome::Zeroed);
+            self.slot.add(Event::ScrubbedBytes, claim.len as u64);
+            bytes += claim.len;
+        }
+        bytes
+    }
+
+    /// Does nothing for so long, unless the settings change meanwhile.
+    fn pause(&self, mut left_ns: u64, version: u64) {
+        while left_ns > 0 && self.slot.settings_version() == version {
+            let nap_ns = left_ns.min(LONGEST_NAP_NS);
+            self.helper().nap(Duration::from_nanos(nap_ns));
+            left_ns -= nap_ns;
+        }
+    }
+
+    fn count_cpu_time(&mut self) {
+        let used_ns = thread::cpu_time_ns();
+        self.slot.add(Event::ScrubberNs, used_ns - self.counted_ns);
+        self.counted_ns = used_ns;
+    }
+}
