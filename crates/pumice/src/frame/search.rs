@@ -235,8 +235,7 @@ const fn aligned_starts(align: usize) -> u32 {
     }
 }
 
-/// Finds a run that spans words: at a word's start if it can, else wherever enough free frames
-/// follow each other.
+/// Finds the first run of free frames that is long enough from an aligned start, word by word.
 fn find_long_run(
     free: &[u32],
     per_word: usize,
@@ -244,30 +243,19 @@ fn find_long_run(
     frames: usize,
     align: usize,
 ) -> Option<usize> {
-    let total = free.len() * per_word;
-    let (full, rest) = (frames / per_word, (frames % per_word) as u32);
-    let rest_mask = if rest == 0 { 0 } else { word::span(0, rest) };
-    if align <= per_word {
-        let mut start = 0;
-        'word: while start + full < free.len() + usize::from(rest == 0) && full > 0 {
-            for (index, &bits) in free.iter().enumerate().skip(start).take(full) {
-                if bits != mask {
-                    start = index + 1;
-                    continue 'word;
-                }
-            }
-            if rest == 0 || free[start + full] & rest_mask == rest_mask {
-                return Some(start * per_word);
-            }
-            start += 1;
+    let (mut start, mut length) = (0, 0);
+    for (index, &bits) in free.iter().enumerate() {
+        let until = if bits == mask { per_word } else { bits.trailing_ones() as usize };
+        let aligned = usize::next_multiple_of(start, align);
+        if aligned + frames <= start + length + until {
+            return Some(aligned);
         }
-    }
-    let is_free = |frame: usize| free[frame / per_word] & 1 << (frame % per_word) != 0;
-    let mut start = 0;
-    while start + frames <= total {
-        match (start..start + frames).rev().find(|&frame| !is_free(frame)) {
-            Some(taken) => start = (taken + 1).next_multiple_of(align),
-            None => return Some(start),
+        if bits == mask {
+            length += per_word;
+        } else {
+            // The free frames at the word's end may go on in the next one.
+            length = (!bits & mask).leading_zeros() as usize - (32 - per_word);
+            start = (index + 1) * per_word - length;
         }
     }
     None
