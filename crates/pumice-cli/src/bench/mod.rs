@@ -1,10 +1,23 @@
 //! `pumice bench`: the experiments, each a file of this folder and a variant of [`Experiment`].
 //!
-//! They share [`region`], memory to measure in, and [`json_lines`], rows for other programs.
+//! | module | what lives there |
+//! |---|---|
+//! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
+//! | [`pft`] | page faults: memory that is there against memory that is faulted in |
+//! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
+//! | [`region`] | memory to measure in |
+//! | [`cpu`] | what a thread spent |
+//!
+//! The rules are CONTRIBUTING.md's: every figure stands beside a peer's, measured in the same run
+//! and interleaved with it.
 
 mod clear;
+mod cpu;
 pub mod json_lines;
+mod pft;
+mod plot;
 pub mod region;
+mod table;
 
 use std::process::ExitCode;
 
@@ -24,11 +37,14 @@ pub struct BenchArgs {
 enum Experiment {
     /// How fast each engine zeroes memory, and how fast memory is read
     Clear(clear::ClearArgs),
+    /// Page faults a second: a burst, ten in a row, 1 to 64 lines a page, sparse
+    Pft(pft::PftArgs),
 }
 
 /// Runs an experiment and prints its table.
 pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
     match options.experiment {
         Experiment::Clear(options) => clear::clear(options),
+        Experiment::Pft(options) => pft::pft(&options),
     }
 }

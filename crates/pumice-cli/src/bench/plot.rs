@@ -1,0 +1,113 @@
+//! Pictures: rates against lines touched, both on logarithmic scales, as SVG.
+
+use std::ops::Range;
+use std::path::Path;
+
+use plotters::prelude::*;
+
+use crate::args::Failure;
+
+/// A line of the picture.
+#[derive(Debug)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: &'static str,
+    /// How it is drawn.
+    pub stroke: Stroke,
+    /// Lines touched a page, and pages a second.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// How a line is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stroke {
+    /// With a dot at each measurement.
+    Solid,
+    /// Thin and dotted: a variant of the solid line before it.
+    Dotted,
+}
+
+const SIZE: (u32, u32) = (820, 460);
+const GREY: RGBColor = RGBColor(110, 110, 110);
+/// Told apart by those who don't see red and green as well (Okabe and Ito's palette).
+const COLOURS: [RGBColor; 3] = [RGBColor(213, 94, 0), RGBColor(0, 114, 178), RGBColor(0, 158, 115)];
+
+/// Draws pages a second of processor time against cache lines touched in each page.
+pub fn rate_against_lines(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Failure> {
+    let drawn = draw(path, subtitle, series);
+    drawn.map_err(|error| Failure::system(format!("can't draw {}: {error}", path.display())))
+}
+
+fn draw(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let root = root.titled(
+        "Pages a processor can start to use in a second",
+        ("sans-serif", 22).into_font().color(&BLACK),
+    )?;
+    let root = root.titled(subtitle, ("sans-serif", 15).into_font().color(&GREY))?;
+    let points = || series.iter().flat_map(|series| &series.points);
+    let (x, y) = (span(points().map(|p| p.0), 1.15), span(points().map(|p| p.1), 1.6));
+    let mut chart = ChartBuilder::on(&root)
+        .margin(12)
+        .x_label_area_size(46)
+        .y_label_area_size(84)
+        .build_cartesian_2d(x.log_scale().base(2.0), y.log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("cache lines written in each 4 KiB page (of 64)")
+        .y_desc("pages per CPU second")
+        .x_label_formatter(&|lines| format!("{lines:.0}"))
+        .y_label_formatter(&|rate| engineering(*rate))
+        .light_line_style(WHITE)
+        .bold_line_style(RGBColor(225, 225, 225))
+        .axis_style(GREY)
+        .label_style(("sans-serif", 14))
+        .axis_desc_style(("sans-serif", 15))
+        .draw()?;
+    for (index, one) in series.iter().enumerate() {
+        let colour = COLOURS[index.min(COLOURS.len() - 1)];
+        let solid = one.stroke == Stroke::Solid;
+        let style = colour.stroke_width(if solid { 3 } else { 1 });
+        let line = one.points.iter().copied();
+        let drawn = if solid {
+            chart.draw_series(LineSeries::new(line, style))?
+        } else {
+            chart.draw_series(DashedLineSeries::new(line, 5, 5, style))?
+        };
+        drawn
+            .label(one.name)
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 26, y)], style));
+        if solid {
+            let dots = one.points.iter().map(|&point| Circle::new(point, 4, colour.filled()));
+            chart.draw_series(dots)?;
+        }
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .legend_area_size(34)
+        .label_font(("sans-serif", 14))
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(225, 225, 225))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+/// From a little below the least value to a little above the greatest.
+fn span(values: impl Iterator<Item = f64> + Clone, slack: f64) -> Range<f64> {
+    let least = values.clone().fold(f64::INFINITY, f64::min);
+    let greatest = values.fold(f64::MIN_POSITIVE, f64::max);
+    least / slack..greatest * slack
+}
+
+/// 70000000 as "70 M".
+fn engineering(value: f64) -> String {
+    match value {
+        v if v >= 1e9 => format!("{} G", v / 1e9),
+        v if v >= 1e6 => format!("{} M", v / 1e6),
+        v if v >= 1e3 => format!("{} k", v / 1e3),
+        v => format!("{v}"),
+    }
+}
