@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pumice::clear::calibrate::SCRATCH_BYTES;
-use pumice::clear::{cpu_key, Clearer};
+use pumice::clear::Clearer;
 use pumice::config::ENV_CLEAR;
 
 use crate::args::Failure;
@@ -24,7 +24,10 @@ const FORMAT: u32 = 1;
 pub fn for_children() -> Result<Option<String>, Failure> {
     match env::var_os(ENV_CLEAR).filter(|text| !text.is_empty()) {
         Some(text) => checked(&text.to_string_lossy()).map(Some),
-        None => Ok(cache_file().and_then(kept_or_measured)),
+        None => {
+            let detected = Clearer::detect();
+            Ok(cache_file(&detected).and_then(|file| kept_or_measured(file, &detected)))
+        }
     }
 }
 
@@ -33,8 +36,8 @@ fn checked(text: &str) -> Result<String, Failure> {
     Clearer::from_env_str(text).map(|_| text.to_owned()).map_err(bad)
 }
 
-fn kept_or_measured(file: PathBuf) -> Option<String> {
-    if let Some(kept) = read(&file) {
+fn kept_or_measured(file: PathBuf, detected: &Clearer) -> Option<String> {
+    if let Some(kept) = read(&file, detected) {
         return Some(kept.plan().to_string());
     }
     // Before measuring, so that whoever has no room for the result does not measure every time.
@@ -46,12 +49,13 @@ fn kept_or_measured(file: PathBuf) -> Option<String> {
 
 /// What was measured before on this model of processor.
 pub fn kept() -> Option<Clearer> {
-    read(&cache_file()?)
+    let detected = Clearer::detect();
+    read(&cache_file(&detected)?, &detected)
 }
 
 /// Keeps a plan for later starts. Where that fails they measure again, or go by CPUID.
 pub fn keep(clearer: &Clearer) {
-    if let Some(draft) = cache_file().and_then(Draft::create) {
+    if let Some(draft) = cache_file(clearer).and_then(Draft::create) {
         draft.publish(&clearer.plan().to_string());
     }
 }
@@ -62,17 +66,17 @@ pub fn calibrate() -> Option<Clearer> {
     Some(Clearer::calibrate(scratch.bytes()))
 }
 
-fn read(file: &Path) -> Option<Clearer> {
+fn read(file: &Path, detected: &Clearer) -> Option<Clearer> {
     let text = fs::read_to_string(file).ok()?;
     // Anything may stand in a file: a plan is only believed if this processor can run it.
-    Clearer::from_env_str(text.trim()).ok()
+    detected.with_plan(text.trim()).ok()
 }
 
-fn cache_file() -> Option<PathBuf> {
+fn cache_file(clearer: &Clearer) -> Option<PathBuf> {
     // A relative path there is to be ignored (XDG Base Directory Specification).
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(folder.join("pumice").join(format!("clear-{:016x}-v{FORMAT}", cpu_key())))
+    Some(folder.join("pumice").join(format!("clear-{:016x}-v{FORMAT}", clearer.cpu_key())))
 }
 
 /// A file under a name of its own that takes its place in one step, or goes.
@@ -138,12 +142,13 @@ mod tests {
     fn a_plan_is_measured_once() {
         let folder = Folder::new("measured-once");
         let file = folder.0.join("clear-0-v1");
-        let measured = kept_or_measured(file.clone()).expect("memory to measure in");
+        let measured =
+            kept_or_measured(file.clone(), &Clearer::detect()).expect("memory to measure in");
         checked(&measured).expect("a plan this processor can run");
         assert_eq!(fs::read_to_string(&file).expect("kept").trim(), measured);
 
         fs::write(&file, "portable\n").expect("write");
-        let kept = kept_or_measured(file).expect("the one kept");
+        let kept = kept_or_measured(file, &Clearer::detect()).expect("the one kept");
         assert!(kept.starts_with("portable,"), "{kept}");
     }
 
@@ -155,6 +160,6 @@ mod tests {
         assert_eq!(folder.files(), 0);
         Draft::create(file.clone()).expect("a draft").publish("abacus");
         assert_eq!(folder.files(), 1);
-        assert_eq!(read(&file), None);
+        assert_eq!(read(&file, &Clearer::detect()), None);
     }
 }

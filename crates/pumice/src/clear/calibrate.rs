@@ -31,7 +31,7 @@ const ROUNDS: usize = 2;
 const CLEAR_WIN_PERCENT: u64 = 85;
 
 /// Bytes cleared in one timing of each of [`SIZES`]: a few hundred microseconds at most.
-const TRIAL_BYTES: [usize; 3] = [256 << 10, 512 << 10, BLOCK_SIZE];
+const TRIAL_BYTES: [usize; 3] = [128 << 10, 256 << 10, BLOCK_SIZE];
 
 impl Clearer {
     /// Chooses by measuring, in a few milliseconds. The content of `scratch` is lost.

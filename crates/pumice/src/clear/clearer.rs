@@ -17,10 +17,11 @@ pub struct Clearer {
     through: CpuEngine,
     /// for [`Nocache::On`]
     around: CpuEngine,
+    features: Features,
 }
 
 impl Clearer {
-    /// Chooses by CPUID alone: some microseconds in a virtual machine, where CPUID is trapped.
+    /// Chooses by CPUID alone: 5 µs to 40 µs in a virtual machine, where CPUID is trapped.
     pub fn detect() -> Clearer {
         let features = Features::detect();
         Clearer::new(Plan::known_good(features), features)
@@ -32,9 +33,21 @@ impl Clearer {
     /// # Errors
     /// See [`PlanError`]; [`Clearer::detect`] is then the way to go on.
     pub fn from_env_str(text: &str) -> Result<Clearer, PlanError> {
-        let features = Features::detect();
-        let plan = Plan::parse(text, CpuEngine::supported_by(features))?;
-        Ok(Clearer::new(plan, features))
+        Clearer::detect().with_plan(text)
+    }
+
+    /// [`Clearer::from_env_str`] without asking the processor again.
+    ///
+    /// # Errors
+    /// See [`PlanError`].
+    pub fn with_plan(&self, text: &str) -> Result<Clearer, PlanError> {
+        let plan = Plan::parse(text, CpuEngine::supported_by(self.features))?;
+        Ok(Clearer::new(plan, self.features))
+    }
+
+    /// A number that differs between models of processor, for naming what was measured on one.
+    pub fn cpu_key(&self) -> u64 {
+        self.features.cpu_key
     }
 
     pub(super) fn new(plan: Plan, features: Features) -> Clearer {
@@ -43,7 +56,7 @@ impl Clearer {
             |path: Path| plan.cold.into_iter().rev().find(|engine| engine.path() == path);
         let first = |path| first_on_path(path, CpuEngine::supported_by(features));
         let on_path = |path| measured(path).or_else(|| first(path)).unwrap_or(CpuEngine::PORTABLE);
-        Clearer { plan, through: on_path(Path::Through), around: on_path(Path::Around) }
+        Clearer { plan, through: on_path(Path::Through), around: on_path(Path::Around), features }
     }
 
     /// The choice; its `Display` is what [`Clearer::from_env_str`] reads.
@@ -53,6 +66,10 @@ impl Clearer {
 
     /// Zeroes `len` bytes, at any alignment, with the engine that is best for that many. Whoever
     /// is told of it afterwards (a release store is enough) reads zeros.
+    ///
+    /// A request that is cleared in pieces is best served by the engine for its whole length:
+    /// `clearer.plan().engine(whole, warmth)`. Many small pieces are best submitted as a batch
+    /// ([`Engine::submit`]): streaming stores to 4 KiB with a fence each cost twice as much.
     ///
     /// # Safety
     /// The range is writable and nobody else uses it.

@@ -71,7 +71,7 @@ impl CpuEngine {
 
     #[cfg(target_arch = "aarch64")]
     pub(super) fn supported_by(features: Features) -> impl Iterator<Item = CpuEngine> + Clone {
-        let zva = features.zva_bytes.map(|bytes| Kind::DcZva { granule: bytes as u16 });
+        let zva = features.zva_bytes.map(|granule| Kind::DcZva { granule });
         [zva, Some(Kind::Portable)].into_iter().flatten().map(CpuEngine)
     }
 

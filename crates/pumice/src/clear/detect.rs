@@ -1,9 +1,9 @@
 //! What the processor, and the kernel that saves its registers, support.
 //!
 //! `is_x86_feature_detected!` needs std, so CPUID and XGETBV are asked here. In a virtual machine
-//! each CPUID is a trip to the hypervisor (1 µs to 2 µs): ask once, and only for the leaves needed.
+//! each CPUID is a trip to the hypervisor (1 µs to 8 µs): ask once, and only for the leaves needed.
 
-pub(super) use imp::{cpu_key, Features};
+pub(super) use imp::Features;
 
 /// Mixes bytes into a 64-bit FNV-1a hash.
 fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
@@ -16,14 +16,18 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 mod imp {
     use core::arch::asm;
 
+    use super::{fnv1a, FNV_OFFSET};
+
     /// Which engines can run here.
-    #[derive(Clone, Copy, Debug)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Features {
         /// `rep stosb` is fast (ERMS)
         pub fast_stosb: bool,
         pub avx2: bool,
         pub avx512: bool,
         pub clzero: bool,
+        /// differs between models of processor: a hash of vendor, family, model and stepping
+        pub cpu_key: u64,
     }
 
     /// Registers as CPUID leaves them.
@@ -35,14 +39,12 @@ mod imp {
         edx: u32,
     }
 
-    const VENDOR_AMD: &[u8; 12] = b"AuthenticAMD";
-    const VENDOR_HYGON: &[u8; 12] = b"HygonGenuine";
-
     impl Features {
         pub fn detect() -> Features {
             let first = cpuid(0);
             let basic = cpuid(1);
             let extended = if first.eax >= 7 { cpuid(7) } else { NO_LEAF };
+            let vendor = vendor(first);
 
             const OSXSAVE: u32 = 27;
             const AVX: u32 = 28;
@@ -55,34 +57,16 @@ mod imp {
                 fast_stosb: bit(extended.ebx, 9),
                 avx2: saved & SAVES_YMM == SAVES_YMM && bit(extended.ebx, 5),
                 avx512: saved & SAVES_ZMM == SAVES_ZMM && bit(extended.ebx, 16),
-                clzero: has_clzero(&vendor(first)),
+                clzero: has_clzero(&vendor),
+                cpu_key: fnv1a(fnv1a(FNV_OFFSET, &vendor), &basic.eax.to_le_bytes()),
             }
         }
     }
 
     /// CLZERO acts on the line size that leaf 1 gives for CLFLUSH; on every processor that has
-    /// it that is 64 bytes.
+    /// it that is 64 bytes. These vendors' processors answer a leaf that they lack with zeros.
     fn has_clzero(vendor: &[u8; 12]) -> bool {
-        if vendor != VENDOR_AMD && vendor != VENDOR_HYGON {
-            return false;
-        }
-        cpuid(0x8000_0000).eax >= 0x8000_0008 && bit(cpuid(0x8000_0008).ebx, 0)
-    }
-
-    /// A number that differs between models of processor: a hash of vendor, family, model,
-    /// stepping, and name.
-    pub fn cpu_key() -> u64 {
-        let mut hash = super::fnv1a(super::FNV_OFFSET, &vendor(cpuid(0)));
-        hash = super::fnv1a(hash, &cpuid(1).eax.to_le_bytes());
-        if cpuid(0x8000_0000).eax >= 0x8000_0004 {
-            for leaf in [0x8000_0002, 0x8000_0003, 0x8000_0004] {
-                let Leaf { eax, ebx, ecx, edx } = cpuid(leaf);
-                for register in [eax, ebx, ecx, edx] {
-                    hash = super::fnv1a(hash, &register.to_le_bytes());
-                }
-            }
-        }
-        hash
+        matches!(vendor, b"AuthenticAMD" | b"HygonGenuine") && bit(cpuid(0x8000_0008).ebx, 0)
     }
 
     fn vendor(leaf: Leaf) -> [u8; 12] {
@@ -137,14 +121,18 @@ mod imp {
 
 #[cfg(target_arch = "aarch64")]
 mod imp {
-    use crate::sys::file;
     use core::arch::asm;
 
+    use super::{fnv1a, FNV_OFFSET};
+    use crate::sys::file;
+
     /// Which engines can run here.
-    #[derive(Clone, Copy, Debug)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Features {
         /// bytes that one `dc zva` zeroes; `None` where it is prohibited
-        pub zva_bytes: Option<usize>,
+        pub zva_bytes: Option<u16>,
+        /// differs between models of processor: a hash of MIDR_EL1
+        pub cpu_key: u64,
     }
 
     impl Features {
@@ -154,18 +142,17 @@ mod imp {
             unsafe {
                 asm!("mrs {}, dczid_el0", out(reg) dczid, options(nostack, nomem, preserves_flags));
             }
-            // Arm ARM, DCZID_EL0: bit 4 prohibits; bits 3:0 are log2 of the size in 4-byte words.
+            // Arm ARM, DCZID_EL0: bit 4 prohibits; bits 3:0 are log2 of the size in 4-byte words,
+            // 9 at most.
             let prohibited = dczid & 0x10 != 0;
-            Features { zva_bytes: (!prohibited).then_some(4 << (dczid & 0xf)) }
+            let zva_bytes = (!prohibited).then_some(4 << (dczid & 0xf).min(9));
+            Features { zva_bytes, cpu_key: fnv1a(FNV_OFFSET, midr(&mut [0; 32])) }
         }
     }
 
-    /// A number that differs between models of processor: a hash of MIDR_EL1 as the kernel shows
-    /// it, or of nothing where it does not.
-    pub fn cpu_key() -> u64 {
-        let mut text = [0; 32];
+    /// MIDR_EL1 as the kernel shows it in text, or nothing where it does not.
+    fn midr(text: &mut [u8; 32]) -> &[u8] {
         let path = c"/sys/devices/system/cpu/cpu0/regs/identification/midr_el1";
-        let midr = file::read(path, &mut text).unwrap_or(b"");
-        super::fnv1a(super::FNV_OFFSET, midr)
+        file::read(path, text).unwrap_or(b"")
     }
 }

@@ -54,8 +54,3 @@ pub enum Warmth {
     /// Nobody will touch it soon: around the cache.
     Cold,
 }
-
-/// A number that differs between models of processor, for naming what was measured on one.
-pub fn cpu_key() -> u64 {
-    detect::cpu_key()
-}

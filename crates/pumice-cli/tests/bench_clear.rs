@@ -1,0 +1,67 @@
+//! `pumice bench clear`, as short as it goes: what it prints and writes, not how fast anything is.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use support::{pumice, stderr, stdout};
+
+fn bench_clear(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = pumice(&["bench", "clear"]);
+    command.args(arguments).env("XDG_CACHE_HOME", folder).output().expect("pumice starts")
+}
+
+#[test]
+fn rows_cover_each_engine_and_size_and_a_plan_is_kept() {
+    let folder = std::env::temp_dir().join(format!("pumice-bench-clear-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let json = folder.join("rows.jsonl");
+    let path = json.to_str().expect("a path that is text");
+    let shortest = ["--seconds-per-cell", "0.001", "--region", "128M", "--json", path];
+    let output = bench_clear(&folder, &shortest);
+    assert!(output.status.success(), "{output:?}");
+
+    let rows: Vec<serde_json::Value> = fs::read_to_string(&json)
+        .expect("rows")
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("an object a line"))
+        .collect();
+    let text = |row: &serde_json::Value, name: &str| row[name].as_str().map(str::to_owned);
+    let cleared = rows.iter().filter(|row| row["use"] == "clear");
+    let pairs: BTreeSet<_> =
+        cleared.map(|row| (text(row, "engine"), row["size_bytes"].as_u64())).collect();
+    let engines: BTreeSet<_> = pairs.iter().map(|(engine, _)| engine).collect();
+    assert_eq!(pairs.len(), engines.len() * 4);
+    assert!(engines.contains(&Some("portable".to_owned())));
+    for row in &rows {
+        assert!(row["gb_per_s"].as_f64() > Some(0.0), "{row}");
+        assert!(row["ns_per_4kib"].as_f64() > Some(0.0), "{row}");
+    }
+    assert_eq!(rows.iter().filter(|row| row["use"] == "read").count(), 1);
+    let table = stdout(&output);
+    assert_eq!(table.lines().take_while(|line| !line.is_empty()).count(), rows.len() + 1);
+
+    let kept = fs::read_dir(folder.join("pumice")).expect("a cache").count();
+    assert_eq!(kept, 1);
+    fs::remove_dir_all(&folder).expect("remove");
+}
+
+#[test]
+fn bad_values_get_one_line() {
+    let folder = std::env::temp_dir();
+    for arguments in [
+        ["--seconds-per-cell", "0"],
+        ["--seconds-per-cell", "soon"],
+        ["--region", "1M"],
+        ["--region", "big"],
+        ["--json", "/nowhere/rows.jsonl"],
+    ] {
+        let output = bench_clear(&folder, &arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = stderr(&output);
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
