@@ -63,6 +63,29 @@ fn main() {
     // The hash names the file that `pumice run` writes, so that it need not be computed there.
     println!("cargo::rustc-env=PUMICE_SHIM_FILE={}", shim.display());
     println!("cargo::rustc-env=PUMICE_SHIM_HASH={:016x}", hasher.finish());
+    link_unwinder_statically();
+}
+
+/// Has the unwinder linked statically, where the C compiler has it so. A program that aborts on
+/// panic hardly needs one, and the loader would spend 150 µs on `libgcc_s.so` at every start of
+/// `pumice run`, which may take 1 ms in all. Rust asks for `-lgcc_s`; a linker script of that name
+/// answers.
+fn link_unwinder_statically() {
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let asked = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output();
+    let Ok(answer) = asked else { return };
+    // A compiler that does not have it prints the bare name.
+    let library = PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim());
+    if env_of_cargo("TARGET") != env_of_cargo("HOST") || !library.is_absolute() {
+        return;
+    }
+    let folder = PathBuf::from(env_of_cargo("OUT_DIR")).join("unwinder");
+    let script = format!("INPUT({})\n", library.display());
+    let written =
+        fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join("libgcc_s.so"), script));
+    if written.is_ok() {
+        println!("cargo::rustc-link-search=native={}", folder.display());
+    }
 }
 
 fn workspace() -> PathBuf {

@@ -1,7 +1,7 @@
 //! What may be typed, and how what may not is answered: one line on stderr, exit status 2.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -26,7 +26,6 @@ struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a program on memory that is already there and already zero
     Run(Box<RunArgs>),
     /// Show or change the settings of a running program
     Ctl(CtlArgs),
@@ -61,74 +60,74 @@ impl Failure {
         Failure { message: message.into(), status: 1 }
     }
 
-    /// Says it on stderr.
-    pub fn report(&self) -> ExitCode {
+    /// Says it on stderr and returns the exit status.
+    pub fn report(&self) -> u8 {
         eprintln!("pumice: {}", self.message);
-        ExitCode::from(self.status)
+        self.status
     }
 }
 
 /// Reads the command line. `Err` is the exit status where nothing is left to do: help was asked
 /// for and printed, or the input was bad and that was said.
-pub fn parse() -> Result<Command, ExitCode> {
-    match Cli::try_parse() {
-        Ok(cli) => Ok(cli.command),
-        Err(error) => Err(answer(&error)),
-    }
+pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Command, u8> {
+    let line: Vec<_> = line.collect();
+    let subcommand = line.get(1).and_then(|name| name.to_str()).unwrap_or("").to_owned();
+    let command = match &*subcommand {
+        // Alone, for a fast start: the flags of all the other subcommands cost time too.
+        "run" => RunArgs::try_parse_from(&line[1..]).map(|run| Command::Run(Box::new(run))),
+        _ => Cli::try_parse_from(line).map(|cli| cli.command),
+    };
+    command.map_err(|error| answer(&error, &subcommand))
 }
 
-fn answer(error: &clap::Error) -> ExitCode {
+fn answer(error: &clap::Error, subcommand: &str) -> u8 {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let status = if error.use_stderr() { STATUS_USAGE } else { 0 };
         // Whoever closed the pipe has seen enough.
         let _ = error.print();
-        return ExitCode::from(status);
+        return status;
     }
-    Failure::usage(one_line(error)).report()
+    let help = match Cli::command().find_subcommand(subcommand) {
+        Some(_) => format!("pumice {subcommand} --help"),
+        None => "pumice --help".to_owned(),
+    };
+    Failure::usage(format!("{}; see '{help}'", one_line(error))).report()
 }
 
-/// clap's message without its paragraphs: what is wrong, the hint if it has one, where to read on.
+/// clap's message without its paragraphs: what is wrong, and the hint if it has one.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut message = lines.next().unwrap_or("bad input").trim_start_matches("error: ").to_owned();
-    let mut help = "pumice --help".to_owned();
     for line in lines {
-        if let Some(tip) = line.strip_prefix("tip: ") {
+        if let Some(tip) = line.strip_prefix("tip: ").filter(|tip| tip.contains("similar")) {
             message = format!("{message}; {tip}");
-        } else if let Some(usage) = line.strip_prefix("Usage: ") {
-            let names = usage.split(' ').take_while(|word| word.bytes().all(is_name_byte));
-            help = format!("{} --help", names.collect::<Vec<_>>().join(" "));
         } else if message.ends_with(':') || line.starts_with('[') {
             message = format!("{message} {line}");
         }
     }
-    format!("{message}; see '{help}'")
-}
-
-fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_lowercase() || byte == b'-'
+    message
 }
 
 /// `pumice completions SHELL`.
-pub fn print_completions(shell: Shell) -> Result<ExitCode, Failure> {
+pub fn print_completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "pumice", &mut script);
     print(&script)
 }
 
 /// `pumice man`.
-pub fn print_man() -> Result<ExitCode, Failure> {
+pub fn print_man() -> Result<(), Failure> {
     let page = man::page(Cli::command());
     print(&page.map_err(|error| Failure::system(format!("no manual page: {error}")))?)
 }
 
 /// Writes to stdout; a reader that has gone away has seen enough.
-pub fn print(text: &[u8]) -> Result<ExitCode, Failure> {
+pub fn print(text: &[u8]) -> Result<(), Failure> {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::system(format!("can't write: {error}")))
         }
-        _ => Ok(ExitCode::SUCCESS),
+        _ => Ok(()),
     }
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::process::ExitCode;
 
 use clap::Args;
 use pumice::config::{Nocache, Setting, ENV_STATS};
@@ -31,7 +30,7 @@ pub struct CtlArgs {
 }
 
 /// Shows or changes settings.
-pub fn ctl(options: CtlArgs) -> Result<ExitCode, Failure> {
+pub fn ctl(options: CtlArgs) -> Result<(), Failure> {
     // All are read before one is made: a mistake changes nothing.
     let changes = options.changes.iter().map(|text| parse_change(text));
     let changes = changes.collect::<Result<Vec<_>, _>>()?;
@@ -47,7 +46,7 @@ pub fn ctl(options: CtlArgs) -> Result<ExitCode, Failure> {
         crate::args::print(text.join("\n").as_bytes())?;
         return crate::args::print(b"\n");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn parse_change(text: &str) -> Result<(Setting, u64), Failure> {

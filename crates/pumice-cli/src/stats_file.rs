@@ -126,7 +126,8 @@ pub struct Maker {
 
 /// All files there are, of all users.
 pub fn files() -> impl Iterator<Item = (PathBuf, Maker)> {
-    let entries = FOLDERS.into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let entries = FOLDERS.into_iter().find_map(|folder| fs::read_dir(folder).ok());
+    let entries = entries.into_iter().flatten();
     entries.flatten().filter_map(|entry| {
         let maker = maker_of(entry.file_name().to_str()?)?;
         Some((entry.path(), maker))

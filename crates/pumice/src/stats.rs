@@ -439,7 +439,7 @@ impl Tree {
 
     /// Sums a counter over all processes, gone and alive.
     pub fn total(&self, event: Event) -> u64 {
-        let alive: u64 = self.slots.iter().map(|slot| slot.get(event)).sum();
+        let alive: u64 = self.slots().iter().map(|slot| slot.get(event)).sum();
         self.retired[event as usize].load(Ordering::Relaxed).wrapping_add(alive)
     }
 
@@ -463,9 +463,10 @@ impl Tree {
         self.pool_max.load(Ordering::Relaxed)
     }
 
-    /// All slots, taken or not.
-    pub fn slots(&self) -> &[Slot; SLOTS] {
-        &self.slots
+    /// The slots that were ever taken. They are the first ones, since a search begins behind the
+    /// last one taken: a reader touches no page that nobody wrote.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots[..SLOTS.min(self.processes() as usize)]
     }
 }
 

@@ -20,7 +20,6 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use pumice::config::{
@@ -38,8 +37,8 @@ use spawn::End;
 const STATUS_NOT_FOUND: u8 = 127;
 const STATUS_NOT_EXECUTABLE: u8 = 126;
 
-/// Runs the program. Does not return where a signal killed it.
-pub fn run(arguments: RunArgs) -> Result<ExitCode, Failure> {
+/// Runs the program and returns its exit status; does not return where a signal killed it.
+pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let plan = arguments.plan()?;
     let clear_plan = clear_plan::for_children()?;
     let shim = shim_file::find_or_write()?;
@@ -77,7 +76,7 @@ pub fn run(arguments: RunArgs) -> Result<ExitCode, Failure> {
     };
     stats.close();
     match result? {
-        End::Exited(status) => Ok(ExitCode::from(status)),
+        End::Exited(status) => Ok(status),
         End::Killed(signal) => spawn::end_like(signal),
     }
 }

@@ -7,7 +7,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use pumice::config::{
     parse_size, Setting, ENV_ONLY, ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY,
     MIN_THRESHOLD,
@@ -16,8 +16,9 @@ use pumice::config::{
 use crate::args::Failure;
 use crate::memory;
 
-/// What `pumice run` is asked for.
-#[derive(Args, Debug)]
+/// Run a program on memory that is already there and already zero
+#[derive(Parser, Debug)]
+#[command(name = "run", bin_name = "pumice run")]
 pub struct RunArgs {
     /// Memory to have ready, populated in the background in the first process (such as 512M)
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -39,8 +40,6 @@ pub struct RunArgs {
     /// Do not serve programs of this name (can be repeated)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     skip: Vec<OsString>,
-    #[command(flatten)]
-    scrub: ScrubArgs,
     /// Check at each request that memory said to be zero is
     #[arg(long)]
     verify: bool,
@@ -59,6 +58,9 @@ pub struct RunArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+    // Last, since its heading holds for all that follows.
+    #[command(flatten)]
+    scrub: ScrubArgs,
 }
 
 /// The scrubber's settings, as typed: checked, and kept as text for the environment.

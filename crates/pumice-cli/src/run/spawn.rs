@@ -4,7 +4,7 @@
 //! this needless, but nobody would be left to report and to remove the counters' file.) The
 //! child starts as `posix_spawn` would start it, by a `clone` that shares our memory until it
 //! executes, so starting costs the same however large we are; `posix_spawn` itself can neither keep an
-//! ignored SIGPIPE ignored nor see to it that killing us kills the program.
+//! ignored SIGCHLD ignored nor see to it that killing us kills the program.
 //!
 //! While it runs, every signal that can be is blocked here and taken by `sigwaitinfo`: no handler
 //! ever runs. What a terminal sends goes to the whole group, so the program has it already; what a
@@ -79,9 +79,8 @@ pub fn end_like(signal: c_int) -> ! {
 struct Signals {
     /// Those that are waited for.
     waited: libc::sigset_t,
-    /// What the program is to find: the mask and two dispositions that this process changed.
+    /// What the program is to find: the mask and the disposition that this process changed.
     mask_before: libc::sigset_t,
-    pipe_before: libc::sighandler_t,
     child_before: libc::sighandler_t,
 }
 
@@ -96,7 +95,7 @@ impl Signals {
             libc::sigfillset(&mut waited);
             let mut mask_before = empty_set();
             libc::sigprocmask(libc::SIG_BLOCK, &waited, &mut mask_before);
-            Signals { waited, mask_before, pipe_before: sigpipe::at_start(), child_before }
+            Signals { waited, mask_before, child_before }
         }
     }
 
@@ -259,7 +258,6 @@ extern "C" fn execute(start: *mut c_void) -> c_int {
     // own, since CLONE_SIGHAND is not set.
     unsafe {
         let start = &mut *start.cast::<Start<'_>>();
-        libc::signal(libc::SIGPIPE, start.signals.pipe_before);
         libc::signal(libc::SIGCHLD, start.signals.child_before);
         // SIGKILL can't be passed on: who kills us kills the program.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
@@ -284,35 +282,6 @@ impl From<&libc::rusage> for Usage {
             major_faults: usage.ru_majflt as u64,
             peak_resident_bytes: usage.ru_maxrss as u64 * 1024,
         }
-    }
-}
-
-/// What SIGPIPE's disposition was before Rust's runtime set it to be ignored.
-mod sigpipe {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    static AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
-
-    // SAFETY: a function without arguments that reads none; it runs before main, once.
-    #[used]
-    #[link_section = ".init_array"]
-    static RECORD: extern "C" fn() = record;
-
-    extern "C" fn record() {
-        // SAFETY: only asks; zeros are a valid sigaction.
-        let ignored = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action) == 0
-                && action.sa_sigaction == libc::SIG_IGN
-        };
-        if ignored {
-            AT_START.store(libc::SIG_IGN, Ordering::Relaxed);
-        }
-    }
-
-    /// `SIG_IGN` or `SIG_DFL`.
-    pub fn at_start() -> libc::sighandler_t {
-        AT_START.load(Ordering::Relaxed)
     }
 }
 
