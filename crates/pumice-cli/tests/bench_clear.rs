@@ -57,6 +57,7 @@ fn bad_values_get_one_line() {
         ["--seconds-per-cell", "soon"],
         ["--region", "1M"],
         ["--region", "big"],
+        ["--region", "1000T"],
         ["--json", "/nowhere/rows.jsonl"],
     ] {
         let output = bench_clear(&folder, &arguments);

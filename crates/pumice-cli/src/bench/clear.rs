@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use clap::Args;
 use pumice::addr::{BLOCK_SIZE, CACHE_LINE, FRAME_SIZE};
+use pumice::clear::calibrate::touch;
 use pumice::clear::{Clearer, CpuEngine, Engine, Piece, Warmth, SIZES};
 use pumice::config::parse_size;
 use pumice::sys::thread::cpu_time_ns;
@@ -28,6 +29,7 @@ use serde::Serialize;
 
 use super::json_lines::JsonLines;
 use super::region::Region;
+use super::table::Table;
 use crate::args::Failure;
 use crate::clear_plan;
 use crate::memory;
@@ -40,10 +42,21 @@ const BATCH: usize = 512;
 const REGION_BYTES: u64 = 1 << 30;
 /// The least that every cell fits in.
 const MIN_REGION_BYTES: u64 = 128 << 20;
+/// Lines in a page.
 const LINES_PER_PAGE: usize = FRAME_SIZE / CACHE_LINE;
+
+const USES: &str = "\
+Uses:
+  clear            pieces of the size one after the other, none of them in the cache
+  batch            the same, 512 pieces submitted at once
+  far+1, far+64    as clear, then 1 or all 64 lines of each page are written
+  near+1, near+64  the same, but always the same piece
+  read             plain loads, none of them from the cache
+";
 
 /// What `pumice bench clear` is asked for.
 #[derive(Args, Debug)]
+#[command(after_help = USES)]
 pub struct ClearArgs {
     /// Also write the rows to FILE, one JSON object a line
     #[arg(long, value_name = "FILE")]
@@ -71,7 +84,7 @@ fn parse_region(text: &str) -> Result<u64, &'static str> {
 /// Measures, and prints the table.
 pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
     let mut json = JsonLines::create(options.json.as_deref())?;
-    let len = region_bytes(options.region);
+    let len = region_bytes(options.region)?;
     let mut region = Region::populate(len)
         .map_err(|errno| Failure::system(format!("can't populate {}: {errno}", size_name(len))))?;
     let mut cells = cells();
@@ -89,9 +102,9 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
     }
     drop(region);
 
-    println!("{HEADINGS}");
+    let table = Table::begin(&COLUMNS);
     for row in cells.iter().map(Cell::row) {
-        println!("{row}");
+        table.row(&row.columns());
         json.write(&row)?;
     }
     json.finish()?;
@@ -99,10 +112,15 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn region_bytes(wanted: Option<u64>) -> usize {
-    let default = || (memory::available_bytes() / 4).clamp(MIN_REGION_BYTES, REGION_BYTES);
+fn region_bytes(wanted: Option<u64>) -> Result<usize, Failure> {
+    let available = memory::available_bytes();
+    let bytes = wanted.unwrap_or((available / 4).clamp(MIN_REGION_BYTES, REGION_BYTES));
+    if bytes > available {
+        let (region, memory) = (size_name(bytes as usize), size_name(available as usize));
+        return Err(Failure::usage(format!("--region {region} is more than the memory, {memory}")));
+    }
     let largest_piece = SIZES[SIZES.len() - 1];
-    wanted.unwrap_or_else(default) as usize / largest_piece * largest_piece
+    Ok(bytes as usize / largest_piece * largest_piece)
 }
 
 /// What CPUID suggests, what a calibration says now, and which of the two programs get.
@@ -251,19 +269,8 @@ fn read(span: &[u8]) {
     black_box(words.iter().fold(0, |seen, &word| seen | word));
 }
 
-/// Writes one byte in each of `lines` lines of each page, starting at another line in each page:
-/// the first lines of all pages compete for one set of the nearest cache.
-fn touch(piece: &mut [u8], lines: usize) {
-    for (number, page) in piece.chunks_exact_mut(FRAME_SIZE).enumerate() {
-        for line in 0..lines {
-            let byte = &mut page[(number + line) * CACHE_LINE % FRAME_SIZE];
-            // SAFETY: borrowed mutably; volatile, so that the stores are made.
-            unsafe { std::ptr::from_mut(byte).write_volatile(1) };
-        }
-    }
-}
-
-const HEADINGS: &str = "Use      Engine       Size      GB/s   ns/4KiB  Spread";
+const COLUMNS: [(&str, usize); 6] =
+    [("Use", 7), ("Engine", 9), ("Size", 6), ("GB/s", 6), ("ns/4KiB", 7), ("Spread", 6)];
 
 /// A row of the table.
 #[derive(Debug, Serialize)]
@@ -278,18 +285,16 @@ struct Row {
     spread_percent: f64,
 }
 
-impl std::fmt::Display for Row {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{:8} {:10} {:>6} {:>9.2} {:>9.1} {:>6.0}%",
-            self.usage,
-            self.engine,
+impl Row {
+    fn columns(&self) -> [String; COLUMNS.len()] {
+        [
+            self.usage.clone(),
+            self.engine.to_owned(),
             size_name(self.size_bytes),
-            self.gb_per_s,
-            self.ns_per_4kib,
-            self.spread_percent
-        )
+            format!("{:.2}", self.gb_per_s),
+            format!("{:.1}", self.ns_per_4kib),
+            format!("{:.0} %", self.spread_percent),
+        ]
     }
 }
 

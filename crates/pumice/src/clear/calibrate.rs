@@ -135,7 +135,7 @@ fn time(engine: CpuEngine, trial: Trial, scratch: &mut [u8]) -> u64 {
 
 /// Writes one byte in each of `lines` lines of each page, starting at another line in each page:
 /// the first lines of all pages compete for one set of the nearest cache.
-fn touch(piece: &mut [u8], lines: usize) {
+pub fn touch(piece: &mut [u8], lines: usize) {
     for (number, page) in piece.chunks_exact_mut(FRAME_SIZE).enumerate() {
         for line in 0..lines {
             let offset = (number + line) * CACHE_LINE % FRAME_SIZE;
