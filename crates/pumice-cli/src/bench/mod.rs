@@ -3,6 +3,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
+//! | [`frame`] | what getting and putting frames costs |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
 //! | [`region`] | memory to measure in |
@@ -13,6 +14,7 @@
 
 mod clear;
 mod cpu;
+mod frame;
 pub mod json_lines;
 mod pft;
 mod plot;
@@ -37,6 +39,8 @@ pub struct BenchArgs {
 enum Experiment {
     /// How fast each engine zeroes memory, and how fast memory is read
     Clear(clear::ClearArgs),
+    /// What getting and putting frames costs, beside a peer's if one is given
+    Frame(frame::FrameArgs),
     /// Page faults a second: a burst, ten in a row, 1 to 64 lines a page, sparse
     Pft(pft::PftArgs),
 }
@@ -45,6 +49,7 @@ enum Experiment {
 pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
     match options.experiment {
         Experiment::Clear(options) => clear::clear(options),
+        Experiment::Frame(options) => frame::frame(&options),
         Experiment::Pft(options) => pft::pft(&options),
     }
 }
