@@ -110,3 +110,43 @@ pub(super) fn first_on_path(
 ) -> Option<CpuEngine> {
     engines.find(|engine| engine.path() == path || engine.path() == Path::Either)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn each_size_is_its_own_class_and_longer_is_never_a_smaller_one() {
+        for (class, size) in SIZES.into_iter().enumerate() {
+            assert_eq!(size_class(size), class);
+        }
+        assert_eq!(size_class(0), 0);
+        assert_eq!(size_class(usize::MAX), SIZES.len() - 1);
+        assert!(BOUNDS.is_sorted());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_read_is_printed_so_that_it_reads_the_same(text in "[a-z0-9,/ -]{0,60}") {
+            if let Ok(plan) = Plan::parse(&text, CpuEngine::available()) {
+                let again = Plan::parse(&plan.to_string(), CpuEngine::available());
+                prop_assert_eq!(again, Ok(plan));
+            }
+        }
+
+        #[test]
+        fn every_plan_of_this_machine_survives_its_text(
+            picks in prop::array::uniform8(any::<prop::sample::Index>()),
+        ) {
+            let engines: Vec<_> = CpuEngine::available().collect();
+            let engine = |pick: &prop::sample::Index| engines[pick.index(engines.len())];
+            let (mut hot, mut cold) = ([CpuEngine::PORTABLE; 4], [CpuEngine::PORTABLE; 4]);
+            for (slot, pick) in hot.iter_mut().chain(&mut cold).zip(&picks) {
+                *slot = engine(pick);
+            }
+            let plan = Plan { hot, cold };
+            prop_assert_eq!(Plan::parse(&plan.to_string(), CpuEngine::available()), Ok(plan));
+        }
+    }
+}
