@@ -5,6 +5,7 @@
 //! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
 //! | [`frame`] | what getting and putting frames costs |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
+//! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
 //! | [`region`] | memory to measure in |
 //! | [`cpu`] | what a thread spent |
@@ -19,6 +20,7 @@ pub mod json_lines;
 mod pft;
 mod plot;
 pub mod region;
+mod scrub;
 mod table;
 
 use std::process::ExitCode;
@@ -43,6 +45,8 @@ enum Experiment {
     Frame(frame::FrameArgs),
     /// Page faults a second: a burst, ten in a row, 1 to 64 lines a page, sparse
     Pft(pft::PftArgs),
+    /// How fast scrubd zeroes, and what it costs those beside it
+    Scrub(scrub::ScrubArgs),
 }
 
 /// Runs an experiment and prints its table.
@@ -51,5 +55,6 @@ pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
         Experiment::Clear(options) => clear::clear(options),
         Experiment::Frame(options) => frame::frame(&options),
         Experiment::Pft(options) => pft::pft(&options),
+        Experiment::Scrub(options) => scrub::scrub(options),
     }
 }

@@ -58,7 +58,7 @@ struct Orders {
     stop: Order,
     batch_bytes: usize,
     delay: Duration,
-    warmth: Warmth,
+    nocache: Nocache,
     limits: Limits,
 }
 
@@ -73,10 +73,10 @@ impl Orders {
             stop: stop.unwrap_or(Order::MAX),
             batch_bytes: batch_pages.saturating_mul(FRAME_SIZE),
             delay: Duration::from_millis(get(Setting::ScrubDelayMs)),
-            // Memory that scrubd gets is cold: left alone, it is cleared around the cache.
-            warmth: match get(Setting::ScrubNocache) {
-                off if off == Nocache::Off as u64 => Warmth::Hot,
-                _ => Warmth::Cold,
+            nocache: match get(Setting::ScrubNocache) {
+                on if on == Nocache::On as u64 => Nocache::On,
+                off if off == Nocache::Off as u64 => Nocache::Off,
+                _ => Nocache::Auto,
             },
             limits: Limits {
                 load_hundredths: get(Setting::ScrubLoad),
@@ -155,7 +155,7 @@ impl Scrubd {
             let Some(claim) = self.source().claim(orders.stop) else { break };
             let clearer = self.job.scrubber.clearer();
             // SAFETY: the claim is ours alone until it is finished.
-            unsafe { clearer.clear(claim.at, claim.len, orders.warmth) };
+            unsafe { clearer.clear_as(claim.at, claim.len, Warmth::Cold, orders.nocache) };
             self.source().finish(claim, Outcome::Zeroed);
             self.slot.add(Event::ScrubbedBytes, claim.len as u64);
             bytes += claim.len;
