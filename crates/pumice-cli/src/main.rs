@@ -8,7 +8,7 @@
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`memory`] | how much memory there is to have |
 //! | [`stats_file`] | the file of a tree's counters: made, found, swept away |
-//! | [`bench`] | `pumice bench`: one experiment a file |
+//! | [`mod@bench`] | `pumice bench`: one experiment a file |
 //! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
 //!
 //! The program starts at C's `main`. Before its own, Rust's runtime would set SIGPIPE to be

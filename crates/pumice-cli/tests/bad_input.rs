@@ -36,6 +36,7 @@ fn flags_and_values() {
         (&["run", "--scrub-nocache", "maybe", "--", "true"], &["auto, on or off"]),
         (&["run", "--report=xml", "--", "true"], &["xml", "json"]),
         (&["run", "--verify=1", "--", "true"], &["--verify"]),
+        (&["run", "--report-file", "/no/such/folder/r", "--", "true"], &["/no/such/folder/r"]),
         (&["run"], &["PROGRAM", "pumice run --help"]),
         (&["run", "--"], &["PROGRAM"]),
         (&["rum"], &["rum", "pumice --help"]),

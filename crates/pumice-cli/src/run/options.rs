@@ -5,7 +5,8 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
 use pumice::config::{
@@ -112,12 +113,12 @@ pub enum ReportForm {
 }
 
 /// A report to be written.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ReportTo {
     /// Its form.
     pub form: ReportForm,
-    /// The file to write it to; stderr if there is none.
-    pub file: Option<PathBuf>,
+    /// The file to write it to, opened before the program runs; stderr if there is none.
+    pub file: Option<File>,
 }
 
 /// A checked command line: what to run, and how.
@@ -164,10 +165,13 @@ impl RunArgs {
                 None => check_env(setting)?,
             }
         }
-        let report = match (self.report, self.report_file) {
-            (None, None) => None,
-            (form, file) => Some(ReportTo { form: form.unwrap_or(ReportForm::Table), file }),
-        };
+        let wanted = self.report.is_some() || self.report_file.is_some();
+        let report = wanted.then(|| {
+            let form = self.report.unwrap_or(ReportForm::Table);
+            let file = self.report_file.as_deref().map(report_file).transpose()?;
+            Ok(ReportTo { form, file })
+        });
+        let report = report.transpose()?;
         Ok(Plan { program: self.program, variables, ready_bytes, pool_max_bytes, report })
     }
 }
@@ -184,6 +188,13 @@ impl ScrubArgs {
             (self.scrub_nocache, Setting::ScrubNocache),
         ]
     }
+}
+
+fn report_file(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| {
+        let path = path.display();
+        Failure::usage(format!("--report-file {path} can't be written: {error}"))
+    })
 }
 
 /// A value, and the flag or variable it came from.

@@ -140,14 +140,11 @@ impl Report {
             ReportForm::Table => self.table(),
             ReportForm::Json => self.json(),
         };
-        let written = match &to.file {
+        let written = match to.file.as_ref() {
             None => io::stderr().write_all(text.as_bytes()),
-            Some(path) => std::fs::write(path, text),
+            Some(mut file) => file.write_all(text.as_bytes()),
         };
-        written.map_err(|error| {
-            let place = to.file.as_ref().map_or("stderr".into(), |path| path.display().to_string());
-            Failure::system(format!("the report can't be written to {place}: {error}"))
-        })
+        written.map_err(|error| Failure::system(format!("the report can't be written: {error}")))
     }
 
     fn json(&self) -> String {
