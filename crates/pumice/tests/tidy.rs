@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Lines a file may have, its tests not counted.
 const MAX_FILE_LINES: usize = 600;
-/// Characters a line of Rust may have; rustfmt leaves comments and strings alone.
+/// Characters a line of Rust may have; rustfmt leaves comments and strings alone. A row of a table
+/// in a comment can't be broken, and may be longer.
 const MAX_LINE_CHARS: usize = 120;
 
 /// A Rust source file of the workspace.
@@ -34,12 +35,12 @@ impl Source {
 
     /// The lines that ship, numbered from 1, comments included.
     fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        let numbered = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
-        let in_tests = self.name().contains("/tests/");
-        numbered.take_while(move |(_, line)| {
-            let tests_start = *line == "#[cfg(test)]" || line.starts_with("#[cfg(all(test");
-            in_tests || !tests_start
-        })
+        let is_test = |line: &str| line == "#[cfg(test)]" || line.starts_with("#[cfg(all(test");
+        let next = self.text.lines().skip(1).chain([""]);
+        let tests_start = |(line, next): (&str, &str)| is_test(line) && next.ends_with('{');
+        let all = self.text.lines().count();
+        let shipped = self.text.lines().zip(next).position(tests_start).unwrap_or(all);
+        self.text.lines().take(shipped).enumerate().map(|(index, line)| (index + 1, line))
     }
 
     /// The lines that ship without those that are only comment.
@@ -167,7 +168,8 @@ fn lines_are_short() {
     let mut offences = Vec::new();
     for source in sources("crates") {
         for (number, line) in source.text.lines().enumerate() {
-            if line.chars().count() > MAX_LINE_CHARS {
+            let table_row = line.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            if !table_row && line.chars().count() > MAX_LINE_CHARS {
                 offences.push(format!("{}:{}", source.name(), number + 1));
             }
         }
@@ -278,7 +280,6 @@ fn named_elsewhere(file: &str, name: &str) -> BTreeSet<String> {
 }
 
 #[test]
-#[ignore = "the heap, which counts and obeys most of them, is not there yet"]
 fn every_event_is_counted_and_every_setting_obeyed() {
     for (file, name) in [("stats.rs", "Event"), ("config.rs", "Setting")] {
         let idle: Vec<String> =

@@ -143,6 +143,11 @@ impl Pool {
         // SAFETY: taken above, and not used.
         unsafe { source.give_back(at, FIRST_REQUEST)? };
         self.wait_until_full();
+        // The helper counts its time when it comes to rest.
+        let start = Instant::now();
+        while self.helper_s() == 0.0 && start.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(2));
+        }
         self.populating_s = self.helper_s();
         Ok(())
     }

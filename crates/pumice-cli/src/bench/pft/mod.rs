@@ -40,6 +40,11 @@ const SPARSE_BYTES: usize = 128 << 20;
 const SPARSE_REPETITIONS: usize = 50;
 const SPARSE_PAGES: [usize; 3] = [1, 8, 64];
 
+/// A kernel's backend is warm when a measurement takes more than this share of the best before
+/// it, or after so many.
+const SETTLED: f64 = 0.9;
+const WARM_UP_ROUNDS: usize = 8;
+
 /// What `pumice bench pft` is asked for.
 #[derive(Args, Debug)]
 pub struct PftArgs {
@@ -159,6 +164,7 @@ impl Bench {
     }
 
     fn measure(&self, pool: &Pool, job: &Job, experiment: Experiment) -> Result<Vec<Row>, Failure> {
+        warm_up(pool, job)?;
         let mut rounds = Backend::ALL.map(|_| Vec::new());
         let mut helper_s = pool.helper_s();
         for round in 0..=self.rounds {
@@ -274,6 +280,24 @@ impl Bench {
         });
         series
     }
+}
+
+/// Lets the kernel's backends settle: memory that a virtual machine has not touched for a while
+/// costs several times more, which must not flatter us.
+fn warm_up(pool: &Pool, job: &Job) -> Result<(), Failure> {
+    let once = Job { repetitions: 1, ..*job };
+    for backend in [Backend::Kernel4k, Backend::KernelThp] {
+        let mut best_s = f64::INFINITY;
+        for _ in 0..WARM_UP_ROUNDS {
+            let cpu_s = measure::run(&once, Source::of(backend, pool))?.cpu.total_s();
+            let settled = cpu_s > best_s * SETTLED;
+            best_s = best_s.min(cpu_s);
+            if settled {
+                break;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// `helper_s` is the helper thread's time when it was last looked at.
