@@ -67,11 +67,12 @@ impl Backing for () {
 
 /// Which frames a request takes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
 pub enum Want {
     /// Zeroed ones.
-    Zeroed,
+    Zeroed = 0,
     /// Dirty ones, so that zeroed ones are kept for those who need them.
-    Dirty,
+    Dirty = 1,
 }
 
 impl Want {
@@ -153,6 +154,11 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     free_blocks: AtomicUsize,
     /// The fork epoch; see [`Ledger::advance_epoch`].
     epoch: AtomicU32,
+    /// How often something came free of which the hints did not tell before.
+    changes: AtomicUsize,
+    /// For each [`Want`]: 1 + the changes there had been when a search last found nothing. Until
+    /// there is another, nobody searches in vain again.
+    found_none: [AtomicUsize; 2],
     pub(super) backing: B,
     geometry: core::marker::PhantomData<G>,
 }
@@ -171,6 +177,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             grown: AtomicUsize::new(0),
             free_blocks: AtomicUsize::new(0),
             epoch: AtomicU32::new(0),
+            changes: AtomicUsize::new(0),
+            found_none: [AtomicUsize::new(0), AtomicUsize::new(0)],
             backing,
             geometry: core::marker::PhantomData,
         }
@@ -194,6 +202,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     pub(super) fn count_free_blocks(&self, freed: usize, taken: usize) {
+        if freed > 0 {
+            self.note_change();
+        }
         // Relaxed: an estimate that orders nothing. One wrapping addition does both.
         self.free_blocks.fetch_add(freed.wrapping_sub(taken), Ordering::Relaxed);
     }
@@ -258,7 +269,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let word = BlockWord::from(self.blocks[index].load(Ordering::SeqCst));
         if !(want.hinted(word) && word.room() == ROOM_UNKNOWN) {
             self.update_hints(index, |word| want.with_hint(word, true).with_room(ROOM_UNKNOWN));
+            self.note_change();
         }
+    }
+
+    fn note_change(&self) {
+        // Release: who searches because of it finds what is free.
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     pub(super) fn words_of(&self, block: usize) -> Range<usize> {
@@ -337,7 +354,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             }
             slot.store(0, Ordering::Relaxed);
         }
-        None
+        // Without belief in hints: the last resort finds everything there is.
+        [want, want.other()].into_iter().find_map(|kind| {
+            let (word, bits) = (0..self.grown())
+                .filter(|&block| self.block(block).state() == BlockState::Parts)
+                .find_map(|block| self.claim_in_block(block * G::WORDS_PER_BLOCK, kind, take))?;
+            Some((Self::first_of(word), bits, kind == Want::Zeroed))
+        })
     }
 
     /// Claims frames in the block of word `from`, looking at that word first and going round.
@@ -370,10 +393,16 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Reserves a block with frames of this kind, searching from block `from` and going round,
     /// and claims from it.
     fn reserve(&self, cpu: usize, want: Want, from: usize, take: Take) -> Option<(usize, u32)> {
+        // Acquire: pairs with `note_change`.
+        let now = self.changes.load(Ordering::Acquire) + 1;
+        let found_none = &self.found_none[want as usize];
+        if found_none.load(Ordering::Relaxed) == now {
+            return None;
+        }
         let grown = self.grown();
         let order = (from..grown).chain(0..from.min(grown));
         let reserver = (cpu % self.cpus.len() + 1) as u8;
-        // Blocks in parts that nobody has; whole ones; then what others have reserved.
+        // Blocks in parts that nobody has, then whole ones.
         for block in order.clone() {
             let word = self.block(block);
             let open = word.state() == BlockState::Parts && word.reserver() == 0;
@@ -400,10 +429,17 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 self.retire(block, want);
             }
         }
-        // Without belief in hints: the last resort finds everything there is.
-        order
-            .filter(|&block| self.block(block).state() == BlockState::Parts)
-            .find_map(|block| self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take))
+        // What others have reserved.
+        let shared = order
+            .filter(|&block| {
+                let word = self.block(block);
+                word.state() == BlockState::Parts && want.hinted(word)
+            })
+            .find_map(|block| self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take));
+        if shared.is_none() {
+            found_none.store(now, Ordering::Relaxed);
+        }
+        shared
     }
 
     /// Turns a free block into one in parts whose first `taken` frames are allocated as one run.
