@@ -98,3 +98,37 @@ fn open_tree(path: &str) -> &'static pumice::stats::Tree {
     // SAFETY: mapped and never unmapped.
     unsafe { pumice::stats::Tree::open(memory) }.expect("a tree of this version")
 }
+
+#[test]
+fn a_program_that_is_served_listens_and_reports() {
+    let script = "import os,sys; x = bytearray(1 << 26); x[:] = b'1' * len(x); \
+                  print(os.getpid(), flush=True); sys.stdin.readline()";
+    let started = pumice(&["run", "--report=json", "--decay", "3s", "--", "python3", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = started.expect("pumice starts");
+    let mut pid = String::new();
+    let output = child.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut pid).expect("a line");
+    if pid.is_empty() {
+        eprintln!("skipped: no python3");
+        child.wait().expect("waited");
+        return;
+    }
+    let listed = || stdout(&pumice(&["ctl", pid.trim_end()]).output().expect("pumice starts"));
+    assert!(listed().contains("decay_ms=3000"), "{}", listed());
+    let change = ["ctl", pid.trim_end(), "scrub_delay_ms=7", "scrub_nocache=off"];
+    assert!(pumice(&change).status().expect("pumice starts").success());
+    let changed = listed();
+    assert!(changed.contains("scrub_delay_ms=7") && changed.contains("scrub_nocache=off"));
+
+    drop(child.stdin.take());
+    let ended = child.wait_with_output().expect("waited");
+    let report: serde_json::Value = serde_json::from_slice(&ended.stderr).expect("JSON");
+    assert!(report["requests"].as_u64() >= Some(1), "{report}");
+    assert!(report["request_bytes"].as_u64() >= Some(1 << 26), "{report}");
+    assert!(report["pool_peak_bytes"].as_u64() >= Some(1 << 26), "{report}");
+    assert_eq!(report["not_served"].as_array().map(Vec::len), Some(0), "{report}");
+}
