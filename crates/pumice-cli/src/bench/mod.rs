@@ -6,6 +6,7 @@
 //! | [`frame`] | what getting and putting frames costs |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
 //! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
+//! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
 //! | [`region`] | memory to measure in |
 //! | [`cpu`] | what a thread spent |
@@ -21,6 +22,7 @@ mod pft;
 mod plot;
 pub mod region;
 mod scrub;
+mod start;
 mod table;
 
 use std::process::ExitCode;
@@ -47,6 +49,8 @@ enum Experiment {
     Pft(pft::PftArgs),
     /// How fast scrubd zeroes, and what it costs those beside it
     Scrub(scrub::ScrubArgs),
+    /// What pumice run costs a program that has nothing to gain from it
+    Start(start::StartArgs),
 }
 
 /// Runs an experiment and prints its table.
@@ -56,5 +60,6 @@ pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
         Experiment::Frame(options) => frame::frame(&options),
         Experiment::Pft(options) => pft::pft(&options),
         Experiment::Scrub(options) => scrub::scrub(options),
+        Experiment::Start(options) => start::start(&options),
     }
 }
