@@ -204,4 +204,13 @@ core::arch::global_asm!(
     "rust_eh_personality:",
     "brk #1",
     ".size rust_eh_personality, . - rust_eh_personality",
+    "",
+    // The compiler's atomics ask what the processor can do (AT_HWCAP). "Nothing" is always right.
+    ".hidden getauxval",
+    ".globl getauxval",
+    ".type getauxval, %function",
+    "getauxval:",
+    "mov x0, xzr",
+    "ret",
+    ".size getauxval, . - getauxval",
 );

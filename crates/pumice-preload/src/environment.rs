@@ -1,11 +1,13 @@
 //! The environment and the name of the program, without libc where libc is not there yet.
 
 use core::ffi::{c_char, CStr};
+use core::mem::transmute;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use pumice::addr::FRAME_SIZE;
 use pumice::sys::{file, mem};
 
-use crate::weak;
+use crate::{next, weak};
 
 /// Where the variables are.
 pub(crate) enum Environment {
@@ -66,13 +68,23 @@ pub(crate) fn program_name(buffer: &mut [u8; 16]) -> &[u8] {
 /// A value of the auxiliary vector, by its `AT_` number; 0 if the kernel gave none.
 pub(crate) fn auxiliary_value(kind: usize) -> Option<usize> {
     type Getauxval = unsafe extern "C" fn(usize) -> usize;
-    let getauxval = weak::function!("getauxval": Getauxval)?;
-    // SAFETY: takes any number.
-    Some(unsafe { getauxval(kind) })
+    // Looked up rather than linked: on aarch64 there is one in [`crate::builtins`].
+    let getauxval = next::look_up(c"getauxval");
+    // SAFETY: it has this type wherever it is defined, `None` is null, and it takes any number.
+    unsafe { Some(transmute::<*mut (), Option<Getauxval>>(getauxval)?(kind)) }
 }
 
 /// Bytes in a page of this kernel.
 pub(crate) fn page_size() -> usize {
     const AT_PAGESZ: usize = 6;
-    auxiliary_value(AT_PAGESZ).unwrap_or(FRAME_SIZE)
+    /// 0 until it is known. Relaxed: whoever finds 0 asks for himself.
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        0 => {
+            let size = auxiliary_value(AT_PAGESZ).unwrap_or(FRAME_SIZE);
+            KNOWN.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
 }

@@ -192,10 +192,13 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     if usable == 0 {
         report(Error::NotAllocated);
     }
-    let stays = size >= start::threshold() && size <= LARGEST && start::is_current();
-    // SAFETY: the caller owns it.
-    if stays && unsafe { owned.heap.resize_in_place(at.cast(), size) } {
-        return at;
+    if size >= start::threshold() && size <= LARGEST && start::is_current() {
+        // SAFETY: the caller owns it.
+        if unsafe { owned.heap.resize_in_place(at.cast(), size) } {
+            return at;
+        }
+    } else {
+        start::count(Event::ReallocMoved);
     }
     // SAFETY: both are allocations, and each is at least as long as what is copied.
     unsafe {
@@ -203,7 +206,6 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
         if !new.is_null() {
             new.cast::<u8>().copy_from_nonoverlapping(at.cast(), usable.min(size));
             free_owned(owned, at);
-            start::count(Event::ReallocMoved);
         }
         new
     }

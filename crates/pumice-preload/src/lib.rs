@@ -9,6 +9,7 @@
 //! | [`next`] | the next allocator in line, found once; [`early`] serves while it is looked for |
 //! | [`start`] | reading the environment, starting the heap, following it through `fork` |
 //! | [`environment`] | the variables, the program's name |
+//! | [`sanitizer`] | programs built with one, which are left alone |
 //! | [`seccomp`] | `prctl` and `syscall`, watched for seccomp filters |
 //! | [`weak`] | symbols that may be missing |
 //! | [`fatal`] | the two ways this ends a program |
@@ -28,6 +29,7 @@ mod environment;
 mod fatal;
 mod interpose;
 mod next;
+mod sanitizer;
 mod seccomp;
 mod start;
 mod weak;

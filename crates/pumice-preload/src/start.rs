@@ -39,7 +39,7 @@ use rustix::process::{getpid, getrlimit, Resource};
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
 use crate::interpose::set_errno;
-use crate::weak;
+use crate::{sanitizer, weak};
 
 /// `getauxval`: whether this is a set-user-ID program or the like.
 const AT_SECURE: usize = 23;
@@ -367,19 +367,7 @@ fn find_obstacle(environment: &Environment, name: &[u8]) -> Result<(), Reason> {
     none_if(Reason::Off, is_off)?;
     none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
     none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
-    none_if(Reason::Sanitizer, has_sanitizer())?;
+    none_if(Reason::Sanitizer, sanitizer::is_present())?;
     none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
     none_if(Reason::Machine, environment::page_size() != FRAME_SIZE)
-}
-
-/// Sanitizers replace `malloc` to watch it, and know all memory they gave out.
-fn has_sanitizer() -> bool {
-    let entries = [
-        weak::address!("__asan_init"),
-        weak::address!("__hwasan_init"),
-        weak::address!("__lsan_init"),
-        weak::address!("__msan_init"),
-        weak::address!("__tsan_init"),
-    ];
-    entries.iter().any(|&entry| entry != 0)
 }
