@@ -149,7 +149,10 @@ pub(crate) fn verbosity() -> Verbosity {
 
 /// To be called just before a seccomp filter is installed.
 pub(crate) fn go_quiet() {
-    QUIET.store(true, Ordering::Relaxed);
+    if QUIET.swap(true, Ordering::Relaxed) {
+        // A filter may be in force already, and know nothing of what it takes to go quiet.
+        return;
+    }
     // A heap that has not started would need calls that the filter may not know.
     advance(UNREAD, || Err(Reason::Seccomp));
     advance(READ, || Err(Reason::Seccomp));

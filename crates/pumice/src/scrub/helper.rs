@@ -37,6 +37,8 @@ pub(super) struct Helper {
     bell: Bell,
     /// 1 once stopped: what naps sleep on, so that stopping ends them.
     stopped: AtomicU32,
+    /// 1 from before the thread is started until the kernel says that it has ended.
+    alive: AtomicU32,
     job: UnsafeCell<MaybeUninit<Job>>,
 }
 
@@ -55,6 +57,7 @@ impl Helper {
         Helper {
             bell: Bell::new(),
             stopped: AtomicU32::new(0),
+            alive: AtomicU32::new(0),
             job: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -69,8 +72,12 @@ impl Helper {
                 let cell = self.job.get().cast::<Job>();
                 // SAFETY: only the ring that is to start the helper comes here.
                 unsafe { cell.write(job()) };
+                // Relaxed: only who stops the thread looks, and finds it in either state.
+                self.alive.store(1, Ordering::Relaxed);
+                let argument = cell.cast::<c_void>();
                 // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.
-                if unsafe { thread::spawn(entry, cell.cast::<c_void>()) }.is_err() {
+                if unsafe { thread::spawn(entry, argument, &self.alive) }.is_err() {
+                    self.alive.store(0, Ordering::Relaxed);
                     self.bell.stop();
                 }
             }
@@ -79,7 +86,7 @@ impl Helper {
 
     /// The helper is about to look for work; does not return once it is stopped.
     pub(super) fn look(&self) {
-        self.park_if_stopped();
+        self.end_if_stopped();
         self.bell.look();
     }
 
@@ -92,34 +99,45 @@ impl Helper {
                 thread::sleep_on(word, asleep, None);
             }
         }
-        self.park_if_stopped();
+        self.end_if_stopped();
         slept
     }
 
     /// Sleeps for `time`; rings do not end it, stopping does.
     pub(super) fn nap(&self, time: Duration) {
         thread::sleep_on(&self.stopped, 0, Some(time));
-        self.park_if_stopped();
+        self.end_if_stopped();
     }
 
-    /// Stops the helper for good: it makes no system call from its next step on but the one it
-    /// sleeps in. Nobody waits for it.
+    /// Ends the helper for good, and waits for its end: a seccomp filter may be installed for all
+    /// threads next, and would find it on its way into a system call. The wait is bounded, since a
+    /// thread under `SCHED_IDLE` may have to wait for a processor.
     pub(super) fn stop(&self) {
+        const STEP: Duration = Duration::from_millis(1);
+        const STEPS: u32 = 3000;
         self.bell.stop();
         // Relaxed: it hands nothing over.
         self.stopped.store(1, Ordering::Relaxed);
-        thread::wake_one(&self.stopped);
-        thread::wake_one(self.bell.word().0);
+        for _ in 0..STEPS {
+            // Acquire: the kernel writes 0 when the thread is gone.
+            if self.alive.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            thread::wake_one(&self.stopped);
+            thread::wake_one(self.bell.word().0);
+            thread::sleep_on(&self.alive, 1, Some(STEP));
+        }
     }
 
     /// In a fork's child, where the thread does not exist.
     pub(super) fn forget_thread(&self) {
         self.bell.forget_thread();
+        self.alive.store(0, Ordering::Relaxed);
     }
 
-    fn park_if_stopped(&self) {
-        while self.bell.is_stopped() {
-            thread::sleep_on(&self.stopped, 1, None);
+    fn end_if_stopped(&self) {
+        if self.bell.is_stopped() {
+            thread::exit();
         }
     }
 }

@@ -48,8 +48,8 @@ impl Scrubber {
         self.keeper.ring(keeper::ENTRY, || Job { scrubber: self, source });
     }
 
-    /// From its next step on neither thread makes any system call, and none is ever started: a
-    /// seccomp filter may be in force. Returns at once.
+    /// Ends both threads and lets none be started: a seccomp filter may come into force. Waits for
+    /// their end, a few milliseconds at most unless others keep all processors busy.
     pub fn quiet(&self) {
         self.scrubd.stop();
         self.keeper.stop();

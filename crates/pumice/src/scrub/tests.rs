@@ -176,7 +176,7 @@ fn quiet_is_for_good() {
 }
 
 #[test]
-fn quiet_parks_threads_that_run() {
+fn quiet_ends_threads_that_run() {
     let (scrubber, slot) = scrubber();
     let blocks = Blocks::new();
     Setting::ScrubDelayMs.set(slot, 200);
@@ -185,7 +185,7 @@ fn quiet_parks_threads_that_run() {
     wait_for("it looks", || blocks.looks.load(Ordering::Relaxed) > 0);
     scrubber.quiet();
     thread::sleep(Duration::from_millis(300));
-    assert!(!blocks.is_clean(), "it was parked in its delay");
+    assert!(!blocks.is_clean(), "it was ended in its delay");
 }
 
 #[test]

@@ -14,7 +14,6 @@ use rustix::thread::futex;
 use rustix::time::{clock_gettime, ClockId, Timespec};
 
 use super::{mem, raw};
-#[cfg(not(loom))]
 use crate::sync::atomic::AtomicU32;
 
 /// Bytes of stack for a helper thread, its guard not counted.
@@ -23,20 +22,26 @@ const STACK_SIZE: usize = 64 << 10;
 /// What a helper thread runs. It must never return.
 pub type Entry = extern "C" fn(*mut c_void) -> !;
 
-/// Starts a helper thread.
+/// Starts a helper thread. The kernel sets `alive` to 0 when the thread has ended.
 ///
 /// # Safety
 /// `entry` and `argument` stay valid for the rest of the process, and `entry` uses nothing of
 /// libc and no thread-local storage.
-pub unsafe fn spawn(entry: Entry, argument: *mut c_void) -> Result<(), Errno> {
+pub unsafe fn spawn(
+    entry: Entry,
+    argument: *mut c_void,
+    alive: &'static AtomicU32,
+) -> Result<(), Errno> {
     use linux_raw_sys::general::{
-        CLONE_FILES, CLONE_FS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_VM,
+        CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
+        CLONE_VM,
     };
-    let flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    let shared = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_SYSVSEM;
+    let flags = shared | CLONE_THREAD | CLONE_CHILD_CLEARTID;
     let stack = mem::map_table(STACK_SIZE)?.as_ptr() as usize;
     let all_signals = BlockedSignals::block();
     // SAFETY: the stack was mapped for this thread alone; the child never returns from `entry`.
-    let result = unsafe { clone(flags as usize, stack + STACK_SIZE, entry, argument) };
+    let result = unsafe { clone(flags as usize, stack + STACK_SIZE, entry, argument, alive) };
     drop(all_signals);
     if result.is_err() {
         let args = [stack, STACK_SIZE, 0, 0, 0, 0];
@@ -56,6 +61,7 @@ unsafe fn clone(
     stack_top: usize,
     entry: Entry,
     argument: *mut c_void,
+    alive: &'static AtomicU32,
 ) -> Result<usize, Errno> {
     let result: isize;
     // SAFETY: the child leaves this block by jumping to `entry` and uses no frame of its parent.
@@ -70,7 +76,8 @@ unsafe fn clone(
             "ud2",
             "2:",
             inlateout("rax") raw::number::__NR_clone as isize => result,
-            in("rdi") flags, in("rsi") stack_top, in("rdx") 0, in("r10") 0, in("r8") 0,
+            in("rdi") flags, in("rsi") stack_top, in("rdx") 0,
+            in("r10") core::ptr::from_ref(alive), in("r8") 0,
             in("r12") argument, in("r13") entry,
             lateout("rcx") _, lateout("r11") _,
         );
@@ -92,6 +99,7 @@ unsafe fn clone(
     stack_top: usize,
     entry: Entry,
     argument: *mut c_void,
+    alive: &'static AtomicU32,
 ) -> Result<usize, Errno> {
     let result: isize;
     // SAFETY: the child leaves this block by jumping to `entry` and uses no frame of its parent.
@@ -106,7 +114,8 @@ unsafe fn clone(
             "2:",
             in("x8") raw::number::__NR_clone as usize,
             inlateout("x0") flags as isize => result,
-            in("x1") stack_top, in("x2") 0, in("x3") 0, in("x4") 0,
+            in("x1") stack_top, in("x2") 0, in("x3") 0,
+            in("x4") core::ptr::from_ref(alive),
             in("x9") argument, in("x10") entry,
         );
     }
@@ -114,6 +123,14 @@ unsafe fn clone(
         Err(Errno::from_raw_os_error(-result as i32))
     } else {
         Ok(result as usize)
+    }
+}
+
+/// Ends the calling helper thread. Its stack stays mapped: it can't unmap what it stands on.
+pub fn exit() -> ! {
+    loop {
+        // SAFETY: ends this thread only.
+        let _ = unsafe { raw::syscall(raw::number::__NR_exit, [0; 6]) };
     }
 }
 
@@ -202,22 +219,23 @@ mod tests {
     use crate::sync::atomic::Ordering;
 
     static FLAG: AtomicU32 = AtomicU32::new(0);
+    static ALIVE: AtomicU32 = AtomicU32::new(1);
 
     extern "C" fn raise_flag(_: *mut c_void) -> ! {
         FLAG.store(1, Ordering::Release);
         wake_one(&FLAG);
-        loop {
-            // SAFETY: exit ends this thread only.
-            let _ = unsafe { raw::syscall(raw::number::__NR_exit, [0; 6]) };
-        }
+        exit()
     }
 
     #[test]
     fn a_bare_thread_runs_and_wakes() {
         // SAFETY: `raise_flag` uses nothing of libc.
-        unsafe { spawn(raise_flag, core::ptr::null_mut()) }.expect("clone");
+        unsafe { spawn(raise_flag, core::ptr::null_mut(), &ALIVE) }.expect("clone");
         while FLAG.load(Ordering::Acquire) == 0 {
             sleep_on(&FLAG, 0, Some(Duration::from_millis(100)));
+        }
+        while ALIVE.load(Ordering::Acquire) != 0 {
+            sleep_on(&ALIVE, 1, Some(Duration::from_millis(1)));
         }
     }
 
