@@ -1,0 +1,152 @@
+//! What the shim is as a file: it must load into any program, and bring nothing along.
+
+mod shim;
+
+use std::collections::BTreeSet;
+
+/// The parts of an ELF file of 64 bits that these tests look at (elf(5)).
+struct Elf {
+    bytes: Vec<u8>,
+}
+
+struct Segment {
+    kind: u32,
+    flags: u32,
+}
+
+struct Section {
+    kind: u32,
+    offset: usize,
+    size: usize,
+    link: usize,
+}
+
+struct Symbol {
+    name: String,
+    is_weak: bool,
+    is_defined: bool,
+}
+
+const PT_TLS: u32 = 7;
+const PT_INTERP: u32 = 3;
+const PT_GNU_STACK: u32 = 0x6474_e551;
+const PF_X: u32 = 1;
+const PF_W: u32 = 2;
+const SHT_DYNAMIC: u32 = 6;
+const SHT_DYNSYM: u32 = 11;
+const SHT_INIT_ARRAY: u32 = 14;
+const DT_NEEDED: u64 = 1;
+const DT_INIT: u64 = 12;
+const DT_INIT_ARRAY: u64 = 25;
+const DT_TEXTREL: u64 = 22;
+
+impl Elf {
+    fn of_shim() -> Elf {
+        let bytes = std::fs::read(shim::shim_file()).expect("the build script made it");
+        assert_eq!(&bytes[..5], b"\x7fELF\x02", "an ELF file of 64 bits");
+        Elf { bytes }
+    }
+
+    fn number(&self, at: usize, bytes: usize) -> u64 {
+        self.bytes[at..at + bytes].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+    }
+
+    fn segments(&self) -> Vec<Segment> {
+        let (start, count) = (self.number(32, 8) as usize, self.number(56, 2) as usize);
+        let segment =
+            |at| Segment { kind: self.number(at, 4) as u32, flags: self.number(at + 4, 4) as u32 };
+        (0..count).map(|index| segment(start + index * 56)).collect()
+    }
+
+    fn sections(&self) -> Vec<Section> {
+        let (start, count) = (self.number(40, 8) as usize, self.number(60, 2) as usize);
+        let section = |at| Section {
+            kind: self.number(at + 4, 4) as u32,
+            offset: self.number(at + 24, 8) as usize,
+            size: self.number(at + 32, 8) as usize,
+            link: self.number(at + 40, 4) as usize,
+        };
+        (0..count).map(|index| section(start + index * 64)).collect()
+    }
+
+    fn dynamic_tags(&self) -> Vec<u64> {
+        let sections = self.sections();
+        let dynamic = sections.iter().find(|section| section.kind == SHT_DYNAMIC);
+        let dynamic = dynamic.expect("a library has one");
+        (0..dynamic.size / 16).map(|index| self.number(dynamic.offset + index * 16, 8)).collect()
+    }
+
+    fn symbols(&self) -> Vec<Symbol> {
+        let sections = self.sections();
+        let table = sections.iter().find(|section| section.kind == SHT_DYNSYM);
+        let table = table.expect("a library has one");
+        let names = sections[table.link].offset;
+        let name = |offset: usize| {
+            let bytes = self.bytes[names + offset..].iter().take_while(|&&byte| byte != 0);
+            String::from_utf8(bytes.copied().collect()).expect("names are ASCII")
+        };
+        let symbol = |at| Symbol {
+            name: name(self.number(at, 4) as usize),
+            is_weak: self.number(at + 4, 1) >> 4 == 2,
+            is_defined: self.number(at + 6, 2) != 0,
+        };
+        // The first one is empty.
+        (1..table.size / 24).map(|index| symbol(table.offset + index * 24)).collect()
+    }
+}
+
+#[test]
+fn it_needs_no_library() {
+    let tags = Elf::of_shim().dynamic_tags();
+    assert!(!tags.contains(&DT_NEEDED));
+    assert!(!tags.contains(&DT_TEXTREL));
+}
+
+#[test]
+fn it_runs_nothing_when_it_is_loaded() {
+    let elf = Elf::of_shim();
+    let tags = elf.dynamic_tags();
+    assert!(!tags.contains(&DT_INIT) && !tags.contains(&DT_INIT_ARRAY));
+    assert!(elf.sections().iter().all(|section| section.kind != SHT_INIT_ARRAY));
+}
+
+#[test]
+fn it_can_do_without_what_it_refers_to() {
+    for symbol in Elf::of_shim().symbols() {
+        assert!(symbol.is_defined || symbol.is_weak, "{} is wanted", symbol.name);
+    }
+}
+
+#[test]
+fn it_exports_what_it_interposes_and_nothing_else() {
+    let exported = Elf::of_shim().symbols().into_iter().filter(|symbol| symbol.is_defined);
+    let exported: BTreeSet<_> = exported.map(|symbol| symbol.name).collect();
+    let interposed = [
+        "__asan_default_options",
+        "aligned_alloc",
+        "calloc",
+        "cfree",
+        "free",
+        "malloc",
+        "malloc_usable_size",
+        "memalign",
+        "posix_memalign",
+        "prctl",
+        "pvalloc",
+        "realloc",
+        "reallocarray",
+        "syscall",
+        "valloc",
+    ];
+    assert_eq!(exported, interposed.map(String::from).into());
+}
+
+#[test]
+fn it_has_no_thread_local_storage_and_no_code_that_can_be_written() {
+    let segments = Elf::of_shim().segments();
+    for segment in &segments {
+        assert!(segment.kind != PT_TLS && segment.kind != PT_INTERP);
+        assert!(segment.flags & (PF_W | PF_X) != PF_W | PF_X, "writable and executable");
+    }
+    assert!(segments.iter().any(|segment| segment.kind == PT_GNU_STACK), "a stack without code");
+}
