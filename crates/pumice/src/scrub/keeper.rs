@@ -72,6 +72,8 @@ impl Keeper {
                 return;
             }
             let took_ns = thread::now_ns().saturating_sub(started_ns);
+            // Now, not at the end: the program may end first.
+            self.count_cpu_time();
             match governor.pause_after(BLOCK_SIZE, took_ns, &limits) {
                 0 => {}
                 pause_ns => self.helper().nap(Duration::from_nanos(pause_ns)),

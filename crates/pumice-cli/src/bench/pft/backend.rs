@@ -109,6 +109,8 @@ const REST: Duration = Duration::from_millis(10);
 const STALLED: Duration = Duration::from_millis(500);
 /// How long to wait for the pool to be full before measuring it as it is.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// The same for populating it.
+const PATIENCE_AT_FIRST: Duration = Duration::from_secs(20);
 
 /// A heap in this process, and what its helper thread has cost.
 #[derive(Debug)]
@@ -142,12 +144,11 @@ impl Pool {
         let at = source.take(FIRST_REQUEST)?;
         // SAFETY: taken above, and not used.
         unsafe { source.give_back(at, FIRST_REQUEST)? };
-        self.wait_until_full();
-        // The helper counts its time when it comes to rest.
         let start = Instant::now();
-        while self.helper_s() == 0.0 && start.elapsed() < PATIENCE {
+        while self.heap.ready_blocks().1 > 0 && start.elapsed() < PATIENCE_AT_FIRST {
             thread::sleep(Duration::from_millis(2));
         }
+        self.wait_until_full();
         self.populating_s = self.helper_s();
         Ok(())
     }
