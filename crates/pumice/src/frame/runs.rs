@@ -202,25 +202,69 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let per_block = G::FRAMES_PER_BLOCK;
         let (first, offset) = (range.start.0 / per_block, range.start.0 % per_block);
         let added = PageRange { start: range.end(), frames: frames - range.frames };
+        let (mut blocks, mut tail) = (range.frames / per_block, range.frames % per_block);
         if self.block(first).state() != BlockState::Whole {
-            let dirt = self.extend_frames(first, offset + range.frames, added.frames)?;
-            return Some(Run { range: added, dirt });
-        }
-        let (blocks, tail) = (range.frames / per_block, range.frames % per_block);
-        let (new_blocks, new_tail) = (frames / per_block, frames % per_block);
-        if tail > 0 {
-            // Growing out of a tail would have to make a whole block of it.
-            if new_blocks != blocks {
+            if offset + frames <= per_block {
+                let dirt = self.extend_frames(first, offset + range.frames, added.frames)?;
+                return Some(Run { range: added, dirt });
+            }
+            if offset != 0 {
                 return None;
             }
-            let dirt = self.extend_frames(first + blocks, tail, added.frames)?;
-            return Some(Run { range: added, dirt });
+            (blocks, tail) = (0, range.frames);
         }
-        let more = new_blocks - blocks;
-        let dirt = self.extend_blocks(first, first + blocks, more, new_tail)?;
-        let end = first + blocks - 1;
-        self.set_block(end, self.block(end).with_last(false));
+        let (new_blocks, new_tail) = (frames / per_block, frames % per_block);
+        let dirt = if tail > 0 && new_blocks == blocks {
+            self.extend_frames(first + blocks, tail, added.frames)?
+        } else if tail > 0 {
+            self.extend_out_of_tail(first, blocks, tail, frames)?
+        } else {
+            let dirt = self.extend_blocks(first, first + blocks, new_blocks - blocks, new_tail)?;
+            let end = first + blocks - 1;
+            self.set_block(end, self.block(end).with_last(false));
+            dirt
+        };
         Some(Run { range: added, dirt })
+    }
+
+    /// Lengthens a run of `blocks` whole blocks and a tail so that the tail's block becomes a
+    /// whole one.
+    fn extend_out_of_tail(
+        &self,
+        first: usize,
+        blocks: usize,
+        tail: usize,
+        frames: usize,
+    ) -> Option<Dirt> {
+        let per_block = G::FRAMES_PER_BLOCK;
+        let (new_blocks, new_tail) = (frames / per_block, frames % per_block);
+        let block = first + blocks;
+        let rest = self.claim_span(block, tail, per_block - tail).ok()?;
+        let more = new_blocks - blocks - 1;
+        let Some(dirt) = self.extend_blocks(first, block + 1, more, new_tail) else {
+            self.release_span(block, tail, per_block - tail, &rest);
+            return None;
+        };
+        // Every frame of the block is the run's now (invariant 3).
+        for word in &self.words[self.words_of(block)] {
+            word.store(Word(0).allocate(G::MASK, 0).0, Ordering::Release);
+        }
+        let ends_here = more == 0 && new_tail == 0;
+        let whole = |old: BlockWord| {
+            BlockWord::new()
+                .with_state(BlockState::Whole)
+                .with_first(blocks == 0)
+                .with_last(ends_here)
+                .with_ready(old.ready())
+                .with_tainted(old.tainted())
+                .with_epoch(old.epoch())
+        };
+        // Others may still change hints of a block in parts.
+        let mut old = self.block(block);
+        while !self.swap_block(block, old, whole(old)) {
+            old = self.block(block);
+        }
+        Some(dirt)
     }
 
     fn extend_frames(&self, block: usize, from: usize, frames: usize) -> Option<Dirt> {

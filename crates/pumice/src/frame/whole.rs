@@ -61,6 +61,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         tail: usize,
     ) -> Option<Dirt> {
         let end = from + blocks;
+        if end > self.grown() {
+            return None;
+        }
         let mut pristine = 0;
         for block in from..end {
             let word = self.block(block);

@@ -191,7 +191,8 @@ impl Heap {
         } else {
             zone.ledger.truncate_run(range, kept, condition);
         }
-        self.notice_freed(zone, frames, freed_ready);
+        let given_back = if keeps_blocks { 0 } else { blocks_and_tail(frames).0 * BLOCK_FRAMES };
+        self.notice_freed(frames - given_back, freed_ready);
     }
 
     /// In the demand zone: learns how much of a run was touched, and gives whole blocks back.
@@ -273,7 +274,8 @@ impl Heap {
         let Some(run) = zone.ledger.extend_run(range, frames) else { return false };
         if zone.ledger.block(range.start.block()).state() == BlockState::Whole {
             let whole = Run { range: PageRange { start: range.start, frames }, dirt: run.dirt };
-            self.settle_from(zone, &whole, range.frames / BLOCK_FRAMES);
+            // Not the block that the old end lies in: it holds the caller's data.
+            self.settle_from(zone, &whole, range.frames.div_ceil(BLOCK_FRAMES));
         }
         true
     }

@@ -34,13 +34,14 @@ impl Heap {
         word.state() == BlockState::Parts && word.dirty() && word.ready()
     }
 
-    /// Tells the helpers what was freed: `blocks` whole ones in the ready zone that are dirty.
-    pub(super) fn notice_freed(&'static self, zone: &PoolZone, frames: usize, blocks: usize) {
+    /// Tells the helpers what was freed and kept: `frames` of either zone, among them `blocks`
+    /// whole ones in the ready zone that are dirty.
+    pub(super) fn notice_freed(&'static self, frames: usize, blocks: usize) {
         // Relaxed: an amount that orders nothing.
         let before = self.freed_frames.fetch_add(frames, Ordering::Relaxed);
         let step = GROW_MIN / FRAME_SIZE;
         let is_much = (before + frames) / step != before / step;
-        if blocks > 0 || (is_much && zone.ledger.grown() > 0) {
+        if blocks > 0 || is_much {
             self.scrubber.freed(self, Order::BLOCK);
         }
     }
