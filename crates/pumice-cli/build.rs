@@ -68,24 +68,25 @@ fn main() {
 
 /// Has the unwinder linked statically, where the C compiler has it so. A program that aborts on
 /// panic hardly needs one, and the loader would spend 150 µs on `libgcc_s.so` at every start of
-/// `pumice run`, which may take 1 ms in all. Rust asks for `-lgcc_s`; a linker script of that name
-/// answers.
+/// `pumice run`, which may take 1 ms in all. Rust asks the linker for `-lgcc_s`; a linker script of
+/// that name answers.
 fn link_unwinder_statically() {
-    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let asked = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output();
-    let Ok(answer) = asked else { return };
-    // A compiler that does not have it prints the bare name.
-    let library = PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim());
-    if env_of_cargo("TARGET") != env_of_cargo("HOST") || !library.is_absolute() {
-        return;
-    }
+    println!("cargo::rerun-if-env-changed=CC");
     let folder = PathBuf::from(env_of_cargo("OUT_DIR")).join("unwinder");
-    let script = format!("INPUT({})\n", library.display());
-    let written =
-        fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join("libgcc_s.so"), script));
-    if written.is_ok() {
+    if env_of_cargo("TARGET") == env_of_cargo("HOST")
+        && compiler_has("libgcc_eh.a")
+        && fs::create_dir_all(&folder).is_ok()
+        && fs::write(folder.join("libgcc_s.so"), "INPUT(-lgcc_eh)\n").is_ok()
+    {
         println!("cargo::rustc-link-search=native={}", folder.display());
     }
+}
+
+fn compiler_has(library: &str) -> bool {
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let asked = Command::new(compiler).arg(format!("-print-file-name={library}")).output();
+    // A compiler that does not have it prints the bare name.
+    asked.is_ok_and(|answer| answer.stdout.starts_with(b"/"))
 }
 
 fn workspace() -> PathBuf {
