@@ -100,6 +100,8 @@ pub struct Heap {
     scrubber: Scrubber,
     /// Whether the keeper has been told of `to_populate`.
     keeper_told: AtomicBool,
+    /// Whether a seccomp filter is in force: see [`Heap::go_quiet`].
+    quiet: AtomicBool,
 }
 
 impl Heap {
@@ -128,6 +130,7 @@ impl Heap {
             freed_frames: AtomicUsize::new(0),
             scrubber,
             keeper_told: AtomicBool::new(ready_bytes == 0),
+            quiet: AtomicBool::new(false),
             clearer,
         })
     }
@@ -246,6 +249,7 @@ impl Heap {
 
     /// From now on no system calls but those `malloc` makes: a seccomp filter is in force.
     pub fn go_quiet(&self) {
+        self.quiet.store(true, Ordering::Relaxed);
         self.scrubber.quiet();
     }
 

@@ -208,10 +208,7 @@ impl Heap {
             zone.ledger.block(whole.start).sampled()
         };
         if is_sample && kept == 0 {
-            // SAFETY: the run is committed memory of the zone.
-            let touched =
-                unsafe { zone.memory().resident(zone.address(range.start), range.bytes()) };
-            if let Ok(touched) = touched {
+            if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
                 self.classes.learn(range.frames, touched, range.frames);
             }
         }
@@ -246,12 +243,11 @@ impl Heap {
             return used.with_epoch(word.epoch());
         }
         let at = zone.block_address(block);
-        // SAFETY: the block is committed memory of the zone.
-        let touched = unsafe { zone.memory().resident(at, BLOCK_SIZE) };
+        let touched = self.resident(zone, at, BLOCK_SIZE);
         if word.sampled() {
-            // SAFETY: as above.
+            // SAFETY: the block is committed memory of the zone.
             let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
-            if let Ok(touched) = touched {
+            if let Some(touched) = touched {
                 self.classes.learn(range.frames, touched, BLOCK_FRAMES);
             }
             // Its pages are small ones.
@@ -259,9 +255,20 @@ impl Heap {
             return word.with_zeroed(given_back).with_ready(false).with_sampled(false);
         }
         match touched {
-            Ok(0) => word.with_zeroed(true),
+            Some(0) => word.with_zeroed(true),
             _ => used,
         }
+    }
+
+    /// Frames that are resident in committed memory of the zone. Not known under a seccomp filter:
+    /// `malloc` has no need of `mincore`, so the filter may not have it either.
+    fn resident(&self, zone: &PoolZone, at: *mut u8, len: usize) -> Option<usize> {
+        // Relaxed: the thread that installs the filter has set it before.
+        if self.quiet.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: as the caller says, the range is committed.
+        unsafe { zone.memory().resident(at, len) }.ok()
     }
 
     /// Lengthens a run where it stands.
