@@ -22,6 +22,10 @@
 //! the first request over the threshold. `tests/shim_elf.rs` of `pumice-cli` holds it to that.
 
 #![no_std]
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "all of it is private: it is a program's malloc"
+)]
 
 mod builtins;
 mod early;

@@ -5,7 +5,7 @@
 //! those `malloc` makes. Both functions are variadic. On x86-64 and aarch64 under Linux such a
 //! call passes its integers just as one with a fixed number of parameters does; so these take as
 //! many as there can be (unused ones hold whatever was in the register or on the stack) and hand
-//! all of them on. They cost a program two nanoseconds a call.
+//! all of them on.
 //!
 //! A program that makes the call itself, in assembler, goes unseen.
 
