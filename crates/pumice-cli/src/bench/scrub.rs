@@ -48,6 +48,8 @@ const DIRT_BYTES: usize = 256 << 20;
 /// After a switch, this much passes before a window begins: naps and rests of scrubd's end, and
 /// what it has begun.
 const SETTLE: Duration = Duration::from_millis(30);
+/// Neighbours that have not begun by then never will.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The names are the fields' of a row of JSON.
 const COLUMNS: [(&str, usize); 7] = [
@@ -271,8 +273,14 @@ fn beside(case: &Case, dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, 
     let length = Duration::from_millis(options.window_ms);
     let work = || neighbours.iter().map(Neighbour::work_done).sum::<u64>();
     let (mut speeds, mut shares) = (Vec::new(), Vec::new());
-    // Faults, frequencies and caches settle.
-    thread::sleep(length);
+    // A streaming neighbour faults its memory in first.
+    let start = Instant::now();
+    while neighbours.iter().any(|neighbour| neighbour.work_done() == 0) {
+        if start.elapsed() > PATIENCE {
+            return Err("a neighbour does not get to work".to_owned());
+        }
+        thread::sleep(SETTLE);
+    }
     let pairs = (0..options.pairs)
         .map(|pair| {
             let mut measure = |on: bool| {

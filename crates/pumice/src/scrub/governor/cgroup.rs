@@ -9,8 +9,8 @@ use rustix::fd::OwnedFd;
 
 use super::procfs::number;
 use super::sensors::Quota;
-use crate::sys::file;
 use crate::sys::lines::Lines;
+use crate::sys::{file, thread};
 
 /// A hierarchy of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub(super) struct Group {
     stat: OwnedFd,
     /// `cpuacct.usage`, in v1 and where it counts the same group.
     usage: Option<OwnedFd>,
+    /// `cgroup.procs`
+    members: Option<OwnedFd>,
 }
 
 impl Group {
@@ -51,8 +53,16 @@ impl Group {
     fn used_v1_ns(&self) -> u64 {
         let mut buffer = [0; 32];
         let usage = self.usage.as_ref().and_then(|usage| file::read_at(usage, &mut buffer).ok());
-        // Without it, what this process used: others in the group are seen when they throttle it.
-        usage.and_then(number).unwrap_or_else(crate::sys::thread::process_cpu_time_ns)
+        if let Some(used_ns) = usage.and_then(number) {
+            return used_ns;
+        }
+        let members = self.members.as_ref();
+        let members = members.and_then(|members| file::read_at(members, &mut buffer).ok());
+        if members.is_some_and(|pids| pids.iter().filter(|&&byte| byte == b'\n').count() == 1) {
+            return thread::process_cpu_time_ns();
+        }
+        // Nobody counts what the other processes use: as if they used up the quota.
+        thread::now_ns().saturating_mul(self.limit.div_ceil(1000))
     }
 }
 
@@ -108,7 +118,8 @@ fn open_group(
         let mut same = accounting.at_depth_of(directory)?;
         same.with(b"cpuacct.usage", |path| file::open_read(path).ok())
     });
-    Some(Group { controller, limit, stat, usage })
+    let members = directory.with(b"cgroup.procs", |path| file::open_read(path).ok());
+    Some(Group { controller, limit, stat, usage, members })
 }
 
 fn thousandths(quota: u64, period: u64) -> Option<u64> {
