@@ -197,9 +197,12 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
         if unsafe { owned.heap.resize_in_place(at.cast(), size) } {
             return at;
         }
-    } else {
-        start::count(Event::ReallocMoved);
+        // SAFETY: as above.
+        if let Some(new) = unsafe { owned.heap.relocate(at.cast(), size) } {
+            return new.as_ptr().cast();
+        }
     }
+    start::count(Event::ReallocMoved);
     // SAFETY: both are allocations, and each is at least as long as what is copied.
     unsafe {
         let new = malloc(size);

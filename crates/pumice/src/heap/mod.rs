@@ -22,6 +22,7 @@
 
 mod classes;
 mod pool;
+mod relocate;
 mod serve;
 mod source;
 #[cfg(test)]
@@ -204,8 +205,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Grows or shrinks an allocation where it stands. `false`: it is as before; allocate, copy
-    /// and free.
+    /// Grows or shrinks an allocation where it stands. `false`: it is as before; relocate it, or
+    /// allocate, copy and free.
     ///
     /// # Safety
     /// The caller owns the allocation; what lies beyond the new size is gone.
@@ -216,7 +217,6 @@ impl Heap {
             return false;
         }
         if frames > range.frames && !self.extend(zone, range, frames) {
-            self.slot().add(Event::ReallocMoved, 1);
             return false;
         }
         if frames < range.frames {

@@ -84,13 +84,13 @@ impl Heap {
     }
 
     /// Makes `blocks` more blocks of a zone usable, and some to spare.
-    fn grow(&self, zone: &PoolZone, blocks: usize) -> bool {
+    pub(super) fn grow(&self, zone: &PoolZone, blocks: usize) -> bool {
         let spare = (zone.ledger.grown() * BLOCK_SIZE / 2).clamp(GROW_MIN, GROW_MAX) / BLOCK_SIZE;
         zone.grow(blocks.max(spare)).or_else(|_| zone.grow(blocks)).is_ok()
     }
 
     /// Refreshes what is stale in a run just got; in the demand zone, whatever is populated.
-    fn settle(&self, zone: &PoolZone, run: &Run) {
+    pub(super) fn settle(&self, zone: &PoolZone, run: &Run) {
         let ledger = &zone.ledger;
         let keeps = self.is_ready_zone(zone);
         let whole = whole_blocks(run.range);

@@ -194,6 +194,37 @@ fn resizing_keeps_what_was_there() {
 }
 
 #[test]
+fn what_cannot_grow_in_place_moves_with_its_pages() {
+    let heap = heap(0, u64::MAX);
+    for _ in 0..3 {
+        let (mut at, mut size) = (get(heap, (16 << 20) + 16, Content::Any), (16 << 20) + 16);
+        fill(at, size);
+        for _ in 0..3 {
+            let wall = get(heap, 70_000, Content::Any);
+            // SAFETY: the test owns it.
+            let moved = unsafe { heap.relocate(at, size * 2) }.expect("moved");
+            assert_ne!(moved.as_ptr(), at);
+            at = moved.as_ptr();
+            // SAFETY: `size` bytes were there before.
+            let bytes = unsafe { core::slice::from_raw_parts(at, size) };
+            assert!(bytes.iter().all(|&byte| byte == 0xa5));
+            size *= 2;
+            assert!(heap.usable_size(at) >= size);
+            fill(at, size);
+            free(heap, wall);
+        }
+        free(heap, at);
+        let zero = get(heap, size, Content::Zero);
+        assert!(is_zeroed(zero, size));
+        free(heap, zero);
+    }
+    for _ in 0..3 {
+        heap.decay();
+    }
+    assert_eq!(heap.slot().pool_bytes(), 0);
+}
+
+#[test]
 fn a_child_drops_what_it_shares() {
     let heap = heap(0, u64::MAX);
     for _ in 0..3 {

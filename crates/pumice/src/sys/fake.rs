@@ -75,6 +75,11 @@ unsafe impl Memory for FakeMemory {
         self.call(|| unsafe { Os.offer(at, len) })
     }
 
+    unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.relocate(from, to, len) })
+    }
+
     unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno> {
         // SAFETY: forwarded with the caller's promise.
         self.call(|| unsafe { Os.resident(at, len) })

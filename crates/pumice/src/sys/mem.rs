@@ -2,8 +2,9 @@
 
 use core::ffi::c_void;
 use core::ptr::{null_mut, NonNull};
+use linux_raw_sys::general::MREMAP_DONTUNMAP;
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use super::raw;
 use crate::addr::FRAME_SIZE;
@@ -62,6 +63,14 @@ pub unsafe trait Memory: Sync {
     /// # Safety
     /// Nobody uses the range, and it is zeroed already.
     unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Moves the pages of one range to another of the same length, whose own pages go. The range
+    /// they came from stays as it is and reads as zeros. On an error nothing has moved, and the
+    /// target reads as zeros.
+    ///
+    /// # Safety
+    /// Both ranges are committed, nobody else uses them, and they do not overlap.
+    unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno>;
 
     /// Counts the frames of the range that are resident.
     ///
@@ -148,6 +157,20 @@ unsafe impl Memory for Os {
     unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
         // SAFETY: the caller owns the range, which is zero before and after.
         unsafe { mm::madvise(at.cast(), len, Advice::LinuxFree) }
+    }
+
+    unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
+        let keep_mapped = MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
+        let flags = MremapFlags::MAYMOVE | keep_mapped;
+        // SAFETY: the caller owns both ranges.
+        let moved = unsafe { mm::mremap_fixed(from.cast(), len, len, flags, to.cast()) };
+        if let Err(errno) = moved {
+            // The kernel may have unmapped the target before it failed.
+            // SAFETY: the caller owns the range, whose content may go.
+            unsafe { self.reset(to, len)? };
+            return Err(errno);
+        }
+        Ok(())
     }
 
     unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno> {

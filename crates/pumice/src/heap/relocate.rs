@@ -1,0 +1,68 @@
+//! `realloc` of large runs that can't grow where they stand: pages are moved, not copied.
+//!
+//! The kernel moves page-table entries (`mremap(2)`): a quarter of a millisecond for a gigabyte,
+//! and nothing is faulted in again. The old addresses stay mapped and read as zeros
+//! (`MREMAP_DONTUNMAP`); no address of a zone is ever really unmapped. What has moved is a mapping
+//! of its own from then on, so its blocks are *tainted*: whoever gets them next makes one mapping
+//! of the zone again.
+
+use core::ptr::NonNull;
+
+use super::serve::whole_blocks;
+use super::{blocks_and_tail, Heap, PoolZone};
+use crate::addr::{frames_for, PageRange, BLOCK_FRAMES};
+use crate::frame::{BlockWord, Run};
+use crate::stats::Event;
+use crate::sys::mem::Memory;
+
+/// Shorter runs are copied: that costs less than two calls, and leaves no mapping behind.
+const LEAST_BLOCKS: usize = 4;
+
+impl Heap {
+    /// Moves an allocation to where it has room for `size` bytes: its new address. `None`: it is
+    /// as before; allocate, copy and free.
+    ///
+    /// # Safety
+    /// The caller owns the allocation, and after `Some` uses it at its new address only.
+    pub unsafe fn relocate(&'static self, at: *mut u8, size: usize) -> Option<NonNull<u8>> {
+        let (zone, range) = self.run_at(at).ok()?;
+        let frames = frames_for(size);
+        let worth_it = whole_blocks(range).len() >= LEAST_BLOCKS && frames > range.frames;
+        if size > isize::MAX as usize || !worth_it {
+            return None;
+        }
+        let run = self.get_pristine(zone, frames)?;
+        self.settle(zone, &run);
+        let to = zone.address(run.range.start);
+        // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
+        if unsafe { zone.memory().relocate(at, to, range.bytes()) }.is_err() {
+            zone.ledger.put_range(run.range, |_, word| word.with_zeroed(true).with_ready(false));
+            return None;
+        }
+        self.hand_over(zone, range, run.range);
+        self.slot().add(Event::ReallocMoved, 1);
+        NonNull::new(to)
+    }
+
+    fn get_pristine(&self, zone: &PoolZone, frames: usize) -> Option<Run> {
+        let (blocks, tail) = blocks_and_tail(frames);
+        let get = || zone.ledger.get_blocks(blocks, tail, 1, BlockWord::is_pristine);
+        get().or_else(|| self.grow(zone, blocks + 1).then(get)?)
+    }
+
+    /// The pages of `from` are those of `to` now: so say their blocks.
+    fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange) {
+        let (old, new) = (whole_blocks(from), whole_blocks(to));
+        let moved_blocks = from.frames.div_ceil(BLOCK_FRAMES).min(new.len());
+        for (index, block) in new.take(moved_blocks).enumerate() {
+            let was_ready = index < old.len() && zone.ledger.block(old.start + index).ready();
+            let word = zone.ledger.block(block).with_zeroed(false).with_tainted(true);
+            zone.set_owned(block, word.with_ready(was_ready));
+        }
+        for block in old {
+            let word = zone.ledger.block(block);
+            zone.set_owned(block, word.with_zeroed(true).with_ready(false).with_sampled(false));
+        }
+        zone.ledger.put_range(from, |_, word| word);
+    }
+}
