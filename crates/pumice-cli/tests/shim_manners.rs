@@ -158,10 +158,7 @@ impl Drop for Group {
     }
 }
 
-// What is free and not yet zeroed is not offered to the kernel, so where others keep all
-// processors busy, scrubd comes too late and the kernel kills the program.
 #[test]
-#[ignore = "passes only where scrubd gets some processor time"]
 fn the_pool_gives_way_to_the_program_in_its_cgroup() {
     let Some(group) = Group::with_limit(400 << 20) else {
         println!("no memory cgroup of version 1 can be made here: skipped");

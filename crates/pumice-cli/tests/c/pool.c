@@ -16,8 +16,8 @@ int main(int count, char **arguments) {
         free(p);
         usleep(100000);
     }
-    /* Time for a scrubber to see to what was freed: it runs when nobody else wants to. */
-    sleep(3);
+    /* Time for what was freed to be offered. */
+    sleep(1);
     char *p = mmap(NULL, needed, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(p != MAP_FAILED);
     memset(p, 2, needed);

@@ -71,9 +71,10 @@ pub struct BlockWord {
     pub tainted: bool,
     /// Scrubd's hand has passed since it was freed: it is cold.
     pub cold: bool,
-    /// Decay's hand has passed since it was freed.
-    pub old: bool,
-    /// Offered to the kernel (`MADV_FREE`).
+    /// How often the keeper's hand has passed since it was freed, up to [`OLDEST`].
+    #[bits(3)]
+    pub age: u8,
+    /// Offered to the kernel (`MADV_FREE`), which may have refused; not written since.
     pub offered: bool,
     /// Whole: given out unpopulated and without huge pages, to see how much of it is touched.
     pub sampled: bool,
@@ -86,9 +87,12 @@ pub struct BlockWord {
     /// The fork epoch in which it was last written.
     #[bits(16)]
     pub epoch: u16,
-    #[bits(23)]
+    #[bits(21)]
     __: u32,
 }
+
+/// The greatest [`BlockWord::age`].
+pub const OLDEST: u8 = 7;
 
 /// [`BlockWord::room`] of a block of which nothing is known.
 pub const ROOM_UNKNOWN: u8 = 15;

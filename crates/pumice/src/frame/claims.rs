@@ -70,6 +70,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.swap_block(block, BlockWord::new(), claimed)
     }
 
+    /// Whether any block is claimed by somebody at this moment.
+    pub fn has_claims(&self) -> bool {
+        (0..self.grown()).any(|block| self.block(block).state() == BlockState::Claimed)
+    }
+
     /// Changes a free block's marks, if it still is as the caller saw it.
     pub fn mark_block(&self, block: usize, old: BlockWord, new: BlockWord) -> bool {
         debug_assert!(old.state() == BlockState::Free && new.state() == BlockState::Free);

@@ -47,7 +47,7 @@ mod whole;
 pub mod word;
 pub mod zone;
 
-pub use block::{BlockState, BlockWord};
+pub use block::{BlockState, BlockWord, OLDEST};
 pub use claims::AreaClaim;
 pub use gfp::Gfp;
 pub use ledger::{Geometry, Ledger, Native};

@@ -94,6 +94,8 @@ pub struct Heap {
     to_populate: AtomicUsize,
     /// Blocks of the ready zone that are ready, zeroed and free: a hint for unknown classes.
     ready_blocks: AtomicUsize,
+    /// Blocks of zeros asked of the ready zone; every pass of decay forgets a part.
+    zeros_asked: AtomicUsize,
     /// Free blocks that decay leaves alone: what `--ready` asked for.
     keep_blocks: usize,
     /// Frames ever freed.
@@ -127,6 +129,7 @@ impl Heap {
             verify,
             to_populate: AtomicUsize::new(ready_bytes.div_ceil(BLOCK_SIZE)),
             ready_blocks: AtomicUsize::new(0),
+            zeros_asked: AtomicUsize::new(0),
             keep_blocks: ready_bytes.div_ceil(BLOCK_SIZE),
             freed_frames: AtomicUsize::new(0),
             scrubber,

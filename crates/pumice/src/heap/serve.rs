@@ -46,6 +46,10 @@ impl Heap {
         }
         self.count_hit(zone, &run);
         if content == Content::Zero {
+            if from_ready && blocks > 0 {
+                // Relaxed: an amount that orders nothing.
+                self.zeros_asked.fetch_add(blocks, Ordering::Relaxed);
+            }
             let cleared = zone.clear_run(&run, &self.clearer);
             self.slot().add(Event::HotClearedBytes, cleared as u64);
             if self.verify {
@@ -68,12 +72,16 @@ impl Heap {
         let get = |fits: &dyn Fn(BlockWord) -> bool| ledger.get_blocks(blocks, tail, align, fits);
         let there = |word: BlockWord| word.ready() && !ledger.is_stale(word);
         let suits = |word: BlockWord| there(word) && word.zeroed() == (want == Want::Zeroed);
+        let any = |_| true;
         if self.is_ready_zone(zone) {
-            if let Some(run) = get(&suits).or_else(|| get(&there)) {
+            let get_ready = || get(&suits).or_else(|| get(&there));
+            let get_best = || get_ready().or_else(|| get(&any));
+            let is_claimed = || ledger.has_claims();
+            let wait = || self.scrubber.wait_for_claims(is_claimed, get_best);
+            if let Some(run) = get_ready().or_else(|| is_claimed().then(wait)?) {
                 return Some(run);
             }
         }
-        let any = |_| true;
         get(&any).or_else(|| ledger.join_all().then(|| get(&any)).flatten()).or_else(|| {
             self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
         })
@@ -331,10 +339,7 @@ impl Heap {
             let done = if tainted { zone.reset(block..end) } else { zone.discard(block..end) };
             for block in block..end {
                 let word = ledger.block(block);
-                ledger.release_block(
-                    block,
-                    if done { BlockWord::FRESH } else { word.with_old(false) },
-                );
+                ledger.release_block(block, if done { BlockWord::FRESH } else { word.with_age(0) });
             }
             dropped += if done { end - block } else { 0 };
             block = end;

@@ -3,8 +3,8 @@
 use super::{is_free, Heap, PoolZone, GROW_MIN};
 use crate::addr::{Order, BLOCK_SIZE, FRAME_SIZE};
 use crate::frame::ledger::Want;
-use crate::frame::{AreaClaim, BlockState, BlockWord};
-use crate::scrub::{Claim, Left, Outcome, Source};
+use crate::frame::{AreaClaim, BlockState, BlockWord, OLDEST};
+use crate::scrub::{Claim, Left, Need, Outcome, Source};
 use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::sys::mem::Memory;
@@ -57,31 +57,35 @@ impl Heap {
             (0..ledger.grown()).filter(free).filter(|&block| !ledger.block(block).is_pristine());
         let surplus = held.count().saturating_sub(keep);
         let left = core::cell::Cell::new(surplus);
-        let old = |word: BlockWord| word.old() && left.replace(left.get().saturating_sub(1)) > 0;
+        let old = |word: BlockWord| {
+            word.age() == OLDEST && left.replace(left.get().saturating_sub(1)) > 0
+        };
         self.drop_free_blocks(zone, old);
         let mut any = false;
         for block in 0..ledger.grown() {
             let word = ledger.block(block);
-            if !is_free(word) || word.is_pristine() {
-                continue;
-            }
-            any = true;
-            if !word.old() && ledger.mark_block(block, word, word.with_old(true)) {
-                self.offer(zone, block);
+            if is_free(word) && !word.is_pristine() {
+                any = true;
+                ledger.mark_block(block, word, word.with_age((word.age() + 1).min(OLDEST)));
             }
         }
         any && surplus > 0
     }
 
-    /// Lets the kernel take a zeroed block when it is short of memory: zero before and after.
-    fn offer(&self, zone: &PoolZone, block: usize) {
-        let fits = |word: BlockWord| word.zeroed() && word.ready() && !word.offered();
-        if let Some(word) = zone.ledger.claim_block(block, fits) {
-            // SAFETY: the block is claimed, and zero.
-            let offered = unsafe { zone.memory().offer(zone.block_address(block), BLOCK_SIZE) };
-            zone.ledger.release_block(block, word.with_offered(offered.is_ok()));
+    /// Lets the kernel take a block's pages when it is short of memory: a dirty block's content is
+    /// nothing to anybody, a zeroed one's is the same before and after.
+    fn offer_block(&self, zone: &PoolZone, block: usize) {
+        if let Some(word) = zone.ledger.claim_block(block, is_to_offer) {
+            // SAFETY: the block is claimed.
+            let _ = unsafe { zone.memory().offer(zone.block_address(block), BLOCK_SIZE) };
+            zone.ledger.release_block(block, word.with_offered(true));
         }
     }
+}
+
+/// Whether a block is free, with pages that have not been offered yet.
+pub(super) fn is_to_offer(word: BlockWord) -> bool {
+    is_free(word) && !word.is_pristine() && !word.offered()
 }
 
 impl Source for Heap {
@@ -130,9 +134,17 @@ impl Source for Heap {
         }
         let block = claim.token as usize;
         let word = ledger.block(block);
-        ledger.release_block(block, word.with_zeroed(zeroed).with_cold(false).with_old(false));
+        ledger.release_block(block, word.with_zeroed(zeroed).with_cold(false).with_offered(false));
         if zeroed {
             self.add_ready_blocks(1);
+        }
+    }
+
+    fn left_to_populate(&self) -> Left {
+        // Relaxed: see `populate`.
+        match self.to_populate.load(Ordering::Relaxed) {
+            0 => Left::Nothing,
+            _ => Left::More,
         }
     }
 
@@ -168,16 +180,45 @@ impl Source for Heap {
         }
         self.slot().add(Event::PopulatedBytes, BLOCK_SIZE as u64);
         self.add_ready_blocks(1);
-        self.offer(zone, block);
+        self.offer_block(zone, block);
         self.to_populate.store(left - 1, Ordering::Relaxed);
-        if left > 1 {
-            Left::More
-        } else {
-            Left::Nothing
+        self.left_to_populate()
+    }
+
+    fn need(&self) -> Need {
+        // Relaxed, here and below: amounts that order nothing.
+        let asked = self.zeros_asked.load(Ordering::Relaxed);
+        match self.ready_blocks.load(Ordering::Relaxed) < asked {
+            true => Need::Wanted,
+            false => Need::Spare,
         }
     }
 
+    fn offer(&self) -> Left {
+        let mut left = Left::Nothing;
+        for zone in [&self.ready, &self.demand] {
+            for block in 0..zone.ledger.grown() {
+                let word = zone.ledger.block(block);
+                if !is_to_offer(word) {
+                    continue;
+                }
+                if word.age() > 0 {
+                    if self.scrubber.is_waited_for() {
+                        return Left::More;
+                    }
+                    self.offer_block(zone, block);
+                } else {
+                    zone.ledger.mark_block(block, word, word.with_age(1));
+                    left = Left::More;
+                }
+            }
+        }
+        left
+    }
+
     fn decay(&self) -> Left {
+        let forget = |asked: usize| Some(asked - asked.div_ceil(4));
+        let _ = self.zeros_asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, forget);
         let demand = self.decay_zone(&self.demand, 0);
         let ready = self.decay_zone(&self.ready, self.keep_blocks);
         let (count, _) = self.ready_blocks();

@@ -1,7 +1,7 @@
 //! The heap against real memory.
 
 use super::*;
-use crate::scrub::{Left, Outcome, Source};
+use crate::scrub::{Left, Need, Outcome, Source, DECAY_PASSES};
 
 fn heap(ready_bytes: usize, pool_max: u64) -> &'static Heap {
     let tree = Tree::private(pool_max, 0).expect("memory");
@@ -50,6 +50,13 @@ fn is_zeroed(at: *mut u8, size: usize) -> bool {
 
 const SIZES: [usize; 7] =
     [64 << 10, 100_000, (1 << 20) + 5, 2 << 20, 3_000_000, (8 << 20) + 16, 33 << 20];
+
+/// Passes enough for all that is free to be given back.
+fn decay_all(heap: &'static Heap) {
+    for _ in 0..DECAY_PASSES + 2 {
+        heap.decay();
+    }
+}
 
 #[test]
 fn zero_means_zero_however_often_it_goes_round() {
@@ -112,9 +119,7 @@ fn ready_memory_is_there_for_the_first_request() {
     assert_eq!(heap.slot().get(Event::Hits), 1);
     free(heap, at);
     free(heap, small);
-    for _ in 0..3 {
-        heap.decay();
-    }
+    decay_all(heap);
     assert!(heap.slot().pool_bytes() >= 64 << 20, "--ready stays");
 }
 
@@ -129,9 +134,7 @@ fn decay_gives_everything_back() {
         }
     }
     assert!(heap.slot().pool_bytes() > 0);
-    for _ in 0..3 {
-        heap.decay();
-    }
+    decay_all(heap);
     assert_eq!(heap.slot().pool_bytes(), 0);
     assert_eq!(heap.decay(), Left::Nothing);
 }
@@ -218,9 +221,7 @@ fn what_cannot_grow_in_place_moves_with_its_pages() {
         assert!(is_zeroed(zero, size));
         free(heap, zero);
     }
-    for _ in 0..3 {
-        heap.decay();
-    }
+    decay_all(heap);
     assert_eq!(heap.slot().pool_bytes(), 0);
 }
 
@@ -291,8 +292,52 @@ fn threads_never_share_memory() {
             }
         });
     });
-    for _ in 0..3 {
-        heap.decay();
-    }
+    decay_all(heap);
     assert_eq!(heap.slot().pool_bytes(), 0);
+}
+
+#[test]
+fn free_memory_is_offered_when_the_hand_meets_it_again() {
+    let heap = heap(16 << 20, u64::MAX);
+    while heap.populate() == Left::More {}
+    let at = get(heap, 8 << 20, Content::Any);
+    fill(at, 8 << 20);
+    free(heap, at);
+    let waiting = || {
+        let zone = &heap.ready;
+        (0..zone.ledger.grown())
+            .filter(|&block| source::is_to_offer(zone.ledger.block(block)))
+            .count()
+    };
+    assert_eq!(waiting(), 4);
+    assert_eq!(heap.offer(), Left::More);
+    assert_eq!(waiting(), 4, "just freed");
+    assert_eq!(heap.offer(), Left::Nothing);
+    assert_eq!(waiting(), 0);
+    scrub_all(heap);
+    assert_eq!(waiting(), 4, "zeroing has touched it");
+    assert_eq!(heap.offer(), Left::Nothing);
+    assert_eq!(waiting(), 0);
+    let zero = get(heap, 16 << 20, Content::Zero);
+    assert!(is_zeroed(zero, 16 << 20));
+    free(heap, zero);
+}
+
+#[test]
+fn zeros_are_wanted_while_fewer_are_there_than_were_asked_for() {
+    let heap = heap(16 << 20, u64::MAX);
+    assert_eq!(heap.need(), Need::Spare);
+    while heap.populate() == Left::More {}
+    let at = get(heap, 12 << 20, Content::Zero);
+    assert_eq!(heap.need(), Need::Wanted);
+    fill(at, 12 << 20);
+    free(heap, at);
+    assert_eq!(heap.need(), Need::Wanted);
+    scrub_all(heap);
+    assert_eq!(heap.need(), Need::Spare, "they are there");
+    let at = get(heap, 12 << 20, Content::Any);
+    free(heap, at);
+    assert_eq!(heap.need(), Need::Wanted, "and now they are dirty");
+    decay_all(heap);
+    assert_eq!(heap.need(), Need::Spare, "long ago");
 }

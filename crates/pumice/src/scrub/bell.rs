@@ -7,7 +7,7 @@
 //! | `NONE` | there is no thread | `RUNG` by the first ring, whose caller starts it |
 //! | `RUNG` | it runs, and will look for work once more | `AWAKE` by the helper, just before it looks |
 //! | `AWAKE` | it runs, and has looked or is looking | `RUNG` by a ring, `ASLEEP` by the helper |
-//! | `ASLEEP` | it sleeps on this word, without a timeout | `RUNG` by a ring, whose caller wakes it |
+//! | `ASLEEP` | it sleeps on this word | `RUNG` by a ring, whose caller wakes it; `AWAKE` by the helper when its time is up |
 //! | `STOPPED` | it must do nothing any more, ever | - (a fork's child keeps it) |
 //!
 //! A ring is one load while the state is `RUNG`, as it is nearly always under load.
@@ -88,6 +88,12 @@ impl Bell {
         self.state.compare_exchange(AWAKE, ASLEEP, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// The helper's time is up: it goes to look, rung or not.
+    pub(super) fn time_is_up(&self) {
+        // Relaxed: it hands nothing over. Rung meanwhile, `look` finds that.
+        let _ = self.state.compare_exchange(ASLEEP, AWAKE, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Whether the helper must go on sleeping.
     pub(super) fn is_asleep(&self) -> bool {
         // Acquire: woken, it sees what the ringer published.
@@ -134,6 +140,18 @@ mod tests {
         assert!(bell.fall_asleep());
         assert_eq!(bell.ring(), Rung::Wake);
         assert!(!bell.is_asleep());
+    }
+
+    #[test]
+    fn who_woke_by_itself_needs_no_wake() {
+        let bell = Bell::new();
+        bell.ring();
+        bell.look();
+        assert!(bell.fall_asleep());
+        bell.time_is_up();
+        assert_eq!(bell.ring(), Rung::Already);
+        bell.time_is_up();
+        assert!(!bell.fall_asleep(), "the ring is not lost");
     }
 
     #[test]
@@ -189,7 +207,7 @@ mod loom_tests {
     }
 
     /// Whoever sleeps sleeps over nothing, unless a ringer is about to wake it.
-    fn check(frees_each: u32, ringers: usize) {
+    fn check(frees_each: u32, ringers: usize, wakes_by_itself: bool) {
         let mut model = loom::model::Builder::new();
         // Three preemptions find every reordering of a handful of steps; without a bound two
         // ringers take minutes.
@@ -208,9 +226,15 @@ mod loom_tests {
             let mut asleep = false;
             for _ in 0..2 {
                 asleep = helper_round(&scene);
-                if asleep {
-                    break;
+                match (asleep, wakes_by_itself) {
+                    (true, true) => scene.bell.time_is_up(),
+                    (true, false) => break,
+                    _ => {}
                 }
+            }
+            asleep &= !wakes_by_itself;
+            if wakes_by_itself && !asleep {
+                asleep = helper_round(&scene);
             }
             let wakes: usize =
                 threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
@@ -224,11 +248,16 @@ mod loom_tests {
 
     #[test]
     fn a_free_is_never_slept_over() {
-        check(2, 1);
+        check(2, 1, false);
+    }
+
+    #[test]
+    fn nor_when_the_sleep_has_an_end() {
+        check(2, 1, true);
     }
 
     #[test]
     fn two_freeing_threads_wake_once() {
-        check(1, 2);
+        check(1, 2, false);
     }
 }

@@ -103,6 +103,19 @@ impl Helper {
         slept
     }
 
+    /// As [`Helper::sleep`], for `time` at most.
+    pub(super) fn sleep_for(&self, time: Duration) -> bool {
+        let slept = self.bell.fall_asleep();
+        if slept {
+            let (word, asleep) = self.bell.word();
+            // Waking early for no reason makes the next pass an early one.
+            thread::sleep_on(word, asleep, Some(time));
+            self.bell.time_is_up();
+        }
+        self.end_if_stopped();
+        slept
+    }
+
     /// Sleeps for `time`; rings do not end it, stopping does.
     pub(super) fn nap(&self, time: Duration) {
         thread::sleep_on(&self.stopped, 0, Some(time));

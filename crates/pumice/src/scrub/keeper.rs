@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use super::governor::{Governor, Limits, Procfs, Verdict};
 use super::helper::{begin, Descriptors, Helper, Job};
-use super::Left;
+use super::{Left, Need, DECAY_PASSES};
 use crate::addr::BLOCK_SIZE;
 use crate::config::Setting;
 use crate::stats::{Event, Slot};
@@ -18,25 +18,37 @@ use crate::sys::thread;
 
 pub(super) const ENTRY: thread::Entry = run;
 
-/// Passes are no further apart than this, so that a shorter `decay_ms` is noticed.
-const LONGEST_NAP: Duration = Duration::from_secs(5);
-/// And no closer together.
+/// What was freed is offered to the kernel when it has lain for this long, and twice as long at
+/// most: it costs 25 µs a block where other threads run, too much for what is used again at once.
+const OFFER_NAP: Duration = Duration::from_millis(100);
+/// Naps are no longer than this, so that a shorter `decay_ms` is noticed.
+const LONGEST_NAP: Duration = Duration::from_secs(2);
+/// And no shorter.
 const SHORTEST_NAP: Duration = Duration::from_millis(5);
 
 extern "C" fn run(argument: *mut c_void) -> ! {
     // SAFETY: `Helper::ring` passed it.
     let (job, descriptors) = unsafe { begin(argument, c"pumice-keeper") };
-    let mut keeper = Keeper { job, slot: job.scrubber.slot(), descriptors, counted_ns: 0 };
+    let slot = job.scrubber.slot();
+    let mut keeper =
+        Keeper { job, slot, descriptors, governor: None, decayed_ns: 0, counted_ns: 0 };
     loop {
         keeper.helper().look();
-        keeper.populate();
-        let left = keeper.decay();
+        let populated = keeper.populate();
+        let offered = keeper.job.source.offer();
+        let decayed = keeper.decay_if_due();
         keeper.count_cpu_time();
-        match left {
-            Left::More => keeper.nap(),
-            Left::Nothing if keeper.helper().sleep() => {}
-            // Rung meanwhile. That makes no pass due sooner: a pass ages all free memory.
-            Left::Nothing => keeper.nap(),
+        let helper = keeper.helper();
+        let pass = keeper.decay_pass();
+        let slept = match (offered, decayed) {
+            _ if populated == Left::More => continue,
+            (Left::More, _) => false,
+            (_, Left::More) => helper.sleep_for(pass.min(LONGEST_NAP)),
+            _ => helper.sleep(),
+        };
+        if !slept {
+            // Rung meanwhile, perhaps: what was freed is offered when it has lain for a while.
+            helper.nap(pass.min(OFFER_NAP));
         }
     }
 }
@@ -46,6 +58,10 @@ struct Keeper {
     job: Job,
     slot: &'static Slot,
     descriptors: Descriptors,
+    /// While there is something to populate.
+    governor: Option<Governor<Procfs>>,
+    /// When the last pass of decay was.
+    decayed_ns: u64,
     /// Processor time already counted in the slot.
     counted_ns: u64,
 }
@@ -55,40 +71,49 @@ impl Keeper {
         self.job.scrubber.keeper()
     }
 
-    /// Populates until enough is ready, a block at a time.
-    fn populate(&mut self) {
-        if self.job.source.populate() == Left::Nothing {
-            return;
-        }
+    /// Populates a block at a time until enough is ready, or the next pass is due.
+    fn populate(&mut self) -> Left {
+        let due_ns = thread::now_ns() + OFFER_NAP.as_nanos() as u64;
         let limits = Limits::default();
-        let mut governor = Governor::new(Procfs::new(self.descriptors));
-        loop {
-            if let Verdict::Rest(rest_ns) = governor.ask(&limits) {
-                self.helper().nap(Duration::from_nanos(rest_ns));
-                continue;
-            }
-            let started_ns = thread::now_ns();
-            if self.job.source.populate() == Left::Nothing {
-                return;
-            }
-            let took_ns = thread::now_ns().saturating_sub(started_ns);
+        while self.job.source.left_to_populate() == Left::More {
+            let descriptors = self.descriptors;
+            let new = || Governor::new(Procfs::new(descriptors));
+            let governor = self.governor.get_or_insert_with(new);
+            let pause_ns = match governor.ask(&limits, Need::Wanted) {
+                Verdict::Rest(rest_ns) => rest_ns,
+                Verdict::Go => {
+                    let started_ns = thread::now_ns();
+                    self.job.source.populate();
+                    let took_ns = thread::now_ns().saturating_sub(started_ns);
+                    governor.pause_after(BLOCK_SIZE, took_ns, &limits)
+                }
+            };
             // Now, not at the end: the program may end first.
             self.count_cpu_time();
-            match governor.pause_after(BLOCK_SIZE, took_ns, &limits) {
-                0 => {}
-                pause_ns => self.helper().nap(Duration::from_nanos(pause_ns)),
+            if pause_ns > 0 {
+                self.helper().nap(Duration::from_nanos(pause_ns));
+            }
+            if thread::now_ns() > due_ns {
+                return Left::More;
             }
         }
+        self.governor = None;
+        Left::Nothing
     }
 
-    fn decay(&self) -> Left {
+    /// A pass ages all free memory, so it is made on time whoever rings meanwhile.
+    fn decay_if_due(&mut self) -> Left {
+        let now_ns = thread::now_ns();
+        if now_ns.saturating_sub(self.decayed_ns) < self.decay_pass().as_nanos() as u64 {
+            return Left::More;
+        }
+        self.decayed_ns = now_ns;
         self.job.source.decay()
     }
 
-    /// Until the next pass is due.
-    fn nap(&self) {
+    fn decay_pass(&self) -> Duration {
         let decay = Duration::from_millis(Setting::DecayMs.get(self.slot));
-        self.helper().nap((decay / 2).clamp(SHORTEST_NAP, LONGEST_NAP));
+        (decay / DECAY_PASSES).max(SHORTEST_NAP)
     }
 
     fn count_cpu_time(&mut self) {

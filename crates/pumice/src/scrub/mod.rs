@@ -29,6 +29,8 @@ mod scrubber;
 mod scrubd;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(not(loom))]
+mod waiting;
 
 #[cfg(not(loom))]
 pub use scrubber::Scrubber;
@@ -64,6 +66,18 @@ pub enum Left {
     More,
 }
 
+/// What zeroing ahead is good for just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The program asks for zeros, and fewer are there than it asked for lately.
+    Wanted,
+    /// Nobody asks: worth the time of a machine that has nothing else to do.
+    Spare,
+}
+
+/// Passes of [`Source::decay`] in the time that free memory is kept.
+pub const DECAY_PASSES: u32 = 6;
+
 /// Where the helper threads find their work.
 ///
 /// Any thread may free or allocate meanwhile; nobody may ever wait for a claim. No method may
@@ -82,11 +96,21 @@ pub trait Source: Sync {
     /// Returns a claim to the free memory.
     fn finish(&self, claim: Claim, outcome: Outcome);
 
-    /// Populates one more block ahead (`--ready`). [`Left::Nothing`] when enough are there or no
+    /// Whether zeros are asked for faster than they are there.
+    fn need(&self) -> Need;
+
+    /// Whether anything is still to be populated ahead (`--ready`).
+    fn left_to_populate(&self) -> Left;
+
+    /// Populates one more block ahead. [`Left::Nothing`] when enough are there or no
     /// more can be had.
     fn populate(&self) -> Left;
 
-    /// A pass of the keeper's hand, every half `decay_ms`: gives back what was free in the last
-    /// two passes. [`Left::Nothing`] when no free memory is left that could decay.
+    /// A pass of the keeper's hand: free memory that it meets the second time is offered to the
+    /// kernel, which takes it if it is short of memory. [`Left::Nothing`] when all has been.
+    fn offer(&self) -> Left;
+
+    /// A pass of the keeper's hand, [`DECAY_PASSES`] times in `decay_ms`: gives back what was free
+    /// in all of them. [`Left::Nothing`] when no free memory is left that could decay.
     fn decay(&self) -> Left;
 }

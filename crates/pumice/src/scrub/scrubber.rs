@@ -3,6 +3,7 @@
 use core::ptr::null_mut;
 
 use super::helper::{Helper, Job};
+use super::waiting::Waiting;
 use super::{keeper, scrubd, Source};
 use crate::addr::Order;
 use crate::clear::Clearer;
@@ -15,6 +16,7 @@ use crate::sync::atomic::{AtomicPtr, Ordering};
 pub struct Scrubber {
     scrubd: Helper,
     keeper: Helper,
+    waiting: Waiting,
     clearer: Clearer,
     /// Where this process counts; changed only by a fork's child, which has one thread then.
     slot: AtomicPtr<Slot>,
@@ -26,6 +28,7 @@ impl Scrubber {
         Scrubber {
             scrubd: Helper::new(),
             keeper: Helper::new(),
+            waiting: Waiting::new(),
             clearer,
             slot: AtomicPtr::new(core::ptr::from_ref(slot).cast_mut()),
         }
@@ -41,6 +44,19 @@ impl Scrubber {
         if order >= Order::BLOCK {
             self.keep(source);
         }
+    }
+
+    /// For a request that found too little: has the helpers return what they have claimed, waits
+    /// a little until `is_claimed` is false, and does `then` before they claim again.
+    pub fn wait_for_claims<R>(&self, is_claimed: impl Fn() -> bool, then: impl FnOnce() -> R) -> R {
+        self.waiting.for_claims(is_claimed, then)
+    }
+
+    /// Whether somebody is in [`Scrubber::wait_for_claims`]: a source that works through many
+    /// claims ends its pass early then.
+    #[inline]
+    pub fn is_waited_for(&self) -> bool {
+        self.waiting.is_any()
     }
 
     /// To be called when there is something to populate ahead or to give back later.
@@ -59,6 +75,7 @@ impl Scrubber {
     /// the next free starts new ones.
     pub fn after_fork(&self, slot: &'static Slot) {
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
+        self.waiting.forget();
         self.scrubd.forget_thread();
         self.keeper.forget_thread();
     }

@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use super::governor::{Governor, Limits, Procfs, Verdict};
 use super::helper::{begin, Helper, Job};
-use super::{Left, Outcome, Source};
+use super::waiting::{PIECE, STAY_AWAY};
+use super::{Claim, Left, Outcome, Source};
 use crate::addr::{Order, FRAME_SIZE};
 use crate::clear::Warmth;
 use crate::config::{Nocache, Setting};
@@ -125,7 +126,7 @@ impl Scrubd {
     fn clear_marked(&mut self, orders: &Orders) -> Pass {
         let mut pass = Pass::Empty;
         while self.slot.settings_version() == orders.version {
-            match self.governor.ask(&orders.limits) {
+            match self.governor.ask(&orders.limits, self.source().need()) {
                 Verdict::Go => {}
                 Verdict::Rest(rest_ns) => {
                     self.slot.add(Event::ScrubYields, 1);
@@ -134,10 +135,7 @@ impl Scrubd {
                 }
             }
             let started_ns = thread::now_ns();
-            let bytes = self.burst(orders);
-            if bytes == 0 {
-                break;
-            }
+            let Some(bytes) = self.burst(orders) else { break };
             pass = Pass::Cleared;
             let took_ns = thread::now_ns().saturating_sub(started_ns);
             self.count_cpu_time();
@@ -148,19 +146,37 @@ impl Scrubd {
     }
 
     /// Claims and clears until the batch is full; a batch is rounded up to whole claims. Returns
-    /// the bytes cleared.
-    fn burst(&mut self, orders: &Orders) -> usize {
-        let mut bytes = 0;
-        while bytes < orders.batch_bytes {
+    /// the bytes cleared; `None` if there is nothing to claim.
+    fn burst(&mut self, orders: &Orders) -> Option<usize> {
+        let mut bytes = None;
+        while bytes.unwrap_or(0) < orders.batch_bytes {
+            while self.job.scrubber.is_waited_for() {
+                self.helper().nap(STAY_AWAY);
+            }
             let Some(claim) = self.source().claim(orders.stop) else { break };
-            let clearer = self.job.scrubber.clearer();
-            // SAFETY: the claim is ours alone until it is finished.
-            unsafe { clearer.clear_as(claim.at, claim.len, Warmth::Cold, orders.nocache) };
-            self.source().finish(claim, Outcome::Zeroed);
+            let outcome = self.clear(&claim, orders.nocache);
+            self.source().finish(claim, outcome);
+            if outcome == Outcome::Dirty {
+                return bytes.or(Some(0));
+            }
             self.slot.add(Event::ScrubbedBytes, claim.len as u64);
-            bytes += claim.len;
+            bytes = Some(bytes.unwrap_or(0) + claim.len);
         }
         bytes
+    }
+
+    /// Clears a claim, unless somebody comes to wait for it.
+    fn clear(&self, claim: &Claim, nocache: Nocache) -> Outcome {
+        let clearer = self.job.scrubber.clearer();
+        for from in (0..claim.len).step_by(PIECE) {
+            if self.job.scrubber.is_waited_for() {
+                return Outcome::Dirty;
+            }
+            let at = claim.at.wrapping_add(from);
+            // SAFETY: the claim is ours alone until it is finished.
+            unsafe { clearer.clear_as(at, PIECE.min(claim.len - from), Warmth::Cold, nocache) };
+        }
+        Outcome::Zeroed
     }
 
     /// Does nothing for so long, unless the settings change meanwhile.

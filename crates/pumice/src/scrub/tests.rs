@@ -77,12 +77,27 @@ impl Source for Blocks {
         self.dirty[claim.token as usize].store(false, Ordering::Release);
     }
 
+    fn need(&self) -> Need {
+        Need::Wanted
+    }
+
+    fn left_to_populate(&self) -> Left {
+        match self.to_populate.load(Ordering::Relaxed) {
+            0 => Left::Nothing,
+            _ => Left::More,
+        }
+    }
+
     fn populate(&self) -> Left {
         let spend = |left: usize| left.checked_sub(1);
         match self.to_populate.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend) {
             Ok(left) if left > 1 => Left::More,
             _ => Left::Nothing,
         }
+    }
+
+    fn offer(&self) -> Left {
+        Left::Nothing
     }
 
     fn decay(&self) -> Left {

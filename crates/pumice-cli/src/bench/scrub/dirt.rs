@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pumice::addr::{Order, BLOCK_SIZE};
-use pumice::scrub::{Claim, Left, Outcome, Source};
+use pumice::scrub::{Claim, Left, Need, Outcome, Source};
 
 use crate::bench::region::Region;
 
@@ -74,7 +74,19 @@ impl Source for Dirt {
         self.cleared_bytes.fetch_add(claim.len as u64, Ordering::Relaxed);
     }
 
+    fn need(&self) -> Need {
+        Need::Wanted
+    }
+
+    fn left_to_populate(&self) -> Left {
+        Left::Nothing
+    }
+
     fn populate(&self) -> Left {
+        Left::Nothing
+    }
+
+    fn offer(&self) -> Left {
         Left::Nothing
     }
 

@@ -6,7 +6,7 @@
 //!
 //! | what is watched | how often | what follows |
 //! |---|---|---|
-//! | threads that run or are ready, in the whole system | each burst | none besides us: no pauses; one or more: a pause of [`PAUSE_BESIDE_OTHERS`] times the burst; as many as processors: rest, 1 to 64 ms, and one burst between two of the longest rests |
+//! | threads that run or are ready, in the whole system | each burst | none besides us, or the served program's one: no pauses; one or more: a pause of [`PAUSE_BESIDE_OTHERS`] times the burst; as many as processors, or any where nobody asks for zeros: rest, 1 to 64 ms, and one burst between two of the longest rests |
 //! | bandwidth: the burst's own time against the best seen | each burst | a pause as long as what it was too slow by |
 //! | own and group's run-queue wait, CPU pressure | 20 ms | risen above what it is while we rest: rest, 20 ms to 1.3 s |
 //! | idle time of the processors we may use, where they are not all | 100 ms | under a quarter of one: rest |
@@ -27,15 +27,22 @@ mod sensors;
 pub(super) use procfs::Procfs;
 pub(super) use sensors::Sensors;
 
+use super::Need;
 use crate::addr::FRAME_SIZE;
 use quota::QuotaKeeper;
 use sensors::Waits;
 
 const MS: u64 = 1_000_000;
 
-/// Pauses beside a neighbour, in burst lengths. A thread that streams through memory lost 22 % to
-/// a scrubber at 40 GB/s, 5 to 7 % at 10, 4 % at 6.5, so 40 / (1 + 5) stays under 5 %.
-const PAUSE_BESIDE_OTHERS: u64 = 5;
+/// Pauses beside a neighbour, in burst lengths. A thread that streams through memory lost 3 to 4 %
+/// to a scrubber at 4 to 5 GB/s, 1 % at 3, on a machine that clears 22 GB/s; elsewhere 22 % at 40
+/// GB/s, 5 to 7 % at 10, 4 % at 6.5.
+const PAUSE_BESIDE_OTHERS: u64 = 4;
+/// Share of the last span, in thousandths, that makes a runnable thread the served program's, which
+/// loses the bandwidth and gets the memory.
+const OWN_SHARE: u64 = 500;
+/// The span for that: the kernel counts the time of a running thread at clock ticks.
+const OWN_SPAN_NS: u64 = 10 * MS;
 /// Looks in a row that must find nobody before pauses end.
 const CALM_LOOKS: u32 = 2;
 /// How often the slow sensors are read, and the span over which they are judged.
@@ -81,6 +88,10 @@ pub(super) struct Governor<S> {
     no_idle: Backoff,
     last: Option<Look>,
     last_idle: Option<(u64, u64, u64)>,
+    /// When the program's processor time was last looked at, and what it was.
+    last_program: (u64, u64),
+    /// Whether it had its share of the time before that.
+    program_runs: bool,
     resting: Rates,
     bytes_since_look: u64,
     quota: QuotaKeeper,
@@ -110,6 +121,8 @@ impl<S: Sensors> Governor<S> {
             no_idle: Backoff::new(IDLE_WINDOW_NS, 16 * IDLE_WINDOW_NS),
             last: None,
             last_idle: None,
+            last_program: (0, 0),
+            program_runs: false,
             resting: Rates::default(),
             bytes_since_look: 0,
             quota: QuotaKeeper::default(),
@@ -127,12 +140,13 @@ impl<S: Sensors> Governor<S> {
     }
 
     /// Asks before each burst.
-    pub(super) fn ask(&mut self, limits: &Limits) -> Verdict {
+    pub(super) fn ask(&mut self, limits: &Limits, need: Need) -> Verdict {
         if limits.load_hundredths != 0 && self.sensors.load_hundredths() > limits.load_hundredths {
             return Verdict::Rest(LOAD_REST_NS);
         }
         let others = self.sensors.others_runnable();
-        if others.is_some_and(|others| others >= self.sensors.processors()) {
+        let most = if need == Need::Spare { 1 } else { self.sensors.processors() };
+        if others.is_some_and(|others| others >= most) {
             self.pace.calm_looks = 0;
             if !self.crowded.is_trickling() {
                 return Verdict::Rest(self.crowded.next());
@@ -141,12 +155,25 @@ impl<S: Sensors> Governor<S> {
             return self.review_quota(now_ns).map_or(Verdict::Go, Verdict::Rest);
         }
         self.crowded.reset();
-        self.pace.note_others(others);
         let now_ns = self.sensors.now_ns();
+        let is_own = others == Some(1) && self.own_program_runs(now_ns);
+        self.pace.note_others(others, is_own);
         match self.review(now_ns) {
             Some(rest_ns) => Verdict::Rest(rest_ns),
             None => Verdict::Go,
         }
+    }
+
+    /// Whether about one thread's worth of time goes to our own process.
+    fn own_program_runs(&mut self, now_ns: u64) -> bool {
+        let (then_ns, before_ns) = self.last_program;
+        let span_ns = now_ns.saturating_sub(then_ns);
+        if span_ns >= OWN_SPAN_NS {
+            let program_ns = self.sensors.program_ns();
+            self.program_runs = rate(Some(before_ns), Some(program_ns), span_ns) >= OWN_SHARE;
+            self.last_program = (now_ns, program_ns);
+        }
+        self.program_runs
     }
 
     /// How long to pause after a burst that cleared `bytes` in `took_ns`.
@@ -256,15 +283,19 @@ struct Pace {
 }
 
 impl Pace {
-    fn note_others(&mut self, others: Option<u32>) {
+    fn note_others(&mut self, others: Option<u32>, is_own: bool) {
         self.calm_looks = match others {
             Some(0) => self.calm_looks.saturating_add(1),
+            Some(1) if is_own => self.calm_looks.saturating_add(1),
             // Where nobody can tell, somebody is there.
             _ => 0,
         };
     }
 
     fn pause_ns(&mut self, bytes: u64, took_ns: u64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
         let speed = bytes.saturating_mul(1000) / took_ns.max(1);
         self.best = speed.max(self.best - self.best / 1024);
         if self.calm_looks < CALM_LOOKS {

@@ -81,6 +81,10 @@ impl Sensors for Procfs {
         thread::cpu_time_ns()
     }
 
+    fn program_ns(&mut self) -> u64 {
+        thread::process_cpu_time_ns().saturating_sub(thread::cpu_time_ns())
+    }
+
     fn processors(&self) -> u32 {
         self.processors
     }

@@ -8,6 +8,9 @@ pub(in crate::scrub) trait Sensors {
     /// Processor time of the calling thread.
     fn cpu_time_ns(&mut self) -> u64;
 
+    /// Processor time of the caller's process without the caller's own.
+    fn program_ns(&mut self) -> u64;
+
     /// Processors of the system, for [`Sensors::others_runnable`] to be compared with.
     fn processors(&self) -> u32;
 

@@ -9,6 +9,7 @@ use crate::addr::BLOCK_SIZE;
 struct World {
     now_ns: u64,
     own_ns: u64,
+    program_ns: u64,
     others: Option<u32>,
     load: u64,
     idle_ns: Option<u64>,
@@ -22,6 +23,9 @@ impl Sensors for World {
     }
     fn cpu_time_ns(&mut self) -> u64 {
         self.own_ns
+    }
+    fn program_ns(&mut self) -> u64 {
+        self.program_ns
     }
     fn processors(&self) -> u32 {
         2
@@ -51,6 +55,7 @@ fn alone() -> Governor<World> {
     Governor::new(World {
         now_ns: 1,
         own_ns: 0,
+        program_ns: 0,
         others: Some(0),
         load: 0,
         idle_ns: None,
@@ -73,7 +78,7 @@ fn share_of(
         passing(&mut governor.sensors, ns, worked);
     };
     while governor.sensors.now_ns < start_ns + span_ns {
-        match governor.ask(limits) {
+        match governor.ask(limits, Need::Wanted) {
             Verdict::Rest(rest_ns) => {
                 assert!(rest_ns > 0, "no busy waiting");
                 pass(governor, rest_ns, false);
@@ -98,14 +103,34 @@ fn alone_it_does_not_pause() {
 }
 
 #[test]
-fn beside_a_neighbour_it_takes_a_sixth() {
+fn beside_the_program_that_wants_zeros_it_does_not_pause() {
+    let mut governor = alone();
+    governor.sensors.others = Some(1);
+    let share = share_of(&mut governor, SECOND, &NO_LIMITS, |world, ns, _| world.program_ns += ns);
+    assert!(share > 900, "{share}");
+    let mixed =
+        share_of(&mut governor, SECOND, &NO_LIMITS, |world, ns, _| world.program_ns += ns / 3);
+    assert!(mixed <= 215, "most of the time it is somebody else: {mixed}");
+}
+
+#[test]
+fn beside_a_neighbour_it_takes_a_fifth() {
     let mut governor = alone();
     governor.sensors.others = Some(1);
     let share = share_of(&mut governor, SECOND, &NO_LIMITS, |_, _, _| {});
-    assert!((150..=170).contains(&share), "{share}");
+    assert!((190..=205).contains(&share), "{share}");
     governor.sensors.others = None;
     let blind = share_of(&mut governor, SECOND, &NO_LIMITS, |_, _, _| {});
-    assert!(blind <= 170, "who can't see is polite: {blind}");
+    assert!(blind <= 205, "who can't see is polite: {blind}");
+}
+
+#[test]
+fn what_nobody_asks_for_is_done_when_nobody_runs() {
+    let mut governor = alone();
+    assert_eq!(governor.ask(&NO_LIMITS, Need::Spare), Verdict::Go);
+    governor.sensors.others = Some(1);
+    assert!(matches!(governor.ask(&NO_LIMITS, Need::Spare), Verdict::Rest(_)));
+    assert_eq!(governor.ask(&NO_LIMITS, Need::Wanted), Verdict::Go);
 }
 
 #[test]
@@ -115,14 +140,18 @@ fn with_every_processor_taken_it_does_a_burst_now_and_then() {
     let share = share_of(&mut governor, 10 * SECOND, &NO_LIMITS, |_, _, _| {});
     assert_eq!(share, 1, "in thousandths");
     governor.sensors.others = Some(0);
-    assert_eq!(governor.ask(&NO_LIMITS), Verdict::Go, "and goes on when they are gone");
+    assert_eq!(
+        governor.ask(&NO_LIMITS, Need::Wanted),
+        Verdict::Go,
+        "and goes on when they are gone"
+    );
 }
 
 #[test]
 fn slow_memory_is_left_to_others() {
     let mut governor = alone();
     for _ in 0..3 {
-        assert_eq!(governor.ask(&NO_LIMITS), Verdict::Go);
+        assert_eq!(governor.ask(&NO_LIMITS, Need::Wanted), Verdict::Go);
         governor.pause_after(BLOCK_SIZE, BURST_NS, &NO_LIMITS);
     }
     assert_eq!(governor.pause_after(BLOCK_SIZE, BURST_NS * 5 / 4, &NO_LIMITS), 0, "noise");
@@ -175,9 +204,9 @@ fn load_and_rate_are_limits() {
     let mut governor = alone();
     governor.sensors.load = 151;
     let limits = Limits { load_hundredths: 150, rate_pages_per_s: 0 };
-    assert_eq!(governor.ask(&limits), Verdict::Rest(LOAD_REST_NS));
+    assert_eq!(governor.ask(&limits, Need::Wanted), Verdict::Rest(LOAD_REST_NS));
     governor.sensors.load = 150;
-    assert_eq!(governor.ask(&limits), Verdict::Go);
+    assert_eq!(governor.ask(&limits, Need::Wanted), Verdict::Go);
     // 51,200 pages a second are 100 blocks, of 100 µs each.
     let limits = Limits { load_hundredths: 0, rate_pages_per_s: 51_200 };
     let share = share_of(&mut alone(), SECOND, &limits, |_, _, _| {});
@@ -219,11 +248,11 @@ fn throttling_stops_it_for_seconds() {
 fn a_quota_is_watched_for_a_period_before_any_of_it_is_used() {
     let mut governor = alone();
     governor.sensors.quota = Some(Quota { limit: 1000, used_ns: 0, throttled: 0 });
-    assert!(matches!(governor.ask(&NO_LIMITS), Verdict::Rest(_)));
+    assert!(matches!(governor.ask(&NO_LIMITS, Need::Wanted), Verdict::Rest(_)));
     governor.sensors.now_ns += 100 * MS;
-    assert_eq!(governor.ask(&NO_LIMITS), Verdict::Go);
+    assert_eq!(governor.ask(&NO_LIMITS, Need::Wanted), Verdict::Go);
     governor.wake();
-    assert!(matches!(governor.ask(&NO_LIMITS), Verdict::Rest(_)));
+    assert!(matches!(governor.ask(&NO_LIMITS, Need::Wanted), Verdict::Rest(_)));
 }
 
 #[test]

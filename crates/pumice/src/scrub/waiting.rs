@@ -1,0 +1,94 @@
+//! Requests that wait for a claim, and helpers that let them have it.
+//!
+//! Nobody depends on a claim: to everyone else claimed memory is absent. But absent memory in the
+//! middle of a large free area costs a request dearly: it then goes where all pages still have to
+//! be faulted in, 20 ms for 256 MiB. A helper that runs needs some microseconds to give up. So
+//! such a request says that it waits, for as long as that takes; the helpers claim nothing
+//! meanwhile; and if one does not answer (`SCHED_IDLE` may hold it off for seconds) the request goes
+//! elsewhere after all.
+//!
+//! The ledger alone says whose memory is whose. What is said here only saves time, and a
+//! helper that misses it costs a wait in vain, so nothing is ordered by it.
+
+use core::time::Duration;
+
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::spin_loop;
+use crate::sys::thread;
+
+/// scrubd clears this much between two looks: 10 µs.
+pub(super) const PIECE: usize = 256 << 10;
+/// A request waits no longer than this, in nanoseconds: a few pieces.
+const PATIENCE_NS: u64 = 50_000;
+/// A helper that finds somebody waiting stays away for this long.
+pub(super) const STAY_AWAY: Duration = Duration::from_micros(200);
+
+/// How many requests wait.
+#[derive(Debug)]
+pub(super) struct Waiting(AtomicU32);
+
+impl Waiting {
+    pub(super) fn new() -> Waiting {
+        Waiting(AtomicU32::new(0))
+    }
+
+    /// Whether a helper should return what it has claimed, and claim nothing.
+    #[inline]
+    pub(super) fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps the helpers from claiming, waits until `is_claimed` is false, and not for long, then
+    /// does `then`, before they may claim again.
+    pub(super) fn for_claims<R>(
+        &self,
+        is_claimed: impl Fn() -> bool,
+        then: impl FnOnce() -> R,
+    ) -> R {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let started_ns = thread::now_ns();
+        while is_claimed() && thread::now_ns().saturating_sub(started_ns) < PATIENCE_NS {
+            spin_loop();
+        }
+        let result = then();
+        self.0.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    /// In a fork's child, where nobody waits.
+    pub(super) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn helpers_are_kept_away_until_it_is_done() {
+        let waiting = Waiting::new();
+        assert!(!waiting.is_any());
+        assert!(waiting.for_claims(|| false, || waiting.is_any()));
+        assert!(waiting.for_claims(|| true, || waiting.is_any()), "nobody waits for ever");
+        assert!(!waiting.is_any());
+    }
+
+    #[test]
+    fn a_helper_that_answers_ends_the_wait() {
+        let (waiting, claimed) = (Waiting::new(), AtomicBool::new(true));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !waiting.is_any() {
+                    std::hint::spin_loop();
+                }
+                claimed.store(false, Ordering::Relaxed);
+            });
+            while claimed.load(Ordering::Relaxed) {
+                waiting.for_claims(|| claimed.load(Ordering::Relaxed), || ());
+            }
+        });
+    }
+}
