@@ -172,10 +172,12 @@ fn the_keeper_populates_and_comes_back_for_decay() {
     let blocks = Blocks::new();
     blocks.to_populate.store(5, Ordering::Relaxed);
     scrubber.keep(blocks);
-    wait_for("decay is through", || blocks.decays.load(Ordering::Relaxed) == 2);
-    assert_eq!(blocks.to_populate.load(Ordering::Relaxed), 0);
+    wait_for("all is populated", || blocks.to_populate.load(Ordering::Relaxed) == 0);
+    wait_for("decay is through", || blocks.decays.load(Ordering::Relaxed) >= 2);
     thread::sleep(Duration::from_millis(100));
-    assert_eq!(blocks.decays.load(Ordering::Relaxed), 2, "nothing was left");
+    let decays = blocks.decays.load(Ordering::Relaxed);
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(blocks.decays.load(Ordering::Relaxed), decays, "nothing was left");
 }
 
 #[test]
