@@ -37,9 +37,9 @@ pub enum Event {
     Zfod,
     /// of these, frames that were ready and zeroed
     Ozfod,
-    /// requests served from ready memory
+    /// requests of whose memory the greater part was ready
     Hits,
-    /// requests served by memory that faults when touched
+    /// the other requests served: theirs faults when touched
     Misses,
     /// bytes cleared ahead by scrubd
     ScrubbedBytes,

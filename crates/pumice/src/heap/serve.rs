@@ -8,7 +8,7 @@ use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::is_zero;
 use crate::frame::ledger::Want;
 use crate::frame::zone::ZONE_ALIGN;
-use crate::frame::{BlockState, BlockWord, Run};
+use crate::frame::{BlockState, BlockWord, Native, Run};
 use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::sys::cpu;
@@ -150,12 +150,19 @@ impl Heap {
             ready += usize::from(word.ready());
             zeroed += usize::from(word.ready() && word.zeroed());
         }
-        let event = if ready > 0 && ready == whole.len() { Event::Hits } else { Event::Misses };
-        self.slot().add(event, 1);
         if zeroed > 0 {
-            self.slot().add(Event::Ozfod, (zeroed * BLOCK_FRAMES) as u64);
             self.add_ready_blocks(zeroed.wrapping_neg());
         }
+        let (mut ready, mut zeroed) = (ready * BLOCK_FRAMES, zeroed * BLOCK_FRAMES);
+        let tail = run.range.frames - whole.len() * BLOCK_FRAMES;
+        if tail > 0 && zone.ledger.block(whole.end).ready() {
+            let dirty: usize = run.dirt.ranges::<Native>().map(|range| range.len()).sum();
+            ready += tail;
+            zeroed += tail - dirty;
+        }
+        let event = if 2 * ready > run.range.frames { Event::Hits } else { Event::Misses };
+        self.slot().add(event, 1);
+        self.slot().add(Event::Ozfod, zeroed as u64);
     }
 
     /// Adds to the hint, modulo two to the 64; it is put right at every decay.

@@ -75,8 +75,8 @@ pub enum Need {
     Spare,
 }
 
-/// Passes of [`Source::decay`] in the time that free memory is kept.
-pub const DECAY_PASSES: u32 = 6;
+/// Passes of [`Source::decay`] in the time that free memory is kept at most.
+pub const DECAY_PASSES: u32 = 7;
 
 /// Where the helper threads find their work.
 ///
