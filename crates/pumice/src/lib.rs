@@ -15,13 +15,16 @@
 //! | [`frame`] | zones, blocks, the ledger, per-CPU reservations, [`frame::Gfp`] |
 //! | [`scrub`] | scrubd: what to zero next, when to stop, how not to be noticed |
 //! | [`heap`] | runs of frames for `malloc`-sized requests; what a size class touches |
+//! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
 //!
 //! The crate needs neither `std` nor `alloc`: the preload shim is built from it and must never
-//! allocate through itself.
+//! allocate through itself. A Rust program uses it as [`Allocator`].
 
 #![cfg_attr(not(any(test, loom, feature = "std")), no_std)]
 
 pub mod addr;
+#[cfg(all(feature = "std", not(loom)))]
+pub mod allocator;
 pub mod clear;
 pub mod config;
 pub mod error;
@@ -32,3 +35,6 @@ pub mod scrub;
 pub mod stats;
 pub mod sync;
 pub mod sys;
+
+#[cfg(all(feature = "std", not(loom)))]
+pub use allocator::Allocator;

@@ -2,7 +2,7 @@
 //!
 //! Loom's are neither `const` to make nor valid as zeroed memory, so structures take slices of
 //! atomics from whoever owns the storage ([`crate::frame::Ledger`]) and nothing shared sits in a
-//! static of this crate.
+//! static of this crate, but for the list of heaps that fork handlers need.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic;

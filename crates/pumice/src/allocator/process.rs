@@ -1,0 +1,420 @@
+//! A process's heap: started by the first request, followed through `fork`.
+//!
+//! # States
+//! ```text
+//! UNSTARTED --first request--> BUSY --> SERVING
+//!                                +----> OFF: not wanted, or not possible
+//! ```
+//! Nobody waits for BUSY: who finds it takes the next allocator. What is served from is written
+//! before the Release store of its address and read after an Acquire load of it.
+//!
+//! # fork
+//! As in the shim: a child finds a word wiped (`MADV_WIPEONFORK`), takes a slot of its own and
+//! drops what it shares with its parent.
+//! ```text
+//! FORKED (0) --first request or free--> ADOPTING --> CURRENT
+//!                                          +-------> DETACHED: no slot, or no calls allowed
+//! ```
+
+use std::ffi::{c_int, CStr};
+use std::ptr::{from_ref, null_mut, NonNull};
+
+use rustix::fd::BorrowedFd;
+use rustix::process::{getpid, getrlimit, Resource};
+
+use super::environment::{self, Environment};
+use crate::addr::{frames_for, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use crate::clear::{is_zero, Clearer};
+use crate::config::{self, Setting};
+use crate::error::Result;
+use crate::heap::{Content, Heap, HeapConfig};
+use crate::stats::{Event, Reason, Slot, Tree, TREE_SIZE};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use crate::sys::{file, mem};
+
+const UNSTARTED: u32 = 0;
+const BUSY: u32 = 1;
+const SERVING: u32 = 2;
+const OFF: u32 = 3;
+
+const FORKED: u32 = 0;
+const ADOPTING: u32 = 1;
+const CURRENT: u32 = 2;
+const DETACHED: u32 = 3;
+
+/// A heap that starts at its first request and is right in forked children too. What it does not
+/// serve is for the next allocator.
+#[derive(Debug)]
+pub struct ProcessHeap {
+    state: AtomicU32,
+    /// Null until it serves.
+    served: AtomicPtr<Served>,
+    quiet: AtomicBool,
+}
+
+/// The heap, for an address in its zones.
+#[derive(Clone, Copy, Debug)]
+pub struct Owned {
+    served: &'static Served,
+}
+
+/// What requests are served from. It lies in a mapping of its own that is never unmapped: helper
+/// threads and memory handed out outlive whoever started it.
+#[derive(Debug)]
+struct Served {
+    heap: Heap,
+    tree: &'static Tree,
+    /// Where this process counts. Changes in a forked child, before its word says CURRENT.
+    slot: AtomicPtr<Slot>,
+    /// The word that a child finds wiped.
+    process: &'static AtomicU32,
+    verify: bool,
+    /// Whether a seccomp filter may be in force.
+    quiet: AtomicBool,
+    /// The one started before; set before this one is in the list.
+    next: AtomicPtr<Served>,
+}
+
+impl ProcessHeap {
+    /// Nothing is reserved, mapped or started yet.
+    pub const fn new() -> ProcessHeap {
+        ProcessHeap {
+            state: AtomicU32::new(UNSTARTED),
+            served: AtomicPtr::new(null_mut()),
+            quiet: AtomicBool::new(false),
+        }
+    }
+
+    /// Allocates `size` bytes aligned to `align`. `None`: ask the next allocator.
+    pub fn allocate(&self, size: usize, align: usize, content: Content) -> Option<NonNull<u8>> {
+        let served = self.started()?;
+        if !served.is_current() {
+            return None;
+        }
+        let at = served.heap.allocate(size, align, content)?;
+        // SAFETY: `size` bytes were just allocated there.
+        if served.verify && content == Content::Zero && !unsafe { is_zero(at.as_ptr(), size) } {
+            fatal("memory that should be zero is not");
+        }
+        Some(at)
+    }
+
+    /// The heap if `at` lies in its zones.
+    #[inline]
+    pub fn owned(&self, at: *const u8) -> Option<Owned> {
+        let served = self.published()?;
+        served.heap.owns(at).then_some(Owned { served })
+    }
+
+    /// Where this process counts and finds its settings; starts the heap if need be. `None` where
+    /// nothing is served.
+    pub fn slot(&self) -> Option<&'static Slot> {
+        let served = self.started()?;
+        served.is_current().then(|| served.slot())
+    }
+
+    /// To be called before a seccomp filter is installed: from now on no system calls but those
+    /// `malloc` makes, and no helper threads. A heap that has not started never does.
+    pub fn go_quiet(&self) {
+        // SeqCst, here and in `start`: of the thread that starts and the one that goes quiet, one
+        // sees what the other has stored.
+        self.quiet.store(true, Ordering::SeqCst);
+        let off = self.state.compare_exchange(UNSTARTED, OFF, Ordering::Relaxed, Ordering::Relaxed);
+        if off.is_ok() {
+            return;
+        }
+        // SAFETY: null, or published and never unmapped.
+        if let Some(served) = unsafe { self.served.load(Ordering::SeqCst).as_ref() } {
+            served.go_quiet();
+        }
+    }
+
+    #[inline]
+    fn published(&self) -> Option<&'static Served> {
+        // Acquire: pairs with the store in `start`.
+        // SAFETY: null, or published and never unmapped.
+        unsafe { self.served.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    fn started(&self) -> Option<&'static Served> {
+        self.published().or_else(|| self.start())
+    }
+
+    #[cold]
+    fn start(&self) -> Option<&'static Served> {
+        // Relaxed: the step hands nothing over; `served` does.
+        let relaxed = Ordering::Relaxed;
+        self.state.compare_exchange(UNSTARTED, BUSY, relaxed, relaxed).ok()?;
+        let Ok(served) = Served::start() else {
+            self.state.store(OFF, Ordering::Relaxed);
+            return None;
+        };
+        watch_fork(served);
+        // SeqCst: as in `go_quiet`; it is the Release that `published` pairs with, too.
+        self.served.store(from_ref(served).cast_mut(), Ordering::SeqCst);
+        self.state.store(SERVING, Ordering::Relaxed);
+        if self.quiet.load(Ordering::SeqCst) {
+            served.go_quiet();
+        }
+        Some(served)
+    }
+}
+
+impl Default for ProcessHeap {
+    fn default() -> ProcessHeap {
+        ProcessHeap::new()
+    }
+}
+
+impl Owned {
+    /// Bytes usable at `at`; 0 if it is not the start of an allocation.
+    pub fn usable_size(&self, at: *const u8) -> usize {
+        self.served.heap.usable_size(at)
+    }
+
+    /// Frees an allocation. In a child that can't use the heap it stays where it is.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::NotAllocated`] if `at` is not the start of one: a double free, or a
+    /// stray pointer.
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    pub unsafe fn free(&self, at: *mut u8) -> Result<()> {
+        if !self.served.is_current() {
+            return Ok(());
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.served.heap.free(at) }
+    }
+
+    /// Makes an allocation `size` bytes long, where it stands or by moving its pages: its address.
+    /// `None`: it is as before; allocate, copy and free.
+    ///
+    /// # Safety
+    /// The caller owns the allocation, which is aligned to `align`, and after `Some` uses it at
+    /// its new address only.
+    pub unsafe fn resize(&self, at: *mut u8, size: usize, align: usize) -> Option<NonNull<u8>> {
+        if !self.served.is_current() {
+            return None;
+        }
+        // In place it would become a block's length in parts of a block, and the heap, when it is
+        // freed, would take it for a whole one.
+        if frames_for(size) == BLOCK_FRAMES && self.usable_size(at) < BLOCK_SIZE {
+            return None;
+        }
+        // SAFETY: as the caller promises.
+        unsafe {
+            if self.served.heap.resize_in_place(at, size) {
+                return NonNull::new(at);
+            }
+            // What has moved starts a block.
+            if align > BLOCK_SIZE {
+                return None;
+            }
+            self.served.heap.relocate(at, size)
+        }
+    }
+
+    /// Counts an event of this process.
+    pub fn count(&self, event: Event) {
+        self.served.slot().add(event, 1);
+    }
+}
+
+impl Served {
+    fn start() -> std::result::Result<&'static Served, Reason> {
+        let environment = Environment::read();
+        let mut name = [0; 16];
+        let name = environment::program_name(&mut name);
+        find_obstacle(&environment, name)?;
+        let tree = open_tree(&environment).ok_or(Reason::NoMemory)?;
+        let slot = tree.attach(process_id()).ok_or(Reason::NoSlot)?;
+        slot.set_name(name);
+        for setting in Setting::ALL {
+            if let Some(raw) = environment.get(setting.env()).and_then(|text| setting.parse(text)) {
+                setting.set(slot, raw);
+            }
+        }
+        let measured = environment.get(config::ENV_CLEAR).map(Clearer::from_env_str);
+        let clearer = measured.and_then(|read| read.ok()).unwrap_or_else(Clearer::detect);
+        let process = map_process_word().ok_or(Reason::NoMemory)?;
+        let heap = Heap::new(HeapConfig {
+            tree,
+            slot,
+            ready_bytes: tree.take_ready_bytes() as usize,
+            // It panics, which an allocator must not; `ProcessHeap::allocate` looks instead.
+            verify: false,
+            clearer,
+            threads: true,
+        });
+        let served = Served {
+            heap: heap.map_err(|_| Reason::AddressSpace)?,
+            tree,
+            slot: AtomicPtr::new(from_ref(slot).cast_mut()),
+            process,
+            verify: environment.get(config::ENV_VERIFY) == Some("1"),
+            quiet: AtomicBool::new(false),
+            next: AtomicPtr::new(null_mut()),
+        };
+        let memory = mem::map_table(size_of::<Served>()).map_err(|_| Reason::NoMemory)?;
+        let memory = memory.cast::<Served>();
+        // SAFETY: freshly mapped for it, aligned to a page, and never unmapped.
+        unsafe {
+            memory.write(served);
+            Ok(memory.as_ref())
+        }
+    }
+
+    fn slot(&self) -> &'static Slot {
+        // Relaxed: set before this was published, and changed by a child with one thread only.
+        // SAFETY: never null; slots lie in the tree, which stays mapped.
+        unsafe { &*self.slot.load(Ordering::Relaxed) }
+    }
+
+    fn go_quiet(&self) {
+        // Relaxed: whoever installs the filter has called this; for others it is not in force yet.
+        self.quiet.store(true, Ordering::Relaxed);
+        self.heap.go_quiet();
+    }
+
+    /// Whether this process may use the heap. Makes a forked child's heap its own.
+    #[inline]
+    fn is_current(&'static self) -> bool {
+        // Acquire: pairs with the Release in `adopt`.
+        match self.process.load(Ordering::Acquire) {
+            CURRENT => true,
+            FORKED => self.adopt(),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn adopt(&'static self) -> bool {
+        // Relaxed: the child is a copy of its parent, so there is nothing else to see.
+        let relaxed = Ordering::Relaxed;
+        if self.process.compare_exchange(FORKED, ADOPTING, relaxed, relaxed).is_err() {
+            return false;
+        }
+        let slot = if self.quiet.load(relaxed) { None } else { self.tree.attach(process_id()) };
+        let Some(slot) = slot else {
+            self.process.store(DETACHED, relaxed);
+            return false;
+        };
+        let parent = self.slot();
+        let name = parent.name();
+        slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
+        for setting in Setting::ALL {
+            setting.set(slot, setting.get(parent));
+        }
+        self.slot.store(from_ref(slot).cast_mut(), relaxed);
+        self.heap.after_fork_in_child(slot);
+        slot.add(Event::Forks, 1);
+        // Release: pairs with the Acquire in `is_current`.
+        self.process.store(CURRENT, Ordering::Release);
+        true
+    }
+}
+
+/// Heaps that are told of forks, the last one first. Static, since a fork handler has no argument.
+static LAST: AtomicPtr<Served> = AtomicPtr::new(null_mut());
+
+/// Has [`Heap::before_fork`] called before each `fork` that goes through the C library.
+fn watch_fork(served: &'static Served) {
+    extern "C" {
+        fn pthread_atfork(
+            prepare: Option<extern "C" fn()>,
+            parent: Option<extern "C" fn()>,
+            child: Option<extern "C" fn()>,
+        ) -> c_int;
+    }
+    extern "C" fn before_fork() {
+        // Acquire: pairs with the Release below; what is in the list is whole.
+        let mut at = LAST.load(Ordering::Acquire);
+        // SAFETY: null, or in the list and so never unmapped.
+        while let Some(served) = unsafe { at.as_ref() } {
+            served.heap.before_fork();
+            // Relaxed: written before `served` was in the list.
+            at = served.next.load(Ordering::Relaxed);
+        }
+    }
+    let push = |last| {
+        served.next.store(last, Ordering::Relaxed);
+        Some(from_ref(served).cast_mut())
+    };
+    // Release: pairs with the Acquire in `before_fork`; Acquire: the earlier ones are handed on.
+    let before = LAST.fetch_update(Ordering::AcqRel, Ordering::Acquire, push);
+    if before.is_ok_and(|before| before.is_null()) {
+        // SAFETY: a function that lives as long as the process. Failing costs the parent time
+        // after a fork, and nothing else.
+        let _ = unsafe { pthread_atfork(Some(before_fork), None, None) };
+    }
+}
+
+/// Says why on stderr and ends the program, without allocating or unwinding.
+#[cold]
+pub(super) fn fatal(why: &str) -> ! {
+    // SAFETY: whatever stderr is, writing to it is all that is done; it is not closed here.
+    let stderr = unsafe { BorrowedFd::borrow_raw(2) };
+    for part in ["pumice: ", why, "\n"] {
+        // Who can't be told can't be told that either.
+        let _ = rustix::io::write(stderr, part.as_bytes());
+    }
+    std::process::abort()
+}
+
+/// The tree that `pumice run` made, or one for this process alone.
+fn open_tree(environment: &Environment) -> Option<&'static Tree> {
+    if let Some(tree) = open_shared_tree(environment) {
+        return Some(tree);
+    }
+    let size = |name| environment.get(name).and_then(config::parse_size);
+    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
+    Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
+}
+
+fn open_shared_tree(environment: &Environment) -> Option<&'static Tree> {
+    let path = environment.get(config::ENV_STATS)?;
+    let mut buffer = [0; 512];
+    buffer.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+    let path = CStr::from_bytes_until_nul(&buffer).ok()?;
+    let memory = file::map_shared(path, TREE_SIZE).ok().flatten()?;
+    // SAFETY: mapped at the size of a tree, and never unmapped.
+    unsafe { Tree::open(memory) }
+}
+
+fn half_of_memory() -> usize {
+    let info = rustix::system::sysinfo();
+    info.totalram as usize / 2 * info.mem_unit as usize
+}
+
+fn process_id() -> u32 {
+    getpid().as_raw_nonzero().get() as u32
+}
+
+/// A word that is [`FORKED`] again in every child with memory of its own.
+fn map_process_word() -> Option<&'static AtomicU32> {
+    let page = mem::map_wiped_on_fork().ok()?;
+    // SAFETY: a page of zeros, which stays mapped.
+    let word: &AtomicU32 = unsafe { page.cast().as_ref() };
+    word.store(CURRENT, Ordering::Relaxed);
+    Some(word)
+}
+
+/// Whether nothing is to be served in this program, and why.
+fn find_obstacle(environment: &Environment, name: &[u8]) -> std::result::Result<(), Reason> {
+    let none_if = |reason, met| if met { Err(reason) } else { Ok(()) };
+    let is_listed = |variable| {
+        let list = environment.get(variable)?;
+        Some(std::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
+    };
+    let is_limited = |resource| getrlimit(resource).current.is_some();
+    let switch = environment.get(config::ENV_SWITCH).unwrap_or("on");
+    let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
+    none_if(Reason::Off, is_off)?;
+    none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
+    none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
+    none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
+    none_if(Reason::Machine, environment::page_size() != FRAME_SIZE)
+}
