@@ -86,12 +86,31 @@ pub fn compare(modes: &[Mode], program: &OsStr, arguments: &[&str], input: &[u8]
         let shimmed = outcome(mode);
         assert!(
             plain == shimmed,
-            "{program:?} {arguments:?}, {mode:?}\n--- without the shim\n{}\n--- with it\n{}",
+            "{program:?} {arguments:?}, {mode:?}: {}\n--- without the shim\n{}\n--- with it\n{}",
+            first_difference(&plain, &shimmed),
             describe(&plain),
             describe(&shimmed),
         );
     }
     plain
+}
+
+/// The first lines that are not the same: the outputs themselves may be long.
+fn first_difference(plain: &Output, shimmed: &Output) -> String {
+    let lines = |output: &Output| {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (plain, shimmed) = (lines(plain), lines(shimmed));
+    let end = "(the end)".to_owned();
+    for number in 0..plain.len().max(shimmed.len()) {
+        let line = plain.get(number).unwrap_or(&end);
+        let other = shimmed.get(number).unwrap_or(&end);
+        if line != other {
+            return format!("line {}\n- {line}\n+ {other}", number + 1);
+        }
+    }
+    "not in the lines of its output".to_owned()
 }
 
 /// As [`compare`], for a program that must also succeed.
