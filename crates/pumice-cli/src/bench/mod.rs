@@ -2,6 +2,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`alloc`] | real programs and small loads under pumice and under other allocators |
 //! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
 //! | [`frame`] | what getting and putting frames costs |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
@@ -14,6 +15,7 @@
 //! The rules are CONTRIBUTING.md's: every figure stands beside a peer's, measured in the same run
 //! and interleaved with it.
 
+mod alloc;
 mod clear;
 mod cpu;
 mod frame;
@@ -41,6 +43,8 @@ pub struct BenchArgs {
 /// The experiments.
 #[derive(Subcommand, Debug)]
 enum Experiment {
+    /// Real programs under pumice and other allocators: time, processor time, memory, faults
+    Alloc(alloc::AllocArgs),
     /// How fast each engine zeroes memory, and how fast memory is read
     Clear(clear::ClearArgs),
     /// What getting and putting frames costs, beside a peer's if one is given
@@ -56,6 +60,7 @@ enum Experiment {
 /// Runs an experiment and prints its table.
 pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
     match options.experiment {
+        Experiment::Alloc(options) => alloc::alloc(&options),
         Experiment::Clear(options) => clear::clear(options),
         Experiment::Frame(options) => frame::frame(&options),
         Experiment::Pft(options) => pft::pft(&options),

@@ -153,7 +153,8 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     values
 }
 
-fn median(values: &[f64]) -> f64 {
+/// Of at least one value.
+pub fn median(values: &[f64]) -> f64 {
     let values = sorted(values);
     (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
