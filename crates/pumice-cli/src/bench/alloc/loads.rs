@@ -161,7 +161,7 @@ pub const LOADS: [Load; 17] = [
         needs: &[CC],
         input: Input::Source,
         line: &["cc", "-O2", "-c", "{input}", "-o", "/dev/null"],
-        amount: amount(600, 100),
+        amount: amount(200, 40),
     },
     Load {
         name: "gzip",
