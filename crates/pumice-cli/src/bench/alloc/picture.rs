@@ -11,6 +11,8 @@ use crate::args::Failure;
 
 const WIDTH: u32 = 1120;
 const HEIGHT_OF_LOAD: u32 = 26;
+/// Room above the loads for the legend, in loads.
+const LEGEND_LOADS: u32 = 5;
 const GREY: RGBColor = RGBColor(110, 110, 110);
 const LIGHT: RGBColor = RGBColor(225, 225, 225);
 
@@ -35,7 +37,7 @@ pub fn ratios(path: &Path, rows: &[Row]) -> Result<(), Failure> {
 fn draw(path: &Path, rows: &[Row]) -> Result<(), Box<dyn std::error::Error>> {
     let mut loads: Vec<&str> = rows.iter().map(|row| row.load).collect();
     loads.dedup();
-    let height = 170 + HEIGHT_OF_LOAD * loads.len() as u32;
+    let height = 120 + HEIGHT_OF_LOAD * (loads.len() as u32 + LEGEND_LOADS);
     let root = SVGBackend::new(path, (WIDTH, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let root = root.titled(
@@ -63,7 +65,10 @@ fn panel(
         .margin(12)
         .x_label_area_size(46)
         .y_label_area_size(140)
-        .build_cartesian_2d((least..greatest).log_scale(), 0.0..loads.len() as f64 + 1.5)?;
+        .build_cartesian_2d(
+            (least..greatest).log_scale(),
+            0.0..loads.len() as f64 + f64::from(LEGEND_LOADS),
+        )?;
     // The first load on top; the room above it is the legend's.
     let height = |load: &str| {
         let index = loads.iter().position(|name| *name == load).unwrap_or(0);
