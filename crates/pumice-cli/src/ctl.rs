@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use clap::Args;
-use pumice::config::{Nocache, Setting, ENV_STATS};
+use pumice::config::{Setting, ENV_STATS};
 use pumice::stats::{Event, Slot};
 use serde::Serialize;
 
@@ -109,19 +109,6 @@ fn has_stats_variable(pid: u32) -> bool {
     })
 }
 
-/// A raw value as [`Setting::parse`] would read it.
-fn show(setting: Setting, raw: u64) -> String {
-    match setting {
-        Setting::ScrubLoad => format!("{}.{:02}", raw / 100, raw % 100),
-        Setting::ScrubNocache => {
-            let known = [(Nocache::Auto, "auto"), (Nocache::On, "on"), (Nocache::Off, "off")];
-            let found = known.into_iter().find(|&(value, _)| value as u64 == raw);
-            found.map_or_else(|| raw.to_string(), |(_, name)| name.to_owned())
-        }
-        _ => raw.to_string(),
-    }
-}
-
 /// `KEY=VALUE` lines that `pumice ctl` would take back, under a comment that names the program.
 fn paragraph(slot: &Slot) -> String {
     let mut lines =
@@ -131,7 +118,7 @@ fn paragraph(slot: &Slot) -> String {
     }
     lines.extend(
         Setting::ALL
-            .map(|setting| format!("{}={}", setting.key(), show(setting, setting.get(slot)))),
+            .map(|setting| format!("{}={}", setting.key(), setting.show(setting.get(slot)))),
     );
     lines.join("\n")
 }
@@ -156,7 +143,7 @@ fn line_of_json(slot: &Slot) -> String {
         reason: slot.reason().map(|reason| reason.name()),
         settings: Setting::ALL
             .into_iter()
-            .map(|setting| (setting.key(), show(setting, setting.get(slot))))
+            .map(|setting| (setting.key(), setting.show(setting.get(slot)).to_string()))
             .collect(),
         events: Event::ALL.into_iter().map(|event| (event.name(), slot.get(event))).collect(),
     };
@@ -174,17 +161,5 @@ mod tests {
         assert!(why("scrub_start").contains("KEY=VALUE"));
         assert!(why("scrub_strat=3").contains("scrub_start, scrub_stop"));
         assert!(why("scrub_start=99").contains("0 to 18"));
-    }
-
-    #[test]
-    fn what_is_shown_can_be_typed() {
-        for (setting, raw) in [
-            (Setting::ScrubLoad, 150),
-            (Setting::ScrubLoad, 7),
-            (Setting::ScrubNocache, Nocache::Off as u64),
-            (Setting::DecayMs, 10_000),
-        ] {
-            assert_eq!(setting.parse(&show(setting, raw)), Some(raw));
-        }
     }
 }

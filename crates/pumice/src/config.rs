@@ -4,6 +4,8 @@
 //! request it serves. Those that are [`Setting`]s can be changed on a running process
 //! (`pumice ctl PID KEY=VALUE`): they live in its [`crate::stats::Slot`].
 
+use core::fmt;
+
 use crate::stats::Slot;
 
 /// Turns everything off when it says `off` (also `0`, `no`, `false`).
@@ -139,6 +141,11 @@ impl Setting {
         }
     }
 
+    /// A raw value as [`Setting::parse`] would read it.
+    pub fn show(self, raw: u64) -> impl fmt::Display {
+        Shown { setting: self, raw }
+    }
+
     /// What [`Setting::parse`] takes, in words.
     pub const fn expects(self) -> &'static str {
         match self {
@@ -161,9 +168,31 @@ impl Setting {
         }
     }
 
-    /// Changes the raw value in a process.
+    /// Changes the raw value in a process. The largest number there is becomes the one before.
     pub fn set(self, slot: &Slot, raw: u64) {
-        slot.set_setting(self as usize, raw + 1);
+        slot.set_setting(self as usize, raw.saturating_add(1));
+    }
+}
+
+/// See [`Setting::show`].
+struct Shown {
+    setting: Setting,
+    raw: u64,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = [(Nocache::Auto, "auto"), (Nocache::On, "on"), (Nocache::Off, "off")];
+        match (self.setting, self.raw) {
+            (Setting::ScrubLoad, raw) => write!(f, "{}.{:02}", raw / 100, raw % 100),
+            (Setting::ScrubNocache, raw) => {
+                match known.into_iter().find(|&(value, _)| value as u64 == raw) {
+                    Some((_, name)) => f.write_str(name),
+                    None => write!(f, "{raw}"),
+                }
+            }
+            (_, raw) => write!(f, "{raw}"),
+        }
     }
 }
 
@@ -239,13 +268,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_shown_can_be_typed() {
+        for (setting, raw) in [
+            (Setting::ScrubLoad, 150),
+            (Setting::ScrubLoad, 7),
+            (Setting::ScrubNocache, Nocache::Off as u64),
+            (Setting::DecayMs, 10_000),
+        ] {
+            assert_eq!(setting.parse(&setting.show(raw).to_string()), Some(raw));
+        }
+    }
+
+    #[test]
     fn a_fresh_slot_has_the_defaults() {
         let tree = crate::stats::Tree::private(0, 0).expect("memory");
         let slot = tree.attach(1).expect("a slot");
         for setting in Setting::ALL {
             assert_eq!(setting.get(slot), setting.default_raw());
-            setting.set(slot, 0);
-            assert_eq!(setting.get(slot), 0);
+            for (raw, kept) in [(0, 0), (7, 7), (u64::MAX, u64::MAX - 1)] {
+                setting.set(slot, raw);
+                assert_eq!(setting.get(slot), kept);
+            }
         }
     }
 

@@ -185,6 +185,7 @@ fn text_ends_cleanly() {
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "Cargo.toml"] {
         paths.push(root().join(name));
     }
+    paths.push(root().join("Makefile"));
     let mut offences = Vec::new();
     for source in paths.iter().map(|path| Source::read(path)) {
         for (number, line) in source.text.lines().enumerate() {

@@ -1,0 +1,18 @@
+//! pumice as a C library. What C sees is in `include/pumice.h`, made from these files.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`status`] | what can go wrong, in numbers and in words |
+//! | [`memory`] | allocations, large ones from the process's heap |
+//! | [`zone`] | zones of frames |
+//! | [`settings`] | settings and counters by their names |
+//!
+//! # The boundary
+//! A caller's mistake is an answer, not undefined behaviour, as far as it can be told: null, flags
+//! that do not exist, sizes that can't be. Nothing unwinds into C: each function runs in
+//! [`status::guard`], and what it runs has no panic that we know of.
+
+pub mod memory;
+pub mod settings;
+pub mod status;
+pub mod zone;

@@ -1,0 +1,131 @@
+//! `make install-library`, and the C example against what it installs, shared and static.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use object::{Object, ObjectSymbol};
+
+const PREFIX: &str = "/opt/pumice";
+
+fn crate_root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo has put the libraries: beside this program.
+fn built() -> PathBuf {
+    let program = std::env::current_exe().expect("a path");
+    program.parent().expect("a folder").to_owned()
+}
+
+fn have(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        println!("{program} is not installed: skipped");
+    }
+    found
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    output
+}
+
+/// Installs into a folder of this test's and returns it.
+fn install(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Left by an earlier run.
+    let _ = fs::remove_dir_all(&folder);
+    let workspace = crate_root().ancestors().nth(2).expect("a workspace");
+    let set = |name: &str, value: &Path| format!("{name}={}", value.display());
+    run(Command::new("make")
+        .args(["-C".as_ref(), workspace.as_os_str(), "install-library".as_ref()])
+        .args([set("DESTDIR", &folder), set("BUILT", &built()), format!("PREFIX={PREFIX}")])
+        .env_remove("MAKEFLAGS"));
+    folder
+}
+
+/// The example, compiled with these arguments behind it, says what it should.
+fn compile_and_run(installed: &Path, name: &str, link: &[String]) {
+    let program = installed.join(name);
+    run(Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
+        .arg(&program)
+        .arg(crate_root().join("examples/frames.c"))
+        .args(link));
+    let library = installed.join(format!("{}/lib", &PREFIX[1..]));
+    for verify in ["0", "1"] {
+        let mut command = Command::new(&program);
+        command.env("LD_LIBRARY_PATH", &library).env("PUMICE_VERIFY", verify);
+        let output = run(&mut command);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains(&format!("pumice {}\n", env!("CARGO_PKG_VERSION"))), "{said}");
+        assert!(said.contains("scrub_load=1.50\n") && !said.contains("\nrequests 0\n"), "{said}");
+    }
+}
+
+#[test]
+fn the_example_with_the_shared_library() {
+    if !have("make") || !have("cc") {
+        return;
+    }
+    let installed = install("install-shared");
+    let root = installed.join(&PREFIX[1..]);
+    let flags = if have("pkg-config") {
+        let output = run(Command::new("pkg-config")
+            .args(["--cflags", "--libs", "pumice"])
+            .env("PKG_CONFIG_SYSROOT_DIR", &installed)
+            .env("PKG_CONFIG_PATH", root.join("lib/pkgconfig")));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    } else {
+        format!("-I{0}/include -L{0}/lib -lpumice", root.display())
+    };
+    let flags: Vec<_> = flags.split_whitespace().map(str::to_owned).collect();
+    compile_and_run(&installed, "shared", &flags);
+}
+
+#[test]
+fn the_example_with_the_static_library() {
+    if !have("make") || !have("cc") {
+        return;
+    }
+    let installed = install("install-static");
+    let root = installed.join(&PREFIX[1..]);
+    let mut link = vec![
+        format!("-I{}/include", root.display()),
+        format!("{}/lib/libpumice.a", root.display()),
+    ];
+    let template = fs::read_to_string(crate_root().join("pumice.pc.in")).expect("a template");
+    let private = template.lines().find_map(|line| line.strip_prefix("Libs.private: "));
+    link.extend(private.expect("a line").split_whitespace().map(str::to_owned));
+    compile_and_run(&installed, "static", &link);
+}
+
+#[test]
+fn only_our_names_are_exported() {
+    let bytes = fs::read(built().join("libpumice_c.so")).expect("cargo builds it");
+    let file = object::File::parse(&*bytes).expect("an ELF file");
+    let exported = file.dynamic_symbols().filter(|symbol| symbol.is_definition());
+    let names: Vec<_> = exported.map(|symbol| symbol.name().expect("text").to_owned()).collect();
+    assert!(names.iter().any(|name| name == "pumice_alloc"), "{names:?}");
+    for name in names {
+        assert!(name.starts_with("pumice_"), "{name} is exported");
+    }
+}
+
+#[test]
+fn the_static_library_is_nobodys_malloc() {
+    if !have("nm") {
+        return;
+    }
+    let library = built().join("libpumice_c.a");
+    let output = run(Command::new("nm").args(["-g", "--defined-only"]).arg(library));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let names: Vec<_> = said.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    assert!(names.contains(&"pumice_alloc"));
+    for taken in ["malloc", "calloc", "realloc", "free", "posix_memalign", "mmap", "main"] {
+        assert!(!names.contains(&taken), "{taken} is defined");
+    }
+}
