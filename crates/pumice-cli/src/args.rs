@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use crate::bench::BenchArgs;
 use crate::ctl::CtlArgs;
 use crate::man;
-use crate::run::RunArgs;
+use crate::run::{EnvArgs, RunArgs};
 
 /// Exit status for input that can't be used, as shells and getopt programs have it.
 pub const STATUS_USAGE: u8 = 2;
@@ -27,6 +27,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     Run(Box<RunArgs>),
+    Env(Box<EnvArgs>),
     /// Show or change the settings of a running program
     Ctl(CtlArgs),
     /// Measure on this machine what it is worth

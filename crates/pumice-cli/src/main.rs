@@ -3,7 +3,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`args`] | what may be typed, and how what may not is answered |
-//! | [`run`] | `pumice run`: a program on memory that is already there and already zero |
+//! | [`run`] | `pumice run`: a program on memory that is already there and already zero; `pumice env` |
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`memory`] | how much memory there is to have |
@@ -51,6 +51,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     match args::parse(line) {
         Err(status) => Ok(status),
         Ok(Command::Run(options)) => run::run(*options),
+        Ok(Command::Env(options)) => run::print_variables(&options).map(|()| 0),
         Ok(Command::Ctl(options)) => ctl::ctl(options).map(|()| 0),
         Ok(Command::Bench(options)) => bench::bench(options).map(|_success| 0),
         Ok(Command::Completions { shell }) => args::print_completions(shell).map(|()| 0),

@@ -97,6 +97,7 @@ Counters and settings of the programs that process PID runs.
 pumice run \-\- python3 train.py
 pumice run \-\-ready 2G \-\-report \-\- ./solver input
 pumice ctl $(pidof solver) scrub_rate_pages_per_s=100000
+pumice env \-\-format systemd \-\-install\-shim /usr/local/lib/pumice
 .fi
 .SH SEE ALSO
 \fBld.so\fR(8), \fBmadvise\fR(2)

@@ -7,6 +7,7 @@
 //! | [`spawn`] | the program's start, signals, stops and end |
 //! | [`report`] | what was served, what it cost, and why nothing was |
 //! | [`elf`] | what kind of program a file is |
+//! | [`variables`] | `pumice env`: the same environment, for others to set |
 //!
 //! The order matters: whatever can be wrong with the input is found before anything is written.
 
@@ -15,6 +16,7 @@ mod options;
 mod report;
 mod shim_file;
 mod spawn;
+mod variables;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -27,6 +29,7 @@ use pumice::config::{
 };
 
 pub use options::RunArgs;
+pub use variables::{print_variables, EnvArgs};
 
 use crate::args::Failure;
 use crate::clear_plan;

@@ -1,4 +1,5 @@
-//! What may be typed after `pumice run`, and the environment it becomes.
+//! What may be typed after `pumice run`, most of it after `pumice env` too, and the environment it
+//! becomes.
 //!
 //! Each flag has its `PUMICE_*` variable. Where the flag is not given, a variable that is already
 //! set stands in for it, and is checked as the flag would be.
@@ -17,10 +18,9 @@ use pumice::config::{
 use crate::args::Failure;
 use crate::memory;
 
-/// Run a program on memory that is already there and already zero
-#[derive(Parser, Debug)]
-#[command(name = "run", bin_name = "pumice run")]
-pub struct RunArgs {
+/// What programs are told of memory and of whom to serve: `pumice run` and `pumice env` take it.
+#[derive(Args, Debug)]
+pub struct PoolArgs {
     /// Memory to have ready, populated in the background in the first process (such as 512M)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     ready: Option<usize>,
@@ -44,6 +44,14 @@ pub struct RunArgs {
     /// Check at each request that memory said to be zero is
     #[arg(long)]
     verify: bool,
+}
+
+/// Run a program on memory that is already there and already zero
+#[derive(Parser, Debug)]
+#[command(name = "run", bin_name = "pumice run")]
+pub struct RunArgs {
+    #[command(flatten)]
+    pool: PoolArgs,
     /// At exit, say on stderr what was served and what it cost
     #[arg(
         long,
@@ -67,7 +75,7 @@ pub struct RunArgs {
 /// The scrubber's settings, as typed: checked, and kept as text for the environment.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Scrubber (also while it runs: pumice ctl)")]
-struct ScrubArgs {
+pub struct ScrubArgs {
     /// A freed area of this order or higher wakes the scrubber
     #[arg(long, value_name = "N", value_parser = |text: &str| setting(Setting::ScrubStart, text))]
     scrub_start: Option<String>,
@@ -139,30 +147,17 @@ pub struct Plan {
 impl RunArgs {
     /// Adds what the environment says and checks that it fits the machine.
     pub fn plan(self) -> Result<Plan, Failure> {
-        let ready = or_env(self.ready, "--ready", ENV_READY, size)?;
-        let pool_max = or_env(self.pool_max, "--pool-max", ENV_POOL_MAX, size)?;
-        let threshold = or_env(self.threshold, "--threshold", ENV_THRESHOLD, threshold)?;
+        let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;
+        let pool_max = or_env(self.pool.pool_max, "--pool-max", ENV_POOL_MAX, size)?;
+        or_env(self.pool.threshold, "--threshold", ENV_THRESHOLD, threshold)?;
         let (ready_bytes, pool_max_bytes) = fit(ready, pool_max, memory::available_bytes())?;
 
-        let mut variables = vec![(ENV_POOL_MAX, OsString::from(pool_max_bytes.to_string()))];
-        if let Some(threshold) = threshold {
-            variables.push((ENV_THRESHOLD, threshold.value.to_string().into()));
-        }
-        for (list, name) in [(self.only, ENV_ONLY), (self.skip, ENV_SKIP)] {
-            if !list.is_empty() {
-                variables.push((name, list.join(OsStr::new(","))));
-            }
-        }
-        if self.verify {
-            variables.push((ENV_VERIFY, "1".into()));
-        }
-        let decay_ms = self.decay.map(|ms| ms.to_string());
-        for (typed, setting) in
-            self.scrub.settings().into_iter().chain([(decay_ms, Setting::DecayMs)])
-        {
-            match typed {
-                Some(text) => variables.push((setting.env(), text.into())),
-                None => check_env(setting)?,
+        let mut variables = variables(&self.pool, &self.scrub);
+        variables.retain(|(name, _)| ![ENV_READY, ENV_POOL_MAX].contains(name));
+        variables.push((ENV_POOL_MAX, pool_max_bytes.to_string().into()));
+        for setting in Setting::ALL {
+            if variables.iter().all(|(name, _)| *name != setting.env()) {
+                check_env(setting)?;
             }
         }
         let wanted = self.report.is_some() || self.report_file.is_some();
@@ -176,16 +171,47 @@ impl RunArgs {
     }
 }
 
+/// The variables that stand for what was typed, sizes in bytes.
+pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsString)> {
+    let mut variables = Vec::new();
+    let sizes =
+        [(pool.ready, ENV_READY), (pool.pool_max, ENV_POOL_MAX), (pool.threshold, ENV_THRESHOLD)];
+    for (bytes, name) in sizes {
+        variables.extend(bytes.map(|bytes| (name, bytes.to_string().into())));
+    }
+    for (list, name) in [(&pool.only, ENV_ONLY), (&pool.skip, ENV_SKIP)] {
+        if !list.is_empty() {
+            variables.push((name, list.join(OsStr::new(","))));
+        }
+    }
+    if pool.verify {
+        variables.push((ENV_VERIFY, "1".into()));
+    }
+    let decay_ms = pool.decay.map(|ms| ms.to_string());
+    for (typed, setting) in scrub.settings().into_iter().chain([(decay_ms, Setting::DecayMs)]) {
+        variables.extend(typed.map(|text| (setting.env(), text.into())));
+    }
+    variables
+}
+
+/// Checks what can be wrong about memory that is not this machine's: that the pool has room for
+/// what is to be ready.
+pub fn check_pool(pool: &PoolArgs) -> Result<(), Failure> {
+    let typed = |value, source| Some(Sourced { value: value?, source });
+    let (ready, most) = (typed(pool.ready, "--ready"), typed(pool.pool_max, "--pool-max"));
+    fit(ready, most, u64::MAX).map(drop)
+}
+
 impl ScrubArgs {
-    fn settings(self) -> [(Option<String>, Setting); 7] {
+    fn settings(&self) -> [(Option<String>, Setting); 7] {
         [
-            (self.scrub_start, Setting::ScrubStart),
-            (self.scrub_stop, Setting::ScrubStop),
-            (self.scrub_load, Setting::ScrubLoad),
-            (self.scrub_rate_pages_per_s, Setting::ScrubRatePagesPerS),
-            (self.scrub_batch_pages, Setting::ScrubBatchPages),
-            (self.scrub_delay_ms, Setting::ScrubDelayMs),
-            (self.scrub_nocache, Setting::ScrubNocache),
+            (self.scrub_start.clone(), Setting::ScrubStart),
+            (self.scrub_stop.clone(), Setting::ScrubStop),
+            (self.scrub_load.clone(), Setting::ScrubLoad),
+            (self.scrub_rate_pages_per_s.clone(), Setting::ScrubRatePagesPerS),
+            (self.scrub_batch_pages.clone(), Setting::ScrubBatchPages),
+            (self.scrub_delay_ms.clone(), Setting::ScrubDelayMs),
+            (self.scrub_nocache.clone(), Setting::ScrubNocache),
         ]
     }
 }

@@ -22,6 +22,8 @@ const ENV_SHIM: &str = "PUMICE_SHIM";
 
 static EMBEDDED: &[u8] = include_bytes!(env!("PUMICE_SHIM_FILE"));
 const FILE_NAME: &str = concat!("libpumice-", env!("PUMICE_SHIM_HASH"), ".so");
+/// The name where somebody chose the folder.
+const INSTALLED_NAME: &str = "libpumice-preload.so";
 
 /// The path of a shim that `LD_PRELOAD` can name: absolute, with no space or colon in it.
 pub fn find_or_write() -> Result<PathBuf, Failure> {
@@ -29,6 +31,48 @@ pub fn find_or_write() -> Result<PathBuf, Failure> {
         Some(path) if !path.is_empty() => named(Path::new(&path)),
         _ => embedded(),
     }
+}
+
+/// Copies the embedded shim into `folder`, under a name that stays the same from version to
+/// version, and returns its path. A program that has the former one loaded keeps it.
+///
+/// # Errors
+/// Where the folder can't be named in `LD_PRELOAD` or others may write to it, and where the copy
+/// can't be written.
+pub fn install(folder: &Path) -> Result<PathBuf, Failure> {
+    let shown = folder.display();
+    let absolute = std::path::absolute(folder)
+        .map_err(|error| Failure::usage(format!("--install-shim {shown}: {error}")))?;
+    let path = absolute.join(INSTALLED_NAME);
+    if !can_be_preloaded(&path) {
+        return Err(Failure::usage(format!(
+            "--install-shim {shown} has a space or colon in its path, which LD_PRELOAD can't name"
+        )));
+    }
+    let refused = |error: io::Error| {
+        Failure::usage(format!("--install-shim {shown}: no shim can be written there: {error}"))
+    };
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o755).create(&absolute).map_err(refused)?;
+    let mode = fs::metadata(&absolute).map_err(refused)?.mode();
+    if mode & 0o002 != 0 {
+        return Err(Failure::usage(format!(
+            "--install-shim {shown} is writable for everybody, who could replace the shim; \
+             take another folder or see chmod o-w"
+        )));
+    }
+    if is_noexec(&absolute) {
+        return Err(Failure::usage(format!(
+            "--install-shim {shown} is mounted noexec, so no program can load a shim from it"
+        )));
+    }
+    write(&absolute, &path).map_err(refused)?;
+    Ok(path)
+}
+
+/// Whether `LD_PRELOAD` can name it, wherever it is to be.
+pub fn is_nameable(path: &Path) -> bool {
+    path.is_absolute() && can_be_preloaded(path)
 }
 
 fn named(path: &Path) -> Result<PathBuf, Failure> {
@@ -51,7 +95,8 @@ fn named(path: &Path) -> Result<PathBuf, Failure> {
     Ok(absolute)
 }
 
-fn starts_as_elf(path: &Path) -> bool {
+/// Whether a file can be a shim.
+pub fn starts_as_elf(path: &Path) -> bool {
     let mut magic = [0; 4];
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
         && magic == *b"\x7fELF"

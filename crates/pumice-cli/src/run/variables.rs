@@ -1,0 +1,192 @@
+//! `pumice env`: the variables that give programs the shim without `pumice run`.
+//!
+//! Where nobody leads the tree of processes, each has counters and a pool of its own, and reads
+//! its variables itself. So what `pumice run` would work out for this machine (the pool's limit, the
+//! clearing plan) is left to each of them, and only what was typed is printed.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, ValueEnum};
+
+use super::options::{check_pool, variables, PoolArgs, ScrubArgs};
+use super::shim_file;
+use crate::args::{print, Failure};
+
+/// Print the variables that give programs the shim without 'pumice run', for a service or an image
+///
+/// Each process then has a pool of its own. docs/environment.md says where to put them, and what
+/// does not work.
+#[derive(Parser, Debug)]
+#[command(name = "env", bin_name = "pumice env")]
+pub struct EnvArgs {
+    /// How to write them
+    #[arg(long, value_enum, value_name = "FORM", default_value = "shell")]
+    format: Form,
+    /// Where the shim is, or will be: an absolute path
+    #[arg(long, value_name = "PATH", conflicts_with = "install_shim")]
+    shim: Option<PathBuf>,
+    /// Copy the shim into this folder first, as libpumice-preload.so
+    #[arg(long, value_name = "DIR")]
+    install_shim: Option<PathBuf>,
+    #[command(flatten)]
+    pool: PoolArgs,
+    // Last, since its heading holds for all that follows.
+    #[command(flatten)]
+    scrub: ScrubArgs,
+}
+
+/// Who is to read the variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// export lines, for eval
+    Shell,
+    /// a drop-in file for a service
+    Systemd,
+    /// ENV lines of a Dockerfile
+    Docker,
+    /// the env list of a container in Kubernetes
+    K8s,
+    /// one object
+    Json,
+}
+
+impl Form {
+    /// Whether they are meant for another machine's files, or another root's.
+    fn is_for_elsewhere(self) -> bool {
+        matches!(self, Form::Docker | Form::K8s | Form::Json)
+    }
+}
+
+/// Prints them, and says on stderr where the shim is if it chose the place.
+pub fn print_variables(arguments: &EnvArgs) -> Result<(), Failure> {
+    check_pool(&arguments.pool)?;
+    let typed = variables(&arguments.pool, &arguments.scrub);
+    let mut pairs = Vec::new();
+    for (name, value) in typed {
+        let text = value.to_str().filter(|text| !text.contains(char::is_control));
+        let text = text.ok_or_else(|| {
+            let shown = value.to_string_lossy();
+            Failure::usage(format!("{name} can't be written down: '{}'", shown.escape_debug()))
+        })?;
+        pairs.push((name, text.to_owned()));
+    }
+    let shim = shim(arguments)?;
+    let shim = shim.to_str().ok_or_else(|| {
+        Failure::usage(format!("{} is no text and can't be written down", shim.display()))
+    })?;
+    pairs.insert(0, ("LD_PRELOAD", shim.to_owned()));
+    print(write(arguments.format, &pairs).as_bytes())
+}
+
+fn shim(arguments: &EnvArgs) -> Result<PathBuf, Failure> {
+    if let Some(path) = &arguments.shim {
+        return checked(path, arguments.format).map(|()| path.clone());
+    }
+    if let Some(folder) = &arguments.install_shim {
+        let path = shim_file::install(folder)?;
+        eprintln!("pumice: the shim is at {}", path.display());
+        return Ok(path);
+    }
+    let path = shim_file::find_or_write()?;
+    let hint = match arguments.format.is_for_elsewhere() {
+        true => "it must be at the same path there, or give --shim PATH",
+        false => "a restart may remove it; --install-shim DIR puts it where it stays",
+    };
+    eprintln!("pumice: the shim is at {}; {hint}", path.display());
+    Ok(path)
+}
+
+fn checked(path: &Path, form: Form) -> Result<(), Failure> {
+    let shown = path.display();
+    if !shim_file::is_nameable(path) {
+        return Err(Failure::usage(format!(
+            "--shim {shown} must be an absolute path without spaces and colons, \
+             since LD_PRELOAD names it"
+        )));
+    }
+    if !form.is_for_elsewhere() && !shim_file::starts_as_elf(path) {
+        return Err(Failure::usage(format!(
+            "no shared library at --shim {shown}; --install-shim DIR puts one into DIR"
+        )));
+    }
+    Ok(())
+}
+
+/// The variables in a form; no value has a control character.
+fn write(form: Form, pairs: &[(&str, String)]) -> String {
+    let mut text = String::new();
+    let mut line = |line: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{line}");
+    };
+    match form {
+        Form::Shell => {
+            for (name, value) in pairs {
+                let value = value.replace('\'', r"'\''");
+                let behind = if *name == "LD_PRELOAD" { "${LD_PRELOAD:+:$LD_PRELOAD}" } else { "" };
+                line(format!("export {name}='{value}'{behind}"));
+            }
+        }
+        Form::Systemd => {
+            line("[Service]".to_owned());
+            for (name, value) in pairs {
+                let value = escaped(value, &['\\', '"']).replace('%', "%%");
+                line(format!("Environment=\"{name}={value}\""));
+            }
+        }
+        Form::Docker => {
+            for (name, value) in pairs {
+                line(format!("ENV {name}=\"{}\"", escaped(value, &['\\', '"', '$'])));
+            }
+        }
+        Form::K8s => {
+            line("env:".to_owned());
+            for (name, value) in pairs {
+                // $(NAME) would be replaced. What JSON calls a string, YAML does too.
+                let value = serde_json::Value::from(value.replace("$(", "$$("));
+                line(format!("- name: {name}\n  value: {value}"));
+            }
+        }
+        Form::Json => {
+            let object: serde_json::Map<_, _> = pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
+                .collect();
+            line(serde_json::Value::from(object).to_string());
+        }
+    }
+    text
+}
+
+/// With a backslash before each of `special`.
+fn escaped(value: &str, special: &[char]) -> String {
+    value.chars().fold(String::new(), |mut text, character| {
+        if special.contains(&character) {
+            text.push('\\');
+        }
+        text.push(character);
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AWKWARD: &str = r#"it's a "50%" \ $(x) $y"#;
+
+    fn line(form: Form) -> String {
+        let text = write(form, &[("N", AWKWARD.to_owned())]);
+        text.lines().last().expect("a line").to_owned()
+    }
+
+    #[test]
+    fn values_are_quoted_as_each_reader_wants_it() {
+        assert_eq!(line(Form::Shell), r#"export N='it'\''s a "50%" \ $(x) $y'"#);
+        assert_eq!(line(Form::Systemd), r#"Environment="N=it's a \"50%%\" \\ $(x) $y""#);
+        assert_eq!(line(Form::Docker), r#"ENV N="it's a \"50%\" \\ \$(x) \$y""#);
+        assert_eq!(line(Form::K8s), r#"  value: "it's a \"50%\" \\ $$(x) $y""#);
+        assert_eq!(line(Form::Json), r#"{"N":"it's a \"50%\" \\ $(x) $y"}"#);
+    }
+}
