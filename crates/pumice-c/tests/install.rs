@@ -64,6 +64,7 @@ fn compile_and_run(installed: &Path, name: &str, link: &[String]) {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(said.contains(&format!("pumice {}\n", env!("CARGO_PKG_VERSION"))), "{said}");
         assert!(said.contains("scrub_load=1.50\n") && !said.contains("\nrequests 0\n"), "{said}");
+        assert!(!said.contains("\nhits 0\n"), "arrays are served from ready memory: {said}");
     }
 }
 
