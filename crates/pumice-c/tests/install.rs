@@ -1,6 +1,7 @@
 //! `make install-library`, and the C example against what it installs, shared and static. What make
 //! would build, cargo has built for this test already.
 
+use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -108,6 +109,25 @@ fn the_example_with_the_static_library() {
     }
     let link = [vec!["-static".to_owned()], flags(&installed, &["--static"])].concat();
     compile_and_run(&installed, "wholly", &link);
+}
+
+/// Helper threads run in it, and memory it handed out is the program's still.
+#[test]
+fn it_stays_when_it_is_closed() {
+    let path = built().join("libpumice_c.so").into_os_string().into_encoded_bytes();
+    let path = CString::new(path).expect("a path");
+    // SAFETY: the function is what pumice.h says.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null());
+        let allocate = libc::dlsym(library, c"pumice_alloc".as_ptr());
+        assert!(!allocate.is_null());
+        let allocate: extern "C" fn(usize, usize, u32) -> *mut u8 = std::mem::transmute(allocate);
+        let at = allocate(16 << 20, 0, 0);
+        assert_eq!(libc::dlclose(library), 0);
+        assert!(!libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null());
+        at.write_bytes(1, 16 << 20);
+    }
 }
 
 #[test]
