@@ -4,7 +4,8 @@
 #   make install-library                               libpumice, its header and pkg-config file
 #   make install-program                               pumice, its shim, manual page and completions
 #
-# BUILT names a folder where cargo has built already; nothing is built then.
+# BUILT names a folder where cargo has built already; nothing is built then. Run ldconfig after
+# installing into a folder that the loader searches.
 
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
@@ -15,11 +16,12 @@ DESTDIR ?=
 CARGO ?= cargo
 INSTALL ?= install
 
-built := $(or $(BUILT),$(or $(CARGO_TARGET_DIR),target)/release)
+target := $(or $(CARGO_TARGET_DIR),target)
 version := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 major := $(firstword $(subst ., ,$(version)))
 c := crates/pumice-c
-program := $(built)/pumice
+program := $(or $(BUILT),$(target)/release)/pumice
+libraries := $(or $(BUILT),$(target)/library)
 
 .PHONY: all library program install install-library install-program
 
@@ -27,7 +29,8 @@ all: program library
 
 # Apart, as always: built together, features that one turns on reach the other.
 library:
-	$(if $(BUILT),,$(CARGO) rustc --locked --release -p pumice-c --lib --crate-type cdylib,staticlib)
+	$(if $(BUILT),,$(CARGO) rustc --locked --profile library -p pumice-c --lib \
+		--crate-type cdylib,staticlib)
 
 program:
 	$(if $(BUILT),,$(CARGO) build --locked --release -p pumice-cli)
@@ -36,10 +39,10 @@ install: install-program install-library
 
 install-library: library
 	$(INSTALL) -d '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)'
-	$(INSTALL) -m 755 '$(built)/libpumice_c.so' '$(DESTDIR)$(LIBDIR)/libpumice.so.$(version)'
+	$(INSTALL) -m 755 '$(libraries)/libpumice_c.so' '$(DESTDIR)$(LIBDIR)/libpumice.so.$(version)'
 	ln -sf 'libpumice.so.$(version)' '$(DESTDIR)$(LIBDIR)/libpumice.so.$(major)'
 	ln -sf 'libpumice.so.$(major)' '$(DESTDIR)$(LIBDIR)/libpumice.so'
-	$(INSTALL) -m 644 '$(built)/libpumice_c.a' '$(DESTDIR)$(LIBDIR)/libpumice.a'
+	$(INSTALL) -m 644 '$(libraries)/libpumice_c.a' '$(DESTDIR)$(LIBDIR)/libpumice.a'
 	$(INSTALL) -m 644 $(c)/include/pumice.h '$(DESTDIR)$(INCLUDEDIR)/pumice.h'
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 		-e 's|@VERSION@|$(version)|' $(c)/pumice.pc.in >'$(DESTDIR)$(LIBDIR)/pkgconfig/pumice.pc'

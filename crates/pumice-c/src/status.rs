@@ -105,3 +105,16 @@ pub(crate) fn guard_pointer<T>(body: impl FnOnce() -> Result<*mut T, Status>) ->
     unsafe { *libc::__errno_location() = errno };
     null_mut()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        let panics = || -> Result<(), Status> { panic!("of the test's, to be caught") };
+        assert_eq!(guard(panics), Status::Internal);
+        assert!(guard_pointer::<u8>(|| panics().map(|()| null_mut())).is_null());
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
+    }
+}
