@@ -210,8 +210,8 @@ void *pumice_zone_get(const struct pumice_zone *zone, unsigned int order, uint32
 enum pumice_status pumice_zone_put(const struct pumice_zone *zone, void *at);
 
 /**
- * Gives a zone's memory and addresses back, those of frames that were not put back too. (The
- * zone's own tables stay, about 140 bytes for each 2 MiB.) NULL is fine.
+ * Gives a zone's memory and addresses back, those of frames that were not put back too. NULL is
+ * fine.
  *
  * The caller sees to it that:
  * `zone` is NULL or a zone that is not destroyed, and nobody uses it or its frames any more.

@@ -1,7 +1,6 @@
 //! Zones of frames, for a program that is an allocator itself.
 
 use std::ffi::{c_uint, c_void};
-use std::mem::ManuallyDrop;
 
 use pumice::addr::Order;
 use pumice::clear::Clearer;
@@ -91,8 +90,8 @@ pub unsafe extern "C" fn pumice_zone_put(zone: *const Zone, at: *mut c_void) -> 
     })
 }
 
-/// Gives a zone's memory and addresses back, those of frames that were not put back too. (The
-/// zone's own tables stay, about 140 bytes for each 2 MiB.) NULL is fine.
+/// Gives a zone's memory and addresses back, those of frames that were not put back too. NULL is
+/// fine.
 ///
 /// # Safety
 /// `zone` is NULL or a zone that is not destroyed, and nobody uses it or its frames any more.
@@ -102,14 +101,9 @@ pub unsafe extern "C" fn pumice_zone_destroy(zone: *mut Zone) -> Status {
         if zone.is_null() {
             return Ok(());
         }
-        // SAFETY: as the caller promises. The tables are `'static`, so nothing is to be dropped
-        // but the box.
-        let zone = ManuallyDrop::new(*unsafe { Box::from_raw(zone) });
-        let addresses = zone.zone.addresses();
-        // SAFETY: the zone reserved them for itself, and nobody uses them.
-        match unsafe { libc::munmap(addresses.start as *mut c_void, addresses.len()) } {
-            0 => Ok(()),
-            _ => Err(Status::NoMemory),
-        }
+        // SAFETY: it is the box of pumice_zone_new, and as the caller promises nobody uses it.
+        let zone = *unsafe { Box::from_raw(zone) };
+        // SAFETY: nobody uses its frames, and its tables were never shown to anybody.
+        Ok(unsafe { zone.zone.unmap() }?)
     })
 }

@@ -147,7 +147,7 @@ pub struct Storage {
 pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     pub(super) words: &'static [AtomicU64],
     pub(super) blocks: &'static [AtomicU64],
-    cpus: &'static [CachePadded<Reservations>],
+    pub(super) cpus: &'static [CachePadded<Reservations>],
     /// Blocks below this are or were part of the zone. Only grows.
     grown: AtomicUsize,
     /// Blocks in state Free: what the watermarks look at. Off by what is in flight.

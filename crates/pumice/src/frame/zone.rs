@@ -152,6 +152,29 @@ impl Zone<Os> {
     pub fn new(capacity_bytes: usize, cpus: usize, huge: Huge) -> Result<Zone<Os>> {
         Zone::with_memory(Os, (), capacity_bytes, cpus, huge)
     }
+
+    /// Gives back all that the zone has of the kernel: its memory, its addresses and its tables.
+    ///
+    /// # Errors
+    /// [`Error::Os`] where the kernel refuses a part; the rest is given back.
+    ///
+    /// # Safety
+    /// Nobody uses its frames, or a copy of a reference to its tables, any more.
+    pub unsafe fn unmap(self) -> Result<()> {
+        fn parts<T>(table: &'static [T]) -> (NonNull<u8>, usize) {
+            (NonNull::from(table).cast(), size_of_val(table).max(1))
+        }
+        let frames = (self.base, self.ledger.capacity() * BLOCK_SIZE);
+        let Ledger { words, blocks, cpus, .. } = self.ledger;
+        let mut given_back = Ok(());
+        for (at, len) in [frames, parts(words), parts(blocks), parts(cpus)] {
+            // SAFETY: `with_memory` mapped all four for this zone, which is no more.
+            if let Err(errno) = unsafe { mem::unmap(at, len) } {
+                given_back = Err(errno.into());
+            }
+        }
+        given_back
+    }
 }
 
 impl<M: Memory, L: Budget> Zone<M, L> {

@@ -197,6 +197,15 @@ pub fn map_table(len: usize) -> Result<NonNull<u8>, Errno> {
     NonNull::new(at.cast()).ok_or(Errno::NOMEM)
 }
 
+/// Gives addresses and what is at them back to the kernel.
+///
+/// # Safety
+/// The range was mapped by this crate, and nobody uses it any more.
+pub unsafe fn unmap(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: as the caller promises.
+    unsafe { mm::munmap(at.as_ptr().cast(), len) }
+}
+
 /// Maps one page that a child process finds zeroed after `fork` (`MADV_WIPEONFORK`).
 pub fn map_wiped_on_fork() -> Result<NonNull<u8>, Errno> {
     let page = map_table(FRAME_SIZE)?;
