@@ -49,6 +49,7 @@ fn flags_and_values() {
         (&["env", "--install-shim", "/dev/null"], &["/dev/null"]),
         (&["env", "--install-shim", "/tmp/a:b"], &["colon"]),
         (&["env", "--install-shim", "/tmp"], &["everybody"]),
+        (&["env", "--install-shim", "/tmp/a\rb"], &["--install-shim", "written down"]),
         (&["env", "--ready", "2M", "--pool-max", "1M"], &["--ready", "--pool-max"]),
         (&["env", "--threshold", "1K"], &["4096"]),
         (&["env", "--only", "a\nb", "--format=json"], &["PUMICE_ONLY"]),

@@ -4,6 +4,7 @@
 //! its variables itself. So what `pumice run` would work out for this machine (the pool's limit, the
 //! clearing plan) is left to each of them, and only what was typed is printed.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -64,19 +65,20 @@ pub fn print_variables(arguments: &EnvArgs) -> Result<(), Failure> {
     let typed = variables(&arguments.pool, &arguments.scrub);
     let mut pairs = Vec::new();
     for (name, value) in typed {
-        let text = value.to_str().filter(|text| !text.contains(char::is_control));
-        let text = text.ok_or_else(|| {
-            let shown = value.to_string_lossy();
-            Failure::usage(format!("{name} can't be written down: '{}'", shown.escape_debug()))
-        })?;
-        pairs.push((name, text.to_owned()));
+        pairs.push((name, text(name, &value)?));
     }
     let shim = shim(arguments)?;
-    let shim = shim.to_str().ok_or_else(|| {
-        Failure::usage(format!("{} is no text and can't be written down", shim.display()))
-    })?;
-    pairs.insert(0, ("LD_PRELOAD", shim.to_owned()));
+    pairs.insert(0, ("LD_PRELOAD", text("LD_PRELOAD", shim.as_os_str())?));
     print(write(arguments.format, &pairs).as_bytes())
+}
+
+/// A value as text that every form can hold.
+fn text(name: &str, value: &OsStr) -> Result<String, Failure> {
+    let text = value.to_str().filter(|text| !text.contains(char::is_control));
+    text.map(str::to_owned).ok_or_else(|| {
+        let shown = value.to_string_lossy();
+        Failure::usage(format!("{name} can't be written down: '{}'", shown.escape_debug()))
+    })
 }
 
 fn shim(arguments: &EnvArgs) -> Result<PathBuf, Failure> {
@@ -84,6 +86,8 @@ fn shim(arguments: &EnvArgs) -> Result<PathBuf, Failure> {
         return checked(path, arguments.format).map(|()| path.clone());
     }
     if let Some(folder) = &arguments.install_shim {
+        // Before anything is written.
+        text("--install-shim", folder.as_os_str())?;
         let path = shim_file::install(folder)?;
         eprintln!("pumice: the shim is at {}", path.display());
         return Ok(path);
@@ -143,8 +147,9 @@ fn write(form: Form, pairs: &[(&str, String)]) -> String {
         Form::K8s => {
             line("env:".to_owned());
             for (name, value) in pairs {
-                // $(NAME) would be replaced. What JSON calls a string, YAML does too.
-                let value = serde_json::Value::from(value.replace("$(", "$$("));
+                // $(NAME) would be replaced, and $$ is how to write $. What JSON calls a string, YAML
+                // does too.
+                let value = serde_json::Value::from(value.replace('$', "$$"));
                 line(format!("- name: {name}\n  value: {value}"));
             }
         }
@@ -186,7 +191,7 @@ mod tests {
         assert_eq!(line(Form::Shell), r#"export N='it'\''s a "50%" \ $(x) $y'"#);
         assert_eq!(line(Form::Systemd), r#"Environment="N=it's a \"50%%\" \\ $(x) $y""#);
         assert_eq!(line(Form::Docker), r#"ENV N="it's a \"50%\" \\ \$(x) \$y""#);
-        assert_eq!(line(Form::K8s), r#"  value: "it's a \"50%\" \\ $$(x) $y""#);
+        assert_eq!(line(Form::K8s), r#"  value: "it's a \"50%\" \\ $$(x) $$y""#);
         assert_eq!(line(Form::Json), r#"{"N":"it's a \"50%\" \\ $(x) $y"}"#);
     }
 }
