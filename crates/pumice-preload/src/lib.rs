@@ -12,6 +12,7 @@
 //! | [`sanitizer`] | programs built with one, which are left alone |
 //! | [`seccomp`] | `prctl` and `syscall`, watched for seccomp filters |
 //! | [`weak`] | symbols that may be missing |
+//! | [`mapping`] | `mmap` and its relations |
 //! | [`fatal`] | the two ways this ends a program |
 //! | [`builtins`] | the memory functions that compiled code calls |
 //!
@@ -32,6 +33,7 @@ mod early;
 mod environment;
 mod fatal;
 mod interpose;
+mod mapping;
 mod next;
 mod sanitizer;
 mod seccomp;

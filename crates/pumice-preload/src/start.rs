@@ -49,6 +49,9 @@ const AT_SECURE: usize = 23;
 /// and both ways are right.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(config::MIN_THRESHOLD);
 
+/// Mappings of this many bytes and more come to [`heap_for_mapping`]. Relaxed, as [`THRESHOLD`].
+static MMAP_THRESHOLD: AtomicUsize = AtomicUsize::new(config::DEFAULT_MMAP_THRESHOLD);
+
 static STATE: AtomicU32 = AtomicU32::new(UNREAD);
 const UNREAD: u32 = 0;
 const READ: u32 = 1;
@@ -90,6 +93,46 @@ pub(crate) struct Owned {
 #[inline(always)]
 pub(crate) fn threshold() -> usize {
     THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// See [`MMAP_THRESHOLD`].
+#[inline(always)]
+pub(crate) fn mmap_threshold() -> usize {
+    MMAP_THRESHOLD.load(Ordering::Relaxed)
+}
+
+/// The heap, if it serves.
+#[inline(always)]
+pub(crate) fn serving_heap() -> Option<&'static Heap> {
+    published()
+}
+
+/// The heap that is to serve a mapping of `len` bytes; `None`: the kernel.
+pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
+    if QUIET.load(Ordering::Relaxed) {
+        // A filter may know `mmap` and none of the calls that it takes to serve one.
+        return None;
+    }
+    if STATE.load(Ordering::Relaxed) == UNREAD {
+        advance(UNREAD, read_environment);
+    }
+    if len < mmap_threshold() {
+        return None;
+    }
+    heap_for(len.max(threshold()))
+}
+
+/// To be called before `mlockall`: nothing that is free may become resident, or stay so.
+pub(crate) fn stop_serving_before_lock() {
+    for from in [UNREAD, READ] {
+        advance(from, || Err(Reason::Locked));
+    }
+    if let Some(heap) = published().filter(|_| is_current()) {
+        THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+        MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+        heap.go_quiet();
+        heap.withdraw_free();
+    }
 }
 
 /// The heap if `at` lies in its zones.
@@ -179,6 +222,7 @@ fn advance(from: u32, step: fn() -> Result<u32, Reason>) -> bool {
     let errno = set_errno(0);
     let next = step().unwrap_or_else(|reason| {
         THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+        MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
         note(reason);
         OFF
     });
@@ -194,6 +238,9 @@ fn read_environment() -> Result<u32, Reason> {
     let wanted = environment.get(config::ENV_THRESHOLD).and_then(config::parse_size);
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
     THRESHOLD.store(threshold, Ordering::Relaxed);
+    let wanted = environment.get(config::ENV_MMAP_THRESHOLD).and_then(config::parse_mmap_threshold);
+    let threshold = wanted.unwrap_or(config::DEFAULT_MMAP_THRESHOLD);
+    MMAP_THRESHOLD.store(threshold, Ordering::Relaxed);
     Ok(READ)
 }
 
@@ -332,6 +379,7 @@ fn adopt(process: &AtomicU32) -> bool {
     let (Some(slot), Some(heap)) = (slot, published()) else {
         process.store(DETACHED, Ordering::Relaxed);
         THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+        MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
         return false;
     };
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);

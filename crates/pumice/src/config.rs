@@ -18,6 +18,8 @@ pub const ENV_READY: &str = "PUMICE_READY";
 pub const ENV_POOL_MAX: &str = "PUMICE_POOL_MAX";
 /// Requests of this many bytes and more are served.
 pub const ENV_THRESHOLD: &str = "PUMICE_THRESHOLD";
+/// Private anonymous mappings of this many bytes and more are served; `off`: none.
+pub const ENV_MMAP_THRESHOLD: &str = "PUMICE_MMAP_THRESHOLD";
 /// Only programs of these names are served (comma-separated).
 pub const ENV_ONLY: &str = "PUMICE_ONLY";
 /// Programs of these names are not served (comma-separated).
@@ -29,6 +31,8 @@ pub const ENV_VERIFY: &str = "PUMICE_VERIFY";
 
 /// Default of [`ENV_THRESHOLD`].
 pub const DEFAULT_THRESHOLD: usize = 64 << 10;
+/// Default of [`ENV_MMAP_THRESHOLD`].
+pub const DEFAULT_MMAP_THRESHOLD: usize = 1 << 20;
 /// The smallest threshold there may be: one frame.
 pub const MIN_THRESHOLD: usize = 4 << 10;
 
@@ -207,6 +211,14 @@ fn parse_hundredths(text: &str) -> Option<u64> {
         hundredths += u64::from(digit - b'0') * weight;
     }
     Some(hundredths)
+}
+
+/// Reads [`ENV_MMAP_THRESHOLD`]: a size, [`MIN_THRESHOLD`] at least, or `off`, which is the largest.
+pub fn parse_mmap_threshold(text: &str) -> Option<usize> {
+    match text {
+        "off" => Some(usize::MAX),
+        size => parse_size(size).filter(|&size| size >= MIN_THRESHOLD),
+    }
 }
 
 /// Reads a size: a whole number of bytes, or one with `K`, `M`, `G` or `T` (powers of 1024; a

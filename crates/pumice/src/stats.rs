@@ -139,11 +139,13 @@ pub enum Reason {
     NoSlot = 11,
     /// the shim does not know the machine (its page size is not 4 KiB)
     Machine = 12,
+    /// it locks all of its memory (mlockall)
+    Locked = 13,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 13] = [
+    pub const ALL: [Reason; 14] = [
         Reason::Unknown,
         Reason::Off,
         Reason::NotOnly,
@@ -157,6 +159,7 @@ impl Reason {
         Reason::Seccomp,
         Reason::NoSlot,
         Reason::Machine,
+        Reason::Locked,
     ];
 
     /// The name under which JSON shows it.
@@ -175,6 +178,7 @@ impl Reason {
             Reason::Seccomp => "seccomp",
             Reason::NoSlot => "no_slot",
             Reason::Machine => "machine",
+            Reason::Locked => "locked",
         }
     }
 
@@ -194,6 +198,7 @@ impl Reason {
             Reason::Seccomp => "a seccomp filter was in force before its first request",
             Reason::NoSlot => "too many processes at once to count one more",
             Reason::Machine => "its page size is not 4 KiB",
+            Reason::Locked => "it locks all of its memory, free memory included",
         }
     }
 }

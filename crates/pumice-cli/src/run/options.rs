@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
 use pumice::config::{
-    parse_size, Setting, ENV_ONLY, ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY,
-    MIN_THRESHOLD,
+    parse_mmap_threshold, parse_size, Setting, ENV_MMAP_THRESHOLD, ENV_ONLY, ENV_POOL_MAX,
+    ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD,
 };
 
 use crate::args::Failure;
@@ -31,6 +31,12 @@ pub struct PoolArgs {
     /// Serve requests of this size and larger; 64K if not given, 4K at least
     #[arg(long, value_name = "SIZE", value_parser = threshold)]
     threshold: Option<usize>,
+    /// Serve private anonymous mappings of this size and larger; 1M if not given, 4K at least
+    #[arg(long, value_name = "SIZE", value_parser = threshold)]
+    mmap_threshold: Option<usize>,
+    /// Leave all mappings to the kernel
+    #[arg(long, conflicts_with = "mmap_threshold")]
+    no_mmap: bool,
     /// How long free memory is kept before it is given back (such as 500ms, 10s or 1m); 10s if
     /// not given
     #[arg(long, value_name = "TIME", value_parser = duration_ms)]
@@ -153,6 +159,9 @@ impl RunArgs {
         let (ready_bytes, pool_max_bytes) = fit(ready, pool_max, memory::available_bytes())?;
 
         let mut variables = variables(&self.pool, &self.scrub);
+        if variables.iter().all(|(name, _)| *name != ENV_MMAP_THRESHOLD) {
+            check_mmap_threshold()?;
+        }
         variables.retain(|(name, _)| ![ENV_READY, ENV_POOL_MAX].contains(name));
         variables.push((ENV_POOL_MAX, pool_max_bytes.to_string().into()));
         for setting in Setting::ALL {
@@ -179,6 +188,11 @@ pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsStr
     for (bytes, name) in sizes {
         variables.extend(bytes.map(|bytes| (name, bytes.to_string().into())));
     }
+    let mmap_threshold = match pool.no_mmap {
+        true => Some("off".into()),
+        false => pool.mmap_threshold.map(|bytes| bytes.to_string().into()),
+    };
+    variables.extend(mmap_threshold.map(|value| (ENV_MMAP_THRESHOLD, value)));
     for (list, name) in [(&pool.only, ENV_ONLY), (&pool.skip, ENV_SKIP)] {
         if !list.is_empty() {
             variables.push((name, list.join(OsStr::new(","))));
@@ -213,6 +227,19 @@ impl ScrubArgs {
             (self.scrub_delay_ms.clone(), Setting::ScrubDelayMs),
             (self.scrub_nocache.clone(), Setting::ScrubNocache),
         ]
+    }
+}
+
+fn check_mmap_threshold() -> Result<(), Failure> {
+    match env::var_os(ENV_MMAP_THRESHOLD) {
+        Some(text) if text.to_str().and_then(parse_mmap_threshold).is_none() => {
+            let text = text.to_string_lossy();
+            let text = text.escape_debug();
+            Err(Failure::usage(format!(
+                "{ENV_MMAP_THRESHOLD}={text} is neither a size of {MIN_THRESHOLD} bytes or more nor off"
+            )))
+        }
+        _ => Ok(()),
     }
 }
 

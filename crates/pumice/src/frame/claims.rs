@@ -4,7 +4,7 @@ use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
 use super::ledger::{Backing, Geometry, Ledger, Want};
 use super::runs::Dirt;
 use super::word::{self, Word};
-use crate::addr::Order;
+use crate::addr::{Order, Pfn};
 use crate::sync::atomic::Ordering;
 
 /// A claimed area within a block in parts: dirty frames that follow each other.
@@ -68,6 +68,32 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     pub(super) fn claim_absent(&self, block: usize) -> bool {
         let claimed = BlockWord::new().with_state(BlockState::Claimed);
         self.swap_block(block, BlockWord::new(), claimed)
+    }
+
+    /// Allocates a free block where it is, as a run of its own: its word as it was.
+    pub fn occupy_block(&self, block: usize) -> Option<BlockWord> {
+        let word = self.claim_block(block, |_| true)?;
+        let whole = word.with_state(BlockState::Whole).with_first(true).with_last(true);
+        self.set_block(block, whole);
+        Some(word)
+    }
+
+    /// Allocates a free frame of a block in parts where it is, as a run of its own.
+    pub fn occupy_frame(&self, pfn: Pfn) -> bool {
+        let block = pfn.0 / G::FRAMES_PER_BLOCK;
+        let in_parts = self.block(block).state() == BlockState::Parts;
+        in_parts && self.claim_span(block, pfn.0 % G::FRAMES_PER_BLOCK, 1).is_ok()
+    }
+
+    /// Changes a block's word, unless `change` has no wish to.
+    pub fn update_word(&self, block: usize, change: impl Fn(BlockWord) -> Option<BlockWord>) {
+        loop {
+            let old = self.block(block);
+            match change(old) {
+                Some(new) if new != old && !self.swap_block(block, old, new) => {}
+                _ => return,
+            }
+        }
     }
 
     /// Whether any block is claimed by somebody at this moment.

@@ -99,6 +99,46 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
     }
 
+    /// The run that a frame is part of, if it is allocated.
+    pub fn run_around(&self, pfn: Pfn) -> Option<PageRange> {
+        let per_block = G::FRAMES_PER_BLOCK;
+        let (mut block, mut offset) = (pfn.0 / per_block, pfn.0 % per_block);
+        if block >= self.grown() {
+            return None;
+        }
+        if self.block(block).state() == BlockState::Parts {
+            if !self.is_allocated(pfn) {
+                return None;
+            }
+            let before = |offset: usize| {
+                let (index, bit) = Self::locate(Pfn(Self::block_start(block).0 + offset - 1));
+                let word = Word(self.words[index].load(Ordering::Relaxed));
+                word.allocated() & bit != 0 && word.last() & bit == 0
+            };
+            while offset > 0 && before(offset) {
+                offset -= 1;
+            }
+            let goes_on = |word: BlockWord| word.state() == BlockState::Whole && !word.last();
+            if offset == 0 && block > 0 && goes_on(self.block(block - 1)) {
+                block -= 1;
+            }
+        }
+        if self.block(block).state() == BlockState::Whole {
+            offset = 0;
+            while !self.block(block).first() {
+                block = block.checked_sub(1)?;
+            }
+        }
+        let run = self.run_at(Pfn(block * per_block + offset))?;
+        (run.end() > pfn).then_some(run)
+    }
+
+    /// Whether a frame of a block in parts is allocated (or claimed).
+    pub fn is_allocated(&self, pfn: Pfn) -> bool {
+        let (index, bit) = Self::locate(pfn);
+        Word(self.words[index].load(Ordering::Relaxed)).allocated() & bit != 0
+    }
+
     /// Frames from `offset` of a block in parts to the end of the run there.
     fn run_length(&self, block: usize, offset: usize) -> Option<usize> {
         let per_word = G::FRAMES_PER_WORD as usize;

@@ -142,7 +142,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_state(BlockState::Free)
                 .with_zeroed(dirt.is_clean())
                 .with_ready(old.ready())
-                .with_tainted(old.tainted())
                 .with_epoch(old.epoch());
             // Others may still change hints of a block in parts.
             if self.swap_block(block, old, free) {

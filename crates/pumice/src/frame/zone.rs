@@ -316,6 +316,14 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         done
     }
 
+    /// As [`Zone::reset`], for frames in the middle of a block, which the caller owns.
+    pub fn reset_frames(&self, start: Pfn, frames: usize) {
+        let (at, len) = (self.address(start), frames * FRAME_SIZE);
+        // SAFETY: the caller owns the frames and needs nothing in them.
+        let _ = unsafe { self.memory().reset(at, len) };
+        self.ledger.backing.set_huge(at, len);
+    }
+
     /// Stores the word of a block that the caller owns as part of an allocation.
     pub fn set_owned(&self, block: usize, word: BlockWord) {
         debug_assert_eq!(self.ledger.block(block).state(), super::BlockState::Whole);

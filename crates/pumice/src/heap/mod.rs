@@ -21,6 +21,7 @@
 //! at once goes to the next allocator.
 
 mod classes;
+mod mapping;
 mod pool;
 mod relocate;
 mod serve;
@@ -32,6 +33,8 @@ use core::ptr::NonNull;
 
 use classes::Classes;
 use pool::Pool;
+
+pub use mapping::{Effect, Part};
 
 use crate::addr::{frames_for, PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::Clearer;
@@ -101,6 +104,10 @@ pub struct Heap {
     /// Frames ever freed.
     freed_frames: AtomicUsize,
     scrubber: Scrubber,
+    /// See [`mapping`].
+    holes_lock: AtomicBool,
+    demand_holes: mapping::Holes,
+    ready_holes: mapping::Holes,
     /// Whether the keeper has been told of `to_populate`.
     keeper_told: AtomicBool,
     /// Whether a seccomp filter is in force: see [`Heap::go_quiet`].
@@ -133,6 +140,9 @@ impl Heap {
             keep_blocks: ready_bytes.div_ceil(BLOCK_SIZE),
             freed_frames: AtomicUsize::new(0),
             scrubber,
+            holes_lock: AtomicBool::new(false),
+            demand_holes: mapping::Holes::new(),
+            ready_holes: mapping::Holes::new(),
             keeper_told: AtomicBool::new(ready_bytes == 0),
             quiet: AtomicBool::new(false),
             clearer,
@@ -240,6 +250,7 @@ impl Heap {
     /// and drops every free block that it shares with its parent.
     pub fn after_fork_in_child(&self, slot: &'static Slot) {
         self.scrubber.after_fork(slot);
+        self.forget_holes_lock();
         // Relaxed: the child has one thread yet that may use the heap.
         self.to_populate.store(0, Ordering::Relaxed);
         for zone in [&self.ready, &self.demand] {

@@ -87,7 +87,7 @@ impl Heap {
         })
     }
 
-    fn is_ready_zone(&self, zone: &PoolZone) -> bool {
+    pub(super) fn is_ready_zone(&self, zone: &PoolZone) -> bool {
         core::ptr::eq(zone, &self.ready)
     }
 
@@ -194,6 +194,7 @@ impl Heap {
         let kept = range.frames - frames;
         let keeps_blocks = self.is_ready_zone(zone);
         let mut freed_ready = 0;
+        self.settle_taint(zone, range.start.0 + kept..range.end().0);
         self.look_back(zone, range, kept);
         let condition = |block: usize, word: BlockWord| {
             let now =

@@ -135,12 +135,13 @@ pub fn exit() -> ! {
 }
 
 /// Every signal blocked for the calling thread until this is dropped.
-struct BlockedSignals {
+pub struct BlockedSignals {
     before: u64,
 }
 
 impl BlockedSignals {
-    fn block() -> BlockedSignals {
+    /// Blocks them.
+    pub fn block() -> BlockedSignals {
         let mut before = 0u64;
         set_signal_mask(&u64::MAX, Some(&mut before));
         BlockedSignals { before }
@@ -175,6 +176,11 @@ pub fn process_exists(pid: u32) -> bool {
     // SAFETY: signal 0 is only checked for, never sent.
     let result = unsafe { raw::syscall(raw::number::__NR_kill, [pid as usize, 0, 0, 0, 0, 0]) };
     result != Err(Errno::SRCH)
+}
+
+/// Lets others run.
+pub fn yield_now() {
+    rustix::thread::sched_yield();
 }
 
 /// Sleeps until woken, for `timeout` at most, and not at all if the word is no longer `expected`.

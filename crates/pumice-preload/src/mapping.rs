@@ -1,0 +1,589 @@
+//! `mmap` and its relations, served from the heap for large private anonymous memory.
+//!
+//! Only what can be done faithfully is done here: making readable and writable private anonymous
+//! memory where the program does not care where, and unmapping it. Everything else is the
+//! kernel's. Calls on memory of the heap's are split into what is mapped and what is a hole as far
+//! as the program knows, so that each part gets the kernel's own answer, and a hole `ENOMEM`; what
+//! a call leaves behind on the memory is noted, and taken off when the memory is free.
+//!
+//! None of these functions needs a next one: where the heap is not concerned they make the system
+//! call, as the C library's own do. So they work before the C library is ready, and in handlers.
+
+use core::ffi::{c_int, c_long, c_void};
+use core::ops::Range;
+
+use linux_raw_sys::general as linux;
+use pumice::addr::FRAME_SIZE;
+use pumice::heap::{Content, Effect, Heap, Part};
+use pumice::sys::raw;
+use rustix::io::Errno;
+
+use crate::interpose::set_errno;
+use crate::start;
+
+const FAILED: *mut c_void = usize::MAX as *mut c_void;
+const READ_WRITE: c_int = (linux::PROT_READ | linux::PROT_WRITE) as c_int;
+const FIXED: c_int = (linux::MAP_FIXED | linux::MAP_FIXED_NOREPLACE) as c_int;
+/// What a mapping must be to be served...
+const SERVED: c_int = (linux::MAP_PRIVATE | linux::MAP_ANONYMOUS) as c_int;
+/// ... and may be besides.
+const INDIFFERENT: c_int = (linux::MAP_NORESERVE | linux::MAP_STACK | linux::MAP_POPULATE) as c_int;
+/// Larger requests are the kernel's to refuse.
+const LARGEST: usize = isize::MAX as usize / 2;
+
+type Outcome = Result<usize, Errno>;
+
+#[no_mangle]
+unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: c_long,
+) -> *mut c_void {
+    let request = Request { at: at as usize, len, protection, flags, file, offset };
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { map(request) }) as *mut c_void
+}
+
+#[no_mangle]
+unsafe extern "C" fn mmap64(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: c_long,
+) -> *mut c_void {
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { mmap(at, len, protection, flags, file, offset) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { unmap(at as usize, len) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn mremap(
+    at: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    let request = Remap { at: at as usize, old_len, new_len, flags: flags as u32, to: to as usize };
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { remap(request) }) as *mut c_void
+}
+
+#[no_mangle]
+unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
+    let effect = (protection != READ_WRITE).then_some(Effect::Taints);
+    let args = [at as usize, len, protection as usize, 0, 0, 0];
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { each_part(linux::__NR_mprotect, args, effect, AtHole::Stop) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn pkey_mprotect(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    key: c_int,
+) -> c_int {
+    let args = [at as usize, len, protection as usize, key as usize, 0, 0];
+    let effect = Some(Effect::Taints);
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { each_part(linux::__NR_pkey_mprotect, args, effect, AtHole::Stop) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let effect = match advice as u32 {
+        linux::MADV_NORMAL
+        | linux::MADV_WILLNEED
+        | linux::MADV_COLD
+        | linux::MADV_POPULATE_READ
+        | linux::MADV_POPULATE_WRITE
+        | linux::MADV_COLLAPSE => None,
+        linux::MADV_DONTNEED
+        | linux::MADV_FREE
+        | linux::MADV_PAGEOUT
+        | linux::MADV_DONTNEED_LOCKED => Some(Effect::Drops),
+        linux::MADV_HUGEPAGE
+            if start::owned(at).is_some_and(|owned| owned.heap.has_huge_advice(at as usize)) =>
+        {
+            None
+        }
+        _ => Some(Effect::Taints),
+    };
+    let args = [at as usize, len, advice as usize, 0, 0, 0];
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn mlock(at: *const c_void, len: usize) -> c_int {
+    let args = [at as usize, len, 0, 0, 0, 0];
+    let effect = Some(Effect::Taints);
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { each_part(linux::__NR_mlock, args, effect, AtHole::Stop) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn mlock2(at: *const c_void, len: usize, flags: u32) -> c_int {
+    let args = [at as usize, len, flags as usize, 0, 0, 0];
+    let effect = Some(Effect::Taints);
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { each_part(linux::__NR_mlock2, args, effect, AtHole::Stop) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn munlock(at: *const c_void, len: usize) -> c_int {
+    let args = [at as usize, len, 0, 0, 0, 0];
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { each_part(linux::__NR_munlock, args, None, AtHole::Stop) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn msync(at: *mut c_void, len: usize, flags: c_int) -> c_int {
+    let args = [at as usize, len, flags as usize, 0, 0, 0];
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { each_part(linux::__NR_msync, args, None, AtHole::GoOn) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn mincore(at: *mut c_void, len: usize, seen: *mut u8) -> c_int {
+    let args = [at as usize, len, seen as usize, 0, 0, 0];
+    let outcome = match concerned(at as usize, len) {
+        Some((heap, len)) if has_hole(heap, at as usize, len) => Err(Errno::NOMEM),
+        // SAFETY: forwarded with the caller's promise.
+        _ => unsafe { raw::syscall(linux::__NR_mincore, args) },
+    };
+    answer(outcome) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    start::stop_serving_before_lock();
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { raw::syscall(linux::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
+}
+
+/// The same calls made through `syscall`; `None` if it is another one.
+///
+/// # Safety
+/// As the system call.
+pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = args;
+    let (at, flags) = (a as *mut c_void, d as c_int);
+    // SAFETY: forwarded with the caller's promise.
+    let result = unsafe {
+        match u32::try_from(number).ok()? {
+            linux::__NR_mmap => mmap(at, b, c as c_int, flags, e as c_int, f as c_long) as c_long,
+            linux::__NR_munmap => munmap(at, b).into(),
+            linux::__NR_mremap => mremap(at, b, c, flags, e as *mut c_void) as c_long,
+            linux::__NR_mprotect => mprotect(at, b, c as c_int).into(),
+            linux::__NR_madvise => madvise(at, b, c as c_int).into(),
+            linux::__NR_mlock => mlock(at, b).into(),
+            linux::__NR_mlock2 => mlock2(at, b, c as u32).into(),
+            _ => return None,
+        }
+    };
+    Some(result)
+}
+
+/// What `mmap` was asked for.
+#[derive(Clone, Copy)]
+struct Request {
+    at: usize,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: c_long,
+}
+
+impl Request {
+    /// The system call.
+    ///
+    /// # Safety
+    /// As `mmap`.
+    unsafe fn make(self) -> Outcome {
+        let Request { at, len, protection, flags, file, offset } = self;
+        let args = [at, len, protection as usize, flags as usize, file as usize, offset as usize];
+        // SAFETY: as the caller promises.
+        unsafe { raw::syscall(linux::__NR_mmap, args) }
+    }
+}
+
+/// `mmap`.
+///
+/// # Safety
+/// As `mmap`.
+unsafe fn map(request: Request) -> Outcome {
+    let Request { at, len, protection, flags, offset, .. } = request;
+    let concerned = if at == 0 { None } else { concerned(at, len) };
+    if flags & FIXED != 0 {
+        return match concerned {
+            // SAFETY: as the caller promises.
+            Some((heap, len)) => unsafe { map_fixed(heap, len, request) },
+            // SAFETY: as the caller promises.
+            None => unsafe { request.make() },
+        };
+    }
+    let is_served = len >= start::mmap_threshold()
+        && len <= LARGEST
+        && protection == READ_WRITE
+        && flags & !INDIFFERENT == SERVED
+        && offset == 0
+        && (at == 0 || concerned.is_some());
+    if is_served {
+        let served = start::heap_for_mapping(len)
+            .and_then(|heap| heap.allocate(len, FRAME_SIZE, Content::Zero));
+        if let Some(served) = served {
+            let served = served.as_ptr() as usize;
+            if flags & linux::MAP_POPULATE as c_int != 0 {
+                let args = [served, round_up(len), linux::MADV_POPULATE_WRITE as usize, 0, 0, 0];
+                // What can't be populated is left to faults, as with the kernel.
+                // SAFETY: the memory was just allocated.
+                let _ = unsafe { raw::syscall(linux::__NR_madvise, args) };
+            }
+            return Ok(served);
+        }
+    }
+    // SAFETY: as the caller promises.
+    unsafe { request.make() }
+}
+
+/// `mmap` at an address of the heap's.
+///
+/// # Safety
+/// As `mmap`.
+unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request) -> Outcome {
+    let no_replace = linux::MAP_FIXED_NOREPLACE as c_int;
+    let mut request = request;
+    if request.at % FRAME_SIZE != 0 {
+        // SAFETY: it is refused.
+        return unsafe { request.make() };
+    }
+    if request.flags & no_replace != 0 {
+        if has_mapped(heap, request.at, len) {
+            return Err(Errno::EXIST);
+        }
+        // The heap's addresses are mapped as far as the kernel knows, and no other may be there.
+        request.flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
+    }
+    if !heap.occupy(request.at, len) {
+        return Err(Errno::NOMEM);
+    }
+    // SAFETY: as the caller promises; what was there is the caller's, or nobody's.
+    unsafe { request.make() }
+}
+
+/// `munmap`.
+///
+/// # Safety
+/// As `munmap`.
+unsafe fn unmap(at: usize, len: usize) -> Outcome {
+    let make = |at: usize, len: usize| {
+        // SAFETY: as the caller promises.
+        unsafe { raw::syscall(linux::__NR_munmap, [at, len, 0, 0, 0, 0]) }
+    };
+    let Some((heap, rounded)) = concerned(at, len).filter(|_| at % FRAME_SIZE == 0 && len > 0)
+    else {
+        return make(at, len);
+    };
+    if !start::is_current() {
+        // A child that can't count: what it inherited stays where it is.
+        return Ok(0);
+    }
+    let mut outcome = Ok(0);
+    let end = at + rounded;
+    let own = |next: usize| heap.overlaps(next as *const u8, 1);
+    if own(at) && own(end - 1) {
+        // SAFETY: as the caller promises.
+        unsafe { heap.unmap(at, rounded) };
+        return outcome;
+    }
+    heap.parts(at, rounded, |part, kind| {
+        match kind {
+            Part::Outside => outcome = make(part.start, part.len()),
+            // SAFETY: as the caller promises.
+            _ => unsafe { heap.unmap(part.start, part.len()) },
+        }
+        outcome.is_ok()
+    });
+    outcome
+}
+
+/// What `mremap` was asked for.
+#[derive(Clone, Copy)]
+struct Remap {
+    at: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: u32,
+    to: usize,
+}
+
+impl Remap {
+    /// The system call.
+    ///
+    /// # Safety
+    /// As `mremap`.
+    unsafe fn make(self) -> Outcome {
+        let Remap { at, old_len, new_len, flags, to } = self;
+        // SAFETY: as the caller promises.
+        unsafe { raw::syscall(linux::__NR_mremap, [at, old_len, new_len, flags as usize, to, 0]) }
+    }
+}
+
+/// `mremap`.
+///
+/// # Safety
+/// As `mremap`.
+unsafe fn remap(request: Remap) -> Outcome {
+    let Remap { at, old_len, new_len, flags, to } = request;
+    let to_fixed = flags & linux::MREMAP_FIXED != 0;
+    let from = concerned(at, old_len);
+    let target = if to_fixed { concerned(to, new_len) } else { None };
+    let (Some((heap, _)), true) = (from.or(target), start::is_current()) else {
+        // SAFETY: as the caller promises.
+        return unsafe { request.make() };
+    };
+    let keeps = flags & linux::MREMAP_DONTUNMAP != 0;
+    let known = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+    let (old, new) = (round_up(old_len), round_up(new_len));
+    let overlap = to_fixed && to < at.saturating_add(old) && at < to.saturating_add(new);
+    let is_bad = at % FRAME_SIZE != 0
+        || flags & !known != 0
+        || (flags & !linux::MREMAP_MAYMOVE != 0 && flags & linux::MREMAP_MAYMOVE == 0)
+        || (keeps && old != new)
+        || (to_fixed && to % FRAME_SIZE != 0)
+        || overlap
+        || new == 0
+        || new > LARGEST
+        || old > LARGEST
+        || old == 0;
+    if is_bad {
+        // The kernel finds the same fault, and names it; nothing is changed.
+        return match old {
+            0 if at % FRAME_SIZE == 0 => Err(Errno::INVAL),
+            // SAFETY: it is refused.
+            _ => unsafe { request.make() },
+        };
+    }
+    if from.is_some() && has_hole(heap, at, old) {
+        return Err(Errno::FAULT);
+    }
+    if to_fixed {
+        if target.is_some() && !heap.occupy(to, new) {
+            return Err(Errno::NOMEM);
+        }
+        if from.is_none() {
+            // SAFETY: as the caller promises.
+            return unsafe { request.make() };
+        }
+        // SAFETY: as the caller promises.
+        return unsafe { move_to(heap, request, old, new) };
+    }
+    if keeps {
+        heap.note(at, old, Effect::Taints);
+        heap.note(at, old, Effect::Drops);
+        // SAFETY: as the caller promises.
+        return unsafe { request.make() };
+    }
+    if new <= old {
+        if new < old {
+            // SAFETY: as the caller promises.
+            unsafe { heap.unmap(at + new, old - new) };
+        }
+        return Ok(at);
+    }
+    if flags & linux::MREMAP_MAYMOVE == 0 {
+        return Err(Errno::NOMEM);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { grow(heap, at, old, new) }
+}
+
+/// Moves a mapping to where there is more room.
+///
+/// # Safety
+/// The range is the caller's.
+unsafe fn grow(heap: &'static Heap, at: usize, old: usize, new: usize) -> Outcome {
+    let room = start::heap_for_mapping(new)
+        .and_then(|heap| heap.allocate(new, FRAME_SIZE, Content::Zero))
+        .map(|room| room.as_ptr() as usize);
+    let to = match room {
+        Some(to) => to,
+        None => {
+            let flags = SERVED;
+            let request = Request { at: 0, len: new, protection: 0, flags, file: -1, offset: 0 };
+            // SAFETY: a new mapping.
+            unsafe { request.make()? }
+        }
+    };
+    let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+    let moved = match room {
+        Some(_) => {
+            heap.note(to, new, Effect::Taints);
+            // SAFETY: both ranges are the caller's.
+            unsafe { Remap { at, old_len: old, new_len: old, flags, to }.make() }
+        }
+        None => {
+            let request = Remap {
+                at,
+                old_len: old,
+                new_len: new,
+                flags: linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED,
+                to,
+            };
+            // SAFETY: both ranges are the caller's.
+            unsafe { move_to(heap, request, old, new) }
+        }
+    };
+    match (moved, room) {
+        (Ok(_), Some(_)) => {
+            heap.note(at, old, Effect::Drops);
+            // SAFETY: its pages have moved.
+            unsafe { heap.unmap(at, old) };
+            Ok(to)
+        }
+        (moved, _) => {
+            if moved.is_err() {
+                // SAFETY: made by this call.
+                let _ = unsafe { unmap(to, new) };
+            }
+            moved
+        }
+    }
+}
+
+/// Moves a mapping of the heap's to a given address, which is not the heap's or is occupied.
+///
+/// # Safety
+/// As `mremap` with `MREMAP_FIXED`.
+unsafe fn move_to(heap: &'static Heap, request: Remap, old: usize, new: usize) -> Outcome {
+    let Remap { at, flags, to, .. } = request;
+    let len = old.min(new);
+    // The heap's addresses must stay mapped, so the kernel can't resize while it moves.
+    let keep = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+    // SAFETY: as the caller promises.
+    unsafe {
+        if new > old && concerned(to, new).is_none() {
+            raw::syscall(linux::__NR_munmap, [to, new, 0, 0, 0, 0])?;
+        } else if new > old {
+            let rest = Request {
+                at: to,
+                len: new,
+                protection: READ_WRITE,
+                flags: SERVED | linux::MAP_FIXED as c_int,
+                file: -1,
+                offset: 0,
+            };
+            rest.make()?;
+        }
+        Remap { at, old_len: len, new_len: len, flags: keep, to }.make()?;
+        if new > old && concerned(to, new).is_none() {
+            Remap { at: to, old_len: old, new_len: new, flags: 0, to: 0 }.make()?;
+        }
+        heap.note(at, len, Effect::Taints);
+        heap.note(at, len, Effect::Drops);
+        if flags & linux::MREMAP_DONTUNMAP == 0 {
+            heap.unmap(at, old);
+        }
+    }
+    Ok(to)
+}
+
+/// What a call does when it comes to a hole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AtHole {
+    /// It fails there.
+    Stop,
+    /// It goes on, and fails at the end.
+    GoOn,
+}
+
+/// Makes a call whose first two arguments are a range on each mapped part of it.
+///
+/// # Safety
+/// As the system call.
+unsafe fn each_part(
+    number: u32,
+    args: [usize; 6],
+    effect: Option<Effect>,
+    at_hole: AtHole,
+) -> Outcome {
+    let [at, len, ..] = args;
+    let rounded = concerned(at, len).filter(|_| at % FRAME_SIZE == 0 && len > 0);
+    let Some((heap, len)) = rounded else {
+        // SAFETY: as the caller promises.
+        return unsafe { raw::syscall(number, args) };
+    };
+    let mut outcome = Ok(0);
+    heap.parts(at, len, |part: Range<usize>, kind| {
+        let mut args = args;
+        (args[0], args[1]) = (part.start, part.len());
+        let here = match kind {
+            Part::Hole => Err(Errno::NOMEM),
+            _ => {
+                if let (Part::Mapped, Some(effect)) = (kind, effect) {
+                    heap.note(part.start, part.len(), effect);
+                }
+                // SAFETY: as the caller promises, for a part of the range.
+                unsafe { raw::syscall(number, args) }
+            }
+        };
+        let goes_on = here.is_ok() || (at_hole == AtHole::GoOn && here == Err(Errno::NOMEM));
+        outcome = outcome.and(here.map(|_| 0));
+        goes_on
+    });
+    outcome
+}
+
+fn has_hole(heap: &Heap, at: usize, len: usize) -> bool {
+    let mut found = false;
+    heap.parts(at, len, |_, kind| {
+        found |= kind == Part::Hole;
+        !found
+    });
+    found
+}
+
+fn has_mapped(heap: &Heap, at: usize, len: usize) -> bool {
+    let mut found = false;
+    heap.parts(at, len, |_, kind| {
+        found |= kind == Part::Mapped;
+        !found
+    });
+    found
+}
+
+/// The heap and the range's length in whole pages, if any of it is the heap's.
+fn concerned(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
+    let heap = start::serving_heap()?;
+    let fits = len <= LARGEST && at.checked_add(len).is_some();
+    let rounded = if fits { round_up(len) } else { return None };
+    heap.overlaps(at as *const u8, rounded).then_some((heap, rounded))
+}
+
+fn round_up(len: usize) -> usize {
+    len.checked_next_multiple_of(FRAME_SIZE).unwrap_or(usize::MAX)
+}
+
+/// The C library's way of answering: `errno`, and -1 for a failure.
+fn answer(outcome: Outcome) -> usize {
+    match outcome {
+        Ok(value) => value,
+        Err(errno) => {
+            set_errno(errno.raw_os_error());
+            FAILED as usize
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The heap's memory as mappings: what `munmap` and its relations may do to a piece of it.
+//!
+//! A mapping is a run like any other, so mapping and unmapping one whole cost what `malloc` and
+//! `free` do. What a program unmaps in part stays the run's until all of it is unmapped: its
+//! pages go back to the kernel, its frames are marked as *holes*, and nobody else gets them. So a
+//! piece can be mapped again where it was, and no address is ever free that lies between two in use.
+//!
+//! Attributes that anyone sets on a piece (protection, locks, advice) *taint* its blocks: when the
+//! run is freed, one fresh mapping over them takes everything off.
+//!
+//! Holes change under a lock, with signals blocked: a handler may unmap, too. Nothing else takes
+//! it, so programs that only map and unmap whole never see it.
+
+use core::ops::Range;
+use core::ptr::NonNull;
+
+use super::serve::whole_blocks;
+use super::{Heap, PoolZone};
+use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use crate::frame::BlockState;
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use crate::sys::mem::{self, Memory};
+use crate::sys::thread;
+
+/// What a part of a range of addresses is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// None of the heap's addresses.
+    Outside,
+    /// Memory in use.
+    Mapped,
+    /// The heap's, and unmapped as far as the program knows.
+    Hole,
+}
+
+/// What a system call on a piece does to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Sets an attribute that must not outlive the mapping.
+    Taints,
+    /// Gives pages back.
+    Drops,
+}
+
+/// The holes of one zone: a bit for each frame, in memory made at the first hole.
+#[derive(Debug)]
+pub(super) struct Holes {
+    words: AtomicPtr<AtomicU64>,
+}
+
+impl Holes {
+    pub(super) fn new() -> Holes {
+        Holes { words: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// The words, if there ever was a hole.
+    fn words(&self, frames: usize) -> Option<&[AtomicU64]> {
+        // Acquire: pairs with the Release in `make`.
+        let words = NonNull::new(self.words.load(Ordering::Acquire))?;
+        // SAFETY: `make` mapped a bit for each frame of the zone, for good.
+        Some(unsafe { core::slice::from_raw_parts(words.as_ptr(), frames.div_ceil(64)) })
+    }
+
+    /// Makes the words; the caller holds the lock. `None` without memory for them.
+    fn make(&self, frames: usize) -> Option<&[AtomicU64]> {
+        if self.words.load(Ordering::Relaxed).is_null() {
+            let memory = mem::map_table(frames.div_ceil(64) * 8).ok()?;
+            // Release: who finds the words finds them zeroed.
+            self.words.store(memory.cast().as_ptr(), Ordering::Release);
+        }
+        self.words(frames)
+    }
+}
+
+/// Calls `visit` with each word that frames `range` lie in, and which bits of it.
+fn bits(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    (range.start / 64..range.end.div_ceil(64)).map(move |index| {
+        let from = range.start.max(index * 64) % 64;
+        let count = range.end.min((index + 1) * 64) - (index * 64 + from);
+        (index, (u64::MAX >> (64 - count)) << from)
+    })
+}
+
+/// Held while holes change; signals are blocked meanwhile.
+struct Locked<'h> {
+    lock: &'h AtomicBool,
+    _signals: thread::BlockedSignals,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `lock_holes`.
+        self.lock.store(false, Ordering::Release);
+    }
+}
+
+impl Heap {
+    fn lock_holes(&self) -> Locked<'_> {
+        let signals = thread::BlockedSignals::block();
+        // Acquire: what the last holder changed is seen.
+        while self.holes_lock.swap(true, Ordering::Acquire) {
+            thread::yield_now();
+        }
+        Locked { lock: &self.holes_lock, _signals: signals }
+    }
+
+    fn holes_of(&self, zone: &PoolZone) -> &Holes {
+        if core::ptr::eq(zone, &self.ready) {
+            &self.ready_holes
+        } else {
+            &self.demand_holes
+        }
+    }
+
+    fn is_hole(&self, zone: &PoolZone, frame: usize) -> bool {
+        let words = self.holes_of(zone).words(zone.ledger.capacity() * BLOCK_FRAMES);
+        // Relaxed: the caller owns the frame, or asks about memory that others change meanwhile.
+        words
+            .is_some_and(|words| words[frame / 64].load(Ordering::Relaxed) & 1 << (frame % 64) != 0)
+    }
+
+    fn has_holes(&self, zone: &PoolZone, range: PageRange) -> bool {
+        let words = self.holes_of(zone).words(zone.ledger.capacity() * BLOCK_FRAMES);
+        words.is_some_and(|words| {
+            bits(range.start.0..range.end().0)
+                .any(|(index, bits)| words[index].load(Ordering::Relaxed) & bits != 0)
+        })
+    }
+
+    fn is_all_holes(&self, zone: &PoolZone, frames: Range<usize>) -> bool {
+        let words = self.holes_of(zone).words(zone.ledger.capacity() * BLOCK_FRAMES);
+        words.is_some_and(|words| {
+            bits(frames).all(|(index, bits)| words[index].load(Ordering::Relaxed) & bits == bits)
+        })
+    }
+
+    /// The caller holds the lock.
+    fn set_holes(&self, zone: &PoolZone, frames: Range<usize>, are_holes: bool) -> bool {
+        let Some(words) = self.holes_of(zone).make(zone.ledger.capacity() * BLOCK_FRAMES) else {
+            return false;
+        };
+        for (index, bits) in bits(frames) {
+            if are_holes {
+                words[index].fetch_or(bits, Ordering::Relaxed);
+            } else {
+                words[index].fetch_and(!bits, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+
+    /// Whether any of these addresses is the heap's.
+    pub fn overlaps(&self, at: *const u8, len: usize) -> bool {
+        let (start, end) = (at as usize, (at as usize).saturating_add(len.max(1)));
+        [&self.ready, &self.demand].iter().any(|zone| {
+            let own = zone.addresses();
+            start < own.end && own.start < end
+        })
+    }
+
+    /// Calls `visit` for each part of a range of whole pages, in order, until it says no.
+    pub fn parts(&self, at: usize, len: usize, mut visit: impl FnMut(Range<usize>, Part) -> bool) {
+        let end = at.saturating_add(len);
+        let mut next = at;
+        while next < end {
+            let (part, mut until) = self.part_at(next, end);
+            while until < end {
+                match self.part_at(until, end) {
+                    (same, further) if same == part => until = further,
+                    _ => break,
+                }
+            }
+            if !visit(next..until, part) {
+                return;
+            }
+            next = until;
+        }
+    }
+
+    /// What is at an address, and how far it is certainly the same.
+    fn part_at(&self, at: usize, end: usize) -> (Part, usize) {
+        let Some(zone) = self.zone_of(at as *const u8) else {
+            let zones = [&self.ready, &self.demand].into_iter();
+            let next = zones.map(|zone| zone.addresses().start).filter(|&start| start > at).min();
+            return (Part::Outside, end.min(next.unwrap_or(end)));
+        };
+        let offset = at - zone.addresses().start;
+        let (block, frame) = (offset / BLOCK_SIZE, offset / FRAME_SIZE);
+        let whole = block * BLOCK_SIZE + BLOCK_SIZE - offset;
+        let own_end = end.min(zone.addresses().end);
+        let step = |part, len: usize| (part, own_end.min(at + len));
+        if block >= zone.ledger.grown() {
+            return step(Part::Hole, own_end - at);
+        }
+        match zone.ledger.block(block).state() {
+            BlockState::Whole | BlockState::Parts
+                if self.is_all_holes(zone, frame..(block + 1) * BLOCK_FRAMES) =>
+            {
+                step(Part::Hole, whole)
+            }
+            BlockState::Whole => {
+                let block_frames = PageRange { start: Pfn(frame), frames: whole / FRAME_SIZE };
+                match self.has_holes(zone, block_frames) {
+                    false => step(Part::Mapped, whole),
+                    true if self.is_hole(zone, frame) => step(Part::Hole, FRAME_SIZE),
+                    true => step(Part::Mapped, FRAME_SIZE),
+                }
+            }
+            BlockState::Parts => {
+                let mapped = zone.ledger.is_allocated(Pfn(frame)) && !self.is_hole(zone, frame);
+                step(if mapped { Part::Mapped } else { Part::Hole }, FRAME_SIZE)
+            }
+            _ => step(Part::Hole, whole),
+        }
+    }
+
+    /// Unmaps the part of a range of whole pages that is the heap's.
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    pub unsafe fn unmap(&'static self, at: usize, len: usize) {
+        let end = at + len;
+        for zone in [&self.ready, &self.demand] {
+            let own = zone.addresses();
+            let (start, end) = (at.max(own.start), end.min(own.end));
+            if start < end {
+                let frames = (start - own.start) / FRAME_SIZE..(end - own.start) / FRAME_SIZE;
+                self.unmap_frames(zone, frames);
+            }
+        }
+    }
+
+    fn unmap_frames(&'static self, zone: &PoolZone, frames: Range<usize>) {
+        let first = Pfn(frames.start);
+        if let Some(run) = zone.ledger.run_at(first) {
+            if run.end().0 == frames.end && !self.has_holes(zone, run) {
+                self.release(zone, run, run.frames);
+                return;
+            }
+        }
+        let _locked = self.lock_holes();
+        let mut next = frames.start;
+        while next < frames.end {
+            let Some(run) = zone.ledger.run_around(Pfn(next)) else {
+                let in_parts = zone.ledger.block(next / BLOCK_FRAMES).state() == BlockState::Parts;
+                let step = if in_parts { 1 } else { BLOCK_FRAMES };
+                next =
+                    if in_parts { next + 1 } else { (next + step) / BLOCK_FRAMES * BLOCK_FRAMES };
+                continue;
+            };
+            let gone = next..frames.end.min(run.end().0);
+            next = gone.end;
+            self.unmap_piece(zone, run, gone);
+        }
+    }
+
+    /// Makes holes in a run, and frees it when it is nothing else. The caller holds the lock.
+    fn unmap_piece(&'static self, zone: &PoolZone, run: PageRange, gone: Range<usize>) {
+        let whole_run = gone.start <= run.start.0 && gone.end >= run.end().0;
+        // Without memory for the holes the piece stays mapped, which is all that can be done.
+        if !whole_run && !self.set_holes(zone, gone.clone(), true) {
+            return;
+        }
+        if whole_run || self.is_all_holes(zone, run.start.0..run.end().0) {
+            if self.has_holes(zone, run) {
+                self.set_holes(zone, run.start.0..run.end().0, false);
+            }
+            self.release(zone, run, run.frames);
+            return;
+        }
+        let blocks = whole_blocks(run);
+        let mut next = gone.start;
+        while next < gone.end {
+            let block = next / BLOCK_FRAMES;
+            let end = gone.end.min((block + 1) * BLOCK_FRAMES);
+            let block_frames = block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
+            if blocks.contains(&block) && self.is_all_holes(zone, block_frames) {
+                self.drop_block(zone, block);
+            } else if !self.is_ready_zone(zone) {
+                let at = zone.address(Pfn(next));
+                // SAFETY: these frames are holes now, which nobody uses.
+                let _ = unsafe { zone.memory().discard(at, (end - next) * FRAME_SIZE) };
+            }
+            next = end;
+        }
+    }
+
+    /// Gives the pages of a block of an allocation back, whose owner needs nothing in it.
+    fn drop_block(&self, zone: &PoolZone, block: usize) {
+        let word = zone.ledger.block(block);
+        let tainted = word.tainted();
+        let done =
+            if tainted { zone.reset(block..block + 1) } else { zone.discard(block..block + 1) };
+        if done {
+            let word = word.with_ready(false).with_zeroed(true).with_tainted(false);
+            zone.set_owned(block, word.with_sampled(false));
+        }
+    }
+
+    /// Says what a call is about to do to a piece of memory in use.
+    pub fn note(&self, at: usize, len: usize, effect: Effect) {
+        let Some(zone) = self.zone_of(at as *const u8) else { return };
+        let offset = at - zone.addresses().start;
+        let blocks = match effect {
+            Effect::Taints => offset / BLOCK_SIZE..(offset + len).div_ceil(BLOCK_SIZE),
+            Effect::Drops => offset.div_ceil(BLOCK_SIZE)..(offset + len) / BLOCK_SIZE,
+        };
+        for block in blocks {
+            zone.ledger.update_word(block, |word| match (effect, word.state()) {
+                (Effect::Taints, BlockState::Whole | BlockState::Parts) => {
+                    Some(word.with_tainted(true))
+                }
+                (Effect::Drops, BlockState::Whole) => Some(word.with_ready(false)),
+                _ => None,
+            });
+        }
+    }
+
+    /// Whether advice to use huge pages changes nothing here.
+    pub fn has_huge_advice(&self, at: usize) -> bool {
+        self.zone_of(at as *const u8).is_some_and(|zone| self.is_ready_zone(zone))
+    }
+
+    /// Makes a range of whole pages the caller's, who is about to map something there
+    /// (`MAP_FIXED`): holes, free memory, and what is in use already. `false` if a part of it can't
+    /// be had.
+    pub fn occupy(&'static self, at: usize, len: usize) -> bool {
+        let mut all = true;
+        self.parts(at, len, |part, kind| {
+            match kind {
+                Part::Outside => {}
+                Part::Mapped => self.note(part.start, part.len(), Effect::Taints),
+                Part::Hole => all &= self.occupy_hole(part),
+            }
+            all
+        });
+        all
+    }
+
+    fn occupy_hole(&self, part: Range<usize>) -> bool {
+        let _locked = self.lock_holes();
+        let Some(zone) = self.zone_of(part.start as *const u8) else { return false };
+        let base = zone.addresses().start;
+        let frames = (part.start - base) / FRAME_SIZE..(part.end - base) / FRAME_SIZE;
+        let mut next = frames.start;
+        while next < frames.end {
+            let block = next / BLOCK_FRAMES;
+            let end = frames.end.min((block + 1) * BLOCK_FRAMES);
+            if block >= zone.ledger.grown() {
+                return false;
+            }
+            let is_free = zone.ledger.block(block).state() == BlockState::Free;
+            if is_free {
+                // All of the block, of which the rest are holes.
+                if zone.ledger.occupy_block(block).is_none() {
+                    return false;
+                }
+                let block_frames = block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
+                if block_frames.len() > end - next && !self.set_holes(zone, block_frames, true) {
+                    return false;
+                }
+            }
+            for frame in next..end {
+                let taken = self.is_hole(zone, frame) || is_free;
+                if !taken && !zone.ledger.occupy_frame(Pfn(frame)) {
+                    return false;
+                }
+            }
+            self.set_holes(zone, next..end, false);
+            next = end;
+        }
+        self.note(part.start, part.len(), Effect::Taints);
+        true
+    }
+
+    /// In a fork's child: the lock's holder stayed with the parent.
+    pub(super) fn forget_holes_lock(&self) {
+        self.holes_lock.store(false, Ordering::Relaxed);
+    }
+
+    /// All memory is about to be locked (`mlockall`): what is free becomes untouchable, so that
+    /// nothing but what is in use becomes resident.
+    pub fn withdraw_free(&self) {
+        for zone in [&self.ready, &self.demand] {
+            zone.ledger.join_all();
+            for block in 0..zone.ledger.grown() {
+                if let Some(word) = zone.ledger.claim_block(block, |_| true) {
+                    zone.remove(block, word);
+                }
+            }
+        }
+    }
+
+    /// Takes every attribute off frames of a run that are about to be freed: no free frame is
+    /// tainted.
+    pub(super) fn settle_taint(&self, zone: &PoolZone, frames: Range<usize>) {
+        let mut next = frames.start;
+        while next < frames.end {
+            let block = next / BLOCK_FRAMES;
+            let end = frames.end.min((block + 1) * BLOCK_FRAMES);
+            let word = zone.ledger.block(block);
+            let is_whole = word.state() == BlockState::Whole && end - next == BLOCK_FRAMES;
+            if !word.tainted() {
+                next = end;
+                continue;
+            }
+            if !is_whole {
+                zone.reset_frames(Pfn(next), end - next);
+                next = end;
+                continue;
+            }
+            let is_alike = |block: &usize| {
+                let word = zone.ledger.block(*block);
+                word.state() == BlockState::Whole && word.tainted()
+            };
+            let blocks = block..frames.end / BLOCK_FRAMES;
+            let until = blocks.clone().find(|block| !is_alike(block)).unwrap_or(blocks.end);
+            if zone.reset(block..until) {
+                for block in block..until {
+                    let word = zone.ledger.block(block).with_ready(false).with_zeroed(true);
+                    zone.set_owned(block, word.with_tainted(false).with_sampled(false));
+                }
+            }
+            next = until * BLOCK_FRAMES;
+        }
+    }
+}
