@@ -127,7 +127,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             // Acquire: pairs with the put that freed the frames.
             let claimed = word::update(word, Ordering::Acquire, |word| {
                 let (from, count) = (starts(word) != 0).then(|| span(word))?;
-                Some(word.allocate(word::span(from, count), 0))
+                Some(word.allocate(word::span(from, count), 1 << (from + count - 1)))
             });
             if let Ok(before) = claimed {
                 let (from, count) = span(before);

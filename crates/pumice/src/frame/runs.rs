@@ -91,7 +91,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 let tail = self.run_length(block, 0)?;
                 Some(PageRange { start: pfn, frames: (block - first) * per_block + tail })
             }
-            BlockState::Parts => {
+            // At a block's first frame it is not asked: a run that others are about to claim before
+            // it, and then can't, seems to go on here.
+            BlockState::Parts if offset == 0 || self.starts_run(first, offset) => {
                 let frames = self.run_length(first, offset)?;
                 Some(PageRange { start: pfn, frames })
             }
@@ -110,18 +112,10 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             if !self.is_allocated(pfn) {
                 return None;
             }
-            let before = |offset: usize| {
-                let (index, bit) = Self::locate(Pfn(Self::block_start(block).0 + offset - 1));
-                let word = Word(self.words[index].load(Ordering::Relaxed));
-                word.allocated() & bit != 0 && word.last() & bit == 0
-            };
-            while offset > 0 && before(offset) {
+            while !self.starts_run(block, offset) && offset > 0 {
                 offset -= 1;
             }
-            let goes_on = |word: BlockWord| word.state() == BlockState::Whole && !word.last();
-            if offset == 0 && block > 0 && goes_on(self.block(block - 1)) {
-                block -= 1;
-            }
+            block -= usize::from(!self.starts_run(block, offset));
         }
         if self.block(block).state() == BlockState::Whole {
             offset = 0;
@@ -131,6 +125,17 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
         let run = self.run_at(Pfn(block * per_block + offset))?;
         (run.end() > pfn).then_some(run)
+    }
+
+    /// Whether no run goes on into this frame of a block in parts from the one before it.
+    fn starts_run(&self, block: usize, offset: usize) -> bool {
+        if offset > 0 {
+            let (index, bit) = Self::locate(Pfn(Self::block_start(block).0 + offset - 1));
+            let word = Word(self.words[index].load(Ordering::Relaxed));
+            return word.allocated() & bit == 0 || word.last() & bit != 0;
+        }
+        let goes_on = |word: BlockWord| word.state() == BlockState::Whole && !word.last();
+        !(block > 0 && goes_on(self.block(block - 1)))
     }
 
     /// Whether a frame of a block in parts is allocated (or claimed).

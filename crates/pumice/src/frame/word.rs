@@ -11,7 +11,8 @@
 //! run*. One word holds both, so that choosing a frame by its content and claiming it are one
 //! step: two separate bitmaps would hand out frames that somebody dirtied in between.
 //!
-//! A claimed frame is allocated and not the last of anything, so that a stray put of it fails.
+//! What is claimed to be worked on looks like an allocated run: of two allocated frames side by
+//! side, the first not a last one, both are of one run.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
