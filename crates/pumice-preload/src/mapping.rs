@@ -102,6 +102,26 @@ unsafe extern "C" fn pkey_mprotect(
 
 #[no_mangle]
 unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { advise(at, len, advice) }) as c_int
+}
+
+#[no_mangle]
+unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // The C libraries ignore this one: theirs would lose what was written.
+    const POSIX_MADV_DONTNEED: c_int = 4;
+    if advice == POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { advise(at, len, advice) }.map_or_else(Errno::raw_os_error, |_| 0)
+}
+
+/// `madvise`.
+///
+/// # Safety
+/// As `madvise`.
+unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
     let effect = match advice as u32 {
         linux::MADV_NORMAL
         | linux::MADV_WILLNEED
@@ -122,7 +142,7 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
     };
     let args = [at as usize, len, advice as usize, 0, 0, 0];
     // SAFETY: forwarded with the caller's promise.
-    answer(unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }) as c_int
+    unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }
 }
 
 #[no_mangle]
@@ -265,23 +285,60 @@ unsafe fn map(request: Request) -> Outcome {
 /// As `mmap`.
 unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request) -> Outcome {
     let no_replace = linux::MAP_FIXED_NOREPLACE as c_int;
-    let mut request = request;
-    if request.at % FRAME_SIZE != 0 {
-        // SAFETY: it is refused.
-        return unsafe { request.make() };
+    // The heap's addresses are mapped as far as the kernel knows: asked not to replace them, it
+    // finds whatever else is wrong first.
+    let probe = Request { flags: request.flags | no_replace, ..request };
+    // SAFETY: it replaces nothing.
+    match unsafe { probe.make() } {
+        Err(Errno::EXIST) => {}
+        refused => return refused,
     }
-    if request.flags & no_replace != 0 {
-        if has_mapped(heap, request.at, len) {
-            return Err(Errno::EXIST);
-        }
-        // The heap's addresses are mapped as far as the kernel knows, and no other may be there.
-        request.flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
+    if request.flags & no_replace != 0 && has_mapped(heap, request.at, len) {
+        return Err(Errno::EXIST);
     }
+    let holes = Holes::of(heap, request.at, len);
     if !heap.occupy(request.at, len) {
         return Err(Errno::NOMEM);
     }
+    let flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
     // SAFETY: as the caller promises; what was there is the caller's, or nobody's.
-    unsafe { request.make() }
+    let outcome = unsafe { Request { flags, ..request }.make() };
+    if outcome.is_err() {
+        // SAFETY: they were nobody's before.
+        unsafe { holes.unmap(heap) };
+    }
+    outcome
+}
+
+/// The holes of a range, as many as can be remembered.
+struct Holes {
+    ranges: [(usize, usize); 16],
+    count: usize,
+}
+
+impl Holes {
+    fn of(heap: &Heap, at: usize, len: usize) -> Holes {
+        let mut holes = Holes { ranges: [(0, 0); 16], count: 0 };
+        heap.parts(at, len, |part, kind| {
+            if kind == Part::Hole {
+                holes.ranges[holes.count] = (part.start, part.len());
+                holes.count += 1;
+            }
+            holes.count < holes.ranges.len()
+        });
+        holes
+    }
+
+    /// Makes them holes again.
+    ///
+    /// # Safety
+    /// Nobody uses them.
+    unsafe fn unmap(&self, heap: &'static Heap) {
+        for &(at, len) in &self.ranges[..self.count] {
+            // SAFETY: as the caller promises.
+            unsafe { heap.unmap(at, len) };
+        }
+    }
 }
 
 /// `munmap`.
@@ -372,133 +429,124 @@ unsafe fn remap(request: Remap) -> Outcome {
     if is_bad {
         // The kernel finds the same fault, and names it; nothing is changed.
         return match old {
-            0 if at % FRAME_SIZE == 0 => Err(Errno::INVAL),
+            0 if at % FRAME_SIZE == 0 => match has_hole(heap, at, FRAME_SIZE) {
+                true => Err(Errno::FAULT),
+                false => Err(Errno::INVAL),
+            },
             // SAFETY: it is refused.
             _ => unsafe { request.make() },
         };
     }
-    if from.is_some() && has_hole(heap, at, old) {
-        return Err(Errno::FAULT);
-    }
-    if to_fixed {
-        if target.is_some() && !heap.occupy(to, new) {
-            return Err(Errno::NOMEM);
+    let resizes_here = !to_fixed && !keeps && new <= old;
+    if from.is_some() && resizes_here {
+        if has_hole(heap, at, FRAME_SIZE) {
+            return Err(Errno::FAULT);
         }
-        if from.is_none() {
-            // SAFETY: as the caller promises.
-            return unsafe { request.make() };
-        }
-        // SAFETY: as the caller promises.
-        return unsafe { move_to(heap, request, old, new) };
-    }
-    if keeps {
-        heap.note(at, old, Effect::Taints);
-        heap.note(at, old, Effect::Drops);
-        // SAFETY: as the caller promises.
-        return unsafe { request.make() };
-    }
-    if new <= old {
         if new < old {
             // SAFETY: as the caller promises.
-            unsafe { heap.unmap(at + new, old - new) };
+            unsafe { unmap(at + new, old - new)? };
         }
         return Ok(at);
     }
     if flags & linux::MREMAP_MAYMOVE == 0 {
+        return match has_hole(heap, at, old) {
+            true => Err(Errno::FAULT),
+            false => Err(Errno::NOMEM),
+        };
+    }
+    if !to_fixed && !keeps && !heap.is_tainted(at, old) && !has_hole(heap, at, old) {
+        // SAFETY: as the caller promises.
+        if let Some(to) = unsafe { grow(heap, at, old, new) } {
+            return Ok(to);
+        }
+    }
+    let targets = Holes::of(heap, to, if target.is_some() { new } else { 0 });
+    if target.is_some() && !heap.occupy(to, new) {
         return Err(Errno::NOMEM);
     }
     // SAFETY: as the caller promises.
-    unsafe { grow(heap, at, old, new) }
+    let outcome = unsafe { remap_by_kernel(heap, request, old) };
+    if outcome.is_err() {
+        // SAFETY: they were nobody's before.
+        unsafe { targets.unmap(heap) };
+    }
+    outcome
 }
 
-/// Moves a mapping to where there is more room.
+/// Moves a mapping without any attribute of its own to where there is more room, if the heap has
+/// it: its new address.
 ///
 /// # Safety
 /// The range is the caller's.
-unsafe fn grow(heap: &'static Heap, at: usize, old: usize, new: usize) -> Outcome {
-    let room = start::heap_for_mapping(new)
-        .and_then(|heap| heap.allocate(new, FRAME_SIZE, Content::Zero))
-        .map(|room| room.as_ptr() as usize);
-    let to = match room {
-        Some(to) => to,
-        None => {
-            let flags = SERVED;
-            let request = Request { at: 0, len: new, protection: 0, flags, file: -1, offset: 0 };
-            // SAFETY: a new mapping.
-            unsafe { request.make()? }
-        }
-    };
+unsafe fn grow(heap: &'static Heap, at: usize, old: usize, new: usize) -> Option<usize> {
+    let room = start::heap_for_mapping(new)?.allocate(new, FRAME_SIZE, Content::Zero)?;
+    let to = room.as_ptr() as usize;
+    heap.note(to, old, Effect::Taints);
     let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
-    let moved = match room {
-        Some(_) => {
-            heap.note(to, new, Effect::Taints);
-            // SAFETY: both ranges are the caller's.
-            unsafe { Remap { at, old_len: old, new_len: old, flags, to }.make() }
-        }
-        None => {
-            let request = Remap {
-                at,
-                old_len: old,
-                new_len: new,
-                flags: linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED,
-                to,
-            };
-            // SAFETY: both ranges are the caller's.
-            unsafe { move_to(heap, request, old, new) }
-        }
-    };
-    match (moved, room) {
-        (Ok(_), Some(_)) => {
-            heap.note(at, old, Effect::Drops);
-            // SAFETY: its pages have moved.
-            unsafe { heap.unmap(at, old) };
-            Ok(to)
-        }
-        (moved, _) => {
-            if moved.is_err() {
-                // SAFETY: made by this call.
-                let _ = unsafe { unmap(to, new) };
+    // SAFETY: both ranges are the caller's.
+    match unsafe { Remap { at, old_len: old, new_len: old, flags, to }.make() } {
+        Ok(_) => heap.note(at, old, Effect::Drops),
+        Err(_) => {
+            // The heap's memory may be several mappings where the program knows of one. What the
+            // kernel unmapped before it failed is made anew.
+            let flags = SERVED | linux::MAP_FIXED as c_int;
+            let again =
+                Request { at: to, len: old, protection: READ_WRITE, flags, file: -1, offset: 0 };
+            // SAFETY: both ranges are the caller's, and untainted memory can be read.
+            unsafe {
+                again.make().ok()?;
+                (to as *mut u8).copy_from_nonoverlapping(at as *const u8, old);
             }
-            moved
         }
     }
+    // SAFETY: all of it is at its new place.
+    unsafe { heap.unmap(at, old) };
+    Some(to)
 }
 
-/// Moves a mapping of the heap's to a given address, which is not the heap's or is occupied.
+/// Has the kernel do what was asked for, to memory of the heap's that is as the program knows it;
+/// then closes the gap that it leaves in the heap's addresses.
+///
+/// Another thread's mapping may land in the gap first. It stays, and the addresses are lost.
 ///
 /// # Safety
-/// As `mremap` with `MREMAP_FIXED`.
-unsafe fn move_to(heap: &'static Heap, request: Remap, old: usize, new: usize) -> Outcome {
-    let Remap { at, flags, to, .. } = request;
-    let len = old.min(new);
-    // The heap's addresses must stay mapped, so the kernel can't resize while it moves.
-    let keep = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
-    // SAFETY: as the caller promises.
-    unsafe {
-        if new > old && concerned(to, new).is_none() {
-            raw::syscall(linux::__NR_munmap, [to, new, 0, 0, 0, 0])?;
-        } else if new > old {
-            let rest = Request {
-                at: to,
-                len: new,
-                protection: READ_WRITE,
-                flags: SERVED | linux::MAP_FIXED as c_int,
-                file: -1,
-                offset: 0,
-            };
-            rest.make()?;
-        }
-        Remap { at, old_len: len, new_len: len, flags: keep, to }.make()?;
-        if new > old && concerned(to, new).is_none() {
-            Remap { at: to, old_len: old, new_len: new, flags: 0, to: 0 }.make()?;
-        }
-        heap.note(at, len, Effect::Taints);
-        heap.note(at, len, Effect::Drops);
-        if flags & linux::MREMAP_DONTUNMAP == 0 {
-            heap.unmap(at, old);
-        }
+/// As `mremap`.
+unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Outcome {
+    let Remap { at, flags, .. } = request;
+    if concerned(at, old).is_none() {
+        // SAFETY: as the caller promises.
+        return unsafe { request.make() };
     }
-    Ok(to)
+    heap.note(at, old, Effect::Taints);
+    heap.note(at, old, Effect::Drops);
+    let close = |at: usize, len: usize| {
+        let flags = SERVED | (linux::MAP_FIXED_NOREPLACE | linux::MAP_NORESERVE) as c_int;
+        let gap = Request { at, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
+        // SAFETY: it replaces nothing.
+        let _ = unsafe { gap.make() };
+    };
+    heap.parts(at, old, |part, kind| {
+        if kind == Part::Hole {
+            // SAFETY: nobody uses it.
+            let _ =
+                unsafe { raw::syscall(linux::__NR_munmap, [part.start, part.len(), 0, 0, 0, 0]) };
+        }
+        true
+    });
+    // SAFETY: as the caller promises.
+    let outcome = unsafe { request.make() };
+    let has_moved = outcome.is_ok() && flags & linux::MREMAP_DONTUNMAP == 0;
+    heap.parts(at, old, |part, kind| {
+        if kind == Part::Hole || (kind == Part::Mapped && has_moved) {
+            close(part.start, part.len());
+        }
+        true
+    });
+    if has_moved {
+        // SAFETY: what was there has moved.
+        unsafe { heap.unmap(at, old) };
+    }
+    outcome
 }
 
 /// What a call does when it comes to a hole.
@@ -526,24 +574,33 @@ unsafe fn each_part(
         // SAFETY: as the caller promises.
         return unsafe { raw::syscall(number, args) };
     };
-    let mut outcome = Ok(0);
+    let (mut outcome, mut met_hole) = (Ok(0), false);
     heap.parts(at, len, |part: Range<usize>, kind| {
+        if kind == Part::Hole {
+            // What is wrong with the call itself comes first. Of nothing it asks nothing else.
+            let mut args = args;
+            args[1] = 0;
+            // SAFETY: a range of no length.
+            outcome = unsafe { raw::syscall(number, args) };
+            met_hole = true;
+            return outcome.is_ok() && at_hole == AtHole::GoOn;
+        }
+        if let (Part::Mapped, Some(effect)) = (kind, effect) {
+            heap.note(part.start, part.len(), effect);
+        }
         let mut args = args;
         (args[0], args[1]) = (part.start, part.len());
-        let here = match kind {
-            Part::Hole => Err(Errno::NOMEM),
-            _ => {
-                if let (Part::Mapped, Some(effect)) = (kind, effect) {
-                    heap.note(part.start, part.len(), effect);
-                }
-                // SAFETY: as the caller promises, for a part of the range.
-                unsafe { raw::syscall(number, args) }
-            }
-        };
-        let goes_on = here.is_ok() || (at_hole == AtHole::GoOn && here == Err(Errno::NOMEM));
-        outcome = outcome.and(here.map(|_| 0));
-        goes_on
+        // SAFETY: as the caller promises, for a part of the range.
+        outcome = unsafe { raw::syscall(number, args) };
+        // An address range beside the heap's may have holes of its own.
+        if at_hole == AtHole::GoOn && outcome == Err(Errno::NOMEM) {
+            (outcome, met_hole) = (Ok(0), true);
+        }
+        outcome.is_ok()
     });
+    if met_hole {
+        outcome = outcome.and(Err(Errno::NOMEM));
+    }
     outcome
 }
 

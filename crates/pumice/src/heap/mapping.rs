@@ -316,6 +316,15 @@ impl Heap {
         }
     }
 
+    /// Whether any of this memory in use may have attributes of its own.
+    pub fn is_tainted(&self, at: usize, len: usize) -> bool {
+        let Some(zone) = self.zone_of(at as *const u8) else { return true };
+        let offset = at - zone.addresses().start;
+        let end = (offset + len).div_ceil(BLOCK_SIZE);
+        end > zone.ledger.grown()
+            || (offset / BLOCK_SIZE..end).any(|block| zone.ledger.block(block).tainted())
+    }
+
     /// Whether advice to use huge pages changes nothing here.
     pub fn has_huge_advice(&self, at: usize) -> bool {
         self.zone_of(at as *const u8).is_some_and(|zone| self.is_ready_zone(zone))
