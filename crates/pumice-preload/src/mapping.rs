@@ -147,7 +147,8 @@ unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
 
 #[no_mangle]
 unsafe extern "C" fn mlock(at: *const c_void, len: usize) -> c_int {
-    let args = [at as usize, len, 0, 0, 0, 0];
+    let (at, len) = whole_pages(at, len);
+    let args = [at, len, 0, 0, 0, 0];
     let effect = Some(Effect::Taints);
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_mlock, args, effect, AtHole::Stop) }) as c_int
@@ -155,7 +156,8 @@ unsafe extern "C" fn mlock(at: *const c_void, len: usize) -> c_int {
 
 #[no_mangle]
 unsafe extern "C" fn mlock2(at: *const c_void, len: usize, flags: u32) -> c_int {
-    let args = [at as usize, len, flags as usize, 0, 0, 0];
+    let (at, len) = whole_pages(at, len);
+    let args = [at, len, flags as usize, 0, 0, 0];
     let effect = Some(Effect::Taints);
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_mlock2, args, effect, AtHole::Stop) }) as c_int
@@ -163,7 +165,8 @@ unsafe extern "C" fn mlock2(at: *const c_void, len: usize, flags: u32) -> c_int 
 
 #[no_mangle]
 unsafe extern "C" fn munlock(at: *const c_void, len: usize) -> c_int {
-    let args = [at as usize, len, 0, 0, 0, 0];
+    let (at, len) = whole_pages(at, len);
+    let args = [at, len, 0, 0, 0, 0];
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_munlock, args, None, AtHole::Stop) }) as c_int
 }
@@ -179,7 +182,9 @@ unsafe extern "C" fn msync(at: *mut c_void, len: usize, flags: c_int) -> c_int {
 unsafe extern "C" fn mincore(at: *mut c_void, len: usize, seen: *mut u8) -> c_int {
     let args = [at as usize, len, seen as usize, 0, 0, 0];
     let outcome = match concerned(at as usize, len) {
-        Some((heap, len)) if has_hole(heap, at as usize, len) => Err(Errno::NOMEM),
+        Some((heap, len)) if at as usize % FRAME_SIZE == 0 && has_hole(heap, at as usize, len) => {
+            Err(Errno::NOMEM)
+        }
         // SAFETY: forwarded with the caller's promise.
         _ => unsafe { raw::syscall(linux::__NR_mincore, args) },
     };
@@ -628,6 +633,12 @@ fn concerned(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
     let fits = len <= LARGEST && at.checked_add(len).is_some();
     let rounded = if fits { round_up(len) } else { return None };
     heap.overlaps(at as *const u8, rounded).then_some((heap, rounded))
+}
+
+/// A range as calls that lock memory take it: every page that it touches.
+fn whole_pages(at: *const c_void, len: usize) -> (usize, usize) {
+    let before = at as usize % FRAME_SIZE;
+    (at as usize - before, len.saturating_add(before))
 }
 
 fn round_up(len: usize) -> usize {
