@@ -21,6 +21,11 @@ use rustix::io::Errno;
 use crate::interpose::set_errno;
 use crate::start;
 
+mod plain;
+mod remap;
+
+use remap::Remap;
+
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 const READ_WRITE: c_int = (linux::PROT_READ | linux::PROT_WRITE) as c_int;
 const FIXED: c_int = (linux::MAP_FIXED | linux::MAP_FIXED_NOREPLACE) as c_int;
@@ -28,8 +33,8 @@ const FIXED: c_int = (linux::MAP_FIXED | linux::MAP_FIXED_NOREPLACE) as c_int;
 const SERVED: c_int = (linux::MAP_PRIVATE | linux::MAP_ANONYMOUS) as c_int;
 /// ... and may be besides.
 const INDIFFERENT: c_int = (linux::MAP_NORESERVE | linux::MAP_STACK | linux::MAP_POPULATE) as c_int;
-/// Larger requests are the kernel's to refuse.
-const LARGEST: usize = isize::MAX as usize / 2;
+/// As large as an address space: larger requests are the kernel's to refuse.
+const LARGEST: usize = (1 << if cfg!(target_arch = "aarch64") { 48 } else { 47 }) - FRAME_SIZE;
 
 type Outcome = Result<usize, Errno>;
 
@@ -76,7 +81,7 @@ unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     let request = Remap { at: at as usize, old_len, new_len, flags: flags as u32, to: to as usize };
     // SAFETY: forwarded with the caller's promise.
-    answer(unsafe { remap(request) }) as *mut c_void
+    answer(unsafe { remap::remap(request) }) as *mut c_void
 }
 
 #[no_mangle]
@@ -302,15 +307,20 @@ unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request) -> Outcom
         return Err(Errno::EXIST);
     }
     let holes = Holes::of(heap, request.at, len);
-    if !heap.occupy(request.at, len) {
+    let is_plain =
+        request.protection == READ_WRITE && request.flags & !(INDIFFERENT | FIXED) == SERVED;
+    if !heap.occupy(request.at, len, !is_plain) {
         return Err(Errno::NOMEM);
     }
     let flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
     // SAFETY: as the caller promises; what was there is the caller's, or nobody's.
     let outcome = unsafe { Request { flags, ..request }.make() };
-    if outcome.is_err() {
+    match outcome {
+        // Memory like the rest of the heap's should be one mapping with it.
+        Ok(_) if is_plain => heap.renew(request.at, len),
+        Ok(_) => {}
         // SAFETY: they were nobody's before.
-        unsafe { holes.unmap(heap) };
+        Err(_) => unsafe { holes.unmap(heap) },
     }
     outcome
 }
@@ -339,9 +349,22 @@ impl Holes {
     /// # Safety
     /// Nobody uses them.
     unsafe fn unmap(&self, heap: &'static Heap) {
+        // SAFETY: as the caller promises.
+        unsafe { self.unmap_within(heap, 0, usize::MAX) };
+    }
+
+    /// Makes those of them holes again that lie in a range.
+    ///
+    /// # Safety
+    /// Nobody uses them.
+    unsafe fn unmap_within(&self, heap: &'static Heap, start: usize, len: usize) {
+        let limit = start.saturating_add(len);
         for &(at, len) in &self.ranges[..self.count] {
-            // SAFETY: as the caller promises.
-            unsafe { heap.unmap(at, len) };
+            let (from, to) = (at.max(start), (at + len).min(limit));
+            if from < to {
+                // SAFETY: as the caller promises.
+                unsafe { heap.unmap(from, to - from) };
+            }
         }
     }
 }
@@ -379,178 +402,6 @@ unsafe fn unmap(at: usize, len: usize) -> Outcome {
         }
         outcome.is_ok()
     });
-    outcome
-}
-
-/// What `mremap` was asked for.
-#[derive(Clone, Copy)]
-struct Remap {
-    at: usize,
-    old_len: usize,
-    new_len: usize,
-    flags: u32,
-    to: usize,
-}
-
-impl Remap {
-    /// The system call.
-    ///
-    /// # Safety
-    /// As `mremap`.
-    unsafe fn make(self) -> Outcome {
-        let Remap { at, old_len, new_len, flags, to } = self;
-        // SAFETY: as the caller promises.
-        unsafe { raw::syscall(linux::__NR_mremap, [at, old_len, new_len, flags as usize, to, 0]) }
-    }
-}
-
-/// `mremap`.
-///
-/// # Safety
-/// As `mremap`.
-unsafe fn remap(request: Remap) -> Outcome {
-    let Remap { at, old_len, new_len, flags, to } = request;
-    let to_fixed = flags & linux::MREMAP_FIXED != 0;
-    let from = concerned(at, old_len);
-    let target = if to_fixed { concerned(to, new_len) } else { None };
-    let (Some((heap, _)), true) = (from.or(target), start::is_current()) else {
-        // SAFETY: as the caller promises.
-        return unsafe { request.make() };
-    };
-    let keeps = flags & linux::MREMAP_DONTUNMAP != 0;
-    let known = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
-    let (old, new) = (round_up(old_len), round_up(new_len));
-    let overlap = to_fixed && to < at.saturating_add(old) && at < to.saturating_add(new);
-    let is_bad = at % FRAME_SIZE != 0
-        || flags & !known != 0
-        || (flags & !linux::MREMAP_MAYMOVE != 0 && flags & linux::MREMAP_MAYMOVE == 0)
-        || (keeps && old != new)
-        || (to_fixed && to % FRAME_SIZE != 0)
-        || overlap
-        || new == 0
-        || new > LARGEST
-        || old > LARGEST
-        || old == 0;
-    if is_bad {
-        // The kernel finds the same fault, and names it; nothing is changed.
-        return match old {
-            0 if at % FRAME_SIZE == 0 => match has_hole(heap, at, FRAME_SIZE) {
-                true => Err(Errno::FAULT),
-                false => Err(Errno::INVAL),
-            },
-            // SAFETY: it is refused.
-            _ => unsafe { request.make() },
-        };
-    }
-    let resizes_here = !to_fixed && !keeps && new <= old;
-    if from.is_some() && resizes_here {
-        if has_hole(heap, at, FRAME_SIZE) {
-            return Err(Errno::FAULT);
-        }
-        if new < old {
-            // SAFETY: as the caller promises.
-            unsafe { unmap(at + new, old - new)? };
-        }
-        return Ok(at);
-    }
-    if flags & linux::MREMAP_MAYMOVE == 0 {
-        return match has_hole(heap, at, old) {
-            true => Err(Errno::FAULT),
-            false => Err(Errno::NOMEM),
-        };
-    }
-    if !to_fixed && !keeps && !heap.is_tainted(at, old) && !has_hole(heap, at, old) {
-        // SAFETY: as the caller promises.
-        if let Some(to) = unsafe { grow(heap, at, old, new) } {
-            return Ok(to);
-        }
-    }
-    let targets = Holes::of(heap, to, if target.is_some() { new } else { 0 });
-    if target.is_some() && !heap.occupy(to, new) {
-        return Err(Errno::NOMEM);
-    }
-    // SAFETY: as the caller promises.
-    let outcome = unsafe { remap_by_kernel(heap, request, old) };
-    if outcome.is_err() {
-        // SAFETY: they were nobody's before.
-        unsafe { targets.unmap(heap) };
-    }
-    outcome
-}
-
-/// Moves a mapping without any attribute of its own to where there is more room, if the heap has
-/// it: its new address.
-///
-/// # Safety
-/// The range is the caller's.
-unsafe fn grow(heap: &'static Heap, at: usize, old: usize, new: usize) -> Option<usize> {
-    let room = start::heap_for_mapping(new)?.allocate(new, FRAME_SIZE, Content::Zero)?;
-    let to = room.as_ptr() as usize;
-    heap.note(to, old, Effect::Taints);
-    let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
-    // SAFETY: both ranges are the caller's.
-    match unsafe { Remap { at, old_len: old, new_len: old, flags, to }.make() } {
-        Ok(_) => heap.note(at, old, Effect::Drops),
-        Err(_) => {
-            // The heap's memory may be several mappings where the program knows of one. What the
-            // kernel unmapped before it failed is made anew.
-            let flags = SERVED | linux::MAP_FIXED as c_int;
-            let again =
-                Request { at: to, len: old, protection: READ_WRITE, flags, file: -1, offset: 0 };
-            // SAFETY: both ranges are the caller's, and untainted memory can be read.
-            unsafe {
-                again.make().ok()?;
-                (to as *mut u8).copy_from_nonoverlapping(at as *const u8, old);
-            }
-        }
-    }
-    // SAFETY: all of it is at its new place.
-    unsafe { heap.unmap(at, old) };
-    Some(to)
-}
-
-/// Has the kernel do what was asked for, to memory of the heap's that is as the program knows it;
-/// then closes the gap that it leaves in the heap's addresses.
-///
-/// Another thread's mapping may land in the gap first. It stays, and the addresses are lost.
-///
-/// # Safety
-/// As `mremap`.
-unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Outcome {
-    let Remap { at, flags, .. } = request;
-    if concerned(at, old).is_none() {
-        // SAFETY: as the caller promises.
-        return unsafe { request.make() };
-    }
-    heap.note(at, old, Effect::Taints);
-    heap.note(at, old, Effect::Drops);
-    let close = |at: usize, len: usize| {
-        let flags = SERVED | (linux::MAP_FIXED_NOREPLACE | linux::MAP_NORESERVE) as c_int;
-        let gap = Request { at, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
-        // SAFETY: it replaces nothing.
-        let _ = unsafe { gap.make() };
-    };
-    heap.parts(at, old, |part, kind| {
-        if kind == Part::Hole {
-            // SAFETY: nobody uses it.
-            let _ =
-                unsafe { raw::syscall(linux::__NR_munmap, [part.start, part.len(), 0, 0, 0, 0]) };
-        }
-        true
-    });
-    // SAFETY: as the caller promises.
-    let outcome = unsafe { request.make() };
-    let has_moved = outcome.is_ok() && flags & linux::MREMAP_DONTUNMAP == 0;
-    heap.parts(at, old, |part, kind| {
-        if kind == Part::Hole || (kind == Part::Mapped && has_moved) {
-            close(part.start, part.len());
-        }
-        true
-    });
-    if has_moved {
-        // SAFETY: what was there has moved.
-        unsafe { heap.unmap(at, old) };
-    }
     outcome
 }
 

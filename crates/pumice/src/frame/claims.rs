@@ -108,12 +108,30 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     /// Claims the first area of free dirty frames in a block in parts, if it is at least an
-    /// aligned area of `order` long; the whole word's worth of neighbours at most.
+    /// aligned area of `order` long; the whole word's worth of neighbours at most. `None` also
+    /// while another one is claimed.
     pub fn claim_dirty_area(&self, block: usize, order: Order) -> Option<AreaClaim> {
         let word = self.block(block);
         if word.state() != BlockState::Parts || !word.dirty() {
             return None;
         }
+        if !self.working.begin() {
+            return None;
+        }
+        let area = self.find_dirty_area(block, order);
+        match area {
+            Some(area) => {
+                let per_word = G::FRAMES_PER_WORD as usize;
+                let from = (area.from % per_word) as u32;
+                let index = self.words_of(block).start + area.from / per_word;
+                self.working.set(index, from..from + area.frames as u32);
+            }
+            None => self.working.end(),
+        }
+        area
+    }
+
+    fn find_dirty_area(&self, block: usize, order: Order) -> Option<AreaClaim> {
         let per_word = G::FRAMES_PER_WORD as usize;
         let least = order.frames().min(per_word) as u32;
         let words = self.words_of(block);
@@ -124,8 +142,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 let count = (word.free_dirty(G::MASK) >> from).trailing_ones();
                 (from, count)
             };
-            // Acquire: pairs with the put that freed the frames.
-            let claimed = word::update(word, Ordering::Acquire, |word| {
+            // Acquire: pairs with the put that freed the frames. Release: see `working`.
+            let claimed = word::update(word, Ordering::AcqRel, |word| {
                 let (from, count) = (starts(word) != 0).then(|| span(word))?;
                 Some(word.allocate(word::span(from, count), 1 << (from + count - 1)))
             });
@@ -147,7 +165,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         if content == Want::Dirty {
             dirt = Dirt::all::<G>(area.from, area.frames);
         }
+        self.working.change();
         self.release_span(area.block, area.from, area.frames, &dirt);
+        self.working.end();
     }
 
     /// Whether a block in parts has free dirty frames of `order` together, by a look that may be
@@ -173,6 +193,12 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// In a child that was just forked: blocks that threads of the parent had claimed belong to
     /// nobody now. Those in the middle of a split or a join are lost to the child.
     pub fn adopt_claims(&self, refreshed: impl Fn(usize) -> bool) {
+        if let Some((word, frames)) = self.working.forget() {
+            let (block, index) = (word / G::WORDS_PER_BLOCK, word % G::WORDS_PER_BLOCK);
+            let from = index * G::FRAMES_PER_WORD as usize + frames.start as usize;
+            let dirt = Dirt::all::<G>(from, frames.len());
+            self.release_span(block, from, frames.len(), &dirt);
+        }
         for block in 0..self.grown() {
             let word = self.block(block);
             if word.state() == BlockState::Claimed && refreshed(block) {

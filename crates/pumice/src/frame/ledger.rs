@@ -13,6 +13,7 @@ use crossbeam_utils::CachePadded;
 
 use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
 use super::word::{self, Word};
+use super::working::Working;
 use crate::addr::Pfn;
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -159,6 +160,8 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     /// For each [`Want`]: 1 + the changes there had been when a search last found nothing. Until
     /// there is another, nobody searches in vain again.
     found_none: [AtomicUsize; 2],
+    /// What a helper works on within blocks in parts.
+    pub(super) working: Working,
     pub(super) backing: B,
     geometry: core::marker::PhantomData<G>,
 }
@@ -179,6 +182,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             epoch: AtomicU32::new(0),
             changes: AtomicUsize::new(0),
             found_none: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            working: Working::new(),
             backing,
             geometry: core::marker::PhantomData,
         }

@@ -298,3 +298,83 @@ fn grow_and_grow() {
         assert_free(&ledger, 4);
     });
 }
+
+struct Narrow;
+
+impl Geometry for Narrow {
+    const FRAMES_PER_WORD: u32 = 1;
+    const WORDS_PER_BLOCK: usize = 2;
+}
+
+fn narrow(blocks: usize) -> Arc<Ledger<Narrow, Cells>> {
+    let storage = Storage {
+        words: leak(2 * blocks, || AtomicU64::new(0)),
+        blocks: leak(blocks, || AtomicU64::new(0)),
+        cpus: leak(2, Default::default),
+    };
+    let cells = Cells((0..2 * blocks).map(|_| UnsafeCell::new(0)).collect());
+    let ledger = Ledger::new(storage, cells);
+    let all = ledger.claim_growth(blocks).expect("room");
+    ledger.grow(all);
+    Arc::new(ledger)
+}
+
+/// A run is its owner's and begins where it does, whatever others try beside it.
+fn keep_and_put(ledger: &Ledger<Narrow, Cells>, range: PageRange) {
+    assert_eq!(ledger.run_at(range.start), Some(range));
+    assert_eq!(ledger.run_around(range.start), Some(range));
+    ledger.put_range(range, |_, word| word.with_zeroed(false));
+}
+
+#[test]
+fn run_and_claim_before_it() {
+    explore(|| {
+        let ledger = narrow(1);
+        let runs = [0, 1].map(|_| ledger.get_run(0, 1, 1, Want::Zeroed).expect("free").range);
+        let first = runs.iter().find(|run| run.start == Pfn(0)).expect("both are got");
+        ledger.put_range(*first, |_, word| word);
+        let other = Arc::clone(&ledger);
+        let thread = thread::spawn(move || {
+            keep_and_put(&other, PageRange { start: Pfn(1), frames: 1 });
+            if let Some(run) = other.get_run(1, 1, 1, Want::Dirty) {
+                keep_and_put(&other, run.range);
+            }
+        });
+        if let Some(run) = ledger.get_run(0, 2, 1, Want::Dirty) {
+            keep_and_put(&ledger, run.range);
+        }
+        thread.join().expect("no panic");
+    });
+}
+
+#[test]
+fn blocks_and_run_after_them() {
+    explore(|| {
+        let ledger = narrow(2);
+        let run = ledger.get_blocks(1, 1, 1, |_| true).expect("all is free").range;
+        let other = Arc::clone(&ledger);
+        let thread = thread::spawn(move || keep_and_put(&other, run));
+        if let Some(run) = ledger.get_run(1, 1, 1, Want::Dirty) {
+            keep_and_put(&ledger, run.range);
+        }
+        thread.join().expect("no panic");
+    });
+}
+
+#[test]
+fn claim_and_look() {
+    explore(|| {
+        let ledger = narrow(1);
+        let run = ledger.get_run(0, 1, 1, Want::Zeroed).expect("free").range;
+        ledger.put_range(run, |_, word| word.with_zeroed(false));
+        let other = Arc::clone(&ledger);
+        let thread = thread::spawn(move || {
+            if let Some(area) = other.claim_dirty_area(0, Order::FRAME) {
+                other.release_area(area, Want::Zeroed);
+            }
+            other.join_all_aside();
+        });
+        assert!(!ledger.is_allocated(Pfn(0)) && !ledger.is_allocated(Pfn(1)));
+        thread.join().expect("no panic");
+    });
+}

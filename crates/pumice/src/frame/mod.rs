@@ -45,6 +45,7 @@ pub mod runs;
 mod search;
 mod whole;
 pub mod word;
+mod working;
 pub mod zone;
 
 pub use block::{BlockState, BlockWord, OLDEST};

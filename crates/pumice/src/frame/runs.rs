@@ -91,9 +91,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 let tail = self.run_length(block, 0)?;
                 Some(PageRange { start: pfn, frames: (block - first) * per_block + tail })
             }
-            // At a block's first frame it is not asked: a run that others are about to claim before
-            // it, and then can't, seems to go on here.
-            BlockState::Parts if offset == 0 || self.starts_run(first, offset) => {
+            BlockState::Parts if self.starts_run(first, offset) => {
                 let frames = self.run_length(first, offset)?;
                 Some(PageRange { start: pfn, frames })
             }
@@ -138,10 +136,18 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         !(block > 0 && goes_on(self.block(block - 1)))
     }
 
-    /// Whether a frame of a block in parts is allocated (or claimed).
+    /// Whether a frame of a block in parts is part of a run, and not only claimed by a helper.
     pub fn is_allocated(&self, pfn: Pfn) -> bool {
         let (index, bit) = Self::locate(pfn);
-        Word(self.words[index].load(Ordering::Relaxed)).allocated() & bit != 0
+        let (word, claimed) = self.working.look(&self.words[index], index);
+        // After the look: a join ends by changing the state, and leaves words that say "allocated".
+        let in_parts = self.block(pfn.0 / G::FRAMES_PER_BLOCK).state() == BlockState::Parts;
+        in_parts && Word(word).allocated() & !claimed & bit != 0
+    }
+
+    /// Whether a helper may have claimed a frame of a block in parts.
+    pub fn is_claimed(&self, pfn: Pfn) -> bool {
+        self.working.is_in(Self::locate(pfn).0)
     }
 
     /// Frames from `offset` of a block in parts to the end of the run there.
@@ -194,10 +200,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             return;
         }
         let (blocks, tail) = (range.frames / per_block, range.frames % per_block);
+        // The tail last: a run that begins where it was must not seem to go on from the blocks.
+        self.put_blocks(first..first + blocks, condition);
         if tail > 0 {
             self.put_frames(first + blocks, 0, tail);
         }
-        self.put_blocks(first..first + blocks, condition);
     }
 
     fn put_blocks(
@@ -357,9 +364,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             self.put_frames(first + blocks, new_tail, tail - new_tail);
             return;
         }
-        if tail > 0 {
-            self.put_frames(first + blocks, 0, tail);
-        }
         let cut = first + keep;
         let mut freed = cut..first + blocks;
         if new_tail > 0 {
@@ -381,6 +385,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             self.set_block(cut - 1, self.block(cut - 1).with_last(true));
         }
         self.put_blocks(freed, condition);
+        if tail > 0 {
+            self.put_frames(first + blocks, 0, tail);
+        }
     }
 }
 
@@ -389,7 +396,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 pub(super) fn pieces<G: Geometry>(
     from: usize,
     frames: usize,
-) -> impl Iterator<Item = (usize, u32)> {
+) -> impl DoubleEndedIterator<Item = (usize, u32)> {
     let per_word = G::FRAMES_PER_WORD as usize;
     let end = from + frames;
     (from / per_word..end.div_ceil(per_word)).map(move |index| {

@@ -174,24 +174,25 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         find_long_run(free, per_word, G::MASK, frames, align)
     }
 
-    /// Claims frames `from..from + frames` of a block in parts as one run.
+    /// Claims frames `from..from + frames` of a block in parts as one run, its end first: what is
+    /// claimed for a moment and then given up never seems to go on into somebody's run after it.
     pub(super) fn claim_span(&self, block: usize, from: usize, frames: usize) -> Result<Dirt, ()> {
         let mut dirt = Dirt::NONE;
         let first_word = self.words_of(block).start;
         let per_word = G::FRAMES_PER_WORD as usize;
         let final_word = (from + frames - 1) / per_word;
-        for (index, piece) in pieces::<G>(from, frames) {
+        for (index, piece) in pieces::<G>(from, frames).rev() {
             let last = if index == final_word { 1 << ((from + frames - 1) % per_word) } else { 0 };
-            // Acquire: pairs with the puts that freed the frames.
+            // Acquire: pairs with the puts that freed the frames. Release: see `working`.
             let claimed =
-                word::update(&self.words[first_word + index], Ordering::Acquire, |word| {
+                word::update(&self.words[first_word + index], Ordering::AcqRel, |word| {
                     (word.free(piece) == piece).then(|| word.allocate(piece, last))
                 });
             match claimed {
                 Ok(before) => dirt.masks[index] = before.free_dirty(piece),
                 Err(_) => {
-                    let done = (index * per_word).saturating_sub(from);
-                    self.release_span(block, from, done, &dirt);
+                    let done = ((index + 1) * per_word).min(from + frames);
+                    self.release_span(block, done, from + frames - done, &dirt);
                     return Err(());
                 }
             }

@@ -52,7 +52,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     /// Claims blocks `from..from + blocks` and the `tail` frames after them for the run that
-    /// starts with block `first`.
+    /// starts with block `first`, the end first (see [`Ledger::claim_span`]).
     pub(super) fn extend_blocks(
         &self,
         first: usize,
@@ -64,8 +64,14 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         if end > self.grown() {
             return None;
         }
+        let dirt = if tail == 0 { Dirt::NONE } else { self.claim_tail(end, tail)? };
+        let give_up = |claimed: Range<usize>| {
+            self.unclaim_blocks(claimed);
+            self.release_span(end, 0, tail, &dirt);
+            None
+        };
         let mut pristine = 0;
-        for block in from..end {
+        for block in (from..end).rev() {
             let word = self.block(block);
             pristine += usize::from(word.is_pristine());
             let whole = word
@@ -74,25 +80,17 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_last(block + 1 == end && tail == 0);
             let free = word.state() == BlockState::Free;
             if !(free && self.swap_block(block, word, whole)) {
-                self.unclaim_blocks(from..block);
-                return None;
+                return give_up(block + 1..end);
             }
         }
         if pristine > 0 && !self.backing.charge(pristine) {
-            self.unclaim_blocks(from..end);
-            return None;
+            return give_up(from..end);
         }
-        let dirt = if tail == 0 { Some(Dirt::NONE) } else { self.claim_tail(end, tail) };
-        match dirt {
-            Some(_) => self.count_free_blocks(0, blocks),
-            None => {
-                self.unclaim_blocks(from..end);
-                self.backing.uncharge(pristine);
-            }
-        }
-        dirt
+        self.count_free_blocks(0, blocks);
+        Some(dirt)
     }
 
+    /// The first one first: what is left never seems to go on into what follows it.
     fn unclaim_blocks(&self, blocks: Range<usize>) {
         for block in blocks {
             let word = self.block(block).with_state(BlockState::Free);
@@ -118,6 +116,16 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// were any. A put leaves this for later: it costs sixteen locked operations.
     pub fn join_all(&self) -> bool {
         (0..self.grown()).filter(|&block| self.join(block)).count() > 0
+    }
+
+    /// As [`Ledger::join_all`], for helpers: to who asks whether a frame is allocated, it is not.
+    pub fn join_all_aside(&self) {
+        for block in 0..self.grown() {
+            if self.block(block).state() == BlockState::Parts && self.working.begin() {
+                self.join(block);
+                self.working.end();
+            }
+        }
     }
 
     /// Turns a block in parts back into a free one, if all its frames are free.

@@ -233,7 +233,11 @@ impl Heap {
     fn unmap_frames(&'static self, zone: &PoolZone, frames: Range<usize>) {
         let first = Pfn(frames.start);
         if let Some(run) = zone.ledger.run_at(first) {
-            if run.end().0 == frames.end && !self.has_holes(zone, run) {
+            let is_run = || {
+                zone.ledger.block(first.0 / BLOCK_FRAMES).state() == BlockState::Whole
+                    || zone.ledger.is_allocated(first)
+            };
+            if run.end().0 == frames.end && !self.has_holes(zone, run) && is_run() {
                 self.release(zone, run, run.frames);
                 return;
             }
@@ -332,18 +336,33 @@ impl Heap {
 
     /// Makes a range of whole pages the caller's, who is about to map something there
     /// (`MAP_FIXED`): holes, free memory, and what is in use already. `false` if a part of it can't
-    /// be had.
-    pub fn occupy(&'static self, at: usize, len: usize) -> bool {
+    /// be had. `taints`: it is to be something else than the heap's own memory.
+    pub fn occupy(&'static self, at: usize, len: usize, taints: bool) -> bool {
         let mut all = true;
         self.parts(at, len, |part, kind| {
             match kind {
                 Part::Outside => {}
-                Part::Mapped => self.note(part.start, part.len(), Effect::Taints),
-                Part::Hole => all &= self.occupy_hole(part),
+                Part::Mapped => {}
+                Part::Hole => all &= self.occupy_hole(part.clone()),
+            }
+            if taints && kind != Part::Outside {
+                self.note(part.start, part.len(), Effect::Taints);
             }
             all
         });
         all
+    }
+
+    /// Replaces a range in use by memory as fresh as the heap's free memory.
+    pub fn renew(&self, at: usize, len: usize) {
+        self.parts(at, len, |part, kind| {
+            if let (Part::Mapped, Some(zone)) = (kind, self.zone_of(part.start as *const u8)) {
+                self.note(part.start, part.len(), Effect::Drops);
+                let frame = (part.start - zone.addresses().start) / FRAME_SIZE;
+                zone.reset_frames(Pfn(frame), part.len() / FRAME_SIZE);
+            }
+            true
+        });
     }
 
     fn occupy_hole(&self, part: Range<usize>) -> bool {
@@ -358,6 +377,7 @@ impl Heap {
             if block >= zone.ledger.grown() {
                 return false;
             }
+            self.wait_for_helpers(zone, Pfn(next), end - next);
             let is_free = zone.ledger.block(block).state() == BlockState::Free;
             if is_free {
                 // All of the block, of which the rest are holes.
@@ -378,8 +398,28 @@ impl Heap {
             self.set_holes(zone, next..end, false);
             next = end;
         }
-        self.note(part.start, part.len(), Effect::Taints);
         true
+    }
+
+    /// Lets the helpers finish what they do to frames of one block, and not for ever: on a busy
+    /// machine they may not come to run for long.
+    fn wait_for_helpers(&self, zone: &PoolZone, start: Pfn, frames: usize) {
+        const LOOKS: usize = 2000;
+        let ledger = &zone.ledger;
+        let is_claimed = || match ledger.block(start.0 / BLOCK_FRAMES).state() {
+            BlockState::Claimed => true,
+            BlockState::Parts => {
+                (start.0..start.0 + frames).any(|frame| ledger.is_claimed(Pfn(frame)))
+            }
+            _ => false,
+        };
+        for _ in 0..LOOKS {
+            if !is_claimed() {
+                return;
+            }
+            self.scrubber.wait_for_claims(is_claimed, || ());
+            thread::yield_now();
+        }
     }
 
     /// In a fork's child: the lock's holder stayed with the parent.

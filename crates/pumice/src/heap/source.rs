@@ -49,7 +49,7 @@ impl Heap {
     /// Decays one zone; whether free memory is left in it that could.
     fn decay_zone(&self, zone: &PoolZone, keep: usize) -> bool {
         let ledger = &zone.ledger;
-        ledger.join_all();
+        ledger.join_all_aside();
         // What a fork has made costly to write goes at once.
         self.drop_free_blocks(zone, |word| ledger.is_stale(word));
         let free = |block: &usize| is_free(ledger.block(*block));

@@ -1,0 +1,329 @@
+//! `mremap`: resized where it stands if that takes no room, grown into memory of the heap's, or
+//! moved by the kernel.
+
+use core::ffi::c_int;
+use core::ops::Range;
+
+use linux_raw_sys::general as linux;
+use pumice::addr::FRAME_SIZE;
+use pumice::heap::{Content, Effect, Heap, Part};
+use pumice::sys::raw;
+use rustix::io::Errno;
+
+use super::plain::is_plain;
+use super::{
+    concerned, has_hole, round_up, unmap, Holes, Outcome, Request, LARGEST, READ_WRITE, SERVED,
+};
+use crate::start;
+
+/// What `mremap` was asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Remap {
+    pub(super) at: usize,
+    pub(super) old_len: usize,
+    pub(super) new_len: usize,
+    pub(super) flags: u32,
+    pub(super) to: usize,
+}
+
+impl Remap {
+    /// The system call.
+    ///
+    /// # Safety
+    /// As `mremap`.
+    unsafe fn make(self) -> Outcome {
+        let Remap { at, old_len, new_len, flags, to } = self;
+        // SAFETY: as the caller promises.
+        unsafe { raw::syscall(linux::__NR_mremap, [at, old_len, new_len, flags as usize, to, 0]) }
+    }
+}
+
+/// `mremap`.
+///
+/// # Safety
+/// As `mremap`.
+pub(super) unsafe fn remap(request: Remap) -> Outcome {
+    let Remap { at, old_len, new_len, flags, to } = request;
+    let to_fixed = flags & linux::MREMAP_FIXED != 0;
+    let from = concerned(at, old_len);
+    let target = if to_fixed { concerned(to, new_len) } else { None };
+    let (Some((heap, _)), true) = (from.or(target), start::is_current()) else {
+        // SAFETY: as the caller promises.
+        return unsafe { request.make() };
+    };
+    let keeps = flags & linux::MREMAP_DONTUNMAP != 0;
+    let known = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+    let (old, new) = (round_up(old_len), round_up(new_len));
+    let overlap = to_fixed && to < at.saturating_add(old) && at < to.saturating_add(new);
+    let is_bad = at % FRAME_SIZE != 0
+        || flags & !known != 0
+        || (flags & !linux::MREMAP_MAYMOVE != 0 && flags & linux::MREMAP_MAYMOVE == 0)
+        || (keeps && old != new)
+        || (to_fixed && to % FRAME_SIZE != 0)
+        || overlap
+        || new == 0
+        || new > LARGEST
+        || old > LARGEST;
+    if is_bad {
+        // The kernel finds the same fault, and names it; nothing is changed.
+        // SAFETY: it is refused.
+        return unsafe { request.make() };
+    }
+    if from.is_some() && has_hole(heap, at, FRAME_SIZE) {
+        return Err(Errno::FAULT);
+    }
+    if old == 0 && !to_fixed {
+        // Shared memory is mapped a second time; the kernel refuses anything else.
+        // SAFETY: as the caller promises.
+        return unsafe { request.make() };
+    }
+    let resizes_here = !to_fixed && !keeps && new <= old;
+    if from.is_some() && resizes_here {
+        if new < old {
+            // SAFETY: as the caller promises.
+            unsafe { unmap(at + new, old - new)? };
+        }
+        return Ok(at);
+    }
+    let holed = from.is_some() && has_hole(heap, at, old);
+    if holed && !to_fixed {
+        return Err(Errno::FAULT);
+    }
+    if flags & linux::MREMAP_MAYMOVE == 0 {
+        return Err(Errno::NOMEM);
+    }
+    if from.is_some() && !to_fixed && !keeps {
+        if !heap.is_tainted(at, old) {
+            // SAFETY: as the caller promises.
+            return unsafe { move_plain(heap, request, old, new) };
+        }
+        // The heap's memory is not accounted for, so the kernel would give any amount more of it.
+        // SAFETY: a new mapping, which nobody has used.
+        unsafe { raw::syscall(linux::__NR_munmap, [map_anywhere(new)?, new, 0, 0, 0, 0])? };
+    }
+    let targets = Holes::of(heap, to, if target.is_some() { new } else { 0 });
+    if target.is_some() && !heap.occupy(to, new, true) {
+        return Err(Errno::NOMEM);
+    }
+    // SAFETY: as the caller promises.
+    let mut outcome = unsafe { remap_by_kernel(heap, request, old, &targets) };
+    if outcome == Err(Errno::FAULT)
+        && old > 0
+        && from.is_some()
+        && !holed
+        && is_plain(&(at..at + old))
+    {
+        // It is several mappings only for what was done to its neighbours, or because it grew.
+        // SAFETY: as the caller promises.
+        outcome = unsafe { move_plain(heap, request, old, new) };
+    }
+    if outcome.is_err() {
+        // SAFETY: they were nobody's before.
+        unsafe { targets.unmap(heap) };
+    }
+    outcome
+}
+
+/// A private anonymous mapping of the kernel's.
+fn map_anywhere(len: usize) -> Outcome {
+    let request =
+        Request { at: 0, len, protection: READ_WRITE, flags: SERVED, file: -1, offset: 0 };
+    // SAFETY: it replaces nothing.
+    unsafe { request.make() }
+}
+
+/// Moves plain memory, however many mappings it is, to where the request says or where there is
+/// room: its new address.
+///
+/// # Safety
+/// As `mremap`, for memory that is mapped.
+unsafe fn move_plain(heap: &'static Heap, request: Remap, old: usize, new: usize) -> Outcome {
+    let Remap { at, flags, to, .. } = request;
+    let to = if flags & linux::MREMAP_FIXED != 0 {
+        let flags = SERVED | linux::MAP_FIXED as c_int;
+        let there =
+            Request { at: to, len: new, protection: READ_WRITE, flags, file: -1, offset: 0 };
+        // SAFETY: the caller gave what is there up.
+        unsafe { there.make()? }
+    } else {
+        let heap = start::heap_for_mapping(new);
+        let room = heap.and_then(|heap| heap.allocate(new, FRAME_SIZE, Content::Zero));
+        room.map_or_else(|| map_anywhere(new), |room| Ok(room.as_ptr() as usize))?
+    };
+    let len = old.min(new);
+    heap.note(to, len, Effect::Taints);
+    heap.note(at, len, Effect::Drops);
+    // SAFETY: both ranges are the caller's.
+    unsafe { move_pieces(at, to, len)? };
+    if flags & linux::MREMAP_DONTUNMAP == 0 {
+        // SAFETY: all of it is at its new place.
+        unsafe { unmap(at, old)? };
+    } else {
+        heap.note(at, len, Effect::Taints);
+    }
+    Ok(to)
+}
+
+/// Moves the pages of a range, halving it until each piece is within one mapping. Zeros are left.
+///
+/// # Safety
+/// Both ranges are the caller's, and plain memory.
+unsafe fn move_pieces(at: usize, to: usize, len: usize) -> Outcome {
+    let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+    // SAFETY: as the caller promises.
+    let outcome = unsafe { Remap { at, old_len: len, new_len: len, flags, to }.make() };
+    if outcome.is_ok() || len == 0 {
+        return outcome;
+    }
+    if outcome == Err(Errno::FAULT) && len > FRAME_SIZE {
+        let half = (len / 2).next_multiple_of(FRAME_SIZE);
+        // SAFETY: as the caller promises.
+        return unsafe {
+            move_pieces(at, to, half)?;
+            move_pieces(at + half, to + half, len - half)
+        };
+    }
+    // Before Linux 5.7 nothing can be moved and stay mapped. What the kernel unmapped is made anew.
+    let flags = SERVED | linux::MAP_FIXED as c_int;
+    let again = Request { at: to, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
+    // SAFETY: as the caller promises.
+    unsafe {
+        again.make()?;
+        (to as *mut u8).copy_from_nonoverlapping(at as *const u8, len);
+    }
+    Ok(to)
+}
+
+/// Has the kernel do what was asked for, to memory of the heap's that is as the program knows it.
+///
+/// No gap may come to be in the heap's addresses: the kernel might put another thread's mapping
+/// there. So what is to move is first moved aside, leaving its place mapped.
+///
+/// # Safety
+/// As `mremap`.
+unsafe fn remap_by_kernel(
+    heap: &'static Heap,
+    request: Remap,
+    old: usize,
+    targets: &Holes,
+) -> Outcome {
+    let Remap { at, new_len, flags, to, .. } = request;
+    let new = round_up(new_len);
+    if concerned(at, old).is_none() {
+        // SAFETY: as the caller promises.
+        return unsafe { request.make() };
+    }
+    heap.note(at, old, Effect::Taints);
+    heap.note(at, old, Effect::Drops);
+    if has_hole(heap, at, old) {
+        // SAFETY: as the caller promises.
+        return unsafe { move_several(heap, request, old, targets) };
+    }
+    if flags & linux::MREMAP_DONTUNMAP != 0 || old == 0 {
+        // SAFETY: as the caller promises.
+        return unsafe { request.make() };
+    }
+    let put = |from: usize, to: usize, len: usize| {
+        let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+        // SAFETY: both are the caller's, or made for this.
+        unsafe { Remap { at: from, old_len: len, new_len: len, flags, to }.make() }
+    };
+    let (moved, outcome);
+    if flags & linux::MREMAP_FIXED != 0 && new <= old {
+        moved = put(at, to, new);
+        outcome = moved;
+    } else {
+        let aside = map_aside(old, to..to.saturating_add(new))?;
+        moved = put(at, aside, old);
+        // SAFETY: as the caller promises; it is the same memory at another place.
+        outcome = moved.and_then(|_| unsafe { Remap { at: aside, ..request }.make() });
+        if outcome.is_err() {
+            if moved.is_ok() {
+                put(aside, at, old)?;
+            }
+            // SAFETY: nobody uses what was made above.
+            unsafe { raw::syscall(linux::__NR_munmap, [aside, old, 0, 0, 0, 0])? };
+        }
+    }
+    if outcome.is_ok() {
+        // SAFETY: what was there has moved.
+        unsafe { heap.unmap(at, old) };
+        return outcome;
+    }
+    let is_one = moved.is_ok() || !matches!(outcome, Err(Errno::FAULT | Errno::INVAL));
+    if is_one || is_plain(&(at..at + old)) {
+        return outcome;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { move_several(heap, request, old, targets) }
+}
+
+/// Addresses that nobody uses, and that are not in `avoided`: nothing may be mapped there yet.
+fn map_aside(len: usize, avoided: Range<usize>) -> Outcome {
+    let flags = SERVED | linux::MAP_NORESERVE as c_int;
+    let request = Request { at: 0, len, protection: 0, flags, file: -1, offset: 0 };
+    // SAFETY: it replaces nothing.
+    let at = unsafe { request.make()? };
+    if at >= avoided.end || at + len <= avoided.start {
+        return Ok(at);
+    }
+    // As long as it is there, the next one is elsewhere.
+    let next = map_aside(len, avoided);
+    // SAFETY: made above.
+    unsafe { raw::syscall(linux::__NR_munmap, [at, len, 0, 0, 0, 0])? };
+    next
+}
+
+/// Has the kernel move several mappings and the holes between them, which new ones do: what was a
+/// hole at the target and is one at the source stays one. Then closes the gap that they leave.
+///
+/// Another thread's mapping may land in the gap first. It is then what is in use there.
+///
+/// # Safety
+/// As `mremap`.
+unsafe fn move_several(
+    heap: &'static Heap,
+    request: Remap,
+    old: usize,
+    targets: &Holes,
+) -> Outcome {
+    let Remap { at, to, flags, .. } = request;
+    let close = |at: usize, len: usize| {
+        let flags = SERVED | (linux::MAP_FIXED_NOREPLACE | linux::MAP_NORESERVE) as c_int;
+        let gap = Request { at, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
+        // SAFETY: it replaces nothing.
+        unsafe { gap.make() }.is_ok()
+    };
+    heap.parts(at, old, |part, kind| {
+        if kind == Part::Hole {
+            // SAFETY: nobody uses it.
+            let _ =
+                unsafe { raw::syscall(linux::__NR_munmap, [part.start, part.len(), 0, 0, 0, 0]) };
+        }
+        true
+    });
+    // SAFETY: as the caller promises.
+    let outcome = unsafe { request.make() };
+    let has_moved = outcome.is_ok() && flags & linux::MREMAP_DONTUNMAP == 0;
+    heap.parts(at, old, |part, kind| {
+        let (start, len) = (part.start, part.len());
+        match kind {
+            Part::Hole => {
+                if !close(start, len) {
+                    heap.occupy(start, len, true);
+                }
+                if outcome.is_ok() {
+                    // SAFETY: nothing has moved there.
+                    unsafe { targets.unmap_within(heap, to.wrapping_add(start - at), len) };
+                }
+            }
+            Part::Mapped if has_moved && close(start, len) => {
+                // SAFETY: what was there has moved.
+                unsafe { heap.unmap(start, len) };
+            }
+            _ => {}
+        }
+        true
+    });
+    outcome
+}
