@@ -3,7 +3,7 @@
 
 mod shim;
 
-use shim::{compare_success, compile, ALL_MODES};
+use shim::{compare_success, compile, compile_with, have, Mode, ALL_MODES};
 
 #[test]
 fn unmapping() {
@@ -33,4 +33,52 @@ fn remapping() {
 #[test]
 fn flags_protections_and_mistakes() {
     compare_success(&ALL_MODES, compile("mmap_flags"), &[], b"");
+}
+
+#[test]
+fn locking() {
+    compare_success(&ALL_MODES, compile("mmap_lock"), &[], b"");
+}
+
+#[test]
+fn children() {
+    compare_success(&ALL_MODES, compile("mmap_fork"), &[], b"");
+}
+
+#[test]
+fn threads_and_handlers_of_signals() {
+    compare_success(&ALL_MODES, compile("mmap_threads"), &[], b"");
+}
+
+#[test]
+fn anything_at_random() {
+    let program = compile("mmap_fuzz");
+    for seed in ["1", "2", "3"] {
+        compare_success(&ALL_MODES, &program, &[seed, "20000", "128"], b"");
+    }
+}
+
+#[test]
+fn anything_at_random_in_threads() {
+    compare_success(&ALL_MODES, compile("mmap_fuzz"), &["4", "3000", "160", "6"], b"");
+}
+
+#[test]
+fn static_and_musl() {
+    let program = compile_with("cc", "mmap_unmap", "mmap_unmap-static", &["-static"]);
+    compare_success(&[Mode::Verify], program, &[], b"");
+    if !have("musl-gcc") {
+        return;
+    }
+    for source in ["mmap_protect", "mmap_remap", "mmap_fork"] {
+        let program = compile_with("musl-gcc", source, &format!("{source}-musl"), &[]);
+        compare_success(&[Mode::Verify], program, &[], b"");
+    }
+}
+
+#[test]
+fn a_limit_on_addresses() {
+    let program = compile("mmap_fuzz");
+    let script = format!("ulimit -v 2000000; exec {} 5 3000 64", program.display());
+    compare_success(&[Mode::Verify], "sh", &["-c", &script], b"");
 }

@@ -14,12 +14,12 @@ use core::ops::Range;
 
 use linux_raw_sys::general as linux;
 use pumice::addr::FRAME_SIZE;
-use pumice::heap::{Content, Effect, Heap, Part};
+use pumice::heap::{Effect, Heap, Part};
 use pumice::sys::raw;
 use rustix::io::Errno;
 
 use crate::interpose::set_errno;
-use crate::start;
+use crate::{start, weak};
 
 mod plain;
 mod remap;
@@ -87,7 +87,10 @@ unsafe extern "C" fn mremap(
 #[no_mangle]
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
     let effect = (protection != READ_WRITE).then_some(Effect::Taints);
-    let args = [at as usize, len, protection as usize, 0, 0, 0];
+    // glibc leaves an unaligned range to the kernel, which refuses it; musl rounds it.
+    let is_glibc = weak::address!("gnu_get_libc_version") != 0;
+    let (at, len) = if is_glibc { (at as usize, len) } else { rounded(at as usize, len) };
+    let args = [at, len, protection as usize, 0, 0, 0];
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_mprotect, args, effect, AtHole::Stop) }) as c_int
 }
@@ -139,7 +142,7 @@ unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
         | linux::MADV_PAGEOUT
         | linux::MADV_DONTNEED_LOCKED => Some(Effect::Drops),
         linux::MADV_HUGEPAGE
-            if start::owned(at).is_some_and(|owned| owned.heap.has_huge_advice(at as usize)) =>
+            if start::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
         {
             None
         }
@@ -220,10 +223,27 @@ pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_lon
             linux::__NR_madvise => madvise(at, b, c as c_int).into(),
             linux::__NR_mlock => mlock(at, b).into(),
             linux::__NR_mlock2 => mlock2(at, b, c as u32).into(),
+            // libnuma's way: a policy must not outlive the mapping, either.
+            linux::__NR_mbind => {
+                note_attribute(a, b);
+                return None;
+            }
             _ => return None,
         }
     };
     Some(result)
+}
+
+/// Notes that somebody sets an attribute on a range by a call that is the kernel's alone.
+fn note_attribute(at: usize, len: usize) {
+    if let Some((heap, len)) = concerned(at, len) {
+        heap.parts(at, len, |part, kind| {
+            if kind == Part::Mapped {
+                heap.note(part.start, part.len(), Effect::Taints);
+            }
+            true
+        });
+    }
 }
 
 /// What `mmap` was asked for.
@@ -272,9 +292,7 @@ unsafe fn map(request: Request) -> Outcome {
         && offset == 0
         && (at == 0 || concerned.is_some());
     if is_served {
-        let served = start::heap_for_mapping(len)
-            .and_then(|heap| heap.allocate(len, FRAME_SIZE, Content::Zero));
-        if let Some(served) = served {
+        if let Some(served) = start::heap_for_mapping(len).and_then(|heap| heap.map(len)) {
             let served = served.as_ptr() as usize;
             if flags & linux::MAP_POPULATE as c_int != 0 {
                 let args = [served, round_up(len), linux::MADV_POPULATE_WRITE as usize, 0, 0, 0];
@@ -490,6 +508,13 @@ fn concerned(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
 fn whole_pages(at: *const c_void, len: usize) -> (usize, usize) {
     let before = at as usize % FRAME_SIZE;
     (at as usize - before, len.saturating_add(before))
+}
+
+/// A range as musl rounds it, whatever its length.
+fn rounded(at: usize, len: usize) -> (usize, usize) {
+    let start = at & !(FRAME_SIZE - 1);
+    let end = at.wrapping_add(len).wrapping_add(FRAME_SIZE - 1) & !(FRAME_SIZE - 1);
+    (start, end.wrapping_sub(start))
 }
 
 fn round_up(len: usize) -> usize {

@@ -135,11 +135,11 @@ pub(crate) fn stop_serving_before_lock() {
     }
 }
 
-/// The heap if `at` lies in its zones.
+/// The heap if `at` lies in its zones, and in no mapping that another allocator may have made.
 #[inline(always)]
 pub(crate) fn owned(at: *const c_void) -> Option<Owned> {
     let heap = published()?;
-    heap.owns(at.cast()).then_some(Owned { heap })
+    (heap.owns(at.cast()) && !heap.is_mapping(at.cast())).then_some(Owned { heap })
 }
 
 /// The heap that is to serve a request of `size` bytes; `None`: the next allocator.

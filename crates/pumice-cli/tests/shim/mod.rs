@@ -36,7 +36,7 @@ pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
         Mode::Plain => return cleaned(Command::new(program)),
         Mode::Verify => &["--verify"],
         Mode::Ready => &["--verify", "--ready", "64M"],
-        Mode::Small => &["--verify", "--threshold", "4K"],
+        Mode::Small => &["--verify", "--threshold", "4K", "--mmap-threshold", "4K"],
     };
     let mut command = cleaned(Command::new(env!("CARGO_BIN_EXE_pumice")));
     command.arg("run").args(flags).arg("--").arg(program);

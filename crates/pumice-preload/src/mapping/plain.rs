@@ -1,26 +1,27 @@
-//! Whether a range is plain memory: private, anonymous, readable and writable. The kernel may
-//! keep as several mappings what to the program is one, and refuses to move more than one at once.
+//! Whether a range is one kind of private anonymous memory. The kernel may keep as several mappings
+//! what to the program is one, and refuses to move more than one at once.
 
+use core::ffi::c_int;
 use core::ops::Range;
 
+use linux_raw_sys::general as linux;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 
-/// Whether `/proc/self/maps` shows nothing but plain memory in a range.
-pub(super) fn is_plain(range: &Range<usize>) -> bool {
+/// The protection of a range, if `/proc/self/maps` shows nothing but private anonymous memory there,
+/// all of the same protection.
+pub(super) fn protection_of(range: &Range<usize>) -> Option<c_int> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    match rustix::fs::open(c"/proc/self/maps", flags, Mode::empty()) {
-        Ok(file) => is_plain_in(&file, range),
-        Err(_) => false,
-    }
+    let file = rustix::fs::open(c"/proc/self/maps", flags, Mode::empty()).ok()?;
+    protection_in(&file, range)
 }
 
-fn is_plain_in(file: &OwnedFd, range: &Range<usize>) -> bool {
+fn protection_in(file: &OwnedFd, range: &Range<usize>) -> Option<c_int> {
     let mut buffer = [0u8; 1024];
-    let mut line = Line::new(range.clone());
+    let mut line = Line::new(range.clone(), None);
     loop {
         match rustix::io::read(file, &mut buffer) {
-            Ok(0) | Err(_) => return false,
+            Ok(0) | Err(_) => return None,
             Ok(count) => {
                 for &byte in &buffer[..count] {
                     if let Some(answer) = line.take(byte) {
@@ -36,55 +37,65 @@ fn is_plain_in(file: &OwnedFd, range: &Range<usize>) -> bool {
 struct Line {
     /// What has not been seen yet of the range.
     rest: Range<usize>,
+    /// The permissions of what was seen of it.
+    seen: Option<[u8; 4]>,
     field: usize,
     at: usize,
     start: usize,
     end: usize,
+    permissions: [u8; 4],
     inode: usize,
-    is_plain: bool,
 }
 
 impl Line {
-    const PERMISSIONS: &'static [u8] = b"rw-p";
-
-    fn new(rest: Range<usize>) -> Line {
-        Line { rest, field: 0, at: 0, start: 0, end: 0, inode: 0, is_plain: true }
+    fn new(rest: Range<usize>, seen: Option<[u8; 4]>) -> Line {
+        Line { rest, seen, field: 0, at: 0, start: 0, end: 0, permissions: [0; 4], inode: 0 }
     }
 
     /// Takes the next byte: the answer, when there is one.
-    fn take(&mut self, byte: u8) -> Option<bool> {
+    fn take(&mut self, byte: u8) -> Option<Option<c_int>> {
         if byte == b'\n' {
             let answer = self.finish();
-            *self = Line::new(self.rest.clone());
+            *self = Line::new(self.rest.clone(), self.seen);
             return answer;
         }
-        if self.field < 5 && (byte == b' ' || (byte == b'-' && self.field == 0)) {
-            // The two addresses count as one field less than they are, so that permissions are 1.
-            (self.start, self.end) =
-                if byte == b'-' { (self.end, 0) } else { (self.start, self.end) };
-            self.field += usize::from(byte == b' ');
-            self.at = 0;
-            return None;
+        match (self.field, byte) {
+            // The addresses are one field, so that permissions are the next.
+            (0, b'-') => (self.start, self.end) = (self.end, 0),
+            (0..=4, b' ') => (self.field, self.at) = (self.field + 1, 0),
+            _ => self.take_in_field(byte),
         }
+        None
+    }
+
+    fn take_in_field(&mut self, byte: u8) {
         let digit = (byte as char).to_digit(16).unwrap_or(0) as usize;
         match self.field {
             0 => self.end = self.end << 4 | digit,
-            1 => self.is_plain &= Self::PERMISSIONS.get(self.at) == Some(&byte),
+            1 if self.at < 4 => self.permissions[self.at] = byte,
             4 => self.inode = self.inode << 4 | digit,
             _ => {}
         }
         self.at += 1;
-        None
     }
 
-    fn finish(&mut self) -> Option<bool> {
+    fn finish(&mut self) -> Option<Option<c_int>> {
         if self.end <= self.rest.start {
             return None;
         }
-        if self.start > self.rest.start || !self.is_plain || self.inode != 0 {
-            return Some(false);
+        let is_other = self.seen.is_some_and(|seen| seen != self.permissions);
+        let is_private = self.permissions[3] == b'p' && self.inode == 0;
+        if self.start > self.rest.start || is_other || !is_private {
+            return Some(None);
         }
-        self.rest.start = self.end;
-        (self.end >= self.rest.end).then_some(true)
+        (self.rest.start, self.seen) = (self.end, Some(self.permissions));
+        (self.end >= self.rest.end).then(|| Some(protection(self.permissions)))
     }
+}
+
+/// `rwxp` as `mprotect` takes it.
+fn protection(permissions: [u8; 4]) -> c_int {
+    let bits = [linux::PROT_READ, linux::PROT_WRITE, linux::PROT_EXEC];
+    let has = permissions.iter().zip(bits).filter(|(&letter, _)| letter != b'-');
+    has.map(|(_, bit)| bit).sum::<u32>() as c_int
 }

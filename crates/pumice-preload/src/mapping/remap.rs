@@ -6,11 +6,11 @@ use core::ops::Range;
 
 use linux_raw_sys::general as linux;
 use pumice::addr::FRAME_SIZE;
-use pumice::heap::{Content, Effect, Heap, Part};
+use pumice::heap::{Effect, Heap, Part};
 use pumice::sys::raw;
 use rustix::io::Errno;
 
-use super::plain::is_plain;
+use super::plain::protection_of;
 use super::{
     concerned, has_hole, round_up, unmap, Holes, Outcome, Request, LARGEST, READ_WRITE, SERVED,
 };
@@ -47,7 +47,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     let to_fixed = flags & linux::MREMAP_FIXED != 0;
     let from = concerned(at, old_len);
     let target = if to_fixed { concerned(to, new_len) } else { None };
-    let (Some((heap, _)), true) = (from.or(target), start::is_current()) else {
+    let Some((heap, _)) = from.or(target).filter(|_| start::is_current()) else {
         // SAFETY: as the caller promises.
         return unsafe { request.make() };
     };
@@ -95,7 +95,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     if from.is_some() && !to_fixed && !keeps {
         if !heap.is_tainted(at, old) {
             // SAFETY: as the caller promises.
-            return unsafe { move_plain(heap, request, old, new) };
+            return unsafe { move_alike(heap, request, old, new, READ_WRITE) };
         }
         // The heap's memory is not accounted for, so the kernel would give any amount more of it.
         // SAFETY: a new mapping, which nobody has used.
@@ -107,15 +107,12 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     }
     // SAFETY: as the caller promises.
     let mut outcome = unsafe { remap_by_kernel(heap, request, old, &targets) };
-    if outcome == Err(Errno::FAULT)
-        && old > 0
-        && from.is_some()
-        && !holed
-        && is_plain(&(at..at + old))
-    {
-        // It is several mappings only for what was done to its neighbours, or because it grew.
-        // SAFETY: as the caller promises.
-        outcome = unsafe { move_plain(heap, request, old, new) };
+    if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
+        if let Some(protection) = protection_of(&(at..at + old)) {
+            // It is several mappings only for what was done to its neighbours, or because it grew.
+            // SAFETY: as the caller promises.
+            outcome = unsafe { move_alike(heap, request, old, new, protection) };
+        }
     }
     if outcome.is_err() {
         // SAFETY: they were nobody's before.
@@ -132,12 +129,18 @@ fn map_anywhere(len: usize) -> Outcome {
     unsafe { request.make() }
 }
 
-/// Moves plain memory, however many mappings it is, to where the request says or where there is
-/// room: its new address.
+/// Moves private anonymous memory, all of one protection but however many mappings, to where the
+/// request says or where there is room: its new address.
 ///
 /// # Safety
 /// As `mremap`, for memory that is mapped.
-unsafe fn move_plain(heap: &'static Heap, request: Remap, old: usize, new: usize) -> Outcome {
+unsafe fn move_alike(
+    heap: &'static Heap,
+    request: Remap,
+    old: usize,
+    new: usize,
+    protection: c_int,
+) -> Outcome {
     let Remap { at, flags, to, .. } = request;
     let to = if flags & linux::MREMAP_FIXED != 0 {
         let flags = SERVED | linux::MAP_FIXED as c_int;
@@ -146,15 +149,20 @@ unsafe fn move_plain(heap: &'static Heap, request: Remap, old: usize, new: usize
         // SAFETY: the caller gave what is there up.
         unsafe { there.make()? }
     } else {
-        let heap = start::heap_for_mapping(new);
-        let room = heap.and_then(|heap| heap.allocate(new, FRAME_SIZE, Content::Zero));
+        let room = start::heap_for_mapping(new).and_then(|heap| heap.map(new));
         room.map_or_else(|| map_anywhere(new), |room| Ok(room.as_ptr() as usize))?
     };
     let len = old.min(new);
     heap.note(to, len, Effect::Taints);
     heap.note(at, len, Effect::Drops);
     // SAFETY: both ranges are the caller's.
-    unsafe { move_pieces(at, to, len)? };
+    unsafe { move_pieces(at, to, len, protection)? };
+    if protection != READ_WRITE && new > len {
+        heap.note(to + len, new - len, Effect::Taints);
+        let args = [to + len, new - len, protection as usize, 0, 0, 0];
+        // SAFETY: nobody knows of it yet.
+        unsafe { raw::syscall(linux::__NR_mprotect, args)? };
+    }
     if flags & linux::MREMAP_DONTUNMAP == 0 {
         // SAFETY: all of it is at its new place.
         unsafe { unmap(at, old)? };
@@ -167,8 +175,8 @@ unsafe fn move_plain(heap: &'static Heap, request: Remap, old: usize, new: usize
 /// Moves the pages of a range, halving it until each piece is within one mapping. Zeros are left.
 ///
 /// # Safety
-/// Both ranges are the caller's, and plain memory.
-unsafe fn move_pieces(at: usize, to: usize, len: usize) -> Outcome {
+/// Both ranges are the caller's, and private anonymous memory, the first of that protection.
+unsafe fn move_pieces(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
     let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
     // SAFETY: as the caller promises.
     let outcome = unsafe { Remap { at, old_len: len, new_len: len, flags, to }.make() };
@@ -179,9 +187,12 @@ unsafe fn move_pieces(at: usize, to: usize, len: usize) -> Outcome {
         let half = (len / 2).next_multiple_of(FRAME_SIZE);
         // SAFETY: as the caller promises.
         return unsafe {
-            move_pieces(at, to, half)?;
-            move_pieces(at + half, to + half, len - half)
+            move_pieces(at, to, half, protection)?;
+            move_pieces(at + half, to + half, len - half, protection)
         };
+    }
+    if protection & linux::PROT_READ as c_int == 0 {
+        return outcome;
     }
     // Before Linux 5.7 nothing can be moved and stay mapped. What the kernel unmapped is made anew.
     let flags = SERVED | linux::MAP_FIXED as c_int;
@@ -190,6 +201,7 @@ unsafe fn move_pieces(at: usize, to: usize, len: usize) -> Outcome {
     unsafe {
         again.make()?;
         (to as *mut u8).copy_from_nonoverlapping(at as *const u8, len);
+        raw::syscall(linux::__NR_mprotect, [to, len, protection as usize, 0, 0, 0])?;
     }
     Ok(to)
 }
@@ -251,7 +263,7 @@ unsafe fn remap_by_kernel(
         return outcome;
     }
     let is_one = moved.is_ok() || !matches!(outcome, Err(Errno::FAULT | Errno::INVAL));
-    if is_one || is_plain(&(at..at + old)) {
+    if is_one || protection_of(&(at..at + old)).is_some() {
         return outcome;
     }
     // SAFETY: as the caller promises.

@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::heap::{Content, Heap, HeapConfig};
 use crate::stats::{Event, Reason, Slot, Tree, TREE_SIZE};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use crate::sys::{file, mem};
+use crate::sys::{file, mem, thread};
 
 const UNSTARTED: u32 = 0;
 const BUSY: u32 = 1;
@@ -107,9 +107,20 @@ impl ProcessHeap {
     }
 
     /// Where this process counts and finds its settings; starts the heap if need be. `None` where
-    /// nothing is served.
+    /// nothing is served. While another thread starts the heap this waits, for a second at most:
+    /// in a child that was forked in the middle of that, nobody goes on.
     pub fn slot(&self) -> Option<&'static Slot> {
-        let served = self.started()?;
+        let limit_ns = thread::now_ns() + 1_000_000_000;
+        let served = loop {
+            match self.started() {
+                None if self.state.load(Ordering::Relaxed) == BUSY
+                    && thread::now_ns() < limit_ns =>
+                {
+                    thread::yield_now();
+                }
+                served => break served?,
+            }
+        };
         served.is_current().then(|| served.slot())
     }
 

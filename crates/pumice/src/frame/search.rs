@@ -184,10 +184,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         for (index, piece) in pieces::<G>(from, frames).rev() {
             let last = if index == final_word { 1 << ((from + frames - 1) % per_word) } else { 0 };
             // Acquire: pairs with the puts that freed the frames. Release: see `working`.
-            let claimed =
-                word::update(&self.words[first_word + index], Ordering::AcqRel, |word| {
-                    (word.free(piece) == piece).then(|| word.allocate(piece, last))
-                });
+            let claimed = word::update(&self.words[first_word + index], Ordering::AcqRel, |word| {
+                (word.free(piece) == piece).then(|| word.allocate(piece, last))
+            });
             match claimed {
                 Ok(before) => dirt.masks[index] = before.free_dirty(piece),
                 Err(_) => {

@@ -14,12 +14,13 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
+use super::bits::Bits;
 use super::serve::whole_blocks;
-use super::{Heap, PoolZone};
+use super::{Content, Heap, PoolZone};
 use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::frame::BlockState;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use crate::sys::mem::{self, Memory};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sys::mem::Memory;
 use crate::sys::thread;
 
 /// What a part of a range of addresses is.
@@ -42,43 +43,46 @@ pub enum Effect {
     Drops,
 }
 
-/// The holes of one zone: a bit for each frame, in memory made at the first hole.
+/// What is known of a zone's mappings.
 #[derive(Debug)]
-pub(super) struct Holes {
-    words: AtomicPtr<AtomicU64>,
+pub(super) struct Marks {
+    /// Frames that are holes.
+    holes: Bits,
+    /// Blocks that are a mapping's from end to end...
+    blocks: Bits,
+    /// ... and frames that are in other blocks.
+    frames: Bits,
 }
 
-impl Holes {
-    pub(super) fn new() -> Holes {
-        Holes { words: AtomicPtr::new(core::ptr::null_mut()) }
+impl Marks {
+    pub(super) fn new(blocks: usize) -> Marks {
+        let frames = blocks * BLOCK_FRAMES;
+        Marks { holes: Bits::new(frames), blocks: Bits::new(blocks), frames: Bits::new(frames) }
     }
 
-    /// The words, if there ever was a hole.
-    fn words(&self, frames: usize) -> Option<&[AtomicU64]> {
-        // Acquire: pairs with the Release in `make`.
-        let words = NonNull::new(self.words.load(Ordering::Acquire))?;
-        // SAFETY: `make` mapped a bit for each frame of the zone, for good.
-        Some(unsafe { core::slice::from_raw_parts(words.as_ptr(), frames.div_ceil(64)) })
+    #[inline]
+    fn is_mapping(&self, frame: usize) -> bool {
+        self.blocks.get(frame / BLOCK_FRAMES) || self.frames.get(frame)
     }
 
-    /// Makes the words; the caller holds the lock. `None` without memory for them.
-    fn make(&self, frames: usize) -> Option<&[AtomicU64]> {
-        if self.words.load(Ordering::Relaxed).is_null() {
-            let memory = mem::map_table(frames.div_ceil(64) * 8).ok()?;
-            // Release: who finds the words finds them zeroed.
-            self.words.store(memory.cast().as_ptr(), Ordering::Release);
-        }
-        self.words(frames)
+    /// Marks a run as a mapping; `false` without memory for that.
+    fn set(&self, run: PageRange) -> bool {
+        let (blocks, rest) = marked(run);
+        (blocks.is_empty() || self.blocks.set(blocks)) && (rest.is_empty() || self.frames.set(rest))
+    }
+
+    fn clear(&self, run: PageRange) {
+        let (blocks, rest) = marked(run);
+        self.blocks.clear(blocks);
+        self.frames.clear(rest);
     }
 }
 
-/// Calls `visit` with each word that frames `range` lie in, and which bits of it.
-fn bits(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    (range.start / 64..range.end.div_ceil(64)).map(move |index| {
-        let from = range.start.max(index * 64) % 64;
-        let count = range.end.min((index + 1) * 64) - (index * 64 + from);
-        (index, (u64::MAX >> (64 - count)) << from)
-    })
+/// A run's whole blocks, and its frames after them.
+fn marked(run: PageRange) -> (Range<usize>, Range<usize>) {
+    let blocks = whole_blocks(run);
+    let rest = if blocks.is_empty() { run.start.0 } else { blocks.end * BLOCK_FRAMES };
+    (blocks, rest..run.end().0)
 }
 
 /// Held while holes change; signals are blocked meanwhile.
@@ -104,49 +108,37 @@ impl Heap {
         Locked { lock: &self.holes_lock, _signals: signals }
     }
 
-    fn holes_of(&self, zone: &PoolZone) -> &Holes {
+    fn marks_of(&self, zone: &PoolZone) -> &Marks {
         if core::ptr::eq(zone, &self.ready) {
-            &self.ready_holes
+            &self.ready_marks
         } else {
-            &self.demand_holes
+            &self.demand_marks
         }
-    }
-
-    fn is_hole(&self, zone: &PoolZone, frame: usize) -> bool {
-        let words = self.holes_of(zone).words(zone.ledger.capacity() * BLOCK_FRAMES);
-        // Relaxed: the caller owns the frame, or asks about memory that others change meanwhile.
-        words
-            .is_some_and(|words| words[frame / 64].load(Ordering::Relaxed) & 1 << (frame % 64) != 0)
     }
 
     fn has_holes(&self, zone: &PoolZone, range: PageRange) -> bool {
-        let words = self.holes_of(zone).words(zone.ledger.capacity() * BLOCK_FRAMES);
-        words.is_some_and(|words| {
-            bits(range.start.0..range.end().0)
-                .any(|(index, bits)| words[index].load(Ordering::Relaxed) & bits != 0)
-        })
+        self.marks_of(zone).holes.any(range.start.0..range.end().0)
     }
 
-    fn is_all_holes(&self, zone: &PoolZone, frames: Range<usize>) -> bool {
-        let words = self.holes_of(zone).words(zone.ledger.capacity() * BLOCK_FRAMES);
-        words.is_some_and(|words| {
-            bits(frames).all(|(index, bits)| words[index].load(Ordering::Relaxed) & bits == bits)
-        })
-    }
-
-    /// The caller holds the lock.
-    fn set_holes(&self, zone: &PoolZone, frames: Range<usize>, are_holes: bool) -> bool {
-        let Some(words) = self.holes_of(zone).make(zone.ledger.capacity() * BLOCK_FRAMES) else {
-            return false;
-        };
-        for (index, bits) in bits(frames) {
-            if are_holes {
-                words[index].fetch_or(bits, Ordering::Relaxed);
-            } else {
-                words[index].fetch_and(!bits, Ordering::Relaxed);
-            }
+    /// Maps `len` bytes of zeros. `None`: the kernel is to do it.
+    pub fn map(&'static self, len: usize) -> Option<NonNull<u8>> {
+        let at = self.allocate(len, FRAME_SIZE, Content::Zero)?;
+        let (zone, run) = self.run_at(at.as_ptr()).ok()?;
+        if !self.marks_of(zone).set(run) {
+            self.release(zone, run, run.frames);
+            return None;
         }
-        true
+        Some(at)
+    }
+
+    /// Whether an address lies in a mapping: then it is no allocation of this heap's, but may be
+    /// one of an allocator's that has mapped its memory.
+    #[inline]
+    pub fn is_mapping(&self, at: *const u8) -> bool {
+        self.zone_of(at).is_some_and(|zone| {
+            let frame = (at as usize - zone.addresses().start) / FRAME_SIZE;
+            self.marks_of(zone).is_mapping(frame)
+        })
     }
 
     /// Whether any of these addresses is the heap's.
@@ -194,7 +186,7 @@ impl Heap {
         }
         match zone.ledger.block(block).state() {
             BlockState::Whole | BlockState::Parts
-                if self.is_all_holes(zone, frame..(block + 1) * BLOCK_FRAMES) =>
+                if self.marks_of(zone).holes.all(frame..(block + 1) * BLOCK_FRAMES) =>
             {
                 step(Part::Hole, whole)
             }
@@ -202,12 +194,13 @@ impl Heap {
                 let block_frames = PageRange { start: Pfn(frame), frames: whole / FRAME_SIZE };
                 match self.has_holes(zone, block_frames) {
                     false => step(Part::Mapped, whole),
-                    true if self.is_hole(zone, frame) => step(Part::Hole, FRAME_SIZE),
+                    true if self.marks_of(zone).holes.get(frame) => step(Part::Hole, FRAME_SIZE),
                     true => step(Part::Mapped, FRAME_SIZE),
                 }
             }
             BlockState::Parts => {
-                let mapped = zone.ledger.is_allocated(Pfn(frame)) && !self.is_hole(zone, frame);
+                let mapped =
+                    zone.ledger.is_allocated(Pfn(frame)) && !self.marks_of(zone).holes.get(frame);
                 step(if mapped { Part::Mapped } else { Part::Hole }, FRAME_SIZE)
             }
             _ => step(Part::Hole, whole),
@@ -238,6 +231,7 @@ impl Heap {
                     || zone.ledger.is_allocated(first)
             };
             if run.end().0 == frames.end && !self.has_holes(zone, run) && is_run() {
+                self.marks_of(zone).clear(run);
                 self.release(zone, run, run.frames);
                 return;
             }
@@ -262,13 +256,15 @@ impl Heap {
     fn unmap_piece(&'static self, zone: &PoolZone, run: PageRange, gone: Range<usize>) {
         let whole_run = gone.start <= run.start.0 && gone.end >= run.end().0;
         // Without memory for the holes the piece stays mapped, which is all that can be done.
-        if !whole_run && !self.set_holes(zone, gone.clone(), true) {
+        if !whole_run && !self.marks_of(zone).holes.set(gone.clone()) {
             return;
         }
-        if whole_run || self.is_all_holes(zone, run.start.0..run.end().0) {
+        if whole_run || self.marks_of(zone).holes.all(run.start.0..run.end().0) {
+            let marks = self.marks_of(zone);
             if self.has_holes(zone, run) {
-                self.set_holes(zone, run.start.0..run.end().0, false);
+                marks.holes.clear(run.start.0..run.end().0);
             }
+            marks.clear(run);
             self.release(zone, run, run.frames);
             return;
         }
@@ -278,7 +274,7 @@ impl Heap {
             let block = next / BLOCK_FRAMES;
             let end = gone.end.min((block + 1) * BLOCK_FRAMES);
             let block_frames = block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
-            if blocks.contains(&block) && self.is_all_holes(zone, block_frames) {
+            if blocks.contains(&block) && self.marks_of(zone).holes.all(block_frames) {
                 self.drop_block(zone, block);
             } else if !self.is_ready_zone(zone) {
                 let at = zone.address(Pfn(next));
@@ -368,6 +364,7 @@ impl Heap {
     fn occupy_hole(&self, part: Range<usize>) -> bool {
         let _locked = self.lock_holes();
         let Some(zone) = self.zone_of(part.start as *const u8) else { return false };
+        let marks = self.marks_of(zone);
         let base = zone.addresses().start;
         let frames = (part.start - base) / FRAME_SIZE..(part.end - base) / FRAME_SIZE;
         let mut next = frames.start;
@@ -385,17 +382,22 @@ impl Heap {
                     return false;
                 }
                 let block_frames = block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
-                if block_frames.len() > end - next && !self.set_holes(zone, block_frames, true) {
+                let is_part = block_frames.len() > end - next;
+                if !marks.blocks.set(block..block + 1)
+                    || (is_part && !marks.holes.set(block_frames))
+                {
                     return false;
                 }
             }
             for frame in next..end {
-                let taken = self.is_hole(zone, frame) || is_free;
-                if !taken && !zone.ledger.occupy_frame(Pfn(frame)) {
+                let taken = self.marks_of(zone).holes.get(frame) || is_free;
+                let occupied =
+                    || zone.ledger.occupy_frame(Pfn(frame)) && marks.frames.set(frame..frame + 1);
+                if !taken && !occupied() {
                     return false;
                 }
             }
-            self.set_holes(zone, next..end, false);
+            marks.holes.clear(next..end);
             next = end;
         }
         true

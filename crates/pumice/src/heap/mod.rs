@@ -20,6 +20,7 @@
 //! A request never waits for populating, for scrubd or for another thread: what can't be served
 //! at once goes to the next allocator.
 
+mod bits;
 mod classes;
 mod mapping;
 mod pool;
@@ -106,8 +107,8 @@ pub struct Heap {
     scrubber: Scrubber,
     /// See [`mapping`].
     holes_lock: AtomicBool,
-    demand_holes: mapping::Holes,
-    ready_holes: mapping::Holes,
+    demand_marks: mapping::Marks,
+    ready_marks: mapping::Marks,
     /// Whether the keeper has been told of `to_populate`.
     keeper_told: AtomicBool,
     /// Whether a seccomp filter is in force: see [`Heap::go_quiet`].
@@ -129,9 +130,12 @@ impl Heap {
         if !threads {
             scrubber.quiet();
         }
+        let (demand, ready) = (zone(Huge::No)?, zone(Huge::Yes)?);
         Ok(Heap {
-            demand: zone(Huge::No)?,
-            ready: zone(Huge::Yes)?,
+            demand_marks: mapping::Marks::new(demand.ledger.capacity()),
+            ready_marks: mapping::Marks::new(ready.ledger.capacity()),
+            demand,
+            ready,
             classes: Classes::new(),
             verify,
             to_populate: AtomicUsize::new(ready_bytes.div_ceil(BLOCK_SIZE)),
@@ -141,8 +145,6 @@ impl Heap {
             freed_frames: AtomicUsize::new(0),
             scrubber,
             holes_lock: AtomicBool::new(false),
-            demand_holes: mapping::Holes::new(),
-            ready_holes: mapping::Holes::new(),
             keeper_told: AtomicBool::new(ready_bytes == 0),
             quiet: AtomicBool::new(false),
             clearer,

@@ -1,0 +1,338 @@
+/* Operations at random on mappings, and after each a comparison with a model of them. Arguments:
+   seed, number of operations, MiB mapped at most, number of threads (1 if not given). */
+#define _GNU_SOURCE
+#include "mmap_model.h"
+#include <malloc.h>
+#include <pthread.h>
+
+static const int protections[] = {PROT_NONE, PROT_READ, RW};
+static const unsigned char states[] = {CLOSED, READABLE, WRITABLE};
+
+/* What a new mapping is like: mostly private memory to be written. */
+struct made {
+    int protection, flags, fd;
+    off_t offset;
+    struct page page;
+};
+
+static struct made any_mapping(struct model *m, size_t pages) {
+    static const int extras[] = {0, 0, 0, 0, MAP_NORESERVE, MAP_STACK};
+    uint64_t kind = below(m, 16), protection = below(m, 8);
+    protection = protection > 1 ? 2 : protection;
+    struct made made = {protections[protection], ANON, -1, 0, {.state = states[protection]}};
+    if (kind == 0) {
+        made.flags = MAP_SHARED | MAP_ANONYMOUS;
+        made.page.origin = COMMON;
+    } else if (kind == 1) {
+        size_t first = below(m, FILE_PAGES - pages);
+        made.flags = MAP_PRIVATE;
+        made.fd = file;
+        made.offset = first * PAGE;
+        made.page.origin = OF_FILE;
+        made.page.base = FILE_WORD + first;
+    } else made.flags |= extras[below(m, 6)];
+    if (pages <= 64 && below(m, 4) == 0) made.flags |= MAP_POPULATE;
+    return made;
+}
+
+static void unmap_range(struct model *m, struct slot *s, size_t first, size_t count) {
+    CHECK(munmap(s->at + first * PAGE, count * PAGE) == 0);
+    set_unmapped(m, s, first, count);
+    s->whole = 0;
+}
+
+/* All of a slot but what is lost. */
+static void unmap_slot(struct model *m, struct slot *s) {
+    find_lost(s, 0, s->pages);
+    for (size_t i = 0, next; i < s->pages; i = next + 1) {
+        for (next = i; next < s->pages && s->page[next].state != LOST; next++);
+        if (next > i) unmap_range(m, s, i, next - i);
+    }
+    s->at = NULL;
+    s->pages = 0;
+}
+
+static void map_slot(struct model *m, struct slot *s) {
+    static const size_t sizes[] = {16, 256, 256, 300, 512, 512, 768, 1024, 2048};
+    size_t pages = sizes[below(m, 9)] + (below(m, 2) ? below(m, 20) : 0);
+    if (m->mapped + pages > m->most) return;
+    struct made made = any_mapping(m, pages);
+    char *hint = below(m, 8) ? NULL : m->slot[below(m, SLOTS)].at;
+    size_t odd = made.fd < 0 ? below(m, 2) * below(m, PAGE) : 0;
+    char *at = mmap(hint, pages * PAGE - odd, made.protection, made.flags, made.fd, made.offset);
+    CHECK(at != MAP_FAILED);
+    claim(m, at, pages);
+    s->at = at;
+    s->pages = pages;
+    memset(s->page, 0, sizeof s->page);
+    set(m, s, 0, pages, made.page);
+    s->whole = 1;
+    trace(m, "map", s, 0, pages);
+    check_range(m, s, 0, pages, 32);
+}
+
+static void touch(struct model *m, struct slot *s, size_t first, size_t count) {
+    size_t stride = 1 + below(m, 8);
+    for (size_t i = first; i < first + count && i < first + 24 * stride; i += stride) {
+        struct page *p = &s->page[i];
+        if (p->state != WRITABLE || (p->origin == COMMON && m->spare_common)) continue;
+        check_page(m, s, i);
+        p->word = ++m->words << 8 | 2;
+        p->loose = 0;
+        put(s->at + i * PAGE, p->word);
+    }
+}
+
+static void protect(struct model *m, struct slot *s, size_t first, size_t count) {
+    int way = below(m, 3);
+    int result = mprotect(s->at + first * PAGE, count * PAGE, protections[way]);
+    CHECK(holes(s, first, count) ? result == -1 && errno == ENOMEM : result == 0);
+    for (size_t i = first; i < first + count; i++) {
+        if (s->page[i].state < CLOSED) continue;
+        /* What lies behind a hole was left out. */
+        if (result) CHECK(mprotect(s->at + i * PAGE, PAGE, protections[way]) == 0);
+        s->page[i].state = states[way];
+    }
+    s->whole = s->whole && count == s->pages;
+}
+
+/* Drops for certain, or leaves it to the kernel. */
+static void drop(struct model *m, struct slot *s, size_t first, size_t count, int advice) {
+    int result = madvise(s->at + first * PAGE, count * PAGE, advice), certain = advice == MADV_DONTNEED;
+    if (result != 0) {
+        CHECK(errno == EINVAL || errno == ENOMEM);
+        CHECK(errno == EINVAL || holes(s, first, count));
+        /* It went as far as the first page that it was not for. */
+        if (errno == EINVAL && certain) CHECK(locked(s, first, count));
+        if (errno == EINVAL) certain = 0;
+    }
+    for (size_t i = first; i < first + count; i++) {
+        struct page *p = &s->page[i];
+        if (p->state < CLOSED || p->origin == COMMON) continue;
+        if (certain) p->word = p->base;
+        p->loose = !certain;
+    }
+    (void)m;
+}
+
+static void advise(struct model *m, struct slot *s, size_t first, size_t count) {
+    static const int advices[] = {0, 1, 2, 3, 14, 14, 15, 16, 17, 20, 22, 23};
+    int advice = advices[below(m, 12)];
+    if (advice > 21 && count > 64) return;
+    madvise(s->at + first * PAGE, count * PAGE, advice);
+    s->whole = 0;
+}
+
+static void lock(struct model *m, struct slot *s, size_t first, size_t count) {
+    if (count > 64) count = 64;
+    if (holes(s, first, count)) return;
+    char *at = s->at + first * PAGE;
+    int done = mlock(at, count * PAGE) == 0;
+    if (!done) CHECK(errno == ENOMEM || errno == EPERM || errno == EAGAIN);
+    if (!done || below(m, 4)) {
+        CHECK(munlock(at, count * PAGE) == 0);
+        done = 0;
+    }
+    for (size_t i = first; i < first + count; i++) s->page[i].locked = done;
+    s->whole = 0;
+}
+
+static void map_over(struct model *m, struct slot *s, size_t first, size_t count) {
+    struct made made = any_mapping(m, count);
+    char *at = s->at + first * PAGE;
+    int fixed = MAP_FIXED;
+    /* With nothing there either will do. */
+    if (holes(s, first, count) == count && below(m, 2)) fixed = MAP_FIXED_NOREPLACE;
+    if (m->mapped + count > m->most) return;
+    char *p = mmap(at, count * PAGE, made.protection, made.flags | fixed, made.fd, made.offset);
+    if (p != at && fixed == MAP_FIXED_NOREPLACE) {
+        if (p != MAP_FAILED) CHECK(munmap(p, count * PAGE) == 0);
+        set(m, s, first, count, (struct page){.state = LOST});
+        return;
+    }
+    CHECK(p == at);
+    set(m, s, first, count, made.page);
+    s->whole = 0;
+}
+
+static void shrink(struct model *m, struct slot *s, size_t first, size_t count) {
+    size_t kept = 1 + below(m, count);
+    char *at = s->at + first * PAGE;
+    char *p = mremap(at, count * PAGE, kept * PAGE, 0);
+    if (p == at) {
+        set_unmapped(m, s, first + kept, count - kept);
+        if (s->whole && first + count == s->pages) s->pages = first + kept;
+        else s->whole = s->whole && kept == count;
+    } else CHECK(p == MAP_FAILED && errno == EFAULT && !s->whole);
+}
+
+static void grow(struct model *m, struct slot *s) {
+    size_t more = 1 + below(m, 300), pages = s->pages;
+    if (!s->whole || pages + more > SLOT_PAGES || m->mapped + more > m->most) return;
+    if (s->page[0].origin != ANONYMOUS) return;
+    char *old = s->at, *at = mremap(old, pages * PAGE, (pages + more) * PAGE, MREMAP_MAYMOVE);
+    if (at == MAP_FAILED) {
+        CHECK(errno == ENOMEM);
+        return;
+    }
+    s->at = NULL;
+    if (at == old) claim(m, at + pages * PAGE, more);
+    else claim(m, at, pages + more);
+    s->at = at;
+    s->pages = pages + more;
+    set(m, s, pages, more, (struct page){.state = s->page[0].state});
+    check_range(m, s, pages - 1, more, 64);
+}
+
+/* A piece of a slot onto a piece of another. */
+static void move(struct model *m, struct slot *s, size_t first, size_t count) {
+    struct slot *to = &m->slot[below(m, SLOTS)];
+    size_t place, room;
+    if (!s->whole || to == s || !to->at || !pick(m, to, &place, &room)) return;
+    if (count > room) count = room;
+    int stay = s->page[first].origin == ANONYMOUS && below(m, 3) == 0 ? MREMAP_DONTUNMAP : 0;
+    if (stay && m->mapped + count > m->most) return;
+    char *target = to->at + place * PAGE;
+    char *p = mremap(s->at + first * PAGE, count * PAGE, count * PAGE,
+                     MREMAP_MAYMOVE | MREMAP_FIXED | stay, target);
+    /* Older kernels don't know how to stay. */
+    if (p == MAP_FAILED && stay && errno == EINVAL) return;
+    CHECK(p == target);
+    for (size_t i = 0; i < count; i++) {
+        struct page moved = s->page[first + i], left = {.state = moved.state, .origin = ANONYMOUS};
+        set(m, to, place + i, 1, moved);
+        to->page[place + i] = moved;
+        if (stay) set(m, s, first + i, 1, left);
+        else set_unmapped(m, s, first + i, 1);
+    }
+    s->whole = to->whole = 0;
+    if (!stay && count == s->pages) s->at = NULL, s->pages = 0;
+    trace(m, "move to here", to, place, count);
+    check_range(m, to, place, count, 64);
+}
+
+/* malloc's memory may come from where mappings do. */
+static void allocate(struct model *m) {
+    int i = below(m, BLOCKS);
+    if (m->block[i].at) {
+        CHECK(holds(m->block[i].at, m->block[i].size, i));
+        free(m->block[i].at);
+        m->block[i].at = NULL;
+        return;
+    }
+    size_t size = (64 << 10) + below(m, 1 << below(m, 22));
+    char *at = below(m, 2) ? calloc(1, size) : malloc(size);
+    CHECK(at != NULL);
+    char *from = (char *)((uintptr_t)at / PAGE * PAGE), *end = at + malloc_usable_size(at);
+    claim(m, from, (end - from + PAGE - 1) / PAGE);
+    fill(at, size, i);
+    m->block[i].at = at;
+    m->block[i].size = size;
+}
+
+static void operate(struct model *m, int may_allocate) {
+    m->operation++;
+    m->trace[m->operation % TRACES].what = NULL;
+    struct slot *s = &m->slot[below(m, SLOTS)];
+    size_t first, count;
+    uint64_t what = below(m, 100);
+    if (what < 4 && may_allocate) {
+        allocate(m);
+        return;
+    }
+    if (!s->at) {
+        map_slot(m, s);
+        return;
+    }
+    if (what < 8) {
+        trace(m, "unmap all", s, 0, s->pages);
+        unmap_slot(m, s);
+        return;
+    }
+    if (!pick(m, s, &first, &count)) return;
+    /* Some slots stay in one piece, to be moved as such. */
+    int splits = (what < 28) || (what >= 40 && what < 56);
+    if ((s - m->slot) % 4 == 0 && s->whole && splits) what = 56 + what % 30;
+#define DO(limit, call)                      \
+    else if (what < limit) {                 \
+        trace(m, #call, s, first, count);    \
+        call;                                \
+    }
+    if (0) {}
+    DO(18, unmap_range(m, s, first, count))
+    DO(28, protect(m, s, first, count))
+    DO(37, drop(m, s, first, count, MADV_DONTNEED))
+    DO(40, drop(m, s, first, count, MADV_FREE))
+    DO(44, advise(m, s, first, count))
+    DO(46, lock(m, s, first, count))
+    DO(56, map_over(m, s, first, count))
+    DO(59, shrink(m, s, first, count))
+    DO(63, grow(m, s))
+    DO(67, move(m, s, first, count))
+    DO(100, touch(m, s, first, count))
+    check_range(m, s, first, count, 48);
+}
+
+/* A child sees what its parent saw, goes on by itself, and changes nothing of its parent's. */
+static void split(struct model *m) {
+    pid_t child = fork();
+    m->spare_common = 1;
+    if (child == 0) {
+        for (int i = 0; i < SLOTS; i++)
+            for (size_t page = 0; page < m->slot[i].pages; page++) m->slot[i].page[page].locked = 0;
+        m->seed += 1000000;
+        check_all(m);
+        for (int i = 0; i < 100; i++) operate(m, 0);
+        check_all(m);
+        _exit(0);
+    }
+    if (below(m, 2))
+        for (int i = 0; i < 100; i++) operate(m, 0);
+    wait_for(child);
+    m->spare_common = 0;
+    check_all(m);
+}
+
+static uint64_t operations;
+
+static void *run(void *argument) {
+    struct model *m = argument;
+    m->random = m->seed * 0x9e3779b97f4a7c15u + 1;
+    for (int i = 0; i < 20; i++) next_random(m);
+    for (uint64_t i = 1; i <= operations; i++) {
+        operate(m, 1);
+        if (i % 4096 == 0) split(m);
+        else if (i % 1024 == 0) check_all(m);
+    }
+    check_all(m);
+    for (int i = 0; i < SLOTS; i++)
+        if (m->slot[i].at) unmap_slot(m, &m->slot[i]);
+    for (int i = 0; i < BLOCKS; i++) free(m->block[i].at);
+    CHECK(m->mapped == 0);
+    return NULL;
+}
+
+int main(int count, char **arguments) {
+    enum { THREADS = 16 };
+    static struct model models[THREADS];
+    pthread_t ids[THREADS];
+    CHECK(count >= 4);
+    uint64_t seed = strtoul(arguments[1], NULL, 10), mib = strtoul(arguments[3], NULL, 10);
+    int threads = count > 4 ? atoi(arguments[4]) : 1;
+    operations = strtoul(arguments[2], NULL, 10);
+    CHECK(threads >= 1 && threads <= THREADS);
+    begin();
+    for (int i = 0; i < threads; i++) {
+        models[i].seed = seed * 100 + i;
+        models[i].most = mib * 256 / threads;
+        models[i].lose_holes = threads > 1;
+    }
+    if (threads == 1) run(models);
+    else {
+        for (int i = 0; i < threads; i++)
+            CHECK(pthread_create(&ids[i], NULL, run, &models[i]) == 0);
+        for (int i = 0; i < threads; i++) CHECK(pthread_join(ids[i], NULL) == 0);
+    }
+    printf("seed %lu, %lu operations, %d threads: ", seed, operations, threads);
+    return end();
+}
