@@ -79,6 +79,10 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
+    if new_len >= isize::MAX as usize && !is_glibc() {
+        // musl's answer.
+        return answer(Err(Errno::NOMEM)) as *mut c_void;
+    }
     let request = Remap { at: at as usize, old_len, new_len, flags: flags as u32, to: to as usize };
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { remap::remap(request) }) as *mut c_void
@@ -88,8 +92,7 @@ unsafe extern "C" fn mremap(
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
     let effect = (protection != READ_WRITE).then_some(Effect::Taints);
     // glibc leaves an unaligned range to the kernel, which refuses it; musl rounds it.
-    let is_glibc = weak::address!("gnu_get_libc_version") != 0;
-    let (at, len) = if is_glibc { (at as usize, len) } else { rounded(at as usize, len) };
+    let (at, len) = if is_glibc() { (at as usize, len) } else { rounded(at as usize, len) };
     let args = [at, len, protection as usize, 0, 0, 0];
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_mprotect, args, effect, AtHole::Stop) }) as c_int
@@ -508,6 +511,10 @@ fn concerned(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
 fn whole_pages(at: *const c_void, len: usize) -> (usize, usize) {
     let before = at as usize % FRAME_SIZE;
     (at as usize - before, len.saturating_add(before))
+}
+
+fn is_glibc() -> bool {
+    weak::address!("gnu_get_libc_version") != 0
 }
 
 /// A range as musl rounds it, whatever its length.

@@ -94,8 +94,10 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     }
     if from.is_some() && !to_fixed && !keeps {
         if !heap.is_tainted(at, old) {
-            // SAFETY: as the caller promises.
-            return unsafe { move_alike(heap, request, old, new, READ_WRITE) };
+            if let Some(room) = room(new) {
+                // SAFETY: as the caller promises.
+                return unsafe { move_alike(heap, request, room, READ_WRITE) };
+            }
         }
         // The heap's memory is not accounted for, so the kernel would give any amount more of it.
         // SAFETY: a new mapping, which nobody has used.
@@ -110,8 +112,13 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
         if let Some(protection) = protection_of(&(at..at + old)) {
             // It is several mappings only for what was done to its neighbours, or because it grew.
+            let place = match to_fixed {
+                // SAFETY: the caller gave what is there up.
+                true => unsafe { map_at(to, new, linux::MAP_FIXED)? },
+                false => room(new).map_or_else(|| map_anywhere(new), Ok)?,
+            };
             // SAFETY: as the caller promises.
-            outcome = unsafe { move_alike(heap, request, old, new, protection) };
+            outcome = unsafe { move_alike(heap, request, place, protection) };
         }
     }
     if outcome.is_err() {
@@ -121,47 +128,52 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     outcome
 }
 
+/// Memory of the heap's to grow into, of any size: what is the heap's already can stay so.
+fn room(len: usize) -> Option<usize> {
+    let least = start::mmap_threshold();
+    let heap = (least < usize::MAX).then(|| start::heap_for_mapping(len.max(least)))??;
+    heap.map(len).map(|room| room.as_ptr() as usize)
+}
+
 /// A private anonymous mapping of the kernel's.
 fn map_anywhere(len: usize) -> Outcome {
-    let request =
-        Request { at: 0, len, protection: READ_WRITE, flags: SERVED, file: -1, offset: 0 };
     // SAFETY: it replaces nothing.
+    unsafe { map_at(0, len, 0) }
+}
+
+/// A private anonymous mapping at an address.
+///
+/// # Safety
+/// As `mmap`.
+unsafe fn map_at(at: usize, len: usize, flags: u32) -> Outcome {
+    let flags = SERVED | flags as c_int;
+    let request = Request { at, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
+    // SAFETY: as the caller promises.
     unsafe { request.make() }
 }
 
-/// Moves private anonymous memory, all of one protection but however many mappings, to where the
-/// request says or where there is room: its new address.
+/// Moves private anonymous memory, all of one protection but however many mappings, to fresh memory
+/// of its new length: its new address.
 ///
 /// # Safety
-/// As `mremap`, for memory that is mapped.
-unsafe fn move_alike(
-    heap: &'static Heap,
-    request: Remap,
-    old: usize,
-    new: usize,
-    protection: c_int,
-) -> Outcome {
-    let Remap { at, flags, to, .. } = request;
-    let to = if flags & linux::MREMAP_FIXED != 0 {
-        let flags = SERVED | linux::MAP_FIXED as c_int;
-        let there =
-            Request { at: to, len: new, protection: READ_WRITE, flags, file: -1, offset: 0 };
-        // SAFETY: the caller gave what is there up.
-        unsafe { there.make()? }
-    } else {
-        let room = start::heap_for_mapping(new).and_then(|heap| heap.map(new));
-        room.map_or_else(|| map_anywhere(new), |room| Ok(room.as_ptr() as usize))?
-    };
+/// As `mremap`, for memory that is mapped; the new place is the caller's.
+unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection: c_int) -> Outcome {
+    let Remap { at, flags, old_len, new_len, .. } = request;
+    let (old, new) = (round_up(old_len), round_up(new_len));
     let len = old.min(new);
     heap.note(to, len, Effect::Taints);
     heap.note(at, len, Effect::Drops);
     // SAFETY: both ranges are the caller's.
-    unsafe { move_pieces(at, to, len, protection)? };
-    if protection != READ_WRITE && new > len {
-        heap.note(to + len, new - len, Effect::Taints);
-        let args = [to + len, new - len, protection as usize, 0, 0, 0];
-        // SAFETY: nobody knows of it yet.
-        unsafe { raw::syscall(linux::__NR_mprotect, args)? };
+    unsafe {
+        // Outside the heap it must be one mapping, or the kernel won't let it grow again.
+        match heap.overlaps(to as *const u8, new) {
+            true => move_pieces(at, to, len, protection)?,
+            false => copy(at, to, len, protection)?,
+        };
+        if protection != READ_WRITE {
+            heap.note(to, new, Effect::Taints);
+            raw::syscall(linux::__NR_mprotect, [to, new, protection as usize, 0, 0, 0])?;
+        }
     }
     if flags & linux::MREMAP_DONTUNMAP == 0 {
         // SAFETY: all of it is at its new place.
@@ -191,19 +203,44 @@ unsafe fn move_pieces(at: usize, to: usize, len: usize, protection: c_int) -> Ou
             move_pieces(at + half, to + half, len - half, protection)
         };
     }
-    if protection & linux::PROT_READ as c_int == 0 {
-        return outcome;
-    }
     // Before Linux 5.7 nothing can be moved and stay mapped. What the kernel unmapped is made anew.
-    let flags = SERVED | linux::MAP_FIXED as c_int;
-    let again = Request { at: to, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
     // SAFETY: as the caller promises.
     unsafe {
-        again.make()?;
-        (to as *mut u8).copy_from_nonoverlapping(at as *const u8, len);
-        raw::syscall(linux::__NR_mprotect, [to, len, protection as usize, 0, 0, 0])?;
+        map_at(to, len, linux::MAP_FIXED)?;
+        copy(at, to, len, protection)
     }
-    Ok(to)
+}
+
+/// Copies a range, giving its pages back as it goes. Zeros are left.
+///
+/// # Safety
+/// Both ranges are the caller's, and private anonymous memory, the first of that protection, the
+/// second readable and writable.
+unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
+    const STEP: usize = 2 << 20;
+    let readable = protection & linux::PROT_READ as c_int != 0;
+    let protect = |protection: c_int| {
+        // SAFETY: nobody else uses the range.
+        unsafe { raw::syscall(linux::__NR_mprotect, [at, len, protection as usize, 0, 0, 0]) }
+    };
+    if !readable {
+        protect(READ_WRITE)?;
+    }
+    for done in (0..len).step_by(STEP) {
+        let (from, step) = (at + done, STEP.min(len - done));
+        // SAFETY: as the caller promises.
+        unsafe {
+            ((to + done) as *mut u8).copy_from_nonoverlapping(from as *const u8, step);
+            let advice = linux::MADV_DONTNEED as usize;
+            // Refused for locked memory, which then goes when all of it does.
+            let _ = raw::syscall(linux::__NR_madvise, [from, step, advice, 0, 0, 0]);
+        }
+    }
+    if readable {
+        Ok(to)
+    } else {
+        protect(protection)
+    }
 }
 
 /// Has the kernel do what was asked for, to memory of the heap's that is as the program knows it.
