@@ -154,6 +154,10 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             // Others may still change hints of a block in parts.
             if self.swap_block(block, old, free) {
                 self.count_free_blocks(1, 0);
+                // Split for a run that then could not be had, and never touched.
+                if free.is_pristine() {
+                    self.backing.uncharge(1);
+                }
                 return true;
             }
             old = self.block(block);
