@@ -20,6 +20,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
 pub const VERSION: u32 = 1;
 /// Processes that can count at the same time.
 pub const SLOTS: usize = 512;
+/// Slots that a process which takes one looks back at, for processes that are gone.
+const LOOK_BACK: usize = 16;
 /// Room for settings in a slot; which is which is [`crate::config::Setting`]'s business.
 pub const SETTINGS: usize = 16;
 
@@ -384,7 +386,36 @@ impl Tree {
         })?;
         self.next_slot.store(((start + offset + 1) % SLOTS) as u64, Ordering::Relaxed);
         self.processes.fetch_add(1, Ordering::Relaxed);
+        // Those that came just before are the most likely to be gone. Each is looked at again as
+        // often, so that short processes don't add up.
+        for back in 1..=LOOK_BACK {
+            self.release_gone(&self.slots[(start + offset + SLOTS - back) % SLOTS], Some(pid));
+        }
         Some(at(offset))
+    }
+
+    /// Frees the slot of a process that is gone, and its share of the pool; its counters stay.
+    /// `successor`: the process that has this pid now, if it is known to be another.
+    fn release_gone(&self, slot: &Slot, successor: Option<u32>) -> bool {
+        let owner = slot.pid();
+        let is_gone = || successor == Some(owner) || !thread::process_exists(owner);
+        if owner == 0 || slot.pool_bytes() == 0 || !is_gone() {
+            return false;
+        }
+        // Acquire: the former owner's share is seen. Whoever gets this far and is killed leaves a
+        // pid that nobody has.
+        let claimed = slot.owner.compare_exchange(
+            u64::from(owner),
+            u64::from(u32::MAX),
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        if claimed.is_ok() {
+            self.shrink_pool(slot, slot.pool_bytes());
+            // Release: pairs with the Acquire of the next owner's claim.
+            slot.owner.store(0, Ordering::Release);
+        }
+        claimed.is_ok()
     }
 
     fn claim(&self, slot: &Slot, owner: u32, pid: u32) -> bool {
@@ -411,6 +442,14 @@ impl Tree {
 
     /// Adds `bytes` to the slot's share of the pool, unless the tree's limit forbids it.
     pub fn grow_pool(&self, slot: &Slot, bytes: u64) -> bool {
+        if self.try_grow_pool(slot, bytes) {
+            return true;
+        }
+        let released = self.slots().iter().filter(|slot| self.release_gone(slot, None)).count();
+        released > 0 && self.try_grow_pool(slot, bytes)
+    }
+
+    fn try_grow_pool(&self, slot: &Slot, bytes: u64) -> bool {
         let max = self.pool_max.load(Ordering::Relaxed);
         let add = |total: u64| total.checked_add(bytes).filter(|&total| total <= max);
         // Relaxed: a counter that orders nothing else.
@@ -422,13 +461,6 @@ impl Tree {
             }
             Err(_) => false,
         }
-    }
-
-    /// Adds `bytes` to the slot's share of the pool whatever the limit says: they are there.
-    pub fn force_pool(&self, slot: &Slot, bytes: u64) {
-        let before = self.pool_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.pool_peak.fetch_max(before + bytes, Ordering::Relaxed);
-        slot.pool_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Takes `bytes` off the slot's share of the pool.
@@ -490,7 +522,7 @@ mod tests {
         }
         assert_eq!(tree.total(Event::Requests), 2 * SLOTS as u64);
         assert_eq!(tree.processes(), 2 * SLOTS as u64);
-        assert_eq!(tree.pool_bytes(), 4096 * SLOTS as u64, "shares of the gone are given up");
+        assert_eq!(tree.pool_bytes(), 4096, "shares of the gone are given up");
     }
 
     #[test]
@@ -503,6 +535,20 @@ mod tests {
         tree.shrink_pool(one, 4096);
         assert!(tree.grow_pool(two, 4096));
         assert_eq!(tree.pool_peak(), 8192);
+    }
+
+    #[test]
+    fn a_full_pool_takes_what_the_gone_have_left() {
+        let tree = Tree::private(8192, 0).expect("memory");
+        // No process has such a number.
+        let gone = tree.attach(u32::MAX - 1).expect("a slot");
+        assert!(tree.grow_pool(gone, 8192));
+        gone.add(Event::Requests, 3);
+        let own = tree.attach(1).expect("a slot");
+        assert!(tree.grow_pool(own, 4096));
+        assert!(tree.grow_pool(own, 4096));
+        assert!(!tree.grow_pool(own, 4096), "and its own is no longer free");
+        assert_eq!(tree.total(Event::Requests), 3);
     }
 
     #[test]

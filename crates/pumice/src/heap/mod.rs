@@ -255,6 +255,7 @@ impl Heap {
         self.forget_holes_lock();
         // Relaxed: the child has one thread yet that may use the heap.
         self.to_populate.store(0, Ordering::Relaxed);
+        self.freed_frames.store(0, Ordering::Relaxed);
         for zone in [&self.ready, &self.demand] {
             zone.ledger.adopt_claims(|block| zone.discard(block..block + 1));
             self.drop_free_blocks(zone, |_| true);

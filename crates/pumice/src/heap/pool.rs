@@ -3,7 +3,7 @@
 use crate::addr::BLOCK_SIZE;
 use crate::frame::Budget;
 use crate::stats::{Slot, Tree};
-use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Counts blocks in the tree's pool, and keeps within its limit.
 #[derive(Debug)]
@@ -11,11 +11,14 @@ pub(super) struct Pool {
     tree: &'static Tree,
     /// Changes in a forked child only.
     slot: AtomicPtr<Slot>,
+    /// Blocks that a forked child has from its parent, in whose share they are.
+    inherited: AtomicUsize,
 }
 
 impl Pool {
     pub(super) fn new(tree: &'static Tree, slot: &'static Slot) -> Pool {
-        Pool { tree, slot: AtomicPtr::new(core::ptr::from_ref(slot).cast_mut()) }
+        let slot = AtomicPtr::new(core::ptr::from_ref(slot).cast_mut());
+        Pool { tree, slot, inherited: AtomicUsize::new(0) }
     }
 
     pub(super) fn slot(&self) -> &'static Slot {
@@ -23,12 +26,12 @@ impl Pool {
         unsafe { &*self.slot.load(Ordering::Relaxed) }
     }
 
-    /// In a forked child: counts in a slot of its own from now on, beginning with `blocks`, which
-    /// it has whatever the limit says.
+    /// In a forked child: counts in a slot of its own from now on, and has `blocks` from its
+    /// parent, which are shared until either writes to them.
     pub(super) fn adopt(&self, slot: &'static Slot, blocks: usize) {
         // Relaxed: the child has one thread yet that may use the heap.
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
-        self.tree.force_pool(slot, (blocks * BLOCK_SIZE) as u64);
+        self.inherited.store(blocks, Ordering::Relaxed);
     }
 }
 
@@ -38,6 +41,16 @@ impl Budget for Pool {
     }
 
     fn uncharge(&self, blocks: usize) {
-        self.tree.shrink_pool(self.slot(), (blocks * BLOCK_SIZE) as u64);
+        // Relaxed, both: an amount that orders nothing.
+        let inherited = self.inherited.load(Ordering::Relaxed);
+        let take = |inherited: usize| Some(inherited - inherited.min(blocks));
+        let taken = match inherited {
+            0 => 0,
+            _ => self
+                .inherited
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+                .map_or(0, |inherited| inherited.min(blocks)),
+        };
+        self.tree.shrink_pool(self.slot(), ((blocks - taken) * BLOCK_SIZE) as u64);
     }
 }

@@ -13,6 +13,10 @@ use crate::sys::mem::Memory;
 /// whole blocks carry the block's number alone.
 const AREA: u64 = 1 << 63;
 
+/// A process that frees less than this in all its life needs no helpers: starting them would cost
+/// it more than they save, and what it keeps is little.
+const HELP_FRAMES: usize = (16 << 20) / FRAME_SIZE;
+
 fn area_token(area: AreaClaim) -> u64 {
     AREA | (area.block as u64) << 20 | (area.from as u64) << 10 | area.frames as u64
 }
@@ -39,8 +43,11 @@ impl Heap {
     pub(super) fn notice_freed(&'static self, frames: usize, blocks: usize) {
         // Relaxed: an amount that orders nothing.
         let before = self.freed_frames.fetch_add(frames, Ordering::Relaxed);
-        let step = GROW_MIN / FRAME_SIZE;
-        let is_much = (before + frames) / step != before / step;
+        let (now, step) = (before + frames, GROW_MIN / FRAME_SIZE);
+        if now < HELP_FRAMES {
+            return;
+        }
+        let is_much = now / step != before / step || before < HELP_FRAMES;
         if blocks > 0 || is_much {
             self.scrubber.freed(self, Order::BLOCK);
         }
