@@ -60,6 +60,20 @@ fn address_sanitizer() {
 }
 
 #[test]
+fn valgrind() {
+    if !have("valgrind") {
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
+    command.args(["run", "--report", "--", "valgrind", "--error-exitcode=3"]);
+    command.arg(compile("mmap_once"));
+    let output = run(command, b"");
+    assert!(output.status.success(), "{}", describe(&output));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("a sanitizer or Valgrind serves"), "it declined: {text}");
+}
+
+#[test]
 fn other_allocators_are_next_in_line() {
     for library in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
         let path = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));

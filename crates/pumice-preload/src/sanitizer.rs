@@ -1,16 +1,18 @@
-//! Programs that are built with a sanitizer: the shim stays out of their memory.
+//! Programs that are built with a sanitizer, or run by Valgrind: the shim stays out of their memory.
 //!
-//! Sanitizers replace `malloc` to watch it, and have to know all memory that was handed out, so
+//! Both replace `malloc` to watch it, and have to know all memory that was handed out, so
 //! every request goes to them: they are the next allocator. AddressSanitizer's runtime moreover
 //! refuses to start when another library comes before it, for fear that its `malloc` be bypassed,
 //! which it is not; its options can be given by a function, so this library answers for it. What
-//! the program itself defines, or the user sets in `ASAN_OPTIONS`, comes first.
+//! the program itself defines, or the user sets in `ASAN_OPTIONS`, comes first. Valgrind knows
+//! neither the instruction that tells the processor's number nor the vDSO that the kernel announces,
+//! so nothing of the heap would run there anyway.
 
 use core::ffi::c_char;
 
 use crate::weak;
 
-/// Whether a sanitizer's runtime is in the program.
+/// Whether a sanitizer's runtime is in the program, or the library that Valgrind preloads.
 pub(crate) fn is_present() -> bool {
     let entries = [
         weak::address!("__asan_init"),
@@ -18,6 +20,7 @@ pub(crate) fn is_present() -> bool {
         weak::address!("__lsan_init"),
         weak::address!("__msan_init"),
         weak::address!("__tsan_init"),
+        weak::address!("_vgnU_freeres"),
     ];
     entries.iter().any(|&entry| entry != 0)
 }

@@ -125,7 +125,7 @@ pub enum Reason {
     Skipped = 3,
     /// it gains privileges (set-user-ID, set-group-ID or capabilities)
     SetUserId = 4,
-    /// AddressSanitizer or a relative serves its memory itself
+    /// AddressSanitizer or a relative, or Valgrind, serves its memory itself
     Sanitizer = 5,
     /// the program's own malloc comes before the shim's
     OwnAllocator = 6,
@@ -192,7 +192,7 @@ impl Reason {
             Reason::NotOnly => "its name is not in --only",
             Reason::Skipped => "its name is in --skip",
             Reason::SetUserId => "it gains privileges, so nothing may come between",
-            Reason::Sanitizer => "a sanitizer serves its memory itself",
+            Reason::Sanitizer => "a sanitizer or Valgrind serves its memory itself",
             Reason::OwnAllocator => "it has a malloc of its own",
             Reason::NoNext => "no allocator was found to pass small requests to",
             Reason::AddressSpace => "no address space is left to reserve; see ulimit -v",
