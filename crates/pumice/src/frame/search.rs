@@ -87,12 +87,12 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         })
     }
 
-    /// Gets the run that starts at frame `at`, or at the next word if it would span words, if it
+    /// Gets the run that starts at frame `at`, or at the next word if it should not span two, if it
     /// is free and as wanted: the usual case after a run was got just before it.
     #[inline]
     fn get_run_at(&self, at: usize, frames: usize, want: Want) -> Option<Run> {
         let per_word = G::FRAMES_PER_WORD as usize;
-        let spans = at % per_word + frames > per_word;
+        let spans = at % per_word + frames > per_word && fills_words(frames, per_word);
         let at = if spans { at.next_multiple_of(per_word) } else { at };
         let (block, from) = (at / G::FRAMES_PER_BLOCK, at % G::FRAMES_PER_BLOCK);
         if from + frames > G::FRAMES_PER_BLOCK || block >= self.grown() {
@@ -143,8 +143,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         None
     }
 
-    /// Where a run of free frames starts in a block: in one word if it can, else at a word's
-    /// start, else anywhere.
+    /// Where a run of free frames starts in a block: the first place, but one within a word if
+    /// runs of that length fill words well.
     fn find_run(
         &self,
         block: usize,
@@ -167,9 +167,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 let starts = word::run_starts(bits, frames as u32) & aligned;
                 (starts != 0).then(|| index * per_word + starts.trailing_zeros() as usize)
             });
-            if found.is_some() {
+            if found.is_some() && fills_words(frames, per_word) {
                 return found;
             }
+            let long = find_long_run(free, per_word, G::MASK, frames, align);
+            return found.into_iter().chain(long).min();
         }
         find_long_run(free, per_word, G::MASK, frames, align)
     }
@@ -233,6 +235,12 @@ const fn aligned_starts(align: usize) -> u32 {
         16 => 0x0001_0001,
         _ => 1,
     }
+}
+
+/// Whether runs of `frames` side by side in one word each leave little of it. One step on one word
+/// claims such a run; others lie across words, or they would cost up to twice their memory.
+const fn fills_words(frames: usize, per_word: usize) -> bool {
+    frames <= per_word && per_word % frames <= per_word / 8
 }
 
 /// Finds the first run of free frames that is long enough from an aligned start, word by word.
