@@ -124,7 +124,7 @@ impl Helper {
 
     /// Ends the helper for good, and waits for its end: a seccomp filter may be installed for all
     /// threads next, and would find it on its way into a system call. The wait is bounded, since a
-    /// thread under `SCHED_IDLE` may have to wait for a processor.
+    /// thread may have to wait for a processor.
     pub(super) fn stop(&self) {
         const STEP: Duration = Duration::from_millis(1);
         const STEPS: u32 = 3000;

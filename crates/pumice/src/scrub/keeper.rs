@@ -1,9 +1,7 @@
 //! The thread that populates ahead and gives back.
 //!
 //! It is apart from scrubd because both works are system calls that hold the address space's lock
-//! for a while. A `SCHED_IDLE` thread that is held off then holds the program off, and a thread
-//! that once entered `SCHED_IDLE` can't leave it without privileges. So it keeps the program's
-//! priority, and the governor's rules hold for populating; giving back is never put off.
+//! for a while. The governor's rules hold for populating; giving back is never put off.
 
 use core::ffi::c_void;
 use core::time::Duration;

@@ -4,11 +4,15 @@
 //! nobody else wants the machine. [`Scrubber`] is what the heap holds; it runs two helper threads,
 //! each started when there is first something for it to do:
 //!
-//! * *scrubd* claims, clears and hands back memory under `SCHED_IDLE`. It may be held off for
-//!   seconds in the middle of a block, so it never owns what anybody waits for: it makes no call
-//!   that takes the address space's lock.
+//! * *scrubd* claims, clears and hands back memory. It may be held off in the middle of a block, so
+//!   it never owns what anybody waits for: it makes no call that takes the address space's lock.
 //! * the *keeper* populates memory ahead and gives back what has decayed. Those calls do take that
-//!   lock, so it keeps the program's own priority and does little at a time.
+//!   lock, so it does little at a time.
+//!
+//! Both have the program's own priority. Under `SCHED_IDLE` scrubd would be the last of a program's
+//! threads to end on a busy machine, and the last one takes the whole address space down: seconds
+//! in which the program is a zombie, and no call of its own could prevent it (`kill -9`). What
+//! keeps it out of everybody's way is the governor, which looks before each burst.
 //!
 //! Neither thread is woken for nothing (`bell`), and neither works when anybody else would notice
 //! (`governor`).

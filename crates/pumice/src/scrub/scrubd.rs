@@ -26,8 +26,6 @@ const LONGEST_NAP_NS: u64 = 500_000_000;
 extern "C" fn run(argument: *mut c_void) -> ! {
     // SAFETY: `Helper::ring` passed it.
     let (job, descriptors) = unsafe { begin(argument, c"pumice-scrubd") };
-    // Failing (a policy of the container) leaves the governor to keep out of the way.
-    let _ = thread::enter_sched_idle();
     let mut scrubd = Scrubd {
         job,
         slot: job.scrubber.slot(),

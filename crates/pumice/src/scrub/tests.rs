@@ -12,7 +12,7 @@ use crate::stats::{Event, Slot, Tree};
 use crate::sys::mem;
 
 const BLOCKS: usize = 8;
-/// Far longer than anything here takes; a thread under `SCHED_IDLE` may be held off for long.
+/// Far longer than anything here takes; a busy machine may hold a thread off for long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Blocks that are free or not, marked or not; dirty ones hold ones.

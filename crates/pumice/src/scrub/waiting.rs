@@ -4,7 +4,7 @@
 //! middle of a large free area costs a request dearly: it then goes where all pages still have to
 //! be faulted in, 20 ms for 256 MiB. A helper that runs needs some microseconds to give up. So
 //! such a request says that it waits, for as long as that takes; the helpers claim nothing
-//! meanwhile; and if one does not answer (`SCHED_IDLE` may hold it off for seconds) the request goes
+//! meanwhile; and if one does not answer (others may have its processor) the request goes
 //! elsewhere after all.
 //!
 //! The ledger alone says whose memory is whose. What is said here only saves time, and a

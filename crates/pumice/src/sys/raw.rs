@@ -1,4 +1,4 @@
-//! System calls that rustix lacks: `clone`, `mincore`, `sched_setscheduler`, `kill` with 0.
+//! System calls that rustix lacks: `clone`, `mincore`, `kill` with 0.
 //!
 //! The calling convention is in syscall(2), "Architecture calling conventions".
 
@@ -58,6 +58,5 @@ fn decode(result: isize) -> Result<usize, Errno> {
 pub mod number {
     pub use linux_raw_sys::general::{
         __NR_clone, __NR_exit, __NR_kill, __NR_mincore, __NR_munmap, __NR_rt_sigprocmask,
-        __NR_sched_setscheduler,
     };
 }

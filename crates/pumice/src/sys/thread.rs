@@ -162,15 +162,6 @@ fn set_signal_mask(mask: &u64, old: Option<&mut u64>) {
     let _ = unsafe { raw::syscall(raw::number::__NR_rt_sigprocmask, args) };
 }
 
-/// Puts the calling thread under `SCHED_IDLE`. It can't leave it again unprivileged.
-pub fn enter_sched_idle() -> Result<(), Errno> {
-    use linux_raw_sys::general::SCHED_IDLE;
-    let priority = 0i32;
-    let args = [0, SCHED_IDLE as usize, core::ptr::from_ref(&priority) as usize, 0, 0, 0];
-    // SAFETY: sched_param is one int.
-    unsafe { raw::syscall(raw::number::__NR_sched_setscheduler, args) }.map(drop)
-}
-
 /// Whether a process of this number exists (a zombie does).
 pub fn process_exists(pid: u32) -> bool {
     // SAFETY: signal 0 is only checked for, never sent.

@@ -1,8 +1,8 @@
 //! Decides when scrubd may work and how much: so little that nobody else notices.
 //!
-//! `SCHED_IDLE` protects only threads of the same session and group (the scheduler shares a
-//! processor between groups first, and a group's idle thread has the whole weight of its group
-//! there), says nothing about memory bandwidth, and eats a quota as any thread does. So, besides:
+//! Nothing else does that: a low priority counts only among threads of the same session and group
+//! (the scheduler shares a processor between groups first), says nothing about memory bandwidth,
+//! eats a quota as any thread does, and makes a program slow to end (see [`crate::scrub`]).
 //!
 //! | what is watched | how often | what follows |
 //! |---|---|---|
