@@ -297,17 +297,22 @@ unsafe fn map(request: Request) -> Outcome {
     if is_served {
         if let Some(served) = start::heap_for_mapping(len).and_then(|heap| heap.map(len)) {
             let served = served.as_ptr() as usize;
-            if flags & linux::MAP_POPULATE as c_int != 0 {
-                let args = [served, round_up(len), linux::MADV_POPULATE_WRITE as usize, 0, 0, 0];
-                // What can't be populated is left to faults, as with the kernel.
-                // SAFETY: the memory was just allocated.
-                let _ = unsafe { raw::syscall(linux::__NR_madvise, args) };
-            }
+            populate_if_asked(served, round_up(len), flags);
             return Ok(served);
         }
     }
     // SAFETY: as the caller promises.
     unsafe { request.make() }
+}
+
+/// `MAP_POPULATE`, of memory just mapped.
+fn populate_if_asked(at: usize, len: usize, flags: c_int) {
+    if flags & linux::MAP_POPULATE as c_int != 0 {
+        let args = [at, len, linux::MADV_POPULATE_WRITE as usize, 0, 0, 0];
+        // What can't be populated is left to faults, as with the kernel.
+        // SAFETY: the memory was just mapped, and populating changes no content.
+        let _ = unsafe { raw::syscall(linux::__NR_madvise, args) };
+    }
 }
 
 /// `mmap` at an address of the heap's.
@@ -328,17 +333,23 @@ unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request) -> Outcom
         return Err(Errno::EXIST);
     }
     let holes = Holes::of(heap, request.at, len);
-    let is_plain =
-        request.protection == READ_WRITE && request.flags & !(INDIFFERENT | FIXED) == SERVED;
+    // Memory like the rest of the heap's stays one mapping with it.
+    let is_plain = heap.contains(request.at, len)
+        && request.protection == READ_WRITE
+        && request.flags & !(INDIFFERENT | FIXED) == SERVED;
     if !heap.occupy(request.at, len, !is_plain) {
         return Err(Errno::NOMEM);
     }
-    let flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
-    // SAFETY: as the caller promises; what was there is the caller's, or nobody's.
-    let outcome = unsafe { Request { flags, ..request }.make() };
+    let outcome = if is_plain {
+        let done = heap.renew(request.at, len);
+        done.then_some(request.at).ok_or(Errno::NOMEM)
+    } else {
+        let flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
+        // SAFETY: as the caller promises; what was there is the caller's, or nobody's.
+        unsafe { Request { flags, ..request }.make() }
+    };
     match outcome {
-        // Memory like the rest of the heap's should be one mapping with it.
-        Ok(_) if is_plain => heap.renew(request.at, len),
+        Ok(at) if is_plain => populate_if_asked(at, len, request.flags),
         Ok(_) => {}
         // SAFETY: they were nobody's before.
         Err(_) => unsafe { holes.unmap(heap) },
@@ -408,9 +419,7 @@ unsafe fn unmap(at: usize, len: usize) -> Outcome {
         return Ok(0);
     }
     let mut outcome = Ok(0);
-    let end = at + rounded;
-    let own = |next: usize| heap.overlaps(next as *const u8, 1);
-    if own(at) && own(end - 1) {
+    if heap.contains(at, rounded) {
         // SAFETY: as the caller promises.
         unsafe { heap.unmap(at, rounded) };
         return outcome;

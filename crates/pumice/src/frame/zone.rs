@@ -317,11 +317,14 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// As [`Zone::reset`], for frames in the middle of a block, which the caller owns.
-    pub fn reset_frames(&self, start: Pfn, frames: usize) {
+    pub fn reset_frames(&self, start: Pfn, frames: usize) -> bool {
         let (at, len) = (self.address(start), frames * FRAME_SIZE);
         // SAFETY: the caller owns the frames and needs nothing in them.
-        let _ = unsafe { self.memory().reset(at, len) };
-        self.ledger.backing.set_huge(at, len);
+        let done = unsafe { self.memory().reset(at, len) }.is_ok();
+        if done {
+            self.ledger.backing.set_huge(at, len);
+        }
+        done
     }
 
     /// Stores the word of a block that the caller owns as part of an allocation.

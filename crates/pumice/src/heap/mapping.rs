@@ -349,16 +349,24 @@ impl Heap {
         all
     }
 
-    /// Replaces a range in use by memory as fresh as the heap's free memory.
-    pub fn renew(&self, at: usize, len: usize) {
+    /// Whether a range lies in one of the heap's zones altogether.
+    pub fn contains(&self, at: usize, len: usize) -> bool {
+        self.zone_of(at as *const u8).is_some_and(|zone| zone.addresses().end - at >= len)
+    }
+
+    /// Replaces a range in use by memory as fresh as the heap's free memory. `false` if the kernel
+    /// refused.
+    pub fn renew(&self, at: usize, len: usize) -> bool {
+        let mut done = true;
         self.parts(at, len, |part, kind| {
             if let (Part::Mapped, Some(zone)) = (kind, self.zone_of(part.start as *const u8)) {
                 self.note(part.start, part.len(), Effect::Drops);
                 let frame = (part.start - zone.addresses().start) / FRAME_SIZE;
-                zone.reset_frames(Pfn(frame), part.len() / FRAME_SIZE);
+                done = zone.reset_frames(Pfn(frame), part.len() / FRAME_SIZE);
             }
-            true
+            done
         });
+        done
     }
 
     fn occupy_hole(&self, part: Range<usize>) -> bool {
@@ -443,8 +451,8 @@ impl Heap {
     }
 
     /// Takes every attribute off frames of a run that are about to be freed: no free frame is
-    /// tainted.
-    pub(super) fn settle_taint(&self, zone: &PoolZone, frames: Range<usize>) {
+    /// tainted. `false` if the kernel refused.
+    pub(super) fn settle_taint(&self, zone: &PoolZone, frames: Range<usize>) -> bool {
         let mut next = frames.start;
         while next < frames.end {
             let block = next / BLOCK_FRAMES;
@@ -456,7 +464,9 @@ impl Heap {
                 continue;
             }
             if !is_whole {
-                zone.reset_frames(Pfn(next), end - next);
+                if !zone.reset_frames(Pfn(next), end - next) {
+                    return false;
+                }
                 next = end;
                 continue;
             }
@@ -466,13 +476,15 @@ impl Heap {
             };
             let blocks = block..frames.end / BLOCK_FRAMES;
             let until = blocks.clone().find(|block| !is_alike(block)).unwrap_or(blocks.end);
-            if zone.reset(block..until) {
-                for block in block..until {
-                    let word = zone.ledger.block(block).with_ready(false).with_zeroed(true);
-                    zone.set_owned(block, word.with_tainted(false).with_sampled(false));
-                }
+            if !zone.reset(block..until) {
+                return false;
+            }
+            for block in block..until {
+                let word = zone.ledger.block(block).with_ready(false).with_zeroed(true);
+                zone.set_owned(block, word.with_tainted(false).with_sampled(false));
             }
             next = until * BLOCK_FRAMES;
         }
+        true
     }
 }

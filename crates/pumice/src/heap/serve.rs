@@ -194,7 +194,11 @@ impl Heap {
         let kept = range.frames - frames;
         let keeps_blocks = self.is_ready_zone(zone);
         let mut freed_ready = 0;
-        self.settle_taint(zone, range.start.0 + kept..range.end().0);
+        if !self.settle_taint(zone, range.start.0 + kept..range.end().0) {
+            // The kernel has no room for another mapping. Nobody may get memory with an attribute
+            // that somebody else set, so these addresses stay where they are.
+            return;
+        }
         self.look_back(zone, range, kept);
         let condition = |block: usize, word: BlockWord| {
             let now =
