@@ -1,10 +1,11 @@
-//! The environment and the name of the program, without libc where libc is not there yet.
+//! The environment, without libc where libc is not there yet.
 
 use core::ffi::{c_char, CStr};
 use core::mem::transmute;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use pumice::addr::FRAME_SIZE;
+use pumice::process::Variables;
 use pumice::sys::{file, mem};
 
 use crate::{next, weak};
@@ -23,19 +24,30 @@ const BLOCK_SIZE: usize = 256 << 10;
 impl Environment {
     /// `None` while the C library has not set `environ` up.
     pub(crate) fn find() -> Option<Environment> {
-        let [environ, older] = [weak::address!("environ"), weak::address!("__environ")];
-        let variable = if environ != 0 { environ } else { older };
-        if variable == 0 {
-            return Some(Environment::Block(read_block()));
+        match environ() {
+            None => Some(Environment::Block(read_block())),
+            Some(_) => Environment::find_vector(),
         }
-        // SAFETY: the variable is a pointer to pointers in every C library that has it. Reading
-        // it races with `setenv` no more than `getenv` does.
-        let vector = unsafe { (variable as *const *const *const c_char).read_volatile() };
-        (!vector.is_null()).then_some(Environment::Vector(vector))
     }
 
-    /// A variable's value, if it is set and is text.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    /// As [`Environment::find`], where the C library has `environ`.
+    pub(crate) fn find_vector() -> Option<Environment> {
+        // SAFETY: the variable is a pointer to pointers in every C library that has it. Reading
+        // it races with `setenv` no more than `getenv` does.
+        let vector = unsafe { environ()?.read_volatile() };
+        (!vector.is_null()).then_some(Environment::Vector(vector))
+    }
+}
+
+/// Where the C library keeps it, if it has it.
+fn environ() -> Option<*const *const *const c_char> {
+    let [environ, older] = [weak::address!("environ"), weak::address!("__environ")];
+    let variable = if environ != 0 { environ } else { older };
+    (variable != 0).then_some(variable as *const *const *const c_char)
+}
+
+impl Variables for Environment {
+    fn get(&self, name: &str) -> Option<&str> {
         let value = |entry: &'static [u8]| {
             let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
             core::str::from_utf8(value).ok()
@@ -57,12 +69,6 @@ fn read_block() -> &'static [u8] {
     // SAFETY: freshly mapped, and never unmapped.
     let buffer = unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), BLOCK_SIZE) };
     file::read(c"/proc/self/environ", buffer).unwrap_or(&[])
-}
-
-/// The program's name as the kernel knows it, at most 15 bytes.
-pub(crate) fn program_name(buffer: &mut [u8; 16]) -> &[u8] {
-    let name = file::read(c"/proc/self/comm", buffer).unwrap_or(&[]);
-    name.strip_suffix(b"\n").unwrap_or(name)
 }
 
 /// A value of the auxiliary vector, by its `AT_` number; 0 if the kernel gave none.

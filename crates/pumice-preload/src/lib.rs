@@ -19,8 +19,8 @@
 //! # Manners
 //! The shim is loaded into programs it knows nothing of, whatever their C library. So it needs no
 //! library (no `DT_NEEDED`), refers to all it can do without by weak symbols and to nothing else,
-//! has no thread-local storage, no constructor, and no thread, memory or file of its own before
-//! the first request over the threshold. `tests/shim_elf.rs` of `pumice-cli` holds it to that.
+//! has no thread-local storage, and no thread, memory or file of its own before the first request
+//! over the threshold, unless memory is to be populated ahead. `tests/shim_elf.rs` of `pumice-cli` holds it to that.
 
 #![no_std]
 #![allow(

@@ -11,16 +11,8 @@
 //! heap, the tree) is written before the Release store of SERVING and read after an Acquire load
 //! of it.
 //!
-//! # fork
-//! A child must count in a slot of its own, and must not believe what its parent's heap knew of
-//! memory that the two now share. It finds out by a page that the kernel wipes on `fork`
-//! (`MADV_WIPEONFORK`), which is right for a raw `clone` too, and for `vfork`, whose child *is*
-//! the parent as far as memory goes. The page holds one word:
-//! ```text
-//! FORKED (0) --first large request or free--> ADOPTING --> CURRENT
-//!                                                  +-----> DETACHED: no slot, or no calls allowed
-//! ```
-//! So `fork` costs nothing here, and children that only exec never take a slot.
+//! Where memory is to be populated ahead, both steps are taken as soon as the shim is loaded.
+//! How it follows a `fork`: [`pumice::process`].
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -28,13 +20,10 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use pumice::addr::FRAME_SIZE;
-use pumice::clear::Clearer;
-use pumice::config::{self, Setting};
+use pumice::config;
 use pumice::heap::{Heap, HeapConfig};
-use pumice::stats::{Event, Reason, Slot, Tree, TREE_SIZE};
-use pumice::sys::{file, mem};
-use rustix::process::{getpid, getrlimit, Resource};
+use pumice::process::{self, ProcessWord, Variables};
+use pumice::stats::{Event, Reason, Slot, Tree};
 
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
@@ -76,11 +65,7 @@ static VERIFY: AtomicBool = AtomicBool::new(false);
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// The word that a child finds wiped. Set once, before SERVING.
-static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
-const FORKED: u32 = 0;
-const ADOPTING: u32 = 1;
-const CURRENT: u32 = 2;
-const DETACHED: u32 = 3;
+static PROCESS: AtomicPtr<ProcessWord> = AtomicPtr::new(null_mut());
 
 /// The heap, for an address in its zones.
 #[derive(Clone, Copy)]
@@ -162,16 +147,29 @@ pub(crate) fn heap_for(size: usize) -> Option<&'static Heap> {
     is_current().then(published).flatten()
 }
 
+/// Run by the loader, before the program: has memory populated where this is the process it is for,
+/// and else does nothing.
+#[used]
+#[link_section = ".init_array"]
+static AT_LOAD: extern "C" fn() = populate_ahead;
+
+extern "C" fn populate_ahead() {
+    // Where the C library has not set `environ` up yet, the first request starts it all.
+    if Environment::find_vector().is_some_and(|environment| process::is_first(&environment)) {
+        if let Some(heap) = heap_for(LARGE_ENOUGH) {
+            heap.populate_ahead();
+        }
+    }
+}
+
+/// A request that no threshold turns away.
+const LARGE_ENOUGH: usize = usize::MAX - 1;
+
 /// Whether this process may use the heap. Makes a forked child's heap its own.
 pub(crate) fn is_current() -> bool {
     // SAFETY: set before SERVING, which the caller has seen; the page is never unmapped.
     let process = unsafe { &*PROCESS.load(Ordering::Relaxed) };
-    // Acquire: pairs with the Release in `adopt`.
-    match process.load(Ordering::Acquire) {
-        CURRENT => true,
-        FORKED => adopt(process),
-        _ => false,
-    }
+    process.is_current(adopt)
 }
 
 /// Counts an event of this process.
@@ -244,12 +242,6 @@ fn read_environment() -> Result<u32, Reason> {
     Ok(READ)
 }
 
-/// As whoever started the tree measured it; nothing is measured here.
-fn clearer(environment: &Environment) -> Clearer {
-    let measured = environment.get(config::ENV_CLEAR).map(Clearer::from_env_str);
-    measured.and_then(Result::ok).unwrap_or_else(Clearer::detect)
-}
-
 /// READ to SERVING, unless something is in the way.
 fn start() -> Result<u32, Reason> {
     if QUIET.load(Ordering::Relaxed) {
@@ -257,24 +249,17 @@ fn start() -> Result<u32, Reason> {
     }
     let environment = Environment::find().ok_or(Reason::Unknown)?;
     let mut name = [0; 16];
-    let name = environment::program_name(&mut name);
+    let name = process::program_name(&mut name);
     find_obstacle(&environment, name)?;
     let tree = open_tree(&environment).ok_or(Reason::NoMemory)?;
-    let slot = tree.attach(process_id()).ok_or(Reason::NoSlot)?;
-    slot.set_name(name);
-    for setting in Setting::ALL {
-        if let Some(raw) = environment.get(setting.env()).and_then(|text| setting.parse(text)) {
-            setting.set(slot, raw);
-        }
-    }
+    let slot = process::take_slot(tree, name, &environment).ok_or(Reason::NoSlot)?;
     let verify = environment.get(config::ENV_VERIFY) == Some("1");
-    let process = map_process_word().ok_or(Reason::NoMemory)?;
+    let process = ProcessWord::map().ok_or(Reason::NoMemory)?;
     let heap = Heap::new(HeapConfig {
         tree,
         slot,
-        ready_bytes: tree.take_ready_bytes() as usize,
         verify,
-        clearer: clearer(&environment),
+        clearer: process::clearer(&environment),
         threads: true,
     });
     let heap = heap.map_err(|_| Reason::AddressSpace)?;
@@ -299,51 +284,20 @@ fn note(reason: Reason) {
         return;
     }
     let Some(environment) = Environment::find() else { return };
-    let Some(slot) = open_shared_tree(&environment).and_then(|tree| tree.attach(process_id()))
-    else {
-        return;
-    };
     let mut name = [0; 16];
-    slot.set_name(environment::program_name(&mut name));
-    slot.set_reason(reason);
+    let name = process::program_name(&mut name);
+    let tree = process::shared_tree(&environment);
+    if let Some(slot) = tree.and_then(|tree| process::take_slot(tree, name, &environment)) {
+        slot.set_reason(reason);
+    }
 }
 
 /// The tree that `pumice run` made, or one for this process alone.
 fn open_tree(environment: &Environment) -> Option<&'static Tree> {
-    if environment.get(config::ENV_STATS).is_some() {
-        return open_shared_tree(environment);
+    match environment.get(config::ENV_STATS) {
+        Some(_) => process::shared_tree(environment),
+        None => process::private_tree(environment),
     }
-    let size = |name| environment.get(name).and_then(config::parse_size);
-    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
-    Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
-}
-
-fn open_shared_tree(environment: &Environment) -> Option<&'static Tree> {
-    let path = environment.get(config::ENV_STATS)?;
-    let mut buffer = [0; 512];
-    buffer.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
-    let path = core::ffi::CStr::from_bytes_until_nul(&buffer).ok()?;
-    let memory = file::map_shared(path, TREE_SIZE).ok().flatten()?;
-    // SAFETY: mapped at the size of a tree, and never unmapped.
-    unsafe { Tree::open(memory) }
-}
-
-fn half_of_memory() -> usize {
-    let info = rustix::system::sysinfo();
-    info.totalram as usize / 2 * info.mem_unit as usize
-}
-
-fn process_id() -> u32 {
-    getpid().as_raw_nonzero().get() as u32
-}
-
-/// A word that is [`FORKED`] again in every child with memory of its own.
-fn map_process_word() -> Option<&'static AtomicU32> {
-    let page = mem::map_wiped_on_fork().ok()?;
-    // SAFETY: a page of zeros, which stays mapped.
-    let word: &AtomicU32 = unsafe { page.cast().as_ref() };
-    word.store(CURRENT, Ordering::Relaxed);
-    Some(word)
 }
 
 /// Has [`Heap::before_fork`] called before each `fork` that goes through the C library.
@@ -369,15 +323,17 @@ fn watch_fork() {
 
 /// Gives a forked child a slot, with its parent's name and settings, and makes the heap its own.
 /// Whether it may use the heap.
-#[cold]
-fn adopt(process: &AtomicU32) -> bool {
-    // Relaxed: the child is a copy of its parent, so there is nothing else to see.
-    if process.compare_exchange(FORKED, ADOPTING, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-        return false;
-    }
-    let slot = if QUIET.load(Ordering::Relaxed) { None } else { take_slot() };
+fn adopt() -> bool {
+    // SAFETY: both were set before SERVING, and stay mapped.
+    let (tree, parent) =
+        unsafe { (TREE.load(Ordering::Relaxed).as_ref(), SLOT.load(Ordering::Relaxed).as_ref()) };
+    let slot = match (tree, parent) {
+        (Some(tree), Some(parent)) if !QUIET.load(Ordering::Relaxed) => {
+            process::take_slot_of_child(tree, parent)
+        }
+        _ => None,
+    };
     let (Some(slot), Some(heap)) = (slot, published()) else {
-        process.store(DETACHED, Ordering::Relaxed);
         THRESHOLD.store(usize::MAX, Ordering::Relaxed);
         MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
         return false;
@@ -385,40 +341,17 @@ fn adopt(process: &AtomicU32) -> bool {
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
     heap.after_fork_in_child(slot);
     slot.add(Event::Forks, 1);
-    // Release: pairs with the Acquire in `is_current`.
-    process.store(CURRENT, Ordering::Release);
     true
-}
-
-fn take_slot() -> Option<&'static Slot> {
-    // SAFETY: both were set before SERVING, and stay mapped.
-    let (tree, parent) =
-        unsafe { (TREE.load(Ordering::Relaxed).as_ref()?, SLOT.load(Ordering::Relaxed).as_ref()?) };
-    let slot = tree.attach(process_id())?;
-    let name = parent.name();
-    slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
-    for setting in Setting::ALL {
-        setting.set(slot, setting.get(parent));
-    }
-    Some(slot)
 }
 
 /// Whether the shim is to stay out of this program, and why.
 fn find_obstacle(environment: &Environment, name: &[u8]) -> Result<(), Reason> {
-    let none_if = |reason, met| if met { Err(reason) } else { Ok(()) };
-    let is_listed = |variable| {
-        let list = environment.get(variable)?;
-        Some(core::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
-    };
-    let is_limited = |resource| getrlimit(resource).current.is_some();
-    let switch = environment.get(config::ENV_SWITCH).unwrap_or("on");
-    let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
-    let is_privileged = environment::auxiliary_value(AT_SECURE) == Some(1);
-    none_if(Reason::SetUserId, is_privileged)?;
-    none_if(Reason::Off, is_off)?;
-    none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
-    none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
-    none_if(Reason::Sanitizer, sanitizer::is_present())?;
-    none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
-    none_if(Reason::Machine, environment::page_size() != FRAME_SIZE)
+    if environment::auxiliary_value(AT_SECURE) == Some(1) {
+        return Err(Reason::SetUserId);
+    }
+    process::find_obstacle(environment, name, environment::page_size())?;
+    if sanitizer::is_present() {
+        return Err(Reason::Sanitizer);
+    }
+    Ok(())
 }

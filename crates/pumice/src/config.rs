@@ -12,8 +12,11 @@ use crate::stats::Slot;
 pub const ENV_SWITCH: &str = "PUMICE";
 /// Path of the tree's counters ([`crate::stats::Tree`]).
 pub const ENV_STATS: &str = "PUMICE_STATS";
-/// Bytes to have ready, populated in the background, in the first process.
+/// Bytes to have ready, populated in the background, in the first process that asks.
 pub const ENV_READY: &str = "PUMICE_READY";
+/// Process id of the `pumice run` whose child is to populate that as soon as it runs; not set
+/// where nothing is to be ready.
+pub const ENV_FIRST: &str = "PUMICE_FIRST";
 /// The most bytes of pool in the tree.
 pub const ENV_POOL_MAX: &str = "PUMICE_POOL_MAX";
 /// Requests of this many bytes and more are served.

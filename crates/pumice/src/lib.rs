@@ -15,6 +15,7 @@
 //! | [`frame`] | zones, blocks, the ledger, per-CPU reservations, [`frame::Gfp`] |
 //! | [`scrub`] | scrubd: what to zero next, when to stop, how not to be noticed |
 //! | [`heap`] | runs of frames for `malloc`-sized requests; what a size class touches |
+//! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
 //! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
 //!
 //! The crate needs neither `std` nor `alloc`: the preload shim is built from it and must never
@@ -31,6 +32,8 @@ pub mod error;
 pub mod frame;
 #[cfg(not(loom))]
 pub mod heap;
+#[cfg(not(loom))]
+pub mod process;
 pub mod scrub;
 pub mod stats;
 pub mod sync;

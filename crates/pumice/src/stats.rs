@@ -469,6 +469,11 @@ impl Tree {
         self.pool_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// What the first process to ask is to have populated ahead; 0 once one has asked.
+    pub fn ready_bytes(&self) -> u64 {
+        self.ready_bytes.load(Ordering::Relaxed)
+    }
+
     /// What the first process is to populate ahead; every later caller gets 0.
     pub fn take_ready_bytes(&self) -> u64 {
         self.ready_bytes.swap(0, Ordering::Relaxed)

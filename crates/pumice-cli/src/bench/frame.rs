@@ -21,6 +21,7 @@ use pumice::sys::mem::Huge;
 use serde::Serialize;
 
 use super::json_lines::JsonLines;
+use super::statistics::median;
 use super::table::Table;
 use crate::args::Failure;
 
@@ -394,7 +395,7 @@ impl Samples {
         for (operation, ours, peers) in &mut self.rows {
             let ns = median(ours);
             let peer_ns = (!peers.is_empty()).then(|| median(peers));
-            let best_ns = ours.first().copied().unwrap_or(f64::NAN);
+            let best_ns = ours.iter().copied().fold(f64::NAN, f64::min);
             let ratio_to_peer = peer_ns.map(|peer| ns / peer);
             let row = Row { operation, ns, best_ns, peer_ns, ratio_to_peer };
             let show = |number: Option<f64>| number.map_or(String::new(), |n| format!("{n:.2}"));
@@ -409,10 +410,4 @@ impl Samples {
         }
         Ok(())
     }
-}
-
-/// The median; sorts the samples.
-fn median(samples: &mut [f64]) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }

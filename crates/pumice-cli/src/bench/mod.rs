@@ -5,26 +5,32 @@
 //! | [`alloc`] | real programs and small loads under pumice and under other allocators |
 //! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
 //! | [`frame`] | what getting and putting frames costs |
+//! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
 //! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
 //! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
+//! | [`statistics`] | medians, and how sure they are |
 //! | [`region`] | memory to measure in |
+//! | [`c_program`] | programs that know nothing of pumice |
 //! | [`cpu`] | what a thread spent |
 //!
 //! The rules are CONTRIBUTING.md's: every figure stands beside a peer's, measured in the same run
 //! and interleaved with it.
 
 mod alloc;
+mod c_program;
 mod clear;
 mod cpu;
 mod frame;
 pub mod json_lines;
+mod map;
 mod pft;
 mod plot;
 pub mod region;
 mod scrub;
 mod start;
+mod statistics;
 mod table;
 
 use std::process::ExitCode;
@@ -49,6 +55,8 @@ enum Experiment {
     Clear(clear::ClearArgs),
     /// What getting and putting frames costs, beside a peer's if one is given
     Frame(frame::FrameArgs),
+    /// A loop of mmap, touch and munmap, and a first touch of memory that is ready
+    Map(map::MapArgs),
     /// Page faults a second: a burst, ten in a row, 1 to 64 lines a page, sparse
     Pft(pft::PftArgs),
     /// How fast scrubd zeroes, and what it costs those beside it
@@ -63,6 +71,7 @@ pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
         Experiment::Alloc(options) => alloc::alloc(&options),
         Experiment::Clear(options) => clear::clear(options),
         Experiment::Frame(options) => frame::frame(&options),
+        Experiment::Map(options) => map::map(&options),
         Experiment::Pft(options) => pft::pft(&options),
         Experiment::Scrub(options) => scrub::scrub(options),
         Experiment::Start(options) => start::start(&options),

@@ -15,6 +15,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::json_lines::JsonLines;
+use super::statistics::{interval, median};
 use super::table::Table;
 use crate::args::Failure;
 
@@ -147,40 +148,9 @@ fn run(line: &[OsString]) -> Option<f64> {
     status.success().then_some(elapsed.as_secs_f64() * 1e3)
 }
 
-fn sorted(values: &[f64]) -> Vec<f64> {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values
-}
-
-/// Of at least one value.
-pub fn median(values: &[f64]) -> f64 {
-    let values = sorted(values);
-    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
-}
-
-/// The 95 % interval of the median: the values whose ranks lie 0.98 times the root of the count
-/// around the middle (a sign test's).
-fn interval(values: &[f64]) -> (f64, f64) {
-    let values = sorted(values);
-    let middle = values.len() as f64 / 2.0;
-    let reach = 0.98 * (values.len() as f64).sqrt();
-    let low = (middle - reach).floor().max(0.0) as usize;
-    let high = ((middle + reach).ceil() as usize).min(values.len() - 1);
-    (values[low], values[high])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_interval_holds_the_median() {
-        let values: Vec<_> = (0..100).map(f64::from).collect();
-        assert_eq!(median(&values), 49.5);
-        assert_eq!(interval(&values), (40.0, 60.0));
-        assert_eq!(interval(&[3.0]), (3.0, 3.0));
-    }
 
     #[test]
     fn what_fails_is_not_measured() {

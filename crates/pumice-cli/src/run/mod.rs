@@ -25,7 +25,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use pumice::config::{
-    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_READY, ENV_STATS, ENV_THRESHOLD,
+    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_FIRST, ENV_READY, ENV_STATS, ENV_THRESHOLD,
 };
 
 pub use options::RunArgs;
@@ -55,6 +55,10 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     env::set_var(ENV_STATS, &stats.path);
     // The tree has it, for the first process that asks.
     env::remove_var(ENV_READY);
+    match plan.ready_bytes {
+        0 => env::remove_var(ENV_FIRST),
+        _ => env::set_var(ENV_FIRST, std::process::id().to_string()),
+    }
     if let Some(clear_plan) = clear_plan {
         env::set_var(ENV_CLEAR, clear_plan);
     }

@@ -6,6 +6,7 @@
 use std::ffi::c_ulong;
 use std::ptr::NonNull;
 
+use crate::process::Variables;
 use crate::sys::{file, mem};
 
 /// The most that is read of `/proc/self/environ`.
@@ -33,9 +34,10 @@ impl Environment {
         });
         Environment { memory, len }
     }
+}
 
-    /// A variable's value, if it is set and is text.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+impl Variables for Environment {
+    fn get(&self, name: &str) -> Option<&str> {
         // SAFETY: `len` bytes were read there, and nobody writes them.
         let block = unsafe { std::slice::from_raw_parts(self.memory?.as_ptr(), self.len) };
         let found = block.split(|&byte| byte == 0).find_map(|entry| value_of(name, entry))?;
@@ -55,12 +57,6 @@ impl Drop for Environment {
 
 fn value_of<'e>(name: &str, entry: &'e [u8]) -> Option<&'e [u8]> {
     entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
-}
-
-/// The program's name as the kernel knows it, at most 15 bytes.
-pub(super) fn program_name(buffer: &mut [u8; 16]) -> &[u8] {
-    let name = file::read(c"/proc/self/comm", buffer).unwrap_or(&[]);
-    name.strip_suffix(b"\n").unwrap_or(name)
 }
 
 /// Bytes in a page of this kernel.

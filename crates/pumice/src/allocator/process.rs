@@ -7,40 +7,28 @@
 //! ```
 //! Nobody waits for BUSY: who finds it takes the next allocator. What is served from is written
 //! before the Release store of its address and read after an Acquire load of it.
-//!
-//! # fork
-//! As in the shim: a child finds a word wiped (`MADV_WIPEONFORK`), takes a slot of its own and
-//! drops what it shares with its parent.
-//! ```text
-//! FORKED (0) --first request or free--> ADOPTING --> CURRENT
-//!                                          +-------> DETACHED: no slot, or no calls allowed
-//! ```
+//! How it follows a `fork`: [`crate::process`].
 
-use std::ffi::{c_int, CStr};
+use std::ffi::c_int;
 use std::ptr::{from_ref, null_mut, NonNull};
 
 use rustix::fd::BorrowedFd;
-use rustix::process::{getpid, getrlimit, Resource};
 
 use super::environment::{self, Environment};
-use crate::addr::{frames_for, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
-use crate::clear::{is_zero, Clearer};
-use crate::config::{self, Setting};
+use crate::addr::{frames_for, BLOCK_FRAMES, BLOCK_SIZE};
+use crate::clear::is_zero;
+use crate::config;
 use crate::error::Result;
 use crate::heap::{Content, Heap, HeapConfig};
-use crate::stats::{Event, Reason, Slot, Tree, TREE_SIZE};
+use crate::process::{self, ProcessWord, Variables};
+use crate::stats::{Event, Reason, Slot, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use crate::sys::{file, mem, thread};
+use crate::sys::{mem, thread};
 
 const UNSTARTED: u32 = 0;
 const BUSY: u32 = 1;
 const SERVING: u32 = 2;
 const OFF: u32 = 3;
-
-const FORKED: u32 = 0;
-const ADOPTING: u32 = 1;
-const CURRENT: u32 = 2;
-const DETACHED: u32 = 3;
 
 /// A heap that starts at its first request and is right in forked children too. What it does not
 /// serve is for the next allocator.
@@ -67,7 +55,7 @@ struct Served {
     /// Where this process counts. Changes in a forked child, before its word says CURRENT.
     slot: AtomicPtr<Slot>,
     /// The word that a child finds wiped.
-    process: &'static AtomicU32,
+    process: &'static ProcessWord,
     verify: bool,
     /// Whether a seccomp filter may be in force.
     quiet: AtomicBool,
@@ -238,26 +226,19 @@ impl Served {
     fn start() -> std::result::Result<&'static Served, Reason> {
         let environment = Environment::read();
         let mut name = [0; 16];
-        let name = environment::program_name(&mut name);
-        find_obstacle(&environment, name)?;
-        let tree = open_tree(&environment).ok_or(Reason::NoMemory)?;
-        let slot = tree.attach(process_id()).ok_or(Reason::NoSlot)?;
-        slot.set_name(name);
-        for setting in Setting::ALL {
-            if let Some(raw) = environment.get(setting.env()).and_then(|text| setting.parse(text)) {
-                setting.set(slot, raw);
-            }
-        }
-        let measured = environment.get(config::ENV_CLEAR).map(Clearer::from_env_str);
-        let clearer = measured.and_then(|read| read.ok()).unwrap_or_else(Clearer::detect);
-        let process = map_process_word().ok_or(Reason::NoMemory)?;
+        let name = process::program_name(&mut name);
+        process::find_obstacle(&environment, name, environment::page_size())?;
+        let tree = process::shared_tree(&environment)
+            .or_else(|| process::private_tree(&environment))
+            .ok_or(Reason::NoMemory)?;
+        let slot = process::take_slot(tree, name, &environment).ok_or(Reason::NoSlot)?;
+        let process = ProcessWord::map().ok_or(Reason::NoMemory)?;
         let heap = Heap::new(HeapConfig {
             tree,
             slot,
-            ready_bytes: tree.take_ready_bytes() as usize,
             // It panics, which an allocator must not; `ProcessHeap::allocate` looks instead.
             verify: false,
-            clearer,
+            clearer: process::clearer(&environment),
             threads: true,
         });
         let served = Served {
@@ -293,37 +274,18 @@ impl Served {
     /// Whether this process may use the heap. Makes a forked child's heap its own.
     #[inline]
     fn is_current(&'static self) -> bool {
-        // Acquire: pairs with the Release in `adopt`.
-        match self.process.load(Ordering::Acquire) {
-            CURRENT => true,
-            FORKED => self.adopt(),
-            _ => false,
-        }
+        self.process.is_current(|| self.adopt())
     }
 
-    #[cold]
     fn adopt(&'static self) -> bool {
-        // Relaxed: the child is a copy of its parent, so there is nothing else to see.
-        let relaxed = Ordering::Relaxed;
-        if self.process.compare_exchange(FORKED, ADOPTING, relaxed, relaxed).is_err() {
-            return false;
-        }
-        let slot = if self.quiet.load(relaxed) { None } else { self.tree.attach(process_id()) };
-        let Some(slot) = slot else {
-            self.process.store(DETACHED, relaxed);
-            return false;
+        let slot = match self.quiet.load(Ordering::Relaxed) {
+            true => None,
+            false => process::take_slot_of_child(self.tree, self.slot()),
         };
-        let parent = self.slot();
-        let name = parent.name();
-        slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
-        for setting in Setting::ALL {
-            setting.set(slot, setting.get(parent));
-        }
-        self.slot.store(from_ref(slot).cast_mut(), relaxed);
+        let Some(slot) = slot else { return false };
+        self.slot.store(from_ref(slot).cast_mut(), Ordering::Relaxed);
         self.heap.after_fork_in_child(slot);
         slot.add(Event::Forks, 1);
-        // Release: pairs with the Acquire in `is_current`.
-        self.process.store(CURRENT, Ordering::Release);
         true
     }
 }
@@ -373,59 +335,4 @@ pub(super) fn fatal(why: &str) -> ! {
         let _ = rustix::io::write(stderr, part.as_bytes());
     }
     std::process::abort()
-}
-
-/// The tree that `pumice run` made, or one for this process alone.
-fn open_tree(environment: &Environment) -> Option<&'static Tree> {
-    if let Some(tree) = open_shared_tree(environment) {
-        return Some(tree);
-    }
-    let size = |name| environment.get(name).and_then(config::parse_size);
-    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
-    Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
-}
-
-fn open_shared_tree(environment: &Environment) -> Option<&'static Tree> {
-    let path = environment.get(config::ENV_STATS)?;
-    let mut buffer = [0; 512];
-    buffer.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
-    let path = CStr::from_bytes_until_nul(&buffer).ok()?;
-    let memory = file::map_shared(path, TREE_SIZE).ok().flatten()?;
-    // SAFETY: mapped at the size of a tree, and never unmapped.
-    unsafe { Tree::open(memory) }
-}
-
-fn half_of_memory() -> usize {
-    let info = rustix::system::sysinfo();
-    info.totalram as usize / 2 * info.mem_unit as usize
-}
-
-fn process_id() -> u32 {
-    getpid().as_raw_nonzero().get() as u32
-}
-
-/// A word that is [`FORKED`] again in every child with memory of its own.
-fn map_process_word() -> Option<&'static AtomicU32> {
-    let page = mem::map_wiped_on_fork().ok()?;
-    // SAFETY: a page of zeros, which stays mapped.
-    let word: &AtomicU32 = unsafe { page.cast().as_ref() };
-    word.store(CURRENT, Ordering::Relaxed);
-    Some(word)
-}
-
-/// Whether nothing is to be served in this program, and why.
-fn find_obstacle(environment: &Environment, name: &[u8]) -> std::result::Result<(), Reason> {
-    let none_if = |reason, met| if met { Err(reason) } else { Ok(()) };
-    let is_listed = |variable| {
-        let list = environment.get(variable)?;
-        Some(std::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
-    };
-    let is_limited = |resource| getrlimit(resource).current.is_some();
-    let switch = environment.get(config::ENV_SWITCH).unwrap_or("on");
-    let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
-    none_if(Reason::Off, is_off)?;
-    none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
-    none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
-    none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
-    none_if(Reason::Machine, environment::page_size() != FRAME_SIZE)
 }

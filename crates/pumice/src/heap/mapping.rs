@@ -19,6 +19,7 @@ use super::serve::whole_blocks;
 use super::{Content, Heap, PoolZone};
 use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::frame::BlockState;
+use crate::scrub::FOR_SCRUBBING;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::mem::Memory;
 use crate::sys::thread;
@@ -427,7 +428,7 @@ impl Heap {
             if !is_claimed() {
                 return;
             }
-            self.scrubber.wait_for_claims(is_claimed, || ());
+            self.scrubber.wait_for_claims(FOR_SCRUBBING, is_claimed, || ());
             thread::yield_now();
         }
     }

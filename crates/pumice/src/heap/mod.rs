@@ -20,6 +20,7 @@
 //! A request never waits for populating, for scrubd or for another thread: what can't be served
 //! at once goes to the next allocator.
 
+mod ahead;
 mod bits;
 mod classes;
 mod mapping;
@@ -32,12 +33,13 @@ mod tests;
 
 use core::ptr::NonNull;
 
+use ahead::Ahead;
 use classes::Classes;
 use pool::Pool;
 
 pub use mapping::{Effect, Part};
 
-use crate::addr::{frames_for, PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use crate::addr::{frames_for, PageRange, BLOCK_FRAMES, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::error::{Error, Result};
 use crate::frame::{BlockWord, Zone};
@@ -66,8 +68,6 @@ pub struct HeapConfig {
     pub tree: &'static Tree,
     /// Where this process counts.
     pub slot: &'static Slot,
-    /// Bytes to populate ahead.
-    pub ready_bytes: usize,
     /// Whether to check that memory said to be zero is.
     pub verify: bool,
     /// The engines.
@@ -94,14 +94,11 @@ pub struct Heap {
     classes: Classes,
     clearer: Clearer,
     verify: bool,
-    /// Blocks still to populate ahead.
-    to_populate: AtomicUsize,
+    ahead: Ahead,
     /// Blocks of the ready zone that are ready, zeroed and free: a hint for unknown classes.
     ready_blocks: AtomicUsize,
     /// Blocks of zeros asked of the ready zone; every pass of decay forgets a part.
     zeros_asked: AtomicUsize,
-    /// Free blocks that decay leaves alone: what `--ready` asked for.
-    keep_blocks: usize,
     /// Frames ever freed.
     freed_frames: AtomicUsize,
     scrubber: Scrubber,
@@ -109,8 +106,6 @@ pub struct Heap {
     holes_lock: AtomicBool,
     demand_marks: mapping::Marks,
     ready_marks: mapping::Marks,
-    /// Whether the keeper has been told of `to_populate`.
-    keeper_told: AtomicBool,
     /// Whether a seccomp filter is in force: see [`Heap::go_quiet`].
     quiet: AtomicBool,
 }
@@ -121,7 +116,7 @@ impl Heap {
     /// # Errors
     /// [`Error::Os`] if there is no address space for it.
     pub fn new(config: HeapConfig) -> Result<Heap> {
-        let HeapConfig { tree, slot, ready_bytes, verify, clearer, threads } = config;
+        let HeapConfig { tree, slot, verify, clearer, threads } = config;
         let memory = rustix::system::sysinfo();
         let physical = memory.totalram as usize * memory.mem_unit as usize;
         let reserve = (physical * RESERVE_FACTOR).max(RESERVE_MIN);
@@ -138,14 +133,12 @@ impl Heap {
             ready,
             classes: Classes::new(),
             verify,
-            to_populate: AtomicUsize::new(ready_bytes.div_ceil(BLOCK_SIZE)),
+            ahead: Ahead::new(),
             ready_blocks: AtomicUsize::new(0),
             zeros_asked: AtomicUsize::new(0),
-            keep_blocks: ready_bytes.div_ceil(BLOCK_SIZE),
             freed_frames: AtomicUsize::new(0),
             scrubber,
             holes_lock: AtomicBool::new(false),
-            keeper_told: AtomicBool::new(ready_bytes == 0),
             quiet: AtomicBool::new(false),
             clearer,
         })
@@ -163,11 +156,7 @@ impl Heap {
         if frames == 0 || size > isize::MAX as usize || !align.is_power_of_two() {
             return None;
         }
-        // Relaxed: only who swaps it tells the keeper.
-        let told = self.keeper_told.load(Ordering::Relaxed);
-        if !told && !self.keeper_told.swap(true, Ordering::Relaxed) {
-            self.scrubber.keep(self);
-        }
+        self.settle_ahead();
         let served = self.serve(frames, align.div_ceil(FRAME_SIZE), content);
         let slot = self.slot();
         let Some(at) = served else {
@@ -253,8 +242,8 @@ impl Heap {
     pub fn after_fork_in_child(&self, slot: &'static Slot) {
         self.scrubber.after_fork(slot);
         self.forget_holes_lock();
+        self.ahead.after_fork();
         // Relaxed: the child has one thread yet that may use the heap.
-        self.to_populate.store(0, Ordering::Relaxed);
         self.freed_frames.store(0, Ordering::Relaxed);
         for zone in [&self.ready, &self.demand] {
             zone.ledger.adopt_claims(|block| zone.discard(block..block + 1));
@@ -278,7 +267,11 @@ impl Heap {
             is_free(word) && word.ready() && word.zeroed()
         };
         let count = (0..self.ready.ledger.grown()).filter(ready).count();
-        (count, self.to_populate.load(Ordering::Relaxed))
+        (count, self.ahead.left())
+    }
+
+    fn tree(&self) -> &'static Tree {
+        self.ready.budget().tree()
     }
 
     fn slot(&self) -> &'static Slot {

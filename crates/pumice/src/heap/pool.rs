@@ -21,6 +21,10 @@ impl Pool {
         Pool { tree, slot, inherited: AtomicUsize::new(0) }
     }
 
+    pub(super) fn tree(&self) -> &'static Tree {
+        self.tree
+    }
+
     pub(super) fn slot(&self) -> &'static Slot {
         // SAFETY: only ever a slot that lives as long as the process. Relaxed: see `adopt`.
         unsafe { &*self.slot.load(Ordering::Relaxed) }

@@ -9,6 +9,7 @@ use crate::clear::is_zero;
 use crate::frame::ledger::Want;
 use crate::frame::zone::ZONE_ALIGN;
 use crate::frame::{BlockState, BlockWord, Native, Run};
+use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
 use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::sys::cpu;
@@ -34,8 +35,7 @@ impl Heap {
         let density = self.classes.density(frames);
         let from_ready = match density {
             Density::Dense => !is_sample || blocks >= SAMPLE_BLOCKS,
-            // Relaxed: a guess.
-            Density::Unknown => frames < self.ready_blocks.load(Ordering::Relaxed) * BLOCK_FRAMES,
+            Density::Unknown => self.has_ready_for(frames),
             Density::Sparse => false,
         };
         let zone = if from_ready { &self.ready } else { &self.demand };
@@ -77,7 +77,8 @@ impl Heap {
             let get_ready = || get(&suits).or_else(|| get(&there));
             let get_best = || get_ready().or_else(|| get(&any));
             let is_claimed = || ledger.has_claims();
-            let wait = || self.scrubber.wait_for_claims(is_claimed, get_best);
+            let patience = if self.ahead.left() > 0 { FOR_POPULATING } else { FOR_SCRUBBING };
+            let wait = || self.scrubber.wait_for_claims(patience, is_claimed, get_best);
             if let Some(run) = get_ready().or_else(|| is_claimed().then(wait)?) {
                 return Some(run);
             }
@@ -152,6 +153,10 @@ impl Heap {
         }
         if zeroed > 0 {
             self.add_ready_blocks(zeroed.wrapping_neg());
+        }
+        if self.is_ready_zone(zone) && self.ahead.left() > 0 {
+            // The request's owner faults them in.
+            self.ahead.done(whole.len() - ready);
         }
         let (mut ready, mut zeroed) = (ready * BLOCK_FRAMES, zeroed * BLOCK_FRAMES);
         let tail = run.range.frames - whole.len() * BLOCK_FRAMES;

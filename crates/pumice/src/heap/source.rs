@@ -148,23 +148,21 @@ impl Source for Heap {
     }
 
     fn left_to_populate(&self) -> Left {
-        // Relaxed: see `populate`.
-        match self.to_populate.load(Ordering::Relaxed) {
+        match self.ahead.left() {
             0 => Left::Nothing,
             _ => Left::More,
         }
     }
 
     fn populate(&self) -> Left {
-        // Relaxed: only the keeper takes from it; a fork's child sets it to 0.
-        let left = self.to_populate.load(Ordering::Relaxed);
+        let left = self.ahead.left();
         if left == 0 {
             return Left::Nothing;
         }
         let zone = &self.ready;
         let pristine = |block: &usize| zone.ledger.block(*block).is_pristine();
         if !(0..zone.ledger.grown()).any(|block| pristine(&block)) && zone.grow(left).is_err() {
-            self.to_populate.store(0, Ordering::Relaxed);
+            self.ahead.stop();
             return Left::Nothing;
         }
         let claim = |block| zone.ledger.claim_block(block, BlockWord::is_pristine);
@@ -173,7 +171,7 @@ impl Source for Heap {
             .find_map(|block| Some((block, claim(block)?)));
         let Some((block, word)) = claimed else {
             // Over the limit, or all taken meanwhile.
-            self.to_populate.store(0, Ordering::Relaxed);
+            self.ahead.stop();
             return Left::Nothing;
         };
         let at = zone.block_address(block);
@@ -182,13 +180,13 @@ impl Source for Heap {
         let epoch = zone.ledger.epoch();
         zone.ledger.release_block(block, word.with_ready(populated).with_epoch(epoch));
         if !populated {
-            self.to_populate.store(0, Ordering::Relaxed);
+            self.ahead.stop();
             return Left::Nothing;
         }
         self.slot().add(Event::PopulatedBytes, BLOCK_SIZE as u64);
         self.add_ready_blocks(1);
         self.offer_block(zone, block);
-        self.to_populate.store(left - 1, Ordering::Relaxed);
+        self.ahead.done(1);
         self.left_to_populate()
     }
 
@@ -227,11 +225,12 @@ impl Source for Heap {
         let forget = |asked: usize| Some(asked - asked.div_ceil(4));
         let _ = self.zeros_asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, forget);
         let demand = self.decay_zone(&self.demand, 0);
-        let ready = self.decay_zone(&self.ready, self.keep_blocks);
+        let is_ahead_open = self.is_ahead_open();
+        let ready = self.decay_zone(&self.ready, self.ahead.keep());
         let (count, _) = self.ready_blocks();
         // Relaxed: the hint is put right.
         self.ready_blocks.store(count, Ordering::Relaxed);
-        if demand || ready {
+        if demand || ready || is_ahead_open {
             Left::More
         } else {
             Left::Nothing

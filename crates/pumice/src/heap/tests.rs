@@ -4,11 +4,13 @@ use super::*;
 use crate::scrub::{Left, Need, Outcome, Source, DECAY_PASSES};
 
 fn heap(ready_bytes: usize, pool_max: u64) -> &'static Heap {
-    let tree = Tree::private(pool_max, 0).expect("memory");
+    let tree = Tree::private(pool_max, ready_bytes as u64).expect("memory");
     let slot = tree.attach(std::process::id()).expect("a slot");
     let clearer = Clearer::detect();
-    let config = HeapConfig { tree, slot, ready_bytes, verify: true, clearer, threads: false };
-    Box::leak(Box::new(Heap::new(config).expect("address space")))
+    let config = HeapConfig { tree, slot, verify: true, clearer, threads: false };
+    let heap: &Heap = Box::leak(Box::new(Heap::new(config).expect("address space")));
+    heap.populate_ahead();
+    heap
 }
 
 /// What scrubd does, at once.
@@ -27,7 +29,7 @@ fn scrub_all(heap: &'static Heap) {
     }
 }
 
-use crate::addr::Order;
+use crate::addr::{Order, BLOCK_SIZE};
 
 fn get(heap: &'static Heap, size: usize, content: Content) -> *mut u8 {
     heap.allocate(size, 16, content).expect("memory").as_ptr()

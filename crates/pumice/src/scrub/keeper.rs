@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use super::governor::{Governor, Limits, Procfs, Verdict};
 use super::helper::{begin, Descriptors, Helper, Job};
+use super::waiting::STAY_AWAY;
 use super::{Left, Need, DECAY_PASSES};
 use crate::addr::BLOCK_SIZE;
 use crate::config::Setting;
@@ -78,6 +79,7 @@ impl Keeper {
             let new = || Governor::new(Procfs::new(descriptors));
             let governor = self.governor.get_or_insert_with(new);
             let pause_ns = match governor.ask(&limits, Need::Wanted) {
+                Verdict::Go if self.job.scrubber.is_waited_for() => STAY_AWAY.as_nanos() as u64,
                 Verdict::Rest(rest_ns) => rest_ns,
                 Verdict::Go => {
                     let started_ns = thread::now_ns();

@@ -1,6 +1,7 @@
 //! What the heap holds: both helper threads, and what wakes them.
 
 use core::ptr::null_mut;
+use core::time::Duration;
 
 use super::helper::{Helper, Job};
 use super::waiting::Waiting;
@@ -47,9 +48,14 @@ impl Scrubber {
     }
 
     /// For a request that found too little: has the helpers return what they have claimed, waits
-    /// a little until `is_claimed` is false, and does `then` before they claim again.
-    pub fn wait_for_claims<R>(&self, is_claimed: impl Fn() -> bool, then: impl FnOnce() -> R) -> R {
-        self.waiting.for_claims(is_claimed, then)
+    /// for `patience` at most until `is_claimed` is false, and does `then` before they claim again.
+    pub fn wait_for_claims<R>(
+        &self,
+        patience: Duration,
+        is_claimed: impl Fn() -> bool,
+        then: impl FnOnce() -> R,
+    ) -> R {
+        self.waiting.for_claims(patience, is_claimed, then)
     }
 
     /// Whether somebody is in [`Scrubber::wait_for_claims`]: a source that works through many

@@ -18,8 +18,10 @@ use crate::sys::thread;
 
 /// scrubd clears this much between two looks: 10 µs.
 pub(super) const PIECE: usize = 256 << 10;
-/// A request waits no longer than this, in nanoseconds: a few pieces.
-const PATIENCE_NS: u64 = 50_000;
+/// How long a request waits where helpers zero: a few pieces.
+pub const FOR_SCRUBBING: Duration = Duration::from_micros(50);
+/// And where one populates ahead: a block, which is faulted in as a whole.
+pub const FOR_POPULATING: Duration = Duration::from_millis(1);
 /// A helper that finds somebody waiting stays away for this long.
 pub(super) const STAY_AWAY: Duration = Duration::from_micros(200);
 
@@ -38,16 +40,17 @@ impl Waiting {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Keeps the helpers from claiming, waits until `is_claimed` is false, and not for long, then
-    /// does `then`, before they may claim again.
+    /// Keeps the helpers from claiming, waits until `is_claimed` is false, but no longer than
+    /// `patience`, then does `then`, before they may claim again.
     pub(super) fn for_claims<R>(
         &self,
+        patience: Duration,
         is_claimed: impl Fn() -> bool,
         then: impl FnOnce() -> R,
     ) -> R {
         self.0.fetch_add(1, Ordering::Relaxed);
-        let started_ns = thread::now_ns();
-        while is_claimed() && thread::now_ns().saturating_sub(started_ns) < PATIENCE_NS {
+        let until_ns = thread::now_ns() + patience.as_nanos() as u64;
+        while is_claimed() && thread::now_ns() < until_ns {
             spin_loop();
         }
         let result = then();
@@ -71,8 +74,11 @@ mod tests {
     fn helpers_are_kept_away_until_it_is_done() {
         let waiting = Waiting::new();
         assert!(!waiting.is_any());
-        assert!(waiting.for_claims(|| false, || waiting.is_any()));
-        assert!(waiting.for_claims(|| true, || waiting.is_any()), "nobody waits for ever");
+        assert!(waiting.for_claims(FOR_SCRUBBING, || false, || waiting.is_any()));
+        assert!(
+            waiting.for_claims(FOR_SCRUBBING, || true, || waiting.is_any()),
+            "nobody waits for ever"
+        );
         assert!(!waiting.is_any());
     }
 
@@ -87,7 +93,7 @@ mod tests {
                 claimed.store(false, Ordering::Relaxed);
             });
             while claimed.load(Ordering::Relaxed) {
-                waiting.for_claims(|| claimed.load(Ordering::Relaxed), || ());
+                waiting.for_claims(FOR_SCRUBBING, || claimed.load(Ordering::Relaxed), || ());
             }
         });
     }

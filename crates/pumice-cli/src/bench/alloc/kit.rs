@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use super::loads::{Input, Load, Need};
 use super::random::Random;
 use crate::args::Failure;
+use crate::bench::c_program;
 
 const MALLOC_SOURCE: &str = include_str!("loads/malloc.c");
 /// Words that texts are made of.
@@ -114,20 +115,7 @@ impl Kit {
     fn malloc_program(&self) -> Result<OsString, String> {
         let program = self.folder.join("malloc");
         if !program.exists() {
-            let source = self.folder.join("malloc.c");
-            let failure = |error: io::Error| format!("malloc.c can't be compiled: {error}");
-            fs::write(&source, MALLOC_SOURCE).map_err(failure)?;
-            // The compiler must not know what malloc does, or it would leave calls out.
-            let status = Command::new("cc")
-                .args(["-O2", "-fno-builtin-malloc", "-fno-builtin-free", "-pthread", "-o"])
-                .args([&program, &source])
-                .stdin(Stdio::null())
-                .stderr(Stdio::null())
-                .status()
-                .map_err(failure)?;
-            if !status.success() {
-                return Err("cc can't compile malloc.c: apt-get install gcc libc6-dev".to_owned());
-            }
+            c_program::compile("malloc", MALLOC_SOURCE, &self.folder)?;
         }
         Ok(program.into())
     }

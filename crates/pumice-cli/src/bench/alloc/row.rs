@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::allocator::Allocator;
 use super::measure::Spent;
 use super::random::Random;
-use crate::bench::start::median;
+use crate::bench::statistics::median;
 
 /// Draws of the bootstrap.
 const DRAWS: usize = 2000;

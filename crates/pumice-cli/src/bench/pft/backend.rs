@@ -101,8 +101,6 @@ fn map(len: usize, advice: Advice) -> rustix::io::Result<NonNull<u8>> {
     NonNull::new(at.cast()).ok_or(rustix::io::Errno::NOMEM)
 }
 
-/// Bytes of the request that wakes a heap up.
-const FIRST_REQUEST: usize = 64 << 10;
 /// How long a full pool must stand still before the clock starts.
 const REST: Duration = Duration::from_millis(10);
 /// How long a pool that is not full must stand still before it is measured as it is.
@@ -128,29 +126,24 @@ impl Pool {
         let tree = Tree::private(pool_max as u64, ready_bytes as u64).map_err(no_heap)?;
         let slot = tree.attach(std::process::id()).expect("a slot of a fresh tree");
         let clearer = Clearer::detect();
-        let config = HeapConfig { tree, slot, ready_bytes, verify: false, clearer, threads: true };
+        let config = HeapConfig { tree, slot, verify: false, clearer, threads: true };
         // Its helper threads know its address: it stays for the rest of the process.
         let heap = Box::leak(Box::new(Heap::new(config).map_err(no_heap)?));
         let mut pool = Pool { heap, slot, ready_bytes, populating_s: 0.0 };
         if ready_bytes > 0 {
-            pool.populate()?;
+            pool.populate();
         }
         Ok(pool)
     }
 
-    /// A heap does nothing before its first request: makes one, and waits.
-    fn populate(&mut self) -> Result<(), Failure> {
-        let source = Source::Pool(self);
-        let at = source.take(FIRST_REQUEST)?;
-        // SAFETY: taken above, and not used.
-        unsafe { source.give_back(at, FIRST_REQUEST)? };
+    fn populate(&mut self) {
+        self.heap.populate_ahead();
         let start = Instant::now();
         while self.heap.ready_blocks().1 > 0 && start.elapsed() < PATIENCE_AT_FIRST {
             thread::sleep(Duration::from_millis(2));
         }
         self.wait_until_full();
         self.populating_s = self.helper_s();
-        Ok(())
     }
 
     /// Processor time that populating took at first, for a share of the pool of `bytes` bytes.

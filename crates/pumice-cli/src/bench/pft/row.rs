@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 
 use super::backend::Backend;
 use super::measure::{Job, Spent};
+use crate::bench::statistics::median;
 use crate::bench::table::{thousands, Table};
 
 /// Which experiment a row belongs to.
@@ -103,7 +104,7 @@ impl Row {
         job: &Job,
         rounds: &[Round],
     ) -> Row {
-        let of = |field: fn(&Round) -> f64| median(rounds.iter().map(field).collect());
+        let of = |field: fn(&Round) -> f64| median(&rounds.iter().map(field).collect::<Vec<_>>());
         let cpu_s = of(|round| round.spent.cpu.total_s());
         let system_s = of(|round| round.spent.cpu.system_s).min(cpu_s);
         let wall_s = of(|round| round.spent.wall_s);
@@ -195,17 +196,6 @@ impl Row {
     }
 }
 
-/// The middle value, or the mean of the two.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 0 {
-        (values[middle - 1] + values[middle]) / 2.0
-    } else {
-        values[middle]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,11 +232,5 @@ mod tests {
         assert_eq!(row.pays_after, Repayment::After(3));
         row.set_pays_after(2.0, 9.0);
         assert_eq!(row.pays_after, Repayment::Never);
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
     }
 }

@@ -1,0 +1,239 @@
+//! What a process finds when its heap starts, and how a forked child finds out that it is one.
+//!
+//! The shim and the library start their heaps each in its own way; what both need is here: the
+//! variables they go by, the tree they count in, what keeps them from serving, and the word by
+//! which a child knows.
+//!
+//! # fork
+//! A child must count in a slot of its own, and must not believe what its parent's heap knew of
+//! memory that the two now share. It finds out by a page that the kernel wipes on `fork`
+//! (`MADV_WIPEONFORK`), which is right for a raw `clone` too, and for `vfork`, whose child *is*
+//! the parent as far as memory goes. The page holds one word:
+//! ```text
+//! FORKED (0) --first large request or free--> ADOPTING --> CURRENT
+//!                                                  +-----> DETACHED: no slot, or no calls allowed
+//! ```
+//! So `fork` costs nothing here, and children that only exec never take a slot.
+
+use core::ffi::CStr;
+
+use rustix::process::{getpid, getppid, getrlimit, Resource};
+
+use crate::addr::FRAME_SIZE;
+use crate::clear::Clearer;
+use crate::config::{self, Setting};
+use crate::stats::{Reason, Slot, Tree, TREE_SIZE};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sys::{file, mem};
+
+const FORKED: u32 = 0;
+const ADOPTING: u32 = 1;
+const CURRENT: u32 = 2;
+const DETACHED: u32 = 3;
+
+/// The environment a process was started with, however it is read.
+pub trait Variables {
+    /// A variable's value, if it is set and is text.
+    fn get(&self, name: &str) -> Option<&str>;
+}
+
+/// The word that a forked child finds wiped. See the module's top.
+#[derive(Debug)]
+pub struct ProcessWord(AtomicU32);
+
+impl ProcessWord {
+    /// A word in a page of its own, which stays mapped. `None`: no memory, or an old kernel.
+    pub fn map() -> Option<&'static ProcessWord> {
+        let page = mem::map_wiped_on_fork().ok()?;
+        // SAFETY: a page of zeros, which stays mapped.
+        let word: &ProcessWord = unsafe { page.cast().as_ref() };
+        // Relaxed: whoever publishes the heap publishes this with it.
+        word.0.store(CURRENT, Ordering::Relaxed);
+        Some(word)
+    }
+
+    /// Whether this process may use the heap. In a forked child, `adopt` makes the heap its own
+    /// and says whether it could; it is called once, by one thread, and others are told `false`
+    /// until it is done.
+    #[inline]
+    pub fn is_current(&self, adopt: impl FnOnce() -> bool) -> bool {
+        // Acquire: pairs with the Release in `adopt`.
+        match self.0.load(Ordering::Acquire) {
+            CURRENT => true,
+            FORKED => self.adopt(adopt),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn adopt(&self, adopt: impl FnOnce() -> bool) -> bool {
+        // Relaxed: the child is a copy of its parent, so there is nothing else to see.
+        let relaxed = Ordering::Relaxed;
+        if self.0.compare_exchange(FORKED, ADOPTING, relaxed, relaxed).is_err() {
+            return false;
+        }
+        let adopted = adopt();
+        // Release: pairs with the Acquire in `is_current`.
+        self.0.store(if adopted { CURRENT } else { DETACHED }, Ordering::Release);
+        adopted
+    }
+}
+
+/// This process's number.
+pub fn id() -> u32 {
+    getpid().as_raw_nonzero().get() as u32
+}
+
+/// Whether this is the process that `pumice run` started, or what that has become by `exec`, and
+/// has memory to populate ahead ([`config::ENV_FIRST`]).
+pub fn is_first(variables: &impl Variables) -> bool {
+    let leader = variables.get(config::ENV_FIRST).and_then(|text| text.parse().ok());
+    leader
+        .is_some_and(|leader: i32| getppid().is_some_and(|it| it.as_raw_nonzero().get() == leader))
+}
+
+/// The program's name as the kernel knows it, at most 15 bytes.
+pub fn program_name(buffer: &mut [u8; 16]) -> &[u8] {
+    let name = file::read(c"/proc/self/comm", buffer).unwrap_or(&[]);
+    name.strip_suffix(b"\n").unwrap_or(name)
+}
+
+/// The tree that `pumice run` made, if it made one and it can be opened.
+pub fn shared_tree(variables: &impl Variables) -> Option<&'static Tree> {
+    let path = variables.get(config::ENV_STATS)?;
+    let mut buffer = [0; 512];
+    buffer.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+    let path = CStr::from_bytes_until_nul(&buffer).ok()?;
+    let memory = file::map_shared(path, TREE_SIZE).ok().flatten()?;
+    // SAFETY: mapped at the size of a tree, and never unmapped.
+    unsafe { Tree::open(memory) }
+}
+
+/// A tree for this process alone, as its variables say.
+pub fn private_tree(variables: &impl Variables) -> Option<&'static Tree> {
+    let size = |name| variables.get(name).and_then(config::parse_size);
+    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
+    Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
+}
+
+fn half_of_memory() -> usize {
+    let info = rustix::system::sysinfo();
+    info.totalram as usize / 2 * info.mem_unit as usize
+}
+
+/// A slot of the tree for this process, with the settings of its variables.
+pub fn take_slot(
+    tree: &'static Tree,
+    name: &[u8],
+    variables: &impl Variables,
+) -> Option<&'static Slot> {
+    let slot = tree.attach(id())?;
+    slot.set_name(name);
+    for setting in Setting::ALL {
+        if let Some(raw) = variables.get(setting.env()).and_then(|text| setting.parse(text)) {
+            setting.set(slot, raw);
+        }
+    }
+    Some(slot)
+}
+
+/// A slot of the tree for a forked child, with its parent's name and settings.
+pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slot> {
+    let slot = tree.attach(id())?;
+    let name = parent.name();
+    slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
+    for setting in Setting::ALL {
+        setting.set(slot, setting.get(parent));
+    }
+    Some(slot)
+}
+
+/// The engines as whoever started the tree measured them; nothing is measured here.
+pub fn clearer(variables: &impl Variables) -> Clearer {
+    let measured = variables.get(config::ENV_CLEAR).map(Clearer::from_env_str);
+    measured.and_then(Result::ok).unwrap_or_else(Clearer::detect)
+}
+
+/// Whether nothing is to be served in this program, and why.
+///
+/// # Errors
+/// The reason.
+pub fn find_obstacle(
+    variables: &impl Variables,
+    name: &[u8],
+    page_size: usize,
+) -> Result<(), Reason> {
+    let none_if = |reason, met| if met { Err(reason) } else { Ok(()) };
+    let is_listed = |variable| {
+        let list = variables.get(variable)?;
+        Some(core::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
+    };
+    let is_limited = |resource| getrlimit(resource).current.is_some();
+    let switch = variables.get(config::ENV_SWITCH).unwrap_or("on");
+    let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
+    none_if(Reason::Off, is_off)?;
+    none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
+    none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
+    none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
+    none_if(Reason::Machine, page_size != FRAME_SIZE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Given(&'static [(&'static str, &'static str)]);
+
+    impl Variables for Given {
+        fn get(&self, name: &str) -> Option<&str> {
+            self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        }
+    }
+
+    #[test]
+    fn a_process_is_current_until_it_is_a_child() {
+        let word = ProcessWord::map().expect("a page");
+        assert!(word.is_current(|| panic!("nothing to adopt")));
+        // As the kernel leaves it in a child.
+        word.0.store(FORKED, Ordering::Relaxed);
+        assert!(word.is_current(|| true));
+        assert!(word.is_current(|| panic!("adopted already")));
+        word.0.store(FORKED, Ordering::Relaxed);
+        assert!(!word.is_current(|| false));
+        assert!(!word.is_current(|| panic!("it could not be adopted")));
+    }
+
+    #[test]
+    fn what_asks_while_a_heap_is_adopted_is_not_served() {
+        let word = ProcessWord::map().expect("a page");
+        word.0.store(FORKED, Ordering::Relaxed);
+        assert!(word.is_current(|| !word.is_current(|| panic!("twice"))));
+    }
+
+    #[test]
+    fn programs_are_chosen_by_name_and_switch() {
+        let find = |given, name: &[u8]| find_obstacle(&Given(given), name, FRAME_SIZE);
+        assert_eq!(find(&[], b"a"), Ok(()));
+        assert_eq!(find(&[("PUMICE", "OFF")], b"a"), Err(Reason::Off));
+        assert_eq!(find(&[("PUMICE_ONLY", "b, c")], b"a"), Err(Reason::NotOnly));
+        assert_eq!(find(&[("PUMICE_ONLY", "b, a")], b"a"), Ok(()));
+        assert_eq!(find(&[("PUMICE_SKIP", "a")], b"a"), Err(Reason::Skipped));
+        assert_eq!(find_obstacle(&Given(&[]), b"a", 65536), Err(Reason::Machine));
+    }
+
+    #[test]
+    fn only_the_child_of_the_leader_is_first() {
+        assert!(!is_first(&Given(&[])));
+        assert!(!is_first(&Given(&[("PUMICE_FIRST", "x")])));
+        assert!(!is_first(&Given(&[("PUMICE_FIRST", "2147483647")])));
+    }
+
+    #[test]
+    fn a_tree_of_its_own_is_as_large_as_the_variables_say() {
+        let given = Given(&[("PUMICE_POOL_MAX", "64M"), ("PUMICE_READY", "8M")]);
+        let tree = private_tree(&given).expect("memory");
+        assert_eq!((tree.pool_max(), tree.take_ready_bytes()), (64 << 20, 8 << 20));
+        assert!(shared_tree(&given).is_none());
+        assert!(shared_tree(&Given(&[("PUMICE_STATS", "/nowhere")])).is_none());
+    }
+}
