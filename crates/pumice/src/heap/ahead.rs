@@ -47,7 +47,11 @@ impl Ahead {
     }
 
     /// `blocks` fewer are to be populated.
+    #[inline]
     pub(super) fn done(&self, blocks: usize) {
+        if blocks == 0 || self.left() == 0 {
+            return;
+        }
         let less = |left: usize| Some(left.saturating_sub(blocks));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }

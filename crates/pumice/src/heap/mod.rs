@@ -23,9 +23,11 @@
 mod ahead;
 mod bits;
 mod classes;
+mod footprint;
 mod mapping;
 mod pool;
 mod relocate;
+mod retain;
 mod serve;
 mod source;
 #[cfg(test)]
@@ -35,7 +37,9 @@ use core::ptr::NonNull;
 
 use ahead::Ahead;
 use classes::Classes;
+use footprint::Footprint;
 use pool::Pool;
+use retain::Retained;
 
 pub use mapping::{Effect, Part};
 
@@ -95,6 +99,8 @@ pub struct Heap {
     clearer: Clearer,
     verify: bool,
     ahead: Ahead,
+    footprint: Footprint,
+    retained: Retained,
     /// Blocks of the ready zone that are ready, zeroed and free: a hint for unknown classes.
     ready_blocks: AtomicUsize,
     /// Blocks of zeros asked of the ready zone; every pass of decay forgets a part.
@@ -134,6 +140,8 @@ impl Heap {
             classes: Classes::new(),
             verify,
             ahead: Ahead::new(),
+            footprint: Footprint::new(),
+            retained: Retained::new(),
             ready_blocks: AtomicUsize::new(0),
             zeros_asked: AtomicUsize::new(0),
             freed_frames: AtomicUsize::new(0),
@@ -245,6 +253,7 @@ impl Heap {
         self.ahead.after_fork();
         // Relaxed: the child has one thread yet that may use the heap.
         self.freed_frames.store(0, Ordering::Relaxed);
+        self.retained.forget();
         for zone in [&self.ready, &self.demand] {
             zone.ledger.adopt_claims(|block| zone.discard(block..block + 1));
             self.drop_free_blocks(zone, |_| true);

@@ -11,6 +11,8 @@ pub(super) struct Pool {
     tree: &'static Tree,
     /// Changes in a forked child only.
     slot: AtomicPtr<Slot>,
+    /// Blocks of the zone that are charged for, whoever's share they are in.
+    blocks: AtomicUsize,
     /// Blocks that a forked child has from its parent, in whose share they are.
     inherited: AtomicUsize,
 }
@@ -18,7 +20,7 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn new(tree: &'static Tree, slot: &'static Slot) -> Pool {
         let slot = AtomicPtr::new(core::ptr::from_ref(slot).cast_mut());
-        Pool { tree, slot, inherited: AtomicUsize::new(0) }
+        Pool { tree, slot, blocks: AtomicUsize::new(0), inherited: AtomicUsize::new(0) }
     }
 
     pub(super) fn tree(&self) -> &'static Tree {
@@ -28,6 +30,12 @@ impl Pool {
     pub(super) fn slot(&self) -> &'static Slot {
         // SAFETY: only ever a slot that lives as long as the process. Relaxed: see `adopt`.
         unsafe { &*self.slot.load(Ordering::Relaxed) }
+    }
+
+    /// Blocks of the zone that are charged for.
+    pub(super) fn blocks(&self) -> usize {
+        // Relaxed: an amount that orders nothing.
+        self.blocks.load(Ordering::Relaxed)
     }
 
     /// In a forked child: counts in a slot of its own from now on, and has `blocks` from its
@@ -41,11 +49,16 @@ impl Pool {
 
 impl Budget for Pool {
     fn charge(&self, blocks: usize) -> bool {
-        self.tree.grow_pool(self.slot(), (blocks * BLOCK_SIZE) as u64)
+        let charged = self.tree.grow_pool(self.slot(), (blocks * BLOCK_SIZE) as u64);
+        if charged {
+            // Relaxed, here and below: an amount that orders nothing.
+            self.blocks.fetch_add(blocks, Ordering::Relaxed);
+        }
+        charged
     }
 
     fn uncharge(&self, blocks: usize) {
-        // Relaxed, both: an amount that orders nothing.
+        self.blocks.fetch_sub(blocks, Ordering::Relaxed);
         let inherited = self.inherited.load(Ordering::Relaxed);
         let take = |inherited: usize| Some(inherited - inherited.min(blocks));
         let taken = match inherited {

@@ -8,7 +8,7 @@
 
 use core::ptr::NonNull;
 
-use super::serve::whole_blocks;
+use super::serve::{whole_blocks, Keeps};
 use super::{blocks_and_tail, Heap, PoolZone};
 use crate::addr::{frames_for, PageRange, BLOCK_FRAMES};
 use crate::frame::{BlockWord, Run};
@@ -32,7 +32,7 @@ impl Heap {
             return None;
         }
         let run = self.get_pristine(zone, frames)?;
-        self.settle(zone, &run);
+        self.settle(zone, &run, Keeps::of(self.is_ready_zone(zone)));
         let to = zone.address(run.range.start);
         // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
         if unsafe { zone.memory().relocate(at, to, range.bytes()) }.is_err() {
@@ -40,6 +40,9 @@ impl Heap {
             return None;
         }
         self.hand_over(zone, range, run.range);
+        if self.is_ready_zone(zone) {
+            self.footprint.add(frames - range.frames);
+        }
         self.slot().add(Event::ReallocMoved, 1);
         NonNull::new(to)
     }

@@ -19,6 +19,26 @@ use crate::sys::mem::{Huge, Memory};
 /// smaller ones go through the demand zone once for that.
 const SAMPLE_BLOCKS: usize = 4;
 
+/// What a run just got keeps of what was in its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// Pages: all in the ready zone; in the demand zone, what was retained.
+    Pages,
+    /// Nothing: it begins as the kernel would begin it.
+    Nothing,
+}
+
+impl Keeps {
+    /// In either zone, where nothing else is said.
+    pub(super) fn of(is_ready_zone: bool) -> Keeps {
+        if is_ready_zone {
+            Keeps::Pages
+        } else {
+            Keeps::Nothing
+        }
+    }
+}
+
 impl Heap {
     /// Serves a run of `frames`, aligned to `align` frames.
     pub(super) fn serve(
@@ -31,17 +51,27 @@ impl Heap {
         if align > ZONE_ALIGN / FRAME_SIZE || (blocks == 0 && align > BLOCK_FRAMES) {
             return None;
         }
-        let is_sample = self.classes.is_sample(frames);
-        let density = self.classes.density(frames);
+        let density = match content {
+            Content::Any => self.classes.density_if_written(frames),
+            Content::Zero => self.classes.density(frames),
+        };
+        self.classes.note_content(frames, content);
+        let is_sample = self.classes.is_sample(frames, density);
         let from_ready = match density {
             Density::Dense => !is_sample || blocks >= SAMPLE_BLOCKS,
+            Density::Likely => true,
             Density::Unknown => self.has_ready_for(frames),
             Density::Sparse => false,
         };
         let zone = if from_ready { &self.ready } else { &self.demand };
-        let run = self.get(zone, frames, align, content)?;
-        self.settle(zone, &run);
-        if is_sample && blocks > 0 && !(from_ready && density == Density::Unknown) {
+        let takes_retained =
+            density == Density::Sparse && content == Content::Any && !is_sample && !from_ready;
+        let keeps = if takes_retained { Keeps::Pages } else { Keeps::of(from_ready) };
+        let run = self.get(zone, frames, align, content, keeps)?;
+        self.take_retained(zone, whole_blocks(run.range));
+        self.settle(zone, &run, keeps);
+        let can_look = !from_ready || (density != Density::Unknown && blocks >= SAMPLE_BLOCKS);
+        if is_sample && blocks > 0 && can_look {
             self.begin_sample(zone, &run);
         }
         self.count_hit(zone, &run);
@@ -60,7 +90,14 @@ impl Heap {
     }
 
     /// Gets a run of the zone: what suits best of what is there, else what is new.
-    fn get(&self, zone: &PoolZone, frames: usize, align: usize, content: Content) -> Option<Run> {
+    fn get(
+        &self,
+        zone: &PoolZone,
+        frames: usize,
+        align: usize,
+        content: Content,
+        keeps: Keeps,
+    ) -> Option<Run> {
         let want = if content == Content::Zero { Want::Zeroed } else { Want::Dirty };
         let (blocks, tail) = blocks_and_tail(frames);
         let ledger = &zone.ledger;
@@ -82,6 +119,10 @@ impl Heap {
             if let Some(run) = get_ready().or_else(|| is_claimed().then(wait)?) {
                 return Some(run);
             }
+        } else if keeps == Keeps::Nothing && self.retained.is_any() {
+            if let Some(run) = get(&BlockWord::is_pristine) {
+                return Some(run);
+            }
         }
         get(&any).or_else(|| ledger.join_all().then(|| get(&any)).flatten()).or_else(|| {
             self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
@@ -98,14 +139,14 @@ impl Heap {
         zone.grow(blocks.max(spare)).or_else(|_| zone.grow(blocks)).is_ok()
     }
 
-    /// Refreshes what is stale in a run just got; in the demand zone, whatever is populated.
-    pub(super) fn settle(&self, zone: &PoolZone, run: &Run) {
+    /// Refreshes what is stale in a run just got, and what it is not to keep.
+    pub(super) fn settle(&self, zone: &PoolZone, run: &Run, keeps: Keeps) {
         let ledger = &zone.ledger;
-        let keeps = self.is_ready_zone(zone);
         let whole = whole_blocks(run.range);
         let needs = |block: &usize| {
             let word = ledger.block(*block);
-            ledger.is_stale(word) || !(keeps || word.zeroed() && !word.ready())
+            let is_fresh = word.zeroed() && !word.ready();
+            ledger.is_stale(word) || !(keeps == Keeps::Pages || is_fresh)
         };
         let mut next = whole.start;
         while let Some(start) = (next..whole.end).find(needs) {
@@ -154,9 +195,11 @@ impl Heap {
         if zeroed > 0 {
             self.add_ready_blocks(zeroed.wrapping_neg());
         }
-        if self.is_ready_zone(zone) && self.ahead.left() > 0 {
+        if self.is_ready_zone(zone) {
+            self.footprint.add(run.range.frames);
             // The request's owner faults them in.
             self.ahead.done(whole.len() - ready);
+            self.make_room();
         }
         let (mut ready, mut zeroed) = (ready * BLOCK_FRAMES, zeroed * BLOCK_FRAMES);
         let tail = run.range.frames - whole.len() * BLOCK_FRAMES;
@@ -198,13 +241,20 @@ impl Heap {
     pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
         let kept = range.frames - frames;
         let keeps_blocks = self.is_ready_zone(zone);
+        if keeps_blocks {
+            self.footprint.subtract(frames);
+        }
         let mut freed_ready = 0;
+        if kept == 0 {
+            // Before attributes are taken off: that takes the pages, too.
+            self.look_back(zone, range);
+        }
         if !self.settle_taint(zone, range.start.0 + kept..range.end().0) {
             // The kernel has no room for another mapping. Nobody may get memory with an attribute
             // that somebody else set, so these addresses stay where they are.
             return;
         }
-        self.look_back(zone, range, kept);
+        self.give_back_blocks(zone, range, kept);
         let condition = |block: usize, word: BlockWord| {
             let now =
                 if keeps_blocks { self.condition_in_ready(zone, range, block, word) } else { word };
@@ -220,23 +270,34 @@ impl Heap {
         self.notice_freed(frames - given_back, freed_ready);
     }
 
-    /// In the demand zone: learns how much of a run was touched, and gives whole blocks back.
-    fn look_back(&self, zone: &PoolZone, range: PageRange, kept: usize) {
+    /// In the demand zone: learns how much of a run was touched.
+    fn look_back(&self, zone: &PoolZone, range: PageRange) {
         if self.is_ready_zone(zone) {
             return;
         }
         let whole = whole_blocks(range);
         let is_sample = if whole.is_empty() {
             self.classes.density(range.frames) != Density::Sparse
-                || self.classes.is_sample(range.frames)
+                || self.classes.is_sample(range.frames, Density::Sparse)
         } else {
             zone.ledger.block(whole.start).sampled()
         };
-        if is_sample && kept == 0 {
+        if is_sample {
             if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
                 self.classes.learn(range.frames, touched, range.frames);
             }
         }
+    }
+
+    /// In the demand zone: gives whole blocks of a run's end back to the kernel.
+    fn give_back_blocks(&self, zone: &PoolZone, range: PageRange, kept: usize) {
+        if self.is_ready_zone(zone) {
+            return;
+        }
+        if kept == 0 && self.retain(zone, range) {
+            return;
+        }
+        let whole = whole_blocks(range);
         let from = whole.start + kept.div_ceil(BLOCK_FRAMES);
         if from < whole.end {
             let done = zone.discard(from..whole.end);
@@ -287,7 +348,7 @@ impl Heap {
 
     /// Frames that are resident in committed memory of the zone. Not known under a seccomp filter:
     /// `malloc` has no need of `mincore`, so the filter may not have it either.
-    fn resident(&self, zone: &PoolZone, at: *mut u8, len: usize) -> Option<usize> {
+    pub(super) fn resident(&self, zone: &PoolZone, at: *mut u8, len: usize) -> Option<usize> {
         // Relaxed: the thread that installs the filter has set it before.
         if self.quiet.load(Ordering::Relaxed) {
             return None;
@@ -304,6 +365,9 @@ impl Heap {
             self.grow(zone, added.div_ceil(BLOCK_FRAMES));
         }
         let Some(run) = zone.ledger.extend_run(range, frames) else { return false };
+        if self.is_ready_zone(zone) {
+            self.footprint.add(added);
+        }
         if zone.ledger.block(range.start.block()).state() == BlockState::Whole {
             let whole = Run { range: PageRange { start: range.start, frames }, dirt: run.dirt };
             // Not the block that the old end lies in: it holds the caller's data.
@@ -320,7 +384,9 @@ impl Heap {
                 start: Pfn::of_block(start),
                 frames: (whole.end - start) * BLOCK_FRAMES,
             };
-            self.settle(zone, &Run { range: added, dirt: run.dirt });
+            self.take_retained(zone, start..whole.end);
+            let keeps = Keeps::of(self.is_ready_zone(zone));
+            self.settle(zone, &Run { range: added, dirt: run.dirt }, keeps);
         }
     }
 
@@ -336,12 +402,22 @@ impl Heap {
         zone: &PoolZone,
         wanted: impl Fn(BlockWord) -> bool,
     ) -> usize {
+        self.drop_free_blocks_from(zone, 0, wanted)
+    }
+
+    /// The same, from a block on.
+    pub(super) fn drop_free_blocks_from(
+        &self,
+        zone: &PoolZone,
+        from: usize,
+        wanted: impl Fn(BlockWord) -> bool,
+    ) -> usize {
         let ledger = &zone.ledger;
         let claim = |block: usize| {
             ledger.claim_block(block, |word| !word.is_pristine() && wanted(word)).is_some()
         };
         let grown = ledger.grown();
-        let (mut block, mut dropped) = (0, 0);
+        let (mut block, mut dropped) = (from, 0);
         while block < grown {
             if !(is_free(ledger.block(block)) && claim(block)) {
                 block += 1;
@@ -353,6 +429,7 @@ impl Heap {
                 end += 1;
             }
             let tainted = (block..end).any(|block| ledger.block(block).tainted());
+            self.take_retained(zone, block..end);
             let done = if tainted { zone.reset(block..end) } else { zone.discard(block..end) };
             for block in block..end {
                 let word = ledger.block(block);

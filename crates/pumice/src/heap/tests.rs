@@ -1,5 +1,7 @@
 //! The heap against real memory.
 
+mod policy;
+
 use super::*;
 use crate::scrub::{Left, Need, Outcome, Source, DECAY_PASSES};
 

@@ -1,0 +1,121 @@
+//! What stays, what goes, and what is learned of sizes.
+
+use super::*;
+
+/// Touches one page in `step`.
+fn touch(at: *mut u8, size: usize, step: usize) {
+    for offset in (0..size).step_by(step * FRAME_SIZE) {
+        // SAFETY: the caller has just allocated `size` bytes there.
+        unsafe { at.add(offset).write(1) };
+    }
+}
+
+/// Pages of an allocation that are resident.
+fn resident(heap: &Heap, at: *mut u8, size: usize) -> usize {
+    let zone = heap.zone_of(at).expect("the heap's");
+    heap.resident(zone, at, size).expect("mincore")
+}
+
+#[test]
+fn advice_on_a_mapping_does_not_hide_what_was_touched() {
+    let heap = heap(0, u64::MAX);
+    let size = 16 << 20;
+    for _ in 0..3 {
+        let at = get(heap, size, Content::Any);
+        // As NumPy does with every large array.
+        heap.note(at as usize + FRAME_SIZE, size - FRAME_SIZE, Effect::Taints);
+        fill(at, size);
+        free(heap, at);
+    }
+    let at = get(heap, size, Content::Any);
+    assert!(heap.is_ready_zone(heap.zone_of(at).expect("the heap's")), "its class is dense");
+}
+
+#[test]
+fn what_is_touched_here_and_there_stays_for_the_next() {
+    let heap = heap(0, u64::MAX);
+    let size = 32 << 20;
+    let get_and_free = |content, step| {
+        let at = get(heap, size, content);
+        let before = resident(heap, at, size);
+        touch(at, size, step);
+        free(heap, at);
+        before
+    };
+    for _ in 0..4 {
+        get_and_free(Content::Any, 16);
+    }
+    assert_eq!(get_and_free(Content::Any, 16), size / FRAME_SIZE / 16, "the pages are there");
+    assert_eq!(get_and_free(Content::Zero, 16), 0, "zeros begin with nothing");
+    decay_all(heap);
+    assert_eq!(heap.slot().pool_bytes(), 0, "and it does not stay for long");
+    assert!(!heap.retained.is_any());
+}
+
+#[test]
+fn little_stays_of_what_is_touched_here_and_there() {
+    let heap = heap(0, u64::MAX);
+    let size = 32 << 20;
+    for _ in 0..6 {
+        // All at once, so that none can use another's pages.
+        let all: Vec<_> = (0..4).map(|_| get(heap, size, Content::Any)).collect();
+        all.iter().for_each(|&at| touch(at, size, 5));
+        all.iter().for_each(|&at| free(heap, at));
+    }
+    let zone = &heap.demand;
+    let held: usize = (0..zone.ledger.grown())
+        .map(|block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore"))
+        .sum();
+    assert!(held > 0 && held <= (16 << 20) / FRAME_SIZE, "{held} frames");
+}
+
+#[test]
+fn free_memory_does_not_add_to_the_most_there_was() {
+    let heap = heap(0, u64::MAX);
+    let sizes: Vec<usize> = (1..24).map(|number| (number * 3 + 2) << 20).collect();
+    // Known to be dense, all of them.
+    for &size in &sizes {
+        for _ in 0..3 {
+            let at = get(heap, size, Content::Any);
+            fill(at, size);
+            free(heap, at);
+        }
+    }
+    decay_all(heap);
+    let (mut in_use, mut most) = (0, 0);
+    let mut held: Vec<(*mut u8, usize)> = Vec::new();
+    let mut peak = 0;
+    for round in 0..300_usize {
+        if held.len() == 6 {
+            let (at, size) = held.swap_remove(round * 7 % 6);
+            free(heap, at);
+            in_use -= size;
+        }
+        let size = sizes[round * 11 % sizes.len()];
+        let at = get(heap, size, Content::Any);
+        touch(at, size, 1);
+        held.push((at, size));
+        in_use += size;
+        most = most.max(in_use);
+        peak = peak.max(heap.slot().pool_bytes() as usize);
+    }
+    // Each has a block at its end that is not all its own.
+    let allowed = most + most / 32 + (6 + 2) * BLOCK_SIZE;
+    assert!(peak <= allowed, "{} MiB held, {} in use", peak >> 20, most >> 20);
+    assert!(heap.slot().get(Event::Hits) > 100, "and it is reused");
+}
+
+#[test]
+fn what_is_likely_to_be_written_is_served_from_ready_memory_at_once() {
+    let heap = heap(0, u64::MAX);
+    for _ in 0..3 {
+        let at = get(heap, 20 << 20, Content::Any);
+        fill(at, 20 << 20);
+        free(heap, at);
+    }
+    let is_ready = |at: *mut u8| heap.is_ready_zone(heap.zone_of(at).expect("the heap's"));
+    assert!(is_ready(get(heap, 25 << 20, Content::Any)), "a size like it");
+    assert!(!is_ready(get(heap, 200 << 20, Content::Any)), "one that is not");
+    scrub_all(heap);
+    assert!(!is_ready(get(heap, 29 << 20, Content::Zero)), "zeros, of which there are too few");
+}
