@@ -17,11 +17,13 @@ use crate::sys::{mem, thread};
 /// What the file starts with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
 /// Changes whenever the layout does.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Processes that can count at the same time.
 pub const SLOTS: usize = 512;
 /// Slots that a process which takes one looks back at, for processes that are gone.
 const LOOK_BACK: usize = 16;
+/// A full pool looks for shares of the gone this seldom, in nanoseconds.
+const SWEEP_PAUSE_NS: u64 = 10_000_000;
 /// Room for settings in a slot; which is which is [`crate::config::Setting`]'s business.
 pub const SETTINGS: usize = 16;
 
@@ -316,6 +318,8 @@ pub struct Tree {
     pool_max: AtomicU64,
     /// Bytes that the first process is to populate ahead; whoever swaps it for 0 does.
     ready_bytes: AtomicU64,
+    /// When a full pool last looked for shares of the gone, by the monotonic clock.
+    swept_ns: AtomicU64,
     /// Processes that ever took a slot, and the slot where the next search starts.
     processes: AtomicU64,
     next_slot: AtomicU64,
@@ -445,6 +449,12 @@ impl Tree {
         if self.try_grow_pool(slot, bytes) {
             return true;
         }
+        // A system call for each slot: not for what can never fit, and not too often.
+        let (now_ns, last_ns) = (thread::now_ns(), self.swept_ns.load(Ordering::Relaxed));
+        if bytes > self.pool_max() || now_ns.saturating_sub(last_ns) < SWEEP_PAUSE_NS {
+            return false;
+        }
+        self.swept_ns.store(now_ns, Ordering::Relaxed);
         let released = self.slots().iter().filter(|slot| self.release_gone(slot, None)).count();
         released > 0 && self.try_grow_pool(slot, bytes)
     }
@@ -465,8 +475,11 @@ impl Tree {
 
     /// Takes `bytes` off the slot's share of the pool.
     pub fn shrink_pool(&self, slot: &Slot, bytes: u64) {
-        slot.pool_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.pool_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // A share that was given up for gone may still be given back: it must not wrap.
+        let less = |now: u64| Some(now.saturating_sub(bytes));
+        for counter in [&slot.pool_bytes, &self.pool_bytes] {
+            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
     }
 
     /// What the first process to ask is to have populated ahead; 0 once one has asked.

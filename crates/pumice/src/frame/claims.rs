@@ -55,15 +55,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.set_block(block, BlockWord::new());
     }
 
-    /// Blocks that are charged for: neither absent nor pristine.
-    pub fn charged_blocks(&self) -> usize {
-        let charged = |block: &usize| {
-            let word = self.block(*block);
-            word.state() != BlockState::Absent && !word.is_pristine()
-        };
-        (0..self.grown()).filter(charged).count()
-    }
-
     /// Claims an absent block below [`Ledger::grown`], for growing again.
     pub(super) fn claim_absent(&self, block: usize) -> bool {
         let claimed = BlockWord::new().with_state(BlockState::Claimed);

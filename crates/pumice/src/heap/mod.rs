@@ -255,9 +255,10 @@ impl Heap {
         self.freed_frames.store(0, Ordering::Relaxed);
         self.retained.forget();
         for zone in [&self.ready, &self.demand] {
+            // First: what goes now is in the parent's share, and stays there.
+            zone.budget().adopt(slot);
             zone.ledger.adopt_claims(|block| zone.discard(block..block + 1));
             self.drop_free_blocks(zone, |_| true);
-            zone.budget().adopt(slot, zone.ledger.charged_blocks());
         }
         self.ready_blocks.store(0, Ordering::Relaxed);
     }

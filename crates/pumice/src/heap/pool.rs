@@ -38,12 +38,12 @@ impl Pool {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// In a forked child: counts in a slot of its own from now on, and has `blocks` from its
-    /// parent, which are shared until either writes to them.
-    pub(super) fn adopt(&self, slot: &'static Slot, blocks: usize) {
+    /// In a forked child: counts in a slot of its own from now on. The blocks it has are its
+    /// parent's too until either writes to them, and are in the parent's share.
+    pub(super) fn adopt(&self, slot: &'static Slot) {
         // Relaxed: the child has one thread yet that may use the heap.
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
-        self.inherited.store(blocks, Ordering::Relaxed);
+        self.inherited.store(self.blocks(), Ordering::Relaxed);
     }
 }
 

@@ -241,9 +241,12 @@ fn a_child_drops_what_it_shares() {
     fill(kept, 8 << 20);
     // Not a real fork: what the child would do, in this process.
     heap.before_fork();
-    let tree = Tree::private(u64::MAX, 0).expect("memory");
-    heap.after_fork_in_child(tree.attach(1).expect("a slot"));
+    let (tree, parent) = (heap.tree(), heap.slot());
+    let (share, all) = (parent.pool_bytes(), tree.pool_bytes());
+    let child = tree.attach(1).expect("a slot");
+    heap.after_fork_in_child(child);
     assert_eq!(heap.ready_blocks().0, 0);
+    assert_eq!(parent.pool_bytes(), share, "what the child drops is still its parent's");
     // SAFETY: still allocated.
     let bytes = unsafe { core::slice::from_raw_parts(kept, 8 << 20) };
     assert!(bytes.iter().all(|&byte| byte == 0xa5));
@@ -251,6 +254,8 @@ fn a_child_drops_what_it_shares() {
     let at = get(heap, 8 << 20, Content::Zero);
     assert!(is_zeroed(at, 8 << 20), "what is stale was refreshed");
     free(heap, at);
+    assert_eq!(tree.pool_bytes(), all + child.pool_bytes());
+    assert!(child.pool_bytes() <= 2 * (8 << 20));
 }
 
 #[test]
