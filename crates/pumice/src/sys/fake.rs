@@ -1,7 +1,9 @@
-//! A stand-in for the kernel that fails on demand.
+//! Stand-ins for the kernel: memory that fails on demand, and nodes that are where a test says.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
 use rustix::io::Errno;
 
 use super::mem::{Huge, Memory, Os};
@@ -31,6 +33,33 @@ impl FakeMemory {
             Ok(_) => make(),
             Err(_) => Err(self.errno),
         }
+    }
+}
+
+/// A machine of several nodes, all of whose threads run on one of them.
+#[derive(Debug, Default)]
+pub struct FakeNodes {
+    here: AtomicUsize,
+    preferred: Mutex<Vec<usize>>,
+}
+
+impl FakeNodes {
+    /// Has everybody run on another node.
+    pub fn move_to(&self, node: usize) {
+        self.here.store(node, Ordering::Relaxed);
+    }
+
+    /// The nodes that memory was to come from, since this was last asked.
+    pub fn preferred(&self) -> Vec<usize> {
+        core::mem::take(&mut self.preferred.lock().expect("nobody panics with it"))
+    }
+
+    pub(super) fn here(&self) -> usize {
+        self.here.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn prefer(&self, node: usize) {
+        self.preferred.lock().expect("nobody panics with it").push(node);
     }
 }
 

@@ -11,6 +11,8 @@ pub mod fake;
 pub mod file;
 pub mod lines;
 pub mod mem;
+pub mod mempolicy;
 pub mod privilege;
 pub mod raw;
 pub mod thread;
+pub mod topology;
