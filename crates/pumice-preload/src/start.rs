@@ -261,6 +261,7 @@ fn start() -> Result<u32, Reason> {
         verify,
         clearer: process::clearer(&environment),
         threads: true,
+        topology: process::topology(&environment),
     });
     let heap = heap.map_err(|_| Reason::AddressSpace)?;
     // SAFETY: this thread holds BUSY, and nobody else touches the cell before SERVING.

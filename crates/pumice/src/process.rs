@@ -24,6 +24,7 @@ use crate::clear::Clearer;
 use crate::config::{self, Setting};
 use crate::stats::{Reason, Slot, Tree, TREE_SIZE};
 use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sys::topology::Topology;
 use crate::sys::{file, mem};
 
 const FORKED: u32 = 0;
@@ -152,6 +153,12 @@ pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static
 pub fn clearer(variables: &impl Variables) -> Clearer {
     let measured = variables.get(config::ENV_CLEAR).map(Clearer::from_env_str);
     measured.and_then(Result::ok).unwrap_or_else(Clearer::detect)
+}
+
+/// The memory nodes of this machine, or those that a test makes up.
+pub fn topology(variables: &impl Variables) -> Topology {
+    let fake = variables.get(config::ENV_FAKE_NODES).and_then(|count| count.parse().ok());
+    fake.map_or_else(Topology::read, Topology::fake)
 }
 
 /// Whether nothing is to be served in this program, and why.

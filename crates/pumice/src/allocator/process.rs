@@ -240,6 +240,7 @@ impl Served {
             verify: false,
             clearer: process::clearer(&environment),
             threads: true,
+            topology: process::topology(&environment),
         });
         let served = Served {
             heap: heap.map_err(|_| Reason::AddressSpace)?,

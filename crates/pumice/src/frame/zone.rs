@@ -186,9 +186,31 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         cpus: usize,
         huge: Huge,
     ) -> Result<Zone<M, L>> {
-        let capacity = capacity_bytes.div_ceil(BLOCK_SIZE);
+        let capacity_bytes = capacity_bytes.next_multiple_of(BLOCK_SIZE);
+        let base = memory.reserve(capacity_bytes, ZONE_ALIGN)?;
+        // SAFETY: reserved a moment ago, and nobody else knows of it.
+        unsafe { Zone::within(memory, budget, base, capacity_bytes, cpus, huge) }
+    }
+
+    /// As [`Zone::with_memory`], in addresses that are reserved already.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no memory for its tables.
+    ///
+    /// # Safety
+    /// `capacity_bytes` (whole blocks) from `base` on, a multiple of [`ZONE_ALIGN`], are reserved in
+    /// `memory`, and nobody else uses them.
+    pub unsafe fn within(
+        memory: M,
+        budget: L,
+        base: NonNull<u8>,
+        capacity_bytes: usize,
+        cpus: usize,
+        huge: Huge,
+    ) -> Result<Zone<M, L>> {
+        debug_assert!(base.as_ptr() as usize % ZONE_ALIGN == 0 && capacity_bytes % BLOCK_SIZE == 0);
+        let capacity = capacity_bytes / BLOCK_SIZE;
         let cpus = cpus.clamp(1, 255);
-        let base = memory.reserve(capacity * BLOCK_SIZE, ZONE_ALIGN)?;
         let words = table::<AtomicU64>(capacity * (BLOCK_FRAMES / 32))?;
         let blocks = table::<AtomicU64>(capacity)?;
         let cpus = table::<CachePadded<Reservations>>(cpus)?;

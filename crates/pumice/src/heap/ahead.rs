@@ -9,7 +9,7 @@
 //! ```
 //! What is handed out while it is being populated counts as well: its owner faults it in.
 
-use super::Heap;
+use super::{Heap, Kind};
 use crate::addr::{BLOCK_FRAMES, BLOCK_SIZE};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -21,6 +21,8 @@ const SETTLED: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Ahead {
     state: AtomicU32,
+    /// The node whose ready zone it is: the one that asked.
+    node: AtomicUsize,
     /// Blocks still to populate.
     left: AtomicUsize,
     /// Free blocks that decay leaves alone.
@@ -31,6 +33,7 @@ impl Ahead {
     pub(super) fn new() -> Ahead {
         Ahead {
             state: AtomicU32::new(UNASKED),
+            node: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
             keep: AtomicUsize::new(0),
         }
@@ -41,9 +44,30 @@ impl Ahead {
         self.left.load(Ordering::Relaxed)
     }
 
+    /// The node whose ready zone they are of.
+    pub(super) fn node(&self) -> usize {
+        self.node.load(Ordering::Relaxed)
+    }
+
+    /// Blocks still to populate in a node's zone.
+    pub(super) fn left_on(&self, node: usize) -> usize {
+        match self.left() {
+            left if left > 0 && self.node() == node => left,
+            _ => 0,
+        }
+    }
+
     /// Free blocks that decay leaves alone.
     pub(super) fn keep(&self) -> usize {
         self.keep.load(Ordering::Relaxed)
+    }
+
+    /// Free blocks of a node's zone that decay leaves alone.
+    pub(super) fn keep_on(&self, node: usize) -> usize {
+        match self.keep() {
+            keep if self.node() == node => keep,
+            _ => 0,
+        }
     }
 
     /// `blocks` fewer are to be populated.
@@ -71,7 +95,8 @@ impl Ahead {
         }
     }
 
-    fn begin(&self, bytes: usize) {
+    fn begin(&self, node: usize, bytes: usize) {
+        self.node.store(node, Ordering::Relaxed);
         self.keep.store(bytes.div_ceil(BLOCK_SIZE), Ordering::Relaxed);
         self.left.store(bytes.div_ceil(BLOCK_SIZE), Ordering::Relaxed);
     }
@@ -118,7 +143,7 @@ impl Heap {
 
     fn begin(&'static self, bytes: usize) {
         if bytes > 0 {
-            self.ahead.begin(bytes);
+            self.ahead.begin(self.zones.here(), bytes);
             self.scrubber.keep(self);
         }
     }
@@ -133,11 +158,11 @@ impl Heap {
         is_left
     }
 
-    /// Whether a request of which nothing is known is to be served from what is ready, or will be:
+    /// Whether a request on a node of which nothing is known is to be served from what is ready, or will be:
     /// all of it but an eighth, which may be new.
-    pub(super) fn has_ready_for(&self, frames: usize) -> bool {
-        // Relaxed: a guess.
-        let blocks = self.ready_blocks.load(Ordering::Relaxed) + self.ahead.left();
+    pub(super) fn has_ready_for(&self, node: usize, frames: usize) -> bool {
+        let zone = self.zones.local(node, Kind::Ready);
+        let blocks = zone.ready_blocks() + self.ahead.left_on(node);
         frames <= blocks * BLOCK_FRAMES + blocks * BLOCK_FRAMES / 8
     }
 }

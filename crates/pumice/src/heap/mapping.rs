@@ -109,23 +109,15 @@ impl Heap {
         Locked { lock: &self.holes_lock, _signals: signals }
     }
 
-    fn marks_of(&self, zone: &PoolZone) -> &Marks {
-        if core::ptr::eq(zone, &self.ready) {
-            &self.ready_marks
-        } else {
-            &self.demand_marks
-        }
-    }
-
     fn has_holes(&self, zone: &PoolZone, range: PageRange) -> bool {
-        self.marks_of(zone).holes.any(range.start.0..range.end().0)
+        zone.marks.holes.any(range.start.0..range.end().0)
     }
 
     /// Maps `len` bytes of zeros. `None`: the kernel is to do it.
     pub fn map(&'static self, len: usize) -> Option<NonNull<u8>> {
         let at = self.allocate(len, FRAME_SIZE, Content::Zero)?;
         let (zone, run) = self.run_at(at.as_ptr()).ok()?;
-        if !self.marks_of(zone).set(run) {
+        if !zone.marks.set(run) {
             self.release(zone, run, run.frames);
             return None;
         }
@@ -138,26 +130,25 @@ impl Heap {
     pub fn is_mapping(&self, at: *const u8) -> bool {
         self.zone_of(at).is_some_and(|zone| {
             let frame = (at as usize - zone.addresses().start) / FRAME_SIZE;
-            self.marks_of(zone).is_mapping(frame)
+            zone.marks.is_mapping(frame)
         })
     }
 
     /// Whether any of these addresses is the heap's.
     pub fn overlaps(&self, at: *const u8, len: usize) -> bool {
         let (start, end) = (at as usize, (at as usize).saturating_add(len.max(1)));
-        [&self.ready, &self.demand].iter().any(|zone| {
-            let own = zone.addresses();
-            start < own.end && own.start < end
-        })
+        let own = self.zones.addresses();
+        start < own.end && own.start < end
     }
 
-    /// Calls `visit` for each part of a range of whole pages, in order, until it says no.
+    /// Calls `visit` for each part of a range of whole pages, in order, until it says no. No part
+    /// lies in two zones.
     pub fn parts(&self, at: usize, len: usize, mut visit: impl FnMut(Range<usize>, Part) -> bool) {
         let end = at.saturating_add(len);
         let mut next = at;
         while next < end {
             let (part, mut until) = self.part_at(next, end);
-            while until < end {
+            while until < end && !self.zones.is_border(until) {
                 match self.part_at(until, end) {
                     (same, further) if same == part => until = further,
                     _ => break,
@@ -173,9 +164,8 @@ impl Heap {
     /// What is at an address, and how far it is certainly the same.
     fn part_at(&self, at: usize, end: usize) -> (Part, usize) {
         let Some(zone) = self.zone_of(at as *const u8) else {
-            let zones = [&self.ready, &self.demand].into_iter();
-            let next = zones.map(|zone| zone.addresses().start).filter(|&start| start > at).min();
-            return (Part::Outside, end.min(next.unwrap_or(end)));
+            let own = self.zones.addresses().start;
+            return (Part::Outside, if at < own { end.min(own) } else { end });
         };
         let offset = at - zone.addresses().start;
         let (block, frame) = (offset / BLOCK_SIZE, offset / FRAME_SIZE);
@@ -187,7 +177,7 @@ impl Heap {
         }
         match zone.ledger.block(block).state() {
             BlockState::Whole | BlockState::Parts
-                if self.marks_of(zone).holes.all(frame..(block + 1) * BLOCK_FRAMES) =>
+                if zone.marks.holes.all(frame..(block + 1) * BLOCK_FRAMES) =>
             {
                 step(Part::Hole, whole)
             }
@@ -195,13 +185,12 @@ impl Heap {
                 let block_frames = PageRange { start: Pfn(frame), frames: whole / FRAME_SIZE };
                 match self.has_holes(zone, block_frames) {
                     false => step(Part::Mapped, whole),
-                    true if self.marks_of(zone).holes.get(frame) => step(Part::Hole, FRAME_SIZE),
+                    true if zone.marks.holes.get(frame) => step(Part::Hole, FRAME_SIZE),
                     true => step(Part::Mapped, FRAME_SIZE),
                 }
             }
             BlockState::Parts => {
-                let mapped =
-                    zone.ledger.is_allocated(Pfn(frame)) && !self.marks_of(zone).holes.get(frame);
+                let mapped = zone.ledger.is_allocated(Pfn(frame)) && !zone.marks.holes.get(frame);
                 step(if mapped { Part::Mapped } else { Part::Hole }, FRAME_SIZE)
             }
             _ => step(Part::Hole, whole),
@@ -214,7 +203,7 @@ impl Heap {
     /// Nobody uses it any more.
     pub unsafe fn unmap(&'static self, at: usize, len: usize) {
         let end = at + len;
-        for zone in [&self.ready, &self.demand] {
+        for zone in self.zones.all() {
             let own = zone.addresses();
             let (start, end) = (at.max(own.start), end.min(own.end));
             if start < end {
@@ -232,7 +221,7 @@ impl Heap {
                     || zone.ledger.is_allocated(first)
             };
             if run.end().0 == frames.end && !self.has_holes(zone, run) && is_run() {
-                self.marks_of(zone).clear(run);
+                zone.marks.clear(run);
                 self.release(zone, run, run.frames);
                 return;
             }
@@ -257,11 +246,11 @@ impl Heap {
     fn unmap_piece(&'static self, zone: &PoolZone, run: PageRange, gone: Range<usize>) {
         let whole_run = gone.start <= run.start.0 && gone.end >= run.end().0;
         // Without memory for the holes the piece stays mapped, which is all that can be done.
-        if !whole_run && !self.marks_of(zone).holes.set(gone.clone()) {
+        if !whole_run && !zone.marks.holes.set(gone.clone()) {
             return;
         }
-        if whole_run || self.marks_of(zone).holes.all(run.start.0..run.end().0) {
-            let marks = self.marks_of(zone);
+        if whole_run || zone.marks.holes.all(run.start.0..run.end().0) {
+            let marks = &zone.marks;
             if self.has_holes(zone, run) {
                 marks.holes.clear(run.start.0..run.end().0);
             }
@@ -275,7 +264,7 @@ impl Heap {
             let block = next / BLOCK_FRAMES;
             let end = gone.end.min((block + 1) * BLOCK_FRAMES);
             let block_frames = block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
-            if blocks.contains(&block) && self.marks_of(zone).holes.all(block_frames) {
+            if blocks.contains(&block) && zone.marks.holes.all(block_frames) {
                 self.drop_block(zone, block);
             } else if !self.is_ready_zone(zone) {
                 let at = zone.address(Pfn(next));
@@ -373,7 +362,7 @@ impl Heap {
     fn occupy_hole(&self, part: Range<usize>) -> bool {
         let _locked = self.lock_holes();
         let Some(zone) = self.zone_of(part.start as *const u8) else { return false };
-        let marks = self.marks_of(zone);
+        let marks = &zone.marks;
         let base = zone.addresses().start;
         let frames = (part.start - base) / FRAME_SIZE..(part.end - base) / FRAME_SIZE;
         let mut next = frames.start;
@@ -399,7 +388,7 @@ impl Heap {
                 }
             }
             for frame in next..end {
-                let taken = self.marks_of(zone).holes.get(frame) || is_free;
+                let taken = zone.marks.holes.get(frame) || is_free;
                 let occupied =
                     || zone.ledger.occupy_frame(Pfn(frame)) && marks.frames.set(frame..frame + 1);
                 if !taken && !occupied() {
@@ -441,7 +430,7 @@ impl Heap {
     /// All memory is about to be locked (`mlockall`): what is free becomes untouchable, so that
     /// nothing but what is in use becomes resident.
     pub fn withdraw_free(&self) {
-        for zone in [&self.ready, &self.demand] {
+        for zone in self.zones.all() {
             zone.ledger.join_all();
             for block in 0..zone.ledger.grown() {
                 if let Some(word) = zone.ledger.claim_block(block, |_| true) {

@@ -1,6 +1,7 @@
 //! Runs of frames for `malloc`-sized requests.
 //!
-//! A heap has two [`Zone`]s of the same kind:
+//! A heap has two [`Zone`]s for each memory node ([`zones`]); a request is served from those of the
+//! node that it is made on:
 //!
 //! - *demand*: blocks that nobody populates and that carry no advice. Requests of a size of which
 //!   nothing is known, or of which little is touched, live there as they would with the kernel,
@@ -32,29 +33,28 @@ mod serve;
 mod source;
 #[cfg(test)]
 mod tests;
+mod zones;
 
 use core::ptr::NonNull;
 
 use ahead::Ahead;
 use classes::Classes;
 use footprint::Footprint;
-use pool::Pool;
 use retain::Retained;
+use zones::{Kind, PoolZone, Zones};
 
 pub use mapping::{Effect, Part};
 
 use crate::addr::{frames_for, PageRange, BLOCK_FRAMES, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::error::{Error, Result};
-use crate::frame::{BlockWord, Zone};
+use crate::frame::BlockWord;
+#[cfg(doc)]
+use crate::frame::Zone;
 use crate::scrub::Scrubber;
 use crate::stats::{Event, Slot, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sys::cpu;
-use crate::sys::mem::{Huge, Os};
-
-/// A zone within the tree's pool.
-type PoolZone = Zone<Os, Pool>;
+use crate::sys::topology::Topology;
 
 /// What a request wants to find in its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,12 +78,10 @@ pub struct HeapConfig {
     pub clearer: Clearer,
     /// Whether a helper thread may be started.
     pub threads: bool,
+    /// The memory nodes that have zones of their own.
+    pub topology: Topology,
 }
 
-/// Addresses reserved for each zone: as many times the machine's memory...
-const RESERVE_FACTOR: usize = 2;
-/// ... but at least this.
-const RESERVE_MIN: usize = 64 << 30;
 /// Zones grow by at least this much, and by at most [`GROW_MAX`] more than was asked for.
 const GROW_MIN: usize = 32 << 20;
 /// See [`GROW_MIN`].
@@ -93,25 +91,20 @@ const GROW_MAX: usize = 1 << 30;
 /// the process: helper threads know its address.
 #[derive(Debug)]
 pub struct Heap {
-    demand: PoolZone,
-    ready: PoolZone,
+    zones: Zones,
     classes: Classes,
     clearer: Clearer,
     verify: bool,
     ahead: Ahead,
     footprint: Footprint,
     retained: Retained,
-    /// Blocks of the ready zone that are ready, zeroed and free: a hint for unknown classes.
-    ready_blocks: AtomicUsize,
-    /// Blocks of zeros asked of the ready zone; every pass of decay forgets a part.
+    /// Blocks of zeros asked of ready zones; every pass of decay forgets a part.
     zeros_asked: AtomicUsize,
     /// Frames ever freed.
     freed_frames: AtomicUsize,
     scrubber: Scrubber,
     /// See [`mapping`].
     holes_lock: AtomicBool,
-    demand_marks: mapping::Marks,
-    ready_marks: mapping::Marks,
     /// Whether a seccomp filter is in force: see [`Heap::go_quiet`].
     quiet: AtomicBool,
 }
@@ -122,27 +115,19 @@ impl Heap {
     /// # Errors
     /// [`Error::Os`] if there is no address space for it.
     pub fn new(config: HeapConfig) -> Result<Heap> {
-        let HeapConfig { tree, slot, verify, clearer, threads } = config;
-        let memory = rustix::system::sysinfo();
-        let physical = memory.totalram as usize * memory.mem_unit as usize;
-        let reserve = (physical * RESERVE_FACTOR).max(RESERVE_MIN);
-        let zone = |huge| Zone::with_memory(Os, Pool::new(tree, slot), reserve, cpu::count(), huge);
+        let HeapConfig { tree, slot, verify, clearer, threads, topology } = config;
+        let zones = Zones::new(topology, tree, slot)?;
         let scrubber = Scrubber::new(slot, clearer);
         if !threads {
             scrubber.quiet();
         }
-        let (demand, ready) = (zone(Huge::No)?, zone(Huge::Yes)?);
         Ok(Heap {
-            demand_marks: mapping::Marks::new(demand.ledger.capacity()),
-            ready_marks: mapping::Marks::new(ready.ledger.capacity()),
-            demand,
-            ready,
+            zones,
             classes: Classes::new(),
             verify,
             ahead: Ahead::new(),
             footprint: Footprint::new(),
             retained: Retained::new(),
-            ready_blocks: AtomicUsize::new(0),
             zeros_asked: AtomicUsize::new(0),
             freed_frames: AtomicUsize::new(0),
             scrubber,
@@ -180,14 +165,12 @@ impl Heap {
     /// Whether the address lies in one of the heap's zones.
     #[inline]
     pub fn owns(&self, at: *const u8) -> bool {
-        self.zone_of(at).is_some()
+        self.zones.has(at as usize)
     }
 
     #[inline]
     fn zone_of(&self, at: *const u8) -> Option<&PoolZone> {
-        [&self.ready, &self.demand]
-            .into_iter()
-            .find(|zone| zone.addresses().contains(&(at as usize)))
+        self.zones.of(at as usize)
     }
 
     /// The zone and the run of an allocation that starts at `at`.
@@ -241,8 +224,7 @@ impl Heap {
     /// To be called in the parent just before a `fork`: what is populated now will be shared with
     /// the child, and writing it then costs more than a fault.
     pub fn before_fork(&self) {
-        self.demand.ledger.advance_epoch();
-        self.ready.ledger.advance_epoch();
+        self.zones.all().for_each(|zone| zone.ledger.advance_epoch());
     }
 
     /// To be called in a forked child before it uses the heap: from now on it counts in `slot`,
@@ -254,13 +236,13 @@ impl Heap {
         // Relaxed: the child has one thread yet that may use the heap.
         self.freed_frames.store(0, Ordering::Relaxed);
         self.retained.forget();
-        for zone in [&self.ready, &self.demand] {
+        for zone in self.zones.all() {
             // First: what goes now is in the parent's share, and stays there.
             zone.budget().adopt(slot);
             zone.ledger.adopt_claims(|block| zone.discard(block..block + 1));
             self.drop_free_blocks(zone, |_| true);
+            zone.set_ready_blocks(0);
         }
-        self.ready_blocks.store(0, Ordering::Relaxed);
     }
 
     /// From now on no system calls but those `malloc` makes: a seccomp filter is in force.
@@ -272,21 +254,26 @@ impl Heap {
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second
     /// is 0, the pool is as full as it gets.
     pub fn ready_blocks(&self) -> (usize, usize) {
-        let ready = |block: &usize| {
-            let word = self.ready.ledger.block(*block);
-            is_free(word) && word.ready() && word.zeroed()
-        };
-        let count = (0..self.ready.ledger.grown()).filter(ready).count();
+        let count = self.zones.all_of(Kind::Ready).map(count_ready).sum();
         (count, self.ahead.left())
     }
 
     fn tree(&self) -> &'static Tree {
-        self.ready.budget().tree()
+        self.zones.tree()
     }
 
     fn slot(&self) -> &'static Slot {
-        self.ready.budget().slot()
+        self.zones.slot()
     }
+}
+
+/// Blocks of a zone that are ready, zeroed and free.
+fn count_ready(zone: &PoolZone) -> usize {
+    let ready = |block: &usize| {
+        let word = zone.ledger.block(*block);
+        is_free(word) && word.ready() && word.zeroed()
+    };
+    (0..zone.ledger.grown()).filter(ready).count()
 }
 
 /// Whether a block is free as a whole.

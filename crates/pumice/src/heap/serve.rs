@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 
 use super::classes::Density;
-use super::{blocks_and_tail, is_free, Content, Heap, PoolZone, GROW_MAX, GROW_MIN};
+use super::{blocks_and_tail, is_free, Content, Heap, Kind, PoolZone, GROW_MAX, GROW_MIN};
 use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::is_zero;
 use crate::frame::ledger::Want;
@@ -51,6 +51,7 @@ impl Heap {
         if align > ZONE_ALIGN / FRAME_SIZE || (blocks == 0 && align > BLOCK_FRAMES) {
             return None;
         }
+        let node = self.zones.here();
         let density = match content {
             Content::Any => self.classes.density_if_written(frames),
             Content::Zero => self.classes.density(frames),
@@ -60,14 +61,15 @@ impl Heap {
         let from_ready = match density {
             Density::Dense => !is_sample || blocks >= SAMPLE_BLOCKS,
             Density::Likely => true,
-            Density::Unknown => self.has_ready_for(frames),
+            Density::Unknown => self.has_ready_for(node, frames),
             Density::Sparse => false,
         };
-        let zone = if from_ready { &self.ready } else { &self.demand };
         let takes_retained =
             density == Density::Sparse && content == Content::Any && !is_sample && !from_ready;
         let keeps = if takes_retained { Keeps::Pages } else { Keeps::of(from_ready) };
-        let run = self.get(zone, frames, align, content, keeps)?;
+        let kind = if from_ready { Kind::Ready } else { Kind::Demand };
+        let get = |zone| Some((zone, self.get(zone, frames, align, content, keeps)?));
+        let (zone, run) = self.zones.by_distance(node, kind).find_map(get)?;
         self.take_retained(zone, whole_blocks(run.range));
         self.settle(zone, &run, keeps);
         let can_look = !from_ready || (density != Density::Unknown && blocks >= SAMPLE_BLOCKS);
@@ -130,7 +132,7 @@ impl Heap {
     }
 
     pub(super) fn is_ready_zone(&self, zone: &PoolZone) -> bool {
-        core::ptr::eq(zone, &self.ready)
+        zone.kind == Kind::Ready
     }
 
     /// Makes `blocks` more blocks of a zone usable, and some to spare.
@@ -193,13 +195,15 @@ impl Heap {
             zeroed += usize::from(word.ready() && word.zeroed());
         }
         if zeroed > 0 {
-            self.add_ready_blocks(zeroed.wrapping_neg());
+            zone.add_ready_blocks(zeroed.wrapping_neg());
         }
         if self.is_ready_zone(zone) {
             self.footprint.add(run.range.frames);
             // The request's owner faults them in.
-            self.ahead.done(whole.len() - ready);
-            self.make_room();
+            if zone.node == self.ahead.node() {
+                self.ahead.done(whole.len() - ready);
+            }
+            self.make_room(zone.node);
         }
         let (mut ready, mut zeroed) = (ready * BLOCK_FRAMES, zeroed * BLOCK_FRAMES);
         let tail = run.range.frames - whole.len() * BLOCK_FRAMES;
@@ -211,16 +215,6 @@ impl Heap {
         let event = if 2 * ready > run.range.frames { Event::Hits } else { Event::Misses };
         self.slot().add(event, 1);
         self.slot().add(Event::Ozfod, zeroed as u64);
-    }
-
-    /// Adds to the hint, modulo two to the 64; it is put right at every decay.
-    pub(super) fn add_ready_blocks(&self, change: usize) {
-        let add = |blocks: usize| {
-            let sum = blocks.wrapping_add(change);
-            Some(if sum > isize::MAX as usize { 0 } else { sum })
-        };
-        // Relaxed: a guess.
-        let _ = self.ready_blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// `PUMICE_VERIFY`: panics if memory said to be zero is not.

@@ -1,6 +1,6 @@
 //! What scrubd and the keeper find to do in a heap.
 
-use super::{is_free, Heap, PoolZone, GROW_MIN};
+use super::{count_ready, is_free, Heap, Kind, PoolZone, GROW_MIN};
 use crate::addr::{Order, BLOCK_SIZE, FRAME_SIZE};
 use crate::frame::ledger::Want;
 use crate::frame::{AreaClaim, BlockState, BlockWord, OLDEST};
@@ -9,35 +9,38 @@ use crate::stats::Event;
 use crate::sync::atomic::Ordering;
 use crate::sys::mem::Memory;
 
-/// Claims of frames within a block carry their place in the token, above this bit; claims of
-/// whole blocks carry the block's number alone.
+/// A claim's token: this bit for one of frames within a block, which carries their place; a claim of
+/// a whole block carries the block's number. Both carry the node.
 const AREA: u64 = 1 << 63;
+const NODE_SHIFT: u32 = 57;
+const NODE_MASK: u64 = 0x3f;
+const PLACE: u64 = (1 << NODE_SHIFT) - 1;
 
 /// A process that frees less than this in all its life needs no helpers: starting them would cost
 /// it more than they save, and what it keeps is little.
 const HELP_FRAMES: usize = (16 << 20) / FRAME_SIZE;
 
-fn area_token(area: AreaClaim) -> u64 {
+fn token(node: usize, place: u64) -> u64 {
+    (node as u64) << NODE_SHIFT | place
+}
+
+fn node_of(token: u64) -> usize {
+    (token >> NODE_SHIFT & NODE_MASK) as usize
+}
+
+fn area_place(area: AreaClaim) -> u64 {
     AREA | (area.block as u64) << 20 | (area.from as u64) << 10 | area.frames as u64
 }
 
 fn area_of(token: u64) -> AreaClaim {
     AreaClaim {
-        block: ((token & !AREA) >> 20) as usize,
+        block: ((token & PLACE) >> 20) as usize,
         from: (token >> 10 & 0x3ff) as usize,
         frames: (token & 0x3ff) as usize,
     }
 }
 
 impl Heap {
-    fn is_dirty_free(&self, word: BlockWord) -> bool {
-        is_free(word) && !word.zeroed() && !self.ready.ledger.is_stale(word)
-    }
-
-    fn dirty_parts(&self, word: BlockWord) -> bool {
-        word.state() == BlockState::Parts && word.dirty() && word.ready()
-    }
-
     /// Tells the helpers what was freed and kept: `frames` of either zone, among them `blocks`
     /// whole ones in the ready zone that are dirty.
     pub(super) fn notice_freed(&'static self, frames: usize, blocks: usize) {
@@ -97,53 +100,46 @@ pub(super) fn is_to_offer(word: BlockWord) -> bool {
 
 impl Source for Heap {
     fn age(&self, stop: Order) -> Left {
-        let ledger = &self.ready.ledger;
         let mut left = Left::Nothing;
-        for block in 0..ledger.grown() {
-            let word = ledger.block(block);
-            if self.is_dirty_free(word) {
-                ledger.mark_block(block, word, word.with_cold(true));
-                left = Left::More;
-            } else if stop < Order::BLOCK && self.dirty_parts(word) {
-                ledger.settle_dirty_hint(block);
-                left = Left::More;
+        for zone in self.zones.all_of(Kind::Ready) {
+            for block in 0..zone.ledger.grown() {
+                let word = zone.ledger.block(block);
+                if is_dirty_free(zone, word) {
+                    zone.ledger.mark_block(block, word, word.with_cold(true));
+                    left = Left::More;
+                } else if stop < Order::BLOCK && dirty_parts(word) {
+                    zone.ledger.settle_dirty_hint(block);
+                    left = Left::More;
+                }
             }
         }
         left
     }
 
     fn claim(&self, stop: Order) -> Option<Claim> {
-        let ledger = &self.ready.ledger;
-        let cold = |word: BlockWord| self.is_dirty_free(word) && word.cold();
-        for block in 0..ledger.grown() {
-            if cold(ledger.block(block)) && ledger.claim_block(block, cold).is_some() {
-                let at = self.ready.block_address(block);
-                return Some(Claim { at, len: BLOCK_SIZE, token: block as u64 });
-            }
-        }
-        if stop >= Order::BLOCK {
-            return None;
-        }
-        let area = (0..ledger.grown())
-            .filter(|&block| self.dirty_parts(ledger.block(block)))
-            .find_map(|block| ledger.claim_dirty_area(block, stop))?;
-        let at = self.ready.block_address(area.block).wrapping_add(area.from * FRAME_SIZE);
-        Some(Claim { at, len: area.frames * FRAME_SIZE, token: area_token(area) })
+        let zones = || self.zones.all_of(Kind::Ready);
+        let claim = match zones().find_map(claim_cold_block) {
+            None if stop < Order::BLOCK => zones().find_map(|zone| claim_area(zone, stop))?,
+            block => block?,
+        };
+        // The kernel may have taken pages of it, which then come back as scrubd writes them.
+        self.zones.prefer(node_of(claim.token));
+        Some(claim)
     }
 
     fn finish(&self, claim: Claim, outcome: Outcome) {
-        let ledger = &self.ready.ledger;
+        let zone = self.zones.local(node_of(claim.token), Kind::Ready);
         let zeroed = outcome == Outcome::Zeroed;
         if claim.token & AREA != 0 {
             let content = if zeroed { Want::Zeroed } else { Want::Dirty };
-            ledger.release_area(area_of(claim.token), content);
+            zone.ledger.release_area(area_of(claim.token), content);
             return;
         }
-        let block = claim.token as usize;
-        let word = ledger.block(block);
-        ledger.release_block(block, word.with_zeroed(zeroed).with_cold(false).with_offered(false));
+        let block = (claim.token & PLACE) as usize;
+        let word = zone.ledger.block(block).with_zeroed(zeroed);
+        zone.ledger.release_block(block, word.with_cold(false).with_offered(false));
         if zeroed {
-            self.add_ready_blocks(1);
+            zone.add_ready_blocks(1);
         }
     }
 
@@ -159,7 +155,7 @@ impl Source for Heap {
         if left == 0 {
             return Left::Nothing;
         }
-        let zone = &self.ready;
+        let zone = self.zones.local(self.ahead.node(), Kind::Ready);
         let pristine = |block: &usize| zone.ledger.block(*block).is_pristine();
         if !(0..zone.ledger.grown()).any(|block| pristine(&block)) && zone.grow(left).is_err() {
             self.ahead.stop();
@@ -175,6 +171,7 @@ impl Source for Heap {
             return Left::Nothing;
         };
         let at = zone.block_address(block);
+        self.zones.prefer(zone.node);
         // SAFETY: the block is claimed, and committed.
         let populated = unsafe { zone.memory().populate(at, BLOCK_SIZE) }.is_ok();
         let epoch = zone.ledger.epoch();
@@ -184,7 +181,7 @@ impl Source for Heap {
             return Left::Nothing;
         }
         self.slot().add(Event::PopulatedBytes, BLOCK_SIZE as u64);
-        self.add_ready_blocks(1);
+        zone.add_ready_blocks(1);
         self.offer_block(zone, block);
         self.ahead.done(1);
         self.left_to_populate()
@@ -193,7 +190,8 @@ impl Source for Heap {
     fn need(&self) -> Need {
         // Relaxed, here and below: amounts that order nothing.
         let asked = self.zeros_asked.load(Ordering::Relaxed);
-        match self.ready_blocks.load(Ordering::Relaxed) < asked {
+        let there: usize = self.zones.all_of(Kind::Ready).map(PoolZone::ready_blocks).sum();
+        match there < asked {
             true => Need::Wanted,
             false => Need::Spare,
         }
@@ -201,7 +199,7 @@ impl Source for Heap {
 
     fn offer(&self) -> Left {
         let mut left = Left::Nothing;
-        for zone in [&self.ready, &self.demand] {
+        for zone in self.zones.all() {
             for block in 0..zone.ledger.grown() {
                 let word = zone.ledger.block(block);
                 if !is_to_offer(word) {
@@ -224,18 +222,50 @@ impl Source for Heap {
     fn decay(&self) -> Left {
         let forget = |asked: usize| Some(asked - asked.div_ceil(4));
         let _ = self.zeros_asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, forget);
-        let demand = self.decay_zone(&self.demand, 0);
         let is_ahead_open = self.is_ahead_open();
-        let ready = self.decay_zone(&self.ready, self.ahead.keep());
-        let (count, _) = self.ready_blocks();
-        // Relaxed: the hint is put right.
-        self.ready_blocks.store(count, Ordering::Relaxed);
-        if demand || ready || is_ahead_open {
-            Left::More
-        } else {
-            Left::Nothing
+        let mut is_any_left = is_ahead_open;
+        for zone in self.zones.all() {
+            let keep = if zone.kind == Kind::Ready { self.ahead.keep_on(zone.node) } else { 0 };
+            is_any_left |= self.decay_zone(zone, keep);
+            if zone.kind == Kind::Ready {
+                // The hint is put right.
+                zone.set_ready_blocks(count_ready(zone));
+            }
+        }
+        match is_any_left {
+            true => Left::More,
+            false => Left::Nothing,
         }
     }
+}
+
+/// Whether a block of a ready zone is free as a whole, and dirty.
+fn is_dirty_free(zone: &PoolZone, word: BlockWord) -> bool {
+    is_free(word) && !word.zeroed() && !zone.ledger.is_stale(word)
+}
+
+fn dirty_parts(word: BlockWord) -> bool {
+    word.state() == BlockState::Parts && word.dirty() && word.ready()
+}
+
+/// Claims a block that has long been free.
+fn claim_cold_block(zone: &PoolZone) -> Option<Claim> {
+    let cold = |word: BlockWord| is_dirty_free(zone, word) && word.cold();
+    let block = (0..zone.ledger.grown()).find(|&block| {
+        cold(zone.ledger.block(block)) && zone.ledger.claim_block(block, cold).is_some()
+    })?;
+    let at = zone.block_address(block);
+    Some(Claim { at, len: BLOCK_SIZE, token: token(zone.node, block as u64) })
+}
+
+/// Claims frames of order `stop` and higher within a block.
+fn claim_area(zone: &PoolZone, stop: Order) -> Option<Claim> {
+    let area = (0..zone.ledger.grown())
+        .filter(|&block| dirty_parts(zone.ledger.block(block)))
+        .find_map(|block| zone.ledger.claim_dirty_area(block, stop))?;
+    let at = zone.block_address(area.block).wrapping_add(area.from * FRAME_SIZE);
+    let token = token(zone.node, area_place(area));
+    Some(Claim { at, len: area.frames * FRAME_SIZE, token })
 }
 
 #[cfg(test)]
@@ -243,10 +273,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_carry_areas() {
-        let area = AreaClaim { block: 70_000, from: 511, frames: 512 };
-        assert_eq!(area_of(area_token(area)), area);
-        let small = AreaClaim { block: 0, from: 0, frames: 1 };
-        assert_eq!(area_of(area_token(small)), small);
+    fn tokens_carry_nodes_and_areas() {
+        for node in [0, 1, 63] {
+            for (block, from, frames) in [(70_000, 511, 512), (0, 0, 1), ((1 << 36) - 1, 511, 1)] {
+                let area = AreaClaim { block, from, frames };
+                let token = token(node, area_place(area));
+                assert_eq!((node_of(token), area_of(token)), (node, area));
+                assert!(token & AREA != 0);
+            }
+            let token = token(node, 70_000);
+            assert_eq!((node_of(token), token & PLACE, token & AREA), (node, 70_000, 0));
+        }
     }
 }

@@ -1,15 +1,37 @@
 //! The heap against real memory.
 
+mod nodes;
 mod policy;
 
 use super::*;
 use crate::scrub::{Left, Need, Outcome, Source, DECAY_PASSES};
 
 fn heap(ready_bytes: usize, pool_max: u64) -> &'static Heap {
+    heap_on(Topology::one(), ready_bytes, pool_max)
+}
+
+fn heap_on(topology: Topology, ready_bytes: usize, pool_max: u64) -> &'static Heap {
+    new_heap(topology, ready_bytes, pool_max, Verify::Yes)
+}
+
+/// Whether to look at all memory that is said to be zero, which takes long where it is much.
+#[derive(PartialEq)]
+enum Verify {
+    Yes,
+    No,
+}
+
+fn new_heap(
+    topology: Topology,
+    ready_bytes: usize,
+    pool_max: u64,
+    verify: Verify,
+) -> &'static Heap {
     let tree = Tree::private(pool_max, ready_bytes as u64).expect("memory");
     let slot = tree.attach(std::process::id()).expect("a slot");
     let clearer = Clearer::detect();
-    let config = HeapConfig { tree, slot, verify: true, clearer, threads: false };
+    let verify = verify == Verify::Yes;
+    let config = HeapConfig { tree, slot, verify, clearer, threads: false, topology };
     let heap: &Heap = Box::leak(Box::new(Heap::new(config).expect("address space")));
     heap.populate_ahead();
     heap
@@ -260,7 +282,16 @@ fn a_child_drops_what_it_shares() {
 
 #[test]
 fn threads_never_share_memory() {
-    let heap = heap(0, u64::MAX);
+    share_among_threads(heap(0, u64::MAX));
+}
+
+#[test]
+fn threads_never_share_memory_on_many_nodes() {
+    share_among_threads(heap_on(Topology::fake(3), 0, u64::MAX));
+}
+
+/// Four threads allocate and free at random while helpers work, and look for what is not theirs.
+fn share_among_threads(heap: &'static Heap) {
     let work = |seed: u64| {
         let mut state = seed;
         let mut held: Vec<(*mut u8, usize)> = Vec::new();
@@ -313,7 +344,7 @@ fn free_memory_is_offered_when_the_hand_meets_it_again() {
     fill(at, 8 << 20);
     free(heap, at);
     let waiting = || {
-        let zone = &heap.ready;
+        let zone = heap.zones.local(0, Kind::Ready);
         (0..zone.ledger.grown())
             .filter(|&block| source::is_to_offer(zone.ledger.block(block)))
             .count()

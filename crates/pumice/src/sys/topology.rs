@@ -103,7 +103,7 @@ impl Topology {
 
     /// All nodes, `node` first and then the nearest first.
     #[inline]
-    pub fn by_distance(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn by_distance(&self, node: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
         self.orders[node][..self.count].iter().map(|&other| other.into())
     }
 

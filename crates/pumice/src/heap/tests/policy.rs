@@ -62,7 +62,7 @@ fn little_stays_of_what_is_touched_here_and_there() {
         all.iter().for_each(|&at| touch(at, size, 5));
         all.iter().for_each(|&at| free(heap, at));
     }
-    let zone = &heap.demand;
+    let zone = heap.zones.local(0, Kind::Demand);
     let held: usize = (0..zone.ledger.grown())
         .map(|block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore"))
         .sum();
