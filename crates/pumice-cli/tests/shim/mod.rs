@@ -25,10 +25,12 @@ pub enum Mode {
     Ready,
     /// The same, and everything from one frame on comes from the heap.
     Small,
+    /// The same as that, on a machine that seems to have two memory nodes.
+    Nodes,
 }
 
 /// The ways to run C programs of ours, which are quick.
-pub const ALL_MODES: [Mode; 3] = [Mode::Verify, Mode::Ready, Mode::Small];
+pub const ALL_MODES: [Mode; 4] = [Mode::Verify, Mode::Ready, Mode::Small, Mode::Nodes];
 
 /// The command that runs a program that way.
 pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
@@ -36,10 +38,13 @@ pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
         Mode::Plain => return cleaned(Command::new(program)),
         Mode::Verify => &["--verify"],
         Mode::Ready => &["--verify", "--ready", "64M"],
-        Mode::Small => &["--verify", "--threshold", "4K", "--mmap-threshold", "4K"],
+        Mode::Small | Mode::Nodes => &["--verify", "--threshold", "4K", "--mmap-threshold", "4K"],
     };
     let mut command = cleaned(Command::new(env!("CARGO_BIN_EXE_pumice")));
     command.arg("run").args(flags).arg("--").arg(program);
+    if mode == Mode::Nodes {
+        command.env("PUMICE_FAKE_NODES", "2");
+    }
     command
 }
 
