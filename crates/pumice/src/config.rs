@@ -31,8 +31,6 @@ pub const ENV_SKIP: &str = "PUMICE_SKIP";
 pub const ENV_CLEAR: &str = "PUMICE_CLEAR";
 /// Checks at each allocation that memory said to be zero is (`1`).
 pub const ENV_VERIFY: &str = "PUMICE_VERIFY";
-/// For tests: this many memory nodes that are not there ([`crate::sys::topology::Topology::fake`]).
-pub const ENV_FAKE_NODES: &str = "PUMICE_FAKE_NODES";
 
 /// Default of [`ENV_THRESHOLD`].
 pub const DEFAULT_THRESHOLD: usize = 64 << 10;

@@ -32,6 +32,10 @@ const ADOPTING: u32 = 1;
 const CURRENT: u32 = 2;
 const DETACHED: u32 = 3;
 
+/// So many memory nodes that are not there ([`Topology::fake`]). For tests, so it is not among those
+/// of [`config`], which are documented for users.
+const ENV_FAKE_NODES: &str = "PUMICE_FAKE_NODES";
+
 /// The environment a process was started with, however it is read.
 pub trait Variables {
     /// A variable's value, if it is set and is text.
@@ -157,7 +161,7 @@ pub fn clearer(variables: &impl Variables) -> Clearer {
 
 /// The memory nodes of this machine, or those that a test makes up.
 pub fn topology(variables: &impl Variables) -> Topology {
-    let fake = variables.get(config::ENV_FAKE_NODES).and_then(|count| count.parse().ok());
+    let fake = variables.get(ENV_FAKE_NODES).and_then(|count| count.parse().ok());
     fake.map_or_else(Topology::read, Topology::fake)
 }
 
@@ -226,6 +230,15 @@ mod tests {
         assert_eq!(find(&[("PUMICE_ONLY", "b, a")], b"a"), Ok(()));
         assert_eq!(find(&[("PUMICE_SKIP", "a")], b"a"), Err(Reason::Skipped));
         assert_eq!(find_obstacle(&Given(&[]), b"a", 65536), Err(Reason::Machine));
+    }
+
+    #[test]
+    fn nodes_can_be_made_up() {
+        assert_eq!(topology(&Given(&[("PUMICE_FAKE_NODES", "3")])).count(), 3);
+        assert_eq!(
+            topology(&Given(&[("PUMICE_FAKE_NODES", "x")])).count(),
+            Topology::read().count()
+        );
     }
 
     #[test]
