@@ -86,7 +86,9 @@ pub const DECAY_PASSES: u32 = 7;
 /// Where the helper threads find their work.
 ///
 /// Any thread may free or allocate meanwhile; nobody may ever wait for a claim. No method may
-/// panic, allocate, or use thread-local storage: they run on threads that libc does not know of.
+/// panic, allocate, or use thread-local storage: they run on threads that libc does not know of. As
+/// those touch others' memory, [`Source::claim`] and [`Source::populate`] say from which memory node
+/// the kernel is to take what the calling thread then faults in.
 pub trait Source: Sync {
     /// A pass of the clock hand: marks every free, unzeroed area of order `stop` and higher as
     /// seen, and tells whether there is any. Freeing clears the mark. scrubd calls this, waits
