@@ -238,6 +238,8 @@ impl Heap {
         if keeps_blocks {
             self.footprint.subtract(frames);
         }
+        // Part of this block stays its owner's.
+        let cut = (kept % BLOCK_FRAMES > 0).then_some(range.start.block() + kept / BLOCK_FRAMES);
         let mut freed_ready = 0;
         if kept == 0 {
             // Before attributes are taken off: that takes the pages, too.
@@ -250,8 +252,12 @@ impl Heap {
         }
         self.give_back_blocks(zone, range, kept);
         let condition = |block: usize, word: BlockWord| {
-            let now =
-                if keeps_blocks { self.condition_in_ready(zone, range, block, word) } else { word };
+            let now = match keeps_blocks {
+                true if cut == Some(block) && word.ready() => word,
+                true if cut == Some(block) => word.with_ready(true).with_epoch(zone.ledger.epoch()),
+                true => self.condition_in_ready(zone, range, block, word),
+                false => word,
+            };
             freed_ready += usize::from(now.ready() && !now.zeroed());
             now
         };

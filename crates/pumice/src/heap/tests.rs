@@ -223,6 +223,32 @@ fn resizing_keeps_what_was_there() {
 }
 
 #[test]
+fn a_block_that_is_looked_at_keeps_what_is_not_cut_off() {
+    let heap = heap(0, u64::MAX);
+    let size = 16 << 20;
+    for _ in 0..300 {
+        let at = get(heap, size, Content::Any);
+        fill(at, size);
+        let zone = heap.zone_of(at).expect("the heap's");
+        let first = zone.pfn(at).expect("a frame").block();
+        let blocks = first..first + size / BLOCK_SIZE;
+        let sampled = blocks.clone().find(|&block| zone.ledger.block(block).sampled());
+        if let Some(block) = sampled.filter(|_| heap.is_ready_zone(zone)) {
+            let kept = (block - first) * BLOCK_SIZE + BLOCK_SIZE / 2;
+            // SAFETY: the test owns it, and `kept` bytes stay.
+            let bytes = unsafe {
+                assert!(heap.resize_in_place(at, kept));
+                core::slice::from_raw_parts(at, kept)
+            };
+            assert!(bytes.iter().all(|&byte| byte == 0xa5));
+            return free(heap, at);
+        }
+        free(heap, at);
+    }
+    panic!("no block of ready memory was looked at");
+}
+
+#[test]
 fn what_cannot_grow_in_place_moves_with_its_pages() {
     let heap = heap(0, u64::MAX);
     for _ in 0..3 {
