@@ -38,6 +38,7 @@ mod waiting;
 
 #[cfg(not(loom))]
 pub use scrubber::Scrubber;
+#[cfg(not(loom))]
 pub use waiting::{FOR_POPULATING, FOR_SCRUBBING};
 
 use crate::addr::Order;
