@@ -87,7 +87,9 @@ pub struct BlockWord {
     /// The fork epoch in which it was last written.
     #[bits(16)]
     pub epoch: u16,
-    #[bits(21)]
+    /// Core dumps may leave it out: see `hidden`.
+    pub hidden: bool,
+    #[bits(20)]
     __: u32,
 }
 

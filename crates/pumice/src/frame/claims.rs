@@ -66,6 +66,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let word = self.claim_block(block, |_| true)?;
         let whole = word.with_state(BlockState::Whole).with_first(true).with_last(true);
         self.set_block(block, whole);
+        self.show(block..block + 1);
         Some(word)
     }
 
@@ -193,7 +194,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         for block in 0..self.grown() {
             let word = self.block(block);
             if word.state() == BlockState::Claimed && refreshed(block) {
-                self.release_block(block, BlockWord::FRESH);
+                self.release_block(block, BlockWord::FRESH.with_hidden(word.hidden()));
             }
         }
     }

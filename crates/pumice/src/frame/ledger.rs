@@ -12,6 +12,7 @@ use core::ops::Range;
 use crossbeam_utils::CachePadded;
 
 use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
+use super::hidden::HiddenRanges;
 use super::word::{self, Word};
 use super::working::Working;
 use crate::addr::Pfn;
@@ -57,6 +58,14 @@ pub trait Backing: Sync {
 
     /// Takes that back: they are pristine again.
     fn uncharge(&self, _blocks: usize) {}
+
+    /// Has core dumps leave blocks out.
+    fn hide(&self, _blocks: Range<usize>) {}
+
+    /// Has core dumps hold blocks again. `false` if the kernel refused.
+    fn show(&self, _blocks: Range<usize>) -> bool {
+        true
+    }
 }
 
 /// No memory at all: a ledger of numbers.
@@ -162,6 +171,7 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     found_none: [AtomicUsize; 2],
     /// What a helper works on within blocks in parts.
     pub(super) working: Working,
+    pub(super) hidden_ranges: HiddenRanges,
     pub(super) backing: B,
     geometry: core::marker::PhantomData<G>,
 }
@@ -183,6 +193,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             changes: AtomicUsize::new(0),
             found_none: [AtomicUsize::new(0), AtomicUsize::new(0)],
             working: Working::new(),
+            hidden_ranges: HiddenRanges::new(),
             backing,
             geometry: core::marker::PhantomData,
         }
@@ -457,6 +468,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             return false;
         }
         self.count_free_blocks(0, 1);
+        if word.hidden() {
+            self.show(block..block + 1);
+        }
         let mut word = word;
         if self.is_stale(word) && self.backing.refresh(block, word) {
             word = BlockWord::FRESH.with_ready(false);
@@ -538,11 +552,15 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     /// Makes `blocks` more blocks part of the zone: they must be touchable, and zero. They are
-    /// the ones that [`Ledger::claim_growth`] returned.
-    pub(super) fn grow(&self, blocks: Range<usize>) {
+    /// the ones that [`Ledger::claim_growth`] returned. `hidden`: core dumps leave them out.
+    pub(super) fn grow(&self, blocks: Range<usize>, hidden: bool) {
         self.count_free_blocks(blocks.len(), 0);
+        if hidden {
+            self.hidden_ranges.add(1);
+        }
         for block in blocks {
-            self.set_block(block, BlockWord::FRESH.with_epoch(self.epoch()));
+            let word = BlockWord::FRESH.with_hidden(hidden);
+            self.set_block(block, word.with_epoch(self.epoch()));
         }
     }
 

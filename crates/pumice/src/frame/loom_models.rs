@@ -67,7 +67,7 @@ fn model(blocks: usize) -> Arc<Model> {
     let cells = Cells((0..2 * blocks).map(|_| UnsafeCell::new(0)).collect());
     let ledger = Ledger::new(storage, cells);
     let all = ledger.claim_growth(blocks).expect("room");
-    ledger.grow(all);
+    ledger.grow(all, false);
     Arc::new(ledger)
 }
 
@@ -271,7 +271,7 @@ fn give_back_and_allocate() {
         if ledger.claim_block(0, |_| true).is_some() {
             ledger.remove_block(0);
             assert!(ledger.claim_absent(0));
-            ledger.grow(0..1);
+            ledger.grow(0..1, false);
         }
         0
     };
@@ -289,7 +289,8 @@ fn grow_and_grow() {
         let cells = Cells((0..4).map(|_| UnsafeCell::new(0)).collect());
         let ledger: Arc<Model> = Arc::new(Ledger::new(storage, cells));
         let other = Arc::clone(&ledger);
-        let grow = |ledger: &Model| ledger.grow(ledger.claim_growth(1).expect("room for two"));
+        let grow =
+            |ledger: &Model| ledger.grow(ledger.claim_growth(1).expect("room for two"), false);
         let thread = thread::spawn(move || grow(&other));
         grow(&ledger);
         thread.join().expect("no panic");
@@ -315,7 +316,7 @@ fn narrow(blocks: usize) -> Arc<Ledger<Narrow, Cells>> {
     let cells = Cells((0..2 * blocks).map(|_| UnsafeCell::new(0)).collect());
     let ledger = Ledger::new(storage, cells);
     let all = ledger.claim_growth(blocks).expect("room");
-    ledger.grow(all);
+    ledger.grow(all, false);
     Arc::new(ledger)
 }
 

@@ -35,6 +35,7 @@
 pub mod block;
 pub mod claims;
 pub mod gfp;
+mod hidden;
 pub mod ledger;
 #[cfg(all(test, loom))]
 mod loom_models;

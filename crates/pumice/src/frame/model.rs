@@ -94,7 +94,7 @@ impl Model {
         };
         let ledger = Ledger::new(storage, Refreshed::default());
         let all = ledger.claim_growth(BLOCKS).expect("room");
-        ledger.grow(all);
+        ledger.grow(all, false);
         Model { ledger, dirty: vec![false; FRAMES], runs: BTreeMap::new() }
     }
 

@@ -70,9 +70,10 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             self.release_span(end, 0, tail, &dirt);
             None
         };
-        let mut pristine = 0;
+        let (mut pristine, mut is_hidden) = (0, false);
         for block in (from..end).rev() {
             let word = self.block(block);
+            is_hidden |= word.hidden();
             pristine += usize::from(word.is_pristine());
             let whole = word
                 .with_state(BlockState::Whole)
@@ -87,6 +88,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             return give_up(from..end);
         }
         self.count_free_blocks(0, blocks);
+        if is_hidden {
+            self.show(from..end);
+        }
         Some(dirt)
     }
 

@@ -15,8 +15,8 @@ use super::runs::Run;
 use crate::addr::{Order, PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::{Clearer, Warmth};
 use crate::error::{Error, Result};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sys::mem::{self, Huge, Memory, Os};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::mem::{self, Dump, Huge, Memory, Os};
 
 /// Free memory levels, in blocks, as the kernel's watermarks: under `low` background reclaim is
 /// woken and works up to `high`; under `min` only those who reclaim get any.
@@ -107,6 +107,8 @@ impl<T: Budget + ?Sized> Budget for &T {
 pub struct ZoneMemory<M, L> {
     base: usize,
     huge: Huge,
+    /// Whether core dumps leave free blocks out. Relaxed: what is hidden is shown before it ends.
+    hides: AtomicBool,
     memory: M,
     budget: L,
 }
@@ -114,6 +116,13 @@ pub struct ZoneMemory<M, L> {
 impl<M: Memory, L: Budget> ZoneMemory<M, L> {
     fn at(&self, block: usize) -> *mut u8 {
         (self.base + block * BLOCK_SIZE) as *mut u8
+    }
+
+    fn set_dumped(&self, blocks: Range<usize>, dump: Dump) -> bool {
+        let (at, len) = (self.at(blocks.start), blocks.len() * BLOCK_SIZE);
+        // SAFETY: the advice is given inside the reservation, and changes no content.
+        self.hides.load(Ordering::Relaxed)
+            && unsafe { self.memory.set_dumped(at, len, dump) }.is_ok()
     }
 
     fn set_huge(&self, at: *mut u8, len: usize) {
@@ -144,6 +153,14 @@ impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
 
     fn uncharge(&self, blocks: usize) {
         self.budget.uncharge(blocks);
+    }
+
+    fn hide(&self, blocks: Range<usize>) {
+        self.set_dumped(blocks, Dump::No);
+    }
+
+    fn show(&self, blocks: Range<usize>) -> bool {
+        self.set_dumped(blocks, Dump::Yes)
     }
 }
 
@@ -214,7 +231,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         let words = table::<AtomicU64>(capacity * (BLOCK_FRAMES / 32))?;
         let blocks = table::<AtomicU64>(capacity)?;
         let cpus = table::<CachePadded<Reservations>>(cpus)?;
-        let backing = ZoneMemory { base: base.as_ptr() as usize, huge, memory, budget };
+        let hides = AtomicBool::new(false);
+        let backing = ZoneMemory { base: base.as_ptr() as usize, huge, hides, memory, budget };
         Ok(Zone {
             ledger: Ledger::new(Storage { words, blocks, cpus }, backing),
             base,
@@ -222,6 +240,17 @@ impl<M: Memory, L: Budget> Zone<M, L> {
             reclaim: None,
             removed: AtomicUsize::new(0),
         })
+    }
+
+    /// From now on core dumps leave out what is new and, when [`Ledger::hide_free`] is called, free.
+    pub fn begin_hiding(&self) {
+        self.ledger.backing.hides.store(true, Ordering::Relaxed);
+    }
+
+    /// Core dumps hold all there is; no call is made for them any more.
+    pub fn end_hiding(&self) {
+        self.ledger.show_all();
+        self.ledger.backing.hides.store(false, Ordering::Relaxed);
     }
 
     /// Sets the watermarks and who is called when free memory sinks under them.
@@ -286,7 +315,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
             return Err(errno.into());
         }
         self.ledger.backing.set_huge(at, len);
-        self.ledger.grow(claimed);
+        let is_hidden = self.ledger.backing.set_dumped(claimed.clone(), Dump::No);
+        self.ledger.grow(claimed, is_hidden);
         Ok(())
     }
 

@@ -121,6 +121,7 @@ impl Heap {
         if !threads {
             scrubber.quiet();
         }
+        zones.all().for_each(|zone| zone.begin_hiding());
         Ok(Heap {
             zones,
             classes: Classes::new(),
@@ -249,6 +250,8 @@ impl Heap {
     pub fn go_quiet(&self) {
         self.quiet.store(true, Ordering::Relaxed);
         self.scrubber.quiet();
+        self.ready.end_hiding();
+        self.demand.end_hiding();
     }
 
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second

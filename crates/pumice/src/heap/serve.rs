@@ -433,7 +433,8 @@ impl Heap {
             let done = if tainted { zone.reset(block..end) } else { zone.discard(block..end) };
             for block in block..end {
                 let word = ledger.block(block);
-                ledger.release_block(block, if done { BlockWord::FRESH } else { word.with_age(0) });
+                let fresh = BlockWord::FRESH.with_hidden(word.hidden());
+                ledger.release_block(block, if done { fresh } else { word.with_age(0) });
             }
             dropped += if done { end - block } else { 0 };
             block = end;

@@ -216,6 +216,11 @@ impl Source for Heap {
                 }
             }
         }
+        // What is taken again within a pass is not worth two calls.
+        let rests = |word: BlockWord| word.age() > 0 || word.is_pristine();
+        for zone in [&self.ready, &self.demand] {
+            zone.ledger.hide_free(|word| rests(word) && !self.scrubber.is_waited_for());
+        }
         left
     }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use rustix::io::Errno;
 
-use super::mem::{Huge, Memory, Os};
+use super::mem::{Dump, Huge, Memory, Os};
 
 /// Forwards to the kernel, but lets a test say after how many calls one fails.
 #[derive(Debug)]
@@ -87,6 +87,11 @@ unsafe impl Memory for FakeMemory {
     unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno> {
         // SAFETY: forwarded with the caller's promise.
         self.call(|| unsafe { Os.set_huge(at, len, huge) })
+    }
+
+    unsafe fn set_dumped(&self, at: *mut u8, len: usize, dump: Dump) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        self.call(|| unsafe { Os.set_dumped(at, len, dump) })
     }
 
     unsafe fn populate(&self, at: *mut u8, len: usize) -> Result<(), Errno> {

@@ -45,6 +45,12 @@ pub unsafe trait Memory: Sync {
     /// The range lies in a reservation.
     unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno>;
 
+    /// Says whether a core dump holds the range.
+    ///
+    /// # Safety
+    /// The range lies in a reservation.
+    unsafe fn set_dumped(&self, at: *mut u8, len: usize, dump: Dump) -> Result<(), Errno>;
+
     /// Faults every page of the range in.
     ///
     /// # Safety
@@ -85,6 +91,15 @@ pub enum Huge {
     /// `MADV_HUGEPAGE`
     Yes,
     /// `MADV_NOHUGEPAGE`
+    No,
+}
+
+/// Whether a range is to be in core dumps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dump {
+    /// `MADV_DODUMP`
+    Yes,
+    /// `MADV_DONTDUMP`
     No,
 }
 
@@ -139,6 +154,15 @@ unsafe impl Memory for Os {
         let advice = match huge {
             Huge::Yes => Advice::LinuxHugepage,
             Huge::No => Advice::LinuxNoHugepage,
+        };
+        // SAFETY: the advice changes no content.
+        unsafe { mm::madvise(at.cast(), len, advice) }
+    }
+
+    unsafe fn set_dumped(&self, at: *mut u8, len: usize, dump: Dump) -> Result<(), Errno> {
+        let advice = match dump {
+            Dump::Yes => Advice::LinuxDoDump,
+            Dump::No => Advice::LinuxDontDump,
         };
         // SAFETY: the advice changes no content.
         unsafe { mm::madvise(at.cast(), len, advice) }
