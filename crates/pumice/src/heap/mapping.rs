@@ -44,6 +44,9 @@ pub enum Effect {
     Drops,
 }
 
+/// How often memory that helpers are found at work on is asked for again.
+const ATTEMPTS: usize = 100;
+
 /// What is known of a zone's mappings.
 #[derive(Debug)]
 pub(super) struct Marks {
@@ -365,40 +368,44 @@ impl Heap {
         let marks = &zone.marks;
         let base = zone.addresses().start;
         let frames = (part.start - base) / FRAME_SIZE..(part.end - base) / FRAME_SIZE;
-        let mut next = frames.start;
+        let (mut next, mut attempts) = (frames.start, 0);
         while next < frames.end {
             let block = next / BLOCK_FRAMES;
             let end = frames.end.min((block + 1) * BLOCK_FRAMES);
-            if block >= zone.ledger.grown() {
+            if block >= zone.ledger.grown() || attempts == ATTEMPTS {
                 return false;
             }
             self.wait_for_helpers(zone, Pfn(next), end - next);
-            let is_free = zone.ledger.block(block).state() == BlockState::Free;
-            if is_free {
-                // All of the block, of which the rest are holes.
-                if zone.ledger.occupy_block(block).is_none() {
-                    return false;
-                }
-                let block_frames = block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
-                let is_part = block_frames.len() > end - next;
-                if !marks.blocks.set(block..block + 1)
-                    || (is_part && !marks.holes.set(block_frames))
-                {
-                    return false;
-                }
-            }
-            for frame in next..end {
-                let taken = zone.marks.holes.get(frame) || is_free;
-                let occupied =
-                    || zone.ledger.occupy_frame(Pfn(frame)) && marks.frames.set(frame..frame + 1);
-                if !taken && !occupied() {
-                    return false;
-                }
-            }
-            marks.holes.clear(next..end);
-            next = end;
+            let until = self.occupy_in_block(zone, next..end);
+            marks.holes.clear(next..until);
+            // A helper may have claimed some, or joined the block, since it was waited for.
+            attempts += usize::from(until < end);
+            next = until;
         }
         true
+    }
+
+    /// Makes frames of one block the caller's, as far as they can be had: the first that can't.
+    fn occupy_in_block(&self, zone: &PoolZone, frames: Range<usize>) -> usize {
+        let marks = &zone.marks;
+        let block = frames.start / BLOCK_FRAMES;
+        if zone.ledger.block(block).state() == BlockState::Free {
+            // All of the block, of which the rest are holes.
+            if zone.ledger.occupy_block(block).is_none() {
+                return frames.start;
+            }
+            let block_frames = block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
+            let is_part = block_frames.len() > frames.len();
+            let is_marked =
+                marks.blocks.set(block..block + 1) && (!is_part || marks.holes.set(block_frames));
+            return if is_marked { frames.end } else { frames.start };
+        }
+        let is_had = |frame: &usize| {
+            let occupied =
+                || zone.ledger.occupy_frame(Pfn(*frame)) && marks.frames.set(*frame..frame + 1);
+            marks.holes.get(*frame) || occupied()
+        };
+        frames.clone().find(|frame| !is_had(frame)).unwrap_or(frames.end)
     }
 
     /// Lets the helpers finish what they do to frames of one block, and not for ever: on a busy
