@@ -27,12 +27,15 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let recent = recent / G::FRAMES_PER_BLOCK;
         let grown = self.grown();
         let order = (recent..grown).chain(0..recent.min(grown));
-        // First what is near and broken up already, then whole blocks, then all the rest.
+        // First what is near and broken up already, then whole blocks that are there, then all the
+        // rest that is broken up, and only then whole blocks that would cost memory.
         let near = order.clone().take(NEAR_BLOCKS);
+        let there = |word: BlockWord| !word.is_pristine();
         let found = self
             .get_run_among(near, frames, align, want)
-            .or_else(|| self.get_run_by_splitting(order.clone(), frames, want))
-            .or_else(|| self.get_run_among(order.clone().skip(NEAR_BLOCKS), frames, align, want));
+            .or_else(|| self.get_run_by_splitting(order.clone(), frames, want, there))
+            .or_else(|| self.get_run_among(order.clone().skip(NEAR_BLOCKS), frames, align, want))
+            .or_else(|| self.get_run_by_splitting(order.clone(), frames, want, |_| true));
         if let Some(run) = found {
             slot.store(run.range.end().0, Ordering::Relaxed);
             return found;
@@ -66,15 +69,19 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         })
     }
 
-    /// Gets a run at the start of a block that is free as a whole, of the wanted kind if there
-    /// is one near.
+    /// Gets a run at the start of a block that is free as a whole and that `fits`, of the wanted
+    /// kind if there is one near.
     fn get_run_by_splitting(
         &self,
         blocks: impl Iterator<Item = usize> + Clone,
         frames: usize,
         want: Want,
+        fits: impl Fn(BlockWord) -> bool,
     ) -> Option<Run> {
-        let free = |block: &usize| self.block(*block).state() == BlockState::Free;
+        let free = |block: &usize| {
+            let word = self.block(*block);
+            word.state() == BlockState::Free && fits(word)
+        };
         let liked = |block: &usize| self.block(*block).zeroed() == (want == Want::Zeroed);
         let near = blocks.clone().filter(free).take(NEAR_BLOCKS).filter(liked);
         near.chain(blocks.filter(free)).find_map(|block| {

@@ -359,6 +359,12 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         unsafe { self.memory().discard(at, blocks.len() * BLOCK_SIZE) }.is_ok()
     }
 
+    /// As [`Zone::discard`], for frames in the middle of a block.
+    pub fn discard_frames(&self, start: Pfn, frames: usize) -> bool {
+        // SAFETY: the caller owns the frames and needs nothing in them.
+        unsafe { self.memory().discard(self.address(start), frames * FRAME_SIZE) }.is_ok()
+    }
+
     /// As [`Zone::discard`], and takes every attribute off that somebody set on them.
     pub fn reset(&self, blocks: Range<usize>) -> bool {
         let (at, len) = (self.ledger.backing.at(blocks.start), blocks.len() * BLOCK_SIZE);

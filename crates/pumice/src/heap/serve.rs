@@ -313,6 +313,15 @@ impl Heap {
             let cut = whole.start + kept / BLOCK_FRAMES;
             zone.set_owned(cut, zone.ledger.block(cut).with_zeroed(false));
         }
+        // What lies in a block with others stays where it is, and resident, for as long as one of
+        // them is in use: much, where requests of its size have gone to the ready zone since.
+        let is_gone = || self.classes.density(range.frames) == Density::Dense;
+        if !whole.is_empty() || is_gone() {
+            let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
+            if start < range.end().0 {
+                zone.discard_frames(Pfn(start), range.end().0 - start);
+            }
+        }
     }
 
     /// What a block of the ready zone is when it is freed.
