@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`alloc`] | real programs and small loads under pumice and under other allocators |
 //! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
+//! | [`fork`] | a server that takes snapshots by `fork`, and knows nothing of pumice |
 //! | [`frame`] | what getting and putting frames costs |
 //! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
@@ -22,6 +23,7 @@ mod alloc;
 mod c_program;
 mod clear;
 mod cpu;
+mod fork;
 mod frame;
 pub mod json_lines;
 mod map;
@@ -53,6 +55,8 @@ enum Experiment {
     Alloc(alloc::AllocArgs),
     /// How fast each engine zeroes memory, and how fast memory is read
     Clear(clear::ClearArgs),
+    /// A server with a large heap that takes snapshots by fork: time and memory
+    Fork(fork::ForkArgs),
     /// What getting and putting frames costs, beside a peer's if one is given
     Frame(frame::FrameArgs),
     /// A loop of mmap, touch and munmap, and a first touch of memory that is ready
@@ -70,6 +74,7 @@ pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
     match options.experiment {
         Experiment::Alloc(options) => alloc::alloc(&options),
         Experiment::Clear(options) => clear::clear(options),
+        Experiment::Fork(options) => fork::fork(&options),
         Experiment::Frame(options) => frame::frame(&options),
         Experiment::Map(options) => map::map(&options),
         Experiment::Pft(options) => pft::pft(&options),

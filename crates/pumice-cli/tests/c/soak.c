@@ -32,6 +32,7 @@ struct worker {
 /* Allocations on their way from one thread to another. */
 static _Atomic(struct block *) mailboxes[MAILBOXES];
 static atomic_bool over;
+static pthread_mutex_t splitting = PTHREAD_MUTEX_INITIALIZER;
 static struct worker workers[THREADS];
 
 static double now(void) {
@@ -220,7 +221,11 @@ static void *work(void *argument) {
     struct worker *w = argument;
     while (!atomic_load(&over)) {
         for (int i = 0; i < 500; i++) operate(w);
-        if (below(w, 32) == 0) split(w);
+        /* One at a time: each child may come to hold a copy of all there is. */
+        if (below(w, 32) == 0 && pthread_mutex_trylock(&splitting) == 0) {
+            split(w);
+            pthread_mutex_unlock(&splitting);
+        }
     }
     for (int i = 0; i < BLOCKS; i++)
         if (w->block[i].kind != NOTHING) release(&w->block[i]);
