@@ -250,8 +250,7 @@ impl Heap {
     pub fn go_quiet(&self) {
         self.quiet.store(true, Ordering::Relaxed);
         self.scrubber.quiet();
-        self.ready.end_hiding();
-        self.demand.end_hiding();
+        self.zones.all().for_each(|zone| zone.end_hiding());
     }
 
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second
