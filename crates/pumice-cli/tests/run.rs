@@ -72,8 +72,7 @@ fn killing_pumice_kills_the_program() {
     let mut rest = String::new();
     output.read_line(&mut rest).expect("the end of the pipe");
     assert_eq!(rest, "");
-    // The next run sweeps up.
-    assert!(!counters_files_of(child.id()).is_empty());
+    // The next run sweeps up, whoever's it is.
     assert!(pumice(&["run", "--", "true"]).status().expect("pumice starts").success());
     assert!(counters_files_of(child.id()).is_empty());
 }

@@ -217,7 +217,7 @@ impl Source for Heap {
             }
         }
         // What is taken again within a pass is not worth two calls.
-        let rests = |word: BlockWord| word.age() > 0 || word.is_pristine();
+        let rests = |word: BlockWord| word.age() > 0 || word.offered() || word.is_pristine();
         for zone in self.zones.all() {
             zone.ledger.hide_free(|word| rests(word) && !self.scrubber.is_waited_for());
         }
