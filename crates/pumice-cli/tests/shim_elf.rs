@@ -150,7 +150,9 @@ fn it_exports_what_it_interposes_and_nothing_else() {
         "pvalloc",
         "realloc",
         "reallocarray",
+        "setns",
         "syscall",
+        "unshare",
         "valloc",
     ];
     assert_eq!(exported, interposed.map(String::from).into());

@@ -47,6 +47,12 @@ fn seccomp_filters() {
 }
 
 #[test]
+fn calls_for_one_thread_only() {
+    let modes = [Mode::Verify, Mode::Ready];
+    compare_success(&modes, compile("namespaces"), &[], b"");
+}
+
+#[test]
 fn address_sanitizer() {
     let program = compile_with("cc", "threads", "threads-asan", &["-fsanitize=address"]);
     compare_success(&ONCE, &program, &["30"], b"");

@@ -11,6 +11,7 @@
 //! | [`environment`] | the variables, the program's name |
 //! | [`sanitizer`] | programs built with one, which are left alone |
 //! | [`seccomp`] | `prctl` and `syscall`, watched for seccomp filters |
+//! | [`namespace`] | `unshare` and `setns`, before which helper threads end |
 //! | [`weak`] | symbols that may be missing |
 //! | [`mapping`] | `mmap` and its relations |
 //! | [`fatal`] | the two ways this ends a program |
@@ -34,6 +35,7 @@ mod environment;
 mod fatal;
 mod interpose;
 mod mapping;
+mod namespace;
 mod next;
 mod sanitizer;
 mod seccomp;

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use pumice::sys::raw;
 
 use crate::interpose::set_errno;
-use crate::{mapping, next, start};
+use crate::{mapping, namespace, next, start};
 
 const PR_SET_SECCOMP: c_int = 22;
 const SECCOMP_MODE_STRICT: usize = 1;
@@ -64,6 +64,9 @@ unsafe extern "C" fn syscall(
 ) -> c_long {
     if number == SYS_SECCOMP || number == SYS_PRCTL {
         before_syscall(number, a, b, c);
+    }
+    if let Some(result) = namespace::by_number(number, [a, b]) {
+        return result;
     }
     // SAFETY: forwarded with the caller's promise.
     if let Some(result) = unsafe { mapping::by_number(number, [a, b, c, d, e, f]) } {

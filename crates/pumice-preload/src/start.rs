@@ -202,6 +202,20 @@ pub(crate) fn go_quiet() {
     }
 }
 
+/// Ends the heap's helper threads, for good; whether there may have been any.
+pub(crate) fn end_helpers() -> bool {
+    // SAFETY: set before SERVING; the page is never unmapped. A child that has not adopted the heap
+    // has no helpers.
+    let is_here = |process: &AtomicPtr<ProcessWord>| unsafe {
+        process.load(Ordering::Relaxed).as_ref().is_some_and(ProcessWord::is_adopted)
+    };
+    let heap = published().filter(|_| is_here(&PROCESS));
+    if let Some(heap) = heap {
+        heap.end_helpers();
+    }
+    heap.is_some()
+}
+
 #[inline(always)]
 fn published() -> Option<&'static Heap> {
     // Acquire: pairs with the Release in `advance`.

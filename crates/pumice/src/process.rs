@@ -70,6 +70,12 @@ impl ProcessWord {
         }
     }
 
+    /// Whether this process has made the heap its own already.
+    pub fn is_adopted(&self) -> bool {
+        // Acquire: pairs with the Release in `adopt`.
+        self.0.load(Ordering::Acquire) == CURRENT
+    }
+
     #[cold]
     fn adopt(&self, adopt: impl FnOnce() -> bool) -> bool {
         // Relaxed: the child is a copy of its parent, so there is nothing else to see.

@@ -253,6 +253,12 @@ impl Heap {
         self.zones.all().for_each(|zone| zone.end_hiding());
     }
 
+    /// Ends the helper threads, and starts none any more: the process is to have but one thread.
+    /// What they would do is done by requests, or not at all.
+    pub fn end_helpers(&self) {
+        self.scrubber.quiet();
+    }
+
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second
     /// is 0, the pool is as full as it gets.
     pub fn ready_blocks(&self) -> (usize, usize) {
