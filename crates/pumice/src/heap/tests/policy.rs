@@ -56,7 +56,7 @@ fn what_is_touched_here_and_there_stays_for_the_next() {
 fn little_stays_of_what_is_touched_here_and_there() {
     let heap = heap(0, u64::MAX);
     let size = 32 << 20;
-    for _ in 0..6 {
+    for _ in 0..8 {
         // All at once, so that none can use another's pages.
         let all: Vec<_> = (0..4).map(|_| get(heap, size, Content::Any)).collect();
         all.iter().for_each(|&at| touch(at, size, 5));
@@ -118,4 +118,19 @@ fn what_is_likely_to_be_written_is_served_from_ready_memory_at_once() {
     assert!(!is_ready(get(heap, 200 << 20, Content::Any)), "one that is not");
     scrub_all(heap);
     assert!(!is_ready(get(heap, 29 << 20, Content::Zero)), "zeros, of which there are too few");
+}
+
+#[test]
+fn small_runs_that_are_all_free_go_back_too() {
+    let heap = heap(0, u64::MAX);
+    let held: Vec<_> = (0..3000)
+        .map(|_| {
+            let at = get(heap, 70_000, Content::Any);
+            fill(at, 70_000);
+            at
+        })
+        .collect();
+    held.into_iter().for_each(|at| free(heap, at));
+    decay_all(heap);
+    assert_eq!(heap.slot().pool_bytes(), 0);
 }
