@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 use support::{folder, pumice, run_script, stderr, stdout};
@@ -16,18 +16,7 @@ fn signal(name: &str, pid: u32) {
 
 /// Starts a script under pumice and returns when it has written its first line.
 fn start_and_wait_for_line(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = run_script(script);
-    // What a shell starts in the background ignores these, and a script can't trap them then.
-    let heed_signals = || {
-        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
-            // SAFETY: a plain system call.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec it makes system calls only.
-    unsafe { command.pre_exec(heed_signals) };
-    let mut child = command.stdout(Stdio::piped()).spawn().expect("pumice starts");
+    let mut child = run_script(script).stdout(Stdio::piped()).spawn().expect("pumice starts");
     let mut output = BufReader::new(child.stdout.take().expect("piped"));
     let mut line = String::new();
     output.read_line(&mut line).expect("a line");

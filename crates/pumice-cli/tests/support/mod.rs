@@ -1,5 +1,6 @@
 //! The program under test, free of what the caller's environment says about pumice.
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -13,7 +14,21 @@ pub fn pumice(arguments: &[&str]) -> Command {
         }
     }
     command.args(arguments);
+    heed_signals(&mut command);
     command
+}
+
+/// What a shell starts in the background ignores these, and so would all that is started from there.
+fn heed_signals(command: &mut Command) {
+    let reset = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+            // SAFETY: a plain system call.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes system calls only.
+    unsafe { command.pre_exec(reset) };
 }
 
 /// `pumice run -- sh -c SCRIPT`.
