@@ -212,6 +212,10 @@ impl Heap {
         if size > isize::MAX as usize {
             return false;
         }
+        // Within a block in parts it would be as long as a block, and be taken for a whole one.
+        if range.frames < BLOCK_FRAMES && frames == BLOCK_FRAMES {
+            return false;
+        }
         if frames > range.frames && !self.extend(zone, range, frames) {
             return false;
         }
