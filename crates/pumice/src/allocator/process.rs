@@ -15,7 +15,7 @@ use std::ptr::{from_ref, null_mut, NonNull};
 use rustix::fd::BorrowedFd;
 
 use super::environment::{self, Environment};
-use crate::addr::{frames_for, BLOCK_FRAMES, BLOCK_SIZE};
+use crate::addr::BLOCK_SIZE;
 use crate::clear::is_zero;
 use crate::config;
 use crate::error::Result;
@@ -196,11 +196,6 @@ impl Owned {
     /// its new address only.
     pub unsafe fn resize(&self, at: *mut u8, size: usize, align: usize) -> Option<NonNull<u8>> {
         if !self.served.is_current() {
-            return None;
-        }
-        // In place it would become a block's length in parts of a block, and the heap, when it is
-        // freed, would take it for a whole one.
-        if frames_for(size) == BLOCK_FRAMES && self.usable_size(at) < BLOCK_SIZE {
             return None;
         }
         // SAFETY: as the caller promises.
