@@ -136,7 +136,9 @@ impl Source for Heap {
             return;
         }
         let block = (claim.token & PLACE) as usize;
-        let word = zone.ledger.block(block).with_zeroed(zeroed);
+        let word = zone.ledger.block(block);
+        // Clearing wrote each page, of a block too that was freed in parts and only partly there.
+        let word = word.with_zeroed(zeroed).with_ready(zeroed || word.ready());
         zone.ledger.release_block(block, word.with_cold(false).with_offered(false));
         if zeroed {
             zone.add_ready_blocks(1);

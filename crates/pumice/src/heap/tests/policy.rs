@@ -1,6 +1,7 @@
 //! What stays, what goes, and what is learned of sizes.
 
 use super::*;
+use crate::frame::ledger::Want;
 
 /// Touches one page in `step`.
 fn touch(at: *mut u8, size: usize, step: usize) {
@@ -133,4 +134,30 @@ fn small_runs_that_are_all_free_go_back_too() {
     held.into_iter().for_each(|at| free(heap, at));
     decay_all(heap);
     assert_eq!(heap.slot().pool_bytes(), 0);
+}
+
+#[test]
+fn what_was_freed_in_parts_and_cleared_goes_back_too() {
+    let heap = heap(0, u64::MAX);
+    let zone = heap.zones.local(0, Kind::Ready);
+    zone.grow(8).expect("room");
+    let held: Vec<_> = (0..100)
+        .map(|_| {
+            let run = zone.ledger.get_run(0, 18, 1, Want::Dirty).expect("there");
+            let at = zone.address(run.range.start);
+            fill(at, 70_000);
+            at
+        })
+        .collect();
+    held.into_iter().for_each(|at| free(heap, at));
+    zone.ledger.join_all_aside();
+    scrub_all(heap);
+    let ready = |&block: &usize| zone.ledger.block(block).ready();
+    assert!((0..zone.ledger.grown()).any(|block| ready(&block)), "what is cleared is there");
+    decay_all(heap);
+    assert_eq!(heap.slot().pool_bytes(), 0);
+    let held: usize = (0..zone.ledger.grown())
+        .map(|block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore"))
+        .sum();
+    assert_eq!(held, 0);
 }
