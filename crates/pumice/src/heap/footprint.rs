@@ -2,11 +2,19 @@
 //!
 //! Free memory that stays is reused at no cost, but it stands beside what is in use: a program that
 //! frees small arrays and makes large ones would have both. So what the ready zones hold never
-//! exceeds the most that was ever in use there (but for a little, and for what `--ready` asked for):
-//! before a request has pages faulted in beyond that, as much is given back elsewhere.
+//! exceeds the most that was ever *resident in use* there (but for a little, and for what `--ready`
+//! asked for). As much as is beyond that is given back, before a request has pages faulted in and
+//! when memory is freed.
+//!
+//! What is in use is counted; how much of it is resident is not known, since a program touches it
+//! without us. `array = zeros(n)` in a loop has two arrays in use, and never more than one resident:
+//! the new one has not been touched when the old one is freed. So before anything is given back
+//! because of the limit, the blocks that were handed out unpopulated are looked at (`mincore`), and
+//! the limit is raised to what is found. What was resident when it was handed out counts in full.
 
-use super::{is_free, Heap, Kind};
+use super::{is_free, Heap, Kind, PoolZone};
 use crate::addr::{BLOCK_FRAMES, BLOCK_SIZE};
+use crate::frame::BlockState;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// More than the most there was: this share of it...
@@ -14,25 +22,39 @@ const SPARE_SHARE: usize = 64;
 /// ... but at least this many blocks.
 const SPARE_BLOCKS: usize = (2 << 20) / BLOCK_SIZE;
 
-/// Frames of the ready zones in use, now and at most. Relaxed: amounts that order nothing.
+/// Blocks that may be held beyond `most`.
+fn spare(most: usize) -> usize {
+    (most / SPARE_SHARE).max(SPARE_BLOCKS)
+}
+
+/// Blocks that may be looked at for each one that is freed. A look takes about 150 ns, and to fault
+/// a block in again hundreds of times that.
+const LOOKS: usize = 16;
+/// Blocks that may be looked at before any is freed.
+const FIRST_LOOKS: usize = 1 << 14;
+
+/// Frames of the ready zones in use. Relaxed: amounts that order nothing.
 #[derive(Debug)]
 pub(super) struct Footprint {
     in_use: AtomicUsize,
+    /// The most that was seen to be resident of them.
     peak: AtomicUsize,
+    /// Frames freed, in looks.
+    looks: AtomicUsize,
 }
 
 impl Footprint {
     pub(super) fn new() -> Footprint {
-        Footprint { in_use: AtomicUsize::new(0), peak: AtomicUsize::new(0) }
+        Footprint {
+            in_use: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            looks: AtomicUsize::new(FIRST_LOOKS * BLOCK_FRAMES),
+        }
     }
 
     /// `frames` more are in use.
     pub(super) fn add(&self, frames: usize) {
-        let now = self.in_use.fetch_add(frames, Ordering::Relaxed).wrapping_add(frames);
-        // What was occupied piece by piece is not counted, but is subtracted.
-        if now <= isize::MAX as usize && now > self.peak.load(Ordering::Relaxed) {
-            self.peak.fetch_max(now, Ordering::Relaxed);
-        }
+        self.in_use.fetch_add(frames, Ordering::Relaxed);
     }
 
     /// `frames` fewer are in use.
@@ -40,10 +62,36 @@ impl Footprint {
         self.in_use.fetch_sub(frames, Ordering::Relaxed);
     }
 
-    /// Blocks that they may hold, free ones included.
-    fn blocks(&self) -> usize {
-        let peak = self.peak.load(Ordering::Relaxed).div_ceil(BLOCK_FRAMES);
-        peak + (peak / SPARE_SHARE).max(SPARE_BLOCKS)
+    /// What was occupied piece by piece is not counted, but is subtracted.
+    fn in_use(&self) -> usize {
+        let now = self.in_use.load(Ordering::Relaxed);
+        if now > isize::MAX as usize {
+            0
+        } else {
+            now
+        }
+    }
+
+    /// Blocks that the zones may hold with `in_use` frames in use, free ones included.
+    fn blocks(&self, in_use: usize) -> usize {
+        let most = self.peak.load(Ordering::Relaxed).max(in_use).div_ceil(BLOCK_FRAMES);
+        most + spare(most)
+    }
+
+    /// Takes note of `frames` that are resident in use.
+    fn note(&self, frames: usize) {
+        // What there is to spare was resident before it was asked for: counting it would raise the
+        // limit by as much again, and again.
+        let blocks = frames.div_ceil(BLOCK_FRAMES);
+        let own = frames.saturating_sub(spare(blocks) * BLOCK_FRAMES);
+        self.peak.fetch_max(own, Ordering::Relaxed);
+    }
+
+    /// Takes what it costs to look at `blocks` blocks, if so much is there.
+    fn afford(&self, blocks: usize) -> bool {
+        let cost = blocks * BLOCK_FRAMES;
+        let less = |looks: usize| looks.checked_sub(cost);
+        self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 }
 
@@ -52,10 +100,34 @@ impl Heap {
     /// would be too much with them.
     #[inline]
     pub(super) fn make_room(&self, node: usize) {
-        let may_hold = self.footprint.blocks() + self.ahead.keep();
+        let may_hold = self.may_hold(self.footprint.in_use());
         if self.held_blocks() > may_hold {
-            self.give_back_surplus(may_hold, node);
+            self.note_peak();
+            self.give_back_surplus(node);
         }
+    }
+
+    /// Before `frames` of the ready zones are freed: sees how much is resident, if it matters.
+    #[inline]
+    pub(super) fn before_free(&self, frames: usize) {
+        self.footprint.looks.fetch_add(frames * LOOKS, Ordering::Relaxed);
+        let left = self.footprint.in_use().saturating_sub(frames);
+        if self.held_blocks() > self.may_hold(left) {
+            self.note_peak();
+        }
+    }
+
+    /// After memory of a node was freed: gives back what is too much.
+    #[inline]
+    pub(super) fn after_free(&self, node: usize) {
+        if self.held_blocks() > self.may_hold(self.footprint.in_use()) {
+            self.give_back_surplus(node);
+        }
+    }
+
+    /// Blocks that the ready zones may hold.
+    fn may_hold(&self, in_use: usize) -> usize {
+        self.footprint.blocks(in_use) + self.ahead.keep()
     }
 
     /// Blocks that the ready zones hold.
@@ -63,11 +135,21 @@ impl Heap {
         self.zones.all_of(Kind::Ready).map(|zone| zone.budget().blocks()).sum()
     }
 
+    /// Raises the peak to what is resident now of what is in use.
+    #[cold]
+    fn note_peak(&self) {
+        if self.footprint.afford(self.held_blocks()) {
+            let frames = self.zones.all_of(Kind::Ready).map(|zone| self.resident_in_use(zone));
+            self.footprint.note(frames.sum());
+        }
+    }
+
     /// What is farthest from the node goes first.
     #[cold]
-    fn give_back_surplus(&self, may_hold: usize, node: usize) {
+    fn give_back_surplus(&self, node: usize) {
         for zone in self.zones.by_distance(node, Kind::Ready).rev() {
             zone.ledger.join_all();
+            let may_hold = self.may_hold(self.footprint.in_use());
             let surplus = self.held_blocks().saturating_sub(may_hold);
             // Not the first ones: requests are served from there.
             let is_held = |block: &usize| {
@@ -80,5 +162,22 @@ impl Heap {
             }
             self.drop_free_blocks_from(zone, from, |_| true);
         }
+    }
+
+    /// Frames of blocks that are in use as a whole or in parts, but for those of whole ones that
+    /// were handed out unpopulated and have not been touched.
+    fn resident_in_use(&self, zone: &PoolZone) -> usize {
+        let resident = |block: usize| {
+            let word = zone.ledger.block(block);
+            match word.state() {
+                BlockState::Absent | BlockState::Free | BlockState::Claimed => 0,
+                BlockState::Whole if !word.ready() => {
+                    let seen = self.resident(zone, zone.block_address(block), BLOCK_SIZE);
+                    seen.unwrap_or(BLOCK_FRAMES).min(BLOCK_FRAMES)
+                }
+                _ => BLOCK_FRAMES,
+            }
+        };
+        (0..zone.ledger.grown()).map(resident).sum()
     }
 }

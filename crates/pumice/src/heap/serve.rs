@@ -236,6 +236,7 @@ impl Heap {
         let kept = range.frames - frames;
         let keeps_blocks = self.is_ready_zone(zone);
         if keeps_blocks {
+            self.before_free(frames);
             self.footprint.subtract(frames);
         }
         // Part of this block stays its owner's.
@@ -265,6 +266,9 @@ impl Heap {
             zone.ledger.put_range(range, condition);
         } else {
             zone.ledger.truncate_run(range, kept, condition);
+        }
+        if keeps_blocks {
+            self.after_free(zone.node);
         }
         let given_back = if keeps_blocks { 0 } else { blocks_and_tail(frames).0 * BLOCK_FRAMES };
         self.notice_freed(frames - given_back, freed_ready);

@@ -107,6 +107,43 @@ fn free_memory_does_not_add_to_the_most_there_was() {
 }
 
 #[test]
+fn what_has_not_been_touched_is_not_counted_as_there() {
+    let heap = heap(0, u64::MAX);
+    let size = 32 << 20;
+    let zone = heap.zones.local(0, Kind::Ready);
+    let held = || -> usize {
+        let frames = |block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE);
+        (0..zone.ledger.grown()).map(|block| frames(block).expect("mincore") * FRAME_SIZE).sum()
+    };
+    let touch_and_free = |at| {
+        fill(at, size);
+        free(heap, at);
+    };
+    (0..3).for_each(|_| touch_and_free(get(heap, size, Content::Zero)));
+    touch_and_free(get(heap, size, Content::Zero));
+    assert_eq!(held(), size, "one at a time: it stays");
+    // Each is got before the last one goes, and touched after.
+    let mut last = get(heap, size, Content::Zero);
+    fill(last, size);
+    for _ in 0..4 {
+        let next = get(heap, size, Content::Zero);
+        free(heap, last);
+        fill(next, size);
+        assert!(held() <= size + (2 << 20), "{} MiB", held() >> 20);
+        last = next;
+    }
+    // Touched before the last one goes: two are needed, and stay.
+    for round in 0..4 {
+        let next = get(heap, size, Content::Any);
+        assert!(round < 2 || resident(heap, next, size) == size / FRAME_SIZE);
+        fill(next, size);
+        free(heap, last);
+        last = next;
+    }
+    assert_eq!(held(), 2 * size);
+}
+
+#[test]
 fn what_is_likely_to_be_written_is_served_from_ready_memory_at_once() {
     let heap = heap(0, u64::MAX);
     for _ in 0..3 {
