@@ -185,6 +185,7 @@ impl Report {
                     self.bytes(Event::HotClearedBytes)
                 ),
             ),
+            ("given back", format!("{} to the kernel", self.bytes(Event::GivenBackBytes))),
             ("scrubber CPU", format!("{:.3} s", self.scrubber_s)),
             (
                 "peak pool",

@@ -29,7 +29,7 @@ fn spare(most: usize) -> usize {
 
 /// Blocks that may be looked at for each one that is freed. A look takes about 150 ns, and to fault
 /// a block in again hundreds of times that.
-const LOOKS: usize = 16;
+const LOOKS: usize = 4;
 /// Blocks that may be looked at before any is freed.
 const FIRST_LOOKS: usize = 1 << 14;
 
