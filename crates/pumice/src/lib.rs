@@ -17,6 +17,7 @@
 //! | [`heap`] | runs of frames for `malloc`-sized requests; what a size class touches |
 //! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
 //! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
+//! | [`slots`] | memory that a daemon has ready, leased to programs; with the feature `std` only |
 //!
 //! The crate needs neither `std` nor `alloc`: the preload shim is built from it and must never
 //! allocate through itself. A Rust program uses it as [`Allocator`].
@@ -35,6 +36,8 @@ pub mod heap;
 #[cfg(not(loom))]
 pub mod process;
 pub mod scrub;
+#[cfg(all(feature = "std", not(loom)))]
+pub mod slots;
 pub mod stats;
 pub mod sync;
 pub mod sys;

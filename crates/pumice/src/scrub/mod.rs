@@ -27,6 +27,8 @@ mod governor;
 mod helper;
 #[cfg(not(loom))]
 mod keeper;
+#[cfg(all(feature = "std", not(loom)))]
+mod pacer;
 #[cfg(not(loom))]
 mod scrubber;
 #[cfg(not(loom))]
@@ -36,6 +38,8 @@ mod tests;
 #[cfg(not(loom))]
 mod waiting;
 
+#[cfg(all(feature = "std", not(loom)))]
+pub use pacer::{PaceLimits, Pacer};
 #[cfg(not(loom))]
 pub use scrubber::Scrubber;
 #[cfg(not(loom))]

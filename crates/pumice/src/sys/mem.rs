@@ -237,3 +237,28 @@ pub fn map_wiped_on_fork() -> Result<NonNull<u8>, Errno> {
     unsafe { mm::madvise(page.as_ptr().cast(), FRAME_SIZE, Advice::LinuxWipeOnFork)? };
     Ok(page)
 }
+
+/// `include/uapi/asm-generic/mman-common.h`, since Linux 6.1
+#[cfg(feature = "std")]
+const MADV_COLLAPSE: usize = 25;
+
+/// Faults in all pages of a shared mapping, as writing to them would.
+///
+/// # Safety
+/// `at` and `len` are a mapping of the caller's, or part of one.
+#[cfg(feature = "std")]
+pub unsafe fn populate_shared(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: as the caller promises.
+    unsafe { mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) }
+}
+
+/// Puts what is mapped there into huge pages, whatever `shmem_enabled` says; holes become zeros.
+///
+/// # Safety
+/// As [`populate_shared`].
+#[cfg(feature = "std")]
+pub unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let args = [at as usize, len, MADV_COLLAPSE, 0, 0, 0];
+    // SAFETY: madvise(2) reads and writes nothing of the caller's; collapsing keeps contents.
+    unsafe { raw::syscall(raw::number::__NR_madvise, args) }.map(|_zero| ())
+}

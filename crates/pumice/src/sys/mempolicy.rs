@@ -87,6 +87,16 @@ pub fn prefer(number: usize) {
     let _ = unsafe { raw::syscall(raw::number::__NR_set_mempolicy, args) };
 }
 
+/// Takes back what [`prefer`] said.
+#[cfg(feature = "std")]
+pub fn prefer_none() {
+    if mode() == Some(MPOL_PREFERRED) {
+        let args = [MPOL_DEFAULT as usize, 0, 0, 0, 0, 0];
+        // SAFETY: set_mempolicy(2) reads no mask for this mode.
+        let _ = unsafe { raw::syscall(raw::number::__NR_set_mempolicy, args) };
+    }
+}
+
 /// The mode of the calling thread's policy.
 fn mode() -> Option<u32> {
     let mut mode = 0u32;

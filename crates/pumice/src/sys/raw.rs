@@ -1,4 +1,5 @@
-//! System calls that rustix lacks: `clone`, `mincore`, `kill` with 0, those on memory policies.
+//! System calls that rustix lacks: `clone`, `mincore`, `kill` with 0, those on memory policies,
+//! `madvise` with `MADV_COLLAPSE`.
 //!
 //! The calling convention is in syscall(2), "Architecture calling conventions".
 
@@ -57,7 +58,7 @@ fn decode(result: isize) -> Result<usize, Errno> {
 /// Call numbers, from linux-raw-sys.
 pub mod number {
     pub use linux_raw_sys::general::{
-        __NR_clone, __NR_exit, __NR_get_mempolicy, __NR_getcpu, __NR_kill, __NR_mincore,
-        __NR_munmap, __NR_rt_sigprocmask, __NR_set_mempolicy,
+        __NR_clone, __NR_exit, __NR_get_mempolicy, __NR_getcpu, __NR_kill, __NR_madvise,
+        __NR_mincore, __NR_munmap, __NR_rt_sigprocmask, __NR_set_mempolicy,
     };
 }

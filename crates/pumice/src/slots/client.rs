@@ -1,0 +1,268 @@
+//! The client: a blocking connection for each question, and one that a lease holds.
+
+use std::env;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::error::{Error, Refusal};
+use super::file::Populating;
+use super::message::{
+    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reason, Reply, Request, MAX_ROWS,
+};
+use super::pages::{Charge, PageKind};
+use super::settings::PaceSetting;
+use super::socket;
+
+/// Names a socket other than the default.
+pub const ENV_SOCKET: &str = "PUMICE_SOCKET";
+/// How long a daemon may take to answer, a wait that was asked for not counted.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a daemon of root's listens.
+pub const SYSTEM_SOCKET: &str = "/run/pumice/slots.sock";
+
+/// The socket that is meant where none is named: `PUMICE_SOCKET`, else that of a daemon of one's own
+/// (`$XDG_RUNTIME_DIR/pumice/slots.sock`) if there is one, else the system's.
+pub fn default_socket() -> PathBuf {
+    if let Some(path) = env::var_os(ENV_SOCKET).filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    let own = env::var_os("XDG_RUNTIME_DIR")
+        .map(|folder| Path::new(&folder).join("pumice/slots.sock"))
+        .filter(|path| path.exists());
+    own.unwrap_or_else(|| SYSTEM_SOCKET.into())
+}
+
+/// A daemon, by its socket.
+#[derive(Clone, Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+impl Client {
+    /// The daemon that listens there. Nothing is connected yet.
+    pub fn new(path: impl Into<PathBuf>) -> Client {
+        Client { path: path.into() }
+    }
+
+    /// Leases a slot, waiting as long as the request says.
+    ///
+    /// ```no_run
+    /// use pumice::slots::{default_socket, Client, LeaseRequest};
+    /// let lease = Client::new(default_socket()).lease(&LeaseRequest::new(1 << 30))?;
+    /// println!("{} bytes at {}", lease.bytes(), lease.path().display());
+    /// # Ok::<(), pumice::slots::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the reason; [`Error::Connect`] where nobody listens.
+    pub fn lease(&self, request: &LeaseRequest) -> Result<Lease, Error> {
+        let connection = self.connect()?;
+        let wait = Duration::from_millis(request.wait_ms.into());
+        socket::set_patience(&connection, PATIENCE + wait)?;
+        let (reply, descriptor) = ask(&connection, &Request::Lease(*request), None)?;
+        let (Reply::Granted(grant), Some(descriptor)) = (reply, descriptor) else {
+            return Err(Error::Protocol("a lease without a descriptor"));
+        };
+        Ok(Lease { client: self.clone(), connection, file: descriptor.into(), grant })
+    }
+
+    /// The classes of slots that the daemon keeps.
+    ///
+    /// # Errors
+    /// As [`Client::lease`].
+    pub fn classes(&self) -> Result<Vec<ClassRow>, Error> {
+        self.list(Request::Classes, |reply| match reply {
+            Reply::Classes(all, rows) => Some((all, rows)),
+            _ => None,
+        })
+    }
+
+    /// The leases there are: all of them for root and the daemon's user, else one's own.
+    ///
+    /// # Errors
+    /// As [`Client::lease`].
+    pub fn leases(&self) -> Result<Vec<LeaseRow>, Error> {
+        self.list(Request::Leases, |reply| match reply {
+            Reply::Leases(all, rows) => Some((all, rows)),
+            _ => None,
+        })
+    }
+
+    /// The daemon's counters, in the order of [`super::stat::Counter::ALL`], then the buckets of the wait
+    /// times' histogram.
+    ///
+    /// # Errors
+    /// As [`Client::lease`].
+    pub fn stat(&self) -> Result<Vec<u64>, Error> {
+        match ask(&self.connect()?, &Request::Stat, None)?.0 {
+            Reply::Stat(values) => Ok(values),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// The daemon's settings, raw, in the order of [`PaceSetting::ALL`].
+    ///
+    /// # Errors
+    /// As [`Client::lease`].
+    pub fn settings(&self) -> Result<Vec<u64>, Error> {
+        match ask(&self.connect()?, &Request::Settings, None)?.0 {
+            Reply::Settings(values) => Ok(values),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Changes a setting.
+    ///
+    /// # Errors
+    /// As [`Client::lease`]; refused for anybody but root and the daemon's user.
+    pub fn set(&self, setting: PaceSetting, raw: u64) -> Result<(), Error> {
+        match ask(&self.connect()?, &Request::Set(setting, raw), None)?.0 {
+            Reply::Done => Ok(()),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    fn connect(&self) -> Result<OwnedFd, Error> {
+        socket::connect_to(&self.path, PATIENCE)
+            .map_err(|source| Error::Connect { path: self.path.clone(), source })
+    }
+
+    fn list<R>(
+        &self,
+        request: fn(u32) -> Request,
+        rows_of: fn(Reply) -> Option<(u32, Vec<R>)>,
+    ) -> Result<Vec<R>, Error> {
+        let connection = self.connect()?;
+        let mut rows = Vec::new();
+        loop {
+            let (reply, _) = ask(&connection, &request(rows.len() as u32), None)?;
+            let (all, more) = rows_of(reply).ok_or(UNEXPECTED)?;
+            let is_last = more.len() < MAX_ROWS;
+            rows.extend(more);
+            if is_last || rows.len() >= all as usize {
+                return Ok(rows);
+            }
+        }
+    }
+}
+
+const UNEXPECTED: Error = Error::Protocol("another kind of answer than was asked for");
+
+fn ask(
+    connection: &OwnedFd,
+    request: &Request,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(Reply, Option<OwnedFd>), Error> {
+    // A daemon that refused the connection has said so already, and closed.
+    let sent = socket::send(connection, &request.encode(), descriptor);
+    let packet = match socket::receive(connection) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Error::NoAnswer),
+        Err(error) => return Err(sent.err().unwrap_or(error).into()),
+        Ok(None) => return Err(sent.err().map_or(Error::NoAnswer, Error::Io)),
+        Ok(Some(packet)) => packet,
+    };
+    match Reply::decode(&packet.bytes) {
+        Ok(Reply::Refused(refusal)) => Err(Error::Refused(refusal)),
+        Ok(reply) => Ok((reply, packet.descriptor)),
+        Err(Malformed::Version(_)) => Err(Error::Refused(Refusal {
+            reason: Reason::Version,
+            limit_bytes: 0,
+            sizes: Vec::new(),
+        })),
+        Err(_) => Err(Error::Protocol("not a message")),
+    }
+}
+
+/// A leased slot. Dropping it ends the lease, as does the end of the process, however it comes:
+/// then what is still mapped of it raises SIGBUS.
+#[derive(Debug)]
+pub struct Lease {
+    client: Client,
+    connection: OwnedFd,
+    file: File,
+    grant: Grant,
+}
+
+impl Lease {
+    /// Its number in lists.
+    pub fn id(&self) -> u64 {
+        self.grant.id
+    }
+
+    /// Bytes of the file: as many as were asked for, or more.
+    pub fn bytes(&self) -> u64 {
+        self.grant.bytes
+    }
+
+    /// What its memory is made of.
+    pub fn pages(&self) -> PageKind {
+        self.grant.pages
+    }
+
+    /// Its file, to be mapped shared. It can't grow.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// A path by which processes of the same user open the file while this process has the lease.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+
+    /// Whether it is for the lessee to populate it ([`Lease::populate`]).
+    pub fn is_empty(&self) -> bool {
+        self.grant.charge == Charge::Lessee
+    }
+
+    /// Populates an empty slot from this process, which is charged for it. `progress` is told of
+    /// the bytes that are done.
+    ///
+    /// # Errors
+    /// As madvise(2).
+    pub fn populate(&self, mut progress: impl FnMut(u64)) -> io::Result<()> {
+        const BATCH_BYTES: usize = 64 << 20;
+        let mut populating = Populating::begin(&self.file, self.grant.bytes, self.grant.pages)?;
+        while populating.step(BATCH_BYTES)? > 0 {
+            progress(populating.done_bytes());
+        }
+        Ok(())
+    }
+
+    /// Ends the lease and returns when its memory is gone.
+    ///
+    /// # Errors
+    /// [`Error::NoAnswer`] and [`Error::Io`] where the daemon is gone; the file is truncated all the same.
+    pub fn end(self) -> Result<(), Error> {
+        match ask(&self.connection, &Request::End, None) {
+            Ok((Reply::Done, _)) => Ok(()),
+            Ok(_) => Err(UNEXPECTED),
+            Err(error) => {
+                self.file.set_len(0)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The connection. It becomes readable when the daemon is gone.
+    pub fn connection(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+
+    /// Tells a daemon that was started anew on the same socket of this lease, so that it ends when it
+    /// would have.
+    ///
+    /// # Errors
+    /// As [`Client::lease`]; the lease is as it was then, and this can be tried again.
+    pub fn resume(&mut self) -> Result<(), Error> {
+        let connection = self.client.connect()?;
+        let (reply, _) = ask(&connection, &Request::Resume, Some(self.file.as_fd()))?;
+        let Reply::Granted(grant) = reply else { return Err(UNEXPECTED) };
+        self.grant.id = grant.id;
+        self.connection = connection;
+        Ok(())
+    }
+}

@@ -1,0 +1,438 @@
+//! The protocol's messages and their bytes. `docs/slots-protocol.md` is the same in words.
+//!
+//! A message is one packet: a header of eight bytes (four that say `pmsl`, the version, the kind) and a
+//! body whose length the kind gives. Numbers are little endian. Nothing is longer than
+//! [`MAX_BYTES`], and a packet with a byte too few or too many is none.
+
+use super::error::Refusal;
+use super::pages::{Charge, PageKind};
+use super::settings::PaceSetting;
+use wire::{Reader, Writer};
+
+mod wire;
+
+/// The version of the protocol.
+pub const VERSION: u16 = 1;
+/// The longest message, in bytes.
+pub const MAX_BYTES: usize = 4096;
+/// The most sizes in a refusal.
+pub const MAX_SIZES: usize = 64;
+/// The most rows in a list's answer.
+pub const MAX_ROWS: usize = 48;
+/// The most counters in an answer.
+pub const MAX_COUNTERS: usize = 256;
+/// The longest wait that can be asked for, in milliseconds.
+pub const MAX_WAIT_MS: u32 = 24 * 3600 * 1000;
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Not this protocol.
+    #[error("it does not begin as a message does")]
+    Magic,
+    /// This protocol, but another version, which is given.
+    #[error("it is of version {0}")]
+    Version(u16),
+    /// A kind of message that this version does not have.
+    #[error("it is of no known kind")]
+    Kind,
+    /// Too short or too long for its kind.
+    #[error("its length is wrong")]
+    Length,
+    /// A field has a value that it can't have.
+    #[error("a field has a value that it can't have")]
+    Value,
+}
+
+/// A request for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRequest {
+    /// Bytes that are needed at least, not 0.
+    pub bytes: u64,
+    /// The kind of pages, if it matters.
+    pub pages: Option<PageKind>,
+    /// Whose control group is charged.
+    pub charge: Charge,
+    /// How long to wait for a slot to be ready, in milliseconds; 0 for not at all.
+    pub wait_ms: u32,
+}
+
+impl LeaseRequest {
+    /// So many bytes of any kind, at once or not at all.
+    pub fn new(bytes: u64) -> LeaseRequest {
+        LeaseRequest { bytes, pages: None, charge: Charge::Daemon, wait_ms: 0 }
+    }
+}
+
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Asks for a slot. A connection has one lease in its life.
+    Lease(LeaseRequest),
+    /// Ends the connection's lease; answered when the slot's memory is gone.
+    End,
+    /// Takes a lease over that another daemon granted; the slot's descriptor comes along.
+    Resume,
+    /// Asks for the classes of slots, from this one on.
+    Classes(u32),
+    /// Asks for the leases, from this one on.
+    Leases(u32),
+    /// Asks for the counters.
+    Stat,
+    /// Asks for the settings.
+    Settings,
+    /// Changes a setting; only root and the daemon's own user may.
+    Set(PaceSetting, u64),
+}
+
+/// What a daemon says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A slot; its descriptor comes along, unless the lease was only taken over.
+    Granted(Grant),
+    /// No.
+    Refused(Refusal),
+    /// It is done.
+    Done,
+    /// Classes of slots; how many there are in all comes first.
+    Classes(u32, Vec<ClassRow>),
+    /// Leases; how many there are in all comes first.
+    Leases(u32, Vec<LeaseRow>),
+    /// Counters in the order of [`super::stat::Counter::ALL`], then the histogram's buckets.
+    Stat(Vec<u64>),
+    /// Settings in the order of [`PaceSetting::ALL`].
+    Settings(Vec<u64>),
+}
+
+/// What was leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The lease's number, for lists.
+    pub id: u64,
+    /// Bytes of the file: as many as were asked for, or more.
+    pub bytes: u64,
+    /// What its memory is made of.
+    pub pages: PageKind,
+    /// Who populates it: with [`Charge::Lessee`] it is empty.
+    pub charge: Charge,
+}
+
+/// A class of slots of one size and kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassRow {
+    /// Bytes of each.
+    pub bytes: u64,
+    /// What they are made of.
+    pub pages: PageKind,
+    /// The memory node they are on, if one was chosen.
+    pub node: Option<u32>,
+    /// How many there are to be, leased ones included.
+    pub wanted: u32,
+    /// How many are ready.
+    pub ready: u32,
+    /// How many are being populated.
+    pub populating: u32,
+    /// Bytes of that which are populated.
+    pub populating_bytes: u64,
+    /// Bytes of those ready that are in huge pages.
+    pub huge_bytes: u64,
+    /// How many are leased.
+    pub leased: u32,
+    /// How many requests wait.
+    pub waiting: u32,
+}
+
+/// A lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRow {
+    /// Its number.
+    pub id: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// What it is made of.
+    pub pages: PageKind,
+    /// Who has it: the user.
+    pub uid: u32,
+    /// Who has it: the process that connected.
+    pub pid: u32,
+    /// For how long, in milliseconds.
+    pub age_ms: u64,
+}
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])* $variant:ident = $number:literal, $text:literal;)*) => {
+        /// Why a daemon says no.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u16)]
+        pub enum Reason {
+            $($(#[doc = $doc])* $variant = $number,)*
+        }
+
+        impl Reason {
+            /// All of them.
+            pub const ALL: [Reason; [$(Reason::$variant),*].len()] = [$(Reason::$variant),*];
+
+            /// In words, with what to do.
+            pub const fn explain(self) -> &'static str {
+                match self { $(Reason::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The message could not be read.
+    Malformed = 1, "the daemon could not read the request";
+    /// Another version of the protocol.
+    Version = 2, "the daemon speaks another version of the protocol; install the same pumice";
+    /// The peer is no user or member of a group that may lease.
+    NotAllowed = 3, "you may not lease here; 'pumice serve --allow user:NAME' lets a user";
+    /// The user's leases would be more than its quota.
+    Quota = 4, "this would be more than your quota; end another lease first";
+    /// Larger than any slot.
+    TooLarge = 5, "this is larger than any slot";
+    /// No slots of that kind of pages.
+    NoSuchPages = 6, "there are no slots of that size and kind of pages";
+    /// None is ready, and the request does not wait.
+    NoneReady = 7, "no slot of that size is ready; 'pumice slots' lists them, '--wait 1m' waits";
+    /// The wait is over.
+    TimedOut = 8, "no slot of that size became ready in time; 'pumice slots' lists them";
+    /// Too many connections or requests.
+    Busy = 9, "the daemon has as many connections or requests of yours as it takes at a time";
+    /// The daemon is ending.
+    Draining = 10, "the daemon is ending and grants nothing more";
+    /// Not now: a second lease on a connection, or an end without one.
+    OutOfTurn = 11, "the connection is not in a state for this request";
+    /// The descriptor is no slot.
+    NotASlot = 12, "the descriptor is no slot";
+    /// Only the daemon's user and root may.
+    NotYours = 13, "only root and the daemon's own user may do this";
+    /// No memory for it.
+    NoMemory = 14, "the machine has not enough free memory for it now";
+}
+
+impl Reason {
+    fn from_number(number: u16) -> Option<Reason> {
+        Reason::ALL.into_iter().find(|&reason| reason as u16 == number)
+    }
+}
+
+mod kind {
+    pub(super) const LEASE: u16 = 1;
+    pub(super) const END: u16 = 2;
+    pub(super) const RESUME: u16 = 3;
+    pub(super) const CLASSES: u16 = 4;
+    pub(super) const LEASES: u16 = 5;
+    pub(super) const STAT: u16 = 6;
+    pub(super) const SETTINGS: u16 = 7;
+    pub(super) const SET: u16 = 8;
+    /// What is added for the answer of the same name.
+    pub(super) const REPLY: u16 = 0x100;
+    pub(super) const REFUSED: u16 = 0x1ff;
+}
+
+impl Request {
+    /// The message's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        match *self {
+            Request::Lease(lease) => {
+                let mut to = Writer::begin(kind::LEASE);
+                to.u64(lease.bytes);
+                to.u32(lease.wait_ms);
+                to.u8(lease.pages.map_or(0, |pages| pages as u8));
+                to.u8(lease.charge as u8);
+                to.u16(0);
+                to.finish()
+            }
+            Request::End => Writer::begin(kind::END).finish(),
+            Request::Resume => Writer::begin(kind::RESUME).finish(),
+            Request::Classes(from) => with_u32(kind::CLASSES, from),
+            Request::Leases(from) => with_u32(kind::LEASES, from),
+            Request::Stat => Writer::begin(kind::STAT).finish(),
+            Request::Settings => Writer::begin(kind::SETTINGS).finish(),
+            Request::Set(setting, raw) => {
+                let mut to = Writer::begin(kind::SET);
+                to.u64(raw);
+                to.u32(setting as u32);
+                to.finish()
+            }
+        }
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// Whatever the bytes are, they are a request or [`Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<Request, Malformed> {
+        let (mut from, kind) = Reader::begin(bytes)?;
+        let request = match kind {
+            kind::LEASE => {
+                let (bytes, wait_ms) = (from.u64()?, from.u32()?);
+                let pages = match from.u8()? {
+                    0 => None,
+                    number => Some(PageKind::from_number(number).ok_or(Malformed::Value)?),
+                };
+                let charge = Charge::from_number(from.u8()?).ok_or(Malformed::Value)?;
+                if bytes == 0 || wait_ms > MAX_WAIT_MS || from.u16()? != 0 {
+                    return Err(Malformed::Value);
+                }
+                Request::Lease(LeaseRequest { bytes, pages, charge, wait_ms })
+            }
+            kind::END => Request::End,
+            kind::RESUME => Request::Resume,
+            kind::CLASSES => Request::Classes(from.u32()?),
+            kind::LEASES => Request::Leases(from.u32()?),
+            kind::STAT => Request::Stat,
+            kind::SETTINGS => Request::Settings,
+            kind::SET => {
+                let (raw, number) = (from.u64()?, from.u32()?);
+                let number = u16::try_from(number).map_err(|_| Malformed::Value)?;
+                let setting = PaceSetting::from_number(number).ok_or(Malformed::Value)?;
+                if !setting.is_valid(raw) {
+                    return Err(Malformed::Value);
+                }
+                Request::Set(setting, raw)
+            }
+            _ => return Err(Malformed::Kind),
+        };
+        from.finish(request)
+    }
+}
+
+fn with_u32(kind: u16, value: u32) -> Vec<u8> {
+    let mut to = Writer::begin(kind);
+    to.u32(value);
+    to.finish()
+}
+
+impl Reply {
+    /// The message's bytes. Lists are cut where they would be too long.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Reply::Granted(grant) => {
+                let mut to = Writer::begin(kind::LEASE | kind::REPLY);
+                to.u64(grant.id);
+                to.u64(grant.bytes);
+                to.u8(grant.pages as u8);
+                to.u8(grant.charge as u8);
+                to.finish()
+            }
+            Reply::Refused(refusal) => {
+                let mut to = Writer::begin(kind::REFUSED);
+                to.u16(refusal.reason as u16);
+                to.u64(refusal.limit_bytes);
+                to.u64s(&refusal.sizes, MAX_SIZES);
+                to.finish()
+            }
+            Reply::Done => Writer::begin(kind::END | kind::REPLY).finish(),
+            Reply::Classes(all, rows) => {
+                let mut to = Writer::begin(kind::CLASSES | kind::REPLY);
+                to.u32(*all);
+                to.rows(rows, ClassRow::write);
+                to.finish()
+            }
+            Reply::Leases(all, rows) => {
+                let mut to = Writer::begin(kind::LEASES | kind::REPLY);
+                to.u32(*all);
+                to.rows(rows, LeaseRow::write);
+                to.finish()
+            }
+            Reply::Stat(values) => {
+                let mut to = Writer::begin(kind::STAT | kind::REPLY);
+                to.u64s(values, MAX_COUNTERS);
+                to.finish()
+            }
+            Reply::Settings(values) => {
+                let mut to = Writer::begin(kind::SETTINGS | kind::REPLY);
+                to.u64s(values, MAX_COUNTERS);
+                to.finish()
+            }
+        }
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// Whatever the bytes are, they are a reply or [`Malformed`].
+    pub fn decode(bytes: &[u8]) -> Result<Reply, Malformed> {
+        const REPLY: u16 = kind::REPLY;
+        let (mut from, kind) = Reader::begin(bytes)?;
+        let reply = match kind {
+            kind::REFUSED => {
+                let reason = Reason::from_number(from.u16()?).ok_or(Malformed::Value)?;
+                let limit_bytes = from.u64()?;
+                Reply::Refused(Refusal { reason, limit_bytes, sizes: from.u64s(MAX_SIZES)? })
+            }
+            _ if kind & REPLY == 0 => return Err(Malformed::Kind),
+            _ => match kind & !REPLY {
+                kind::LEASE => {
+                    let (id, bytes) = (from.u64()?, from.u64()?);
+                    let pages = PageKind::from_number(from.u8()?).ok_or(Malformed::Value)?;
+                    let charge = Charge::from_number(from.u8()?).ok_or(Malformed::Value)?;
+                    Reply::Granted(Grant { id, bytes, pages, charge })
+                }
+                kind::END => Reply::Done,
+                kind::CLASSES => Reply::Classes(from.u32()?, from.rows(ClassRow::read)?),
+                kind::LEASES => Reply::Leases(from.u32()?, from.rows(LeaseRow::read)?),
+                kind::STAT => Reply::Stat(from.u64s(MAX_COUNTERS)?),
+                kind::SETTINGS => Reply::Settings(from.u64s(MAX_COUNTERS)?),
+                _ => return Err(Malformed::Kind),
+            },
+        };
+        from.finish(reply)
+    }
+}
+
+impl ClassRow {
+    fn write(&self, to: &mut Writer) {
+        for value in [self.bytes, self.populating_bytes, self.huge_bytes] {
+            to.u64(value);
+        }
+        to.u32(self.node.unwrap_or(u32::MAX));
+        for value in [self.wanted, self.ready, self.populating, self.leased, self.waiting] {
+            to.u32(value);
+        }
+        to.u8(self.pages as u8);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<ClassRow, Malformed> {
+        let (bytes, populating_bytes, huge_bytes) = (from.u64()?, from.u64()?, from.u64()?);
+        let node = Some(from.u32()?).filter(|&node| node != u32::MAX);
+        let (wanted, ready, populating) = (from.u32()?, from.u32()?, from.u32()?);
+        let (leased, waiting) = (from.u32()?, from.u32()?);
+        let pages = PageKind::from_number(from.u8()?).ok_or(Malformed::Value)?;
+        Ok(ClassRow {
+            bytes,
+            pages,
+            node,
+            wanted,
+            ready,
+            populating,
+            populating_bytes,
+            huge_bytes,
+            leased,
+            waiting,
+        })
+    }
+}
+
+impl LeaseRow {
+    fn write(&self, to: &mut Writer) {
+        for value in [self.id, self.bytes, self.age_ms] {
+            to.u64(value);
+        }
+        to.u32(self.uid);
+        to.u32(self.pid);
+        to.u8(self.pages as u8);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<LeaseRow, Malformed> {
+        let (id, bytes, age_ms) = (from.u64()?, from.u64()?, from.u64()?);
+        let (uid, pid) = (from.u32()?, from.u32()?);
+        let pages = PageKind::from_number(from.u8()?).ok_or(Malformed::Value)?;
+        Ok(LeaseRow { id, bytes, pages, uid, pid, age_ms })
+    }
+}
+
+#[cfg(test)]
+mod tests;
