@@ -9,8 +9,11 @@ use clap_complete::Shell;
 
 use crate::bench::BenchArgs;
 use crate::ctl::CtlArgs;
+use crate::lease::LeaseArgs;
 use crate::man;
 use crate::run::{EnvArgs, RunArgs};
+use crate::serve::ServeArgs;
+use crate::slots::SlotsArgs;
 
 /// Exit status for input that can't be used, as shells and getopt programs have it.
 pub const STATUS_USAGE: u8 = 2;
@@ -30,6 +33,12 @@ pub enum Command {
     Env(Box<EnvArgs>),
     /// Show or change the settings of a running program
     Ctl(CtlArgs),
+    /// Keep slots of ready memory for virtual machines and others to lease
+    Serve(Box<ServeArgs>),
+    /// Run a program on a slot of ready memory that a daemon keeps
+    Lease(LeaseArgs),
+    /// List a daemon's slots, show what it counts, change how it populates
+    Slots(SlotsArgs),
     /// Measure on this machine what it is worth
     Bench(BenchArgs),
     /// Print a completion script for a shell

@@ -5,6 +5,9 @@
 //! | [`args`] | what may be typed, and how what may not is answered |
 //! | [`run`] | `pumice run`: a program on memory that is already there and already zero; `pumice env` |
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
+//! | [`serve`] | `pumice serve`: the daemon that keeps slots of ready memory |
+//! | [`lease`] | `pumice lease`: a program on such a slot |
+//! | [`slots`] | `pumice slots`: what a daemon has and counts |
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`memory`] | how much memory there is to have |
 //! | [`stats_file`] | the file of a tree's counters: made, found, swept away |
@@ -21,9 +24,12 @@ mod args;
 mod bench;
 mod clear_plan;
 mod ctl;
+mod lease;
 mod man;
 mod memory;
 mod run;
+mod serve;
+mod slots;
 mod stats_file;
 
 use std::ffi::{c_char, c_int, CStr, OsStr, OsString};
@@ -53,6 +59,9 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Run(options)) => run::run(*options),
         Ok(Command::Env(options)) => run::print_variables(&options).map(|()| 0),
         Ok(Command::Ctl(options)) => ctl::ctl(options).map(|()| 0),
+        Ok(Command::Serve(options)) => serve::serve(*options).map(|()| 0),
+        Ok(Command::Lease(options)) => lease::lease(options),
+        Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),
         Ok(Command::Bench(options)) => bench::bench(options).map(|_success| 0),
         Ok(Command::Completions { shell }) => args::print_completions(shell).map(|()| 0),
         Ok(Command::Man) => args::print_man().map(|()| 0),

@@ -12,6 +12,35 @@ pub fn available_bytes() -> u64 {
     control_group_limit().map_or(physical, |limit| limit.min(physical))
 }
 
+/// Bytes that could be had now without taking any from programs; `None` if the system does not say.
+pub fn free_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+    let machine = kib * 1024;
+    Some(control_group_room().map_or(machine, |room| room.min(machine)))
+}
+
+/// What the control groups on the way to the root leave; their caches are not counted as free.
+fn control_group_room() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut least = None;
+    for (root, group, file) in groups.lines().filter_map(group_files) {
+        let usage_file = match file {
+            "memory.max" => "memory.current",
+            _ => "memory.usage_in_bytes",
+        };
+        for group in group.ancestors() {
+            let limit = limit_in(root, group, file);
+            if let Some((limit, usage)) = limit.zip(limit_in(root, group, usage_file)) {
+                let room = limit.saturating_sub(usage);
+                least = Some(least.map_or(room, |least: u64| least.min(room)));
+            }
+        }
+    }
+    least
+}
+
 /// The lowest limit on the way from this process's control group to the root, of either version.
 fn control_group_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;

@@ -15,7 +15,7 @@ mod elf;
 mod options;
 mod report;
 mod shim_file;
-mod spawn;
+pub mod spawn;
 mod variables;
 
 use std::env;
@@ -107,7 +107,8 @@ fn threshold_bytes() -> usize {
     set.unwrap_or(DEFAULT_THRESHOLD)
 }
 
-fn not_run(program: &OsStr, error: &io::Error) -> Failure {
+/// Why a program could not be started, with the status that shells give.
+pub fn not_run(program: &OsStr, error: &io::Error) -> Failure {
     let name = program.to_string_lossy();
     let name = name.escape_debug();
     let has_folder = program.as_encoded_bytes().contains(&b'/');

@@ -75,6 +75,46 @@ pub fn end_like(signal: c_int) -> ! {
     }
 }
 
+/// A set of signals.
+pub struct SignalSet(libc::sigset_t);
+
+/// Blocks those by which a process is told to end, to be waited for.
+pub fn block_endings() -> SignalSet {
+    // SAFETY: plain system calls on sets that live here.
+    unsafe {
+        let mut endings = empty_set();
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::sigaddset(&mut endings, signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &endings, null_mut());
+        SignalSet(endings)
+    }
+}
+
+/// Waits for one of them.
+pub fn wait_for(signals: &SignalSet) {
+    // SAFETY: the set is valid for the call, which may fail if another signal comes.
+    while unsafe { libc::sigwaitinfo(&signals.0, null_mut()) } < 0 {}
+}
+
+/// Blocks all signals in the calling thread, and so in those that it starts. Returns what was blocked.
+pub fn block_all() -> SignalSet {
+    // SAFETY: plain system calls on sets that live here.
+    unsafe {
+        let (mut all, mut before) = (empty_set(), empty_set());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        SignalSet(before)
+    }
+}
+
+/// Blocks these and no others in the calling thread.
+pub fn unblock(before: &SignalSet) {
+    // SAFETY: the set is valid for the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before.0, null_mut()) };
+}
+
 /// Signals blocked in this process, and what they were before.
 struct Signals {
     /// Those that are waited for.

@@ -1,0 +1,68 @@
+//! The lease while the program runs. A daemon that ends leaves leases with their holders; a thread here
+//! waits for the next daemon on the same socket, and tells it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use pumice::slots::{Error, Lease};
+use rustix::event::{poll, PollFd, PollFlags};
+
+use crate::run::spawn;
+
+/// How often a daemon is looked for where there is none.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Holder {
+    lease: Arc<Mutex<Option<Lease>>>,
+}
+
+impl Holder {
+    /// Starts the thread. Without one the lease is held all the same, by one daemon only.
+    pub fn start(lease: Lease) -> Holder {
+        let connection = lease.connection().try_clone_to_owned().ok();
+        let lease = Arc::new(Mutex::new(Some(lease)));
+        let shared = Arc::clone(&lease);
+        if let Some(connection) = connection {
+            // Signals are the main thread's business.
+            let before = spawn::block_all();
+            let watch = thread::Builder::new().name("pumice-lease".into());
+            let _ = watch.spawn(move || keep(&shared, connection));
+            spawn::unblock(&before);
+        }
+        Holder { lease }
+    }
+
+    /// Ends the lease; its memory is gone then.
+    pub fn end(self) {
+        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(lease) = lease {
+            // Without a daemon the client has truncated the file itself.
+            let _ = lease.end();
+        }
+    }
+}
+
+fn keep(shared: &Mutex<Option<Lease>>, mut connection: OwnedFd) {
+    loop {
+        // The daemon says nothing unasked: what is there to read is its end.
+        let _ = poll(&mut [PollFd::new(&connection, PollFlags::IN)], None);
+        let mut lease = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(held) = lease.as_mut() else { return };
+        match held.resume() {
+            Ok(()) => match held.connection().as_fd().try_clone_to_owned() {
+                Ok(new) => connection = new,
+                Err(_) => return,
+            },
+            // It will not change its mind.
+            Err(Error::Refused(_)) => return,
+            Err(_) => {
+                drop(lease);
+                thread::sleep(LOOK_AGAIN);
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! `pumice lease`: a program on a slot of ready memory, for as long as it runs.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`placeholders`] | `{path}`, `{fd}` and `{qemu}` in the program's arguments |
+//! | [`holder`] | the lease while the program runs, over daemons that come and go |
+
+mod holder;
+mod placeholders;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use pumice::config::parse_size;
+use pumice::slots::{default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind};
+use rustix::io::{fcntl_setfd, FdFlags};
+use rustix::stdio::dup2_stdout;
+
+use crate::args::Failure;
+use crate::run::{self, spawn};
+use crate::serve::{bar, duration, pages};
+use holder::Holder;
+use placeholders::Slot;
+
+/// What `pumice lease` is asked for.
+#[derive(Args, Debug)]
+pub struct LeaseArgs {
+    /// Memory that is needed, such as 8G
+    #[arg(value_parser = size)]
+    size: u64,
+    /// Only slots of this kind of pages: 4k, thp, hugetlb-2m or hugetlb-1g
+    #[arg(long, value_name = "KIND", value_parser = pages)]
+    pages: Option<PageKind>,
+    /// The daemon's socket; that of one's own or the system's daemon if not given
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// How long to wait for a slot to be ready, such as 5s; not at all if not given
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
+    wait: Duration,
+    /// Who populates the memory and is charged for it
+    #[arg(long, value_name = "WHO", default_value = "daemon")]
+    charge: Charged,
+    /// Print the slot as shell variables and keep it until SIGTERM, instead of running a program
+    #[arg(long, conflicts_with = "program")]
+    print: bool,
+    /// The program and its arguments; {path}, {fd} and {qemu} in them stand for the slot
+    #[arg(last = true, value_name = "PROGRAM", required_unless_present = "print")]
+    program: Vec<OsString>,
+}
+
+/// As [`Charge`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Charged {
+    /// The daemon, ahead of time
+    Daemon,
+    /// This process, before the program starts
+    Lessee,
+}
+
+/// Leases, runs, and returns the program's exit status.
+pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
+    if !options.print {
+        placeholders::check(&options.program)?;
+    }
+    let request = LeaseRequest {
+        pages: options.pages,
+        charge: match options.charge {
+            Charged::Daemon => Charge::Daemon,
+            Charged::Lessee => Charge::Lessee,
+        },
+        wait_ms: u32::try_from(options.wait.as_millis()).unwrap_or(u32::MAX),
+        ..LeaseRequest::new(options.size)
+    };
+    let client = Client::new(options.socket.clone().unwrap_or_else(default_socket));
+    let lease = client.lease(&request).map_err(|error| explain(&error))?;
+    if lease.is_empty() {
+        populate(&lease)?;
+    }
+    if options.print {
+        return print(lease);
+    }
+    // For `{fd}`; everything else that is open stays this process's.
+    fcntl_setfd(lease.file(), FdFlags::empty())
+        .map_err(|error| Failure::system(format!("the slot can't be handed on: {error}")))?;
+    let slot = Slot {
+        path: lease.path(),
+        descriptor: lease.file().as_raw_fd(),
+        bytes: options.size,
+        pages: lease.pages(),
+    };
+    let line: Vec<_> = options.program.iter().map(|word| slot.fill_in(word)).collect();
+    let holder = Holder::start(lease);
+    let ended = spawn::run(&line);
+    holder.end();
+    match ended {
+        Err(error) => Err(run::not_run(&line[0], &error)),
+        Ok((spawn::End::Exited(status), _)) => Ok(status),
+        Ok((spawn::End::Killed(signal), _)) => spawn::end_like(signal),
+    }
+}
+
+/// What the client says, as this program says things.
+pub fn explain(error: &Error) -> Failure {
+    Failure::system(error.to_string())
+}
+
+fn populate(lease: &Lease) -> Result<(), Failure> {
+    let bar = io::stderr().is_terminal().then(|| bar(lease.bytes()));
+    let done = lease.populate(|bytes| {
+        if let Some(bar) = &bar {
+            bar.set_position(bytes);
+        }
+    });
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    done.map_err(|error| Failure::system(format!("the slot can't be populated: {error}")))
+}
+
+/// Says where the slot is, lets go of stdout so that `$(...)` returns, and waits.
+fn print(lease: Lease) -> Result<u8, Failure> {
+    let signals = spawn::block_endings();
+    let text = format!(
+        "PUMICE_SLOT_PATH={}\nPUMICE_SLOT_BYTES={}\nPUMICE_SLOT_PAGES={}\nPUMICE_SLOT_PID={}\n",
+        lease.path().display(),
+        lease.bytes(),
+        lease.pages(),
+        std::process::id()
+    );
+    let written = io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush());
+    written.map_err(|error| Failure::system(format!("can't write: {error}")))?;
+    let nothing = std::fs::OpenOptions::new().write(true).open("/dev/null");
+    let _ = nothing.map(|nothing| dup2_stdout(&nothing));
+    let holder = Holder::start(lease);
+    spawn::wait_for(&signals);
+    holder.end();
+    Ok(0)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).filter(|&bytes| bytes > 0);
+    bytes
+        .map(|bytes| bytes as u64)
+        .ok_or_else(|| "a size is a number of bytes, or one with K, M, G or T, such as 8G".into())
+}

@@ -1,0 +1,229 @@
+//! The daemon's file, in TOML: the same words as the flags, and each slot a table.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pumice::config::parse_size;
+use pumice::slots::settings::PaceSetting;
+use pumice::slots::PageKind;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+use super::allow::Rule;
+use super::http::Address;
+use super::options;
+use crate::args::Failure;
+
+/// A file larger than this is no configuration.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What a file says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct File {
+    /// `[[slot]]`
+    #[serde(rename = "slot")]
+    pub slots: Vec<Slot>,
+    /// As `--pages`.
+    #[serde(deserialize_with = "pages")]
+    pub pages: Option<PageKind>,
+    /// As `--dir`.
+    pub dir: Option<PathBuf>,
+    /// As `--socket`.
+    pub socket: Option<PathBuf>,
+    /// As `--allow`, a list.
+    #[serde(deserialize_with = "allow")]
+    pub allow: Vec<Rule>,
+    /// As `--metrics`.
+    #[serde(deserialize_with = "metrics")]
+    pub metrics: Option<Address>,
+    /// As `--grow-hugetlb`.
+    pub grow_hugetlb: bool,
+    /// As `--drain`.
+    #[serde(deserialize_with = "drain")]
+    pub drain: Option<Duration>,
+    /// As `--threads`.
+    #[serde(deserialize_with = "threads")]
+    pub threads: Option<u32>,
+    /// `[populate]`
+    #[serde(rename = "populate", deserialize_with = "pace")]
+    pub pace: [Option<u64>; PaceSetting::ALL.len()],
+}
+
+/// `[[slot]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slot {
+    /// `size`, as typed.
+    #[serde(rename = "size", deserialize_with = "bytes")]
+    pub bytes: u64,
+    /// How many.
+    #[serde(default = "one", deserialize_with = "count")]
+    pub count: u32,
+    /// As `--pages`.
+    #[serde(default, deserialize_with = "pages")]
+    pub pages: Option<PageKind>,
+    /// As `--node`.
+    pub node: Option<u32>,
+}
+
+/// Reads the file.
+pub fn read(path: &Path) -> Result<File, Failure> {
+    let name = path.display();
+    let failed = |error: &dyn std::fmt::Display| {
+        Failure::usage(format!("can't read the configuration {name}: {error}"))
+    };
+    let status = fs::metadata(path).map_err(|error| failed(&error))?;
+    if !status.is_file() || status.len() > MOST_BYTES {
+        return Err(failed(&"it is no file of a sensible size"));
+    }
+    let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
+    parse(&text).map_err(|(line, message)| Failure::usage(format!("{name}:{line}: {message}")))
+}
+
+/// The file, or a line's number and what is wrong there.
+fn parse(text: &str) -> Result<File, (usize, String)> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        (line, error.message().replace('\n', "; "))
+    })
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn with<'de, D: Deserializer<'de>, T>(
+    from: D,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    parse(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    with(from, |text| {
+        let bytes = parse_size(text).filter(|&bytes| bytes > 0);
+        bytes.map(|bytes| bytes as u64).ok_or_else(|| "a size is such as \"8G\"".into())
+    })
+}
+
+fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let count = u32::deserialize(from)?;
+    if (1..=65536).contains(&count) {
+        Ok(count)
+    } else {
+        Err(D::Error::custom("a count is a number from 1 to 65536"))
+    }
+}
+
+fn threads<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    let threads = u32::deserialize(from)?;
+    if (1..=64).contains(&threads) {
+        Ok(Some(threads))
+    } else {
+        Err(D::Error::custom("threads are a number from 1 to 64"))
+    }
+}
+
+fn pages<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PageKind>, D::Error> {
+    with(from, options::pages).map(Some)
+}
+
+fn drain<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    with(from, options::duration).map(Some)
+}
+
+fn metrics<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Address>, D::Error> {
+    with(from, Address::parse).map(Some)
+}
+
+fn allow<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Rule>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    texts.iter().map(|text| Rule::parse(text)).collect::<Result<_, _>>().map_err(D::Error::custom)
+}
+
+fn pace<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<[Option<u64>; PaceSetting::ALL.len()], D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Whole(u64),
+        Decimal(f64),
+    }
+    let table = std::collections::BTreeMap::<String, Number>::deserialize(from)?;
+    let mut pace = [None; PaceSetting::ALL.len()];
+    for (key, number) in table {
+        let setting = PaceSetting::ALL.into_iter().find(|setting| setting.key() == key);
+        let Some(setting) = setting else {
+            let keys = PaceSetting::ALL.map(PaceSetting::key).join(", ");
+            return Err(D::Error::custom(format!("no setting '{key}'; there are {keys}")));
+        };
+        let text = match number {
+            Number::Whole(number) => number.to_string(),
+            Number::Decimal(number) => number.to_string(),
+        };
+        let raw = setting.parse(&text);
+        let expects = setting.expects();
+        let raw = raw.ok_or_else(|| D::Error::custom(format!("{key} takes {expects}")))?;
+        pace[setting as usize] = Some(raw);
+    }
+    Ok(pace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_of_it_is_read() {
+        let file = parse(
+            r#"
+            dir = "/run/x"
+            socket = "/run/x/s"
+            pages = "4k"
+            allow = ["user:0=1G", "group:0"]
+            metrics = "127.0.0.1:9464"
+            grow-hugetlb = true
+            drain = "10s"
+            threads = 2
+            [populate]
+            batch_pages = 1024
+            load = 1.5
+            [[slot]]
+            size = "8G"
+            count = 2
+            pages = "hugetlb-2m"
+            node = 0
+            [[slot]]
+            size = "64K"
+            "#,
+        )
+        .expect("good");
+        assert_eq!(file.slots.len(), 2);
+        assert_eq!((file.slots[0].bytes, file.slots[0].count), (8 << 30, 2));
+        assert_eq!(file.slots[1].count, 1);
+        assert_eq!(file.pace, [Some(1024), None, None, Some(150)]);
+        assert_eq!((file.allow.len(), file.drain), (2, Some(Duration::from_secs(10))));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (text, line, part) in [
+            ("a", 1, "="),
+            ("\nslots = 1", 2, "slots"),
+            ("[[slot]]\nsize = \"x\"", 2, "8G"),
+            ("[[slot]]\nsize = 7", 2, "string"),
+            ("[[slot]]\ncount = 1", 1, "size"),
+            ("[populate]\nbatch = 1", 1, "batch_pages"),
+            ("pages = \"5k\"", 1, "thp"),
+            ("allow = [\"qemu\"]", 1, "user:"),
+        ] {
+            let (at, message) = parse(text).expect_err("bad");
+            assert_eq!(at, line, "{text}: {message}");
+            assert!(message.contains(part) && !message.contains('\n'), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! One client: what it asks for, waits for and has.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use pumice::slots::message::{LeaseRequest, Reply};
+use pumice::slots::{socket, Charge, SlotFile};
+
+use super::allow::Peer;
+use super::pool::Key;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its socket, which never blocks.
+    pub socket: OwnedFd,
+    /// Who it is.
+    pub peer: Peer,
+    /// What it is about.
+    pub state: State,
+}
+
+/// A connection's life goes down this list, and may leave out steps.
+#[derive(Debug)]
+pub enum State {
+    /// It has not asked for a slot yet.
+    Idle,
+    /// It waits for one.
+    Waiting(Wait),
+    /// It has one.
+    Leased(Lease),
+    /// It has ended its lease and is told when the memory is gone.
+    Ending,
+}
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// For which class.
+    pub key: Key,
+    /// What was asked.
+    pub request: LeaseRequest,
+    /// Since when.
+    pub since: Instant,
+    /// Until when.
+    pub until: Instant,
+}
+
+/// A slot that somebody has.
+#[derive(Debug)]
+pub struct Lease {
+    /// Its number.
+    pub id: u64,
+    /// What it is.
+    pub key: Key,
+    /// Its file, which nobody reads here.
+    pub file: SlotFile,
+    /// Since when.
+    pub since: Instant,
+    /// Who populated it: what the lessee did, no class counts.
+    pub charge: Charge,
+}
+
+/// Whether a client heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Heard {
+    /// It will.
+    Yes,
+    /// It is gone, or does not read what it asked for.
+    No,
+}
+
+impl Connection {
+    /// Answers. The socket has room for many answers, so one that has none is never read.
+    pub fn reply(&self, reply: &Reply) -> Heard {
+        match socket::send(&self.socket, &reply.encode(), None) {
+            Ok(()) => Heard::Yes,
+            Err(_) => Heard::No,
+        }
+    }
+
+    /// Hands over what was leased.
+    pub fn grant(&self, reply: &Reply, file: &SlotFile) -> Heard {
+        use std::os::fd::AsFd;
+        match socket::send(&self.socket, &reply.encode(), Some(file.as_fd())) {
+            Ok(()) => Heard::Yes,
+            Err(_) => Heard::No,
+        }
+    }
+
+    /// The bytes it has.
+    pub fn leased_bytes(&self) -> u64 {
+        match &self.state {
+            State::Leased(lease) => lease.key.bytes,
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What may be typed after `pumice serve`, and the plan that it and a file become.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use pumice::config::parse_size;
+use pumice::slots::error::size;
+use pumice::slots::settings::PaceSetting;
+use pumice::slots::PageKind;
+use pumice::sys::mempolicy;
+
+use super::allow::{Allowed, Rule};
+use super::config;
+use super::http::Address;
+use super::pool::Key;
+use crate::args::Failure;
+use crate::memory;
+
+/// What `pumice serve` is asked for.
+#[derive(Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// Read the configuration from FILE (TOML); flags are added to it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Keep COUNT slots of SIZE, such as 8G=2 (can be repeated)
+    #[arg(long, value_name = "SIZE=COUNT", value_parser = slot)]
+    slot: Vec<(u64, u32)>,
+    /// What slots are made of: 4k, thp (huge where they can be had), hugetlb-2m or hugetlb-1g; thp
+    /// if not given
+    #[arg(long, value_name = "KIND", value_parser = pages)]
+    pages: Option<PageKind>,
+    /// Memory node (NUMA) of the slots
+    #[arg(long, value_name = "N")]
+    node: Option<u32>,
+    /// The daemon's folder; /run/pumice or $XDG_RUNTIME_DIR/pumice if not given
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+    /// Where to listen; slots.sock in the daemon's folder if not given
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Who may lease besides root and the daemon's user, such as user:qemu=32G or group:kvm; the size
+    /// is the most that one user may have at a time (can be repeated)
+    #[arg(long, value_name = "WHO[=SIZE]", value_parser = Rule::parse)]
+    allow: Vec<Rule>,
+    /// Serve metrics for Prometheus at unix:PATH or a loopback address such as 127.0.0.1:9464
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    metrics: Option<Address>,
+    /// Raise the kernel's hugetlb pool (nr_hugepages) where it has too few pages
+    #[arg(long)]
+    grow_hugetlb: bool,
+    /// How long SIGTERM waits for leases to end, such as 10s; those left stay with their holders;
+    /// 5s if not given
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    drain: Option<Duration>,
+    /// Threads that populate; 1 if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: Option<u32>,
+    #[command(flatten)]
+    pace: PaceArgs,
+}
+
+/// How much is populated at a time, and when.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Populating (also while it runs: pumice slots --set)")]
+struct PaceArgs {
+    /// Pages of 4 KiB in one burst; 512 if not given
+    #[arg(long, value_name = "N", value_parser = |text: &str| pace(PaceSetting::BatchPages, text))]
+    batch_pages: Option<u64>,
+    /// Milliseconds between two bursts; 0 if not given
+    #[arg(long, value_name = "N", value_parser = |text: &str| pace(PaceSetting::DelayMs, text))]
+    delay_ms: Option<u64>,
+    /// Pages of 4 KiB in a second at most; 0, no limit, if not given
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = |text: &str| pace(PaceSetting::RatePagesPerS, text)
+    )]
+    rate_pages_per_s: Option<u64>,
+    /// Populate nothing while the load average is above this; 0, no limit, if not given
+    #[arg(long, value_name = "L", value_parser = |text: &str| pace(PaceSetting::Load, text))]
+    load: Option<u64>,
+}
+
+/// What to do, all of it checked.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Classes of slots and how many of each.
+    pub classes: Vec<(Key, u32)>,
+    /// The daemon's folder.
+    pub dir: Option<PathBuf>,
+    /// The socket, if it is not in there.
+    pub socket: Option<PathBuf>,
+    /// Who may lease.
+    pub allowed: Allowed,
+    /// Where metrics are served.
+    pub metrics: Option<Address>,
+    /// Whether hugetlb pages may be asked for.
+    pub grow_hugetlb: bool,
+    /// How long leases may go on after SIGTERM.
+    pub drain: Duration,
+    /// Threads that populate.
+    pub threads: u32,
+    /// Settings, raw.
+    pub pace: [u64; PaceSetting::ALL.len()],
+}
+
+impl ServeArgs {
+    /// Reads the file, if there is one, and checks all of it.
+    pub fn plan(&self) -> Result<Plan, Failure> {
+        let file = match &self.config {
+            Some(path) => config::read(path)?,
+            None => config::File::default(),
+        };
+        let default_pages = self.pages.or(file.pages).unwrap_or(PageKind::Thp);
+        let mut classes: Vec<(Key, u32)> = Vec::new();
+        let listed = file.slots.into_iter().map(|slot| {
+            let pages = slot.pages.unwrap_or(default_pages);
+            (Key { bytes: slot.bytes, pages, node: slot.node }, slot.count)
+        });
+        let typed = self
+            .slot
+            .iter()
+            .map(|&(bytes, count)| (Key { bytes, pages: default_pages, node: self.node }, count));
+        for (key, count) in listed.chain(typed) {
+            match classes.iter_mut().find(|(other, _)| *other == key) {
+                Some((_, before)) => *before = before.saturating_add(count),
+                None => classes.push((key, count)),
+            }
+        }
+        classes.sort_by_key(|&(key, _)| key);
+        check_classes(&classes)?;
+        let typed =
+            [self.pace.batch_pages, self.pace.delay_ms, self.pace.rate_pages_per_s, self.pace.load];
+        let pace = PaceSetting::ALL.map(|setting| {
+            let index = setting as usize;
+            typed[index].or(file.pace[index]).unwrap_or(setting.default_raw())
+        });
+        Ok(Plan {
+            classes,
+            dir: self.dir.clone().or(file.dir),
+            socket: self.socket.clone().or(file.socket),
+            allowed: Allowed::new(self.allow.iter().cloned().chain(file.allow).collect()),
+            metrics: self.metrics.clone().or(file.metrics),
+            grow_hugetlb: self.grow_hugetlb || file.grow_hugetlb,
+            drain: self.drain.or(file.drain).unwrap_or(Duration::from_secs(5)),
+            threads: self.threads.or(file.threads).unwrap_or(1),
+            pace,
+        })
+    }
+}
+
+fn check_classes(classes: &[(Key, u32)]) -> Result<(), Failure> {
+    if classes.is_empty() {
+        return Err(Failure::usage(
+            "no slots to keep; say how many of which size, such as --slot 8G=2".to_owned(),
+        ));
+    }
+    let mut all_bytes = 0u128;
+    for &(key, count) in classes {
+        let granule = key.pages.granule();
+        if key.bytes == 0 || key.bytes % granule != 0 {
+            return Err(Failure::usage(format!(
+                "a slot of {} pages must be a multiple of {}, and {} is not",
+                key.pages,
+                size(granule),
+                size(key.bytes)
+            )));
+        }
+        if let Some(node) = key.node {
+            let nodes = mempolicy::allowed_nodes().unwrap_or_default();
+            if !nodes.is_empty() && !nodes.contains(node as usize) {
+                let there = nodes.iter().map(|node| node.to_string()).collect::<Vec<_>>();
+                let there = there.join(", ");
+                return Err(Failure::usage(format!("no memory node {node}; there are {there}")));
+            }
+        }
+        if !key.pages.is_hugetlb() {
+            all_bytes += u128::from(key.bytes) * u128::from(count);
+        }
+    }
+    let available = memory::available_bytes();
+    if all_bytes > u128::from(available) {
+        return Err(Failure::usage(format!(
+            "the slots are {:.1} GiB together, and the machine or the control group has {:.1} GiB; \
+             lower a count or a size",
+            all_bytes as f64 / f64::from(1 << 30),
+            available as f64 / f64::from(1 << 30)
+        )));
+    }
+    Ok(())
+}
+
+/// Reads `SIZE=COUNT`.
+fn slot(text: &str) -> Result<(u64, u32), String> {
+    let (bytes, count) = text.split_once('=').unwrap_or((text, "1"));
+    let bytes = parse_size(bytes).filter(|&bytes| bytes > 0);
+    let count = count.parse::<u32>().ok().filter(|&count| (1..=65536).contains(&count));
+    let slot = bytes.zip(count).map(|(bytes, count)| (bytes as u64, count));
+    slot.ok_or_else(|| "slots are a size and a count, such as 8G=2".into())
+}
+
+/// Reads a kind of pages.
+pub fn pages(text: &str) -> Result<PageKind, String> {
+    PageKind::parse(text).ok_or_else(|| {
+        let names = PageKind::ALL.map(PageKind::name).join(", ");
+        format!("kinds of pages are {names}")
+    })
+}
+
+/// Reads a length of time.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms = match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" | "min" => Some(60_000),
+        "h" => Some(3_600_000),
+        "" if number == "0" => Some(1),
+        _ => None,
+    };
+    let ms = unit_ms.zip(number.parse::<u64>().ok());
+    ms.and_then(|(unit_ms, number)| number.checked_mul(unit_ms))
+        .filter(|&ms| ms <= 24 * 3_600_000)
+        .map(Duration::from_millis)
+        .ok_or_else(|| "a time is such as 500ms, 10s or 1m, 24h at most".into())
+}
+
+fn pace(setting: PaceSetting, text: &str) -> Result<u64, String> {
+    setting.parse(text).ok_or_else(|| format!("it takes {}", setting.expects()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_sizes_and_counts() {
+        assert_eq!(slot("8G=2"), Ok((8 << 30, 2)));
+        assert_eq!(slot("1M"), Ok((1 << 20, 1)));
+        for bad in ["", "=2", "8G=", "8G=x", "8G=0", "0=1", "8X=1"] {
+            assert!(slot(bad).is_err(), "{bad}");
+        }
+    }
+}

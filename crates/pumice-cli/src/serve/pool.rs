@@ -1,0 +1,355 @@
+//! The slots: classes of one size and kind, what of them is ready, leased and waited for, and which is
+//! to be populated next. It touches no file and no clock, so tests drive it by hand.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use pumice::slots::message::{ClassRow, Reason};
+use pumice::slots::{PageKind, SlotFile};
+
+/// What all slots of a class have in common. The order is by size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Bytes.
+    pub bytes: u64,
+    /// What they are made of.
+    pub pages: PageKind,
+    /// The memory node, if one was chosen.
+    pub node: Option<u32>,
+}
+
+/// A populated slot that nobody has.
+#[derive(Debug)]
+pub struct ReadySlot {
+    /// Its file.
+    pub file: SlotFile,
+    /// Bytes of it in huge pages.
+    pub huge_bytes: u64,
+}
+
+/// Who waits: a connection's number.
+pub type Token = u64;
+
+/// All classes.
+#[derive(Debug, Default)]
+pub struct Pool {
+    classes: Vec<Class>,
+}
+
+/// One class.
+#[derive(Debug)]
+pub struct Class {
+    /// What its slots are.
+    pub key: Key,
+    wanted: u32,
+    ready: VecDeque<ReadySlot>,
+    populating: u32,
+    leased: u32,
+    waiting: VecDeque<Token>,
+    /// No new attempt before this, after one that failed.
+    retry_at: Option<Instant>,
+}
+
+impl Pool {
+    /// Changes what is wanted. Slots that are too many go at once if they are ready, else when their leases
+    /// end. Returns what is to be ended.
+    pub fn configure(&mut self, wanted: &[(Key, u32)]) -> Vec<ReadySlot> {
+        for class in &mut self.classes {
+            class.wanted = 0;
+            class.retry_at = None;
+        }
+        for &(key, count) in wanted {
+            match self.classes.iter_mut().find(|class| class.key == key) {
+                Some(class) => class.wanted = count,
+                None => self.classes.push(Class::new(key, count)),
+            }
+        }
+        self.classes.sort_by_key(|class| class.key);
+        self.classes.iter_mut().flat_map(Class::take_surplus).collect()
+    }
+
+    /// The classes, smallest first.
+    pub fn classes(&self) -> &[Class] {
+        &self.classes
+    }
+
+    /// The sizes that requests can name, each once.
+    pub fn sizes(&self) -> Vec<u64> {
+        let offered = self.classes.iter().filter(|class| class.wanted > 0);
+        let mut sizes: Vec<_> = offered.map(|class| class.key.bytes).collect();
+        sizes.dedup();
+        sizes
+    }
+
+    /// The class that serves a request: of those that are large enough the smallest, and among several of
+    /// that size one with a ready slot.
+    pub fn find(&self, bytes: u64, pages: Option<PageKind>) -> Result<Key, Reason> {
+        let offered = || self.classes.iter().filter(|class| class.wanted > 0);
+        if offered().all(|class| class.key.bytes < bytes) {
+            return Err(Reason::TooLarge);
+        }
+        let fits = |class: &&Class| {
+            class.key.bytes >= bytes && pages.is_none_or(|pages| class.key.pages == pages)
+        };
+        let order = |class: &&Class| {
+            (class.key.bytes, class.ready.is_empty(), class.waiting.len(), class.key)
+        };
+        let best = offered().filter(fits).min_by_key(order);
+        best.map(|class| class.key).ok_or(Reason::NoSuchPages)
+    }
+
+    /// Takes a ready slot out, which is leased from now on. Who waits comes first.
+    pub fn take(&mut self, key: Key, token: Token) -> Option<ReadySlot> {
+        let class = self.class_mut(key)?;
+        let is_next = class.waiting.front().is_none_or(|&first| first == token);
+        if !is_next {
+            return None;
+        }
+        let slot = class.ready.pop_front()?;
+        class.waiting.retain(|&other| other != token);
+        class.leased += 1;
+        Some(slot)
+    }
+
+    /// Somebody waits for a slot of the class.
+    pub fn wait(&mut self, key: Key, token: Token) {
+        if let Some(class) = self.class_mut(key) {
+            class.waiting.push_back(token);
+        }
+    }
+
+    /// Somebody waits no more.
+    pub fn forget(&mut self, key: Key, token: Token) {
+        if let Some(class) = self.class_mut(key) {
+            class.waiting.retain(|&other| other != token);
+        }
+    }
+
+    /// Who waits for a slot of the class and can have one.
+    pub fn served_next(&self, key: Key) -> Option<Token> {
+        let class = self.classes.iter().find(|class| class.key == key)?;
+        class.waiting.front().copied().filter(|_| !class.ready.is_empty())
+    }
+
+    /// A lease of another daemon's is counted among these; the slots that are too many then are returned.
+    /// `None` if there is no such class.
+    pub fn adopt(&mut self, key: Key) -> Option<Vec<ReadySlot>> {
+        let class = self.class_mut(key)?;
+        class.leased += 1;
+        Some(class.take_surplus())
+    }
+
+    /// A leased slot's memory is gone.
+    pub fn ended(&mut self, key: Key) {
+        if let Some(class) = self.class_mut(key) {
+            class.leased = class.leased.saturating_sub(1);
+        }
+        self.drop_unused();
+    }
+
+    /// The class of which a slot should be populated next, which is noted as begun: one that somebody waits
+    /// for, else the one that lacks most of what it should have, else the smaller.
+    pub fn begin(&mut self, now: Instant) -> Option<Key> {
+        let lacks = |class: &&mut Class| {
+            class.missing() > 0 && class.retry_at.is_none_or(|retry_at| retry_at <= now)
+        };
+        let order = |class: &&mut Class| {
+            let share = u64::from(class.missing()) * 1_000_000 / u64::from(class.wanted.max(1));
+            (class.is_urgent(), share, std::cmp::Reverse(class.key))
+        };
+        let class = self.classes.iter_mut().filter(lacks).max_by_key(order)?;
+        class.populating += 1;
+        Some(class.key)
+    }
+
+    /// When a class that could not be populated is to be tried again.
+    pub fn next_retry(&self) -> Option<Instant> {
+        let lacking = self.classes.iter().filter(|class| class.missing() > 0);
+        lacking.filter_map(|class| class.retry_at).min()
+    }
+
+    /// A slot is populated. It comes back if it is not wanted any more.
+    pub fn populated(&mut self, key: Key, slot: ReadySlot) -> Option<ReadySlot> {
+        let Some(class) = self.class_mut(key) else { return Some(slot) };
+        class.populating = class.populating.saturating_sub(1);
+        class.retry_at = None;
+        if class.in_all() >= class.wanted {
+            self.drop_unused();
+            return Some(slot);
+        }
+        class.ready.push_back(slot);
+        None
+    }
+
+    /// A slot could not be populated; its class is tried again then.
+    pub fn failed(&mut self, key: Key, retry_at: Instant) {
+        if let Some(class) = self.class_mut(key) {
+            class.populating = class.populating.saturating_sub(1);
+            class.retry_at = Some(retry_at);
+        }
+        self.drop_unused();
+    }
+
+    /// Whether somebody waits for a slot of the class that is not there.
+    pub fn is_urgent(&self, key: Key) -> bool {
+        self.classes.iter().any(|class| class.key == key && class.is_urgent())
+    }
+
+    /// Slots ready, and wanted to be ready as far as leases leave any.
+    pub fn readiness(&self) -> (u32, u32) {
+        let ready = self.classes.iter().map(|class| class.ready.len() as u32).sum();
+        let free = self.classes.iter().map(|class| class.wanted.saturating_sub(class.leased)).sum();
+        (ready, free)
+    }
+
+    /// Bytes that are ready.
+    pub fn ready_bytes(&self) -> u64 {
+        self.classes.iter().map(|class| class.ready.len() as u64 * class.key.bytes).sum()
+    }
+
+    fn class_mut(&mut self, key: Key) -> Option<&mut Class> {
+        self.classes.iter_mut().find(|class| class.key == key)
+    }
+
+    /// Forgets classes that are wanted no more and of which nothing is left.
+    fn drop_unused(&mut self) {
+        self.classes.retain(|class| {
+            class.wanted > 0 || class.in_all() + class.populating > 0 || !class.waiting.is_empty()
+        });
+    }
+}
+
+impl Class {
+    fn new(key: Key, wanted: u32) -> Class {
+        Class {
+            key,
+            wanted,
+            ready: VecDeque::new(),
+            populating: 0,
+            leased: 0,
+            waiting: VecDeque::new(),
+            retry_at: None,
+        }
+    }
+
+    fn in_all(&self) -> u32 {
+        self.leased + self.ready.len() as u32
+    }
+
+    fn missing(&self) -> u32 {
+        self.wanted.saturating_sub(self.in_all() + self.populating)
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.waiting.len() > self.ready.len()
+    }
+
+    fn take_surplus(&mut self) -> Vec<ReadySlot> {
+        let surplus = self.in_all().saturating_sub(self.wanted) as usize;
+        let surplus = surplus.min(self.ready.len());
+        self.ready.drain(..surplus).collect()
+    }
+
+    /// The class as clients see it; `populating_bytes` is how far what is being populated has come.
+    pub fn row(&self, populating_bytes: u64) -> ClassRow {
+        ClassRow {
+            bytes: self.key.bytes,
+            pages: self.key.pages,
+            node: self.key.node,
+            wanted: self.wanted,
+            ready: self.ready.len() as u32,
+            populating: self.populating,
+            populating_bytes,
+            huge_bytes: self.ready.iter().map(|slot| slot.huge_bytes).sum(),
+            leased: self.leased,
+            waiting: self.waiting.len() as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None };
+    const LARGE: Key = Key { bytes: 256 << 10, pages: PageKind::Small, node: None };
+
+    fn slot(key: Key) -> ReadySlot {
+        ReadySlot { file: SlotFile::create(key.bytes, key.pages).expect("a memfd"), huge_bytes: 0 }
+    }
+
+    fn pool() -> Pool {
+        let mut pool = Pool::default();
+        assert!(pool.configure(&[(LARGE, 1), (SMALL, 2)]).is_empty());
+        pool
+    }
+
+    #[test]
+    fn the_smallest_that_fits_serves() {
+        let pool = pool();
+        assert_eq!(pool.find(1, None), Ok(SMALL));
+        assert_eq!(pool.find(64 << 10, None), Ok(SMALL));
+        assert_eq!(pool.find((64 << 10) + 1, None), Ok(LARGE));
+        assert_eq!(pool.find(1 << 20, None), Err(Reason::TooLarge));
+        assert_eq!(pool.find(1, Some(PageKind::Thp)), Err(Reason::NoSuchPages));
+        assert_eq!(pool.sizes(), [64 << 10, 256 << 10]);
+    }
+
+    #[test]
+    fn no_more_are_made_than_wanted() {
+        let (mut pool, now) = (pool(), Instant::now());
+        let mut begun: Vec<_> = std::iter::from_fn(|| pool.begin(now)).collect();
+        begun.sort();
+        assert_eq!(begun, [SMALL, SMALL, LARGE]);
+        assert!(pool.populated(SMALL, slot(SMALL)).is_none());
+        assert!(pool.take(SMALL, 1).is_some());
+        // Leased ones count.
+        assert_eq!(pool.begin(now), None);
+        pool.ended(SMALL);
+        assert_eq!(pool.begin(now), Some(SMALL));
+    }
+
+    #[test]
+    fn who_waits_is_served_in_turn() {
+        let (mut pool, now) = (pool(), Instant::now());
+        pool.wait(LARGE, 7);
+        pool.wait(LARGE, 8);
+        assert!(pool.is_urgent(LARGE));
+        assert_eq!(pool.begin(now), Some(LARGE), "what is waited for comes first");
+        assert_eq!(pool.served_next(LARGE), None);
+        assert!(pool.populated(LARGE, slot(LARGE)).is_none());
+        assert!(pool.take(LARGE, 9).is_none(), "nobody overtakes");
+        assert_eq!(pool.served_next(LARGE), Some(7));
+        pool.forget(LARGE, 7);
+        assert_eq!(pool.served_next(LARGE), Some(8));
+        assert!(pool.take(LARGE, 8).is_some());
+    }
+
+    #[test]
+    fn a_failure_is_tried_again_later() {
+        let (mut pool, now) = (pool(), Instant::now());
+        let later = now + std::time::Duration::from_secs(5);
+        pool.wait(LARGE, 1);
+        assert_eq!(pool.begin(now), Some(LARGE));
+        pool.failed(LARGE, later);
+        assert_eq!(pool.begin(now), Some(SMALL));
+        assert_eq!(pool.next_retry(), Some(later));
+        assert_eq!(pool.begin(later), Some(LARGE));
+    }
+
+    #[test]
+    fn less_wanted_is_less_kept() {
+        let (mut pool, now) = (pool(), Instant::now());
+        while let Some(key) = pool.begin(now) {
+            assert!(pool.populated(key, slot(key)).is_none());
+        }
+        assert!(pool.take(SMALL, 1).is_some());
+        assert_eq!(pool.configure(&[(SMALL, 1)]).len(), 2);
+        assert_eq!(pool.find(1, None), Ok(SMALL));
+        assert_eq!(pool.find(100 << 10, None), Err(Reason::TooLarge));
+        assert_eq!(pool.begin(now), None);
+        assert!(pool.configure(&[]).is_empty());
+        pool.ended(SMALL);
+        assert!(pool.classes().is_empty());
+    }
+}

@@ -1,0 +1,315 @@
+//! The event loop: it has all state, and waits only for all of its clients at once.
+
+mod answer;
+mod lifecycle;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{channel, Receiver, Sender, SyncSender};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pumice::slots::message::{Reason, Reply};
+use pumice::slots::Refusal;
+use rustix::buffer::spare_capacity;
+use rustix::event::{epoll, eventfd, EventfdFlags};
+
+use super::allow::Peer;
+use super::census::Census;
+use super::connection::{Connection, State};
+use super::directory::Directory;
+use super::listener::Listener;
+use super::notify::Notify;
+use super::options::{Plan, ServeArgs};
+use super::pool::{Pool, ReadySlot, Token};
+use super::populator::{Job, Populator};
+use super::progress::Progress;
+use super::reaper::Reaper;
+use super::signals::{Signals, Wish};
+use crate::args::Failure;
+
+/// Tokens of what is no connection.
+const LISTENER: Token = 0;
+const SIGNALS: Token = 1;
+const WAKER: Token = 2;
+const FIRST_CONNECTION: Token = 16;
+/// Connections accepted between two looks at everybody else.
+const ACCEPTED_AT_ONCE: usize = 16;
+/// Connections that one user may have; root and the daemon's user have as many as there are.
+const CONNECTIONS_OF_A_USER: usize = 256;
+/// Descriptors left for all else.
+const SPARE_DESCRIPTORS: u64 = 64;
+/// How long nobody is accepted after the kernel had no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often the bar on a terminal moves.
+const PROGRESS_TICK: Duration = Duration::from_millis(200);
+
+/// What other threads have to say.
+#[derive(Debug)]
+pub enum Event {
+    /// A job is done: a slot, nothing if it was cancelled, or what went wrong.
+    Populated(Arc<Job>, Result<Option<ReadySlot>, String>),
+    /// A lease's memory is gone; what went wrong if it is not.
+    Ended(u64, Option<io::Error>),
+    /// Somebody wants the metrics.
+    Metrics(SyncSender<String>),
+}
+
+/// Makes the event loop look at its channel.
+pub fn ring(waker: &OwnedFd) {
+    // It can only fail where the loop has not looked for 2^64 rings.
+    let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
+}
+
+/// See the module's text.
+pub struct Server {
+    arguments: ServeArgs,
+    plan: Plan,
+    /// Held until the end: it is the lock.
+    _directory: Directory,
+    listener: Option<Listener>,
+    signals: Signals,
+    waker: Arc<OwnedFd>,
+    events: Receiver<Event>,
+    poll: OwnedFd,
+    pool: Pool,
+    populator: Populator,
+    reaper: Reaper,
+    notify: Notify,
+    progress: Progress,
+    census: Census,
+    connections: HashMap<Token, Connection>,
+    /// Leases whose memory is going: their class if one counts it, and who is to be told.
+    ending: HashMap<u64, Ending>,
+    next_token: Token,
+    next_lease: u64,
+    most_connections: usize,
+    accept_again: Option<Instant>,
+    /// When to stop waiting for leases, once told to end.
+    drain_until: Option<Instant>,
+    started: Instant,
+    all_ready_said: bool,
+    last_failure: String,
+}
+
+/// See [`Server::ending`].
+struct Ending {
+    key: super::pool::Key,
+    charge: pumice::slots::Charge,
+    told: Option<Token>,
+    uid: u32,
+}
+
+impl Server {
+    /// Opens everything; whatever is wrong is found now.
+    pub fn start(arguments: ServeArgs, plan: Plan) -> Result<Server, Failure> {
+        let system = |what: &'static str| {
+            move |error: io::Error| Failure::system(format!("no {what}: {error}"))
+        };
+        let signals = Signals::take_over().map_err(system("signals"))?;
+        // Others of the same user could open what it has by /proc.
+        let private = rustix::process::DumpableBehavior::NotDumpable;
+        let _ = rustix::process::set_dumpable_behavior(private);
+        let directory = Directory::open(plan.dir.as_deref())?;
+        let path = plan.socket.clone().unwrap_or_else(|| directory.socket());
+        let listener = Listener::open(&path)?;
+        let most_connections = raise_descriptor_limit();
+
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let poll = poll.map_err(|error| system("epoll")(error.into()))?;
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let waker = Arc::new(waker.map_err(|error| system("eventfd")(error.into()))?);
+        let (send, events): (Sender<Event>, _) = channel();
+        if let Some(address) = &plan.metrics {
+            super::http::start(address, send.clone(), Arc::clone(&waker))?;
+        }
+        let populator = Populator::start(plan.threads, plan.pace, &send, &waker);
+        let populator = populator.map_err(system("thread"))?;
+        let reaper = Reaper::start(&send, &waker).map_err(system("thread"))?;
+        let mut pool = Pool::default();
+        pool.configure(&plan.classes);
+        let server = Server {
+            arguments,
+            plan,
+            _directory: directory,
+            listener: Some(listener),
+            signals,
+            waker,
+            events,
+            poll,
+            pool,
+            populator,
+            reaper,
+            notify: Notify::find(),
+            progress: Progress::new(),
+            census: Census::default(),
+            connections: HashMap::new(),
+            ending: HashMap::new(),
+            next_token: FIRST_CONNECTION,
+            next_lease: 1,
+            most_connections,
+            accept_again: None,
+            drain_until: None,
+            started: Instant::now(),
+            all_ready_said: false,
+            last_failure: String::new(),
+        };
+        server.watch(&server.signals, SIGNALS).map_err(system("epoll"))?;
+        server.watch(&*server.waker, WAKER).map_err(system("epoll"))?;
+        if let Some(listener) = &server.listener {
+            server.watch(listener, LISTENER).map_err(system("epoll"))?;
+        }
+        super::say(&format!("listening at {}", path.display()));
+        server.notify.say("READY=1");
+        Ok(server)
+    }
+
+    /// Serves until it is told to end.
+    pub fn run(mut self) -> Result<(), Failure> {
+        let mut ready = Vec::with_capacity(64);
+        loop {
+            self.populate();
+            self.show_progress();
+            if self.is_done() {
+                self.close();
+                return Ok(());
+            }
+            let timeout = self.next_deadline().map(|deadline| {
+                let left = deadline.saturating_duration_since(Instant::now());
+                // Rounded up: to wake a little early is to wake twice.
+                rustix::event::Timespec::try_from(left + Duration::from_micros(50))
+            });
+            let timeout = timeout.and_then(Result::ok);
+            match epoll::wait(&self.poll, spare_capacity(&mut ready), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Failure::system(format!("epoll: {error}"))),
+            }
+            for event in ready.drain(..) {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    SIGNALS => self.heed_signals(),
+                    WAKER => self.hear(),
+                    token => self.read(token),
+                }
+            }
+            self.pass_deadlines(Instant::now());
+        }
+    }
+
+    fn watch(&self, what: impl AsFd, token: Token) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.poll, what, data, epoll::EventFlags::IN)?)
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTED_AT_ONCE {
+            let Some(listener) = &self.listener else { return };
+            match listener.accept() {
+                Ok(Some((socket, peer))) => self.welcome(socket, peer),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // No descriptor or memory: the socket stays readable, and would be asked forever.
+                    let _ = epoll::delete(&self.poll, listener);
+                    self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn welcome(&mut self, socket: OwnedFd, peer: Peer) {
+        let connection = Connection { socket, peer, state: State::Idle };
+        let uid = connection.peer.uid;
+        let has_all = super::allow::is_master(&connection.peer);
+        let theirs = || self.connections.values().filter(|other| other.peer.uid == uid).count();
+        let refused = if self.plan.allowed.quota_bytes(&connection.peer).is_none() {
+            Some(Reason::NotAllowed)
+        } else if self.connections.len() >= self.most_connections
+            || (!has_all && theirs() >= CONNECTIONS_OF_A_USER)
+        {
+            Some(Reason::Busy)
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
+            self.census.refused(reason);
+            // Whether it hears or not, it is closed now.
+            let _ = connection.reply(&refusal(reason));
+            return;
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        if self.watch(&connection.socket, token).is_ok() {
+            self.connections.insert(token, connection);
+        }
+    }
+
+    fn heed_signals(&mut self) {
+        while let Some(wish) = self.signals.next() {
+            match wish {
+                Wish::Reload => self.reload(),
+                Wish::End => self.drain(),
+            }
+        }
+    }
+
+    /// What other threads have said.
+    fn hear(&mut self) {
+        let mut rings = [0; 8];
+        let _ = rustix::io::read(&*self.waker, &mut rings);
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::Populated(job, outcome) => self.take_populated(&job, outcome),
+                Event::Ended(lease, error) => self.take_ended(lease, error),
+                Event::Metrics(reply) => {
+                    self.refresh_gauges();
+                    let classes: Vec<_> = self.class_rows().collect();
+                    let _ = reply.try_send(super::metrics::page(&self.census, &classes));
+                }
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let waits = self.connections.values().filter_map(|connection| match &connection.state {
+            State::Waiting(wait) => Some(wait.until),
+            _ => None,
+        });
+        let retry = self.pool.next_retry().filter(|_| self.drain_until.is_none());
+        let is_moving = self.progress.is_shown() && !self.populator.jobs().is_empty();
+        let tick = is_moving.then(|| Instant::now() + PROGRESS_TICK);
+        waits.chain(retry).chain(tick).chain(self.accept_again).chain(self.drain_until).min()
+    }
+
+    fn pass_deadlines(&mut self, now: Instant) {
+        if self.accept_again.is_some_and(|again| again <= now) {
+            self.accept_again = None;
+            if let Some(listener) = &self.listener {
+                let _ = self.watch(listener, LISTENER);
+            }
+        }
+        self.end_waits(now);
+    }
+}
+
+/// A refusal without more to say.
+fn refusal(reason: Reason) -> Reply {
+    Reply::Refused(Refusal { reason, limit_bytes: 0, sizes: Vec::new() })
+}
+
+/// Allows as many descriptors as the user may have. Returns how many connections that is: each may have
+/// a slot.
+fn raise_descriptor_limit() -> usize {
+    use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(1 << 20).min(1 << 20);
+    let raised = Rlimit { current: Some(most), maximum: limit.maximum };
+    let descriptors = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => most,
+        Err(_) => limit.current.unwrap_or(1024),
+    };
+    (descriptors.saturating_sub(SPARE_DESCRIPTORS) / 2).max(8) as usize
+}

@@ -1,0 +1,346 @@
+//! What clients ask, and what they are answered.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use pumice::slots::message::{
+    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reason, Reply, Request, MAX_ROWS,
+};
+use pumice::slots::settings::PaceSetting;
+use pumice::slots::stat::Counter;
+use pumice::slots::{socket, Charge, PageKind, Refusal, SlotFile};
+use rustix::event::epoll;
+
+use super::super::allow::is_master;
+use super::super::connection::{Heard, Lease, State, Wait};
+use super::super::pool::{Key, Token};
+use super::{refusal, Ending, Server};
+
+impl Server {
+    /// One message of a connection's.
+    pub(super) fn read(&mut self, token: Token) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let packet = match socket::receive(&connection.socket) {
+            Ok(Some(packet)) => packet,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return self.refuse_and_close(token, Reason::Malformed)
+            }
+            Ok(None) | Err(_) => return self.disconnect(token),
+        };
+        let descriptor = packet.descriptor;
+        match Request::decode(&packet.bytes) {
+            Ok(Request::Resume) => self.resume(token, descriptor),
+            request => {
+                if let Some(descriptor) = descriptor {
+                    self.reaper.close(descriptor);
+                }
+                match request {
+                    Ok(request) => self.obey(token, &request),
+                    Err(Malformed::Version(_)) => self.refuse_and_close(token, Reason::Version),
+                    Err(_) => self.refuse_and_close(token, Reason::Malformed),
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, token: Token, request: &Request) {
+        match *request {
+            Request::Lease(request) => self.lease(token, request),
+            Request::End => self.end(token),
+            // It comes with a descriptor, and not here.
+            Request::Resume => {}
+            Request::Classes(from) => {
+                let rows: Vec<_> = self.class_rows().collect();
+                let page = rows.iter().skip(from as usize).take(MAX_ROWS).copied().collect();
+                self.answer(token, &Reply::Classes(rows.len() as u32, page));
+            }
+            Request::Leases(from) => {
+                let rows = self.lease_rows(token);
+                let page = rows.iter().skip(from as usize).take(MAX_ROWS).copied().collect();
+                self.answer(token, &Reply::Leases(rows.len() as u32, page));
+            }
+            Request::Stat => {
+                self.refresh_gauges();
+                let values = self.census.values();
+                self.answer(token, &Reply::Stat(values));
+            }
+            Request::Settings => {
+                let pace = &self.populator.shared.pace;
+                let values = pace.iter().map(|value| value.load(Ordering::Relaxed)).collect();
+                self.answer(token, &Reply::Settings(values));
+            }
+            Request::Set(setting, raw) => self.set(token, setting, raw),
+        }
+    }
+
+    fn answer(&mut self, token: Token, reply: &Reply) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        if connection.reply(reply) == Heard::No {
+            self.disconnect(token);
+        }
+    }
+
+    fn refuse(&mut self, token: Token, reason: Reason, limit_bytes: u64) {
+        self.census.refused(reason);
+        let sizes = match reason {
+            Reason::TooLarge | Reason::NoSuchPages => self.pool.sizes(),
+            _ => Vec::new(),
+        };
+        self.answer(token, &Reply::Refused(Refusal { reason, limit_bytes, sizes }));
+    }
+
+    /// Who sends what is no message gets no second chance.
+    fn refuse_and_close(&mut self, token: Token, reason: Reason) {
+        self.refuse(token, reason, 0);
+        self.disconnect(token);
+    }
+
+    fn lease(&mut self, token: Token, request: LeaseRequest) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        if !matches!(connection.state, State::Idle) {
+            return self.refuse_and_close(token, Reason::OutOfTurn);
+        }
+        if self.drain_until.is_some() {
+            return self.refuse(token, Reason::Draining, 0);
+        }
+        let key = match self.pool.find(request.bytes, request.pages) {
+            Ok(key) => key,
+            Err(reason) => return self.refuse(token, reason, 0),
+        };
+        let bytes = self.bytes_of(request, key);
+        let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
+        if self.used_bytes(connection.peer.uid).saturating_add(bytes) > quota_bytes {
+            return self.refuse(token, Reason::Quota, quota_bytes);
+        }
+        let since = Instant::now();
+        if request.charge == Charge::Lessee {
+            return match SlotFile::create(bytes, key.pages) {
+                Ok(file) => {
+                    let key = Key { bytes, ..key };
+                    self.grant(token, key, file, Charge::Lessee, since);
+                }
+                Err(_) => self.refuse(token, Reason::NoMemory, 0),
+            };
+        }
+        if let Some(slot) = self.pool.take(key, token) {
+            return self.grant(token, key, slot.file, Charge::Daemon, since);
+        }
+        if request.wait_ms == 0 {
+            return self.refuse(token, Reason::NoneReady, 0);
+        }
+        let until = since + Duration::from_millis(request.wait_ms.into());
+        self.pool.wait(key, token);
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.state = State::Waiting(Wait { key, request, since, until });
+        }
+        self.hurry();
+    }
+
+    /// What a lease takes of a quota. What the lessee populates is as large as it was asked for.
+    fn bytes_of(&self, request: LeaseRequest, key: Key) -> u64 {
+        match request.charge {
+            Charge::Daemon => key.bytes,
+            Charge::Lessee => request.bytes.next_multiple_of(key.pages.granule()),
+        }
+    }
+
+    /// What a user has, waits for and has not yet given back.
+    fn used_bytes(&self, uid: u32) -> u64 {
+        let theirs = self.connections.values().filter(|connection| connection.peer.uid == uid);
+        let held = theirs.map(|connection| match &connection.state {
+            State::Waiting(wait) => self.bytes_of(wait.request, wait.key),
+            _ => connection.leased_bytes(),
+        });
+        let going = self.ending.values().filter(|ending| ending.uid == uid);
+        held.chain(going.map(|ending| ending.key.bytes)).sum()
+    }
+
+    pub(super) fn grant(
+        &mut self,
+        token: Token,
+        key: Key,
+        file: SlotFile,
+        charge: Charge,
+        since: Instant,
+    ) {
+        let id = self.next_lease;
+        self.next_lease += 1;
+        let Some(connection) = self.connections.get_mut(&token) else {
+            // Gone in the same moment: nobody has seen the slot.
+            self.reaper.discard(file);
+            self.pool.ended(key);
+            return;
+        };
+        let grant = Grant { id, bytes: key.bytes, pages: key.pages, charge };
+        let heard = connection.grant(&Reply::Granted(grant), &file);
+        let lease = Lease { id, key, file, since: Instant::now(), charge };
+        connection.state = State::Leased(lease);
+        self.census.granted(since.elapsed());
+        if heard == Heard::No {
+            self.disconnect(token);
+        }
+    }
+
+    /// A lease of a daemon that was here before, told of by who has it.
+    fn resume(&mut self, token: Token, descriptor: Option<OwnedFd>) {
+        let file = match descriptor.map(SlotFile::adopt) {
+            Some(Ok(file)) => file,
+            Some(Err(descriptor)) => {
+                self.reaper.close(descriptor);
+                return self.refuse(token, Reason::NotASlot, 0);
+            }
+            None => return self.refuse(token, Reason::NotASlot, 0),
+        };
+        let bytes = file.bytes();
+        let key = {
+            let rows = self.pool.classes().iter().map(|class| class.key);
+            let same = rows.filter(|key| key.bytes == bytes).collect::<Vec<_>>();
+            same.first().copied().unwrap_or(Key { bytes, pages: PageKind::Small, node: None })
+        };
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if !matches!(connection.state, State::Idle) {
+            self.reaper.close(file.into_descriptor());
+            return self.refuse_and_close(token, Reason::OutOfTurn);
+        }
+        let id = self.next_lease;
+        self.next_lease += 1;
+        let adopted = self.pool.adopt(key);
+        // What no class counts, none must count down.
+        let charge = if adopted.is_some() { Charge::Daemon } else { Charge::Lessee };
+        connection.state = State::Leased(Lease { id, key, file, since: Instant::now(), charge });
+        self.census.add(Counter::Resumed, 1);
+        for slot in adopted.into_iter().flatten() {
+            self.reaper.discard(slot.file);
+        }
+        self.answer(token, &Reply::Granted(Grant { id, bytes, pages: key.pages, charge }));
+    }
+
+    fn end(&mut self, token: Token) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let uid = connection.peer.uid;
+        match std::mem::replace(&mut connection.state, State::Ending) {
+            State::Leased(lease) => self.bury(lease, uid, Some(token)),
+            state => {
+                connection.state = state;
+                self.refuse(token, Reason::OutOfTurn, 0);
+            }
+        }
+    }
+
+    /// The client is gone, or is to go.
+    pub(super) fn disconnect(&mut self, token: Token) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        let _ = epoll::delete(&self.poll, &connection.socket);
+        match connection.state {
+            State::Leased(lease) => self.bury(lease, connection.peer.uid, None),
+            State::Waiting(wait) => {
+                self.pool.forget(wait.key, token);
+                self.serve_waiting(wait.key);
+            }
+            State::Idle | State::Ending => {}
+        }
+    }
+
+    fn bury(&mut self, lease: Lease, uid: u32, told: Option<Token>) {
+        self.ending.insert(lease.id, Ending { key: lease.key, charge: lease.charge, told, uid });
+        self.reaper.end(lease.id, lease.file);
+    }
+
+    /// A lease's memory is gone.
+    pub(super) fn take_ended(&mut self, lease: u64, error: Option<io::Error>) {
+        if let Some(error) = error {
+            super::super::say(&format!("lease {lease} could not be truncated: {error}"));
+        }
+        let Some(ending) = self.ending.remove(&lease) else { return };
+        self.census.add(Counter::Ended, 1);
+        if ending.charge == Charge::Daemon {
+            self.pool.ended(ending.key);
+        }
+        if let Some(token) = ending.told {
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.state = State::Idle;
+            }
+            self.answer(token, &Reply::Done);
+        }
+    }
+
+    fn set(&mut self, token: Token, setting: PaceSetting, raw: u64) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        if !is_master(&connection.peer) {
+            return self.refuse(token, Reason::NotYours, 0);
+        }
+        self.populator.shared.pace[setting as usize].store(raw, Ordering::Relaxed);
+        self.answer(token, &Reply::Done);
+    }
+
+    /// Ready slots for those who wait for them.
+    pub(super) fn serve_waiting(&mut self, key: Key) {
+        while let Some(token) = self.pool.served_next(key) {
+            let state = self.connections.get(&token).map(|connection| &connection.state);
+            let Some(&State::Waiting(wait)) = state else {
+                self.pool.forget(key, token);
+                continue;
+            };
+            let Some(slot) = self.pool.take(key, token) else { return };
+            self.grant(token, key, slot.file, Charge::Daemon, wait.since);
+        }
+    }
+
+    /// Waits that are over.
+    pub(super) fn end_waits(&mut self, now: Instant) {
+        let is_over = |state: &State| match state {
+            State::Waiting(wait) => wait.until <= now,
+            _ => false,
+        };
+        let over = self.connections.iter().filter(|(_, connection)| is_over(&connection.state));
+        let over: Vec<_> = over.map(|(&token, _)| token).collect();
+        for token in over {
+            self.stop_waiting(token, Reason::TimedOut);
+        }
+    }
+
+    pub(super) fn stop_waiting(&mut self, token: Token, reason: Reason) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if let State::Waiting(wait) = connection.state {
+            connection.state = State::Idle;
+            self.pool.forget(wait.key, token);
+            self.census.refused(reason);
+            self.answer(token, &refusal(reason));
+        }
+    }
+
+    /// The classes as clients see them.
+    pub(super) fn class_rows(&self) -> impl Iterator<Item = ClassRow> + '_ {
+        self.pool.classes().iter().map(|class| {
+            let jobs = self.populator.jobs().iter().filter(|job| job.key == class.key);
+            class.row(jobs.map(|job| job.done_bytes.load(Ordering::Relaxed)).sum())
+        })
+    }
+
+    /// The leases that a client may see: all of them, or its own user's.
+    fn lease_rows(&self, token: Token) -> Vec<LeaseRow> {
+        let Some(asking) = self.connections.get(&token).map(|connection| &connection.peer) else {
+            return Vec::new();
+        };
+        let sees_all = is_master(asking);
+        let mut rows = Vec::new();
+        for connection in self.connections.values() {
+            let State::Leased(lease) = &connection.state else { continue };
+            if sees_all || connection.peer.uid == asking.uid {
+                rows.push(LeaseRow {
+                    id: lease.id,
+                    bytes: lease.key.bytes,
+                    pages: lease.key.pages,
+                    uid: connection.peer.uid,
+                    pid: connection.peer.pid,
+                    age_ms: u64::try_from(lease.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+                });
+            }
+        }
+        rows.sort_by_key(|row| row.id);
+        rows
+    }
+}

@@ -1,0 +1,237 @@
+//! What the daemon does of its own accord: populating, reloading, ending.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pumice::slots::error::size;
+use pumice::slots::message::Reason;
+use pumice::slots::stat::Counter;
+
+use super::super::connection::State;
+use super::super::pool::ReadySlot;
+use super::super::populator::Job;
+use super::super::{http, say};
+use super::Server;
+
+/// How long a class rests that could not be populated.
+const RETRY: Duration = Duration::from_secs(2);
+
+impl Server {
+    /// Gives idle threads something to populate.
+    pub(super) fn populate(&mut self) {
+        if self.drain_until.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        while self.populator.has_room() {
+            let Some(key) = self.pool.begin(now) else { return };
+            let is_urgent = self.pool.is_urgent(key);
+            self.populator.begin(key, self.plan.grow_hugetlb, is_urgent);
+        }
+    }
+
+    /// Has what clients wait for populated at full speed.
+    pub(super) fn hurry(&self) {
+        for job in self.populator.jobs() {
+            job.is_urgent.store(self.pool.is_urgent(job.key), Ordering::Relaxed);
+        }
+    }
+
+    /// A thread is done with a slot.
+    pub(super) fn take_populated(
+        &mut self,
+        job: &Arc<Job>,
+        outcome: Result<Option<ReadySlot>, String>,
+    ) {
+        self.populator.finished(job);
+        let key = job.key;
+        let surplus = match outcome {
+            Ok(Some(slot)) => {
+                self.census.add(Counter::Populated, 1);
+                self.census.add(Counter::HugeBytes, slot.huge_bytes);
+                self.last_failure.clear();
+                if self.drain_until.is_some() {
+                    self.pool.failed(key, Instant::now());
+                    Some(slot)
+                } else {
+                    self.pool.populated(key, slot)
+                }
+            }
+            Ok(None) => {
+                self.pool.failed(key, Instant::now());
+                None
+            }
+            Err(message) => {
+                self.pool.failed(key, Instant::now() + RETRY);
+                self.census.add(Counter::PopulateFailures, 1);
+                // Said once, not every two seconds.
+                if self.last_failure != message {
+                    say(&format!(
+                        "no slot of {} ({} pages) yet: {message}",
+                        size(key.bytes),
+                        key.pages
+                    ));
+                    self.last_failure = message;
+                }
+                None
+            }
+        };
+        if let Some(slot) = surplus {
+            self.reaper.discard(slot.file);
+        }
+        self.serve_waiting(key);
+        self.say_how_ready();
+    }
+
+    fn say_how_ready(&mut self) {
+        let (ready, wanted) = self.pool.readiness();
+        self.notify.say(&format!("STATUS={ready} of {wanted} slots ready"));
+        if ready >= wanted && !self.all_ready_said {
+            self.all_ready_said = true;
+            self.progress.clear();
+            let took_s = self.started.elapsed().as_secs_f64();
+            say(&format!("all {ready} slots are ready after {took_s:.1} s"));
+        }
+    }
+
+    pub(super) fn show_progress(&self) {
+        if !self.progress.is_shown() || self.all_ready_said {
+            return;
+        }
+        let (mut done, mut all) = (0, 0);
+        for row in self.class_rows() {
+            done += u64::from(row.ready + row.leased) * row.bytes + row.populating_bytes;
+            all += u64::from(row.wanted) * row.bytes;
+        }
+        let (ready, wanted) = self.pool.readiness();
+        self.progress.show(done, all, &format!("{ready} of {wanted} slots ready"));
+    }
+
+    /// Reads the configuration again. A bad one changes nothing.
+    pub(super) fn reload(&mut self) {
+        let plan = match self.arguments.plan() {
+            Ok(plan) => plan,
+            Err(failure) => {
+                return say(&format!("{}; everything stays as it was", failure.message));
+            }
+        };
+        let is_fixed = |kept: bool, what: &str| {
+            if !kept {
+                say(&format!("{what} can only be changed by starting the daemon anew"));
+            }
+        };
+        is_fixed(plan.dir == self.plan.dir && plan.socket == self.plan.socket, "folder and socket");
+        is_fixed(plan.metrics == self.plan.metrics, "the address of metrics");
+        is_fixed(plan.threads == self.plan.threads, "the number of threads");
+        for slot in self.pool.configure(&plan.classes) {
+            self.reaper.discard(slot.file);
+        }
+        for job in self.populator.jobs() {
+            let is_wanted = plan.classes.iter().any(|(key, _)| *key == job.key);
+            job.is_cancelled.store(!is_wanted, Ordering::Relaxed);
+        }
+        for (value, &raw) in self.populator.shared.pace.iter().zip(&plan.pace) {
+            value.store(raw, Ordering::Relaxed);
+        }
+        self.refuse_unservable();
+        self.plan.allowed = plan.allowed;
+        self.plan.classes = plan.classes;
+        self.plan.drain = plan.drain;
+        self.plan.grow_hugetlb = plan.grow_hugetlb;
+        self.all_ready_said = false;
+        self.started = Instant::now();
+        say("the configuration was read again");
+    }
+
+    /// Who waits for what is offered no more is told so.
+    fn refuse_unservable(&mut self) {
+        let mut lost = Vec::new();
+        for (&token, connection) in &self.connections {
+            if let State::Waiting(wait) = &connection.state {
+                if self.pool.find(wait.request.bytes, wait.request.pages) != Ok(wait.key) {
+                    lost.push(token);
+                }
+            }
+        }
+        for token in lost {
+            self.stop_waiting(token, Reason::NoSuchPages);
+        }
+    }
+
+    /// Grants nothing more, gives back what nobody has, and ends when leases have or the time is up; at
+    /// once when told a second time.
+    pub(super) fn drain(&mut self) {
+        let now = Instant::now();
+        if self.drain_until.is_some() {
+            self.drain_until = Some(now);
+            return;
+        }
+        self.drain_until = Some(now + self.plan.drain);
+        self.notify.say("STOPPING=1");
+        self.progress.clear();
+        self.populator.end();
+        for slot in self.pool.configure(&[]) {
+            self.reaper.discard(slot.file);
+        }
+        let waiting: Vec<_> = self.connections.keys().copied().collect();
+        for token in waiting {
+            self.stop_waiting(token, Reason::Draining);
+        }
+        let leases = self.leases();
+        if leases > 0 {
+            let most_s = self.plan.drain.as_secs_f64();
+            say(&format!("ending; waiting {most_s:.0} s at most for {leases} leases to end"));
+        }
+    }
+
+    fn leases(&self) -> usize {
+        let is_leased = |state: &State| matches!(state, State::Leased(_));
+        self.connections.values().filter(|connection| is_leased(&connection.state)).count()
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.drain_until.is_some_and(|until| {
+            (self.leases() == 0 && self.ending.is_empty()) || until <= Instant::now()
+        })
+    }
+
+    pub(super) fn close(self) {
+        let left = self.leases();
+        if left > 0 {
+            say(&format!("{left} leases stay with their holders"));
+        }
+        if let Some(listener) = self.listener {
+            listener.close();
+        }
+        if let Some(address) = &self.plan.metrics {
+            http::clear(address);
+        }
+    }
+
+    /// Numbers that are not counted as they change.
+    pub(super) fn refresh_gauges(&mut self) {
+        let shared = &self.populator.shared;
+        let bytes = shared.bytes.load(Ordering::Relaxed);
+        let cpu_ns = shared.cpu_ns.load(Ordering::Relaxed);
+        let yields = shared.yields.load(Ordering::Relaxed);
+        let is_waiting = |state: &State| matches!(state, State::Waiting(_));
+        let states = self.connections.values().map(|connection| &connection.state);
+        let waiting = states.filter(|state| is_waiting(state)).count();
+        let leased_bytes = self.connections.values().map(|other| other.leased_bytes()).sum();
+        for (counter, value) in [
+            (Counter::PopulatedBytes, bytes),
+            (Counter::PopulateCpuNs, cpu_ns),
+            (Counter::Yields, yields),
+            (Counter::Connections, self.connections.len() as u64),
+            (Counter::Waiting, waiting as u64),
+            (Counter::Leased, self.leases() as u64),
+            (Counter::LeasedBytes, leased_bytes),
+            (Counter::Ready, u64::from(self.pool.readiness().0)),
+            (Counter::ReadyBytes, self.pool.ready_bytes()),
+            (Counter::Populating, self.populator.jobs().len() as u64),
+        ] {
+            self.census.set(counter, value);
+        }
+    }
+}

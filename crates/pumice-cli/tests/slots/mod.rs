@@ -1,0 +1,134 @@
+//! A daemon of a test's own, in a folder of its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pumice::slots::message::ClassRow;
+use pumice::slots::{Client, Lease, LeaseRequest};
+
+use crate::support::{folder, pumice};
+
+/// How long anything may take that should be done at once, on a machine that is busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running `pumice serve`. Dropping it kills it.
+pub struct Daemon {
+    pub folder: PathBuf,
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts one with these arguments, in a new folder.
+    pub fn start(name: &str, arguments: &[&str]) -> Daemon {
+        let folder = folder(&format!("slots-{name}"));
+        let child = Daemon::spawn(&folder, arguments);
+        Daemon { folder, child }
+    }
+
+    /// Kills it as a crash would, and starts another in the same folder.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn restart(&mut self, arguments: &[&str]) {
+        self.kill();
+        self.child = Daemon::spawn(&self.folder, arguments);
+    }
+
+    /// `kill -9`
+    pub fn kill(&mut self) {
+        self.child.kill().expect("ours");
+        self.child.wait().expect("ours");
+    }
+
+    /// Sends a signal.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a plain system call; the child is not reaped yet.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+    }
+
+    /// Its status, once it has ended.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn status(&mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().expect("ours") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    /// Its number.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn spawn(folder: &std::path::Path, arguments: &[&str]) -> Child {
+        let mut command = pumice(&["serve", "--dir"]);
+        command.arg(folder).args(arguments).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("pumice starts");
+        let mut said = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("readable");
+        assert!(line.starts_with("pumice: listening"), "{line}");
+        // What else it says is for people who look at a failed test.
+        std::thread::spawn(move || {
+            said.lines().map_while(Result::ok).for_each(|l| eprintln!("{l}"))
+        });
+        child
+    }
+
+    /// The path of its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("slots.sock")
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        Client::new(self.socket())
+    }
+
+    /// A lease, waiting as long as needs be.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn lease(&self, bytes: u64) -> Lease {
+        self.client().lease(&waiting(bytes)).expect("a lease")
+    }
+
+    /// `pumice COMMAND --socket ...`
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn command(&self, command: &[&str], rest: &[&str]) -> Command {
+        let mut pumice = pumice(command);
+        pumice.arg("--socket").arg(self.socket()).args(rest);
+        pumice
+    }
+
+    /// Waits until the first class is as it should be.
+    #[allow(dead_code, reason = "not every test file needs it")]
+    pub fn until(&self, what: &str, is_so: impl Fn(&ClassRow) -> bool) -> ClassRow {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let row = self.client().classes().expect("an answer")[0];
+            if is_so(&row) {
+                return row;
+            }
+            assert!(Instant::now() < until, "not {what}: {row:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A request that waits.
+pub fn waiting(bytes: u64) -> LeaseRequest {
+    LeaseRequest { wait_ms: PATIENCE.as_millis() as u32, ..LeaseRequest::new(bytes) }
+}
