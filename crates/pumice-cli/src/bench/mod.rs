@@ -34,6 +34,7 @@ mod scrub;
 mod start;
 mod statistics;
 mod table;
+mod three_ways;
 
 use std::process::ExitCode;
 

@@ -4,9 +4,15 @@
 //! block that is not ready costs nothing, so a zone shrinks by giving pages back
 //! ([`Zone::discard`]); [`Zone::remove`] also makes the addresses untouchable again.
 
+mod backing;
+mod watermarks;
+
 use core::ops::Range;
 use core::ptr::NonNull;
 use crossbeam_utils::CachePadded;
+
+pub use backing::{Budget, ZoneMemory};
+pub use watermarks::{Pressure, Reclaim, Watermarks};
 
 use super::block::BlockWord;
 use super::gfp::Gfp;
@@ -17,39 +23,6 @@ use crate::clear::{Clearer, Warmth};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::mem::{self, Dump, Huge, Memory, Os};
-
-/// Free memory levels, in blocks, as the kernel's watermarks: under `low` background reclaim is
-/// woken and works up to `high`; under `min` only those who reclaim get any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Watermarks {
-    /// Under this, requests reclaim for themselves.
-    pub min: usize,
-    /// Under this, background reclaim is woken.
-    pub low: usize,
-    /// At this, it stops.
-    pub high: usize,
-}
-
-/// How far free memory has sunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pressure {
-    /// At the high watermark or above.
-    None,
-    /// Between low and high: background reclaim goes on if it runs.
-    High,
-    /// Under low: it starts.
-    Low,
-    /// Under min: requests reclaim for themselves.
-    Min,
-}
-
-/// What reclaim fills in.
-pub trait Reclaim: Sync {
-    /// Wakes background reclaim.
-    fn wake(&self);
-    /// Frees frames for a request, as its flags allow, and says how many.
-    fn reclaim(&self, gfp: Gfp, frames: usize) -> usize;
-}
 
 /// What a zone's first address is a multiple of: the largest alignment it can give.
 pub const ZONE_ALIGN: usize = Order::MAX.frames() * FRAME_SIZE;
@@ -66,103 +39,10 @@ pub struct Zone<M: Memory = Os, L: Budget = ()> {
     removed: AtomicUsize,
 }
 
-impl core::fmt::Debug for dyn Reclaim {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Reclaim")
-    }
-}
-
 // SAFETY: `base` is only an address; who may use the memory at it is the ledger's business.
 unsafe impl<M: Memory + Send, L: Budget + Send> Send for Zone<M, L> {}
 // SAFETY: as above; the ledger is made of atomics.
 unsafe impl<M: Memory, L: Budget> Sync for Zone<M, L> {}
-
-/// Who says how many blocks a zone may hold.
-pub trait Budget: Sync {
-    /// As [`Backing::charge`].
-    fn charge(&self, blocks: usize) -> bool;
-    /// As [`Backing::uncharge`].
-    fn uncharge(&self, blocks: usize);
-}
-
-/// No limit.
-impl Budget for () {
-    fn charge(&self, _blocks: usize) -> bool {
-        true
-    }
-    fn uncharge(&self, _blocks: usize) {}
-}
-
-impl<T: Budget + ?Sized> Budget for &T {
-    fn charge(&self, blocks: usize) -> bool {
-        (**self).charge(blocks)
-    }
-    fn uncharge(&self, blocks: usize) {
-        (**self).uncharge(blocks);
-    }
-}
-
-/// The memory of a zone, as the ledger sees it.
-#[derive(Debug)]
-pub struct ZoneMemory<M, L> {
-    base: usize,
-    huge: Huge,
-    /// Whether core dumps leave free blocks out. Relaxed: what is hidden is shown before it ends.
-    hides: AtomicBool,
-    memory: M,
-    budget: L,
-}
-
-impl<M: Memory, L: Budget> ZoneMemory<M, L> {
-    fn at(&self, block: usize) -> *mut u8 {
-        (self.base + block * BLOCK_SIZE) as *mut u8
-    }
-
-    fn set_dumped(&self, blocks: Range<usize>, dump: Dump) -> bool {
-        let (at, len) = (self.at(blocks.start), blocks.len() * BLOCK_SIZE);
-        // SAFETY: the advice is given inside the reservation, and changes no content.
-        self.hides.load(Ordering::Relaxed)
-            && unsafe { self.memory.set_dumped(at, len, dump) }.is_ok()
-    }
-
-    fn set_huge(&self, at: *mut u8, len: usize) {
-        if self.huge == Huge::Yes {
-            // SAFETY: the advice is given inside the reservation. A kernel without huge pages
-            // refuses it; small ones do.
-            let _ = unsafe { self.memory.set_huge(at, len, Huge::Yes) };
-        }
-    }
-}
-
-impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
-    fn refresh(&self, block: usize, word: BlockWord) -> bool {
-        let at = self.at(block);
-        if !word.tainted() {
-            // SAFETY: the caller has claimed the block.
-            return unsafe { self.memory.discard(at, BLOCK_SIZE) }.is_ok();
-        }
-        // SAFETY: the caller has claimed the block.
-        let done = unsafe { self.memory.reset(at, BLOCK_SIZE) }.is_ok();
-        self.set_huge(at, BLOCK_SIZE);
-        done
-    }
-
-    fn charge(&self, blocks: usize) -> bool {
-        self.budget.charge(blocks)
-    }
-
-    fn uncharge(&self, blocks: usize) {
-        self.budget.uncharge(blocks);
-    }
-
-    fn hide(&self, blocks: Range<usize>) {
-        self.set_dumped(blocks, Dump::No);
-    }
-
-    fn show(&self, blocks: Range<usize>) -> bool {
-        self.set_dumped(blocks, Dump::Yes)
-    }
-}
 
 impl Zone<Os> {
     /// A zone of the kernel's memory. `capacity_bytes` are reserved (rounded up to blocks).

@@ -1,0 +1,96 @@
+//! The memory of a zone as the ledger sees it, and who says how much of it there may be.
+
+use core::ops::Range;
+
+use super::super::block::BlockWord;
+use super::super::ledger::Backing;
+use crate::addr::BLOCK_SIZE;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sys::mem::{Dump, Huge, Memory};
+
+/// Who says how many blocks a zone may hold.
+pub trait Budget: Sync {
+    /// As [`Backing::charge`].
+    fn charge(&self, blocks: usize) -> bool;
+    /// As [`Backing::uncharge`].
+    fn uncharge(&self, blocks: usize);
+}
+
+/// No limit.
+impl Budget for () {
+    fn charge(&self, _blocks: usize) -> bool {
+        true
+    }
+    fn uncharge(&self, _blocks: usize) {}
+}
+
+impl<T: Budget + ?Sized> Budget for &T {
+    fn charge(&self, blocks: usize) -> bool {
+        (**self).charge(blocks)
+    }
+    fn uncharge(&self, blocks: usize) {
+        (**self).uncharge(blocks);
+    }
+}
+
+/// The memory of a zone, as the ledger sees it.
+#[derive(Debug)]
+pub struct ZoneMemory<M, L> {
+    pub(super) base: usize,
+    pub(super) huge: Huge,
+    /// Whether core dumps leave free blocks out. Relaxed: what is hidden is shown before it ends.
+    pub(super) hides: AtomicBool,
+    pub(super) memory: M,
+    pub(super) budget: L,
+}
+
+impl<M: Memory, L: Budget> ZoneMemory<M, L> {
+    pub(super) fn at(&self, block: usize) -> *mut u8 {
+        (self.base + block * BLOCK_SIZE) as *mut u8
+    }
+
+    pub(super) fn set_dumped(&self, blocks: Range<usize>, dump: Dump) -> bool {
+        let (at, len) = (self.at(blocks.start), blocks.len() * BLOCK_SIZE);
+        // SAFETY: the advice is given inside the reservation, and changes no content.
+        self.hides.load(Ordering::Relaxed)
+            && unsafe { self.memory.set_dumped(at, len, dump) }.is_ok()
+    }
+
+    pub(super) fn set_huge(&self, at: *mut u8, len: usize) {
+        if self.huge == Huge::Yes {
+            // SAFETY: the advice is given inside the reservation. A kernel without huge pages
+            // refuses it; small ones do.
+            let _ = unsafe { self.memory.set_huge(at, len, Huge::Yes) };
+        }
+    }
+}
+
+impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
+    fn refresh(&self, block: usize, word: BlockWord) -> bool {
+        let at = self.at(block);
+        if !word.tainted() {
+            // SAFETY: the caller has claimed the block.
+            return unsafe { self.memory.discard(at, BLOCK_SIZE) }.is_ok();
+        }
+        // SAFETY: the caller has claimed the block.
+        let done = unsafe { self.memory.reset(at, BLOCK_SIZE) }.is_ok();
+        self.set_huge(at, BLOCK_SIZE);
+        done
+    }
+
+    fn charge(&self, blocks: usize) -> bool {
+        self.budget.charge(blocks)
+    }
+
+    fn uncharge(&self, blocks: usize) {
+        self.budget.uncharge(blocks);
+    }
+
+    fn hide(&self, blocks: Range<usize>) {
+        self.set_dumped(blocks, Dump::No);
+    }
+
+    fn show(&self, blocks: Range<usize>) -> bool {
+        self.set_dumped(blocks, Dump::Yes)
+    }
+}

@@ -1,0 +1,20 @@
+//! Event counters, in a versioned layout that other processes can map.
+//!
+//! `pumice run` makes one file for the whole tree of processes; each process that comes to serve
+//! a request takes a [`Slot`] in it and counts there, so reading never stops or slows anyone. The
+//! file is a [`Tree`]: a header with the tree's totals, then [`SLOTS`] slots. Every field that
+//! changes is an atomic of 64 bits, little-endian on every machine this runs on. A reader checks
+//! [`Tree::open`]'s conditions and then believes nothing but numbers: the writers are programs.
+//!
+//! All counters are statistics: relaxed, and right once their writer is quiet. The exception is
+//! the pool's size, on which the limit rests: it changes by compare-and-swap.
+
+mod event;
+mod reason;
+mod slot;
+mod tree;
+
+pub use event::{Event, EVENTS};
+pub use reason::Reason;
+pub use slot::{Slot, SETTINGS};
+pub use tree::{Tree, MAGIC, SLOTS, TREE_SIZE, VERSION};
