@@ -20,6 +20,11 @@ fn threads_that_hand_memory_to_each_other() {
 }
 
 #[test]
+fn zeros_by_the_megabyte() {
+    compare_success(&ALL_MODES, compile("zeros"), &[], b"");
+}
+
+#[test]
 fn children_of_every_kind() {
     compare_success(&ALL_MODES, compile("fork"), &[], b"");
 }

@@ -18,8 +18,8 @@
 //!      +------------------------- decay, or a fork since --+--------------------+------+
 //! ```
 //!
-//! A request never waits for populating, for scrubd or for another thread: what can't be served
-//! at once goes to the next allocator.
+//! A request never waits for populating, nor for another thread but for a moment: what can't be
+//! served at once goes to the next allocator.
 
 mod ahead;
 mod bits;
@@ -93,7 +93,6 @@ const GROW_MAX: usize = 1 << 30;
 pub struct Heap {
     zones: Zones,
     classes: Classes,
-    clearer: Clearer,
     verify: bool,
     ahead: Ahead,
     footprint: Footprint,
@@ -134,7 +133,6 @@ impl Heap {
             scrubber,
             holes_lock: AtomicBool::new(false),
             quiet: AtomicBool::new(false),
-            clearer,
         })
     }
 

@@ -82,7 +82,9 @@ impl Heap {
                 // Relaxed: an amount that orders nothing.
                 self.zeros_asked.fetch_add(blocks, Ordering::Relaxed);
             }
-            let cleared = zone.clear_run(&run, &self.clearer);
+            // SAFETY: the run was just given to this request.
+            let clear = |at, len| unsafe { self.scrubber.clear(self, at, len, zone.node) };
+            let cleared = zone.clear_run(&run, clear);
             self.slot().add(Event::HotClearedBytes, cleared as u64);
             if self.verify {
                 self.verify_zero(zone, run.range);

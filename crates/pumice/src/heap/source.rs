@@ -127,6 +127,10 @@ impl Source for Heap {
         Some(claim)
     }
 
+    fn prefer(&self, node: usize) {
+        self.zones.prefer(node);
+    }
+
     fn finish(&self, claim: Claim, outcome: Outcome) {
         let zone = self.zones.local(node_of(claim.token), Kind::Ready);
         let zeroed = outcome == Outcome::Zeroed;

@@ -1,25 +1,31 @@
 //! scrubd: what to zero next, when to stop, how not to be noticed.
 //!
 //! Free memory that is not zero is worth zeroing ahead of its next use when it is large, cold and
-//! nobody else wants the machine. [`Scrubber`] is what the heap holds; it runs two helper threads,
+//! nobody else wants the machine. [`Scrubber`] is what the heap holds; it runs three helper threads,
 //! each started when there is first something for it to do:
 //!
 //! * *scrubd* claims, clears and hands back memory. It may be held off in the middle of a block, so
 //!   it never owns what anybody waits for: it makes no call that takes the address space's lock.
 //! * the *keeper* populates memory ahead and gives back what has decayed. Those calls do take that
 //!   lock, so it does little at a time.
+//! * the *assistant* does a part of a clearing that a request waits for, if it is a large one
+//!   (`assist`): what that costs is the same, and it takes half as long where a processor is idle.
 //!
-//! Both have the program's own priority. Under `SCHED_IDLE` scrubd would be the last of a program's
+//! All have the program's own priority. Under `SCHED_IDLE` scrubd would be the last of a program's
 //! threads to end on a busy machine, and the last one takes the whole address space down: seconds
 //! in which the program is a zombie, and no call of its own could prevent it (`kill -9`). What
 //! keeps it out of everybody's way is the governor, which looks before each burst.
 //!
-//! Neither thread is woken for nothing (`bell`), and neither works when anybody else would notice
-//! (`governor`).
+//! No thread is woken for nothing (`bell`), and what nobody waits for is not done when anybody else
+//! would notice (`governor`).
 //!
-//! [`Source`] is where both find their work; the heap implements it over its zones. The layers are
+//! [`Source`] is where the first two find their work; the heap implements it over its zones. The layers are
 //! kept this way round so that policy (here) and the ledger (below) can be tested apart.
 
+#[cfg_attr(loom, allow(dead_code, reason = "the threads themselves are not modelled"))]
+mod assist;
+#[cfg(not(loom))]
+mod assistant;
 mod bell;
 #[cfg(not(loom))]
 mod governor;
@@ -104,6 +110,10 @@ pub trait Source: Sync {
     /// Takes one marked area of order `stop` or higher out of the free memory, largest and
     /// longest-free first; `None` when there is none left.
     fn claim(&self, stop: Order) -> Option<Claim>;
+
+    /// Has what the calling thread faults in from now on come from a memory node, where there are
+    /// several.
+    fn prefer(&self, _node: usize) {}
 
     /// Returns a claim to the free memory.
     fn finish(&self, claim: Claim, outcome: Outcome);

@@ -1,22 +1,36 @@
-//! What the heap holds: both helper threads, and what wakes them.
+//! What the heap holds: the helper threads, and what wakes them.
 
 use core::ptr::null_mut;
 use core::time::Duration;
 
+use super::assist::{Assist, Progress, Range};
 use super::helper::{Helper, Job};
 use super::waiting::Waiting;
-use super::{keeper, scrubd, Source};
+use super::{assistant, keeper, scrubd, Source};
 use crate::addr::Order;
-use crate::clear::Clearer;
+use crate::clear::{Clearer, Warmth};
 use crate::config::Setting;
+use crate::process;
 use crate::stats::Slot;
 use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::spin_loop;
+use crate::sys::thread;
+
+/// Less is cleared sooner than a helper wakes up.
+const WORTH_SHARING: usize = 8 << 20;
+/// How long a request spins for the assistant's last piece before it lets others have the
+/// processor...
+const SPIN: Duration = Duration::from_micros(50);
+/// ... and then sleeps at a time.
+const NAP: Duration = Duration::from_micros(100);
 
 /// Zeroes free memory in the background. Costs nothing until memory is freed.
 #[derive(Debug)]
 pub struct Scrubber {
     scrubd: Helper,
     keeper: Helper,
+    assistant: Helper,
+    assist: Assist,
     waiting: Waiting,
     clearer: Clearer,
     /// Where this process counts; changed only by a fork's child, which has one thread then.
@@ -29,6 +43,8 @@ impl Scrubber {
         Scrubber {
             scrubd: Helper::new(),
             keeper: Helper::new(),
+            assistant: Helper::new(),
+            assist: Assist::new(),
             waiting: Waiting::new(),
             clearer,
             slot: AtomicPtr::new(core::ptr::from_ref(slot).cast_mut()),
@@ -65,25 +81,92 @@ impl Scrubber {
         self.waiting.is_any()
     }
 
+    /// Clears memory of a node that a request waits for; of much, a helper does a part, where there
+    /// is a processor for it.
+    ///
+    /// # Safety
+    /// The range is writable, and the caller's alone.
+    pub unsafe fn clear(
+        &'static self,
+        source: &'static dyn Source,
+        at: *mut u8,
+        len: usize,
+        node: usize,
+    ) {
+        // SAFETY: as the caller promises; and the helper clears nothing that was not posted, and
+        // nothing any more once `clear_shared` returns.
+        if len < WORTH_SHARING || !unsafe { self.clear_shared(source, at, len, node) } {
+            // SAFETY: as the caller promises.
+            unsafe { self.clearer.clear(at, len, Warmth::Hot) };
+        }
+    }
+
+    /// Whether the range was cleared.
+    ///
+    /// # Safety
+    /// As [`Scrubber::clear`].
+    unsafe fn clear_shared(
+        &'static self,
+        source: &'static dyn Source,
+        at: *mut u8,
+        len: usize,
+        node: usize,
+    ) -> bool {
+        let Some(posted) = self.assist.post(Range { at: at as usize, len, node }) else {
+            return false;
+        };
+        let process = process::id();
+        self.assistant.ring(assistant::ENTRY, || Job { scrubber: self, source });
+        let engine = self.clearer.plan().engine(len, Warmth::Hot);
+        let mut own = 0;
+        while let Some(piece) = self.assist.take_own(&posted) {
+            let offset = piece.at - at as usize;
+            // SAFETY: the piece is within the range, and ours.
+            unsafe { engine.clear(at.add(offset), piece.len) };
+            own += 1;
+        }
+        let until_ns = thread::now_ns() + SPIN.as_nanos() as u64;
+        let mut naps = 0;
+        loop {
+            let finished = self.assist.finished().load(Ordering::Relaxed);
+            match self.assist.progress(&posted, own) {
+                Progress::Done => break,
+                Progress::Waits if thread::now_ns() < until_ns => spin_loop(),
+                // A signal handler forked: the child has no helper.
+                Progress::Waits if process::id() != process => return false,
+                Progress::Waits => {
+                    naps += 1;
+                    thread::sleep_on(self.assist.finished(), finished, Some(NAP));
+                }
+                Progress::Lost => return false,
+            }
+        }
+        self.assist.end(&posted, own, naps);
+        true
+    }
+
     /// To be called when there is something to populate ahead or to give back later.
     pub fn keep(&'static self, source: &'static dyn Source) {
         self.keeper.ring(keeper::ENTRY, || Job { scrubber: self, source });
     }
 
-    /// Ends both threads and lets none be started: a seccomp filter may come into force. Waits for
+    /// Ends the threads and lets none be started: a seccomp filter may come into force. Waits for
     /// their end, a few milliseconds at most unless others keep all processors busy.
     pub fn quiet(&self) {
         self.scrubd.stop();
         self.keeper.stop();
+        self.assistant.stop();
     }
 
-    /// To be called in a fork's child, which counts in `slot` and where neither thread exists;
+    /// To be called in a fork's child, which counts in `slot` and where none of the threads exists;
     /// the next free starts new ones.
     pub fn after_fork(&self, slot: &'static Slot) {
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
         self.waiting.forget();
         self.scrubd.forget_thread();
         self.keeper.forget_thread();
+        self.assistant.forget_thread();
+        self.assist.forget();
     }
 
     pub(super) fn slot(&self) -> &'static Slot {
@@ -100,6 +183,14 @@ impl Scrubber {
 
     pub(super) fn scrubd(&self) -> &Helper {
         &self.scrubd
+    }
+
+    pub(super) fn assistant(&self) -> &Helper {
+        &self.assistant
+    }
+
+    pub(super) fn assist(&self) -> &Assist {
+        &self.assist
     }
 
     pub(super) fn keeper(&self) -> &Helper {

@@ -72,6 +72,10 @@ impl Source for Blocks {
         Some(Claim { at: self.block(index), len: BLOCK_SIZE, token: index as u64 })
     }
 
+    fn prefer(&self, node: usize) {
+        assert_eq!(node, 3, "as the request said");
+    }
+
     fn finish(&self, claim: Claim, outcome: Outcome) {
         assert_eq!(outcome, Outcome::Zeroed);
         self.dirty[claim.token as usize].store(false, Ordering::Release);
@@ -237,4 +241,34 @@ fn the_threads_are_named_and_have_no_privileges() {
         assert!(status.contains("CapPrm:\t0000000000000000"), "{status}");
         assert!(status.contains("SigBlk:\tfffffffffffbfeff"), "{status}");
     }
+}
+
+#[test]
+fn what_is_cleared_together_is_zero() {
+    const THREADS: usize = 3;
+    const LEN: usize = 12 << 20;
+    let (scrubber, _) = scrubber();
+    let blocks = Blocks::new();
+    let at = mem::map_table(THREADS * LEN).expect("memory").as_ptr() as usize;
+    thread::scope(|scope| {
+        for index in 0..THREADS {
+            scope.spawn(move || {
+                let at = (at + index * LEN) as *mut u8;
+                for round in 0..20 {
+                    let len = LEN - round * 4096 * index;
+                    // SAFETY: each thread has a part of its own.
+                    unsafe { at.write_bytes(0xff, LEN) };
+                    // SAFETY: as above.
+                    unsafe { scrubber.clear(blocks, at, len, 3) };
+                    // SAFETY: as above.
+                    let bytes = unsafe { core::slice::from_raw_parts(at, LEN) };
+                    assert!(bytes[..len].iter().all(|&byte| byte == 0));
+                    assert!(bytes[len..].iter().all(|&byte| byte == 0xff), "and no more than that");
+                }
+            });
+        }
+    });
+    scrubber.quiet();
+    // SAFETY: the threads have ended.
+    unsafe { scrubber.clear(blocks, at as *mut u8, LEN, 3) };
 }

@@ -306,7 +306,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         }
         let run = self.get_area(cpu, order.frames(), want)?;
         if want == Want::Zeroed {
-            self.clear_run(&run, clearer);
+            // SAFETY: the run was just given to this request.
+            self.clear_run(&run, |at, len| unsafe { clearer.clear(at, len, Warmth::Hot) });
         }
         NonNull::new(self.address(run.range.start))
     }
@@ -341,14 +342,13 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         }
     }
 
-    /// Clears what is dirty in a run: whole blocks by their words, the rest by its dirt. Returns
-    /// the bytes it cleared.
-    pub fn clear_run(&self, run: &Run, clearer: &Clearer) -> usize {
+    /// Calls `clear` with what is dirty in a run, its first byte and how many: whole blocks by their
+    /// words, the rest by its dirt. Returns the bytes in all.
+    pub fn clear_run(&self, run: &Run, mut clear: impl FnMut(*mut u8, usize)) -> usize {
         let mut cleared = 0;
         let mut clear = |start: Pfn, frames: usize| {
             cleared += frames * FRAME_SIZE;
-            // SAFETY: the frames are the caller's run.
-            unsafe { clearer.clear(self.address(start), frames * FRAME_SIZE, Warmth::Hot) };
+            clear(self.address(start), frames * FRAME_SIZE);
         };
         let PageRange { start, frames } = run.range;
         let whole = if frames >= BLOCK_FRAMES { frames / BLOCK_FRAMES } else { 0 };
