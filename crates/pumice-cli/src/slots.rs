@@ -25,8 +25,8 @@ pub struct SlotsArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Change how the daemon populates: batch_pages, delay_ms, rate_pages_per_s or load (can be
-    /// repeated)
+    /// Change how the daemon populates: batch_pages, delay_ms, rate_pages_per_s, load or
+    /// polite (can be repeated)
     #[arg(long, value_name = "KEY=VALUE", value_parser = change)]
     set: Vec<(PaceSetting, u64)>,
 }

@@ -55,6 +55,28 @@ fn flags_and_values() {
         (&["env", "--only", "a\nb", "--format=json"], &["PUMICE_ONLY"]),
         (&["env", "--report"], &["--report"]),
         (&["env", "--", "true"], &["true"]),
+        (&["serve"], &["--slot", "8G=2"]),
+        (&["serve", "--slot", "8X=2"], &["8X=2", "8G=2"]),
+        (&["serve", "--slot", "1G=0"], &["1G=0"]),
+        (&["serve", "--slot", "100=1"], &["multiple of 4K"]),
+        (&["serve", "--slot", "1M=1", "--pages", "hugetlb-2m"], &["multiple of 2M"]),
+        (&["serve", "--slot", "4000T=2"], &["lower"]),
+        (&["serve", "--slot", "1M=1", "--pages", "2m"], &["2m", "hugetlb-2m"]),
+        (&["serve", "--slot", "1M=1", "--node", "200"], &["200"]),
+        (&["serve", "--slot", "1M=1", "--allow", "qemu"], &["user:qemu"]),
+        (&["serve", "--slot", "1M=1", "--allow", "user:no-such-user"], &["no-such-user"]),
+        (&["serve", "--slot", "1M=1", "--metrics", "0.0.0.0:1"], &["127.0.0.1:9464"]),
+        (&["serve", "--slot", "1M=1", "--dir", "/proc/x"], &["/proc/x", "--dir"]),
+        (&["serve", "--slot", "1M=1", "--batch-pages", "0"], &["1 to 262144"]),
+        (&["serve", "--config", "/no/such.toml"], &["/no/such.toml"]),
+        (&["lease"], &["SIZE"]),
+        (&["lease", "8X", "--", "true", "{fd}"], &["8X", "8G"]),
+        (&["lease", "8G"], &["PROGRAM"]),
+        (&["lease", "8G", "--", "true"], &["{path}", "{qemu}"]),
+        (&["lease", "8G", "--wait", "5", "--", "true", "{fd}"], &["500ms"]),
+        (&["slots", "--set", "delay=1"], &["delay_ms"]),
+        (&["bench", "vm", "--qemu", "/no/such-qemu"], &["apt install", "--qemu"]),
+        (&["bench", "pin", "--sizes", "x"], &["512M"]),
         (&["rum"], &["rum", "pumice --help"]),
         (&["ctl"], &["PID"]),
         (&["ctl", "x"], &["x"]),
@@ -62,6 +84,26 @@ fn flags_and_values() {
     ] {
         one_line(pumice(arguments), 2, parts);
     }
+}
+
+#[test]
+fn no_daemon_to_lease_from() {
+    for arguments in [
+        &["lease", "8G", "--socket", "/no/such", "--", "true", "{fd}"][..],
+        &["slots", "--socket", "/no/such"],
+    ] {
+        one_line(pumice(arguments), 1, &["/no/such", "pumice serve"]);
+    }
+}
+
+#[test]
+fn a_bad_file_of_slots() {
+    let folder = folder("bad-slots");
+    let path = folder.join("pumice.toml");
+    fs::write(&path, "[[slot]]\nsize = \"8Q\"\n").expect("writable");
+    let arguments = ["serve", "--config", path.to_str().expect("UTF-8")];
+    one_line(pumice(&arguments), 2, &["pumice.toml:2:", "8G"]);
+    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]

@@ -8,8 +8,11 @@
 //! | [`frame`] | what getting and putting frames costs |
 //! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
+//! | [`pin`] | pinning memory: fresh against a slot |
 //! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
 //! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
+//! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
+//! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
 //! | [`statistics`] | medians, and how sure they are |
 //! | [`region`] | memory to measure in |
@@ -28,13 +31,16 @@ mod frame;
 pub mod json_lines;
 mod map;
 mod pft;
+mod pin;
 mod plot;
 pub mod region;
 mod scrub;
+mod slot_daemon;
 mod start;
 mod statistics;
 mod table;
 mod three_ways;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -64,10 +70,14 @@ enum Experiment {
     Map(map::MapArgs),
     /// Page faults a second: a burst, ten in a row, 1 to 64 lines a page, sparse
     Pft(pft::PftArgs),
+    /// Pinning memory by registered buffers and mlock: fresh memory against a slot
+    Pin(pin::PinArgs),
     /// How fast scrubd zeroes, and what it costs those beside it
     Scrub(scrub::ScrubArgs),
     /// What pumice run costs a program that has nothing to gain from it
     Start(start::StartArgs),
+    /// How long a virtual machine (QEMU) takes to be there, with a slot and without
+    Vm(vm::VmArgs),
 }
 
 /// Runs an experiment and prints its table.
@@ -79,7 +89,9 @@ pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
         Experiment::Frame(options) => frame::frame(&options),
         Experiment::Map(options) => map::map(&options),
         Experiment::Pft(options) => pft::pft(&options),
+        Experiment::Pin(options) => pin::pin(&options),
         Experiment::Scrub(options) => scrub::scrub(options),
         Experiment::Start(options) => start::start(&options),
+        Experiment::Vm(options) => vm::vm(&options),
     }
 }

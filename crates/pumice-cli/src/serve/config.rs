@@ -149,21 +149,23 @@ fn pace<'de, D: Deserializer<'de>>(
 ) -> Result<[Option<u64>; PaceSetting::ALL.len()], D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Number {
+    enum Typed {
         Whole(u64),
         Decimal(f64),
+        Word(String),
     }
-    let table = std::collections::BTreeMap::<String, Number>::deserialize(from)?;
+    let table = std::collections::BTreeMap::<String, Typed>::deserialize(from)?;
     let mut pace = [None; PaceSetting::ALL.len()];
-    for (key, number) in table {
+    for (key, typed) in table {
         let setting = PaceSetting::ALL.into_iter().find(|setting| setting.key() == key);
         let Some(setting) = setting else {
             let keys = PaceSetting::ALL.map(PaceSetting::key).join(", ");
             return Err(D::Error::custom(format!("no setting '{key}'; there are {keys}")));
         };
-        let text = match number {
-            Number::Whole(number) => number.to_string(),
-            Number::Decimal(number) => number.to_string(),
+        let text = match typed {
+            Typed::Whole(number) => number.to_string(),
+            Typed::Decimal(number) => number.to_string(),
+            Typed::Word(word) => word,
         };
         let raw = setting.parse(&text);
         let expects = setting.expects();
@@ -192,6 +194,7 @@ mod tests {
             [populate]
             batch_pages = 1024
             load = 1.5
+            polite = "off"
             [[slot]]
             size = "8G"
             count = 2
@@ -205,7 +208,7 @@ mod tests {
         assert_eq!(file.slots.len(), 2);
         assert_eq!((file.slots[0].bytes, file.slots[0].count), (8 << 30, 2));
         assert_eq!(file.slots[1].count, 1);
-        assert_eq!(file.pace, [Some(1024), None, None, Some(150)]);
+        assert_eq!(file.pace, [Some(1024), None, None, Some(150), Some(0)]);
         assert_eq!((file.allow.len(), file.drain), (2, Some(Duration::from_secs(10))));
     }
 

@@ -80,6 +80,9 @@ struct PaceArgs {
     /// Populate nothing while the load average is above this; 0, no limit, if not given
     #[arg(long, value_name = "L", value_parser = |text: &str| pace(PaceSetting::Load, text))]
     load: Option<u64>,
+    /// Whether to hold back where anybody else wants the machine: on, if not given, or off
+    #[arg(long, value_name = "SWITCH", value_parser = |text: &str| pace(PaceSetting::Polite, text))]
+    polite: Option<u64>,
 }
 
 /// What to do, all of it checked.
@@ -130,8 +133,13 @@ impl ServeArgs {
         }
         classes.sort_by_key(|&(key, _)| key);
         check_classes(&classes)?;
-        let typed =
-            [self.pace.batch_pages, self.pace.delay_ms, self.pace.rate_pages_per_s, self.pace.load];
+        let typed: [_; PaceSetting::ALL.len()] = [
+            self.pace.batch_pages,
+            self.pace.delay_ms,
+            self.pace.rate_pages_per_s,
+            self.pace.load,
+            self.pace.polite,
+        ];
         let pace = PaceSetting::ALL.map(|setting| {
             let index = setting as usize;
             typed[index].or(file.pace[index]).unwrap_or(setting.default_raw())

@@ -183,9 +183,12 @@ impl Worker {
             job.done_bytes.store(populating.done_bytes(), Ordering::Relaxed);
             self.shared.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             self.count_cpu_time();
-            let pause = self.pacer.pause_after(bytes, started.elapsed(), self.limits());
-            let delay = Duration::from_millis(self.setting(PaceSetting::DelayMs));
-            self.pause(job, pause.max(delay));
+            let mut pause = Duration::from_millis(self.setting(PaceSetting::DelayMs));
+            if self.is_held_back() {
+                let took = started.elapsed();
+                pause = pause.max(self.pacer.pause_after(bytes, took, self.limits()));
+            }
+            self.pause(job, pause);
         }
         let huge_bytes = populating.huge_bytes();
         drop(populating);
@@ -198,7 +201,7 @@ impl Worker {
             if job.is_cancelled.load(Ordering::Relaxed) {
                 return false;
             }
-            if job.is_urgent.load(Ordering::Relaxed) {
+            if job.is_urgent.load(Ordering::Relaxed) || !self.is_held_back() {
                 return true;
             }
             let Some(rest) = self.pacer.ask(self.limits()) else { return true };
@@ -222,6 +225,12 @@ impl Worker {
 
     fn setting(&self, setting: PaceSetting) -> u64 {
         self.shared.pace[setting as usize].load(Ordering::Relaxed)
+    }
+
+    /// Whether anything but a delay may hold it up.
+    fn is_held_back(&self) -> bool {
+        let limits = [PaceSetting::Polite, PaceSetting::RatePagesPerS, PaceSetting::Load];
+        limits.into_iter().any(|setting| self.setting(setting) != 0)
     }
 
     fn limits(&self) -> PaceLimits {

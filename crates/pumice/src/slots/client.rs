@@ -159,7 +159,12 @@ fn ask(
 ) -> Result<(Reply, Option<OwnedFd>), Error> {
     // A daemon that refused the connection has said so already, and closed.
     let sent = socket::send(connection, &request.encode(), descriptor);
-    let packet = match socket::receive(connection) {
+    let mut received = socket::receive(connection);
+    // It closed with the request unread: the kernel says so first, and what was said comes after.
+    if received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset) {
+        received = socket::receive(connection);
+    }
+    let packet = match received {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Error::NoAnswer),
         Err(error) => return Err(sent.err().unwrap_or(error).into()),
         Ok(None) => return Err(sent.err().map_or(Error::NoAnswer, Error::Io)),

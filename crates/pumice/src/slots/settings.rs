@@ -14,15 +14,18 @@ pub enum PaceSetting {
     RatePagesPerS = 2,
     /// Load average above which nothing is populated; 0 for no limit.
     Load = 3,
+    /// 1: hold back where anybody else wants the machine; 0: go at full speed.
+    Polite = 4,
 }
 
 impl PaceSetting {
     /// All of them, in the order of their numbers.
-    pub const ALL: [PaceSetting; 4] = [
+    pub const ALL: [PaceSetting; 5] = [
         PaceSetting::BatchPages,
         PaceSetting::DelayMs,
         PaceSetting::RatePagesPerS,
         PaceSetting::Load,
+        PaceSetting::Polite,
     ];
 
     /// The key that is typed.
@@ -32,6 +35,7 @@ impl PaceSetting {
             PaceSetting::DelayMs => "delay_ms",
             PaceSetting::RatePagesPerS => "rate_pages_per_s",
             PaceSetting::Load => "load",
+            PaceSetting::Polite => "polite",
         }
     }
 
@@ -39,6 +43,7 @@ impl PaceSetting {
     pub const fn default_raw(self) -> u64 {
         match self {
             PaceSetting::BatchPages => 512,
+            PaceSetting::Polite => 1,
             PaceSetting::DelayMs | PaceSetting::RatePagesPerS | PaceSetting::Load => 0,
         }
     }
@@ -50,6 +55,7 @@ impl PaceSetting {
                 let load: f64 = text.parse().ok()?;
                 (0.0..1e6).contains(&load).then(|| (load * 100.0).round() as u64)?
             }
+            PaceSetting::Polite => ["off", "on"].iter().position(|&word| word == text)? as u64,
             _ => text.parse().ok()?,
         };
         self.is_valid(raw).then_some(raw)
@@ -62,6 +68,7 @@ impl PaceSetting {
             PaceSetting::DelayMs => raw <= 3_600_000,
             PaceSetting::RatePagesPerS => raw <= 1 << 40,
             PaceSetting::Load => raw <= 100_000_000,
+            PaceSetting::Polite => raw <= 1,
         }
     }
 
@@ -72,6 +79,7 @@ impl PaceSetting {
             PaceSetting::DelayMs => "milliseconds, 3600000 at most",
             PaceSetting::RatePagesPerS => "pages a second, or 0 for no limit",
             PaceSetting::Load => "a load average such as 1.5, or 0 for no limit",
+            PaceSetting::Polite => "on or off",
         }
     }
 
@@ -96,6 +104,7 @@ impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.setting {
             PaceSetting::Load => write!(f, "{}.{:02}", self.raw / 100, self.raw % 100),
+            PaceSetting::Polite => f.write_str(if self.raw == 0 { "off" } else { "on" }),
             _ => write!(f, "{}", self.raw),
         }
     }
@@ -110,6 +119,7 @@ mod tests {
         for setting in PaceSetting::ALL {
             assert_eq!(PaceSetting::from_number(setting as u16), Some(setting));
             for raw in [setting.default_raw(), 150] {
+                let raw = if setting.is_valid(raw) { raw } else { 0 };
                 assert_eq!(setting.parse(&setting.show(raw).to_string()), Some(raw));
             }
             assert_eq!(setting.parse("x"), None);

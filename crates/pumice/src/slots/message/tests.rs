@@ -19,8 +19,10 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::Settings),
         any::<u32>().prop_map(Request::Classes),
         any::<u32>().prop_map(Request::Leases),
-        (0..PaceSetting::ALL.len(), 1u64..1000)
-            .prop_map(|(index, raw)| Request::Set(PaceSetting::ALL[index], raw)),
+        (0..PaceSetting::ALL.len(), 1u64..1000).prop_map(|(index, raw)| {
+            let setting = PaceSetting::ALL[index];
+            Request::Set(setting, if setting.is_valid(raw) { raw } else { 1 })
+        }),
     ]
 }
 

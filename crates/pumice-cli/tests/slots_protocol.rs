@@ -1,0 +1,227 @@
+//! What clients may do wrong, by accident or not: nothing of it stops service to others.
+
+mod slots;
+mod support;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use pumice::slots::message::{Reason, Reply, Request, MAX_BYTES};
+use pumice::slots::settings::PaceSetting;
+use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind};
+use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use slots::{waiting, Daemon, PATIENCE};
+
+const SMALL: u64 = 64 << 10;
+
+fn daemon(name: &str) -> Daemon {
+    Daemon::start(name, &["--slot", "64K=2", "--slot", "256K=1", "--pages", "4k"])
+}
+
+fn connect(daemon: &Daemon) -> OwnedFd {
+    socket::connect_to(&daemon.socket(), PATIENCE).expect("connected")
+}
+
+fn ask(connection: &OwnedFd, bytes: &[u8]) -> Option<Reply> {
+    socket::send(connection, bytes, None).expect("sent");
+    let packet = socket::receive(connection).expect("an answer or the end")?;
+    Some(Reply::decode(&packet.bytes).expect("a reply"))
+}
+
+fn reason(error: &Error) -> Reason {
+    match error {
+        Error::Refused(refusal) => refusal.reason,
+        other => panic!("{other}"),
+    }
+}
+
+/// Others are served.
+fn serves(daemon: &Daemon) {
+    let lease = daemon.client().lease(&waiting(SMALL)).expect("a lease");
+    lease.end().expect("an answer");
+}
+
+#[test]
+fn garbage_is_refused_and_the_connection_closed() {
+    let daemon = daemon("garbage");
+    let good = Request::Lease(LeaseRequest::new(SMALL)).encode();
+    let mut other_version = good.clone();
+    other_version[4] = 7;
+    let cases = [
+        (b"x".to_vec(), Reason::Malformed),
+        (vec![0xff; MAX_BYTES], Reason::Malformed),
+        (vec![0xff; MAX_BYTES + 1], Reason::Malformed),
+        (vec![0; 100_000], Reason::Malformed),
+        (good[..good.len() - 1].to_vec(), Reason::Malformed),
+        ([&good[..], b"x"].concat(), Reason::Malformed),
+        (other_version, Reason::Version),
+    ];
+    for (bytes, expected) in cases {
+        let connection = connect(&daemon);
+        let Some(Reply::Refused(refusal)) = ask(&connection, &bytes) else { panic!("not refused") };
+        assert_eq!(refusal.reason, expected, "{} bytes", bytes.len());
+        assert!(socket::receive(&connection).expect("the end").is_none());
+    }
+    serves(&daemon);
+}
+
+/// Every byte of every request, changed at random; the seed is fixed, so that a failure comes again.
+#[test]
+fn noise_stops_nobody() {
+    let daemon = daemon("noise");
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let requests = [
+        Request::Lease(LeaseRequest::new(SMALL)),
+        Request::End,
+        Request::Resume,
+        Request::Classes(0),
+        Request::Leases(7),
+        Request::Stat,
+        Request::Settings,
+        Request::Set(PaceSetting::BatchPages, 512),
+    ];
+    for round in 0..400 {
+        let connection = connect(&daemon);
+        for _ in 0..4 {
+            let mut bytes = requests[random() as usize % requests.len()].encode();
+            for _ in 0..random() % 4 {
+                let at = random() as usize % bytes.len();
+                bytes[at] = random() as u8;
+            }
+            bytes.truncate(random() as usize % (bytes.len() * 2));
+            // It may be closed by now.
+            if bytes.is_empty() || socket::send(&connection, &bytes, None).is_err() {
+                break;
+            }
+        }
+        if round % 100 == 0 {
+            serves(&daemon);
+        }
+    }
+    serves(&daemon);
+}
+
+#[test]
+fn who_does_not_read_is_disconnected() {
+    let daemon = daemon("deaf");
+    let connection = connect(&daemon);
+    socket::set_patience(&connection, Duration::from_millis(200)).expect("set");
+    let request = Request::Classes(0).encode();
+    // Answers pile up until the daemon has had enough; where requests pile up first, it is not
+    // reading because it is gone.
+    let closed = (0..100_000).any(|_| socket::send(&connection, &request, None).is_err());
+    assert!(closed);
+    serves(&daemon);
+}
+
+#[test]
+fn slow_and_idle_clients_hold_up_nobody() {
+    let daemon = daemon("idle");
+    let _idle: Vec<_> = (0..100).map(|_| connect(&daemon)).collect();
+    serves(&daemon);
+    let closed_early: Vec<_> = (0..100).map(|_| connect(&daemon)).collect();
+    drop(closed_early);
+    serves(&daemon);
+}
+
+/// The first goes round and round; the second has its lease in between.
+#[test]
+fn a_flood_holds_up_nobody() {
+    let daemon = daemon("flood");
+    let socket_path = daemon.socket();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let client = Client::new(&socket_path);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = client.stat();
+                }
+            });
+        }
+        (0..20).for_each(|_| serves(&daemon));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn descriptors_that_are_sent_are_not_kept() {
+    let daemon = daemon("descriptors");
+    serves(&daemon);
+    let count = || {
+        let folder = format!("/proc/{}/fd", daemon.pid());
+        std::fs::read_dir(folder).map(Iterator::count).unwrap_or(0)
+    };
+    let before = count();
+    let file = std::fs::File::open("/dev/null").expect("there");
+    for request in [Request::Resume, Request::Stat, Request::End] {
+        let connection = connect(&daemon);
+        // More than there is room for.
+        let descriptors = [file.as_fd(); 20];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(20))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let bytes = request.encode();
+        let slices = [std::io::IoSlice::new(&bytes)];
+        sendmsg(&connection, &slices, &mut control, SendFlags::NOSIGNAL).expect("sent");
+        let packet = socket::receive(&connection).expect("an answer").expect("not the end");
+        if request == Request::Resume {
+            let Ok(Reply::Refused(refusal)) = Reply::decode(&packet.bytes) else { panic!() };
+            assert_eq!(refusal.reason, Reason::NotASlot);
+        }
+    }
+    let until = std::time::Instant::now() + PATIENCE;
+    while count() > before {
+        assert!(std::time::Instant::now() < until, "{} descriptors, not {before}", count());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn requests_out_of_turn() {
+    let daemon = daemon("turn");
+    let connection = connect(&daemon);
+    let Some(Reply::Refused(refusal)) = ask(&connection, &Request::End.encode()) else { panic!() };
+    assert_eq!(refusal.reason, Reason::OutOfTurn);
+    let lease = Request::Lease(waiting(SMALL)).encode();
+    assert!(matches!(ask(&connection, &lease), Some(Reply::Granted(_))));
+    let Some(Reply::Refused(refusal)) = ask(&connection, &lease) else { panic!() };
+    assert_eq!(refusal.reason, Reason::OutOfTurn);
+    serves(&daemon);
+}
+
+#[test]
+fn what_can_not_be_had_is_refused_with_what_can() {
+    let daemon = daemon("refused");
+    let client = daemon.client();
+    let error = client.lease(&waiting(1 << 40)).expect_err("too large");
+    assert_eq!(reason(&error), Reason::TooLarge);
+    assert!(error.to_string().contains("64K, 256K"), "{error}");
+    let request = LeaseRequest { pages: Some(PageKind::Hugetlb2M), ..waiting(SMALL) };
+    assert_eq!(reason(&client.lease(&request).expect_err("none")), Reason::NoSuchPages);
+
+    let _first = daemon.lease(200 << 10);
+    let now = LeaseRequest::new(200 << 10);
+    assert_eq!(reason(&client.lease(&now).expect_err("leased")), Reason::NoneReady);
+    let soon = LeaseRequest { wait_ms: 50, ..now };
+    assert_eq!(reason(&client.lease(&soon).expect_err("leased")), Reason::TimedOut);
+    serves(&daemon);
+}
+
+#[test]
+fn who_waits_gets_what_another_ends() {
+    let daemon = daemon("waits");
+    let first = daemon.lease(200 << 10);
+    let client = daemon.client();
+    let second = std::thread::spawn(move || client.lease(&waiting(200 << 10)).map(|l| l.bytes()));
+    daemon.client().classes().expect("an answer");
+    first.end().expect("an answer");
+    assert_eq!(second.join().expect("no panic").expect("a lease"), 256 << 10);
+}

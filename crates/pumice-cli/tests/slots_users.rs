@@ -1,0 +1,130 @@
+//! Who may lease, and how much. Other users are threads of this program, which only root can make.
+
+mod slots;
+mod support;
+
+use pumice::slots::message::Reason;
+use pumice::slots::settings::PaceSetting;
+use pumice::slots::{Client, Error, LeaseRequest};
+
+use slots::{waiting, Daemon};
+
+const SMALL: u64 = 64 << 10;
+const FRIEND: u32 = 54_321;
+const STRANGER: u32 = 54_322;
+const GROUP: u32 = 54_323;
+
+/// Runs `what` as another user: the system call alone changes the calling thread's only.
+fn as_user<R: Send>(uid: u32, groups: &[u32], what: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: plain system calls on the calling thread.
+            unsafe {
+                let count = groups.len();
+                assert_eq!(libc::syscall(libc::SYS_setgroups, count, groups.as_ptr()), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresgid, uid, uid, uid), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);
+            }
+            what()
+        });
+        thread.join().expect("no panic")
+    })
+}
+
+fn reason<T>(outcome: Result<T, Error>) -> Option<Reason> {
+    match outcome {
+        Ok(_) => None,
+        Err(Error::Refused(refusal)) => Some(refusal.reason),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can act as other users");
+    }
+    is_root
+}
+
+/// The test's folder may lie where others can't look.
+fn open_folders(daemon: &Daemon) {
+    use std::os::unix::fs::PermissionsExt;
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&daemon.folder, open).expect("ours");
+}
+
+#[test]
+fn others_are_refused_and_quotas_hold() {
+    if !is_root() {
+        return;
+    }
+    let allow_user = format!("user:{FRIEND}=128K");
+    let allow_group = format!("group:{GROUP}=64K");
+    let arguments =
+        ["--slot", "64K=6", "--pages", "4k", "--allow", &allow_user, "--allow", &allow_group];
+    let daemon = Daemon::start("users", &arguments);
+    open_folders(&daemon);
+    let client = Client::new(daemon.socket());
+    let request = waiting(SMALL);
+
+    let refused = as_user(STRANGER, &[], || reason(client.lease(&request)));
+    assert_eq!(refused, Some(Reason::NotAllowed));
+    let refused = as_user(STRANGER, &[], || reason(client.stat()));
+    assert_eq!(refused, Some(Reason::NotAllowed));
+
+    as_user(FRIEND, &[], || {
+        let first = client.lease(&request).expect("a lease");
+        let second = client.lease(&request).expect("a lease");
+        assert_eq!(reason(client.lease(&request)), Some(Reason::Quota));
+        // What is asked to be populated by the lessee counts as well.
+        let empty = LeaseRequest { charge: pumice::slots::Charge::Lessee, ..request };
+        assert_eq!(reason(client.lease(&empty)), Some(Reason::Quota));
+        first.end().expect("an answer");
+        let third = client.lease(&request).expect("what was ended counts no more");
+        // It sees its own leases, and changes nothing.
+        assert_eq!(client.leases().expect("an answer").len(), 2);
+        assert_eq!(reason(client.set(PaceSetting::DelayMs, 1)), Some(Reason::NotYours));
+        drop((second, third));
+    });
+
+    as_user(STRANGER, &[GROUP], || {
+        let lease = client.lease(&request).expect("a member of the group");
+        assert_eq!(reason(client.lease(&request)), Some(Reason::Quota));
+        // A user's own slot opens by its path, whoever runs the daemon.
+        assert_eq!(lease.file().metadata().expect("a file").len(), SMALL);
+    });
+    let _root = client.lease(&request).expect("root needs no rule");
+}
+
+#[test]
+fn one_user_can_not_take_all_connections() {
+    if !is_root() {
+        return;
+    }
+    let allow = [format!("user:{FRIEND}"), format!("user:{STRANGER}")];
+    let arguments =
+        ["--slot", "64K=2", "--pages", "4k", "--allow", &allow[0], "--allow", &allow[1]];
+    let daemon = Daemon::start("crowd", &arguments);
+    open_folders(&daemon);
+    let path = daemon.socket();
+    let patience = slots::PATIENCE;
+    let all: Vec<_> = as_user(FRIEND, &[], || {
+        let connect = || pumice::slots::socket::connect_to(&path, patience).expect("connected");
+        let all = (0..300).map(|_| connect()).collect();
+        assert_eq!(reason(Client::new(&path).stat()), Some(Reason::Busy));
+        all
+    });
+    assert_eq!(as_user(STRANGER, &[], || reason(Client::new(&path).stat())), None);
+    drop(all);
+}
+
+#[test]
+fn the_daemons_descriptors_are_hidden() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start("hidden", &["--slot", "64K=1", "--pages", "4k"]);
+    let folder = format!("/proc/{}/fd", daemon.pid());
+    assert!(as_user(FRIEND, &[], || std::fs::read_dir(&folder).is_err()));
+}
