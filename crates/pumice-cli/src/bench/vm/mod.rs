@@ -87,6 +87,9 @@ const WAYS: [(Memory, u32); 12] = [
     (Memory::SlotHugetlb, 1),
 ];
 
+/// Ways that a round begins further on than the one before.
+const STRIDE: usize = 5;
+
 impl Memory {
     fn name(self) -> &'static str {
         match self {
@@ -142,6 +145,8 @@ struct Row {
     times_floor: f64,
     /// What the daemon took to have the slot ready.
     populate_s: Option<f64>,
+    /// How much of the slot was in huge pages, of 1; the least of all rounds.
+    huge_share: Option<f64>,
     accelerator: &'static str,
 }
 
@@ -198,13 +203,18 @@ fn measure(
         ("worst s", 9),
         ("x floor", 9),
         ("populate s", 10),
+        ("huge", 6),
     ]);
     let mut starts = vec![Vec::new(); WAYS.len()];
     let mut populates = vec![Vec::new(); WAYS.len()];
+    let mut huge_shares = vec![None::<f64>; WAYS.len()];
     let mut skipped = [false; WAYS.len()];
     // One round that does not count: memory that the host has to bring costs several times more.
     for round in 0..=options.rounds {
-        for (index, &(memory, threads)) in WAYS.iter().enumerate() {
+        for turn in 0..WAYS.len() {
+            // Another order each time: what one way leaves of warm or split memory, the next one finds.
+            let index = (turn + round as usize * STRIDE) % WAYS.len();
+            let (memory, threads) = WAYS[index];
             let _pool = match memory.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
                 Some(None) => {
                     skipped[index] = true;
@@ -212,11 +222,14 @@ fn measure(
                 }
                 pool => pool.flatten(),
             };
-            let (start_s, populate_s) =
-                start(options, bytes, memory, threads, accelerator, folder)?;
+            let started = start(options, bytes, memory, threads, accelerator, folder)?;
             if round > 0 {
-                starts[index].push(start_s);
-                populates[index].extend(populate_s);
+                starts[index].push(started.start_s);
+                if let Some((populate_s, huge_share)) = started.slot {
+                    populates[index].push(populate_s);
+                    let least = huge_shares[index].unwrap_or(1.0).min(huge_share);
+                    huge_shares[index] = Some(least);
+                }
             }
         }
     }
@@ -237,6 +250,7 @@ fn measure(
             start_high_s: values.iter().copied().fold(0.0, f64::max),
             times_floor: median(values) / floor_s,
             populate_s: (!populates[index].is_empty()).then(|| median(&populates[index])),
+            huge_share: huge_shares[index],
             accelerator,
         };
         table.row(&[
@@ -247,6 +261,7 @@ fn measure(
             format!("{:.3}", row.start_high_s),
             format!("{:.2}", row.times_floor),
             row.populate_s.map_or_else(String::new, |populate_s| format!("{populate_s:.2}")),
+            row.huge_share.map_or_else(String::new, |share| format!("{:.0}%", share * 100.0)),
         ]);
         json.write(&row)?;
     }
@@ -254,7 +269,14 @@ fn measure(
     Ok(())
 }
 
-/// Starts one machine: seconds until it is there, and those until its slot was ready.
+/// A machine that was there.
+struct Started {
+    start_s: f64,
+    /// Seconds until its slot was ready, and the share of it in huge pages.
+    slot: Option<(f64, f64)>,
+}
+
+/// Starts one machine.
 fn start(
     options: &VmArgs,
     bytes: u64,
@@ -262,7 +284,7 @@ fn start(
     threads: u32,
     accelerator: &str,
     folder: &Path,
-) -> Result<(f64, Option<f64>), Failure> {
+) -> Result<Started, Failure> {
     let machine = |command: &mut Command, object: &str, id: &str| {
         command.args(["-nodefaults", "-display", "none", "-accel", accelerator, "-m"]);
         command.arg(format!("{}B", bytes)).arg("-object").arg(object);
@@ -271,12 +293,13 @@ fn start(
     let Some(pages) = memory.slot() else {
         let mut command = Command::new(&options.qemu);
         machine(&mut command, &memory.object(bytes, threads), "m");
-        return Ok((qmp::time_to_status(command, folder)?, None));
+        return Ok(Started { start_s: qmp::time_to_status(command, folder)?, slot: None });
     };
     let daemon = SlotDaemon::start(bytes, pages)?;
     let begun = Instant::now();
-    daemon.wait_ready()?;
+    let row = daemon.wait_ready()?;
     let populate_s = begun.elapsed().as_secs_f64();
+    let huge_bytes = if pages.is_hugetlb() { bytes } else { row.huge_bytes };
     let own = env::current_exe()
         .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
     let mut command = Command::new(own);
@@ -290,7 +313,7 @@ fn start(
     if granted != Some(1) {
         return Err(Failure::system("the machine did not lease its slot"));
     }
-    Ok((start_s, Some(populate_s)))
+    Ok(Started { start_s, slot: Some((populate_s, huge_bytes as f64 / bytes as f64)) })
 }
 
 /// Whether this user may use KVM.

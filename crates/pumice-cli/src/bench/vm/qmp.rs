@@ -28,10 +28,15 @@ pub fn time_to_status(mut command: Command, folder: &Path) -> Result<f64, Failur
         .spawn()
         .map_err(|error| Failure::system(format!("QEMU can't be started: {error}")))?;
     let took = accept(&listener, &mut child).and_then(|stream| {
-        ask(&stream).map(|()| started.elapsed()).map_err(|error| error.to_string())
+        ask(&stream).map(|()| (started.elapsed(), stream)).map_err(|error| error.to_string())
     });
     match took {
-        Ok(took) => {
+        Ok((took, mut stream)) => {
+            // It forgets what it was told when the monitor is closed.
+            let told = stream.write_all(b"{\"execute\":\"quit\"}\n");
+            if told.is_err() {
+                let _ = child.kill();
+            }
             let _ = child.wait();
             Ok(took.as_secs_f64())
         }
@@ -69,5 +74,5 @@ fn ask(stream: &UnixStream) -> std::io::Result<()> {
     next()?;
     to.write_all(b"{\"execute\":\"qmp_capabilities\"}\n{\"execute\":\"query-status\"}\n")?;
     while !next()?.contains("\"status\"") {}
-    to.write_all(b"{\"execute\":\"quit\"}\n")
+    Ok(())
 }

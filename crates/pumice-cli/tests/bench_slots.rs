@@ -1,0 +1,42 @@
+//! `pumice bench pin` and `bench vm` print a row for each way and write the same as JSON.
+
+mod support;
+
+use std::process::Command;
+
+use support::{folder, pumice, stderr, stdout};
+
+/// Runs it with a file for JSON, and returns the table and the rows.
+fn rows(name: &str, arguments: &[&str]) -> (String, Vec<serde_json::Value>) {
+    let folder = folder(name);
+    let file = folder.join("rows.json");
+    let mut command = pumice(&["bench"]);
+    // Its daemon has a folder of its own among the temporary ones.
+    command.args(arguments).arg("--json").arg(&file).env("TMPDIR", &folder);
+    let output = command.output().expect("pumice starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read_to_string(&file).expect("written");
+    let rows = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    std::fs::remove_dir_all(&folder).expect("ours");
+    (stdout(&output), rows)
+}
+
+#[test]
+fn pinning() {
+    let (table, rows) = rows("bench-pin", &["pin", "--sizes", "4M", "--rounds", "1"]);
+    assert!(table.contains("registered"), "{table}");
+    assert!(rows.len() >= 4, "{table}");
+    assert!(rows.iter().all(|row| row["fresh_s"].as_f64() > Some(0.0)), "{table}");
+}
+
+#[test]
+fn machines() {
+    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        eprintln!("skipped: no qemu-system-x86_64");
+        return;
+    }
+    let (table, rows) = rows("bench-vm", &["vm", "--sizes", "32M", "--rounds", "1"]);
+    assert!(table.contains("slot, thp"), "{table}");
+    assert!(rows.len() >= 9, "{table}");
+    assert_eq!(rows[0]["times_floor"].as_f64(), Some(1.0));
+}
