@@ -37,6 +37,9 @@ pub struct PinArgs {
     /// given
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
     sizes: Vec<u64>,
+    /// Only these kinds of pages: 4k, thp or hugetlb-2m (can be repeated, or separated by commas)
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = pages)]
+    pages: Vec<PageKind>,
     /// Rounds; each pins once in every way
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -99,7 +102,8 @@ pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
         ("populate s", 10),
     ]);
     for &bytes in &sizes {
-        for pages in KINDS {
+        let is_meant = |kind: &PageKind| options.pages.is_empty() || options.pages.contains(kind);
+        for pages in KINDS.into_iter().filter(is_meant) {
             // Fresh memory and the slot take turns, so the pool holds one of them.
             let _pool = match pages.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
                 Some(None) => {
@@ -204,8 +208,10 @@ fn time(pin: Pin, len: usize, map: impl FnOnce() -> io::Result<Mapping>) -> io::
         }
     }
     let took = started.elapsed();
-    // The ring pins until it is gone.
-    drop(ring);
+    // A ring that is closed goes later, and what it pins with it.
+    if pin == Pin::Registered {
+        ring.submitter().unregister_buffers()?;
+    }
     drop(mapping);
     Ok(took.as_secs_f64())
 }
@@ -259,6 +265,11 @@ fn map_shared(file: &File, len: usize) -> io::Result<Mapping> {
     // SAFETY: the range lies within a reservation of ours.
     unsafe { mmap(mapping.at.cast(), len, PROTECTION, flags, file.as_fd(), 0)? };
     Ok(mapping)
+}
+
+fn pages(text: &str) -> Result<PageKind, String> {
+    let kind = PageKind::parse(text).filter(|kind| KINDS.contains(kind));
+    kind.ok_or_else(|| format!("kinds of pages here are {}", KINDS.map(PageKind::name).join(", ")))
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -244,6 +244,8 @@ impl Server {
         self.next_token += 1;
         if self.watch(&connection.socket, token).is_ok() {
             self.connections.insert(token, connection);
+            // Most have asked by now.
+            self.read(token);
         }
     }
 
