@@ -21,7 +21,13 @@ fn rows(name: &str, arguments: &[&str]) -> (String, Vec<serde_json::Value>) {
     (stdout(&output), rows)
 }
 
+/// One after the other: both take pages of the machine's hugetlb pool, if they may.
 #[test]
+fn pinning_and_machines() {
+    pinning();
+    machines();
+}
+
 fn pinning() {
     let (table, rows) = rows("bench-pin", &["pin", "--sizes", "4M", "--rounds", "1"]);
     assert!(table.contains("registered"), "{table}");
@@ -29,7 +35,6 @@ fn pinning() {
     assert!(rows.iter().all(|row| row["fresh_s"].as_f64() > Some(0.0)), "{table}");
 }
 
-#[test]
 fn machines() {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
         eprintln!("skipped: no qemu-system-x86_64");

@@ -73,7 +73,7 @@ impl Drop for SlotDaemon {
 /// Pages of 2 MiB in the kernel's pool, taken back when dropped.
 #[derive(Debug)]
 pub struct HugetlbPool {
-    before: u64,
+    added: u64,
 }
 
 impl HugetlbPool {
@@ -81,16 +81,18 @@ impl HugetlbPool {
     /// kernel has not as many.
     pub fn with_free(bytes: u64) -> Option<HugetlbPool> {
         let (before, free) = (read("nr_hugepages")?, read("free_hugepages")?);
-        let wanted = before + bytes.div_ceil(PAGE_BYTES).saturating_sub(free);
-        let pool = HugetlbPool { before };
-        fs::write(Path::new(POOL).join("nr_hugepages"), wanted.to_string()).ok()?;
-        (read("nr_hugepages")? >= wanted).then_some(pool)
+        let lacking = bytes.div_ceil(PAGE_BYTES).saturating_sub(free);
+        fs::write(Path::new(POOL).join("nr_hugepages"), (before + lacking).to_string()).ok()?;
+        let pool = HugetlbPool { added: read("nr_hugepages")?.saturating_sub(before) };
+        (pool.added >= lacking).then_some(pool)
     }
 }
 
 impl Drop for HugetlbPool {
     fn drop(&mut self) {
-        let _ = fs::write(Path::new(POOL).join("nr_hugepages"), self.before.to_string());
+        // Others may have asked for pages meanwhile.
+        let left = read("nr_hugepages").map(|now| now.saturating_sub(self.added));
+        let _ = left.map(|left| fs::write(Path::new(POOL).join("nr_hugepages"), left.to_string()));
     }
 }
 
