@@ -17,7 +17,7 @@
 
 use core::ffi::CStr;
 
-use rustix::process::{getpid, getppid, getrlimit, Resource};
+use rustix::process::{getppid, getrlimit, Resource};
 
 use crate::addr::FRAME_SIZE;
 use crate::clear::Clearer;
@@ -25,7 +25,7 @@ use crate::config::{self, Setting};
 use crate::stats::{Reason, Slot, Tree, TREE_SIZE};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sys::topology::Topology;
-use crate::sys::{file, mem};
+use crate::sys::{file, mem, thread};
 
 const FORKED: u32 = 0;
 const ADOPTING: u32 = 1;
@@ -92,7 +92,7 @@ impl ProcessWord {
 
 /// This process's number.
 pub fn id() -> u32 {
-    getpid().as_raw_nonzero().get() as u32
+    thread::process_id()
 }
 
 /// Whether this is the process that `pumice run` started, or what that has become by `exec`, and

@@ -10,7 +10,6 @@ use super::{assistant, keeper, scrubd, Source};
 use crate::addr::Order;
 use crate::clear::{Clearer, Warmth};
 use crate::config::Setting;
-use crate::process;
 use crate::stats::Slot;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 use crate::sync::spin_loop;
@@ -115,7 +114,7 @@ impl Scrubber {
         let Some(posted) = self.assist.post(Range { at: at as usize, len, node }) else {
             return false;
         };
-        let process = process::id();
+        let process = thread::process_id();
         self.assistant.ring(assistant::ENTRY, || Job { scrubber: self, source });
         let engine = self.clearer.plan().engine(len, Warmth::Hot);
         let mut own = 0;
@@ -133,7 +132,7 @@ impl Scrubber {
                 Progress::Done => break,
                 Progress::Waits if thread::now_ns() < until_ns => spin_loop(),
                 // A signal handler forked: the child has no helper.
-                Progress::Waits if process::id() != process => return false,
+                Progress::Waits if thread::process_id() != process => return false,
                 Progress::Waits => {
                     naps += 1;
                     thread::sleep_on(self.assist.finished(), finished, Some(NAP));

@@ -162,6 +162,11 @@ fn set_signal_mask(mask: &u64, old: Option<&mut u64>) {
     let _ = unsafe { raw::syscall(raw::number::__NR_rt_sigprocmask, args) };
 }
 
+/// This process's number, from the kernel: right at once in a fork's child.
+pub fn process_id() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get() as u32
+}
+
 /// Whether a process of this number exists (a zombie does).
 pub fn process_exists(pid: u32) -> bool {
     // SAFETY: signal 0 is only checked for, never sent.
