@@ -149,6 +149,7 @@ unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
         {
             None
         }
+        linux::MADV_HUGEPAGE => Some(Effect::AsksForHuge),
         _ => Some(Effect::Taints),
     };
     let args = [at as usize, len, advice as usize, 0, 0, 0];

@@ -89,7 +89,9 @@ pub struct BlockWord {
     pub epoch: u16,
     /// Core dumps may leave it out: see `hidden`.
     pub hidden: bool,
-    #[bits(20)]
+    /// Where it is tainted: by nothing but advice to use huge pages.
+    pub advised: bool,
+    #[bits(19)]
     __: u32,
 }
 

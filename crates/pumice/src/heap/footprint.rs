@@ -138,10 +138,17 @@ impl Heap {
     /// Raises the peak to what is resident now of what is in use.
     #[cold]
     fn note_peak(&self) {
-        if self.footprint.afford(self.held_blocks()) {
-            let frames = self.zones.all_of(Kind::Ready).map(|zone| self.resident_in_use(zone));
-            self.footprint.note(frames.sum());
+        self.note_resident(0);
+    }
+
+    /// The same, with `frames` beside those of the ready zones. Whether it could be afforded.
+    pub(super) fn note_resident(&self, frames: usize) -> bool {
+        let afforded = self.footprint.afford(self.held_blocks());
+        if afforded {
+            let in_use = self.zones.all_of(Kind::Ready).map(|zone| self.resident_in_use(zone));
+            self.footprint.note(in_use.sum::<usize>() + frames);
         }
+        afforded
     }
 
     /// What is farthest from the node goes first.

@@ -40,6 +40,8 @@ pub enum Part {
 pub enum Effect {
     /// Sets an attribute that must not outlive the mapping.
     Taints,
+    /// Asks for huge pages: an attribute, too, but one that the ready zone's memory has.
+    AsksForHuge,
     /// Gives pages back.
     Drops,
 }
@@ -295,13 +297,19 @@ impl Heap {
         let Some(zone) = self.zone_of(at as *const u8) else { return };
         let offset = at - zone.addresses().start;
         let blocks = match effect {
-            Effect::Taints => offset / BLOCK_SIZE..(offset + len).div_ceil(BLOCK_SIZE),
+            Effect::Taints | Effect::AsksForHuge => {
+                offset / BLOCK_SIZE..(offset + len).div_ceil(BLOCK_SIZE)
+            }
             Effect::Drops => offset.div_ceil(BLOCK_SIZE)..(offset + len) / BLOCK_SIZE,
         };
         for block in blocks {
             zone.ledger.update_word(block, |word| match (effect, word.state()) {
                 (Effect::Taints, BlockState::Whole | BlockState::Parts) => {
-                    Some(word.with_tainted(true))
+                    Some(word.with_tainted(true).with_advised(false))
+                }
+                (Effect::AsksForHuge, BlockState::Whole | BlockState::Parts) => {
+                    let has_no_other = !word.tainted() || word.advised();
+                    Some(word.with_tainted(true).with_advised(has_no_other))
                 }
                 (Effect::Drops, BlockState::Whole) => Some(word.with_ready(false)),
                 _ => None,

@@ -27,6 +27,7 @@ mod classes;
 mod footprint;
 mod mapping;
 mod pool;
+mod promote;
 mod relocate;
 mod retain;
 mod serve;
@@ -40,6 +41,7 @@ use core::ptr::NonNull;
 use ahead::Ahead;
 use classes::Classes;
 use footprint::Footprint;
+use promote::Promotions;
 use retain::Retained;
 use zones::{Kind, PoolZone, Zones};
 
@@ -96,6 +98,7 @@ pub struct Heap {
     verify: bool,
     ahead: Ahead,
     footprint: Footprint,
+    promotions: Promotions,
     retained: Retained,
     /// Blocks of zeros asked of ready zones; every pass of decay forgets a part.
     zeros_asked: AtomicUsize,
@@ -127,6 +130,7 @@ impl Heap {
             verify,
             ahead: Ahead::new(),
             footprint: Footprint::new(),
+            promotions: Promotions::new(),
             retained: Retained::new(),
             zeros_asked: AtomicUsize::new(0),
             freed_frames: AtomicUsize::new(0),

@@ -47,7 +47,8 @@ impl Heap {
         NonNull::new(to)
     }
 
-    fn get_pristine(&self, zone: &PoolZone, frames: usize) -> Option<Run> {
+    /// Gets blocks that hold nothing.
+    pub(super) fn get_pristine(&self, zone: &PoolZone, frames: usize) -> Option<Run> {
         let (blocks, tail) = blocks_and_tail(frames);
         let get = || zone.ledger.get_blocks(blocks, tail, 1, BlockWord::is_pristine);
         get().or_else(|| self.grow(zone, blocks + 1).then(get)?)
@@ -59,7 +60,8 @@ impl Heap {
         let moved_blocks = from.frames.div_ceil(BLOCK_FRAMES).min(new.len());
         for (index, block) in new.take(moved_blocks).enumerate() {
             let was_ready = index < old.len() && zone.ledger.block(old.start + index).ready();
-            let word = zone.ledger.block(block).with_zeroed(false).with_tainted(true);
+            let word = zone.ledger.block(block).with_zeroed(false);
+            let word = word.with_tainted(true).with_advised(false);
             zone.set_owned(block, word.with_ready(was_ready));
         }
         for block in old {

@@ -243,17 +243,23 @@ impl Heap {
         }
         // Part of this block stays its owner's.
         let cut = (kept % BLOCK_FRAMES > 0).then_some(range.start.block() + kept / BLOCK_FRAMES);
-        let mut freed_ready = 0;
+        let (mut freed_ready, mut promoted) = (0, 0);
         if kept == 0 {
             // Before attributes are taken off: that takes the pages, too.
             self.look_back(zone, range);
+            if !keeps_blocks {
+                promoted = self.promote(zone, range);
+                freed_ready += promoted;
+            }
         }
         if !self.settle_taint(zone, range.start.0 + kept..range.end().0) {
             // The kernel has no room for another mapping. Nobody may get memory with an attribute
             // that somebody else set, so these addresses stay where they are.
             return;
         }
-        self.give_back_blocks(zone, range, kept);
+        if !keeps_blocks {
+            self.give_back_blocks(zone, range, kept, promoted);
+        }
         let condition = |block: usize, word: BlockWord| {
             let now = match keeps_blocks {
                 true if cut == Some(block) && word.ready() => word,
@@ -272,8 +278,8 @@ impl Heap {
         if keeps_blocks {
             self.after_free(zone.node);
         }
-        let given_back = if keeps_blocks { 0 } else { blocks_and_tail(frames).0 * BLOCK_FRAMES };
-        self.notice_freed(frames - given_back, freed_ready);
+        let given_back = if keeps_blocks { 0 } else { blocks_and_tail(frames).0 - promoted };
+        self.notice_freed(frames - given_back * BLOCK_FRAMES, freed_ready);
     }
 
     /// In the demand zone: learns how much of a run was touched.
@@ -295,16 +301,14 @@ impl Heap {
         }
     }
 
-    /// In the demand zone: gives whole blocks of a run's end back to the kernel.
-    fn give_back_blocks(&self, zone: &PoolZone, range: PageRange, kept: usize) {
-        if self.is_ready_zone(zone) {
-            return;
-        }
-        if kept == 0 && self.retain(zone, range) {
+    /// In the demand zone: gives whole blocks of a run's end back to the kernel, but for the first
+    /// `gone`, which hold nothing any more.
+    fn give_back_blocks(&self, zone: &PoolZone, range: PageRange, kept: usize, gone: usize) {
+        if kept == 0 && gone == 0 && self.retain(zone, range) {
             return;
         }
         let whole = whole_blocks(range);
-        let from = whole.start + kept.div_ceil(BLOCK_FRAMES);
+        let from = whole.start + kept.div_ceil(BLOCK_FRAMES).max(gone);
         if from < whole.end {
             let done = zone.discard(from..whole.end);
             if done {

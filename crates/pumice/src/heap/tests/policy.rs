@@ -21,15 +21,35 @@ fn resident(heap: &Heap, at: *mut u8, size: usize) -> usize {
 fn advice_on_a_mapping_does_not_hide_what_was_touched() {
     let heap = heap(0, u64::MAX);
     let size = 16 << 20;
-    for _ in 0..3 {
+    for effect in [Effect::Taints, Effect::AsksForHuge, Effect::Taints] {
         let at = get(heap, size, Content::Any);
         // As NumPy does with every large array.
-        heap.note(at as usize + FRAME_SIZE, size - FRAME_SIZE, Effect::Taints);
+        heap.note(at as usize + FRAME_SIZE, size - FRAME_SIZE, effect);
         fill(at, size);
         free(heap, at);
     }
     let at = get(heap, size, Content::Any);
     assert!(heap.is_ready_zone(heap.zone_of(at).expect("the heap's")), "its class is dense");
+}
+
+#[test]
+fn pages_that_turn_out_to_be_of_use_move_to_the_ready_zone() {
+    let heap = heap(0, u64::MAX);
+    let size = (32 << 20) + 5 * FRAME_SIZE;
+    let at = get(heap, size, Content::Any);
+    assert!(!heap.is_ready_zone(heap.zone_of(at).expect("the heap's")));
+    heap.note(at as usize + FRAME_SIZE, size / 2, Effect::AsksForHuge);
+    fill(at, size);
+    free(heap, at);
+    assert!(heap.slot().pool_bytes() >= 32 << 20, "they stay");
+    let at = get(heap, size, Content::Zero);
+    assert!(heap.is_ready_zone(heap.zone_of(at).expect("the heap's")), "its class is dense");
+    let there = resident(heap, at, size) * FRAME_SIZE;
+    assert!(there >= 30 << 20, "all but what is looked at, {} MiB", there >> 20);
+    assert!(is_zeroed(at, size));
+    free(heap, at);
+    decay_all(heap);
+    assert_eq!(heap.slot().pool_bytes(), 0);
 }
 
 #[test]
