@@ -4,7 +4,7 @@ mod slots;
 mod support;
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
@@ -162,6 +162,76 @@ fn of_small_pages() {
 #[test]
 fn of_transparent_huge_pages() {
     isolation(PageKind::Thp, 4 << 20);
+}
+
+/// A write from memory whose faults nobody answers has the file's lock, and truncating waits for it.
+#[test]
+fn a_tenant_that_holds_its_file_holds_up_nobody() {
+    let daemon = Daemon::start("held", &["--slot", "64K=3", "--pages", "4k"]);
+    let lease = daemon.lease(64 << 10);
+    let Some(unanswered) = Unanswered::new() else {
+        eprintln!("skipped: no userfaultfd for the kernel's own faults");
+        return;
+    };
+    let held = lease.file().try_clone().expect("a copy");
+    let (at, len) = (unanswered.at as usize, unanswered.len);
+    let writes = std::thread::spawn(move || {
+        // SAFETY: the memory is mapped as long as the thread runs; its content is of no interest.
+        unsafe { libc::write(held.as_raw_fd(), at as *const libc::c_void, len) }
+    });
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let kept = lease.file().try_clone().expect("a copy");
+    drop(lease);
+    for _ in 0..6 {
+        daemon.lease(64 << 10).end().expect("an answer");
+    }
+    // The fault is answered, and then the file goes as any does.
+    drop(unanswered);
+    writes.join().expect("no panic");
+    let until = std::time::Instant::now() + slots::PATIENCE;
+    while kept.metadata().expect("a file").len() > 0 {
+        assert!(std::time::Instant::now() < until, "not truncated");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+/// Memory that is missing, and a userfaultfd that nobody reads.
+struct Unanswered {
+    at: *mut u8,
+    len: usize,
+    descriptor: std::os::fd::OwnedFd,
+}
+
+impl Unanswered {
+    fn new() -> Option<Unanswered> {
+        const LEN: usize = 1 << 16;
+        // SAFETY: plain system calls on structures that live here, as userfaultfd(2) has them: the API's
+        // number, and a range to be watched for missing pages.
+        unsafe {
+            let descriptor = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as libc::c_int;
+            if descriptor < 0 {
+                return None;
+            }
+            let descriptor = std::os::fd::OwnedFd::from_raw_fd(descriptor);
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            let nothing = std::ptr::null_mut();
+            let at =
+                rustix::mm::mmap_anonymous(nothing, LEN, protection, MapFlags::PRIVATE).ok()?;
+            let mut api = [0xaa_u64, 0, 0];
+            let mut range = [at as u64, LEN as u64, 1, 0];
+            let watched = libc::ioctl(descriptor.as_raw_fd(), 0xc018_aa3f, api.as_mut_ptr()) == 0
+                && libc::ioctl(descriptor.as_raw_fd(), 0xc020_aa00, range.as_mut_ptr()) == 0;
+            watched.then_some(Unanswered { at: at.cast(), len: LEN, descriptor })
+        }
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let mut range = [self.at as u64, self.len as u64];
+        // SAFETY: as above; who waits for a page goes on with one of zeros.
+        unsafe { libc::ioctl(self.descriptor.as_raw_fd(), 0x8010_aa01, range.as_mut_ptr()) };
+    }
 }
 
 /// Two pages: a lease's memory may be asked for anew before the old is back in the pool.

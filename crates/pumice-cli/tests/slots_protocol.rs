@@ -3,13 +3,15 @@
 mod slots;
 mod support;
 
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use pumice::slots::message::{Reason, Reply, Request, MAX_BYTES};
 use pumice::slots::settings::PaceSetting;
-use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind};
-use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
+use rustix::net::{sendmsg, sockopt, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use slots::{waiting, Daemon, PATIENCE};
 
@@ -182,6 +184,101 @@ fn descriptors_that_are_sent_are_not_kept() {
         assert!(std::time::Instant::now() < until, "{} descriptors, not {before}", count());
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// A socket whose last close waits longer than any client, unless somebody sees to it; and its other end.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let full = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (other_end, _) = listener.accept().expect("connected");
+    full.set_nonblocking(true).expect("set");
+    while (&full).write(&[0; 1 << 16]).is_ok() {}
+    sockopt::set_socket_linger(&full, Some(10 * PATIENCE)).expect("set");
+    (full, other_end)
+}
+
+#[test]
+fn what_is_slow_to_close_holds_up_nobody() {
+    let daemon = daemon("linger");
+    serves(&daemon);
+    let quick = std::fs::File::open("/dev/null").expect("there");
+    for (first, is_stopped) in [(Request::Stat.encode(), false), (b"x".to_vec(), true)] {
+        let (slow, _other_end) = lingering();
+        let connection = connect(&daemon);
+        if is_stopped {
+            // What comes after garbage stays in the queue of a socket that is closed.
+            daemon.signal(libc::SIGSTOP);
+            socket::send(&connection, &first, None).expect("sent");
+        }
+        let mut descriptors = [quick.as_fd(); 12];
+        descriptors[11] = slow.as_fd();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(12))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let slices = [std::io::IoSlice::new(&first)];
+        sendmsg(&connection, &slices, &mut control, SendFlags::NOSIGNAL).expect("sent");
+        drop(slow);
+        daemon.signal(libc::SIGCONT);
+        let _ = socket::receive(&connection);
+        serves(&daemon);
+    }
+}
+
+fn resume(daemon: &Daemon, file: impl AsFd) -> (OwnedFd, Reply) {
+    let connection = connect(daemon);
+    let request = Request::Resume.encode();
+    socket::send(&connection, &request, Some(file.as_fd())).expect("sent");
+    let packet = socket::receive(&connection).expect("an answer").expect("not the end");
+    (connection, Reply::decode(&packet.bytes).expect("a reply"))
+}
+
+#[test]
+fn a_lease_is_resumed_once() {
+    let daemon = daemon("twice");
+    let lease = daemon.lease(SMALL);
+    let (_connection, reply) = resume(&daemon, lease.file());
+    let Reply::Refused(refusal) = reply else { panic!("{reply:?}") };
+    assert_eq!(refusal.reason, Reason::OutOfTurn);
+    assert_eq!(daemon.client().classes().expect("an answer")[0].leased, 1);
+}
+
+/// Files of no memory and the largest size: sums of them stay numbers.
+#[test]
+fn sizes_do_not_overflow() {
+    let daemon = daemon("overflow");
+    let vast = || SlotFile::create((1 << 63) - 4096, PageKind::Small).expect("a memfd");
+    let _resumed: Vec<_> = (0..3).map(|_| resume(&daemon, vast())).collect();
+    daemon.client().stat().expect("an answer");
+    let _ = daemon.client().lease(&waiting(SMALL)).map(drop);
+    daemon.client().classes().expect("it lives");
+}
+
+/// A signal that is handled while a client waits.
+#[test]
+fn a_signal_does_not_end_a_wait() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let daemon = daemon("signal");
+    let first = daemon.lease(200 << 10);
+    let client = daemon.client();
+    // SAFETY: zeros are a valid action, and the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    let waits = std::thread::spawn(move || client.lease(&waiting(200 << 10)).map(|l| l.bytes()));
+    let row = || daemon.client().classes().expect("an answer")[1];
+    while row().waiting == 0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 0..10 {
+        use std::os::unix::thread::JoinHandleExt;
+        // SAFETY: the thread is not joined yet.
+        unsafe { libc::pthread_kill(waits.as_pthread_t(), libc::SIGUSR1) };
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    first.end().expect("an answer");
+    assert_eq!(waits.join().expect("no panic").expect("a lease"), 256 << 10);
 }
 
 #[test]

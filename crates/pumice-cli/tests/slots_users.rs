@@ -3,9 +3,11 @@
 mod slots;
 mod support;
 
-use pumice::slots::message::Reason;
+use std::os::fd::AsFd;
+
+use pumice::slots::message::{Reason, Reply, Request};
 use pumice::slots::settings::PaceSetting;
-use pumice::slots::{Client, Error, LeaseRequest};
+use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
 
 use slots::{waiting, Daemon};
 
@@ -95,6 +97,21 @@ fn others_are_refused_and_quotas_hold() {
         assert_eq!(lease.file().metadata().expect("a file").len(), SMALL);
     });
     let _root = client.lease(&request).expect("root needs no rule");
+
+    // A file that looks like a slot and has no memory takes none from the class beyond the quota.
+    let forged: Vec<_> = as_user(FRIEND, &[], || {
+        let forge = || {
+            let file = SlotFile::create(SMALL, PageKind::Small).expect("a memfd");
+            let connection =
+                socket::connect_to(&daemon.socket(), slots::PATIENCE).expect("connected");
+            socket::send(&connection, &Request::Resume.encode(), Some(file.as_fd())).expect("sent");
+            let packet = socket::receive(&connection).expect("an answer").expect("not the end");
+            (connection, Reply::decode(&packet.bytes).expect("a reply"))
+        };
+        (0..4).map(|_| forge()).collect()
+    });
+    let granted = forged.iter().filter(|(_, reply)| matches!(reply, Reply::Granted(_))).count();
+    assert!(granted <= 2, "{granted}");
 }
 
 #[test]
@@ -110,7 +127,7 @@ fn one_user_can_not_take_all_connections() {
     let path = daemon.socket();
     let patience = slots::PATIENCE;
     let all: Vec<_> = as_user(FRIEND, &[], || {
-        let connect = || pumice::slots::socket::connect_to(&path, patience).expect("connected");
+        let connect = || socket::connect_to(&path, patience).expect("connected");
         let all = (0..300).map(|_| connect()).collect();
         assert_eq!(reason(Client::new(&path).stat()), Some(Reason::Busy));
         all

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use pumice::slots::message::Reason;
 use pumice::slots::{Error, Lease};
 use rustix::event::{poll, PollFd, PollFlags};
 
@@ -57,8 +58,8 @@ fn keep(shared: &Mutex<Option<Lease>>, mut connection: OwnedFd) {
                 Ok(new) => connection = new,
                 Err(_) => return,
             },
-            // It will not change its mind.
-            Err(Error::Refused(_)) => return,
+            // It will not change its mind, unless it has no time now.
+            Err(Error::Refused(refusal)) if refusal.reason != Reason::Busy => return,
             Err(_) => {
                 drop(lease);
                 thread::sleep(LOOK_AGAIN);

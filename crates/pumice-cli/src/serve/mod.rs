@@ -10,7 +10,7 @@
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
 //! | [`populator`] | the threads that populate |
 //! | [`room`] | whether there is memory for another slot |
-//! | [`reaper`] | the thread that truncates what was leased |
+//! | [`reaper`] | the threads that truncate what was leased and close what clients sent |
 //! | [`server`] | the event loop |
 //! | [`connection`] | one client: what it asks, waits for and has |
 //! | [`census`] | what is counted |

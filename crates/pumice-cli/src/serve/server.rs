@@ -238,15 +238,16 @@ impl Server {
             self.census.refused(reason);
             // Whether it hears or not, it is closed now.
             let _ = connection.reply(&refusal(reason));
-            return;
+            return self.reaper.hang_up(connection.socket);
         }
         let token = self.next_token;
         self.next_token += 1;
-        if self.watch(&connection.socket, token).is_ok() {
-            self.connections.insert(token, connection);
-            // Most have asked by now.
-            self.read(token);
+        if self.watch(&connection.socket, token).is_err() {
+            return self.reaper.hang_up(connection.socket);
         }
+        self.connections.insert(token, connection);
+        // Most have asked by now.
+        self.read(token);
     }
 
     fn heed_signals(&mut self) {

@@ -172,7 +172,7 @@ fn ask(
     };
     match Reply::decode(&packet.bytes) {
         Ok(Reply::Refused(refusal)) => Err(Error::Refused(refusal)),
-        Ok(reply) => Ok((reply, packet.descriptor)),
+        Ok(reply) => Ok((reply, packet.descriptors.into_iter().next())),
         Err(Malformed::Version(_)) => Err(Error::Refused(Refusal {
             reason: Reason::Version,
             limit_bytes: 0,

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
 
 use rustix::fs::{
-    fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, MemfdFlags, SealFlags,
+    fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate, memfd_create, MemfdFlags,
+    OFlags, SealFlags,
 };
 use rustix::io::Errno;
 use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
@@ -26,7 +27,11 @@ const COLLAPSE_PATIENCE: u32 = 8;
 pub struct SlotFile {
     descriptor: OwnedFd,
     bytes: u64,
+    inode: Inode,
 }
+
+/// What tells files apart: device and number.
+type Inode = (u64, u64);
 
 impl SlotFile {
     /// Makes a file without memory.
@@ -50,7 +55,8 @@ impl SlotFile {
         };
         ftruncate(&descriptor, bytes)?;
         fcntl_add_seals(&descriptor, SEALS)?;
-        Ok(SlotFile { descriptor, bytes })
+        let status = fstat(&descriptor)?;
+        Ok(SlotFile { descriptor, bytes, inode: (status.st_dev, status.st_ino) })
     }
 
     /// The slot behind a descriptor that came from somebody else. The descriptor is given back if it is
@@ -59,16 +65,28 @@ impl SlotFile {
     /// # Errors
     /// The descriptor.
     pub fn adopt(descriptor: OwnedFd) -> Result<SlotFile, OwnedFd> {
-        // Asking for seals is answered by the kernel alone, whatever file it is.
-        let sealed = fcntl_get_seals(&descriptor).is_ok_and(|seals| seals.contains(SEALS));
-        if !sealed {
+        // Asking for seals is answered by the kernel alone, whatever file it is. One more than a slot has
+        // could forbid the truncation at the end, and so does a descriptor that can't write.
+        let sealed =
+            fcntl_get_seals(&descriptor).is_ok_and(|seals| seals - SealFlags::EXEC == SEALS);
+        let writes =
+            || fcntl_getfl(&descriptor).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
+        if !sealed || !writes() {
             return Err(descriptor);
         }
-        // Only memfds have seals, so this is memory.
+        // Only memfds have these seals, so this is memory.
         match fstat(&descriptor) {
-            Ok(status) => Ok(SlotFile { bytes: status.st_size as u64, descriptor }),
-            Err(_) => Err(descriptor),
+            Ok(status) if status.st_size > 0 => {
+                let inode = (status.st_dev, status.st_ino);
+                Ok(SlotFile { bytes: status.st_size as u64, descriptor, inode })
+            }
+            _ => Err(descriptor),
         }
+    }
+
+    /// Whether both are of one file.
+    pub fn is_same_file(&self, other: &SlotFile) -> bool {
+        self.inode == other.inode
     }
 
     /// Bytes.
@@ -230,6 +248,7 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
 
     use super::*;
@@ -280,6 +299,19 @@ mod tests {
         assert!(SlotFile::adopt(other.into()).is_err());
         let unsealed = memfd_create(c"x", MemfdFlags::ALLOW_SEALING).expect("a memfd");
         assert!(SlotFile::adopt(unsealed).is_err());
+        for more in [SealFlags::SHRINK, SealFlags::WRITE] {
+            let forged = memfd_create(c"x", MemfdFlags::ALLOW_SEALING).expect("a memfd");
+            ftruncate(&forged, 4096).expect("has a size");
+            fcntl_add_seals(&forged, SEALS | more).expect("sealed");
+            assert!(SlotFile::adopt(forged).is_err(), "{more:?} would forbid its end");
+        }
+        let file = populated(64 << 10, PageKind::Small);
+        let path = format!("/proc/self/fd/{}", file.descriptor.as_raw_fd());
+        let reads = std::fs::File::open(path).expect("opens");
+        assert!(SlotFile::adopt(reads.into()).is_err(), "who only reads can't truncate");
+        let kept = file.as_fd().try_clone_to_owned().expect("a copy");
+        file.end().expect("truncated");
+        assert!(SlotFile::adopt(kept).is_err(), "it has ended");
     }
 
     #[test]

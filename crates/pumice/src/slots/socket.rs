@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     connect, recvmsg, sendmsg, socket_with, sockopt, AddressFamily, RecvAncillaryBuffer,
-    RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::message::MAX_BYTES;
@@ -19,9 +20,14 @@ use super::message::MAX_BYTES;
 pub struct Packet {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// The descriptor that came with it; others that did are closed.
-    pub descriptor: Option<OwnedFd>,
+    /// All descriptors that came with it: whoever takes the packet says which thread closes them, for
+    /// closing what somebody else made can take as long as they please.
+    pub descriptors: Vec<OwnedFd>,
 }
+
+/// The most descriptors that the kernel lets a packet have (`SCM_MAX_FD`). With less room it would
+/// close the rest itself, in the thread that receives.
+const MOST_DESCRIPTORS: usize = 253;
 
 /// Connects. Calls on the connection wait no longer than `patience`.
 ///
@@ -31,7 +37,8 @@ pub fn connect_to(path: &Path, patience: Duration) -> io::Result<OwnedFd> {
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_patience(&socket, patience)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let address = SocketAddrUnix::new(path)?;
+    retry_on_intr(|| connect(&socket, &address))?;
     Ok(socket)
 }
 
@@ -57,31 +64,34 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>)
         control.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     // A packet goes whole or not at all.
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let slices = [IoSlice::new(bytes)];
+    retry_on_intr(|| sendmsg(&socket, &slices, &mut control, SendFlags::NOSIGNAL))?;
     Ok(())
 }
 
-/// Takes the next packet; `None` when the peer has closed.
+/// Takes the next packet; `None` when the peer has closed. Of a packet longer than a message may be, one
+/// byte too many is kept: it is none.
+///
+/// A signal that is handled meanwhile, or a stop, begins the wait anew.
 ///
 /// # Errors
-/// As recvmsg(2); `InvalidData` for a packet longer than a message may be, which is dropped.
+/// As recvmsg(2).
 pub fn receive(socket: impl AsFd) -> io::Result<Option<Packet>> {
-    let mut buffer = [0; MAX_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut buffer = [0; MAX_BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut slices = [IoSliceMut::new(&mut buffer)];
-    let received = recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptor = None;
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| recvmsg(&socket, &mut slices, &mut control, flags))?;
+    let mut descriptors = Vec::new();
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
-            descriptor = descriptors.next();
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            descriptors.extend(came);
         }
     }
-    if received.flags.contains(ReturnFlags::TRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet longer than a message"));
-    }
-    if received.bytes == 0 {
+    // A packet may be empty and bring descriptors.
+    if received.bytes == 0 && descriptors.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Packet { bytes: buffer[..received.bytes].to_vec(), descriptor }))
+    Ok(Some(Packet { bytes: buffer[..received.bytes].to_vec(), descriptors }))
 }

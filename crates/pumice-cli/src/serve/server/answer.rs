@@ -25,18 +25,17 @@ impl Server {
         let packet = match socket::receive(&connection.socket) {
             Ok(Some(packet)) => packet,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return self.refuse_and_close(token, Reason::Malformed)
-            }
             Ok(None) | Err(_) => return self.disconnect(token),
         };
-        let descriptor = packet.descriptor;
+        let mut descriptors = packet.descriptors.into_iter();
         match Request::decode(&packet.bytes) {
-            Ok(Request::Resume) => self.resume(token, descriptor),
+            Ok(Request::Resume) => {
+                let first = descriptors.next();
+                descriptors.for_each(|other| self.reaper.close(other));
+                self.resume(token, first);
+            }
             request => {
-                if let Some(descriptor) = descriptor {
-                    self.reaper.close(descriptor);
-                }
+                descriptors.for_each(|descriptor| self.reaper.close(descriptor));
                 match request {
                     Ok(request) => self.obey(token, &request),
                     Err(Malformed::Version(_)) => self.refuse_and_close(token, Reason::Version),
@@ -155,7 +154,8 @@ impl Server {
             _ => connection.leased_bytes(),
         });
         let going = self.ending.values().filter(|ending| ending.uid == uid);
-        held.chain(going.map(|ending| ending.key.bytes)).sum()
+        // What is resumed can be as large as it likes without memory.
+        held.chain(going.map(|ending| ending.key.bytes)).fold(0, u64::saturating_add)
     }
 
     pub(super) fn grant(
@@ -200,11 +200,19 @@ impl Server {
             let same = rows.filter(|key| key.bytes == bytes).collect::<Vec<_>>();
             same.first().copied().unwrap_or(Key { bytes, pages: PageKind::Small, node: None })
         };
-        let Some(connection) = self.connections.get_mut(&token) else { return };
-        if !matches!(connection.state, State::Idle) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        // Counted twice, one slot would take two of its class.
+        if !matches!(connection.state, State::Idle) || self.is_leased(&file) {
             self.reaper.close(file.into_descriptor());
             return self.refuse_and_close(token, Reason::OutOfTurn);
         }
+        // Anybody can make a file that looks like a slot: it takes no more of the class than a lease could.
+        let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
+        if self.used_bytes(connection.peer.uid).saturating_add(bytes) > quota_bytes {
+            self.reaper.close(file.into_descriptor());
+            return self.refuse(token, Reason::Quota, quota_bytes);
+        }
+        let Some(connection) = self.connections.get_mut(&token) else { return };
         let id = self.next_lease;
         self.next_lease += 1;
         let adopted = self.pool.adopt(key);
@@ -216,6 +224,13 @@ impl Server {
             self.reaper.discard(slot.file);
         }
         self.answer(token, &Reply::Granted(Grant { id, bytes, pages: key.pages, charge }));
+    }
+
+    fn is_leased(&self, file: &SlotFile) -> bool {
+        self.connections.values().any(|connection| match &connection.state {
+            State::Leased(lease) => lease.file.is_same_file(file),
+            _ => false,
+        })
     }
 
     fn end(&mut self, token: Token) {
@@ -242,6 +257,7 @@ impl Server {
             }
             State::Idle | State::Ending => {}
         }
+        self.reaper.hang_up(connection.socket);
     }
 
     fn bury(&mut self, lease: Lease, uid: u32, told: Option<Token>) {

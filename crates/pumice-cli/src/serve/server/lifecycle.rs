@@ -9,7 +9,7 @@ use pumice::slots::message::Reason;
 use pumice::slots::stat::Counter;
 
 use super::super::connection::State;
-use super::super::pool::ReadySlot;
+use super::super::pool::{Key, ReadySlot};
 use super::super::populator::Job;
 use super::super::{http, say};
 use super::Server;
@@ -134,7 +134,7 @@ impl Server {
         for (value, &raw) in self.populator.shared.pace.iter().zip(&plan.pace) {
             value.store(raw, Ordering::Relaxed);
         }
-        self.refuse_unservable();
+        self.refuse_unservable(&plan.classes);
         self.plan.allowed = plan.allowed;
         self.plan.classes = plan.classes;
         self.plan.drain = plan.drain;
@@ -145,11 +145,12 @@ impl Server {
     }
 
     /// Who waits for what is offered no more is told so.
-    fn refuse_unservable(&mut self) {
+    fn refuse_unservable(&mut self, offered: &[(Key, u32)]) {
         let mut lost = Vec::new();
         for (&token, connection) in &self.connections {
             if let State::Waiting(wait) = &connection.state {
-                if self.pool.find(wait.request.bytes, wait.request.pages) != Ok(wait.key) {
+                // Of several of one size another may be chosen today; this one will do.
+                if !offered.iter().any(|&(key, _)| key == wait.key) {
                     lost.push(token);
                 }
             }
@@ -218,7 +219,8 @@ impl Server {
         let is_waiting = |state: &State| matches!(state, State::Waiting(_));
         let states = self.connections.values().map(|connection| &connection.state);
         let waiting = states.filter(|state| is_waiting(state)).count();
-        let leased_bytes = self.connections.values().map(|other| other.leased_bytes()).sum();
+        let leased_bytes = self.connections.values().map(|other| other.leased_bytes());
+        let leased_bytes = leased_bytes.fold(0, u64::saturating_add);
         for (counter, value) in [
             (Counter::PopulatedBytes, bytes),
             (Counter::PopulateCpuNs, cpu_ns),
