@@ -14,7 +14,7 @@
 
 use super::{is_free, Heap, Kind, PoolZone};
 use crate::addr::{BLOCK_FRAMES, BLOCK_SIZE};
-use crate::frame::BlockState;
+use crate::frame::{BlockState, BlockWord};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// More than the most there was: this share of it...
@@ -138,17 +138,21 @@ impl Heap {
     /// Raises the peak to what is resident now of what is in use.
     #[cold]
     fn note_peak(&self) {
-        self.note_resident(0);
+        if self.footprint.afford(self.held_blocks()) {
+            self.footprint.note(self.resident_in_use(|_| true));
+        }
     }
 
-    /// The same, with `frames` beside those of the ready zones. Whether it could be afforded.
-    pub(super) fn note_resident(&self, frames: usize) -> bool {
-        let afforded = self.footprint.afford(self.held_blocks());
-        if afforded {
-            let in_use = self.zones.all_of(Kind::Ready).map(|zone| self.resident_in_use(zone));
-            self.footprint.note(in_use.sum::<usize>() + frames);
+    /// Before the pages of `blocks` blocks, in use until now, are added to the ready zones: whether
+    /// they may be. The limit is raised to what they are with what else is surely resident: what was handed
+    /// out resident may never have been touched.
+    pub(super) fn may_add(&self, blocks: usize) -> bool {
+        if !self.footprint.afford(self.held_blocks()) {
+            return false;
         }
-        afforded
+        let seen = self.resident_in_use(|word| !word.ready());
+        self.footprint.note(seen + blocks * BLOCK_FRAMES);
+        self.held_blocks() + blocks <= self.may_hold(self.footprint.in_use())
     }
 
     /// What is farthest from the node goes first.
@@ -171,13 +175,14 @@ impl Heap {
         }
     }
 
-    /// Frames of blocks that are in use as a whole or in parts, but for those of whole ones that
-    /// were handed out unpopulated and have not been touched.
-    fn resident_in_use(&self, zone: &PoolZone) -> usize {
-        let resident = |block: usize| {
+    /// Frames of blocks that are in use as a whole or in parts, of those that `counts` says, but for
+    /// those of whole ones that were handed out unpopulated and have not been touched.
+    fn resident_in_use(&self, counts: impl Fn(BlockWord) -> bool) -> usize {
+        let resident = |zone: &PoolZone, block: usize| {
             let word = zone.ledger.block(block);
             match word.state() {
                 BlockState::Absent | BlockState::Free | BlockState::Claimed => 0,
+                _ if !counts(word) => 0,
                 BlockState::Whole if !word.ready() => {
                     let seen = self.resident(zone, zone.block_address(block), BLOCK_SIZE);
                     seen.unwrap_or(BLOCK_FRAMES).min(BLOCK_FRAMES)
@@ -185,6 +190,9 @@ impl Heap {
                 _ => BLOCK_FRAMES,
             }
         };
-        (0..zone.ledger.grown()).map(resident).sum()
+        let in_zone = |zone: &PoolZone| -> usize {
+            (0..zone.ledger.grown()).map(|block| resident(zone, block)).sum()
+        };
+        self.zones.all_of(Kind::Ready).map(in_zone).sum()
     }
 }

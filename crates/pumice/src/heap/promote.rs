@@ -22,18 +22,36 @@ const MOST: usize = 256;
 /// A run moves if all but this share of it is resident.
 const ABSENT_SHARE: usize = 16;
 
-/// Moves that are left. Relaxed: a number that orders nothing.
+/// What decides about moves. Relaxed: numbers that order nothing.
 #[derive(Debug)]
-pub(super) struct Promotions(AtomicUsize);
+pub(super) struct Promotions {
+    /// Moves that are left.
+    left: AtomicUsize,
+    /// Runs of the demand zone in use of which nobody knows whether they will be touched: pages that
+    /// stay for another could come on top of theirs.
+    unknown: AtomicUsize,
+}
 
 impl Promotions {
     pub(super) fn new() -> Promotions {
-        Promotions(AtomicUsize::new(MOST))
+        Promotions { left: AtomicUsize::new(MOST), unknown: AtomicUsize::new(0) }
+    }
+
+    /// A run of the demand zone is given out to see how much of it is touched.
+    pub(super) fn add_unknown(&self) {
+        self.unknown.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is known.
+    pub(super) fn subtract_unknown(&self) {
+        let less = |unknown: usize| unknown.checked_sub(1);
+        let _ = self.unknown.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     fn take(&self) -> bool {
         let less = |left: usize| left.checked_sub(1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        self.unknown.load(Ordering::Relaxed) == 0
+            && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 }
 
@@ -57,7 +75,7 @@ impl Heap {
         let (from, frames) = (zone.block_address(whole.start), whole.len() * BLOCK_FRAMES);
         let resident = self.resident(zone, from, whole.len() * BLOCK_SIZE);
         let is_full = resident.is_some_and(|resident| resident >= frames - frames / ABSENT_SHARE);
-        if !is_full || !self.promotions.take() || !self.note_resident(frames) {
+        if !is_full || !self.may_add(whole.len()) || !self.promotions.take() {
             return 0;
         }
         let ready = self.zones.local(zone.node, Kind::Ready);
@@ -77,7 +95,6 @@ impl Heap {
         if !moved {
             return 0;
         }
-        self.after_free(zone.node);
         whole.len()
     }
 

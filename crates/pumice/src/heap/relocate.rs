@@ -66,6 +66,9 @@ impl Heap {
         }
         for block in old {
             let word = zone.ledger.block(block);
+            if word.sampled() && !self.is_ready_zone(zone) {
+                self.promotions.subtract_unknown();
+            }
             zone.set_owned(block, word.with_zeroed(true).with_ready(false).with_sampled(false));
         }
         zone.ledger.put_range(from, |_, word| word);

@@ -174,6 +174,7 @@ impl Heap {
         let whole = whole_blocks(run.range);
         let first = zone.ledger.block(whole.start);
         if !self.is_ready_zone(zone) {
+            self.promotions.add_unknown();
             zone.set_owned(whole.start, first.with_sampled(true));
             return;
         }
@@ -248,6 +249,11 @@ impl Heap {
             // Before attributes are taken off: that takes the pages, too.
             self.look_back(zone, range);
             if !keeps_blocks {
+                if !whole_blocks(range).is_empty()
+                    && zone.ledger.block(range.start.block()).sampled()
+                {
+                    self.promotions.subtract_unknown();
+                }
                 promoted = self.promote(zone, range);
                 freed_ready += promoted;
             }
