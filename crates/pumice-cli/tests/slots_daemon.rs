@@ -9,7 +9,9 @@ use std::net::TcpStream;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Stdio;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pumice::slots::message::Reason;
@@ -68,9 +70,12 @@ fn a_killed_daemon_leaves_leases_and_the_next_takes_them_over() {
 #[test]
 fn many_leases_leak_nothing() {
     let daemon = Daemon::start("leaks", &TWO);
+    // But for what it reads the machine's load from, which it opens when it needs it.
+    let is_sensor = |path: &Path| path.starts_with("/proc") || path.starts_with("/sys");
     let count = || {
-        let folder = format!("/proc/{}/fd", daemon.pid());
-        fs::read_dir(folder).map(Iterator::count).unwrap_or(0)
+        let folder = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("it runs");
+        let targets = folder.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+        targets.filter(|path| !is_sensor(path)).count()
     };
     let resident_kib = || {
         let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("ours");
@@ -89,7 +94,11 @@ fn many_leases_leak_nothing() {
     (0..1000).for_each(cycle);
     daemon.until("ready", |row| row.ready == 2);
     // The connection that asked last may not be closed there yet.
-    assert!(count() <= descriptors + 1, "{} descriptors, not {descriptors}", count());
+    let until = Instant::now() + PATIENCE;
+    while count() > descriptors {
+        assert!(Instant::now() < until, "{} descriptors, not {descriptors}", count());
+        thread::sleep(Duration::from_millis(10));
+    }
     assert!(resident_kib() <= memory_kib + 512, "{} KiB, not {memory_kib}", resident_kib());
     let files: Vec<_> = fs::read_dir(&daemon.folder).expect("ours").flatten().collect();
     assert_eq!(files.len(), 2, "{files:?}");
@@ -297,7 +306,7 @@ fn a_script_has_its_lease_until_it_ends_it() {
 fn limits_hold_population_up_and_a_waiting_client_does_not_wait_for_them() {
     let daemon =
         Daemon::start("limits", &["--slot", "1M=1", "--pages", "4k", "--rate-pages-per-s", "1"]);
-    std::thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     assert_eq!(is_there(&daemon, Counter::Ready), 0);
     let lease = daemon.lease(1 << 20);
     assert_eq!(lease.bytes(), 1 << 20);

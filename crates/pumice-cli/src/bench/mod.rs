@@ -35,6 +35,7 @@ mod pin;
 mod plot;
 pub mod region;
 mod scrub;
+mod sizes;
 mod slot_daemon;
 mod start;
 mod statistics;

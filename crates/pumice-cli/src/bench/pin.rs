@@ -18,13 +18,12 @@ use rustix::mm::{madvise, mlock, mmap, mmap_anonymous, munmap, Advice, MapFlags,
 use serde::Serialize;
 
 use super::json_lines::JsonLines;
+use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
 use super::statistics::{interval, median};
 use super::table::Table;
 use crate::args::Failure;
-use crate::memory;
 
-const GIB: u64 = 1 << 30;
 const ALIGNMENT: usize = 2 << 20;
 const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// The longest buffer that io_uring registers.
@@ -78,17 +77,7 @@ struct Row {
 
 /// Runs the experiment and prints its table.
 pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
-    let sizes = match &*options.sizes {
-        [] => [1, 2, 4, 8].map(|size| size * GIB).into_iter().filter(|&size| fits(size)).collect(),
-        sizes => sizes.to_vec(),
-    };
-    if let Some(size) = sizes.iter().find(|&&size| !fits(size)) {
-        let free_gib = memory::free_bytes().unwrap_or(0) / GIB;
-        return Err(Failure::usage(format!(
-            "{} GiB do not fit the {free_gib} GiB that are free",
-            size / GIB
-        )));
-    }
+    let sizes = sizes::that_fit(&options.sizes)?;
     let mut json = JsonLines::create(options.json.as_deref())?;
     let table = Table::begin(&[
         ("size MiB", 8),
@@ -132,10 +121,6 @@ pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
     }
     json.finish()?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn fits(bytes: u64) -> bool {
-    memory::free_bytes().is_none_or(|free| bytes + bytes / 8 + GIB / 2 <= free)
 }
 
 fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<Row, Failure> {

@@ -27,7 +27,7 @@ fn spare(most: usize) -> usize {
     (most / SPARE_SHARE).max(SPARE_BLOCKS)
 }
 
-/// Blocks that may be looked at for each one that is freed. A look takes about 150 ns, and to fault
+/// Blocks that may be looked at for each one that has been freed. A look takes about 150 ns, and to fault
 /// a block in again hundreds of times that.
 const LOOKS: usize = 4;
 /// Blocks that may be looked at before any is freed.
@@ -39,17 +39,14 @@ pub(super) struct Footprint {
     in_use: AtomicUsize,
     /// The most that was seen to be resident of them.
     peak: AtomicUsize,
-    /// Frames freed, in looks.
-    looks: AtomicUsize,
+    /// Blocks looked at so far.
+    looked: AtomicUsize,
 }
 
 impl Footprint {
     pub(super) fn new() -> Footprint {
-        Footprint {
-            in_use: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
-            looks: AtomicUsize::new(FIRST_LOOKS * BLOCK_FRAMES),
-        }
+        let zero = || AtomicUsize::new(0);
+        Footprint { in_use: zero(), peak: zero(), looked: zero() }
     }
 
     /// `frames` more are in use.
@@ -87,11 +84,16 @@ impl Footprint {
         self.peak.fetch_max(own, Ordering::Relaxed);
     }
 
-    /// Takes what it costs to look at `blocks` blocks, if so much is there.
-    fn afford(&self, blocks: usize) -> bool {
-        let cost = blocks * BLOCK_FRAMES;
-        let less = |looks: usize| looks.checked_sub(cost);
-        self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    /// In a fork's child, which has freed nothing yet.
+    pub(super) fn after_fork(&self) {
+        self.looked.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether `blocks` blocks may be looked at, where `freed` frames have been freed so far.
+    fn afford(&self, blocks: usize, freed: usize) -> bool {
+        let most = FIRST_LOOKS + freed / BLOCK_FRAMES * LOOKS;
+        let more = |looked: usize| Some(looked + blocks).filter(|&sum| sum <= most);
+        self.looked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 }
 
@@ -110,7 +112,6 @@ impl Heap {
     /// Before `frames` of the ready zones are freed: sees how much is resident, if it matters.
     #[inline]
     pub(super) fn before_free(&self, frames: usize) {
-        self.footprint.looks.fetch_add(frames * LOOKS, Ordering::Relaxed);
         let left = self.footprint.in_use().saturating_sub(frames);
         if self.held_blocks() > self.may_hold(left) {
             self.note_peak();
@@ -135,10 +136,17 @@ impl Heap {
         self.zones.all_of(Kind::Ready).map(|zone| zone.budget().blocks()).sum()
     }
 
+    /// Whether looking at all blocks of the ready zones costs little beside what was freed.
+    fn may_look(&self) -> bool {
+        // Relaxed: an amount that orders nothing.
+        let freed = self.freed_frames.load(Ordering::Relaxed);
+        self.footprint.afford(self.held_blocks(), freed)
+    }
+
     /// Raises the peak to what is resident now of what is in use.
     #[cold]
     fn note_peak(&self) {
-        if self.footprint.afford(self.held_blocks()) {
+        if self.may_look() {
             self.footprint.note(self.resident_in_use(|_| true));
         }
     }
@@ -147,7 +155,7 @@ impl Heap {
     /// they may be. The limit is raised to what they are with what else is surely resident: what was handed
     /// out resident may never have been touched.
     pub(super) fn may_add(&self, blocks: usize) -> bool {
-        if !self.footprint.afford(self.held_blocks()) {
+        if !self.may_look() {
             return false;
         }
         let seen = self.resident_in_use(|word| !word.ready());

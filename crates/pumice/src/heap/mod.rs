@@ -242,6 +242,7 @@ impl Heap {
         self.ahead.after_fork();
         // Relaxed: the child has one thread yet that may use the heap.
         self.freed_frames.store(0, Ordering::Relaxed);
+        self.footprint.after_fork();
         self.retained.forget();
         for zone in self.zones.all() {
             // First: what goes now is in the parent's share, and stays there.

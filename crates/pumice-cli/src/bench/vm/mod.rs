@@ -21,13 +21,11 @@ use pumice::slots::{Client, PageKind};
 use serde::Serialize;
 
 use super::json_lines::JsonLines;
+use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
 use super::statistics::median;
 use super::table::Table;
 use crate::args::Failure;
-use crate::memory;
-
-const GIB: u64 = 1 << 30;
 
 /// What `pumice bench vm` is asked for.
 #[derive(Args, Debug)]
@@ -159,17 +157,7 @@ pub fn vm(options: &VmArgs) -> Result<ExitCode, Failure> {
             options.qemu.display()
         )));
     }
-    let sizes = match &*options.sizes {
-        [] => [1, 2, 4, 8].map(|size| size * GIB).into_iter().filter(|&size| fits(size)).collect(),
-        sizes => sizes.to_vec(),
-    };
-    if let Some(size) = sizes.iter().find(|&&size| !fits(size)) {
-        let free_gib = memory::free_bytes().unwrap_or(0) / GIB;
-        return Err(Failure::usage(format!(
-            "a machine of {} GiB does not fit the {free_gib} GiB that are free",
-            size / GIB
-        )));
-    }
+    let sizes = sizes::that_fit(&options.sizes)?;
     let mut json = JsonLines::create(options.json.as_deref())?;
     let folder = env::temp_dir().join(format!("pumice-bench-vm.{}", std::process::id()));
     fs::create_dir(&folder).map_err(|error| {
@@ -180,11 +168,6 @@ pub fn vm(options: &VmArgs) -> Result<ExitCode, Failure> {
     done?;
     json.finish()?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Whether the machine, the slot that is populated for it and a little more have room.
-fn fits(bytes: u64) -> bool {
-    memory::free_bytes().is_none_or(|free| bytes + bytes / 8 + GIB / 2 <= free)
 }
 
 fn measure(
