@@ -301,13 +301,13 @@ fn a_script_has_its_lease_until_it_ends_it() {
     daemon.until("given back", |row| row.leased == 0);
 }
 
-/// Where there is little to do it is done at once, whatever else the machine does.
+/// A burst, and then nothing for minutes.
 #[test]
 fn limits_hold_population_up_and_a_waiting_client_does_not_wait_for_them() {
     let daemon =
-        Daemon::start("limits", &["--slot", "1M=1", "--pages", "4k", "--rate-pages-per-s", "1"]);
+        Daemon::start("limits", &["--slot", "4M=1", "--pages", "4k", "--rate-pages-per-s", "1"]);
     thread::sleep(Duration::from_millis(300));
     assert_eq!(is_there(&daemon, Counter::Ready), 0);
-    let lease = daemon.lease(1 << 20);
-    assert_eq!(lease.bytes(), 1 << 20);
+    let lease = daemon.lease(4 << 20);
+    assert_eq!(lease.bytes(), 4 << 20);
 }

@@ -147,17 +147,23 @@ impl Pool {
         self.drop_unused();
     }
 
-    /// The class of which a slot should be populated next, which is noted as begun: one that somebody waits
-    /// for, else the one that lacks most of what it should have, else the smaller.
+    /// The class of which a slot should be populated next, which is noted as begun: the one that lacks most
+    /// of what it should have, else the smaller.
     pub fn begin(&mut self, now: Instant) -> Option<Key> {
-        let lacks = |class: &&mut Class| {
-            class.missing() > 0 && class.retry_at.is_none_or(|retry_at| retry_at <= now)
-        };
         let order = |class: &&mut Class| {
             let share = u64::from(class.missing()) * 1_000_000 / u64::from(class.wanted.max(1));
-            (class.is_urgent(), share, std::cmp::Reverse(class.key))
+            (share, std::cmp::Reverse(class.key))
         };
-        let class = self.classes.iter_mut().filter(lacks).max_by_key(order)?;
+        let class = self.classes.iter_mut().filter(|class| class.lacks(now)).max_by_key(order)?;
+        class.populating += 1;
+        Some(class.key)
+    }
+
+    /// A class for which more clients wait than slots are being populated; another one is noted as begun.
+    pub fn begin_urgent(&mut self, now: Instant) -> Option<Key> {
+        let is_short =
+            |class: &&mut Class| class.lacks(now) && class.waited_for() > class.populating as usize;
+        let class = self.classes.iter_mut().find(is_short)?;
         class.populating += 1;
         Some(class.key)
     }
@@ -188,11 +194,6 @@ impl Pool {
             class.retry_at = Some(retry_at);
         }
         self.drop_unused();
-    }
-
-    /// Whether somebody waits for a slot of the class that is not there.
-    pub fn is_urgent(&self, key: Key) -> bool {
-        self.classes.iter().any(|class| class.key == key && class.is_urgent())
     }
 
     /// Slots ready, and wanted to be ready as far as leases leave any.
@@ -240,8 +241,13 @@ impl Class {
         self.wanted.saturating_sub(self.in_all() + self.populating)
     }
 
-    fn is_urgent(&self) -> bool {
-        self.waiting.len() > self.ready.len()
+    fn lacks(&self, now: Instant) -> bool {
+        self.missing() > 0 && self.retry_at.is_none_or(|retry_at| retry_at <= now)
+    }
+
+    /// Slots that clients wait for and that are not ready.
+    pub fn waited_for(&self) -> usize {
+        self.waiting.len().saturating_sub(self.ready.len())
     }
 
     fn take_surplus(&mut self) -> Vec<ReadySlot> {
@@ -314,8 +320,9 @@ mod tests {
         let (mut pool, now) = (pool(), Instant::now());
         pool.wait(LARGE, 7);
         pool.wait(LARGE, 8);
-        assert!(pool.is_urgent(LARGE));
-        assert_eq!(pool.begin(now), Some(LARGE), "what is waited for comes first");
+        assert_eq!(pool.classes()[1].waited_for(), 2);
+        assert_eq!(pool.begin_urgent(now), Some(LARGE), "what is waited for comes first");
+        assert_eq!(pool.begin_urgent(now), None, "there is to be one of them");
         assert_eq!(pool.served_next(LARGE), None);
         assert!(pool.populated(LARGE, slot(LARGE)).is_none());
         assert!(pool.take(LARGE, 9).is_none(), "nobody overtakes");
@@ -326,15 +333,30 @@ mod tests {
     }
 
     #[test]
+    fn more_who_wait_have_more_populated() {
+        let (mut pool, now) = (pool(), Instant::now());
+        assert_eq!(pool.begin(now), Some(SMALL));
+        pool.wait(SMALL, 1);
+        assert_eq!(pool.begin_urgent(now), None, "one is on its way");
+        pool.wait(SMALL, 2);
+        assert_eq!(pool.begin_urgent(now), Some(SMALL));
+        pool.wait(SMALL, 3);
+        assert_eq!(pool.begin_urgent(now), None, "no more are wanted");
+        assert!(pool.populated(SMALL, slot(SMALL)).is_none());
+        assert_eq!(pool.classes()[0].waited_for(), 2);
+    }
+
+    #[test]
     fn a_failure_is_tried_again_later() {
         let (mut pool, now) = (pool(), Instant::now());
         let later = now + std::time::Duration::from_secs(5);
         pool.wait(LARGE, 1);
-        assert_eq!(pool.begin(now), Some(LARGE));
+        assert_eq!(pool.begin_urgent(now), Some(LARGE));
         pool.failed(LARGE, later);
+        assert_eq!(pool.begin_urgent(now), None);
         assert_eq!(pool.begin(now), Some(SMALL));
         assert_eq!(pool.next_retry(), Some(later));
-        assert_eq!(pool.begin(later), Some(LARGE));
+        assert_eq!(pool.begin_urgent(later), Some(LARGE));
     }
 
     #[test]

@@ -22,8 +22,8 @@ use super::directory::Directory;
 use super::listener::Listener;
 use super::notify::Notify;
 use super::options::{Plan, ServeArgs};
-use super::pool::{Pool, ReadySlot, Token};
-use super::populator::{Job, Populator};
+use super::pool::{Pool, Token};
+use super::populator::{Job, Outcome, Populator, WorkerId};
 use super::progress::Progress;
 use super::reaper::Reaper;
 use super::signals::{Signals, Wish};
@@ -48,8 +48,8 @@ const PROGRESS_TICK: Duration = Duration::from_millis(200);
 /// What other threads have to say.
 #[derive(Debug)]
 pub enum Event {
-    /// A job is done: a slot, nothing if it was cancelled, or what went wrong.
-    Populated(Arc<Job>, Result<Option<ReadySlot>, String>),
+    /// A thread that populates is done with its job, and what became of it.
+    Worked(WorkerId, Arc<Job>, Outcome),
     /// A lease's memory is gone; what went wrong if it is not.
     Ended(u64, Option<io::Error>),
     /// Somebody wants the metrics.
@@ -265,7 +265,7 @@ impl Server {
         let _ = rustix::io::read(&*self.waker, &mut rings);
         while let Ok(event) = self.events.try_recv() {
             match event {
-                Event::Populated(job, outcome) => self.take_populated(&job, outcome),
+                Event::Worked(worker, job, outcome) => self.take_worked(worker, &job, outcome),
                 Event::Ended(lease, error) => self.take_ended(lease, error),
                 Event::Metrics(reply) => {
                     self.refresh_gauges();
@@ -282,7 +282,7 @@ impl Server {
             _ => None,
         });
         let retry = self.pool.next_retry().filter(|_| self.drain_until.is_none());
-        let is_moving = self.progress.is_shown() && !self.populator.jobs().is_empty();
+        let is_moving = self.progress.is_shown() && self.populator.jobs().len() > 0;
         let tick = is_moving.then(|| Instant::now() + PROGRESS_TICK);
         waits.chain(retry).chain(tick).chain(self.accept_again).chain(self.drain_until).min()
     }

@@ -135,7 +135,6 @@ impl Server {
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.state = State::Waiting(Wait { key, request, since, until });
         }
-        self.hurry();
     }
 
     /// What a lease takes of a quota. What the lessee populates is as large as it was asked for.
@@ -331,7 +330,7 @@ impl Server {
     /// The classes as clients see them.
     pub(super) fn class_rows(&self) -> impl Iterator<Item = ClassRow> + '_ {
         self.pool.classes().iter().map(|class| {
-            let jobs = self.populator.jobs().iter().filter(|job| job.key == class.key);
+            let jobs = self.populator.jobs().filter(|job| job.key == class.key);
             class.row(jobs.map(|job| job.done_bytes.load(Ordering::Relaxed)).sum())
         })
     }

@@ -9,8 +9,8 @@ use pumice::slots::message::Reason;
 use pumice::slots::stat::Counter;
 
 use super::super::connection::State;
-use super::super::pool::{Key, ReadySlot};
-use super::super::populator::Job;
+use super::super::pool::Key;
+use super::super::populator::{Job, Outcome, WorkerId};
 use super::super::{http, say};
 use super::Server;
 
@@ -18,36 +18,32 @@ use super::Server;
 const RETRY: Duration = Duration::from_secs(2);
 
 impl Server {
-    /// Gives idle threads something to populate.
+    /// Gives threads something to populate: first what clients wait for, and then what there is room for.
     pub(super) fn populate(&mut self) {
         if self.drain_until.is_some() {
             return;
         }
         let now = Instant::now();
+        while let Some(key) = self.pool.begin_urgent(now) {
+            self.populator.begin(key, self.plan.grow_hugetlb);
+        }
+        for class in self.pool.classes() {
+            self.populator.set_urgent(class.key, class.waited_for());
+        }
         while self.populator.has_room() {
-            let Some(key) = self.pool.begin(now) else { return };
-            let is_urgent = self.pool.is_urgent(key);
-            self.populator.begin(key, self.plan.grow_hugetlb, is_urgent);
+            let Some(key) = self.pool.begin(now) else { break };
+            self.populator.begin(key, self.plan.grow_hugetlb);
         }
+        self.populator.place();
     }
 
-    /// Has what clients wait for populated at full speed.
-    pub(super) fn hurry(&self) {
-        for job in self.populator.jobs() {
-            job.is_urgent.store(self.pool.is_urgent(job.key), Ordering::Relaxed);
-        }
-    }
-
-    /// A thread is done with a slot.
-    pub(super) fn take_populated(
-        &mut self,
-        job: &Arc<Job>,
-        outcome: Result<Option<ReadySlot>, String>,
-    ) {
-        self.populator.finished(job);
+    /// A thread is done with a slot, or with its part in it.
+    pub(super) fn take_worked(&mut self, worker: WorkerId, job: &Arc<Job>, outcome: Outcome) {
+        self.populator.worked(worker, job, &outcome);
         let key = job.key;
         let surplus = match outcome {
-            Ok(Some(slot)) => {
+            Outcome::LetGo => return,
+            Outcome::Populated(slot) => {
                 self.census.add(Counter::Populated, 1);
                 self.census.add(Counter::HugeBytes, slot.huge_bytes);
                 self.last_failure.clear();
@@ -58,11 +54,11 @@ impl Server {
                     self.pool.populated(key, slot)
                 }
             }
-            Ok(None) => {
+            Outcome::Cancelled => {
                 self.pool.failed(key, Instant::now());
                 None
             }
-            Err(message) => {
+            Outcome::Failed(message) => {
                 self.pool.failed(key, Instant::now() + RETRY);
                 self.census.add(Counter::PopulateFailures, 1);
                 // Said once, not every two seconds.
@@ -127,13 +123,10 @@ impl Server {
         for slot in self.pool.configure(&plan.classes) {
             self.reaper.discard(slot.file);
         }
-        for job in self.populator.jobs() {
-            let is_wanted = plan.classes.iter().any(|(key, _)| *key == job.key);
-            job.is_cancelled.store(!is_wanted, Ordering::Relaxed);
-        }
         for (value, &raw) in self.populator.shared.pace.iter().zip(&plan.pace) {
             value.store(raw, Ordering::Relaxed);
         }
+        self.populator.keep_only(|job| plan.classes.iter().any(|&(key, _)| key == job));
         self.refuse_unservable(&plan.classes);
         self.plan.allowed = plan.allowed;
         self.plan.classes = plan.classes;

@@ -1,0 +1,186 @@
+//! A slot on its way to being populated, and in whose hands it is.
+//!
+//! A thread under `SCHED_IDLE` may be held off for seconds, whatever it has in hand. So it has a job in
+//! hand for the length of a burst only; between two bursts, running or not, it leaves it where the event
+//! loop can take it away and give it to a thread that runs. Who has it is one word:
+//!
+//! ```text
+//!            offer(w)              grasp(w)
+//!    shelf -----------> left(w) <-----------> burst(w)
+//!      ^  <-----------     |       leave(w)      |
+//!      |      take         |                     |
+//!      +-------------------+--------- shelve ----+
+//! ```
+//!
+//! *shelf*: the event loop's. *left(w)*: meant for thread w, which has nothing of it in hand. *burst(w)*: in
+//! w's hands. The event loop gives a thread another job only after the thread has said that it is done
+//! with this one, so left(w) means the same w on the same errand: a thread that was away for long finds out by one
+//! failed [`Job::grasp`].
+//!
+//! The memory itself is touched in burst(w) only, by w. What one thread did to it the next one sees,
+//! since each change of the word that gives up the job releases and each that takes it acquires.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use pumice::slots::file::Populating;
+use pumice::slots::SlotFile;
+
+use super::super::pool::Key;
+
+/// A thread's number.
+pub type WorkerId = u32;
+
+const SHELF: u32 = 0;
+
+const fn left(worker: WorkerId) -> u32 {
+    worker * 2 + 1
+}
+
+const fn burst(worker: WorkerId) -> u32 {
+    worker * 2 + 2
+}
+
+/// A file and how far it has come.
+#[derive(Debug)]
+pub struct Work {
+    /// The slot's file.
+    pub file: SlotFile,
+    /// Its mapping.
+    pub populating: Populating,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Job {
+    /// Of which class.
+    pub key: Key,
+    /// Whether hugetlb pages may be asked for.
+    pub may_grow: bool,
+    /// How far it has come: a number for people, relaxed.
+    pub done_bytes: AtomicU64,
+    is_urgent: AtomicBool,
+    /// Relaxed: whoever sees it late populates a burst more.
+    is_cancelled: AtomicBool,
+    holder: AtomicU32,
+    /// Nothing before the first burst. Locked by whoever has the job in hand, so never waited for.
+    work: Mutex<Option<Work>>,
+}
+
+impl Job {
+    /// On the shelf.
+    pub fn new(key: Key, may_grow: bool) -> Job {
+        Job {
+            key,
+            may_grow,
+            done_bytes: AtomicU64::new(0),
+            is_urgent: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
+            holder: AtomicU32::new(SHELF),
+            work: Mutex::new(None),
+        }
+    }
+
+    /// Whether a client waits for it.
+    pub fn is_urgent(&self) -> bool {
+        // Sequentially consistent, as `set_urgent`, `take` and `leave` are: the event loop sets this and then tries
+        // to take the job, a thread leaves the job and then looks at this. One of the two sees the other.
+        self.is_urgent.load(Ordering::SeqCst)
+    }
+
+    /// The event loop says so.
+    pub fn set_urgent(&self, urgent: bool) {
+        // See `is_urgent`.
+        self.is_urgent.store(urgent, Ordering::SeqCst);
+    }
+
+    /// Whether it is wanted no more.
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// The event loop says so.
+    pub fn set_cancelled(&self, cancelled: bool) {
+        self.is_cancelled.store(cancelled, Ordering::Relaxed);
+    }
+
+    /// The event loop means it for a thread, which is to be told.
+    pub fn offer(&self, worker: WorkerId) {
+        // Release: the thread that grasps it sees what the last one did, which the event loop has seen.
+        self.holder.store(left(worker), Ordering::Release);
+    }
+
+    /// The event loop takes it from a thread that has nothing of it in hand.
+    pub fn take(&self, worker: WorkerId) -> bool {
+        // Acquire: what the thread did goes on to the next. Sequentially consistent for `is_urgent`'s sake.
+        let (from, order) = (left(worker), Ordering::SeqCst);
+        self.holder.compare_exchange(from, SHELF, order, Ordering::SeqCst).is_ok()
+    }
+
+    /// A thread takes it in hand for a burst. `false` if it is not the thread's any more.
+    pub fn grasp(&self, worker: WorkerId) -> bool {
+        // Acquire: what others did to the memory before. Nothing is released: the thread has done nothing yet.
+        let (from, to) = (left(worker), burst(worker));
+        self.holder.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// The thread has it in hand no more; the event loop may take it.
+    pub fn leave(&self, worker: WorkerId) {
+        // Release: who takes it sees what was done. Sequentially consistent for `is_urgent`'s sake.
+        self.holder.store(left(worker), Ordering::SeqCst);
+    }
+
+    /// The thread that has it in hand is done with it for good.
+    pub fn shelve(&self) {
+        // Release: as `leave`.
+        self.holder.store(SHELF, Ordering::Release);
+    }
+
+    /// The memory, for the thread that has the job in hand.
+    pub fn with_work<R>(&self, what: impl FnOnce(&mut Option<Work>) -> R) -> R {
+        what(&mut self.work.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pumice::slots::PageKind;
+
+    use super::*;
+
+    const KEY: Key = Key { bytes: 4096, pages: PageKind::Small, node: None };
+
+    #[test]
+    fn a_job_is_in_one_hand() {
+        let job = Job::new(KEY, false);
+        assert!(!job.grasp(0) && !job.take(0), "it is on the shelf");
+        job.offer(0);
+        assert!(!job.grasp(1), "it is meant for another");
+        assert!(job.grasp(0) && !job.take(0), "what is in hand is not taken");
+        job.leave(0);
+        assert!(job.take(0) && !job.grasp(0), "who was away too long has lost it");
+        job.offer(1);
+        assert!(!job.grasp(0) && job.grasp(1));
+        job.shelve();
+        assert!(!job.grasp(1) && !job.take(1));
+    }
+
+    /// The event loop makes it urgent in the moment in which the thread leaves it: never do both miss it.
+    #[test]
+    fn urgency_is_seen_by_one_of_two() {
+        for _ in 0..2_000 {
+            let job = Job::new(KEY, false);
+            job.offer(0);
+            assert!(job.grasp(0));
+            let (taken, seen) = std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    job.leave(0);
+                    job.is_urgent()
+                });
+                job.set_urgent(true);
+                (job.take(0), thread.join().expect("no panic"))
+            });
+            assert!(taken || seen);
+        }
+    }
+}

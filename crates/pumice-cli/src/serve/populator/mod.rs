@@ -1,0 +1,372 @@
+//! The threads that populate, in two lanes.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`job`] | a slot on its way, and in whose hands it is |
+//! | [`worker`] | a thread and what it does |
+//! | [`priority`] | `SCHED_IDLE` and back |
+//!
+//! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
+//! session and group, so each burst asks a [`Pacer`](pumice::scrub::Pacer) first, as scrubd does.
+//! *Urgent* threads have the daemon's own priority and no pauses: they do what clients wait for, who
+//! would otherwise populate themselves, at full speed and their own priority. There may be as many as
+//! processors, started when needed, so that nobody's large slot holds up another's small one.
+//!
+//! A job that becomes urgent goes over to the other lane, with what is populated of it. That waits for the
+//! thread that has it only where it is in the middle of a burst: an idle one may be held off there for
+//! a second, and is raised to normal priority for the rest of the burst if this process may (a thread may
+//! always go under `SCHED_IDLE`, but not come back without the right to).
+
+mod job;
+mod priority;
+mod worker;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::Arc;
+use std::thread;
+
+use pumice::slots::settings::PaceSetting;
+
+pub use job::{Job, WorkerId};
+pub use worker::Outcome;
+use worker::{Lane, Worker};
+
+use super::pool::Key;
+use super::server::Event;
+
+/// Urgent threads, where there are as many processors.
+const MOST_URGENT: usize = 16;
+
+/// What the threads and the event loop both see. Every number stands for itself, so all are relaxed.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Settings, raw, in the order of [`PaceSetting::ALL`].
+    pub pace: [AtomicU64; PaceSetting::ALL.len()],
+    /// Bytes populated, ever.
+    pub bytes: AtomicU64,
+    /// Processor time spent.
+    pub cpu_ns: AtomicU64,
+    /// Rests because others wanted the machine.
+    pub yields: AtomicU64,
+    is_ending: AtomicBool,
+}
+
+impl Shared {
+    fn setting(&self, setting: PaceSetting) -> u64 {
+        self.pace[setting as usize].load(Ordering::Relaxed)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    fn count_bytes(&self, more: usize) {
+        self.bytes.fetch_add(more as u64, Ordering::Relaxed);
+    }
+
+    fn count_cpu_time(&self, more_ns: u64) {
+        self.cpu_ns.fetch_add(more_ns, Ordering::Relaxed);
+    }
+
+    fn count_yield(&self) {
+        self.yields.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// See the module's text. All of it is the event loop's.
+#[derive(Debug)]
+pub struct Populator {
+    /// What the threads and the event loop both see.
+    pub shared: Arc<Shared>,
+    events: Sender<Event>,
+    waker: Arc<OwnedFd>,
+    /// A thread's number is its place here.
+    workers: Vec<(Worker, Occupation)>,
+    jobs: Vec<Entry>,
+    most_urgent: usize,
+}
+
+/// Whether a thread has said that it is done with what it was given last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Occupation {
+    Free,
+    Busy,
+}
+
+/// A job, and the thread it was given to; none while it is on the shelf.
+#[derive(Debug)]
+struct Entry {
+    job: Arc<Job>,
+    worker: Option<WorkerId>,
+}
+
+impl Populator {
+    /// Starts the background threads. What they have to say goes to `events`, and `waker` is rung.
+    pub fn start(
+        threads: u32,
+        pace: [u64; PaceSetting::ALL.len()],
+        events: &Sender<Event>,
+        waker: &Arc<OwnedFd>,
+    ) -> io::Result<Populator> {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let mut populator = Populator {
+            shared: Arc::new(Shared { pace: pace.map(AtomicU64::new), ..Shared::default() }),
+            events: events.clone(),
+            waker: Arc::clone(waker),
+            workers: Vec::new(),
+            jobs: Vec::new(),
+            most_urgent: processors.clamp(threads as usize, MOST_URGENT.max(threads as usize)),
+        };
+        for _ in 0..threads {
+            populator.add_worker(Lane::Background)?;
+        }
+        Ok(populator)
+    }
+
+    /// Whether a background thread has nothing to do, nor anything to come.
+    pub fn has_room(&self) -> bool {
+        let on_shelf = self.jobs.iter().filter(|entry| entry.is_shelved_in(Lane::Background));
+        on_shelf.count() < self.free(Lane::Background).count()
+    }
+
+    /// Another slot is to be populated. [`Populator::place`] gives it to a thread.
+    pub fn begin(&mut self, key: Key, may_grow: bool) {
+        self.jobs.push(Entry { job: Arc::new(Job::new(key, may_grow)), worker: None });
+    }
+
+    /// So many of a class's jobs are waited for: those that have come furthest.
+    pub fn set_urgent(&mut self, key: Key, count: usize) {
+        let mut theirs: Vec<_> =
+            self.jobs.iter_mut().filter(|entry| entry.job.key == key).collect();
+        theirs.sort_by_key(|entry| {
+            let done_bytes = entry.job.done_bytes.load(Ordering::Relaxed);
+            std::cmp::Reverse((entry.job.is_urgent(), done_bytes))
+        });
+        for (index, entry) in theirs.into_iter().enumerate() {
+            let is_urgent = index < count;
+            if entry.job.is_urgent() == is_urgent {
+                continue;
+            }
+            entry.job.set_urgent(is_urgent);
+            let Some(worker) = entry.worker else { continue };
+            let Some((thread, _)) = self.workers.get(worker as usize) else { continue };
+            // From here on it is another lane's.
+            if entry.job.take(worker) {
+                entry.worker = None;
+                thread.wake();
+            } else if thread.lane == Lane::Background {
+                thread.hurry();
+            }
+        }
+    }
+
+    /// Gives what is on the shelf to threads that are free.
+    pub fn place(&mut self) {
+        for index in 0..self.jobs.len() {
+            if self.jobs[index].worker.is_some() {
+                continue;
+            }
+            let lane = self.jobs[index].lane();
+            let free = self.free(lane).next();
+            let Some(id) = free.or_else(|| self.add_urgent(lane)) else { continue };
+            let job = Arc::clone(&self.jobs[index].job);
+            job.offer(id);
+            self.jobs[index].worker = Some(id);
+            let (thread, occupation) = &mut self.workers[id as usize];
+            *occupation = Occupation::Busy;
+            thread.give(job);
+        }
+    }
+
+    /// What is being populated, or is to be next.
+    pub fn jobs(&self) -> impl ExactSizeIterator<Item = &Job> {
+        self.jobs.iter().map(|entry| &*entry.job)
+    }
+
+    /// A thread is done with a job, or with its part in it.
+    pub fn worked(&mut self, worker: WorkerId, job: &Arc<Job>, outcome: &Outcome) {
+        if let Some((_, occupation)) = self.workers.get_mut(worker as usize) {
+            *occupation = Occupation::Free;
+        }
+        if !matches!(outcome, Outcome::LetGo) {
+            return self.jobs.retain(|entry| !Arc::ptr_eq(&entry.job, job));
+        }
+        // It may have been taken away and be with another by now.
+        let theirs =
+            |entry: &&mut Entry| Arc::ptr_eq(&entry.job, job) && entry.worker == Some(worker);
+        if let Some(entry) = self.jobs.iter_mut().find(theirs) {
+            entry.worker = None;
+        }
+    }
+
+    /// Jobs of other classes are wanted no more.
+    pub fn keep_only(&self, is_wanted: impl Fn(Key) -> bool) {
+        for entry in &self.jobs {
+            entry.job.set_cancelled(!is_wanted(entry.job.key));
+        }
+        self.wake_all();
+    }
+
+    /// Has all threads stop as soon as they can.
+    pub fn end(&self) {
+        self.shared.is_ending.store(true, Ordering::Relaxed);
+        self.keep_only(|_| false);
+    }
+
+    /// Has them look at what has changed.
+    fn wake_all(&self) {
+        self.workers.iter().for_each(|(worker, _)| worker.wake());
+    }
+
+    fn free(&self, lane: Lane) -> impl Iterator<Item = WorkerId> + '_ {
+        let numbered = (0..).zip(&self.workers);
+        let free = numbered.filter(move |(_, (worker, occupation))| {
+            worker.lane == lane && *occupation == Occupation::Free
+        });
+        free.map(|(id, _)| id)
+    }
+
+    fn add_urgent(&mut self, lane: Lane) -> Option<WorkerId> {
+        let of_lane = self.workers.iter().filter(|(worker, _)| worker.lane == Lane::Urgent).count();
+        if lane == Lane::Background || of_lane >= self.most_urgent {
+            return None;
+        }
+        self.add_worker(lane).ok()
+    }
+
+    fn add_worker(&mut self, lane: Lane) -> io::Result<WorkerId> {
+        let id = self.workers.len() as WorkerId;
+        let worker = Worker::start(id, lane, &self.shared, &self.events, &self.waker)?;
+        self.workers.push((worker, Occupation::Free));
+        Ok(id)
+    }
+}
+
+impl Entry {
+    fn lane(&self) -> Lane {
+        match self.job.is_urgent() {
+            true => Lane::Urgent,
+            false => Lane::Background,
+        }
+    }
+
+    fn is_shelved_in(&self, lane: Lane) -> bool {
+        self.worker.is_none() && self.lane() == lane
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{channel, Receiver};
+    use std::time::Duration;
+
+    use pumice::slots::PageKind;
+    use rustix::event::{eventfd, EventfdFlags};
+
+    use super::*;
+
+    const SMALL: Key = Key { bytes: 64 << 10, pages: PageKind::Small, node: None };
+    const LARGE: Key = Key { bytes: 8 << 20, pages: PageKind::Small, node: None };
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// One background thread, which after its first burst rests for hours.
+    fn slow() -> (Populator, Receiver<Event>) {
+        let mut pace = PaceSetting::ALL.map(PaceSetting::default_raw);
+        pace[PaceSetting::BatchPages as usize] = 16;
+        pace[PaceSetting::RatePagesPerS as usize] = 1;
+        pace[PaceSetting::Polite as usize] = 0;
+        let (send, events) = channel();
+        let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"));
+        (Populator::start(1, pace, &send, &waker).expect("threads"), events)
+    }
+
+    /// Goes on until a slot is ready; its class.
+    fn next_ready(populator: &mut Populator, events: &Receiver<Event>) -> Key {
+        loop {
+            populator.place();
+            match events.recv_timeout(PATIENCE).expect("a thread says something") {
+                Event::Worked(worker, job, outcome) => {
+                    populator.worked(worker, &job, &outcome);
+                    if let Outcome::Populated(slot) = outcome {
+                        assert_eq!(slot.file.bytes(), job.key.bytes);
+                        return job.key;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn until_begun(populator: &Populator) {
+        while populator.jobs().all(|job| job.done_bytes.load(Ordering::Relaxed) == 0) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn what_is_waited_for_passes_what_is_not() {
+        let (mut populator, events) = slow();
+        populator.begin(LARGE, false);
+        populator.place();
+        assert!(!populator.has_room());
+        until_begun(&populator);
+        populator.begin(SMALL, false);
+        populator.set_urgent(SMALL, 1);
+        assert_eq!(next_ready(&mut populator, &events), SMALL);
+        assert_eq!(populator.jobs().len(), 1);
+    }
+
+    #[test]
+    fn what_was_begun_goes_over_to_the_other_lane_and_back() {
+        let (mut populator, events) = slow();
+        populator.begin(LARGE, false);
+        populator.place();
+        until_begun(&populator);
+        for is_urgent in [1, 0, 1, 0, 1] {
+            populator.set_urgent(LARGE, is_urgent);
+            populator.place();
+        }
+        assert_eq!(next_ready(&mut populator, &events), LARGE);
+        // The thread it was taken from is there again.
+        while !populator.has_room() {
+            let event = events.recv_timeout(PATIENCE).expect("it says so");
+            let Event::Worked(worker, job, outcome) = event else { panic!("{event:?}") };
+            populator.worked(worker, &job, &outcome);
+        }
+        assert_eq!(populator.jobs().len(), 0);
+    }
+
+    #[test]
+    fn what_is_not_wanted_is_given_up() {
+        let (mut populator, events) = slow();
+        populator.begin(LARGE, false);
+        populator.place();
+        until_begun(&populator);
+        populator.keep_only(|key| key == SMALL);
+        let event = events.recv_timeout(PATIENCE).expect("it says so");
+        assert!(matches!(event, Event::Worked(_, _, Outcome::Cancelled)), "{event:?}");
+    }
+
+    /// Ten slots, whose urgency changes all the time: each is populated once.
+    #[test]
+    fn none_is_lost_between_the_lanes() {
+        let (mut populator, events) = slow();
+        for _ in 0..10 {
+            populator.begin(LARGE, false);
+        }
+        let (mut ready, mut turn) = (0, 0);
+        while ready < 10 {
+            turn += 1;
+            populator.set_urgent(LARGE, [3, 0, 10, 1][turn % 4]);
+            populator.place();
+            let Ok(event) = events.recv_timeout(Duration::from_millis(1)) else { continue };
+            let Event::Worked(worker, job, outcome) = event else { panic!("{event:?}") };
+            populator.worked(worker, &job, &outcome);
+            ready += u32::from(matches!(outcome, Outcome::Populated(_)));
+        }
+        assert_eq!(populator.jobs().len(), 0);
+    }
+}

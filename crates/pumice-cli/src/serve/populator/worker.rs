@@ -1,0 +1,330 @@
+//! A thread that populates, one job at a time: background ones when nobody else wants the machine, urgent
+//! ones at once. Both do the same; the [`Lane`] says how much of it and with what pauses.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pumice::addr::FRAME_SIZE;
+use pumice::scrub::{PaceLimits, Pacer};
+use pumice::slots::file::Populating;
+use pumice::slots::settings::PaceSetting;
+use pumice::slots::SlotFile;
+use pumice::sys::{mempolicy, thread as clock};
+
+use super::super::pool::ReadySlot;
+use super::super::room;
+use super::super::server::{ring, Event};
+use super::job::{Job, Work, WorkerId};
+use super::{priority, Shared};
+
+/// Long pauses are cut into naps of this, after each of which settings are looked at.
+const LONGEST_NAP: Duration = Duration::from_millis(50);
+/// Bytes at a time where a client waits.
+const URGENT_BYTES: usize = 64 << 20;
+/// A thread without a job for so long knows nothing of the machine any more.
+const LONG_IDLE: Duration = Duration::from_secs(1);
+
+/// How a thread works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Under `SCHED_IDLE`, burst by burst, with the pauses that others need.
+    Background,
+    /// At the daemon's own priority, without pauses: a client waits, and would populate itself otherwise.
+    Urgent,
+}
+
+/// What became of a job in a thread's hands.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All of it is there.
+    Populated(ReadySlot),
+    /// What went wrong.
+    Failed(String),
+    /// It was wanted no more.
+    Cancelled,
+    /// It is for another thread to go on with.
+    LetGo,
+}
+
+/// What the event loop has of a thread.
+#[derive(Debug)]
+pub struct Worker {
+    pub lane: Lane,
+    desk: Arc<Desk>,
+    thread: thread::Thread,
+}
+
+/// Where a thread is given its jobs.
+#[derive(Debug, Default)]
+struct Desk {
+    /// Locked by the event loop while `is_full` is not set and by the thread while it is: never waited for.
+    job: Mutex<Option<Arc<Job>>>,
+    is_full: AtomicBool,
+    /// The thread's number once it runs, 0 before. Relaxed: it is only for a request to the kernel.
+    number: AtomicI32,
+    /// Whether it has a higher priority than it gave itself.
+    is_raised: AtomicBool,
+}
+
+impl Worker {
+    /// Starts it. What it has to say goes to `events`, and `waker` is rung.
+    pub fn start(
+        id: WorkerId,
+        lane: Lane,
+        shared: &Arc<Shared>,
+        events: &Sender<Event>,
+        waker: &Arc<OwnedFd>,
+    ) -> io::Result<Worker> {
+        let desk = Arc::<Desk>::default();
+        let (events, waker) = (events.clone(), Arc::clone(waker));
+        let (own_desk, shared) = (Arc::clone(&desk), Arc::clone(shared));
+        let started = thread::Builder::new().name("pumice-populate".into()).spawn(move || {
+            // Relaxed: see the field.
+            own_desk.number.store(priority::own_number(), Ordering::Relaxed);
+            if lane == Lane::Background {
+                priority::lower();
+            }
+            let mut hands = Hands {
+                id,
+                lane,
+                desk: own_desk,
+                shared,
+                pacer: Pacer::new(),
+                rest_until: Instant::now(),
+                counted_ns: 0,
+            };
+            while let Some(job) = hands.next() {
+                let outcome = hands.populate(&job);
+                hands.count_cpu_time();
+                if events.send(Event::Worked(id, job, outcome)).is_err() {
+                    return;
+                }
+                ring(&waker);
+            }
+        });
+        Ok(Worker { lane, desk, thread: started?.thread().clone() })
+    }
+
+    /// Gives it a job. The last one must be done.
+    pub fn give(&self, job: Arc<Job>) {
+        *self.desk.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
+        // Release: with the job.
+        self.desk.is_full.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Has it look at its job and at the settings.
+    pub fn wake(&self) {
+        self.thread.unpark();
+    }
+
+    /// Has it finish its burst, in which it may be held off for seconds, if the kernel lets us.
+    pub fn hurry(&self) {
+        // Relaxed: see the field.
+        let number = self.desk.number.load(Ordering::Relaxed);
+        // In this order: a thread that finds itself raised has been.
+        if number != 0 && priority::raise(number) {
+            // Relaxed: the thread may see it a burst later.
+            self.desk.is_raised.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The thread's own state.
+struct Hands {
+    id: WorkerId,
+    lane: Lane,
+    desk: Arc<Desk>,
+    shared: Arc<Shared>,
+    pacer: Pacer,
+    /// No burst before this, of whatever job; for urgent threads it is always past.
+    rest_until: Instant,
+    counted_ns: u64,
+}
+
+impl Hands {
+    fn next(&mut self) -> Option<Arc<Job>> {
+        while !self.shared.is_ending() {
+            // Acquire: with the job.
+            if !self.desk.is_full.load(Ordering::Acquire) {
+                thread::park();
+                continue;
+            }
+            let job = self.desk.job.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // Release: the lock is given back before.
+            self.desk.is_full.store(false, Ordering::Release);
+            if job.is_some() {
+                return job;
+            }
+        }
+        None
+    }
+
+    /// Burst by burst, until it is done or for others.
+    fn populate(&mut self, job: &Job) -> Outcome {
+        if self.rest_until.elapsed() > LONG_IDLE {
+            self.pacer.wake();
+        }
+        match job.key.node {
+            Some(node) => mempolicy::prefer(node as usize),
+            None => mempolicy::prefer_none(),
+        }
+        loop {
+            // Here it is not in hand: a thread that is held off in between holds up nobody.
+            if job.is_cancelled() || !self.is_ours(job) {
+                return self.hand_back(job);
+            }
+            if !self.may_begin(job) {
+                continue;
+            }
+            self.stay_low();
+            if !job.grasp(self.id) {
+                return Outcome::LetGo;
+            }
+            let started = Instant::now();
+            let burst_bytes = self.burst_bytes();
+            let outcome = match job.with_work(|work| burst(job, work, burst_bytes)) {
+                Ok(bytes) => {
+                    self.shared.count_bytes(bytes);
+                    self.rest_until = Instant::now() + self.pause_after(bytes, started.elapsed());
+                    job.with_work(finish).map(Outcome::Populated)
+                }
+                Err(message) => Some(Outcome::Failed(message)),
+            };
+            self.count_cpu_time();
+            if let Some(outcome) = outcome {
+                job.with_work(Option::take);
+                job.shelve();
+                return outcome;
+            }
+            job.leave(self.id);
+        }
+    }
+
+    /// Whether a burst may begin now; if not, it has rested.
+    fn may_begin(&mut self, job: &Job) -> bool {
+        if self.rest_until > Instant::now() {
+            self.pause(job);
+            return false;
+        }
+        let Some(rest) = self.rest_before_burst() else { return true };
+        self.rest_until = Instant::now() + rest;
+        false
+    }
+
+    fn is_ours(&self, job: &Job) -> bool {
+        job.is_urgent() == (self.lane == Lane::Urgent)
+    }
+
+    fn hand_back(&self, job: &Job) -> Outcome {
+        if !job.grasp(self.id) {
+            return Outcome::LetGo;
+        }
+        let outcome = if job.is_cancelled() {
+            job.with_work(Option::take);
+            Outcome::Cancelled
+        } else {
+            Outcome::LetGo
+        };
+        job.shelve();
+        outcome
+    }
+
+    fn burst_bytes(&self) -> usize {
+        match self.lane {
+            Lane::Urgent => URGENT_BYTES,
+            Lane::Background => self.shared.setting(PaceSetting::BatchPages) as usize * FRAME_SIZE,
+        }
+    }
+
+    /// How long to rest before asking again, if so.
+    fn rest_before_burst(&mut self) -> Option<Duration> {
+        if self.lane == Lane::Urgent || !self.is_held_back() {
+            return None;
+        }
+        let rest = self.pacer.ask(self.limits())?;
+        self.shared.count_yield();
+        Some(rest)
+    }
+
+    fn pause_after(&mut self, bytes: usize, took: Duration) -> Duration {
+        if self.lane == Lane::Urgent {
+            return Duration::ZERO;
+        }
+        let pause = Duration::from_millis(self.shared.setting(PaceSetting::DelayMs));
+        if !self.is_held_back() {
+            return pause;
+        }
+        pause.max(self.pacer.pause_after(bytes, took, self.limits()))
+    }
+
+    /// Nothing until it is time, or the event loop has other plans.
+    fn pause(&self, job: &Job) {
+        loop {
+            let left = self.rest_until.saturating_duration_since(Instant::now());
+            if left.is_zero() || job.is_cancelled() || !self.is_ours(job) {
+                return;
+            }
+            thread::park_timeout(left.min(LONGEST_NAP));
+        }
+    }
+
+    /// Who was raised for a burst is so no longer.
+    fn stay_low(&self) {
+        // Relaxed: see `Worker::hurry`.
+        if self.lane == Lane::Background && self.desk.is_raised.swap(false, Ordering::Relaxed) {
+            priority::lower();
+        }
+    }
+
+    /// Whether anything but a delay may hold it up.
+    fn is_held_back(&self) -> bool {
+        let limits = [PaceSetting::Polite, PaceSetting::RatePagesPerS, PaceSetting::Load];
+        limits.into_iter().any(|setting| self.shared.setting(setting) != 0)
+    }
+
+    fn limits(&self) -> PaceLimits {
+        PaceLimits {
+            load_hundredths: self.shared.setting(PaceSetting::Load),
+            rate_pages_per_s: self.shared.setting(PaceSetting::RatePagesPerS),
+        }
+    }
+
+    fn count_cpu_time(&mut self) {
+        let used_ns = clock::cpu_time_ns();
+        self.shared.count_cpu_time(used_ns - self.counted_ns);
+        self.counted_ns = used_ns;
+    }
+}
+
+/// A burst of a job that is in hand: the bytes populated, 0 when all is done.
+fn burst(job: &Job, work: &mut Option<Work>, bytes: usize) -> Result<usize, String> {
+    let explain = |error: io::Error| format!("the kernel refuses the memory: {error}");
+    let work = match work {
+        Some(work) => work,
+        None => {
+            let key = job.key;
+            room::check(key.bytes, key.pages, job.may_grow)?;
+            let file = SlotFile::create(key.bytes, key.pages).map_err(explain)?;
+            let populating = Populating::begin(&file, key.bytes, key.pages).map_err(explain)?;
+            work.insert(Work { file, populating })
+        }
+    };
+    let bytes = work.populating.step(bytes).map_err(explain)?;
+    // Relaxed: see the field.
+    job.done_bytes.store(work.populating.done_bytes(), Ordering::Relaxed);
+    Ok(bytes)
+}
+
+/// The slot, if all of it is populated.
+fn finish(work: &mut Option<Work>) -> Option<ReadySlot> {
+    let Work { file, populating } =
+        work.take_if(|work| work.populating.done_bytes() == work.file.bytes())?;
+    let huge_bytes = populating.huge_bytes();
+    Some(ReadySlot { file, huge_bytes })
+}
