@@ -7,10 +7,11 @@
 //! | [`kit`] | the folder of inputs, and what of the machine the loads use |
 //! | [`measure`] | one run of one program: time, processor time, memory, faults |
 //! | [`row`] | what the rounds say, and ratios with their intervals |
+//! | [`turns`] | who goes when |
 //! | [`picture`] | the ratios as SVG |
 //!
-//! In each round every allocator runs a load once, in turns and in rotating order, after a round
-//! that is not counted. All figures are of whole trees of processes, from start to end, helper
+//! In each round every allocator runs a load once, in an order in which over the rounds each follows
+//! every other equally often ([`turns`]), after a round that is not counted. All figures are of whole trees of processes, from start to end, helper
 //! threads and `pumice run` included; the memory is the most that one process of the tree had
 //! resident. Peers are `glibc` as it is and `glibc-huge`, told by `GLIBC_TUNABLES` to use huge
 //! pages: ratios are to whichever is better at the figure in question. `glibc` means that nothing
@@ -24,6 +25,7 @@ mod measure;
 mod picture;
 mod random;
 mod row;
+mod turns;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -168,9 +170,8 @@ fn measure_load(
         preloads.iter().map(|preload| (preload, Vec::new())).collect();
     // The first round warms the caches, writes the shim, and measures the clearing plan.
     for round in 0..=progress.rounds {
-        for turn in 0..preloads.len() {
-            // Nobody always goes first.
-            let next = preloads[(round + turn) % preloads.len()].allocator;
+        for turn in turns::order(preloads.len(), round) {
+            let next = preloads[turn].allocator;
             let Some(index) = measured.iter().position(|(of, _)| of.allocator == next) else {
                 continue;
             };
