@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use crate::bench::BenchArgs;
 use crate::ctl::CtlArgs;
+use crate::estimate::EstimateArgs;
 use crate::lease::LeaseArgs;
 use crate::man;
 use crate::run::{EnvArgs, RunArgs};
@@ -39,6 +40,7 @@ pub enum Command {
     Lease(LeaseArgs),
     /// List a daemon's slots, show what it counts, change how it populates
     Slots(SlotsArgs),
+    Estimate(EstimateArgs),
     /// Measure on this machine what it is worth
     Bench(BenchArgs),
     /// Print a completion script for a shell

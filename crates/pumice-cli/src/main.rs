@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`args`] | what may be typed, and how what may not is answered |
 //! | [`run`] | `pumice run`: a program on memory that is already there and already zero; `pumice env` |
+//! | [`mod@estimate`] | `pumice estimate`: what a program could gain |
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
 //! | [`serve`] | `pumice serve`: the daemon that keeps slots of ready memory |
 //! | [`lease`] | `pumice lease`: a program on such a slot |
@@ -24,6 +25,7 @@ mod args;
 mod bench;
 mod clear_plan;
 mod ctl;
+mod estimate;
 mod lease;
 mod man;
 mod memory;
@@ -62,6 +64,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Serve(options)) => serve::serve(*options).map(|()| 0),
         Ok(Command::Lease(options)) => lease::lease(options),
         Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),
+        Ok(Command::Estimate(options)) => estimate::estimate(&options),
         Ok(Command::Bench(options)) => bench::bench(options).map(|_success| 0),
         Ok(Command::Completions { shell }) => args::print_completions(shell).map(|()| 0),
         Ok(Command::Man) => args::print_man().map(|()| 0),

@@ -38,8 +38,8 @@ mod scrub;
 mod sizes;
 mod slot_daemon;
 mod start;
-mod statistics;
-mod table;
+pub mod statistics;
+pub mod table;
 mod three_ways;
 mod vm;
 

@@ -11,12 +11,13 @@
 //! | [`picture`] | the ratios as SVG |
 //!
 //! In each round every allocator runs a load once, in an order in which over the rounds each follows
-//! every other equally often ([`turns`]), after a round that is not counted. All figures are of whole trees of processes, from start to end, helper
-//! threads and `pumice run` included; the memory is the most that one process of the tree had
-//! resident. Peers are `glibc` as it is and `glibc-huge`, told by `GLIBC_TUNABLES` to use huge
-//! pages: ratios are to whichever is better at the figure in question. `glibc` means that nothing
-//! is preloaded: a program that brings an allocator of its own, as Debian's redis-server brings
-//! jemalloc, uses that there, and below pumice's threshold.
+//! every other equally often ([`turns`]), after a round that is not counted. All figures are of
+//! whole trees of processes, from start to end, helper threads and `pumice run` included; the
+//! memory is the most that one process of the tree had resident. Peers are `glibc` as it is and
+//! `glibc-huge`, told by `GLIBC_TUNABLES` to use huge pages: ratios are to whichever is better at
+//! the figure in question. `glibc` means that nothing is preloaded: a program that brings an
+//! allocator of its own, as Debian's redis-server brings jemalloc, uses that there, and below
+//! pumice's threshold.
 
 mod allocator;
 mod kit;

@@ -1,0 +1,138 @@
+//! `pumice estimate`: how much a program could gain, before anything is changed, and also if it is nothing.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`faults`] | counts the program's faults from outside, and reads of what kind they are |
+//! | [`spaces`] | the address spaces behind that |
+//! | [`costs`] | what this machine takes for a fault and for zeroing |
+//! | [`verdict`] | the arithmetic |
+//! | [`show`] | the lines for people, and the object for machines |
+//!
+//! The program runs as it is, with nothing preloaded. What `--try` measures besides is the program under
+//! `pumice run` and as it is, by turns.
+
+mod costs;
+mod faults;
+mod show;
+mod spaces;
+mod verdict;
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::args::Failure;
+use crate::bench::json_lines::JsonLines;
+use crate::bench::statistics::{interval, median};
+use crate::run::spawn::{self, End};
+use costs::Costs;
+use faults::{Faults, Watch};
+use show::{Estimate, Tried};
+use verdict::{Bounds, Given};
+
+/// Say how much a program could gain under `pumice run`, which may be nothing
+#[derive(Args, Debug)]
+pub struct EstimateArgs {
+    /// Then also run it both ways, by turns, and say what it did gain; its output is shown once
+    #[arg(long = "try")]
+    try_it: bool,
+    /// Runs each way that --try makes
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "try_it",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Also write the estimate to FILE, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs the program, says on stderr what follows, and returns the program's exit status.
+pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
+    let mut json = JsonLines::create(options.json.as_deref())?;
+    let mut costs = Costs::default();
+    let no_memory = |error| Failure::system(format!("no memory to measure this machine: {error}"));
+    costs.measure().map_err(no_memory)?;
+    let watch = Watch::begin();
+    let started = Instant::now();
+    let ended = spawn::run(&options.program);
+    let wall_s = started.elapsed().as_secs_f64();
+    let (watched, why_not) = match watch.and_then(Watch::end) {
+        Ok(faults) => (Some(faults), None),
+        Err(error) => (None, Some(error)),
+    };
+    let (end, usage) = ended.map_err(|error| crate::run::not_run(&options.program[0], &error))?;
+    costs.measure().map_err(no_memory)?;
+
+    let faults = watched.unwrap_or_else(|| Faults::unsplit(usage.minor_faults));
+    let bounds = Bounds::of(&Given {
+        counts: faults.counts,
+        wall_s,
+        system_s: usage.system.as_secs_f64(),
+        small_ns: costs.small_ns.cost().unwrap_or_default(),
+        huge_ns: costs.huge_ns.cost().unwrap_or_default(),
+        fill_gb_s: costs.fill_gb_s.cost().unwrap_or_default(),
+    });
+    let mut estimate =
+        Estimate::new(&options.program, wall_s, end, &usage, &faults, &costs, &bounds);
+    estimate.print(why_not.as_ref());
+    if options.try_it {
+        let tried = try_both(options)?;
+        estimate.add(tried);
+    }
+    json.write(&estimate)?;
+    json.finish()?;
+    match end {
+        End::Exited(status) => Ok(status),
+        End::Killed(signal) => spawn::end_like(signal),
+    }
+}
+
+/// Runs the program as it is and under `pumice run`, by turns, after once each way that is not counted.
+fn try_both(options: &EstimateArgs) -> Result<Tried, Failure> {
+    let own = env::current_exe()
+        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
+    let bar = show::bar(u64::from(options.runs + 1) * 2);
+    let time = |under_pumice: bool| {
+        let mut command = match under_pumice {
+            true => Command::new(&own),
+            false => Command::new(&options.program[0]),
+        };
+        if under_pumice {
+            command.args(["run", "--"]).arg(&options.program[0]);
+        }
+        command.args(&options.program[1..]).stdout(Stdio::null()).stderr(Stdio::null());
+        let started = Instant::now();
+        let status = command.stdin(Stdio::null()).status();
+        status.map_err(|error| crate::run::not_run(&options.program[0], &error))?;
+        bar.inc(1);
+        Ok(started.elapsed().as_secs_f64())
+    };
+    let mut pairs = Vec::new();
+    for round in 0..=options.runs {
+        // Each goes first as often as the other.
+        let first = round % 2 == 0;
+        let times = [time(first)?, time(!first)?];
+        let (pumice_s, plain_s) = if first { (times[0], times[1]) } else { (times[1], times[0]) };
+        if round > 0 {
+            pairs.push((plain_s, pumice_s));
+        }
+    }
+    bar.finish_and_clear();
+    let of = |pick: fn(&(f64, f64)) -> f64| pairs.iter().map(pick).collect::<Vec<_>>();
+    let saved = of(|(plain_s, pumice_s)| plain_s - pumice_s);
+    let (low, high) = interval(&saved);
+    Ok(Tried {
+        runs: options.runs,
+        plain_s: median(&of(|pair| pair.0)),
+        pumice_s: median(&of(|pair| pair.1)),
+        saved_s: median(&saved),
+        saved_low_s: low,
+        saved_high_s: high,
+    })
+}

@@ -1,0 +1,276 @@
+//! An estimate in lines for people, and as an object for machines.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::costs::{Cost, Costs};
+use super::faults::Faults;
+use super::verdict::{Bounds, Range, Verdict};
+use crate::bench::table::thousands;
+use crate::run::spawn::{End, Usage};
+
+/// An estimate: one JSON object with these names. Times are in seconds where the name says so.
+#[derive(Debug, Serialize)]
+pub struct Estimate {
+    program: String,
+    exit_status: Option<u8>,
+    signal: Option<i32>,
+    wall_s: f64,
+    user_s: f64,
+    system_s: f64,
+    peak_resident_bytes: u64,
+    /// All zero-fill faults, and those that brought small and huge pages.
+    zfod: u64,
+    zfod_small: u64,
+    zfod_huge: u64,
+    /// Of these, in what `pumice run` would serve, and in heaps, of which it would serve a part.
+    served_small: u64,
+    served_huge: u64,
+    heap_small: u64,
+    heap_huge: u64,
+    /// Minor faults that filled nothing with zeros.
+    copied: u64,
+    file: u64,
+    /// Whether faults were told apart at all, and those taken within system calls too.
+    split: bool,
+    sees_system_calls: bool,
+    lost_records: u64,
+    small_fault_ns: Cost,
+    huge_fault_ns: Option<Cost>,
+    touch_ns: Cost,
+    fill_gb_s: Cost,
+    served_bytes: u64,
+    zeroing_s: f64,
+    faults_s: Range,
+    huge_alone_s: f64,
+    /// The most that ready memory can save: of the program as it is, and where glibc uses huge pages.
+    bound_s: f64,
+    bound_range_s: Range,
+    bound_over_huge_s: Range,
+    verdict: Verdict,
+    #[serde(flatten)]
+    tried: Option<Tried>,
+}
+
+/// What `--try` measured: medians, and the 95 % interval of the difference.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Tried {
+    /// Runs each way.
+    pub runs: u32,
+    /// As it is.
+    pub plain_s: f64,
+    /// Under `pumice run`.
+    pub pumice_s: f64,
+    /// The difference, taken pair by pair.
+    pub saved_s: f64,
+    /// Its interval.
+    pub saved_low_s: f64,
+    /// See [`Tried::saved_low_s`].
+    pub saved_high_s: f64,
+}
+
+impl Estimate {
+    /// Puts together what was found.
+    pub fn new(
+        program: &[OsString],
+        wall_s: f64,
+        end: End,
+        usage: &Usage,
+        faults: &Faults,
+        costs: &Costs,
+        bounds: &Bounds,
+    ) -> Estimate {
+        let words: Vec<_> = program.iter().map(|word| word.to_string_lossy()).collect();
+        let (exit_status, signal) = match end {
+            End::Exited(status) => (Some(status), None),
+            End::Killed(signal) => (None, Some(signal)),
+        };
+        let counts = &faults.counts;
+        Estimate {
+            program: words.join(" "),
+            exit_status,
+            signal,
+            wall_s,
+            user_s: usage.user.as_secs_f64(),
+            system_s: usage.system.as_secs_f64(),
+            peak_resident_bytes: usage.peak_resident_bytes,
+            zfod: counts.small + counts.huge,
+            zfod_small: counts.small,
+            zfod_huge: counts.huge,
+            served_small: counts.served_small,
+            served_huge: counts.served_huge,
+            heap_small: counts.heap_small,
+            heap_huge: counts.heap_huge,
+            copied: counts.copied,
+            file: counts.file,
+            split: faults.is_split,
+            sees_system_calls: faults.sees_system_calls,
+            lost_records: faults.lost,
+            small_fault_ns: costs.small_ns.cost().unwrap_or_default(),
+            huge_fault_ns: costs.huge_ns.cost(),
+            touch_ns: costs.touch_ns.cost().unwrap_or_default(),
+            fill_gb_s: costs.fill_gb_s.cost().unwrap_or_default(),
+            served_bytes: bounds.bytes,
+            zeroing_s: bounds.zeroing_s,
+            faults_s: bounds.faults_s,
+            huge_alone_s: bounds.huge_alone_s,
+            bound_s: bounds.bound_s.high,
+            bound_range_s: bounds.bound_s,
+            bound_over_huge_s: bounds.over_huge_s,
+            verdict: bounds.verdict(wall_s),
+            tried: None,
+        }
+    }
+
+    /// Says it on stderr, where the program's own output is not.
+    pub fn print(&self, why_not_split: Option<&io::Error>) {
+        for line in self.lines(why_not_split) {
+            eprintln!("{line}");
+        }
+    }
+
+    /// Adds what was measured, and says it.
+    pub fn add(&mut self, tried: Tried) {
+        let percent = |seconds: f64| 100.0 * seconds / tried.plain_s.max(f64::MIN_POSITIVE);
+        let range = format!(
+            "{:+.1} % [{:+.1}, {:+.1}]",
+            percent(tried.saved_s),
+            percent(tried.saved_low_s),
+            percent(tried.saved_high_s)
+        );
+        let verdict = match tried {
+            Tried { saved_low_s, .. } if saved_low_s > 0.0 => format!("it saves {range}"),
+            Tried { saved_high_s, .. } if saved_high_s < 0.0 => {
+                format!("it costs time: saves {range}")
+            }
+            _ => format!("too close to call: saves {range}"),
+        };
+        let runs = tried.runs;
+        eprintln!(
+            "tried       {runs} runs each: {:.3} s as it is, {:.3} s under pumice run; {verdict}; \
+             at most {:.1} % were expected",
+            tried.plain_s,
+            tried.pumice_s,
+            100.0 * self.share()
+        );
+        self.tried = Some(tried);
+    }
+
+    fn share(&self) -> f64 {
+        (self.bound_s / self.wall_s.max(f64::MIN_POSITIVE)).min(1.0)
+    }
+
+    fn lines(&self, why_not_split: Option<&io::Error>) -> Vec<String> {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let count = |number: u64| thousands(number as f64);
+        let small = self.served_small + self.heap_small;
+        let huge = self.served_huge + self.heap_huge;
+        let mut lines = vec![format!(
+            "program     {:.3} s; {:.3} s of processor time, {:.3} s of these in the kernel",
+            self.wall_s,
+            self.user_s + self.system_s,
+            self.system_s
+        )];
+        if let Some(error) = why_not_split {
+            lines.push(format!(
+                "            its faults can't be told apart ({error}): all count; \
+                 try 'sysctl kernel.perf_event_paranoid=1'"
+            ));
+        }
+        lines.push(format!(
+            "zero-fill   {} faults: {} small pages, {} huge ones; besides {} copies after fork, \
+             {} of files",
+            count(self.zfod),
+            count(self.zfod_small),
+            count(self.zfod_huge),
+            count(self.copied),
+            count(self.file)
+        ));
+        lines.push(format!(
+            "served      {} small, {} huge of these in what pumice run serves: {:.1} MiB \
+             ({} small, {} huge in heaps, of which it serves what is large)",
+            count(small),
+            count(huge),
+            mib(self.served_bytes),
+            count(self.heap_small),
+            count(self.heap_huge)
+        ));
+        let cost = |cost: &Cost, by: f64| {
+            format!("{:.2} [{:.2}, {:.2}]", cost.middle / by, cost.low / by, cost.high / by)
+        };
+        let huge_us = match &self.huge_fault_ns {
+            Some(huge) => format!("{} us a huge one", cost(huge, 1e3)),
+            None => "no huge pages".to_owned(),
+        };
+        lines.push(format!(
+            "machine     {} us a small fault, {huge_us}, {:.0} ns a touch of what is there, \
+             zeroing {:.1} GB/s",
+            cost(&self.small_fault_ns, 1e3),
+            self.touch_ns.middle,
+            self.fill_gb_s.middle
+        ));
+        lines.push(format!(
+            "zeroing     {:.1} MiB / {:.1} GB/s = {:.4} s: what pre-zeroed pages save at most",
+            mib(self.served_bytes),
+            self.fill_gb_s.middle,
+            self.zeroing_s
+        ));
+        let Range { middle, low, high } = self.faults_s;
+        lines.push(format!(
+            "faults      {} x {:.2} us + {} x {:.0} us = {middle:.4} s [{low:.4}, {high:.4}]: \
+             what ready memory saves at most",
+            count(small),
+            self.small_fault_ns.middle / 1e3,
+            count(huge),
+            self.huge_fault_ns.map_or(0.0, |huge| huge.middle) / 1e3,
+        ));
+        lines.push(format!(
+            "huge pages  {:.4} s of these by huge pages alone ('GLIBC_TUNABLES=glibc.malloc.hugetlb=1'); \
+             then ready memory saves {:.4} s at most",
+            self.huge_alone_s, self.bound_over_huge_s.high
+        ));
+        lines.push(
+            "translation huge pages also make the program's own accesses faster; that is not counted here"
+                .to_owned(),
+        );
+        let percent = 100.0 * self.share();
+        lines.push(match self.verdict {
+            Verdict::DontBother => format!("verdict     at most {percent:.1} %: don't bother"),
+            Verdict::TooClose => {
+                format!(
+                    "verdict     at most {percent:.1} %: it may be too close to call; try --try"
+                )
+            }
+            Verdict::Try => {
+                format!("verdict     up to {percent:.0} %: try 'pumice run -- {}'", self.program)
+            }
+        });
+        if self.lost_records > 0 {
+            lines.push(format!(
+                "note        {} records came too fast; the parts are less exact",
+                count(self.lost_records)
+            ));
+        }
+        if self.split && !self.sees_system_calls {
+            lines.push(
+                "note        faults within system calls are not seen (kernel.perf_event_paranoid is above 1)"
+                    .to_owned(),
+            );
+        }
+        lines
+    }
+}
+
+/// How far `--try` is, if somebody looks.
+pub fn bar(runs: u64) -> ProgressBar {
+    let bar = ProgressBar::new(runs);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {eta} left") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}

@@ -1,0 +1,337 @@
+//! Address spaces as their mappings and faults show them, and what kind of fault each one is.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// A mapping of so many bytes and more is one that `pumice run` serves.
+const SERVED_MAPPING: u64 = pumice::config::DEFAULT_MMAP_THRESHOLD as u64;
+/// An allocation of so many bytes and more is one. glibc maps allocations of 128 KiB and more by
+/// themselves, with a page for its own use.
+const SERVED_ALLOCATION: u64 = pumice::config::DEFAULT_THRESHOLD as u64;
+/// What a mapping grown by `brk` or made for an arena is called by the kernel.
+const HEAP: &[u8] = b"[heap]";
+
+/// What lies in a range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Area {
+    /// A file, or memory that processes share: no zero-fill faults of the program's own.
+    File,
+    /// A thread's stack, or the process's.
+    Stack,
+    /// The heap that `brk` grows, of which allocations small and large are made.
+    Heap,
+    /// Private anonymous memory of this length.
+    Anonymous(u64),
+}
+
+impl Area {
+    /// What the kernel says of a mapping: its name, `MAP_*` and length.
+    pub fn of(name: &[u8], flags: u32, len: u64) -> Area {
+        let (shared, stack) = (libc::MAP_SHARED as u32, libc::MAP_STACK as u32);
+        let grows = libc::MAP_GROWSDOWN as u32;
+        if name.starts_with(b"[stack") || flags & (stack | grows) != 0 {
+            Area::Stack
+        } else if name.starts_with(HEAP) {
+            Area::Heap
+        } else if name.starts_with(b"//anon") && flags & shared == 0 {
+            Area::Anonymous(len)
+        } else {
+            Area::File
+        }
+    }
+}
+
+/// What happened, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Happening {
+    /// By the clock that all processors share.
+    pub time_ns: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What the kernel tells.
+#[derive(Clone, Copy, Debug)]
+pub enum What {
+    /// A fault that stands for `weight` of them, and the size of the page that came; 0 if not known.
+    Fault { pid: u32, at: u64, page_bytes: u64, weight: u64 },
+    /// A mapping was made or grown.
+    Map { pid: u32, at: u64, len: u64, area: Area },
+    /// A process or thread was started.
+    Fork { pid: u32, parent: u32 },
+    /// A process became another program.
+    Exec { pid: u32 },
+}
+
+impl What {
+    /// Whether it is a fault that stands for so many.
+    pub fn is_sampled_by(&self, faults: u64) -> bool {
+        matches!(self, What::Fault { weight, .. } if *weight == faults)
+    }
+}
+
+/// Faults by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Zero-fill faults that brought a small page.
+    pub small: u64,
+    /// Zero-fill faults that brought a huge page.
+    pub huge: u64,
+    /// Of the small ones, those in memory that `pumice run` would serve.
+    pub served_small: u64,
+    /// Of the huge ones.
+    pub served_huge: u64,
+    /// Of the small ones, those in a heap, where it is not known what was asked for.
+    pub heap_small: u64,
+    /// Of the huge ones.
+    pub heap_huge: u64,
+    /// Copies of what a fork left shared.
+    pub copied: u64,
+    /// Pages of files and of shared memory.
+    pub file: u64,
+}
+
+impl Counts {
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.small + self.huge + self.copied + self.file
+    }
+
+    /// What the samples do not account for is of the kind that most of them are.
+    pub fn scaled_to(mut self, all: u64) -> Counts {
+        let seen = self.all();
+        if seen == 0 || seen == all {
+            return self;
+        }
+        let most = [self.small, self.huge, self.copied, self.file].into_iter().max();
+        let missing = all as i128 - i128::from(seen);
+        let adjust = |count: &mut u64| {
+            *count = u64::try_from((i128::from(*count) + missing).max(0)).unwrap_or(u64::MAX);
+        };
+        if most == Some(self.small) {
+            // In proportion, so that what is served stays a part of it.
+            let before = self.small.max(1);
+            adjust(&mut self.small);
+            let part =
+                |of: u64| (u128::from(of) * u128::from(self.small) / u128::from(before)) as u64;
+            (self.served_small, self.heap_small) = (part(self.served_small), part(self.heap_small));
+        } else if most == Some(self.huge) {
+            let before = self.huge.max(1);
+            adjust(&mut self.huge);
+            let part =
+                |of: u64| (u128::from(of) * u128::from(self.huge) / u128::from(before)) as u64;
+            (self.served_huge, self.heap_huge) = (part(self.served_huge), part(self.heap_huge));
+        } else if most == Some(self.copied) {
+            adjust(&mut self.copied);
+        } else {
+            adjust(&mut self.file);
+        }
+        self
+    }
+}
+
+/// A mapping: where it ends, what it is, and whether it was there before the process was forked.
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    end: u64,
+    area: Area,
+    is_inherited: bool,
+}
+
+/// One process's mappings, by their start.
+type Space = BTreeMap<u64, Mapping>;
+
+/// All processes' mappings.
+#[derive(Debug, Default)]
+pub struct Spaces {
+    spaces: HashMap<u32, Space>,
+    counts: Counts,
+}
+
+impl Spaces {
+    /// Faults seen so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Takes note of what happened; in order of time.
+    pub fn note(&mut self, what: &What) {
+        match *what {
+            What::Fault { pid, at, page_bytes, weight } => self.fault(pid, at, page_bytes, weight),
+            What::Map { pid, at, len, area } => {
+                let end = at.saturating_add(len);
+                let mapping = Mapping { end, area, is_inherited: false };
+                map(self.spaces.entry(pid).or_default(), at, mapping);
+            }
+            // A thread's start says so too, with its own process as parent.
+            What::Fork { pid, parent } if pid != parent => {
+                let mut space = self.spaces.get(&parent).cloned().unwrap_or_default();
+                space.values_mut().for_each(|mapping| mapping.is_inherited = true);
+                self.spaces.insert(pid, space);
+            }
+            What::Fork { .. } => {}
+            What::Exec { pid } => {
+                self.spaces.insert(pid, Space::new());
+            }
+        }
+    }
+
+    fn fault(&mut self, pid: u32, at: u64, page_bytes: u64, weight: u64) {
+        let found = self.spaces.get(&pid).and_then(|space| {
+            let (_, mapping) = space.range(..=at).next_back()?;
+            (at < mapping.end).then_some(*mapping)
+        });
+        // What was moved there by mremap, of which the kernel does not tell, is large and anonymous.
+        let moved = Mapping { end: 0, area: Area::Anonymous(u64::MAX), is_inherited: false };
+        let mapping = found.unwrap_or(moved);
+        let is_huge = page_bytes > 4096;
+        let counts = &mut self.counts;
+        if mapping.area == Area::File {
+            counts.file += weight;
+            return;
+        }
+        if mapping.is_inherited {
+            counts.copied += weight;
+            return;
+        }
+        let (all, served, heap) = match is_huge {
+            true => (&mut counts.huge, &mut counts.served_huge, &mut counts.heap_huge),
+            false => (&mut counts.small, &mut counts.served_small, &mut counts.heap_small),
+        };
+        *all += weight;
+        match mapping.area {
+            Area::Anonymous(len) if len >= SERVED_MAPPING || is_allocation(len) => {
+                *served += weight
+            }
+            Area::Heap => *heap += weight,
+            _ => {}
+        }
+    }
+}
+
+/// Whether a mapping's length is one that glibc makes for an allocation of its own.
+fn is_allocation(len: u64) -> bool {
+    len > 2 * SERVED_ALLOCATION
+}
+
+/// Puts a mapping over what was there. One that ends where the new one begins, and is of the same
+/// kind, is grown, as the kernel does it.
+fn map(space: &mut Space, at: u64, mut mapping: Mapping) {
+    let overlapped: Vec<_> = space
+        .range(..mapping.end)
+        .rev()
+        .take_while(|(_, old)| old.end > at)
+        .map(|(&start, &old)| (start, old))
+        .collect();
+    for (start, old) in overlapped {
+        space.remove(&start);
+        if start < at {
+            space.insert(start, Mapping { end: at, ..old });
+        }
+        if old.end > mapping.end {
+            space.insert(mapping.end, old);
+        }
+        // The same memory with other attributes is no new memory.
+        if old.is_inherited && start <= at && old.end >= mapping.end && old.area == mapping.area {
+            mapping.is_inherited = true;
+        }
+    }
+    space.insert(at, mapping);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn fault(pid: u32, at: u64) -> What {
+        What::Fault { pid, at, page_bytes: 4096, weight: 1 }
+    }
+
+    fn map(pid: u32, at: u64, len: u64, area: Area) -> What {
+        What::Map { pid, at, len, area }
+    }
+
+    fn counted(happenings: &[What]) -> Counts {
+        let mut spaces = Spaces::default();
+        happenings.iter().for_each(|what| spaces.note(what));
+        spaces.counts()
+    }
+
+    #[test]
+    fn areas_are_told_by_name_and_flags() {
+        let private = libc::MAP_PRIVATE as u32;
+        assert_eq!(Area::of(b"//anon", private, MIB), Area::Anonymous(MIB));
+        assert_eq!(Area::of(b"[heap]", private, MIB), Area::Heap);
+        assert_eq!(Area::of(b"[stack]", private, MIB), Area::Stack);
+        assert_eq!(Area::of(b"//anon", private | libc::MAP_STACK as u32, MIB), Area::Stack);
+        assert_eq!(Area::of(b"/usr/lib/libc.so.6", private, MIB), Area::File);
+        assert_eq!(Area::of(b"/dev/zero (deleted)", libc::MAP_SHARED as u32, MIB), Area::File);
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        let huge = What::Fault { pid: 1, at: 10 * MIB, page_bytes: 2 * MIB, weight: 3 };
+        let counts = counted(&[
+            map(1, 10 * MIB, 4 * MIB, Area::Anonymous(4 * MIB)),
+            map(1, 20 * MIB, MIB, Area::Heap),
+            map(1, 30 * MIB, MIB, Area::File),
+            map(1, 40 * MIB, 8192, Area::Anonymous(8192)),
+            fault(1, 12 * MIB),
+            huge,
+            fault(1, 20 * MIB),
+            fault(1, 30 * MIB),
+            fault(1, 40 * MIB),
+            // Moved there, or unknown for another reason.
+            fault(1, 90 * MIB),
+        ]);
+        let expected = Counts {
+            small: 4,
+            huge: 3,
+            served_small: 2,
+            served_huge: 3,
+            heap_small: 1,
+            file: 1,
+            ..Counts::default()
+        };
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn what_a_fork_left_shared_is_copied() {
+        let counts = counted(&[
+            map(1, MIB, 4 * MIB, Area::Anonymous(4 * MIB)),
+            What::Fork { pid: 2, parent: 1 },
+            fault(2, MIB),
+            map(2, 64 * MIB, MIB, Area::Anonymous(MIB)),
+            fault(2, 64 * MIB),
+            What::Exec { pid: 2 },
+            map(2, MIB, MIB, Area::Anonymous(MIB)),
+            fault(2, MIB),
+        ]);
+        assert_eq!((counts.copied, counts.small), (1, 2));
+    }
+
+    #[test]
+    fn later_mappings_lie_over_earlier_ones() {
+        let counts = counted(&[
+            map(1, 0, 10 * MIB, Area::Anonymous(10 * MIB)),
+            map(1, 4 * MIB, MIB, Area::File),
+            fault(1, 3 * MIB),
+            fault(1, 4 * MIB),
+            fault(1, 6 * MIB),
+        ]);
+        assert_eq!((counts.served_small, counts.file), (2, 1));
+    }
+
+    #[test]
+    fn the_rest_goes_to_the_greatest() {
+        let counts =
+            Counts { small: 90, served_small: 45, heap_small: 9, file: 10, ..Counts::default() };
+        let scaled = counts.scaled_to(110);
+        assert_eq!((scaled.small, scaled.served_small, scaled.file), (100, 50, 10));
+        assert_eq!(scaled.all(), 110);
+        assert_eq!(counts.scaled_to(100), counts);
+        assert_eq!(Counts::default().scaled_to(7), Counts::default());
+    }
+}

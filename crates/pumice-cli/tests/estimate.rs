@@ -1,0 +1,122 @@
+//! `pumice estimate` on programs whose faults are known, and on what is no program.
+
+mod shim;
+mod support;
+
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+
+use shim::compile;
+use support::{folder, pumice, stderr, stdout};
+
+/// Runs it with `--json`: what it said, and the object.
+fn estimate(name: &str, options: &[&str], program: &[&str]) -> (Output, Value) {
+    let file = folder(name).join("estimate.json");
+    let json = file.to_str().expect("a path of letters");
+    let mut command = pumice(&["estimate", "--json", json]);
+    let output = command.args(options).arg("--").args(program).output().expect("it runs");
+    let text = std::fs::read_to_string(&file).expect("written");
+    assert_eq!(text.lines().count(), 1, "one object");
+    std::fs::remove_file(&file).expect("ours");
+    (output, serde_json::from_str(&text).expect("JSON"))
+}
+
+fn number(object: &Value, key: &str) -> f64 {
+    object[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {object}"))
+}
+
+/// Whether this machine lets faults be told apart; says so where it does not.
+fn is_split(object: &Value) -> bool {
+    let is_split = object["split"] == true && object["sees_system_calls"] == true;
+    if !is_split {
+        eprintln!("skipped: perf_event_open is not allowed here");
+    }
+    is_split
+}
+
+fn faults() -> String {
+    compile("faults").to_str().expect("a path of letters").to_owned()
+}
+
+fn has_huge_pages() -> bool {
+    let path = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+    std::fs::read_to_string(path).is_ok_and(|text| !text.contains("[never]"))
+}
+
+/// All but a few at the program's start and end, and what the sampling misses.
+fn is_about(value: f64, expected: f64) -> bool {
+    (value - expected).abs() <= 200.0 + expected / 500.0
+}
+
+#[test]
+fn known_faults_are_counted() {
+    let program = faults();
+    for pages in [1, 1000, 100_000] {
+        let (output, object) =
+            estimate("estimate-small", &[], &[&program, "small", &pages.to_string()]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        if !is_split(&object) {
+            return;
+        }
+        assert!(is_about(number(&object, "zfod"), f64::from(pages)), "{object}");
+        assert!(is_about(number(&object, "served_small"), f64::from(pages)), "{object}");
+        assert!(number(&object, "bound_s") <= number(&object, "system_s"), "{object}");
+    }
+}
+
+#[test]
+fn huge_ones_copies_and_heaps_are_told_apart() {
+    let program = faults();
+    if has_huge_pages() {
+        let (_, object) = estimate("estimate-huge", &[], &[&program, "huge", "50"]);
+        // In a fragmented machine some come as small ones.
+        let small = number(&object, "zfod_small");
+        let huge = number(&object, "zfod_huge");
+        let is_right = huge > 0.0 && (huge + small / 512.0 - 50.0).abs() < 3.0;
+        assert!(!is_split(&object) || is_right, "{object}");
+    }
+    let (_, object) = estimate("estimate-fork", &[], &[&program, "fork", "20000"]);
+    if !is_split(&object) {
+        return;
+    }
+    assert!(is_about(number(&object, "copied"), 20_000.0), "{object}");
+    assert!(is_about(number(&object, "zfod"), 20_000.0), "{object}");
+    let (_, object) = estimate("estimate-heap", &[], &[&program, "heap", "20000"]);
+    assert!(is_about(number(&object, "heap_small"), 20_000.0), "{object}");
+    assert!(number(&object, "served_small") < 200.0, "{object}");
+}
+
+#[test]
+fn little_is_not_worth_it_and_much_is() {
+    let (output, object) = estimate("estimate-nothing", &[], &["sleep", "0.3"]);
+    assert_eq!(object["verdict"], "dont-bother", "{object}");
+    assert!(stderr(&output).contains("don't bother"), "{}", stderr(&output));
+    let (output, object) = estimate("estimate-much", &[], &[&faults(), "small", "100000"]);
+    assert_eq!(object["verdict"], "try", "{object}");
+    assert!(stderr(&output).contains("pumice run -- "), "{}", stderr(&output));
+}
+
+#[test]
+fn both_ways_are_tried_and_output_is_shown_once() {
+    let script = "echo once; exit 0";
+    let (output, object) =
+        estimate("estimate-try", &["--try", "--runs", "2"], &["sh", "-c", script]);
+    assert_eq!(stdout(&output), "once");
+    assert_eq!(number(&object, "runs"), 2.0);
+    assert!(number(&object, "saved_low_s") <= number(&object, "saved_high_s"));
+    assert!(stderr(&output).contains("tried "), "{}", stderr(&output));
+}
+
+#[test]
+fn it_ends_as_the_program_does() {
+    let (output, object) = estimate("estimate-end", &[], &["sh", "-c", "exit 7"]);
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(object["exit_status"], 7);
+    let output = pumice(&["estimate", "no-such-program"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(127));
+    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    let output = pumice(&["estimate", "--runs", "3", "true"]).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+}
