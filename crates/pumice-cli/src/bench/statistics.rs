@@ -23,6 +23,26 @@ pub fn interval(values: &[f64]) -> (f64, f64) {
     (values[low], values[high])
 }
 
+/// Student's t for 95 %, by degrees of freedom from 1 on.
+const T: [f64; 20] = [
+    12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+];
+
+/// The 95 % interval of the mean by Student's t, which holds for few values too, if what varies them is
+/// much the same each time. Of one value nothing is known.
+pub fn mean_interval(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    if values.len() < 2 {
+        return (f64::NEG_INFINITY, f64::INFINITY);
+    }
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let t = T.get(values.len() - 2).copied().unwrap_or(1.98);
+    let reach = t * (variance / count).sqrt();
+    (mean - reach, mean + reach)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,6 +51,16 @@ mod tests {
     fn medians() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
+    }
+
+    #[test]
+    fn the_mean_of_few_is_less_sure() {
+        let (low, high) = mean_interval(&[1.0, 2.0, 3.0]);
+        assert!((low + 0.4843).abs() < 1e-3 && (high - 4.4843).abs() < 1e-3, "{low} {high}");
+        let many: Vec<_> = (0..100).map(|index| f64::from(index % 3)).collect();
+        let (low, high) = mean_interval(&many);
+        assert!(low > 0.8 && high < 1.2, "{low} {high}");
+        assert_eq!(mean_interval(&[1.0]), (f64::NEG_INFINITY, f64::INFINITY));
     }
 
     #[test]

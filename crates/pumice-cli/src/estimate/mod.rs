@@ -27,7 +27,7 @@ use clap::Args;
 
 use crate::args::Failure;
 use crate::bench::json_lines::JsonLines;
-use crate::bench::statistics::{interval, median};
+use crate::bench::statistics::{mean_interval, median};
 use crate::run::spawn::{self, End};
 use costs::Costs;
 use faults::{Faults, Watch};
@@ -42,7 +42,7 @@ pub struct EstimateArgs {
     try_it: bool,
     /// Runs each way that --try makes
     #[arg(long, value_name = "N", default_value_t = 5, requires = "try_it",
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
+          value_parser = clap::value_parser!(u32).range(2..=1000))]
     runs: u32,
     /// Also write the estimate to FILE, as one JSON object
     #[arg(long, value_name = "FILE")]
@@ -126,12 +126,12 @@ fn try_both(options: &EstimateArgs) -> Result<Tried, Failure> {
     bar.finish_and_clear();
     let of = |pick: fn(&(f64, f64)) -> f64| pairs.iter().map(pick).collect::<Vec<_>>();
     let saved = of(|(plain_s, pumice_s)| plain_s - pumice_s);
-    let (low, high) = interval(&saved);
+    let (low, high) = mean_interval(&saved);
     Ok(Tried {
         runs: options.runs,
         plain_s: median(&of(|pair| pair.0)),
         pumice_s: median(&of(|pair| pair.1)),
-        saved_s: median(&saved),
+        saved_s: saved.iter().sum::<f64>() / saved.len() as f64,
         saved_low_s: low,
         saved_high_s: high,
     })

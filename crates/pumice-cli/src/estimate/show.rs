@@ -56,7 +56,7 @@ pub struct Estimate {
     tried: Option<Tried>,
 }
 
-/// What `--try` measured: medians, and the 95 % interval of the difference.
+/// What `--try` measured: medians, and the mean difference with its 95 % interval.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Tried {
     /// Runs each way.
