@@ -257,32 +257,51 @@ fn sizes_do_not_overflow() {
     daemon.client().classes().expect("it lives");
 }
 
-/// A signal that is handled while a client waits.
-#[test]
-fn a_signal_does_not_end_a_wait() {
+/// Sends a signal, which is handled and does nothing, to a thread until it has ended.
+fn disturb<R>(thread: std::thread::JoinHandle<R>) -> R {
+    use std::os::unix::thread::JoinHandleExt;
     extern "C" fn nothing(_: libc::c_int) {}
-    let daemon = daemon("signal");
-    let first = daemon.lease(200 << 10);
-    let client = daemon.client();
     // SAFETY: zeros are a valid action, and the handler does nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
     }
+    let until = std::time::Instant::now() + PATIENCE;
+    while !thread.is_finished() {
+        assert!(std::time::Instant::now() < until, "it waits for ever");
+        // SAFETY: the thread is not joined yet.
+        unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    thread.join().expect("no panic")
+}
+
+#[test]
+fn a_signal_does_not_end_a_wait() {
+    let daemon = daemon("signal");
+    let first = daemon.lease(200 << 10);
+    let client = daemon.client();
     let waits = std::thread::spawn(move || client.lease(&waiting(200 << 10)).map(|l| l.bytes()));
     let row = || daemon.client().classes().expect("an answer")[1];
     while row().waiting == 0 {
         std::thread::sleep(Duration::from_millis(10));
     }
-    for _ in 0..10 {
-        use std::os::unix::thread::JoinHandleExt;
-        // SAFETY: the thread is not joined yet.
-        unsafe { libc::pthread_kill(waits.as_pthread_t(), libc::SIGUSR1) };
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    first.end().expect("an answer");
-    assert_eq!(waits.join().expect("no panic").expect("a lease"), 256 << 10);
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        first.end()
+    });
+    assert_eq!(disturb(waits).expect("a lease"), 256 << 10);
+    ends.join().expect("no panic").expect("an answer");
+}
+
+#[test]
+fn signals_do_not_make_a_wait_longer() {
+    let daemon = daemon("signals");
+    let connection = connect(&daemon);
+    socket::set_patience(&connection, Duration::from_millis(300)).expect("set");
+    let error = disturb(std::thread::spawn(move || socket::receive(&connection)));
+    assert_eq!(error.expect_err("nothing came").kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]

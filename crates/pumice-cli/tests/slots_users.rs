@@ -137,6 +137,37 @@ fn one_user_can_not_take_all_connections() {
 }
 
 #[test]
+fn one_user_can_not_fill_the_queue() {
+    if !is_root() {
+        return;
+    }
+    let allow = [format!("user:{FRIEND}"), format!("user:{STRANGER}")];
+    let arguments =
+        ["--slot", "64K=1", "--pages", "4k", "--allow", &allow[0], "--allow", &allow[1]];
+    let daemon = Daemon::start("queue", &arguments);
+    open_folders(&daemon);
+    let (path, patience) = (daemon.socket(), slots::PATIENCE);
+    let held = daemon.lease(SMALL);
+    let request = Request::Lease(waiting(SMALL)).encode();
+    as_user(FRIEND, &[], || {
+        let wait = || {
+            let connection = socket::connect_to(&path, patience).expect("connected");
+            socket::send(&connection, &request, None).expect("sent");
+            connection
+        };
+        let all: Vec<_> = (0..64).map(|_| wait()).collect();
+        let packet = socket::receive(wait()).expect("an answer").expect("not the end");
+        let Ok(Reply::Refused(refusal)) = Reply::decode(&packet.bytes) else { panic!("granted") };
+        assert_eq!(refusal.reason, Reason::Busy);
+        drop(all);
+    });
+    daemon.until("gone", |row| row.waiting == 0);
+    held.end().expect("an answer");
+    as_user(STRANGER, &[], || Client::new(&path).lease(&waiting(SMALL)).map(drop))
+        .expect("a lease");
+}
+
+#[test]
 fn the_daemons_descriptors_are_hidden() {
     if !is_root() {
         return;

@@ -50,11 +50,18 @@ impl Directory {
             let mut pid = String::new();
             // Only for the message.
             let _ = (&mut lock).take(20).read_to_string(&mut pid);
-            return Err(Failure::system(format!(
-                "another pumice serve (process {}) has {shown}; give this one a folder of its own with \
-                 --dir, and --socket",
-                pid.trim()
-            )));
+            let pid = pid.trim();
+            return Err(Failure::system(match is_killed(pid) {
+                true => format!(
+                    "the pumice serve that has {shown} (process {pid}) was killed, and ends when a file of \
+                     a tenant's lets go of it; end the tenant, or give this daemon a folder of its own with \
+                     --dir, and --socket"
+                ),
+                false => format!(
+                    "another pumice serve (process {pid}) has {shown}; give this one a folder of its own \
+                     with --dir, and --socket"
+                ),
+            }));
         }
         // The number is for people; the lock is what counts.
         let _ = lock.set_len(0);
@@ -66,6 +73,12 @@ impl Directory {
     pub fn socket(&self) -> PathBuf {
         self.path.join("slots.sock")
     }
+}
+
+/// Whether a process was killed and has not ended: its first thread has, and another is held up in the kernel.
+fn is_killed(pid: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:\tZ"))
 }
 
 fn default_path() -> Result<PathBuf, Failure> {
@@ -103,4 +116,23 @@ pub fn clear_socket(path: &Path) -> Result<(), Failure> {
     }
     fs::remove_file(path)
         .map_err(|error| Failure::usage(format!("can't remove the old {shown}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_killed_is_told_from_who_runs() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("there");
+        let pid = child.id().to_string();
+        assert!(!is_killed(&pid));
+        child.kill().expect("ours");
+        // Until it is waited for it is like a daemon that can't end.
+        while !is_killed(&pid) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.wait().expect("ours");
+        assert!(!is_killed(&pid) && !is_killed(""));
+    }
 }

@@ -1,7 +1,7 @@
 //! The slots: classes of one size and kind, what of them is ready, leased and waited for, and which is
 //! to be populated next. It touches no file and no clock, so tests drive it by hand.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use pumice::slots::message::{ClassRow, Reason};
@@ -45,9 +45,52 @@ pub struct Class {
     ready: VecDeque<ReadySlot>,
     populating: u32,
     leased: u32,
-    waiting: VecDeque<Token>,
+    waiting: Queue,
     /// No new attempt before this, after one that failed.
     retry_at: Option<Instant>,
+}
+
+/// Who waits, first come, first served; among users, whoever was served longest ago.
+#[derive(Debug, Default)]
+struct Queue {
+    waiters: VecDeque<(Token, u32)>,
+    /// Users that were served since nobody waited, and how many grants ago the queue began with it.
+    served: HashMap<u32, u64>,
+    grants: u64,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    fn push(&mut self, token: Token, user: u32) {
+        self.waiters.push_back((token, user));
+    }
+
+    fn next(&self) -> Option<Token> {
+        // Of several that are equal the first.
+        let served = |(_, user): &&(Token, u32)| self.served.get(user).copied().unwrap_or(0);
+        self.waiters.iter().min_by_key(served).map(|&(token, _)| token)
+    }
+
+    fn remove(&mut self, token: Token) -> Option<u32> {
+        let index = self.waiters.iter().position(|&(other, _)| other == token)?;
+        let (_, user) = self.waiters.remove(index)?;
+        if self.waiters.is_empty() {
+            self.served.clear();
+        }
+        Some(user)
+    }
+
+    /// A slot goes to this waiter.
+    fn serve(&mut self, token: Token) {
+        let Some(user) = self.remove(token) else { return };
+        if !self.waiters.is_empty() {
+            self.grants += 1;
+            self.served.insert(user, self.grants);
+        }
+    }
 }
 
 impl Pool {
@@ -101,34 +144,34 @@ impl Pool {
     /// Takes a ready slot out, which is leased from now on. Who waits comes first.
     pub fn take(&mut self, key: Key, token: Token) -> Option<ReadySlot> {
         let class = self.class_mut(key)?;
-        let is_next = class.waiting.front().is_none_or(|&first| first == token);
+        let is_next = class.waiting.next().is_none_or(|next| next == token);
         if !is_next {
             return None;
         }
         let slot = class.ready.pop_front()?;
-        class.waiting.retain(|&other| other != token);
+        class.waiting.serve(token);
         class.leased += 1;
         Some(slot)
     }
 
-    /// Somebody waits for a slot of the class.
-    pub fn wait(&mut self, key: Key, token: Token) {
+    /// Somebody waits for a slot of the class: a connection of a user's.
+    pub fn wait(&mut self, key: Key, token: Token, user: u32) {
         if let Some(class) = self.class_mut(key) {
-            class.waiting.push_back(token);
+            class.waiting.push(token, user);
         }
     }
 
     /// Somebody waits no more.
     pub fn forget(&mut self, key: Key, token: Token) {
         if let Some(class) = self.class_mut(key) {
-            class.waiting.retain(|&other| other != token);
+            class.waiting.remove(token);
         }
     }
 
     /// Who waits for a slot of the class and can have one.
     pub fn served_next(&self, key: Key) -> Option<Token> {
         let class = self.classes.iter().find(|class| class.key == key)?;
-        class.waiting.front().copied().filter(|_| !class.ready.is_empty())
+        class.waiting.next().filter(|_| !class.ready.is_empty())
     }
 
     /// A lease of another daemon's is counted among these; the slots that are too many then are returned.
@@ -215,7 +258,7 @@ impl Pool {
     /// Forgets classes that are wanted no more and of which nothing is left.
     fn drop_unused(&mut self) {
         self.classes.retain(|class| {
-            class.wanted > 0 || class.in_all() + class.populating > 0 || !class.waiting.is_empty()
+            class.wanted > 0 || class.in_all() + class.populating > 0 || class.waiting.len() > 0
         });
     }
 }
@@ -228,7 +271,7 @@ impl Class {
             ready: VecDeque::new(),
             populating: 0,
             leased: 0,
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
             retry_at: None,
         }
     }
@@ -318,8 +361,8 @@ mod tests {
     #[test]
     fn who_waits_is_served_in_turn() {
         let (mut pool, now) = (pool(), Instant::now());
-        pool.wait(LARGE, 7);
-        pool.wait(LARGE, 8);
+        pool.wait(LARGE, 7, 0);
+        pool.wait(LARGE, 8, 0);
         assert_eq!(pool.classes()[1].waited_for(), 2);
         assert_eq!(pool.begin_urgent(now), Some(LARGE), "what is waited for comes first");
         assert_eq!(pool.begin_urgent(now), None, "there is to be one of them");
@@ -333,14 +376,33 @@ mod tests {
     }
 
     #[test]
+    fn users_take_turns() {
+        let mut queue = Queue::default();
+        let served = |queue: &mut Queue| {
+            let next = queue.next().expect("somebody waits");
+            queue.serve(next);
+            next
+        };
+        (0..4).for_each(|token| queue.push(token, 1));
+        assert_eq!(served(&mut queue), 0);
+        // One that comes back again and again has every other slot, not all.
+        queue.push(10, 2);
+        assert_eq!(served(&mut queue), 10);
+        queue.push(11, 2);
+        assert_eq!([served(&mut queue), served(&mut queue), served(&mut queue)], [1, 11, 2]);
+        assert_eq!(served(&mut queue), 3);
+        assert!(queue.served.is_empty(), "nobody waits: all begin anew");
+    }
+
+    #[test]
     fn more_who_wait_have_more_populated() {
         let (mut pool, now) = (pool(), Instant::now());
         assert_eq!(pool.begin(now), Some(SMALL));
-        pool.wait(SMALL, 1);
+        pool.wait(SMALL, 1, 0);
         assert_eq!(pool.begin_urgent(now), None, "one is on its way");
-        pool.wait(SMALL, 2);
+        pool.wait(SMALL, 2, 0);
         assert_eq!(pool.begin_urgent(now), Some(SMALL));
-        pool.wait(SMALL, 3);
+        pool.wait(SMALL, 3, 0);
         assert_eq!(pool.begin_urgent(now), None, "no more are wanted");
         assert!(pool.populated(SMALL, slot(SMALL)).is_none());
         assert_eq!(pool.classes()[0].waited_for(), 2);
@@ -350,7 +412,7 @@ mod tests {
     fn a_failure_is_tried_again_later() {
         let (mut pool, now) = (pool(), Instant::now());
         let later = now + std::time::Duration::from_secs(5);
-        pool.wait(LARGE, 1);
+        pool.wait(LARGE, 1, 0);
         assert_eq!(pool.begin_urgent(now), Some(LARGE));
         pool.failed(LARGE, later);
         assert_eq!(pool.begin_urgent(now), None);

@@ -5,8 +5,10 @@
 //! userfaultfd) has the inode's lock all that time, and truncating waits for it where no signal is heard.
 //! A socket that lingers holds up whoever closes it last, and so does a packet that carries one in
 //! the queue of a socket that is closed. So nothing of this is done by the event loop, and a thread
-//! that is held up leaves another behind it to go on: it holds up nobody else's slots.
+//! that is held up leaves another behind it to go on: it holds up nobody else's slots. A user holds up
+//! [`MOST_OF_A_USER`] threads at most, and users take turns.
 
+use std::collections::hash_map::{Entry, HashMap};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,6 +25,11 @@ use super::server::{ring, Event};
 const KEPT_IDLE: usize = 2;
 /// The most threads of a crew.
 const MOST_THREADS: usize = 256;
+/// The most threads that are on what one user held or sent.
+const MOST_OF_A_USER: usize = 8;
+
+/// Whose something was: a user's, or the daemon's own.
+pub type Owner = Option<u32>;
 
 /// What is to go.
 #[derive(Debug)]
@@ -55,9 +62,75 @@ struct Crew {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Corpse>,
+    queues: Queues<Corpse>,
     threads: usize,
     idle: usize,
+}
+
+/// A queue for each owner.
+#[derive(Debug)]
+struct Queues<T> {
+    of: HashMap<Owner, Queue<T>>,
+    /// An owner for each thing that may be begun now.
+    turns: VecDeque<Owner>,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    waiting: VecDeque<T>,
+    /// Begun and not done.
+    begun: usize,
+    /// Times that the owner is among the turns.
+    turns: usize,
+}
+
+impl<T> Default for Queues<T> {
+    fn default() -> Queues<T> {
+        Queues { of: HashMap::new(), turns: VecDeque::new() }
+    }
+}
+
+impl<T> Queues<T> {
+    fn push(&mut self, owner: Owner, thing: T) {
+        let new = || Queue { waiting: VecDeque::new(), begun: 0, turns: 0 };
+        let queue = self.of.entry(owner).or_insert_with(new);
+        queue.waiting.push_back(thing);
+        queue.take_turns(owner, &mut self.turns);
+    }
+
+    /// What is to be done next. [`Queues::done`] is to be called after.
+    fn begin(&mut self) -> Option<(Owner, T)> {
+        let owner = self.turns.pop_front()?;
+        let queue = self.of.get_mut(&owner)?;
+        queue.turns -= 1;
+        queue.begun += 1;
+        queue.waiting.pop_front().map(|thing| (owner, thing))
+    }
+
+    fn done(&mut self, owner: Owner) {
+        let Entry::Occupied(mut entry) = self.of.entry(owner) else { return };
+        let queue = entry.get_mut();
+        queue.begun -= 1;
+        queue.take_turns(owner, &mut self.turns);
+        if queue.begun == 0 && queue.waiting.is_empty() {
+            entry.remove();
+        }
+    }
+
+    /// How much of an owner's is not done.
+    fn left(&self, owner: Owner) -> usize {
+        self.of.get(&owner).map_or(0, |queue| queue.waiting.len() + queue.begun)
+    }
+}
+
+impl<T> Queue<T> {
+    fn take_turns(&mut self, owner: Owner, turns: &mut VecDeque<Owner>) {
+        let most = if owner.is_some() { MOST_OF_A_USER } else { usize::MAX };
+        while self.turns < self.waiting.len() && self.begun + self.turns < most {
+            self.turns += 1;
+            turns.push_back(owner);
+        }
+    }
 }
 
 impl Reaper {
@@ -66,26 +139,31 @@ impl Reaper {
         Ok(Reaper { slots: Crew::start(events, waker)?, foreign: Crew::start(events, waker)? })
     }
 
-    /// Truncates a slot whose lease has ended, and says so by [`Event::Ended`].
-    pub fn end(&self, lease: u64, file: SlotFile) {
-        self.slots.take(Corpse::Leased(lease, file));
+    /// Truncates a slot whose lease a user had, and says so by [`Event::Ended`].
+    pub fn end(&self, user: u32, lease: u64, file: SlotFile) {
+        self.slots.take(Some(user), Corpse::Leased(lease, file));
     }
 
     /// Truncates a slot that nobody had.
     pub fn discard(&self, file: SlotFile) {
-        self.slots.take(Corpse::Unused(file));
+        self.slots.take(None, Corpse::Unused(file));
     }
 
-    /// Closes something that a client sent.
-    pub fn close(&self, descriptor: OwnedFd) {
-        self.foreign.take(Corpse::Foreign(descriptor));
+    /// Closes something that a user sent.
+    pub fn close(&self, user: u32, descriptor: OwnedFd) {
+        self.foreign.take(Some(user), Corpse::Foreign(descriptor));
     }
 
-    /// Closes a connection. The client sees it closed at once.
-    pub fn hang_up(&self, socket: OwnedFd) {
+    /// Closes a user's connection. The client sees it closed at once.
+    pub fn hang_up(&self, user: u32, socket: OwnedFd) {
         // Nothing more can be sent to it either.
         let _ = shutdown(&socket, Shutdown::Both);
-        self.foreign.take(Corpse::Connection(socket));
+        self.foreign.take(Some(user), Corpse::Connection(socket));
+    }
+
+    /// How much of what a user sent is not closed yet.
+    pub fn unclosed(&self, user: u32) -> usize {
+        self.foreign.state().queues.left(Some(user))
     }
 }
 
@@ -107,8 +185,8 @@ impl Crew {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, corpse: Corpse) {
-        self.state().queue.push_back(corpse);
+    fn take(&self, owner: Owner, corpse: Corpse) {
+        self.state().queues.push(owner, corpse);
         self.has_work.notify_one();
     }
 
@@ -125,7 +203,7 @@ impl Crew {
     fn work(self: Arc<Crew>) {
         let mut state = self.state();
         loop {
-            let Some(corpse) = state.queue.pop_front() else {
+            let Some((owner, corpse)) = state.queues.begin() else {
                 if state.idle >= KEPT_IDLE {
                     state.threads -= 1;
                     return;
@@ -143,6 +221,7 @@ impl Crew {
             }
             self.bury(corpse);
             state = self.state();
+            state.queues.done(owner);
         }
     }
 
@@ -170,4 +249,29 @@ impl Crew {
 fn close_at_once(descriptor: OwnedFd) {
     let _ = sockopt::set_socket_linger(&descriptor, None);
     drop(descriptor);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_take_turns_and_hold_up_nobody_else() {
+        let mut queues = Queues::default();
+        (0..20).for_each(|index| queues.push(Some(1), index));
+        queues.push(Some(2), 100);
+        (0..20).for_each(|index| queues.push(None, 200 + index));
+        assert_eq!(queues.left(Some(1)), 20);
+        let begun: Vec<_> = std::iter::from_fn(|| queues.begin()).collect();
+        let of = |owner| begun.iter().filter(|(other, _)| *other == owner).count();
+        assert_eq!((of(Some(1)), of(Some(2)), of(None)), (MOST_OF_A_USER, 1, 20));
+        queues.done(Some(1));
+        assert_eq!(queues.begin(), Some((Some(1), MOST_OF_A_USER)), "the next in its turn");
+        assert_eq!(queues.begin(), None);
+        begun.iter().for_each(|&(owner, _)| {
+            queues.done(owner);
+            while queues.begin().is_some() {}
+        });
+        assert_eq!((queues.left(Some(2)), queues.left(None)), (0, 0));
+    }
 }

@@ -38,6 +38,8 @@ const FIRST_CONNECTION: Token = 16;
 const ACCEPTED_AT_ONCE: usize = 16;
 /// Connections that one user may have; root and the daemon's user have as many as there are.
 const CONNECTIONS_OF_A_USER: usize = 256;
+/// Descriptors and connections of one user that are yet to be closed, above which nothing more is taken from it.
+const UNCLOSED_OF_A_USER: usize = 1024;
 /// Descriptors left for all else.
 const SPARE_DESCRIPTORS: u64 = 64;
 /// How long nobody is accepted after the kernel had no descriptor left.
@@ -229,6 +231,7 @@ impl Server {
             Some(Reason::NotAllowed)
         } else if self.connections.len() >= self.most_connections
             || (!has_all && theirs() >= CONNECTIONS_OF_A_USER)
+            || (!has_all && self.reaper.unclosed(uid) >= UNCLOSED_OF_A_USER)
         {
             Some(Reason::Busy)
         } else {
@@ -238,12 +241,12 @@ impl Server {
             self.census.refused(reason);
             // Whether it hears or not, it is closed now.
             let _ = connection.reply(&refusal(reason));
-            return self.reaper.hang_up(connection.socket);
+            return self.reaper.hang_up(uid, connection.socket);
         }
         let token = self.next_token;
         self.next_token += 1;
         if self.watch(&connection.socket, token).is_err() {
-            return self.reaper.hang_up(connection.socket);
+            return self.reaper.hang_up(uid, connection.socket);
         }
         self.connections.insert(token, connection);
         // Most have asked by now.

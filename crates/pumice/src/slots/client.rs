@@ -7,6 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::retry_on_intr;
+
 use super::error::{Error, Refusal};
 use super::file::Populating;
 use super::message::{
@@ -67,7 +70,10 @@ impl Client {
         let (Reply::Granted(grant), Some(descriptor)) = (reply, descriptor) else {
             return Err(Error::Protocol("a lease without a descriptor"));
         };
-        Ok(Lease { client: self.clone(), connection, file: descriptor.into(), grant })
+        // Only requests may wait for longer.
+        socket::set_patience(&connection, PATIENCE)?;
+        let (client, file) = (self.clone(), descriptor.into());
+        Ok(Lease { client, connection, asked: None, file, grant })
     }
 
     /// The classes of slots that the daemon keeps.
@@ -159,6 +165,11 @@ fn ask(
 ) -> Result<(Reply, Option<OwnedFd>), Error> {
     // A daemon that refused the connection has said so already, and closed.
     let sent = socket::send(connection, &request.encode(), descriptor);
+    hear(connection, sent)
+}
+
+/// The answer to what was sent.
+fn hear(connection: &OwnedFd, sent: io::Result<()>) -> Result<(Reply, Option<OwnedFd>), Error> {
     let mut received = socket::receive(connection);
     // It closed with the request unread: the kernel says so first, and what was said comes after.
     if received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset) {
@@ -183,11 +194,14 @@ fn ask(
 }
 
 /// A leased slot. Dropping it ends the lease, as does the end of the process, however it comes:
-/// then what is still mapped of it raises SIGBUS.
+/// then what is still mapped of it raises SIGBUS. (Where no daemon runs any more, dropping truncates the
+/// file; the end of the process alone does not.)
 #[derive(Debug)]
 pub struct Lease {
     client: Client,
     connection: OwnedFd,
+    /// A connection to the next daemon that has not answered yet. Closing it could end the lease.
+    asked: Option<OwnedFd>,
     file: File,
     grant: Grant,
 }
@@ -261,13 +275,55 @@ impl Lease {
     /// would have.
     ///
     /// # Errors
-    /// As [`Client::lease`]; the lease is as it was then, and this can be tried again.
+    /// As [`Client::lease`]; the lease is as it was then, and this can be tried again. After
+    /// [`Error::NoAnswer`] it waits on for the same answer.
     pub fn resume(&mut self) -> Result<(), Error> {
-        let connection = self.client.connect()?;
-        let (reply, _) = ask(&connection, &Request::Resume, Some(self.file.as_fd()))?;
-        let Reply::Granted(grant) = reply else { return Err(UNEXPECTED) };
-        self.grant.id = grant.id;
-        self.connection = connection;
-        Ok(())
+        let (asked, heard) = match self.asked.take() {
+            Some(asked) => {
+                let heard = hear(&asked, Ok(()));
+                (asked, heard)
+            }
+            None => {
+                let asked = self.client.connect()?;
+                let heard = ask(&asked, &Request::Resume, Some(self.file.as_fd()));
+                (asked, heard)
+            }
+        };
+        match heard {
+            Ok((Reply::Granted(grant), _)) => {
+                self.grant.id = grant.id;
+                self.connection = asked;
+                Ok(())
+            }
+            // It has not taken the lease, or is gone itself.
+            Err(error) if matches!(error, Error::Refused(_)) || is_closed(&asked) => Err(error),
+            // It may take it yet, and would take a closed connection for the lease's end.
+            Ok(_) => {
+                self.asked = Some(asked);
+                Err(UNEXPECTED)
+            }
+            Err(error) => {
+                self.asked = Some(asked);
+                Err(error)
+            }
+        }
     }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // A daemon sees to it when the connection closes, but for one that may not have it yet.
+        if self.asked.is_some() || is_closed(&self.connection) {
+            let _ = self.file.set_len(0);
+        }
+    }
+}
+
+/// Whether the daemon's end is.
+fn is_closed(connection: &OwnedFd) -> bool {
+    let mut events = [PollFd::new(connection, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // What is there to read does not matter, and neither does a signal.
+    let asked = retry_on_intr(|| poll(&mut events, Some(&now)));
+    asked.is_ok_and(|count| count > 0)
 }

@@ -18,10 +18,14 @@ use super::super::connection::{Heard, Lease, State, Wait};
 use super::super::pool::{Key, Token};
 use super::{refusal, Ending, Server};
 
+/// Requests of one user that may wait; of root and the daemon's user, as many as there are connections.
+const WAITS_OF_A_USER: usize = 64;
+
 impl Server {
     /// One message of a connection's.
     pub(super) fn read(&mut self, token: Token) {
         let Some(connection) = self.connections.get(&token) else { return };
+        let user = connection.peer.uid;
         let packet = match socket::receive(&connection.socket) {
             Ok(Some(packet)) => packet,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -31,11 +35,11 @@ impl Server {
         match Request::decode(&packet.bytes) {
             Ok(Request::Resume) => {
                 let first = descriptors.next();
-                descriptors.for_each(|other| self.reaper.close(other));
+                descriptors.for_each(|other| self.reaper.close(user, other));
                 self.resume(token, first);
             }
             request => {
-                descriptors.for_each(|descriptor| self.reaper.close(descriptor));
+                descriptors.for_each(|descriptor| self.reaper.close(user, descriptor));
                 match request {
                     Ok(request) => self.obey(token, &request),
                     Err(Malformed::Version(_)) => self.refuse_and_close(token, Reason::Version),
@@ -130,8 +134,12 @@ impl Server {
         if request.wait_ms == 0 {
             return self.refuse(token, Reason::NoneReady, 0);
         }
+        let user = connection.peer.uid;
+        if !is_master(&connection.peer) && self.waits_of(user) >= WAITS_OF_A_USER {
+            return self.refuse(token, Reason::Busy, 0);
+        }
         let until = since + Duration::from_millis(request.wait_ms.into());
-        self.pool.wait(key, token);
+        self.pool.wait(key, token, user);
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.state = State::Waiting(Wait { key, request, since, until });
         }
@@ -143,6 +151,11 @@ impl Server {
             Charge::Daemon => key.bytes,
             Charge::Lessee => request.bytes.next_multiple_of(key.pages.granule()),
         }
+    }
+
+    fn waits_of(&self, uid: u32) -> usize {
+        let theirs = self.connections.values().filter(|connection| connection.peer.uid == uid);
+        theirs.filter(|connection| matches!(connection.state, State::Waiting(_))).count()
     }
 
     /// What a user has, waits for and has not yet given back.
@@ -185,10 +198,12 @@ impl Server {
 
     /// A lease of a daemon that was here before, told of by who has it.
     fn resume(&mut self, token: Token, descriptor: Option<OwnedFd>) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let user = connection.peer.uid;
         let file = match descriptor.map(SlotFile::adopt) {
             Some(Ok(file)) => file,
             Some(Err(descriptor)) => {
-                self.reaper.close(descriptor);
+                self.reaper.close(user, descriptor);
                 return self.refuse(token, Reason::NotASlot, 0);
             }
             None => return self.refuse(token, Reason::NotASlot, 0),
@@ -202,13 +217,13 @@ impl Server {
         let Some(connection) = self.connections.get(&token) else { return };
         // Counted twice, one slot would take two of its class.
         if !matches!(connection.state, State::Idle) || self.is_leased(&file) {
-            self.reaper.close(file.into_descriptor());
+            self.reaper.close(user, file.into_descriptor());
             return self.refuse_and_close(token, Reason::OutOfTurn);
         }
         // Anybody can make a file that looks like a slot: it takes no more of the class than a lease could.
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
         if self.used_bytes(connection.peer.uid).saturating_add(bytes) > quota_bytes {
-            self.reaper.close(file.into_descriptor());
+            self.reaper.close(user, file.into_descriptor());
             return self.refuse(token, Reason::Quota, quota_bytes);
         }
         let Some(connection) = self.connections.get_mut(&token) else { return };
@@ -256,12 +271,12 @@ impl Server {
             }
             State::Idle | State::Ending => {}
         }
-        self.reaper.hang_up(connection.socket);
+        self.reaper.hang_up(connection.peer.uid, connection.socket);
     }
 
     fn bury(&mut self, lease: Lease, uid: u32, told: Option<Token>) {
         self.ending.insert(lease.id, Ending { key: lease.key, charge: lease.charge, told, uid });
-        self.reaper.end(lease.id, lease.file);
+        self.reaper.end(uid, lease.id, lease.file);
     }
 
     /// A lease's memory is gone.
