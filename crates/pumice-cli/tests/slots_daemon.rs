@@ -66,6 +66,35 @@ fn a_killed_daemon_leaves_leases_and_the_next_takes_them_over() {
     daemon.until("back", |row| row.ready == 2 && row.leased == 0);
 }
 
+/// Nobody else would do it.
+#[test]
+fn without_a_daemon_the_client_ends_its_slot() {
+    let mut daemon = Daemon::start("alone", &TWO);
+    let (dropped, ended) = (daemon.lease(SMALL), daemon.lease(SMALL));
+    daemon.kill();
+    let copy = |lease: &pumice::slots::Lease| lease.file().try_clone().expect("a copy");
+    let kept = [copy(&dropped), copy(&ended)];
+    drop(dropped);
+    assert!(ended.end().is_err());
+    for file in kept {
+        assert_eq!(file.metadata().expect("a file").len(), 0);
+    }
+}
+
+/// Its connection must not be closed: the daemon would take that for the end of what it reads then.
+#[test]
+fn a_daemon_that_answers_late_takes_over_all_the_same() {
+    let mut daemon = Daemon::start("late", &TWO);
+    let mut lease = daemon.lease(SMALL);
+    daemon.restart(&TWO);
+    daemon.signal(libc::SIGSTOP);
+    assert!(matches!(lease.resume(), Err(Error::NoAnswer)));
+    daemon.signal(libc::SIGCONT);
+    lease.resume().expect("taken over");
+    daemon.until("counted", |row| row.leased == 1 && row.ready == 1);
+    assert_eq!(lease.file().metadata().expect("a file").len(), SMALL);
+}
+
 /// Descriptors, memory and files stay what they were.
 #[test]
 fn many_leases_leak_nothing() {
@@ -301,11 +330,44 @@ fn a_script_has_its_lease_until_it_ends_it() {
     daemon.until("given back", |row| row.leased == 0);
 }
 
+#[test]
+fn hugetlb_pages_are_asked_for_if_told_so_and_given_back() {
+    const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+    let read = |name: &str| {
+        let text = fs::read_to_string(Path::new(POOL).join(name)).unwrap_or_default();
+        text.trim().parse::<u64>().ok()
+    };
+    if !rustix::process::geteuid().is_root() || read("free_hugepages") != Some(0) {
+        eprintln!("skipped: needs root, and a machine without free hugetlb pages");
+        return;
+    }
+    let before = read("nr_hugepages");
+    let slot = ["--slot", "4M=1", "--pages", "hugetlb-2m", "--drain", "0"];
+    let daemon = Daemon::start("hugetlb", &slot);
+    while is_there(&daemon, Counter::PopulateFailures) == 0 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(read("nr_hugepages"), before, "nobody allowed that");
+    drop(daemon);
+
+    let mut daemon = Daemon::start("grow", &[&slot[..], &["--grow-hugetlb"]].concat());
+    if is_there(&daemon, Counter::PopulateFailures) > 0 {
+        eprintln!("skipped: the kernel has no hugetlb pages to give");
+        return;
+    }
+    daemon.lease(4 << 20).end().expect("an answer");
+    assert!(read("nr_hugepages") > before);
+    daemon.signal(libc::SIGTERM);
+    assert_eq!(daemon.status(), Some(0));
+    assert_eq!(read("nr_hugepages"), before);
+}
+
 /// A burst, and then nothing for minutes.
 #[test]
 fn limits_hold_population_up_and_a_waiting_client_does_not_wait_for_them() {
+    let slow = ["--rate-pages-per-s", "1", "--batch-pages", "16"];
     let daemon =
-        Daemon::start("limits", &["--slot", "4M=1", "--pages", "4k", "--rate-pages-per-s", "1"]);
+        Daemon::start("limits", &[&["--slot", "4M=1", "--pages", "4k"], &slow[..]].concat());
     thread::sleep(Duration::from_millis(300));
     assert_eq!(is_there(&daemon, Counter::Ready), 0);
     let lease = daemon.lease(4 << 20);

@@ -149,7 +149,8 @@ fn isolation(pages: PageKind, bytes: u64) {
         let content = Mapping::new(next.file(), bytes as usize);
         // SAFETY: the mapping is ours, and nobody writes to it.
         let content = unsafe { std::slice::from_raw_parts(content.at, content.len) };
-        assert!(content.iter().all(|&byte| byte == 0), "{pages}, {ending:?}");
+        let is_zero = |piece: &[u8]| piece == &[0; 4096][..piece.len()];
+        assert!(content.chunks(4096).all(is_zero), "{pages}, {ending:?}");
         next.end().expect("an answer");
     }
 }
@@ -234,24 +235,33 @@ impl Drop for Unanswered {
     }
 }
 
-/// Two pages: a lease's memory may be asked for anew before the old is back in the pool.
 #[test]
 fn of_hugetlb_pages() {
-    const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-    let before = std::fs::read_to_string(POOL).unwrap_or_default();
-    let Ok(before) = before.trim().parse::<u64>() else {
-        eprintln!("skipped: no hugetlb pages in this kernel");
+    // More than there are slots: a lease's memory may be asked for anew before the old is back in the pool.
+    with_hugetlb("2048kB", 4, || isolation(PageKind::Hugetlb2M, 4 << 20));
+}
+
+#[test]
+fn of_the_largest_hugetlb_pages() {
+    with_hugetlb("1048576kB", 2, || isolation(PageKind::Hugetlb1G, 1 << 30));
+}
+
+/// With so many pages more in the kernel's pool, if it has them.
+fn with_hugetlb(size: &str, count: u64, what: fn()) {
+    let pool = format!("/sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages");
+    let read = || std::fs::read_to_string(&pool).unwrap_or_default().trim().parse::<u64>();
+    let Ok(before) = read() else {
+        eprintln!("skipped: no hugetlb pages of {size} in this kernel");
         return;
     };
-    if std::fs::write(POOL, (before + 4).to_string()).is_err() {
+    if std::fs::write(&pool, (before + count).to_string()).is_err() {
         eprintln!("skipped: only root gets hugetlb pages");
         return;
     }
-    let now = std::fs::read_to_string(POOL).unwrap_or_default();
-    if now.trim().parse() == Ok(before + 4) {
-        isolation(PageKind::Hugetlb2M, 4 << 20);
+    if read() == Ok(before + count) {
+        what();
     } else {
-        eprintln!("skipped: the kernel has no hugetlb pages to give");
+        eprintln!("skipped: the kernel has no {count} hugetlb pages of {size} to give");
     }
-    let _ = std::fs::write(POOL, before.to_string());
+    let _ = std::fs::write(&pool, before.to_string());
 }

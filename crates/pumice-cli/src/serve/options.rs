@@ -46,7 +46,7 @@ pub struct ServeArgs {
     /// Serve metrics for Prometheus at unix:PATH or a loopback address such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     metrics: Option<Address>,
-    /// Raise the kernel's hugetlb pool (nr_hugepages) where it has too few pages
+    /// Raise the kernel's hugetlb pool (nr_hugepages) where it has too few pages, and lower it at the end
     #[arg(long)]
     grow_hugetlb: bool,
     /// How long SIGTERM waits for leases to end, such as 10s; those left stay with their holders;
@@ -64,7 +64,7 @@ pub struct ServeArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Populating (also while it runs: pumice slots --set)")]
 struct PaceArgs {
-    /// Pages of 4 KiB in one burst; 512 if not given
+    /// Pages of 4 KiB in one burst; 2048 if not given
     #[arg(long, value_name = "N", value_parser = |text: &str| pace(PaceSetting::BatchPages, text))]
     batch_pages: Option<u64>,
     /// Milliseconds between two bursts; 0 if not given

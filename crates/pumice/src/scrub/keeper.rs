@@ -6,7 +6,7 @@
 use core::ffi::c_void;
 use core::time::Duration;
 
-use super::governor::{Governor, Limits, Procfs, Verdict};
+use super::governor::{Governor, Limits, Manner, Procfs, Verdict};
 use super::helper::{begin, Descriptors, Helper, Job};
 use super::waiting::STAY_AWAY;
 use super::{Left, Need, DECAY_PASSES};
@@ -76,7 +76,7 @@ impl Keeper {
         let limits = Limits::default();
         while self.job.source.left_to_populate() == Left::More {
             let descriptors = self.descriptors;
-            let new = || Governor::new(Procfs::new(descriptors));
+            let new = || Governor::new(Procfs::new(descriptors), Manner::Scrub);
             let governor = self.governor.get_or_insert_with(new);
             let pause_ns = match governor.ask(&limits, Need::Wanted) {
                 Verdict::Go if self.job.scrubber.is_waited_for() => STAY_AWAY.as_nanos() as u64,

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::time::Duration;
 
-use super::governor::{Governor, Limits, Procfs, Verdict};
+use super::governor::{Governor, Limits, Manner, Procfs, Verdict};
 use super::helper::{begin, Helper, Job};
 use super::waiting::{PIECE, STAY_AWAY};
 use super::{Claim, Left, Outcome, Source};
@@ -29,7 +29,7 @@ extern "C" fn run(argument: *mut c_void) -> ! {
     let mut scrubd = Scrubd {
         job,
         slot: job.scrubber.slot(),
-        governor: Governor::new(Procfs::new(descriptors)),
+        governor: Governor::new(Procfs::new(descriptors), Manner::Scrub),
         counted_ns: 0,
     };
     loop {

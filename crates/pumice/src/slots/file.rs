@@ -19,6 +19,9 @@ const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SEAL);
 /// What a transparent huge page is.
 const HUGE_BYTES: usize = 2 << 20;
 const SMALL_BYTES: usize = 4 << 10;
+/// Bytes that one call makes huge pages of: each call has every processor empty its lists of new pages first, which
+/// disturbs whoever runs there, and waits for it.
+const COLLAPSE_BYTES: usize = 16 << 20;
 /// Failures in a row to make a huge page, after which a slot's rest is populated in small ones.
 const COLLAPSE_PATIENCE: u32 = 8;
 
@@ -146,7 +149,7 @@ impl Populating {
         let to = from.saturating_add(step).min(self.mapping.len);
         if self.pages == PageKind::Thp {
             while self.done < to {
-                let len = HUGE_BYTES.min(self.mapping.len - self.done);
+                let len = COLLAPSE_BYTES.min(to - self.done);
                 self.populate_thp(len)?;
                 self.done += len;
             }
@@ -157,20 +160,44 @@ impl Populating {
         Ok(to - from)
     }
 
-    /// One huge page, or small ones. A single small page and then `MADV_COLLAPSE`, which fills holes with
-    /// zeros itself, takes a third of the time of populating all small ones first, and of the memory
-    /// that is in use meanwhile.
+    /// Huge pages, or small ones where there is none. A single small page and then `MADV_COLLAPSE`, which
+    /// fills holes with zeros itself, takes a third of the time of populating all small ones first, and of
+    /// the memory that is in use meanwhile.
     fn populate_thp(&mut self, len: usize) -> io::Result<()> {
-        if len == HUGE_BYTES && self.collapse_failures < COLLAPSE_PATIENCE {
-            self.mapping.populate(self.done, SMALL_BYTES)?;
-            if self.mapping.collapse(self.done, HUGE_BYTES).is_ok() {
+        let huge_len = len - len % HUGE_BYTES;
+        let end = self.done + huge_len;
+        let mut is_huge = false;
+        if huge_len > HUGE_BYTES && self.collapse_failures == 0 {
+            for at in (self.done..end).step_by(HUGE_BYTES) {
+                self.mapping.populate(at, SMALL_BYTES)?;
+            }
+            is_huge = self.mapping.collapse(self.done, huge_len).is_ok();
+        }
+        if is_huge {
+            self.huge_bytes += huge_len as u64;
+        } else {
+            // One by one; those that are huge already are found to be so at once.
+            for at in (self.done..end).step_by(HUGE_BYTES) {
+                self.populate_huge(at)?;
+            }
+        }
+        match len - huge_len {
+            0 => Ok(()),
+            rest => self.mapping.populate(end, rest),
+        }
+    }
+
+    fn populate_huge(&mut self, at: usize) -> io::Result<()> {
+        if self.collapse_failures < COLLAPSE_PATIENCE {
+            self.mapping.populate(at, SMALL_BYTES)?;
+            if self.mapping.collapse(at, HUGE_BYTES).is_ok() {
                 self.collapse_failures = 0;
                 self.huge_bytes += HUGE_BYTES as u64;
                 return Ok(());
             }
             self.collapse_failures += 1;
         }
-        self.mapping.populate(self.done, len)
+        self.mapping.populate(at, HUGE_BYTES)
     }
 
     /// Bytes that are populated.

@@ -42,7 +42,7 @@ impl PaceSetting {
     /// The value where nobody says otherwise.
     pub const fn default_raw(self) -> u64 {
         match self {
-            PaceSetting::BatchPages => 512,
+            PaceSetting::BatchPages => 2048,
             PaceSetting::Polite => 1,
             PaceSetting::DelayMs | PaceSetting::RatePagesPerS | PaceSetting::Load => 0,
         }

@@ -27,6 +27,7 @@ use pumice::slots::file::Populating;
 use pumice::slots::SlotFile;
 
 use super::super::pool::Key;
+use super::super::room::Pool;
 
 /// A thread's number.
 pub type WorkerId = u32;
@@ -56,7 +57,7 @@ pub struct Job {
     /// Of which class.
     pub key: Key,
     /// Whether hugetlb pages may be asked for.
-    pub may_grow: bool,
+    pub pool: Pool,
     /// How far it has come: a number for people, relaxed.
     pub done_bytes: AtomicU64,
     is_urgent: AtomicBool,
@@ -69,10 +70,10 @@ pub struct Job {
 
 impl Job {
     /// On the shelf.
-    pub fn new(key: Key, may_grow: bool) -> Job {
+    pub fn new(key: Key, pool: Pool) -> Job {
         Job {
             key,
-            may_grow,
+            pool,
             done_bytes: AtomicU64::new(0),
             is_urgent: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_job_is_in_one_hand() {
-        let job = Job::new(KEY, false);
+        let job = Job::new(KEY, Pool::Fixed);
         assert!(!job.grasp(0) && !job.take(0), "it is on the shelf");
         job.offer(0);
         assert!(!job.grasp(1), "it is meant for another");
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn urgency_is_seen_by_one_of_two() {
         for _ in 0..2_000 {
-            let job = Job::new(KEY, false);
+            let job = Job::new(KEY, Pool::Fixed);
             job.offer(0);
             assert!(job.grasp(0));
             let (taken, seen) = std::thread::scope(|scope| {

@@ -28,6 +28,7 @@ use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::thread;
 
+use pumice::scrub::PaceLimits;
 use pumice::slots::settings::PaceSetting;
 
 pub use job::{Job, WorkerId};
@@ -35,6 +36,7 @@ pub use worker::Outcome;
 use worker::{Lane, Worker};
 
 use super::pool::Key;
+use super::room::{Grown, Pool};
 use super::server::Event;
 
 /// Urgent threads, where there are as many processors.
@@ -51,12 +53,31 @@ pub struct Shared {
     pub cpu_ns: AtomicU64,
     /// Rests because others wanted the machine.
     pub yields: AtomicU64,
+    /// What the kernel's pools have for us.
+    pub grown: Grown,
     is_ending: AtomicBool,
 }
 
 impl Shared {
     fn setting(&self, setting: PaceSetting) -> u64 {
         self.pace[setting as usize].load(Ordering::Relaxed)
+    }
+
+    fn settings(&self) -> [u64; PaceSetting::ALL.len()] {
+        PaceSetting::ALL.map(|setting| self.setting(setting))
+    }
+
+    /// Whether anything but a delay may hold populating up.
+    fn is_held_back(&self) -> bool {
+        let limits = [PaceSetting::Polite, PaceSetting::RatePagesPerS, PaceSetting::Load];
+        limits.into_iter().any(|setting| self.setting(setting) != 0)
+    }
+
+    fn limits(&self) -> PaceLimits {
+        PaceLimits {
+            load_hundredths: self.setting(PaceSetting::Load),
+            rate_pages_per_s: self.setting(PaceSetting::RatePagesPerS),
+        }
     }
 
     fn is_ending(&self) -> bool {
@@ -133,8 +154,8 @@ impl Populator {
     }
 
     /// Another slot is to be populated. [`Populator::place`] gives it to a thread.
-    pub fn begin(&mut self, key: Key, may_grow: bool) {
-        self.jobs.push(Entry { job: Arc::new(Job::new(key, may_grow)), worker: None });
+    pub fn begin(&mut self, key: Key, pool: Pool) {
+        self.jobs.push(Entry { job: Arc::new(Job::new(key, pool)), worker: None });
     }
 
     /// So many of a class's jobs are waited for: those that have come furthest.
@@ -309,11 +330,11 @@ mod tests {
     #[test]
     fn what_is_waited_for_passes_what_is_not() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, false);
+        populator.begin(LARGE, Pool::Fixed);
         populator.place();
         assert!(!populator.has_room());
         until_begun(&populator);
-        populator.begin(SMALL, false);
+        populator.begin(SMALL, Pool::Fixed);
         populator.set_urgent(SMALL, 1);
         assert_eq!(next_ready(&mut populator, &events), SMALL);
         assert_eq!(populator.jobs().len(), 1);
@@ -322,7 +343,7 @@ mod tests {
     #[test]
     fn what_was_begun_goes_over_to_the_other_lane_and_back() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, false);
+        populator.begin(LARGE, Pool::Fixed);
         populator.place();
         until_begun(&populator);
         for is_urgent in [1, 0, 1, 0, 1] {
@@ -342,7 +363,7 @@ mod tests {
     #[test]
     fn what_is_not_wanted_is_given_up() {
         let (mut populator, events) = slow();
-        populator.begin(LARGE, false);
+        populator.begin(LARGE, Pool::Fixed);
         populator.place();
         until_begun(&populator);
         populator.keep_only(|key| key == SMALL);
@@ -355,7 +376,7 @@ mod tests {
     fn none_is_lost_between_the_lanes() {
         let (mut populator, events) = slow();
         for _ in 0..10 {
-            populator.begin(LARGE, false);
+            populator.begin(LARGE, Pool::Fixed);
         }
         let (mut ready, mut turn) = (0, 0);
         while ready < 10 {

@@ -10,14 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pumice::addr::FRAME_SIZE;
-use pumice::scrub::{PaceLimits, Pacer};
+use pumice::scrub::Pacer;
 use pumice::slots::file::Populating;
 use pumice::slots::settings::PaceSetting;
 use pumice::slots::SlotFile;
 use pumice::sys::{mempolicy, thread as clock};
 
 use super::super::pool::ReadySlot;
-use super::super::room;
+use super::super::room::{self, Grown};
 use super::super::server::{ring, Event};
 use super::job::{Job, Work, WorkerId};
 use super::{priority, Shared};
@@ -94,7 +94,7 @@ impl Worker {
                 lane,
                 desk: own_desk,
                 shared,
-                pacer: Pacer::new(),
+                pacer: (lane == Lane::Background).then(Pacer::new),
                 rest_until: Instant::now(),
                 counted_ns: 0,
             };
@@ -141,7 +141,8 @@ struct Hands {
     lane: Lane,
     desk: Arc<Desk>,
     shared: Arc<Shared>,
-    pacer: Pacer,
+    /// An urgent thread has none.
+    pacer: Option<Pacer>,
     /// No burst before this, of whatever job; for urgent threads it is always past.
     rest_until: Instant,
     counted_ns: u64,
@@ -167,8 +168,10 @@ impl Hands {
 
     /// Burst by burst, until it is done or for others.
     fn populate(&mut self, job: &Job) -> Outcome {
-        if self.rest_until.elapsed() > LONG_IDLE {
-            self.pacer.wake();
+        if let Some(pacer) = &mut self.pacer {
+            if self.rest_until.elapsed() > LONG_IDLE {
+                pacer.wake();
+            }
         }
         match job.key.node {
             Some(node) => mempolicy::prefer(node as usize),
@@ -188,7 +191,9 @@ impl Hands {
             }
             let started = Instant::now();
             let burst_bytes = self.burst_bytes();
-            let outcome = match job.with_work(|work| burst(job, work, burst_bytes)) {
+            let outcome = match job
+                .with_work(|work| burst(job, work, burst_bytes, &self.shared.grown))
+            {
                 Ok(bytes) => {
                     self.shared.count_bytes(bytes);
                     self.rest_until = Instant::now() + self.pause_after(bytes, started.elapsed());
@@ -236,38 +241,41 @@ impl Hands {
     }
 
     fn burst_bytes(&self) -> usize {
-        match self.lane {
-            Lane::Urgent => URGENT_BYTES,
-            Lane::Background => self.shared.setting(PaceSetting::BatchPages) as usize * FRAME_SIZE,
+        let Some(pacer) = &self.pacer else { return URGENT_BYTES };
+        let batch_pages = self.shared.setting(PaceSetting::BatchPages) as usize;
+        match self.shared.is_held_back() {
+            true => pacer.most_bytes().min(batch_pages * FRAME_SIZE),
+            false => batch_pages * FRAME_SIZE,
         }
     }
 
     /// How long to rest before asking again, if so.
     fn rest_before_burst(&mut self) -> Option<Duration> {
-        if self.lane == Lane::Urgent || !self.is_held_back() {
-            return None;
-        }
-        let rest = self.pacer.ask(self.limits())?;
+        let pacer = self.pacer.as_mut().filter(|_| self.shared.is_held_back())?;
+        let rest = pacer.ask(self.shared.limits())?;
         self.shared.count_yield();
         Some(rest)
     }
 
     fn pause_after(&mut self, bytes: usize, took: Duration) -> Duration {
-        if self.lane == Lane::Urgent {
-            return Duration::ZERO;
-        }
+        let Some(pacer) = &mut self.pacer else { return Duration::ZERO };
         let pause = Duration::from_millis(self.shared.setting(PaceSetting::DelayMs));
-        if !self.is_held_back() {
-            return pause;
+        match self.shared.is_held_back() {
+            true => pause.max(pacer.pause_after(bytes, took, self.shared.limits())),
+            false => pause,
         }
-        pause.max(self.pacer.pause_after(bytes, took, self.limits()))
     }
 
-    /// Nothing until it is time, or the event loop has other plans.
-    fn pause(&self, job: &Job) {
+    /// Nothing until it is time, or the event loop or the user have other plans.
+    fn pause(&mut self, job: &Job) {
+        let settings = self.shared.settings();
         loop {
             let left = self.rest_until.saturating_duration_since(Instant::now());
             if left.is_zero() || job.is_cancelled() || !self.is_ours(job) {
+                return;
+            }
+            if self.shared.settings() != settings {
+                self.rest_until = Instant::now();
                 return;
             }
             thread::park_timeout(left.min(LONGEST_NAP));
@@ -282,19 +290,6 @@ impl Hands {
         }
     }
 
-    /// Whether anything but a delay may hold it up.
-    fn is_held_back(&self) -> bool {
-        let limits = [PaceSetting::Polite, PaceSetting::RatePagesPerS, PaceSetting::Load];
-        limits.into_iter().any(|setting| self.shared.setting(setting) != 0)
-    }
-
-    fn limits(&self) -> PaceLimits {
-        PaceLimits {
-            load_hundredths: self.shared.setting(PaceSetting::Load),
-            rate_pages_per_s: self.shared.setting(PaceSetting::RatePagesPerS),
-        }
-    }
-
     fn count_cpu_time(&mut self) {
         let used_ns = clock::cpu_time_ns();
         self.shared.count_cpu_time(used_ns - self.counted_ns);
@@ -303,13 +298,13 @@ impl Hands {
 }
 
 /// A burst of a job that is in hand: the bytes populated, 0 when all is done.
-fn burst(job: &Job, work: &mut Option<Work>, bytes: usize) -> Result<usize, String> {
+fn burst(job: &Job, work: &mut Option<Work>, bytes: usize, grown: &Grown) -> Result<usize, String> {
     let explain = |error: io::Error| format!("the kernel refuses the memory: {error}");
     let work = match work {
         Some(work) => work,
         None => {
             let key = job.key;
-            room::check(key.bytes, key.pages, job.may_grow)?;
+            room::check(key.bytes, key.pages, job.pool, grown)?;
             let file = SlotFile::create(key.bytes, key.pages).map_err(explain)?;
             let populating = Populating::begin(&file, key.bytes, key.pages).map_err(explain)?;
             work.insert(Work { file, populating })

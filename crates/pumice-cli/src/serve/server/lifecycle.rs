@@ -11,6 +11,7 @@ use pumice::slots::stat::Counter;
 use super::super::connection::State;
 use super::super::pool::Key;
 use super::super::populator::{Job, Outcome, WorkerId};
+use super::super::room::Pool;
 use super::super::{http, say};
 use super::Server;
 
@@ -24,15 +25,16 @@ impl Server {
             return;
         }
         let now = Instant::now();
+        let pool = if self.plan.grow_hugetlb { Pool::Grows } else { Pool::Fixed };
         while let Some(key) = self.pool.begin_urgent(now) {
-            self.populator.begin(key, self.plan.grow_hugetlb);
+            self.populator.begin(key, pool);
         }
         for class in self.pool.classes() {
             self.populator.set_urgent(class.key, class.waited_for());
         }
         while self.populator.has_room() {
             let Some(key) = self.pool.begin(now) else { break };
-            self.populator.begin(key, self.plan.grow_hugetlb);
+            self.populator.begin(key, pool);
         }
         self.populator.place();
     }
@@ -195,6 +197,7 @@ impl Server {
         if left > 0 {
             say(&format!("{left} leases stay with their holders"));
         }
+        self.populator.shared.grown.give_back();
         if let Some(listener) = self.listener {
             listener.close();
         }

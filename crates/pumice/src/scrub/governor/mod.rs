@@ -13,6 +13,12 @@
 //! | quota | 100 ms | [`quota`] |
 //! | load average, rate | each burst | as set |
 //!
+//! Threads that populate slots under `SCHED_IDLE`, in a process of their own, go by the same rows with other
+//! numbers ([`Manner::Populate`]). Beside others they are held to a bandwidth, since the kernel's zeroing has
+//! no more to it. On a full machine they go on, with pauses of [`PAUSE_WHERE_FULL`] times what a burst
+//! took of a processor: what they wait for one themselves is nobody's loss, and neither that nor the
+//! pressure which it causes makes them rest.
+//!
 //! The first row does nearly all of the work: it is exact, costs 1.5 µs, and reacts within a
 //! burst, where averages take seconds. The others see what it can't: a neighbour on the only
 //! processors we may use, a group's limit, somebody outside this virtual machine.
@@ -38,6 +44,13 @@ const MS: u64 = 1_000_000;
 /// to a scrubber at 4 to 5 GB/s, 1 % at 3, on a machine that clears 22 GB/s; elsewhere 22 % at 40
 /// GB/s, 5 to 7 % at 10, 4 % at 6.5.
 const PAUSE_BESIDE_OTHERS: u64 = 4;
+/// Bytes a second that are populated beside a neighbour at most: see above, and half of it.
+const POPULATED_BESIDE_OTHERS: u64 = 2 << 30;
+/// Pauses of who populates on a full machine, in processor time of the burst: 1 % of one processor, and what
+/// a burst pushes out of its caches is as much again at most.
+const PAUSE_WHERE_FULL: u64 = 99;
+/// How often it is looked meanwhile whether the machine is still full.
+const LOOK_WHERE_FULL_NS: u64 = 8 * MS;
 /// Share of the last span, in thousandths, that makes a runnable thread the served program's, which
 /// loses the bandwidth and gets the memory.
 const OWN_SHARE: u64 = 500;
@@ -69,6 +82,16 @@ pub(super) struct Limits {
     pub(super) rate_pages_per_s: u64,
 }
 
+/// Whose work is decided on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// scrubd's: it has the priority of the program that it is part of.
+    Scrub,
+    /// A daemon's, under `SCHED_IDLE`, which the kernel zeroes for.
+    #[cfg_attr(not(feature = "std"), allow(dead_code, reason = "daemons are programs with std"))]
+    Populate,
+}
+
 /// Whether the next burst may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -82,6 +105,11 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Governor<S> {
     sensors: S,
+    manner: Manner,
+    /// Our processor time when a burst on a full machine was begun.
+    full_since_ns: Option<u64>,
+    /// No other burst on a full machine before this.
+    full_until_ns: u64,
     pace: Pace,
     crowded: Backoff,
     noticed: Backoff,
@@ -112,11 +140,18 @@ struct Rates {
 }
 
 impl<S: Sensors> Governor<S> {
-    pub(super) fn new(sensors: S) -> Governor<S> {
+    pub(super) fn new(sensors: S, manner: Manner) -> Governor<S> {
         Governor {
             sensors,
+            manner,
+            full_since_ns: None,
+            full_until_ns: 0,
             pace: Pace::default(),
-            crowded: Backoff::new(MS, 64 * MS),
+            crowded: match manner {
+                Manner::Scrub => Backoff::new(MS, 64 * MS),
+                // Long enough to tell a full machine from one on which something runs for a moment.
+                Manner::Populate => Backoff::new(MS, 4 * MS),
+            },
             noticed: Backoff::new(WINDOW_NS, 64 * WINDOW_NS),
             no_idle: Backoff::new(IDLE_WINDOW_NS, 16 * IDLE_WINDOW_NS),
             last: None,
@@ -148,12 +183,18 @@ impl<S: Sensors> Governor<S> {
         let most = if need == Need::Spare { 1 } else { self.sensors.processors() };
         if others.is_some_and(|others| others >= most) {
             self.pace.calm_looks = 0;
+            let now_ns = self.sensors.now_ns();
+            let left_ns = self.full_until_ns.saturating_sub(now_ns);
+            if left_ns > 0 {
+                return Verdict::Rest(left_ns.min(LOOK_WHERE_FULL_NS));
+            }
             if !self.crowded.is_trickling() {
                 return Verdict::Rest(self.crowded.next());
             }
-            let now_ns = self.sensors.now_ns();
+            self.full_since_ns = Some(self.sensors.cpu_time_ns());
             return self.review_quota(now_ns).map_or(Verdict::Go, Verdict::Rest);
         }
+        self.full_since_ns = None;
         self.crowded.reset();
         let now_ns = self.sensors.now_ns();
         let is_own = others == Some(1) && self.own_program_runs(now_ns);
@@ -179,7 +220,17 @@ impl<S: Sensors> Governor<S> {
     /// How long to pause after a burst that cleared `bytes` in `took_ns`.
     pub(super) fn pause_after(&mut self, bytes: usize, took_ns: u64, limits: &Limits) -> u64 {
         self.bytes_since_look += bytes as u64;
-        let polite_ns = self.pace.pause_ns(bytes as u64, took_ns);
+        let polite_ns = match (self.manner, self.full_since_ns) {
+            (Manner::Scrub, _) => self.pace.pause_ns(bytes as u64, took_ns),
+            (Manner::Populate, None) => self.pace.bandwidth_pause_ns(bytes as u64, took_ns),
+            (Manner::Populate, Some(then_ns)) => {
+                let used_ns = self.sensors.cpu_time_ns().saturating_sub(then_ns);
+                let pause_ns = used_ns.saturating_mul(PAUSE_WHERE_FULL);
+                // Not a pause: it ends when a processor is idle.
+                self.full_until_ns = self.sensors.now_ns().saturating_add(pause_ns);
+                0
+            }
+        };
         let quota_ns = self.quota.pause_ns(took_ns);
         let rate_ns = match limits.rate_pages_per_s {
             0 => 0,
@@ -194,6 +245,12 @@ impl<S: Sensors> Governor<S> {
         }
     }
 
+    /// Whether the machine is full, and the next burst one of those that are done all the same.
+    #[cfg(any(feature = "std", test))]
+    pub(super) fn is_full(&self) -> bool {
+        self.full_since_ns.is_some()
+    }
+
     /// Reads the slow sensors when they are due. How long to rest, if so.
     fn review(&mut self, now_ns: u64) -> Option<u64> {
         if let Some(rest_ns) = self.review_quota(now_ns) {
@@ -201,6 +258,9 @@ impl<S: Sensors> Governor<S> {
         }
         if let Some(rest_ns) = self.review_idle(now_ns) {
             return Some(rest_ns);
+        }
+        if self.manner == Manner::Populate {
+            return None;
         }
         let Some(last) = self.last else {
             self.last = Some(Look { at_ns: now_ns, waits: self.sensors.waits() });
@@ -290,6 +350,15 @@ impl Pace {
             // Where nobody can tell, somebody is there.
             _ => 0,
         };
+    }
+
+    /// What keeps populating below its bandwidth beside others.
+    fn bandwidth_pause_ns(&self, bytes: u64, took_ns: u64) -> u64 {
+        if self.calm_looks >= CALM_LOOKS {
+            return 0;
+        }
+        let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(POPULATED_BESIDE_OTHERS);
+        u64::try_from(due_ns).unwrap_or(u64::MAX).saturating_sub(took_ns)
     }
 
     fn pause_ns(&mut self, bytes: u64, took_ns: u64) -> u64 {

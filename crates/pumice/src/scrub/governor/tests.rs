@@ -51,8 +51,8 @@ impl Sensors for World {
 const BURST_NS: u64 = 100_000;
 const NO_LIMITS: Limits = Limits { load_hundredths: 0, rate_pages_per_s: 0 };
 
-fn alone() -> Governor<World> {
-    Governor::new(World {
+fn world() -> World {
+    World {
         now_ns: 1,
         own_ns: 0,
         program_ns: 0,
@@ -61,7 +61,15 @@ fn alone() -> Governor<World> {
         idle_ns: None,
         waits: Waits { own_ns: 0, group_ns: Some(0), pressure_ns: Some(0) },
         quota: None,
-    })
+    }
+}
+
+fn alone() -> Governor<World> {
+    Governor::new(world(), Manner::Scrub)
+}
+
+fn populating() -> Governor<World> {
+    Governor::new(world(), Manner::Populate)
 }
 
 /// Runs for `span_ns` and returns the share of it that went into bursts, in thousandths. `passing`
@@ -145,6 +153,43 @@ fn with_every_processor_taken_it_does_a_burst_now_and_then() {
         Verdict::Go,
         "and goes on when they are gone"
     );
+}
+
+#[test]
+fn beside_a_neighbour_populating_is_held_to_a_bandwidth() {
+    let share = |others| {
+        let mut governor = populating();
+        governor.sensors.others = others;
+        share_of(&mut governor, SECOND, &NO_LIMITS, |_, _, _| {})
+    };
+    assert!(share(Some(0)) > 990);
+    // A block in 100 µs is 20 GB/s, a tenth of it 2 GiB/s.
+    assert!((95..=105).contains(&share(Some(1))), "{}", share(Some(1)));
+    assert!((95..=105).contains(&share(None)), "who can't see is polite");
+    let mut slow = populating();
+    slow.sensors.others = Some(1);
+    assert_eq!(slow.ask(&NO_LIMITS, Need::Wanted), Verdict::Go);
+    assert_eq!(slow.pause_after(BLOCK_SIZE, 20 * BURST_NS, &NO_LIMITS), 0, "slow by itself");
+}
+
+#[test]
+fn with_every_processor_taken_populating_takes_a_hundredth_of_one() {
+    let mut governor = populating();
+    governor.sensors.others = Some(2);
+    let wait = |world: &mut World, ns, _| *world.waits.pressure_ns.as_mut().expect("set") += ns;
+    // It rests for 4 ms besides, which longer bursts than these hardly notice.
+    let share = share_of(&mut governor, 10 * SECOND, &NO_LIMITS, wait);
+    assert!((6..=10).contains(&share), "{share}");
+    assert!(governor.is_full());
+    // What it waited for a processor itself is no time that it took from anybody.
+    while governor.ask(&NO_LIMITS, Need::Wanted) != Verdict::Go {}
+    governor.sensors.own_ns += BURST_NS;
+    assert_eq!(governor.pause_after(BLOCK_SIZE, SECOND, &NO_LIMITS), 0);
+    governor.sensors.now_ns += (PAUSE_WHERE_FULL - 1) * BURST_NS;
+    assert_eq!(governor.ask(&NO_LIMITS, Need::Wanted), Verdict::Rest(BURST_NS));
+    governor.sensors.others = Some(0);
+    assert_eq!(governor.ask(&NO_LIMITS, Need::Wanted), Verdict::Go);
+    assert!(!governor.is_full());
 }
 
 #[test]
