@@ -1,4 +1,4 @@
-//! `pumice bench pin` and `bench vm` print a row for each way and write the same as JSON.
+//! `pumice bench pin`, `bench vm` and `bench populate` print a row for each way and write the same as JSON.
 
 mod support;
 
@@ -26,6 +26,16 @@ fn rows(name: &str, arguments: &[&str]) -> (String, Vec<serde_json::Value>) {
 fn pinning_and_machines() {
     pinning();
     machines();
+}
+
+#[test]
+fn populating() {
+    let short = ["--pairs", "6", "--window-ms", "20"];
+    let (table, rows) =
+        rows("bench-populate", &[&["populate", "--case", "compute-one"], &short[..]].concat());
+    assert_eq!(rows[0]["case"], "compute-one", "{table}");
+    assert!(rows.len() >= 2, "{table}");
+    assert!(rows.iter().all(|row| row["loss_pct"].is_number()), "{table}");
 }
 
 fn pinning() {

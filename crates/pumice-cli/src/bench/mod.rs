@@ -9,12 +9,14 @@
 //! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
 //! | [`pin`] | pinning memory: fresh against a slot |
+//! | [`populate`] | a daemon that populates: its speed, and what it costs those beside it |
 //! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
 //! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
 //! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
 //! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
 //! | [`statistics`] | medians, and how sure they are |
+//! | [`neighbours`] | programs that do something else meanwhile |
 //! | [`region`] | memory to measure in |
 //! | [`c_program`] | programs that know nothing of pumice |
 //! | [`cpu`] | what a thread spent |
@@ -30,9 +32,11 @@ mod fork;
 mod frame;
 pub mod json_lines;
 mod map;
+mod neighbours;
 mod pft;
 mod pin;
 mod plot;
+mod populate;
 pub mod region;
 mod scrub;
 mod sizes;
@@ -73,6 +77,8 @@ enum Experiment {
     Pft(pft::PftArgs),
     /// Pinning memory by registered buffers and mlock: fresh memory against a slot
     Pin(pin::PinArgs),
+    /// How fast pumice serve populates, and what it costs those beside it
+    Populate(populate::PopulateArgs),
     /// How fast scrubd zeroes, and what it costs those beside it
     Scrub(scrub::ScrubArgs),
     /// What pumice run costs a program that has nothing to gain from it
@@ -91,6 +97,7 @@ pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
         Experiment::Map(options) => map::map(&options),
         Experiment::Pft(options) => pft::pft(&options),
         Experiment::Pin(options) => pin::pin(&options),
+        Experiment::Populate(options) => populate::populate(&options),
         Experiment::Scrub(options) => scrub::scrub(options),
         Experiment::Start(options) => start::start(&options),
         Experiment::Vm(options) => vm::vm(&options),

@@ -16,9 +16,6 @@
 //! | `quota` | one that computes, in one group with scrubd whose quota is one processor (root) |
 
 mod dirt;
-mod group;
-mod neighbour;
-mod pairs;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,22 +31,18 @@ use pumice::sys::cpu;
 use serde::Serialize;
 
 use super::json_lines::JsonLines;
+use super::neighbours::{wait_until_all_work, Estimate, Group, Neighbour, Pair, Session, Work};
 use super::region::Region;
 use super::table::Table;
 use crate::args::Failure;
 use crate::clear_plan;
 use dirt::Dirt;
-use group::Group;
-use neighbour::{Neighbour, Session, Work};
-use pairs::{Estimate, Pair};
 
 /// Memory that scrubd clears over and over: more than most caches hold.
 const DIRT_BYTES: usize = 256 << 20;
 /// After a switch, this much passes before a window begins: naps and rests of scrubd's end, and
 /// what it has begun.
 const SETTLE: Duration = Duration::from_millis(30);
-/// Neighbours that have not begun by then never will.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The names are the fields' of a row of JSON.
 const COLUMNS: [(&str, usize); 7] = [
@@ -273,14 +266,7 @@ fn beside(case: &Case, dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, 
     let length = Duration::from_millis(options.window_ms);
     let work = || neighbours.iter().map(Neighbour::work_done).sum::<u64>();
     let (mut speeds, mut shares) = (Vec::new(), Vec::new());
-    // A streaming neighbour faults its memory in first.
-    let start = Instant::now();
-    while neighbours.iter().any(|neighbour| neighbour.work_done() == 0) {
-        if start.elapsed() > PATIENCE {
-            return Err("a neighbour does not get to work".to_owned());
-        }
-        thread::sleep(SETTLE);
-    }
+    wait_until_all_work(&neighbours)?;
     let pairs = (0..options.pairs)
         .map(|pair| {
             let mut measure = |on: bool| {

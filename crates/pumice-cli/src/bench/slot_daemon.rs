@@ -1,7 +1,10 @@
 //! A `pumice serve` of an experiment's own, and hugetlb pages for as long as it lasts.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -25,20 +28,31 @@ pub struct SlotDaemon {
 }
 
 impl SlotDaemon {
-    /// Starts it.
+    /// Starts one that populates its only slot at full speed.
     pub fn start(bytes: u64, pages: PageKind) -> Result<SlotDaemon, Failure> {
+        let slot = format!("{bytes}=1");
+        SlotDaemon::start_with(["--slot", &slot, "--pages", pages.name(), "--polite", "off"])
+    }
+
+    /// Starts one with these arguments, in a folder of its own. It dies with this process.
+    pub fn start_with<S: AsRef<OsStr>>(
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<SlotDaemon, Failure> {
         let own = env::current_exe()
             .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
         let folder = env::temp_dir().join(format!("pumice-bench-slots.{}", std::process::id()));
-        let child = Command::new(own)
-            .args(["serve", "--slot", &format!("{bytes}=1"), "--pages", pages.name()])
-            .args(["--polite", "off", "--dir"])
-            .arg(&folder)
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
+        let mut command = Command::new(own);
+        command.arg("serve").args(arguments).arg("--dir").arg(&folder);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let child = die_with_us(&mut command)
             .spawn()
             .map_err(|error| Failure::system(format!("can't start pumice serve: {error}")))?;
         Ok(SlotDaemon { child, folder })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> libc::pid_t {
+        self.child.id() as libc::pid_t
     }
 
     /// Its socket.
@@ -70,10 +84,22 @@ impl Drop for SlotDaemon {
     }
 }
 
-/// Pages of 2 MiB in the kernel's pool, taken back when dropped.
+/// Has a child killed when this process ends, however that comes.
+fn die_with_us(command: &mut Command) -> &mut Command {
+    let die = || {
+        // SAFETY: a plain system call.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes a system call only.
+    unsafe { command.pre_exec(die) }
+}
+
+/// Pages of 2 MiB in the kernel's pool, taken back when dropped, and when this process ends without that:
+/// a shell in a session of its own waits for the end of its input and takes them back.
 #[derive(Debug)]
 pub struct HugetlbPool {
-    added: u64,
+    keeper: Child,
 }
 
 impl HugetlbPool {
@@ -82,17 +108,36 @@ impl HugetlbPool {
     pub fn with_free(bytes: u64) -> Option<HugetlbPool> {
         let (before, free) = (read("nr_hugepages")?, read("free_hugepages")?);
         let lacking = bytes.div_ceil(PAGE_BYTES).saturating_sub(free);
-        fs::write(Path::new(POOL).join("nr_hugepages"), (before + lacking).to_string()).ok()?;
-        let pool = HugetlbPool { added: read("nr_hugepages")?.saturating_sub(before) };
-        (pool.added >= lacking).then_some(pool)
+        let file = Path::new(POOL).join("nr_hugepages");
+        // What the kernel gave is what is taken back, not what was asked for; others may ask meanwhile.
+        let script =
+            "trap '' INT TERM HUP; echo $(($2 + $3)) > $1; n=$(($(cat $1) - $2)); echo $n; \
+             cat > /dev/null; echo $(($(cat $1) - n)) > $1";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&file);
+        command.args([before.to_string(), lacking.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let alone = || {
+            // SAFETY: a plain system call.
+            unsafe { libc::setsid() };
+            Ok(())
+        };
+        // SAFETY: between fork and exec it makes a system call only.
+        unsafe { command.pre_exec(alone) };
+        let mut keeper = command.spawn().ok()?;
+        let mut line = String::new();
+        let said = keeper.stdout.take().map(BufReader::new);
+        said.map(|mut said| said.read_line(&mut line));
+        let pool = HugetlbPool { keeper };
+        let added = line.trim().parse::<u64>().ok()?;
+        (added >= lacking).then_some(pool)
     }
 }
 
 impl Drop for HugetlbPool {
     fn drop(&mut self) {
-        // Others may have asked for pages meanwhile.
-        let left = read("nr_hugepages").map(|now| now.saturating_sub(self.added));
-        let _ = left.map(|left| fs::write(Path::new(POOL).join("nr_hugepages"), left.to_string()));
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
     }
 }
 

@@ -1,9 +1,9 @@
 //! What pairs of windows say: a median, and the interval that holds it in 95 of 100 runs.
 
-/// The same work with scrubbing on and off, in units per second.
+/// The same work with something in the background and without, in units per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// With scrubbing.
+    /// With it.
     pub on: f64,
     /// Without.
     pub off: f64,

@@ -1,0 +1,38 @@
+//! Programs that do something else meanwhile, and what work in the background costs them.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`neighbour`] | a process that computes or streams through memory, and counts how far it gets |
+//! | [`group`] | a control group for it |
+//! | [`pairs`] | windows with and without the work in the background, and what they say |
+
+mod group;
+mod neighbour;
+mod pairs;
+
+pub use group::Group;
+pub use neighbour::{Neighbour, Session, Work};
+pub use pairs::{Estimate, Pair};
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Neighbours that have not begun by then never will.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often they are looked at until then.
+const LOOK_AGAIN: Duration = Duration::from_millis(30);
+
+/// Waits until all have begun: one that streams faults its memory in first.
+///
+/// # Errors
+/// Why there is nothing to measure.
+pub fn wait_until_all_work(neighbours: &[Neighbour]) -> Result<(), String> {
+    let start = Instant::now();
+    while neighbours.iter().any(|neighbour| neighbour.work_done() == 0) {
+        if start.elapsed() > PATIENCE {
+            return Err("a neighbour does not get to work".to_owned());
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+    Ok(())
+}
