@@ -15,6 +15,7 @@ use crate::man;
 use crate::run::{EnvArgs, RunArgs};
 use crate::serve::ServeArgs;
 use crate::slots::SlotsArgs;
+use crate::stat::StatArgs;
 
 /// Exit status for input that can't be used, as shells and getopt programs have it.
 pub const STATUS_USAGE: u8 = 2;
@@ -34,6 +35,8 @@ pub enum Command {
     Env(Box<EnvArgs>),
     /// Show or change the settings of a running program
     Ctl(CtlArgs),
+    /// Show what running programs have been served
+    Stat(StatArgs),
     /// Keep slots of ready memory for virtual machines and others to lease
     Serve(Box<ServeArgs>),
     /// Run a program on a slot of ready memory that a daemon keeps

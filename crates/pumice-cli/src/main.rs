@@ -5,6 +5,7 @@
 //! | [`args`] | what may be typed, and how what may not is answered |
 //! | [`run`] | `pumice run`: a program on memory that is already there and already zero; `pumice env` |
 //! | [`mod@estimate`] | `pumice estimate`: what a program could gain |
+//! | [`mod@stat`] | `pumice stat`: what running programs are served |
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
 //! | [`serve`] | `pumice serve`: the daemon that keeps slots of ready memory |
 //! | [`lease`] | `pumice lease`: a program on such a slot |
@@ -32,6 +33,7 @@ mod memory;
 mod run;
 mod serve;
 mod slots;
+mod stat;
 mod stats_file;
 
 use std::ffi::{c_char, c_int, CStr, OsStr, OsString};
@@ -61,6 +63,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Run(options)) => run::run(*options),
         Ok(Command::Env(options)) => run::print_variables(&options).map(|()| 0),
         Ok(Command::Ctl(options)) => ctl::ctl(options).map(|()| 0),
+        Ok(Command::Stat(options)) => stat::stat(&options).map(|()| 0),
         Ok(Command::Serve(options)) => serve::serve(*options).map(|()| 0),
         Ok(Command::Lease(options)) => lease::lease(options),
         Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),

@@ -9,7 +9,7 @@ use std::ffi::{CString, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{null_mut, NonNull};
 
@@ -146,6 +146,45 @@ pub fn open(path: &Path) -> Option<&'static Tree> {
     let memory = file::map_shared(&path, TREE_SIZE).ok()??;
     // SAFETY: mapped, as long as the file was, and never unmapped.
     unsafe { Tree::open(memory) }
+}
+
+/// A copy of a tree's file.
+///
+/// What is mapped may be cut short by whoever owns the file, which kills the reader; a copy can't.
+#[derive(Debug)]
+pub struct Snapshot(Box<Page>);
+
+/// As a [`Tree`] lies in a file's mapping.
+#[derive(Debug)]
+#[repr(align(4096))]
+struct Page([u8; TREE_SIZE]);
+
+impl Snapshot {
+    /// `None` if it is no tree of this version, or another user's.
+    pub fn read(path: &Path) -> Option<Snapshot> {
+        let file = OpenOptions::new().read(true).custom_flags(no_follow()).open(path).ok()?;
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || metadata.len() != TREE_SIZE as u64 {
+            return None;
+        }
+        let mut page = Box::new(Page([0; TREE_SIZE]));
+        file.read_exact_at(&mut page.0, 0).ok()?;
+        // SAFETY: the bytes are there for as long as the reference is looked at.
+        unsafe { Tree::open(NonNull::from(&mut page.0).cast()) }?;
+        Some(Snapshot(page))
+    }
+
+    /// What is in it.
+    pub fn tree(&self) -> &Tree {
+        let at = NonNull::from(&self.0 .0).cast();
+        // SAFETY: the bytes are aligned, and there for as long as this value is.
+        unsafe { Tree::open(at) }.expect("looked at when it was read")
+    }
+}
+
+/// The user whose process it is.
+pub fn process_owner(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid())
 }
 
 /// The user whose file it is.

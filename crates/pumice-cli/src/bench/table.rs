@@ -30,7 +30,8 @@ impl Table {
         println!();
     }
 
-    fn format(&self, cells: &[String]) -> String {
+    /// A row as text, without a newline.
+    pub fn format(&self, cells: &[String]) -> String {
         let mut line = String::new();
         for (index, (cell, &width)) in cells.iter().zip(&self.widths).enumerate() {
             if index == 0 {
