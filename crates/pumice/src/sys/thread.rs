@@ -169,6 +169,10 @@ pub fn process_id() -> u32 {
 
 /// Whether a process of this number exists (a zombie does).
 pub fn process_exists(pid: u32) -> bool {
+    // Others mean groups, or all processes there are.
+    if !i32::try_from(pid).is_ok_and(|pid| pid > 0) {
+        return false;
+    }
     // SAFETY: signal 0 is only checked for, never sent.
     let result = unsafe { raw::syscall(raw::number::__NR_kill, [pid as usize, 0, 0, 0, 0, 0]) };
     result != Err(Errno::SRCH)
@@ -218,6 +222,15 @@ fn nanoseconds(time: Timespec) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_processes_exist() {
+        assert!(process_exists(process_id()));
+        for none in [0, u32::MAX, u32::MAX - 1, 1 << 31] {
+            assert!(!process_exists(none), "{none}");
+        }
+    }
+
     use crate::sync::atomic::Ordering;
 
     static FLAG: AtomicU32 = AtomicU32::new(0);
