@@ -26,7 +26,7 @@ use super::spaces::{Area, Counts, Happening, Spaces, What};
 use crate::run::spawn;
 
 /// Every fault is a sample until there were so many, and then for as long as they come more slowly.
-const ENOUGH: u64 = 100_000;
+const ENOUGH: u64 = 30_000;
 const FAST_PER_S: u64 = 20_000;
 /// One in so many is a sample all along; a prime, so that it keeps no step with what a program does.
 const SOME: u64 = 61;
