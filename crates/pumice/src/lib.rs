@@ -15,6 +15,8 @@
 //! | [`frame`] | zones, blocks, the ledger, per-CPU reservations, [`frame::Gfp`] |
 //! | [`scrub`] | scrubd: what to zero next, when to stop, how not to be noticed |
 //! | [`heap`] | runs of frames for `malloc`-sized requests; what a size class touches |
+//! | [`page_table`] | tables of entries that change by single atomic operations |
+//! | [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
 //! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
 //! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
 //! | [`slots`] | memory that a daemon has ready, leased to programs; with the feature `std` only |
@@ -25,22 +27,24 @@
 #![cfg_attr(not(any(test, loom, feature = "std")), no_std)]
 
 pub mod addr;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod allocator;
 pub mod clear;
 pub mod config;
 pub mod error;
 pub mod frame;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod heap;
-#[cfg(not(loom))]
+pub mod page_table;
+#[cfg(not(any(loom, shuttle)))]
 pub mod process;
 pub mod scrub;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod slots;
+pub mod space;
 pub mod stats;
 pub mod sync;
 pub mod sys;
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub use allocator::Allocator;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`alloc`] | real programs and small loads under pumice and under other allocators |
 //! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
+//! | [`fault`] | page faults in a space of our own: with one lock, with none, and the kernel's |
 //! | [`fork`] | a server that takes snapshots by `fork`, and knows nothing of pumice |
 //! | [`frame`] | what getting and putting frames costs |
 //! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
@@ -15,6 +16,7 @@
 //! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
 //! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
+//! | [`start_line`] | where threads start together |
 //! | [`statistics`] | medians, and how sure they are |
 //! | [`neighbours`] | programs that do something else meanwhile |
 //! | [`region`] | memory to measure in |
@@ -28,6 +30,7 @@ mod alloc;
 mod c_program;
 mod clear;
 mod cpu;
+mod fault;
 mod fork;
 mod frame;
 pub mod json_lines;
@@ -42,6 +45,7 @@ mod scrub;
 mod sizes;
 mod slot_daemon;
 mod start;
+mod start_line;
 pub mod statistics;
 pub mod table;
 mod three_ways;
@@ -67,6 +71,8 @@ enum Experiment {
     Alloc(alloc::AllocArgs),
     /// How fast each engine zeroes memory, and how fast memory is read
     Clear(clear::ClearArgs),
+    /// Page faults in an address space of our own: one lock, a short lock, none; the kernel's
+    Fault(fault::FaultArgs),
     /// A server with a large heap that takes snapshots by fork: time and memory
     Fork(fork::ForkArgs),
     /// What getting and putting frames costs, beside a peer's if one is given
@@ -92,6 +98,7 @@ pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
     match options.experiment {
         Experiment::Alloc(options) => alloc::alloc(&options),
         Experiment::Clear(options) => clear::clear(options),
+        Experiment::Fault(options) => fault::fault(&options),
         Experiment::Fork(options) => fork::fork(&options),
         Experiment::Frame(options) => frame::frame(&options),
         Experiment::Map(options) => map::map(&options),

@@ -1,4 +1,4 @@
-//! Pictures: rates against lines touched, both on logarithmic scales, as SVG.
+//! Pictures: rates against lines touched or against threads, on logarithmic scales, as SVG.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub struct Series {
     pub name: &'static str,
     /// How it is drawn.
     pub stroke: Stroke,
-    /// Lines touched a page, and pages a second.
+    /// Lines touched a page, or threads; and pages a second.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -30,22 +30,61 @@ pub enum Stroke {
 const SIZE: (u32, u32) = (820, 460);
 const GREY: RGBColor = RGBColor(110, 110, 110);
 /// Told apart by those who don't see red and green as well (Okabe and Ito's palette).
-const COLOURS: [RGBColor; 3] = [RGBColor(213, 94, 0), RGBColor(0, 114, 178), RGBColor(0, 158, 115)];
+const COLOURS: [RGBColor; 5] = [
+    RGBColor(213, 94, 0),
+    RGBColor(0, 114, 178),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+];
+
+/// What a picture says of itself and its axes.
+struct Words<'w> {
+    title: &'w str,
+    subtitle: &'w str,
+    x: &'w str,
+    y: &'w str,
+}
 
 /// Draws pages a second of processor time against cache lines touched in each page.
 pub fn rate_against_lines(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Failure> {
-    let drawn = draw(path, subtitle, series);
+    let words = Words {
+        title: "Pages a processor can start to use in a second",
+        subtitle,
+        x: "cache lines written in each 4 KiB page (of 64)",
+        y: "pages per CPU second",
+    };
+    // The last of them shares its colour with the one before it.
+    draw_to(path, &words, series, 3)
+}
+
+/// Draws faults a second on the wall against threads.
+pub fn rate_against_threads(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Failure> {
+    let title = "Page faults a second";
+    let words = Words { title, subtitle, x: "threads", y: "faults per second" };
+    draw_to(path, &words, series, COLOURS.len())
+}
+
+fn draw_to(
+    path: &Path,
+    words: &Words<'_>,
+    series: &[Series],
+    colours: usize,
+) -> Result<(), Failure> {
+    let drawn = draw(path, words, series, colours);
     drawn.map_err(|error| Failure::system(format!("can't draw {}: {error}", path.display())))
 }
 
-fn draw(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(
+    path: &Path,
+    words: &Words<'_>,
+    series: &[Series],
+    colours: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let root = root.titled(
-        "Pages a processor can start to use in a second",
-        ("sans-serif", 22).into_font().color(&BLACK),
-    )?;
-    let root = root.titled(subtitle, ("sans-serif", 15).into_font().color(&GREY))?;
+    let root = root.titled(words.title, ("sans-serif", 22).into_font().color(&BLACK))?;
+    let root = root.titled(words.subtitle, ("sans-serif", 15).into_font().color(&GREY))?;
     let points = || series.iter().flat_map(|series| &series.points);
     let (x, y) = (span(points().map(|p| p.0), 1.15), span(points().map(|p| p.1), 1.6));
     let mut chart = ChartBuilder::on(&root)
@@ -55,8 +94,8 @@ fn draw(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Box<dyn st
         .build_cartesian_2d(x.log_scale().base(2.0), y.log_scale())?;
     chart
         .configure_mesh()
-        .x_desc("cache lines written in each 4 KiB page (of 64)")
-        .y_desc("pages per CPU second")
+        .x_desc(words.x)
+        .y_desc(words.y)
         .x_label_formatter(&|lines| format!("{lines:.0}"))
         .y_label_formatter(&|rate| engineering(*rate))
         .light_line_style(WHITE)
@@ -66,7 +105,7 @@ fn draw(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Box<dyn st
         .axis_desc_style(("sans-serif", 15))
         .draw()?;
     for (index, one) in series.iter().enumerate() {
-        let colour = COLOURS[index.min(COLOURS.len() - 1)];
+        let colour = COLOURS[index.min(colours - 1)];
         let solid = one.stroke == Stroke::Solid;
         let style = colour.stroke_width(if solid { 3 } else { 1 });
         let line = one.points.iter().copied();

@@ -171,7 +171,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::frame::ledger::{Native, Storage};

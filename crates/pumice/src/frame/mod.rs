@@ -39,7 +39,7 @@ mod hidden;
 pub mod ledger;
 #[cfg(all(test, loom))]
 mod loom_models;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod model;
 pub mod pcp;
 pub mod runs;

@@ -43,6 +43,12 @@ impl<'l, G: Geometry, B: Backing> Pcp<'l, G, B> {
         Some((Pfn(self.first + bit as usize), self.are_zeroed))
     }
 
+    /// Whether the next [`Pcp::get`] has to ask the ledger.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+
     /// Puts a frame back, with unknown content; it need not come from this list, or thread.
     ///
     /// # Errors

@@ -97,7 +97,7 @@ fn masks(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

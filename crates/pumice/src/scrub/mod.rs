@@ -24,31 +24,31 @@
 
 #[cfg_attr(loom, allow(dead_code, reason = "the threads themselves are not modelled"))]
 mod assist;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod assistant;
 mod bell;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod governor;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod helper;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod keeper;
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
 mod pacer;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod scrubber;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod scrubd;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod waiting;
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub use pacer::{PaceLimits, Pacer};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub use scrubber::Scrubber;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub use waiting::{FOR_POPULATING, FOR_SCRUBBING};
 
 use crate::addr::Order;

@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod fake;
 pub mod file;
 pub mod lines;
+pub mod lock;
 pub mod mem;
 pub mod mempolicy;
 pub mod privilege;

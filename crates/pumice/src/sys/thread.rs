@@ -6,10 +6,10 @@
 //! it calls nothing but this crate, and blocks every signal, so that no handler runs on it.
 
 use core::ffi::c_void;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use core::time::Duration;
 use rustix::io::Errno;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use rustix::thread::futex;
 use rustix::time::{clock_gettime, ClockId, Timespec};
 
@@ -184,7 +184,7 @@ pub fn yield_now() {
 }
 
 /// Sleeps until woken, for `timeout` at most, and not at all if the word is no longer `expected`.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let timeout = timeout.map(|timeout| Timespec {
         tv_sec: timeout.as_secs() as i64,
@@ -195,7 +195,7 @@ pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
 }
 
 /// Wakes one sleeper on the word.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub fn wake_one(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
 }
@@ -219,7 +219,7 @@ fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

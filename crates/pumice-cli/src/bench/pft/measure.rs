@@ -1,12 +1,10 @@
 //! One measurement: threads that allocate, touch and give back, against the clock.
 //!
-//! Threads arrive, the last one sets a time-stamp, and all spin until then: a futex would let
-//! them run one after the other. The wall is to the last that finishes. Every page is written
+//! The wall is from the threads' common start to the last that finishes. Every page is written
 //! before it is read (a read first would take two faults of the kernel), and the first line to be
 //! touched moves on from page to page (they would all fall in one set of the cache).
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Barrier;
 
 use pumice::addr::{CACHE_LINE, FRAME_SIZE};
@@ -15,11 +13,10 @@ use pumice::sys::thread::now_ns;
 use super::backend::Source;
 use crate::args::Failure;
 use crate::bench::cpu::{pin, CpuClock, CpuTime};
+use crate::bench::start_line::StartLine;
 
 /// Lines in a page.
 pub const LINES: usize = FRAME_SIZE / CACHE_LINE;
-/// From the last thread's arrival to the start.
-const LEAD_NS: u64 = 200_000;
 
 /// What each thread does.
 #[derive(Clone, Copy, Debug)]
@@ -86,36 +83,9 @@ pub struct Spent {
     pub wall_s: f64,
 }
 
-/// Threads that wait for each other.
-struct Start {
-    missing: AtomicUsize,
-    at_ns: AtomicU64,
-}
-
-impl Start {
-    fn new(threads: usize) -> Start {
-        Start { missing: AtomicUsize::new(threads), at_ns: AtomicU64::new(u64::MAX) }
-    }
-
-    /// Returns at the time-stamp, on every thread at once.
-    fn wait(&self) -> u64 {
-        // Relaxed: only the time-stamp is handed on, and it is an atomic itself.
-        if self.missing.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.at_ns.store(now_ns() + LEAD_NS, Ordering::Relaxed);
-        }
-        loop {
-            let at_ns = self.at_ns.load(Ordering::Relaxed);
-            if now_ns() >= at_ns {
-                return at_ns;
-            }
-            std::hint::spin_loop();
-        }
-    }
-}
-
 /// Runs a job. All memory is given back when it returns.
 pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
-    let (start, finished) = (Start::new(job.threads), Barrier::new(job.threads));
+    let (start, finished) = (StartLine::new(job.threads), Barrier::new(job.threads));
     let worker = |index: usize| -> Result<(CpuTime, u64), Failure> {
         pin(index);
         let at_ns = start.wait();

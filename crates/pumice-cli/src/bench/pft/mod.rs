@@ -12,9 +12,9 @@
 //! full, is in the column *w/ filling*. *Pays after* says how many such allocations repay
 //! what populating the pool cost at first, against huge pages; each of them includes its refill.
 
-mod backend;
-mod measure;
-mod row;
+pub(super) mod backend;
+pub(super) mod measure;
+pub(super) mod row;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

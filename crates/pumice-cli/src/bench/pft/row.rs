@@ -18,6 +18,8 @@ pub enum Experiment {
     Row,
     /// few pages of a large allocation
     Sparse,
+    /// `bench fault`'s: pages of one region
+    Fault,
 }
 
 impl Experiment {
@@ -27,6 +29,7 @@ impl Experiment {
             Experiment::Burst => "burst",
             Experiment::Row => "row",
             Experiment::Sparse => "sparse",
+            Experiment::Fault => "fault",
         }
     }
 }

@@ -377,8 +377,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         self.ledger.put_run(pfn, |_, word| word.with_zeroed(false)).map(drop)
     }
 
-    /// Whether a request may go on under the present watermarks.
-    fn admit(&self, gfp: Gfp, frames: usize) -> bool {
+    /// Whether a request may go on under the present watermarks, if need be after reclaim.
+    pub fn admit(&self, gfp: Gfp, frames: usize) -> bool {
         let Some(reclaim) = self.reclaim else { return true };
         let pressure = self.pressure();
         if pressure >= Pressure::Low && gfp.contains(Gfp::KSWAPD_RECLAIM) {

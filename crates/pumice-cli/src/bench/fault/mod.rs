@@ -1,0 +1,278 @@
+//! `pumice bench fault`: page faults a second against threads, as Lameter's V12 table.
+//!
+//! Threads touch pages of one region, each its share: in a space of ours ([`pumice::space`]) whose
+//! entries change under one lock held over the fault (`whole`, as before V12's patches), under a
+//! lock held for each change (`short`) or by atomic operations (`atomic`), without and with
+//! prefaulting; and in a mapping of the kernel's, with 4 KiB and with huge pages.
+//!
+//! All ways take turns. Our frames are there and zero when the clock starts; what clearing them took
+//! is in *w/ filling*. `CLine` says how many lines of each page are written: 0 is the fault path
+//! alone. There are more threads than processors on purpose: who holds a lock may then have none.
+//!
+//! A second table says what access costs to pages that are there.
+
+mod access;
+mod ground;
+mod locking;
+mod measure;
+mod row;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use pumice::addr::{BLOCK_FRAMES, FRAME_SIZE};
+use pumice::config::parse_size;
+use rustix::mm::Advice;
+
+use super::json_lines::JsonLines;
+use super::pft::backend::{Backend, Source};
+use super::pft::row::Round;
+use super::plot::{self, Series, Stroke};
+use super::table::Table;
+use crate::args::Failure;
+use ground::Ground;
+use locking::Locking;
+use measure::{Job, Pattern};
+use row::{FaultRow, Way};
+
+/// Threads of the V12 table, as far as it goes.
+const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Pages at once, where prefaulting is on, and where it is looked at more closely.
+const PREFAULT_PAGES: usize = 16;
+const PREFAULT_PAGES_MORE: usize = 64;
+/// Threads that share one 2 MiB, at most.
+const ONE_BLOCK_THREADS: usize = 8;
+/// Least pages of a thread's share.
+const LEAST_SHARE: usize = BLOCK_FRAMES;
+
+/// What `pumice bench fault` is asked for.
+#[derive(Args, Debug)]
+pub struct FaultArgs {
+    /// Bytes of the region that all threads touch together
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    size: usize,
+    /// Measurements of each row [default: 7, or 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Fewer rounds and fewer rows
+    #[arg(long)]
+    quick: bool,
+    /// Write the rows as JSON Lines as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the rate against the threads, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = parse_size(text).filter(|&bytes| (128 << 20..=1 << 38).contains(&bytes));
+    bytes.ok_or_else(|| "a size from 128M to 256G, such as 1G".to_owned())
+}
+
+/// Runs all experiments.
+pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
+    let json = JsonLines::create(options.json.as_deref())?;
+    if let Some(path) = &options.plot {
+        // So that a bad path is told before anything is measured.
+        std::fs::write(path, "")
+            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+    }
+    let ground = Ground::new(options.size)?;
+    let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize;
+    let pages = options.size / FRAME_SIZE / LEAST_SHARE * LEAST_SHARE;
+    let mut bench = Bench { ground, rounds, json, rows: Vec::new() };
+    println!("page faults (medians of {rounds} rounds)");
+    FaultRow::begin_table();
+    let threads: &[usize] = if options.quick { &[1, 2, 64] } else { &THREADS };
+    for &threads in threads {
+        eprintln!("fault: {threads} threads …");
+        let job = Job { threads, pages, lines: 1, pattern: Pattern::Own };
+        bench.compare(&job, &ways(threads))?;
+    }
+    eprintln!("fault: the path alone, one block, a mapper …");
+    let alone = Job { threads: 1, pages, lines: 0, pattern: Pattern::Own };
+    bench.compare(&alone, &ways(1))?;
+    bench.compare(&Job { threads: 2, ..alone }, &atomic_ways())?;
+    for threads in THREADS.into_iter().filter(|&threads| threads <= ONE_BLOCK_THREADS) {
+        let job = Job { threads, pages, lines: 1, pattern: Pattern::OneBlock };
+        bench.compare(&job, &atomic_ways())?;
+    }
+    let mapper = Job { threads: 1, pages, lines: 1, pattern: Pattern::Mapper };
+    bench.compare(&mapper, &ways(0))?;
+    bench.print_ratios();
+    access::measure(&bench.ground, &mut bench.json)?;
+    if let Some(path) = &options.plot {
+        plot::rate_against_threads(path, "each its share, one line written", &bench.series())?;
+    }
+    bench.json.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn way(locking: Locking, prefault_pages: usize) -> Way {
+    Way { backend: Backend::Pumice, locking, prefault_pages }
+}
+
+fn atomic_ways() -> Vec<Way> {
+    vec![way(Locking::Atomic, 1), way(Locking::Atomic, PREFAULT_PAGES)]
+}
+
+/// All ways to compare with so many threads; with none, those of ours without prefaulting.
+fn ways(threads: usize) -> Vec<Way> {
+    let mut ways = Vec::new();
+    if threads > 0 {
+        let kernel = |backend| Way { backend, locking: Locking::Kernel, prefault_pages: 1 };
+        ways.extend([Backend::Kernel4k, Backend::KernelThp].map(kernel));
+    }
+    for locking in Locking::OURS {
+        ways.push(way(locking, 1));
+        if threads > 0 {
+            ways.push(way(locking, PREFAULT_PAGES));
+        }
+    }
+    if threads == 1 {
+        ways.push(way(Locking::Atomic, PREFAULT_PAGES_MORE));
+    }
+    ways
+}
+
+/// The rows so far, and where they go.
+struct Bench {
+    ground: Ground,
+    rounds: usize,
+    json: JsonLines,
+    rows: Vec<FaultRow>,
+}
+
+impl Bench {
+    /// Measures a job in each way, in turns, and shows a row for each.
+    fn compare(&mut self, job: &Job, ways: &[Way]) -> Result<(), Failure> {
+        let mut rounds = vec![Vec::new(); ways.len()];
+        for round in 0..=self.rounds {
+            for turn in 0..ways.len() {
+                // Each goes first once in as many rounds as there are ways.
+                let index = (round + turn) % ways.len();
+                let measured = self.measure_once(job, ways[index])?;
+                // The first is for warming up.
+                if round > 0 {
+                    rounds[index].push(measured);
+                }
+            }
+        }
+        let table = FaultRow::table();
+        for (&way, rounds) in ways.iter().zip(&rounds) {
+            let row = FaultRow::new(way, job, rounds);
+            table.row(&row.cells());
+            self.json.write(&row)?;
+            self.rows.push(row);
+        }
+        table.gap();
+        Ok(())
+    }
+
+    fn measure_once(&self, job: &Job, way: Way) -> Result<Round, Failure> {
+        let kernel = |advice| measure::kernel(Source::Kernel(advice), job);
+        let (spent, filling_s) = match way.backend {
+            Backend::Kernel4k => (kernel(Advice::LinuxNoHugepage)?, 0.0),
+            Backend::KernelThp => (kernel(Advice::LinuxHugepage)?, 0.0),
+            Backend::Pumice => {
+                // Before, so that the warm-up round counts it as the others do.
+                let filling_s = self.ground.refill();
+                (measure::ours(&self.ground, way.locking, way.prefault_pages, job)?, filling_s)
+            }
+        };
+        Ok(Round { spent, filling_s, hot_cleared_mb: 0.0 })
+    }
+
+    fn row(&self, job: (usize, usize, Pattern), way: Way) -> Option<&FaultRow> {
+        self.rows.iter().find(|row| {
+            (row.row.thr, row.row.lines, row.pattern) == job
+                && (row.row.backend, row.locking) == (way.backend, way.locking)
+                && row.prefault_pages == way.prefault_pages
+        })
+    }
+
+    /// What the rows say of each other.
+    fn print_ratios(&self) {
+        println!("ratios");
+        let table = Table::begin(&[("", 62), ("ratio", 7)]);
+        let kernel = |backend| Way { backend, locking: Locking::Kernel, prefault_pages: 1 };
+        let (small, huge) = (kernel(Backend::Kernel4k), kernel(Backend::KernelThp));
+        let atomic = way(Locking::Atomic, 1);
+        let (one, alone) = ((1, 1, Pattern::Own), (1, 0, Pattern::Own));
+        let cpu = |row: &FaultRow| row.row.flt_cpu_s;
+        let wall = |row: &FaultRow| row.row.flt_wall_s;
+        let ratio = |text: &str, this: Option<&FaultRow>, that: Option<&FaultRow>, by: Rate| {
+            if let (Some(this), Some(that)) = (this, that) {
+                table.row(&[text.to_owned(), format!("{:.2}", by(this) / by(that))]);
+            }
+        };
+        let row = |job, way| self.row(job, way);
+        ratio(
+            "atomic / kernel-4k, 1 thread, per cpu second",
+            row(one, atomic),
+            row(one, small),
+            cpu,
+        );
+        ratio("atomic / kernel-thp", row(one, atomic), row(one, huge), cpu);
+        ratio("atomic, path alone / kernel-4k", row(alone, atomic), row(one, small), cpu);
+        ratio("atomic / whole, 1 thread", row(one, atomic), row(one, way(Locking::Whole, 1)), cpu);
+        for pages in [PREFAULT_PAGES, PREFAULT_PAGES_MORE] {
+            let with = way(Locking::Atomic, pages);
+            ratio(
+                &format!("prefault {pages} / off, path alone"),
+                row(alone, with),
+                row(alone, atomic),
+                cpu,
+            );
+            ratio(
+                &format!("prefault {pages} / off, with the write"),
+                row(one, with),
+                row(one, atomic),
+                cpu,
+            );
+        }
+        let (two, many) = ((2, 1, Pattern::Own), (64, 1, Pattern::Own));
+        ratio("atomic, 2 threads / 1, per second", row(two, atomic), row(one, atomic), wall);
+        ratio("atomic, 64 threads / 2", row(many, atomic), row(two, atomic), wall);
+        let whole = way(Locking::Whole, 1);
+        ratio("whole, 64 threads / 2", row(many, whole), row(two, whole), wall);
+        ratio("whole, 2 threads / 1", row(two, whole), row(one, whole), wall);
+        let blocks = |threads| (threads, 1, Pattern::OneBlock);
+        let with = way(Locking::Atomic, PREFAULT_PAGES);
+        ratio("one block, 2 threads / 1", row(blocks(2), atomic), row(blocks(1), atomic), wall);
+        ratio(
+            "one block, 2 threads, prefault / off",
+            row(blocks(2), with),
+            row(blocks(2), atomic),
+            wall,
+        );
+        let mapper = (1, 1, Pattern::Mapper);
+        ratio("atomic beside a mapper / without", row(mapper, atomic), row(one, atomic), wall);
+        ratio("whole beside a mapper / without", row(mapper, whole), row(one, whole), wall);
+    }
+
+    /// The rate against threads, without prefaulting, and with.
+    fn series(&self) -> Vec<Series> {
+        let kernel = |backend| Way { backend, locking: Locking::Kernel, prefault_pages: 1 };
+        let lines = [
+            ("kernel, 4 KiB pages", kernel(Backend::Kernel4k)),
+            ("kernel, huge pages", kernel(Backend::KernelThp)),
+            ("whole: one lock over the fault", way(Locking::Whole, 1)),
+            ("short: a lock for each change", way(Locking::Short, 1)),
+            ("atomic", way(Locking::Atomic, 1)),
+            ("atomic, prefaulting 16 pages", way(Locking::Atomic, PREFAULT_PAGES)),
+        ];
+        let points = |way: Way| {
+            let row = |threads| self.row((threads, 1, Pattern::Own), way);
+            let point = |threads: usize| Some((threads as f64, row(threads)?.row.flt_wall_s));
+            THREADS.into_iter().filter_map(point).collect()
+        };
+        let stroke = |way: Way| if way.prefault_pages > 1 { Stroke::Dotted } else { Stroke::Solid };
+        lines.map(|(name, way)| Series { name, stroke: stroke(way), points: points(way) }).into()
+    }
+}
+
+/// Which of a row's rates.
+type Rate = fn(&FaultRow) -> f64;

@@ -1,0 +1,102 @@
+//! A row of the experiment: `bench pft`'s, and what differs here.
+
+use serde::Serialize;
+
+use super::locking::Locking;
+use super::measure::{Job, Pattern};
+use crate::bench::pft::backend::Backend;
+use crate::bench::pft::measure::{self as pft, Timed};
+use crate::bench::pft::row::{Experiment, Round, Row};
+use crate::bench::table::{thousands, Table};
+use pumice::addr::FRAME_SIZE;
+
+/// Whose faults they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub backend: Backend,
+    pub locking: Locking,
+    /// Pages that a sequence populates at once at most; 1 is without prefaulting.
+    pub prefault_pages: usize,
+}
+
+/// Medians over the rounds. The field names are those of `--json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct FaultRow {
+    #[serde(flatten)]
+    pub row: Row,
+    pub locking: Locking,
+    /// Whether sequences of faults populate ahead.
+    pub prefault: bool,
+    pub prefault_pages: usize,
+    pub pattern: Pattern,
+}
+
+impl FaultRow {
+    /// The medians of `rounds`, of which there is at least one.
+    pub fn new(way: Way, job: &Job, rounds: &[Round]) -> FaultRow {
+        let pages = job.faults() / job.threads;
+        let like_pft = pft::Job {
+            threads: job.threads,
+            bytes: pages * FRAME_SIZE,
+            repetitions: 1,
+            pages,
+            lines: job.lines,
+            timed: Timed::Taking,
+        };
+        FaultRow {
+            row: Row::from_rounds(Experiment::Fault, way.backend, &like_pft, rounds),
+            locking: way.locking,
+            prefault: way.prefault_pages > 1,
+            prefault_pages: way.prefault_pages,
+            pattern: job.pattern,
+        }
+    }
+
+    const COLUMNS: [(&'static str, usize); 14] = [
+        ("Backend", 10),
+        ("Gb", 5),
+        ("Rep", 3),
+        ("Thr", 3),
+        ("CLine", 5),
+        ("User", 7),
+        ("System", 7),
+        ("Wall", 7),
+        ("flt/cpu/s", 11),
+        ("fault/wsec", 11),
+        ("w/ filling", 11),
+        ("locking", 7),
+        ("prefault", 8),
+        ("pattern", 9),
+    ];
+
+    /// Prints the headings.
+    pub fn begin_table() {
+        Table::begin(&FaultRow::COLUMNS);
+    }
+
+    /// The table whose headings [`FaultRow::begin_table`] printed.
+    pub fn table() -> Table {
+        Table::resume(&FaultRow::COLUMNS)
+    }
+
+    /// What the table shows.
+    pub fn cells(&self) -> Vec<String> {
+        let row = &self.row;
+        vec![
+            row.backend.name().to_owned(),
+            format!("{:.2}", row.gb),
+            row.rep.to_string(),
+            row.thr.to_string(),
+            row.lines.to_string(),
+            format!("{:.4}", row.user_s),
+            format!("{:.4}", row.system_s),
+            format!("{:.4}", row.wall_s),
+            thousands(row.flt_cpu_s),
+            thousands(row.flt_wall_s),
+            thousands(row.flt_cpu_s_with_filling),
+            self.locking.name().to_owned(),
+            if self.prefault { self.prefault_pages.to_string() } else { "off".to_owned() },
+            self.pattern.name().to_owned(),
+        ]
+    }
+}

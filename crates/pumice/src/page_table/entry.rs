@@ -1,0 +1,340 @@
+//! The entry: one 64-bit word, the same at every level of the tables.
+//!
+//! ```text
+//!  63      44 43              16 15     9 8        4 3     0
+//! +----------+------------------+--------+----------+-------+
+//! | version  |      number      | latch  | A D C W R | state |
+//! +----------+------------------+--------+----------+-------+
+//!      20             28            7         5         4
+//! ```
+//!
+//! - *state*: see [`State`]; the number means what it says there.
+//! - *R*, *W*: the rights of the page. *W* alone does not allow a write: see *C*.
+//! - *C*, copy on write: the frame may be another space's as well, so it must not be written.
+//! - *A*, *D*: accessed and dirty, as `pte_young` and `pte_dirty`; set by guards and faults, cleared
+//!   by reclaim.
+//! - *latch*: how many guards there are for reading, or [`EXCLUSIVE`] for one for writing. While it is
+//!   not 0, the frame stays what and where it is.
+//! - *version*: goes up with each write guard that ends, in every state; a read without a guard is
+//!   good if the whole word but *A* was the same before and after it. Twenty bits come round again: such
+//!   a read must not last as long as a million writes to the page, which take 10 ms and more.
+//!
+//! # Transitions
+//! Every change of a word is one atomic operation, so that each happens at an instant, and only those
+//! of this table happen ([`Entry::may_become`]; tests go through all pairs). *p* and *m* say at which
+//! level: of pages (4 KiB) or the middle one (2 MiB).
+//!
+//! | from | to | who, when |
+//! |---|---|---|
+//! | Untouched p | Zero | a fault for reading |
+//! | Untouched p | Present | a fault for writing, prefaulting |
+//! | Untouched, Absent | Absent | `protect`: rights of its own |
+//! | Untouched m | Absent m, Huge | `map`, at addresses that are nobody's |
+//! | Absent p | Zero, Present | as from Untouched |
+//! | Absent m | Table | populate: a table for its pages |
+//! | Absent m | Present | a fault where 2 MiB are to be had together |
+//! | any but Doomed | Gone | `unmap`, where no guard is held |
+//! | Zero | Present | a fault for writing |
+//! | Zero, Present | Doomed | `unmap`, while guards are held |
+//! | Doomed | Gone | the last guard |
+//! | Present | Present | latch, rights, A, D, C; another frame where C is taken off |
+//! | Present p | InTransit | `swap_out`, where no guard is held |
+//! | InTransit | Present | a fault that meets it: the frame is still there |
+//! | InTransit | Swapped, Shadow | written out; or clean, and its copy elsewhere is good |
+//! | Swapped, Shadow | Present | read in again |
+//! | Table m | Closed m | `unmap`, when all of the VMA is gone: nobody walks in any more |
+//! | Closed m, Gone m | Untouched | when nobody holds the VMA any more: its addresses are free |
+//!
+//! A page on its way to swap is never seen as empty (SPEC B1): *InTransit* keeps its frame.
+//! *Gone* never becomes anything else while its VMA lives, so a fault that began before an `unmap` can't
+//! bring a page back: its compare-and-swap finds the word changed. That is why `unmap` and `protect` wait
+//! for no fault. (RadixVM, Clements et al., EuroSys 2013, keeps a mapping's metadata in the radix tree
+//! for the same reason.)
+
+use bitfield_struct::bitfield;
+
+use crate::addr::Pfn;
+
+/// What an entry says of its page, or of its 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// Nothing was ever here. Of a page: mapped, with the rights in the entry of its table. At the
+    /// upper levels: nothing is mapped.
+    Untouched = 0,
+    /// Mapped and empty, with rights of its own.
+    Absent = 1,
+    /// Unmapped, of a VMA of which something is still mapped or held.
+    Gone = 2,
+    /// The shared zero page, whose frame the number is.
+    Zero = 3,
+    /// A frame, the number; at the middle level the first of 512.
+    Present = 4,
+    /// Unmapped while guards are held; the number is still the frame.
+    Doomed = 5,
+    /// On its way to swap; the number is still the frame.
+    InTransit = 6,
+    /// In swap, in the slot that is the number.
+    Swapped = 7,
+    /// Evicted; the number is the eviction's age (`mm/workingset.c`).
+    Shadow = 8,
+    /// At the upper levels: a table, in the frame that is the number. The rights are those of its
+    /// untouched pages, and do not change while it is there.
+    Table = 9,
+    /// A table that nobody may walk into; somebody may still be in it.
+    Closed = 10,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [State; 11] = [
+        State::Untouched,
+        State::Absent,
+        State::Gone,
+        State::Zero,
+        State::Present,
+        State::Doomed,
+        State::InTransit,
+        State::Swapped,
+        State::Shadow,
+        State::Table,
+        State::Closed,
+    ];
+
+    const fn into_bits(self) -> u8 {
+        self as u8
+    }
+
+    const fn from_bits(bits: u8) -> State {
+        match bits {
+            0 => State::Untouched,
+            1 => State::Absent,
+            3 => State::Zero,
+            4 => State::Present,
+            5 => State::Doomed,
+            6 => State::InTransit,
+            7 => State::Swapped,
+            8 => State::Shadow,
+            9 => State::Table,
+            10 => State::Closed,
+            // Nothing may be done with it.
+            _ => State::Gone,
+        }
+    }
+}
+
+bitflags::bitflags! {
+    /// What may be done with a page.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Rights: u8 {
+        /// It may be read.
+        const READ = 1;
+        /// It may be written.
+        const WRITE = 2;
+        /// Both.
+        const READ_WRITE = 3;
+    }
+}
+
+/// The latch of a page that is held for writing.
+pub const EXCLUSIVE: u8 = 127;
+/// Guards for reading that a page may have at a time.
+pub const MAX_READERS: u8 = EXCLUSIVE - 1;
+/// Numbers that fit an entry: frames of 1 TiB.
+pub const MAX_NUMBER: usize = (1 << 28) - 1;
+
+/// See the module's top.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct Entry {
+    /// What it is.
+    #[bits(4)]
+    pub state: State,
+    /// The page may be read.
+    pub read: bool,
+    /// The page may be written, if the frame is its own.
+    pub write: bool,
+    /// The frame may be another space's as well.
+    pub cow: bool,
+    /// `PG_referenced`, or `pte_young`.
+    pub accessed: bool,
+    /// Written since it was last clean.
+    pub dirty: bool,
+    /// Guards, or [`EXCLUSIVE`].
+    #[bits(7)]
+    pub latch: u8,
+    #[bits(28)]
+    number_bits: u32,
+    /// Write guards that have ended.
+    #[bits(20)]
+    pub version: u32,
+}
+
+/// One guard for reading, as it is added to a word.
+pub const ONE_READER: u64 = 1 << 9;
+/// What is added to the word of a page held for writing when the guard ends: a version, less the
+/// latch.
+pub const END_WRITE: u64 = (1 << 44) - ((EXCLUSIVE as u64) << 9);
+
+impl Entry {
+    /// An empty entry with rights of its own.
+    pub const fn absent(rights: Rights) -> Entry {
+        Entry::new().with_state(State::Absent).with_rights(rights)
+    }
+
+    /// A table in frame `table`, whose untouched pages have these rights.
+    pub const fn table(table: Pfn, rights: Rights) -> Entry {
+        Entry::new().with_state(State::Table).with_frame(table).with_rights(rights)
+    }
+
+    /// The rights in it.
+    #[inline]
+    pub const fn rights(self) -> Rights {
+        Rights::from_bits_truncate(((self.0 >> 4) & 3) as u8)
+    }
+
+    /// With these rights.
+    #[inline]
+    pub const fn with_rights(self, rights: Rights) -> Entry {
+        Entry((self.0 & !(3 << 4)) | (rights.bits() as u64) << 4)
+    }
+
+    /// The frame it names.
+    #[inline]
+    pub const fn frame(self) -> Pfn {
+        Pfn(self.number_bits() as usize)
+    }
+
+    /// With this frame.
+    #[inline]
+    pub const fn with_frame(self, frame: Pfn) -> Entry {
+        debug_assert!(frame.0 <= MAX_NUMBER);
+        self.with_number_bits(frame.0 as u32)
+    }
+
+    /// The swap slot, or the age.
+    pub const fn number(self) -> u32 {
+        self.number_bits()
+    }
+
+    /// With this slot or age, [`MAX_NUMBER`] at most.
+    pub const fn with_number(self, number: u32) -> Entry {
+        self.with_number_bits(number)
+    }
+
+    /// As it was in state `state`, in another; version and rights stay, the latch is nobody's.
+    pub const fn gone(self) -> Entry {
+        Entry::new().with_state(State::Gone).with_version(self.version())
+    }
+
+    /// Whether it has a frame of its own or of several spaces', or the zero page.
+    #[inline]
+    pub const fn is_mapped(self) -> bool {
+        matches!(self.state(), State::Present | State::Zero)
+    }
+
+    /// Whether a frame has to be given up when this entry goes.
+    #[inline]
+    pub const fn has_frame(self) -> bool {
+        matches!(self.state(), State::Present | State::Doomed | State::InTransit)
+    }
+
+    /// Whether the page can be read as it is.
+    #[inline]
+    pub const fn can_read(self) -> bool {
+        self.is_mapped() && self.read()
+    }
+
+    /// Whether the page can be written as it is.
+    #[inline]
+    pub const fn can_write(self) -> bool {
+        const MASK: u64 = 0b0110_1111;
+        const WRITABLE: u64 = State::Present as u64 | 0b10_0000;
+        // State, W and C in one comparison.
+        self.0 & MASK == WRITABLE
+    }
+
+    /// Whether a read without a guard that saw `self` before and `after` after it is good.
+    #[inline]
+    pub const fn is_same_content(self, after: Entry) -> bool {
+        const ACCESSED: u64 = 1 << 7;
+        (self.0 ^ after.0) & !ACCESSED == 0
+    }
+
+    /// Whether the table of transitions has the one from this word to `next`.
+    pub fn may_become(self, next: Entry) -> bool {
+        use State::*;
+        let is_held = self.latch() != 0;
+        let same_frame = self.number_bits() == next.number_bits();
+        match (self.state(), next.state()) {
+            (Untouched, Absent | Zero | Present | Table) | (Absent, Zero | Present | Table) => true,
+            (Absent, Absent) => true,
+            (Untouched | Absent | Swapped | Shadow | InTransit, Gone) => !is_held,
+            (Zero | Present, Gone) => !is_held,
+            (Zero, Zero) => same_frame,
+            (Zero, Present) => !is_held || self.latch() == EXCLUSIVE,
+            // Another frame: who copies holds the page alone.
+            (Present, Present) => same_frame || (self.cow() && self.latch() == EXCLUSIVE),
+            (Zero | Present, Doomed) => is_held && same_frame,
+            (Doomed, Doomed) => same_frame,
+            (Doomed, Gone) => !is_held,
+            (Present, InTransit) => !is_held && same_frame,
+            (InTransit, Present) => same_frame,
+            (InTransit, Swapped | Shadow) => !is_held,
+            (Swapped | Shadow, Present) => true,
+            (Table, Closed) => same_frame,
+            (Closed | Gone, Untouched) => !is_held,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_survive_the_word() {
+        for state in State::ALL {
+            let entry = Entry::new().with_state(state).with_frame(Pfn(MAX_NUMBER));
+            assert_eq!((entry.state(), entry.frame()), (state, Pfn(MAX_NUMBER)));
+        }
+    }
+
+    #[test]
+    fn a_write_that_ends_counts_up_and_lets_go() {
+        let held = Entry::new().with_state(State::Present).with_latch(EXCLUSIVE);
+        for version in [0, 1, (1 << 20) - 1] {
+            let held = held.with_version(version);
+            let after = Entry::from(u64::from(held).wrapping_add(END_WRITE));
+            let next = (version + 1) % (1 << 20);
+            assert_eq!(after, held.with_latch(0).with_version(next));
+        }
+    }
+
+    #[test]
+    fn writing_takes_a_frame_of_ones_own_and_the_right() {
+        let present = Entry::new().with_state(State::Present).with_rights(Rights::READ_WRITE);
+        assert!(present.can_write() && present.with_latch(3).with_accessed(true).can_write());
+        assert!(!present.with_cow(true).can_write());
+        assert!(!present.with_write(false).can_write());
+        assert!(!present.with_state(State::Zero).can_write());
+    }
+
+    #[test]
+    fn nothing_leads_back_from_gone_within_a_vma() {
+        let gone = Entry::new().with_state(State::Gone);
+        for state in State::ALL {
+            let next = Entry::new().with_state(state);
+            assert_eq!(gone.may_become(next), state == State::Untouched, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_in_transit_is_never_empty() {
+        for state in [State::Untouched, State::Absent] {
+            let transit = Entry::new().with_state(State::InTransit);
+            assert!(!transit.may_become(Entry::new().with_state(state)));
+        }
+    }
+}

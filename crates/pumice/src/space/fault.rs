@@ -1,0 +1,436 @@
+//! The fault path: `handle_mm_fault` without a lock.
+//!
+//! Find the granule and hold its VMA, walk, install what tables are missing, then go by the page's
+//! word: each step below is one compare-and-swap from what was read to what it should be, and starts
+//! over when the word has become another. Whoever loses gives its frame back, still zeroed.
+
+use core::ptr::NonNull;
+
+use super::error::Trap;
+use super::rss::Counter;
+use super::task::Task;
+use super::{Access, Result, VmSpace};
+use crate::addr::{Pfn, FRAME_SIZE};
+use crate::page_table::entry::{END_WRITE, EXCLUSIVE, MAX_READERS, ONE_READER};
+use crate::page_table::tables::{FrameList, Table};
+use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sys::lock::Backoff;
+
+/// How a thread's faults have gone: what would be the next of a sequence, and how many pages were
+/// populated at once last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Prefault {
+    next: usize,
+    batch: usize,
+}
+
+/// Where the walk has ended: a page's word, or that of the 2 MiB it lies in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walked<'t, F> {
+    pub ptep: &'t AtomicU64,
+    /// The rights of a page of which nothing is said.
+    pub rights: Rights,
+    /// The table of the page; none where the word is that of 2 MiB.
+    pub leaf: Option<Table<F>>,
+    pub page: usize,
+}
+
+impl<F: FrameSource> Walked<'_, F> {
+    /// The page's frame by its word.
+    #[inline]
+    pub fn frame(&self, entry: Entry) -> Pfn {
+        match self.leaf {
+            Some(_) => entry.frame(),
+            None => Pfn(entry.frame().0 + (self.page & (F::ENTRIES - 1))),
+        }
+    }
+}
+
+/// What a word should be held by when it is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Latch {
+    /// Nothing: a fault.
+    None,
+    /// A guard, which waits for others if it must.
+    Wait,
+    /// A guard, which does not.
+    Try,
+}
+
+type Settled<T> = core::result::Result<T, Trap>;
+
+impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
+    /// Makes the page at an address present and ready for such an access, and says where the byte is.
+    ///
+    /// What is at the pointer is the page's until the page is unmapped, its frame is shared by `fork`, or it goes to
+    /// swap. Nothing keeps those from happening: a guard does ([`super::Region::read`]).
+    ///
+    /// # Errors
+    /// [`super::VmError`], naming address and region, if nothing is mapped there, the rights are
+    /// missing, or frames are.
+    #[inline]
+    pub fn fault(&self, address: usize, access: Access) -> Result<NonNull<u8>> {
+        match self.fault_page(address / FRAME_SIZE, access) {
+            Ok(frame) => {
+                let start = self.space.tables.source.bytes(frame);
+                // SAFETY: the offset lies within the frame.
+                Ok(unsafe { start.add(address % FRAME_SIZE) })
+            }
+            Err(trap) => Err(self.error(trap, address, access)),
+        }
+    }
+
+    #[inline]
+    fn fault_page(&self, page: usize, access: Access) -> Settled<Pfn> {
+        let walked = self.walk(page)?;
+        let entry = self.settle(&walked, access, Latch::None)?;
+        Ok(walked.frame(entry))
+    }
+
+    /// Walks to a page's word, with tables for it.
+    #[inline]
+    pub(super) fn walk(&self, page: usize) -> Settled<Walked<'_, F>> {
+        if page >= Tables::<F, T>::PAGES {
+            return Err(Trap::Unmapped);
+        }
+        let tables = &self.space.tables;
+        let middle = tables.middle(page >> F::TABLE_BITS).ok_or(Trap::Unmapped)?;
+        self.hold(middle)?;
+        self.walk_from(middle, page)
+    }
+
+    /// The rest of the walk, from the middle level. The caller holds the VMA.
+    #[inline]
+    pub(super) fn walk_from<'t>(&self, middle: Middle<'t>, page: usize) -> Settled<Walked<'t, F>> {
+        let tables = &self.space.tables;
+        loop {
+            let pmd = tables.ops.ptep_get(middle.pmdp);
+            match pmd.state() {
+                State::Table => {
+                    // SAFETY: the VMA is held, and with it its tables.
+                    let leaf = unsafe { tables.leaf(pmd) };
+                    let (ptep, rights) = (leaf.entry(page), pmd.rights());
+                    return Ok(Walked { ptep, rights, leaf: Some(leaf), page });
+                }
+                State::Absent => self.populate(middle, pmd, page)?,
+                State::Present | State::InTransit | State::Doomed => {
+                    let rights = pmd.rights();
+                    return Ok(Walked { ptep: middle.pmdp, rights, leaf: None, page });
+                }
+                _ => return Err(Trap::Unmapped),
+            }
+        }
+    }
+
+    /// Installs a table for a granule that has none (`pmd_test_and_populate`).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn populate(&self, middle: Middle<'_>, pmd: Entry, page: usize) -> Settled<()> {
+        let tables = &self.space.tables;
+        let frame = self.with_list(|list| list.get_zeroed()).ok_or(Trap::OutOfFrames)?;
+        // SAFETY: the frame is this thread's, and all zeros.
+        let leaf = unsafe { Table::at(tables.source, frame) };
+        // Acquire: the record is as it was when the number was stored.
+        let vma = self.space.vma(middle.vma.load(Ordering::Acquire)).ok_or(Trap::Unmapped);
+        let pages = vma.map(|vma| vma.pages_in::<F>(page >> F::TABLE_BITS));
+        let end = pages.map_or(F::ENTRIES, |pages| pages.len());
+        for beyond in end..F::ENTRIES {
+            let gone = Entry::new().with_state(State::Gone);
+            // Relaxed: nobody knows of the table; installing it releases this.
+            leaf.entry(beyond).store(gone.into(), Ordering::Relaxed);
+        }
+        let table = Entry::table(frame, pmd.rights());
+        if !tables.ops.pmd_test_and_populate(middle.pmdp, pmd, table) {
+            let is_zeroed = end == F::ENTRIES;
+            self.with_list(|list| if is_zeroed { list.put_zeroed(frame) } else { list.put(frame) });
+        }
+        Ok(())
+    }
+
+    /// Brings a word to where it allows the access, and latches it if that is wanted: the word as it
+    /// then is.
+    #[inline]
+    pub(super) fn settle(
+        &self,
+        walked: &Walked<'_, F>,
+        access: Access,
+        latch: Latch,
+    ) -> Settled<Entry> {
+        let ops = &self.space.tables.ops;
+        let mut backoff = Backoff::default();
+        let mut entry = ops.ptep_get(walked.ptep);
+        loop {
+            let next = match entry.state() {
+                State::Untouched => {
+                    let absent = Entry::absent(walked.rights);
+                    match self.install(walked, entry, absent, access, latch)? {
+                        Ok(installed) => return Ok(installed),
+                        Err(found) => Err(found),
+                    }
+                }
+                State::Absent => match self.install(walked, entry, entry, access, latch)? {
+                    Ok(installed) => return Ok(installed),
+                    Err(found) => Err(found),
+                },
+                State::Present | State::Zero => {
+                    match self.use_mapped(walked, entry, access, latch, &mut backoff)? {
+                        Ok(settled) => return Ok(settled),
+                        Err(found) => Err(found),
+                    }
+                }
+                State::InTransit => {
+                    ops.ptep_cmpxchg(walked.ptep, entry, entry.with_state(State::Present))
+                }
+                State::Swapped | State::Shadow => return Err(Trap::NotResident),
+                State::Gone | State::Doomed | State::Table | State::Closed => {
+                    return Err(Trap::Unmapped)
+                }
+            };
+            entry = next.err().unwrap_or_else(|| ops.ptep_get(walked.ptep));
+        }
+    }
+
+    /// From nothing: the zero page for reading, a frame for writing. `Err` with what is there instead.
+    #[inline]
+    fn install(
+        &self,
+        walked: &Walked<'_, F>,
+        old: Entry,
+        absent: Entry,
+        access: Access,
+        latch: Latch,
+    ) -> Settled<core::result::Result<Entry, Entry>> {
+        let rights = absent.rights();
+        if !rights.contains(access.needs()) {
+            return Err(Trap::Denied);
+        }
+        let ops = &self.space.tables.ops;
+        let new = Entry::new().with_rights(rights).with_version(old.version()).with_accessed(true);
+        if access == Access::Read {
+            let zero = new.with_state(State::Zero).with_frame(self.space.tables.source.zero_page());
+            let zero = zero.with_latch(u8::from(latch != Latch::None));
+            return Ok(ops.ptep_cmpxchg(walked.ptep, old, zero).map(|()| zero));
+        }
+        let frame = self.with_list(|list| list.get_zeroed()).ok_or(Trap::OutOfFrames)?;
+        let new = new.with_state(State::Present).with_dirty(true).with_frame(frame);
+        let held = if latch == Latch::None { new } else { new.with_latch(EXCLUSIVE) };
+        match ops.ptep_cmpxchg(walked.ptep, old, held) {
+            Ok(()) => {
+                let more = self.prefault(walked, old, new);
+                self.count(Counter::Anon, 1 + more as i64);
+                Ok(Ok(held))
+            }
+            Err(found) => {
+                self.with_list(|list| list.put_zeroed(frame));
+                Ok(Err(found))
+            }
+        }
+    }
+
+    /// A page that is there. `Err` with the word as it has become, to look at again.
+    #[inline]
+    fn use_mapped(
+        &self,
+        walked: &Walked<'_, F>,
+        entry: Entry,
+        access: Access,
+        latch: Latch,
+        backoff: &mut Backoff,
+    ) -> Settled<core::result::Result<Entry, Entry>> {
+        if !entry.rights().contains(access.needs()) {
+            return Err(Trap::Denied);
+        }
+        let ops = &self.space.tables.ops;
+        let is_writing = access == Access::Write;
+        if is_writing && !entry.can_write() {
+            if entry.latch() != 0 {
+                return self.wait(walked, latch, backoff).map(Err);
+            }
+            return self.make_writable(walked, entry).map(Err);
+        }
+        let used = entry.with_accessed(true).with_dirty(entry.dirty() | is_writing);
+        let next = match latch {
+            Latch::None if used == entry => return Ok(Ok(entry)),
+            Latch::None => used,
+            _ if is_writing && entry.latch() == 0 => used.with_latch(EXCLUSIVE),
+            _ if !is_writing && entry.latch() < MAX_READERS => used.with_latch(entry.latch() + 1),
+            _ => return self.wait(walked, latch, backoff).map(Err),
+        };
+        Ok(ops.ptep_cmpxchg(walked.ptep, entry, next).map(|()| next))
+    }
+
+    /// Waits for those who hold a page; what its word is then.
+    #[cold]
+    fn wait(&self, walked: &Walked<'_, F>, latch: Latch, backoff: &mut Backoff) -> Settled<Entry> {
+        if latch == Latch::Try {
+            return Err(Trap::Busy);
+        }
+        backoff.wait();
+        Ok(self.space.tables.ops.ptep_get(walked.ptep))
+    }
+
+    /// Gives a page a frame of its own: in place of the zero page, or of one that `fork` has shared. What
+    /// its word is then.
+    #[cold]
+    #[inline(never)]
+    fn make_writable(&self, walked: &Walked<'_, F>, entry: Entry) -> Settled<Entry> {
+        let tables = &self.space.tables;
+        if entry.state() == State::Zero {
+            let frame = self.with_list(|list| list.get_zeroed()).ok_or(Trap::OutOfFrames)?;
+            let own = entry.with_state(State::Present).with_frame(frame);
+            return match tables.ops.ptep_cmpxchg(walked.ptep, entry, own) {
+                Ok(()) => {
+                    self.count(Counter::Anon, 1);
+                    Ok(own)
+                }
+                Err(found) => {
+                    self.with_list(|list| list.put_zeroed(frame));
+                    Ok(found)
+                }
+            };
+        }
+        // Held alone while it is looked at and copied: else `fork` could share the frame anew between
+        // the look at the sharers and the change, and leave the very word that was read.
+        let held = entry.with_latch(EXCLUSIVE);
+        if let Err(found) = tables.ops.ptep_cmpxchg(walked.ptep, entry, held) {
+            return Ok(found);
+        }
+        let old = entry.frame();
+        // Acquire: pairs with `unshare`; what the other spaces did with the frame is over.
+        let own = if tables.source.sharers(old).load(Ordering::Acquire) == 0 {
+            Some(old)
+        } else {
+            let copy = self.with_list(|list| list.get_any());
+            if let Some(copy) = copy {
+                let (from, to) = (tables.source.bytes(old), tables.source.bytes(copy));
+                // SAFETY: the copy is this thread's; the other is read by all and written by nobody,
+                // since it is shared, and stays while this entry, which is latched, has it.
+                unsafe { from.copy_to_nonoverlapping(to, FRAME_SIZE) };
+            }
+            copy
+        };
+        let mut now = held;
+        loop {
+            let free = now.with_latch(0);
+            let next = match own {
+                Some(_) if now.state() != State::Present => free,
+                Some(own) => free.with_frame(own).with_cow(false),
+                None => free,
+            };
+            match tables.ops.ptep_cmpxchg(walked.ptep, now, next) {
+                Ok(()) => {
+                    let is_copy = own.is_some_and(|own| own != old);
+                    if next.state() == State::Doomed {
+                        if let (Some(copy), true) = (own, is_copy) {
+                            self.with_list(|list| list.put(copy));
+                        }
+                        self.finish_doomed(walked.ptep, next);
+                    } else if is_copy {
+                        self.put_frame(old, true);
+                    }
+                    return if own.is_some() { Ok(next) } else { Err(Trap::OutOfFrames) };
+                }
+                Err(found) => now = found,
+            }
+        }
+    }
+
+    /// After a fault of a sequence: populates the pages after it, up to the end of the table, as far
+    /// as they are as untouched as it was. How many.
+    ///
+    /// They are marked accessed and dirty, as in V12: a page that will be used a moment later would
+    /// cost a second locked operation to be marked then. Where somebody else populates too, this ends.
+    #[inline]
+    fn prefault(&self, walked: &Walked<'_, F>, like: Entry, new: Entry) -> usize {
+        // Relaxed: a setting.
+        let limit = self.space.prefault_pages.load(Ordering::Relaxed);
+        let Some(leaf) = walked.leaf else { return 0 };
+        if limit <= 1 {
+            return 0;
+        }
+        self.prefault_batch(leaf, walked.page, limit, like, new)
+    }
+
+    #[inline(never)]
+    fn prefault_batch(
+        &self,
+        leaf: Table<F>,
+        page: usize,
+        limit: usize,
+        like: Entry,
+        new: Entry,
+    ) -> usize {
+        let last = self.prefault.get();
+        let batch = if last.next == page { (2 * last.batch).clamp(1, limit) } else { 1 };
+        let table_end = (page | (F::ENTRIES - 1)) + 1;
+        let end = (page + batch).min(table_end);
+        let ops = &self.space.tables.ops;
+        let done = self.with_list(|list| {
+            let mut next = page + 1;
+            while next < end {
+                let ptep = leaf.entry(next);
+                if ops.ptep_get(ptep) != like {
+                    break;
+                }
+                let Some(frame) = list.get_zeroed() else { break };
+                if ops.ptep_cmpxchg(ptep, like, new.with_frame(frame)).is_err() {
+                    list.put_zeroed(frame);
+                    break;
+                }
+                next += 1;
+            }
+            next
+        });
+        // Where it ended early there is no sequence of this thread's alone.
+        let batch = if done == end { batch } else { 1 };
+        self.prefault.set(Prefault { next: done, batch });
+        done - page - 1
+    }
+
+    /// Ends a guard for reading.
+    #[inline]
+    pub(super) fn end_read(&self, ptep: &AtomicU64) {
+        let before = self.space.tables.ops.ptep_add(ptep, ONE_READER.wrapping_neg());
+        if before.state() == State::Doomed && before.latch() == 1 {
+            self.finish_doomed(ptep, before.with_latch(0));
+        }
+    }
+
+    /// Ends a guard for writing.
+    #[inline]
+    pub(super) fn end_write(&self, ptep: &AtomicU64) {
+        let before = self.space.tables.ops.ptep_add(ptep, END_WRITE);
+        if before.state() == State::Doomed {
+            let now = Entry::from(u64::from(before).wrapping_add(END_WRITE));
+            self.finish_doomed(ptep, now);
+        }
+    }
+
+    /// What `unmap` left to the last guard of a page.
+    #[cold]
+    fn finish_doomed(&self, ptep: &AtomicU64, doomed: Entry) {
+        let done = self.space.tables.ops.ptep_cmpxchg(ptep, doomed, doomed.gone());
+        debug_assert!(done.is_ok(), "nobody changes a doomed page that nobody holds");
+        self.give_up(doomed);
+    }
+
+    /// Gives up what an entry had that is gone now.
+    pub(super) fn give_up(&self, entry: Entry) {
+        if entry.has_frame() && entry.frame() != self.space.tables.source.zero_page() {
+            self.put_frame(entry.frame(), entry.cow());
+            self.count(Counter::Anon, -1);
+        }
+    }
+}
+
+impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
+    /// Takes this space off those that have a frame. `true`: it was the only one, and has to free it.
+    pub(super) fn unshare(&self, frame: Pfn) -> bool {
+        let sharers = self.tables.source.sharers(frame);
+        let fewer = |count: u32| count.checked_sub(1);
+        // AcqRel: what this space did with the frame is over before another finds itself alone; and
+        // who finds itself alone here may free what others have read. Acquire on failure for that.
+        sharers.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_err()
+    }
+}

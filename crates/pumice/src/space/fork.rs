@@ -1,0 +1,163 @@
+//! `fork`: a space with the same regions and pages, each frame shared until one side writes to it.
+//!
+//! The child is nobody's while it is made. In the parent, faults go on: each page is shared at an instant,
+//! under a latch for reading, so that a page that is being written is waited for, and nobody copies or frees
+//! the frame between its count going up and its entry saying that it is shared. What is written to the parent
+//! beside the call is in the child or not, page by page.
+
+use super::error::Trap;
+use super::rss::Counter;
+use super::task::Task;
+use super::{Access, Result, VmError, VmSpace};
+use crate::addr::FRAME_SIZE;
+use crate::page_table::entry::MAX_READERS;
+use crate::page_table::tables::Table;
+use crate::page_table::{Entry, FrameSource, State, TableOps};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sys::lock::Backoff;
+
+/// Waits for a guard that writes before `fork` gives up: seconds, on a machine with nothing else to do
+/// much less. It may be the caller's own.
+const MAX_WAITS: u32 = 1 << 17;
+
+impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
+    /// A copy of the space: the same addresses, rights and contents. Frames are shared, and whoever
+    /// writes to a page first copies it.
+    ///
+    /// # Errors
+    /// [`VmError::Busy`] if a page stays held for writing, also by the calling thread itself;
+    /// [`VmError::OutOfFrames`] and [`VmError::OutOfRecords`] without memory for the child's tables;
+    /// [`VmError::NotResident`]: pages in swap can't be shared yet.
+    pub fn fork(&self) -> Result<VmSpace<F, T>> {
+        let parent = self.space;
+        let mut child = VmSpace::new(parent.tables.source, T::default())?;
+        // Relaxed: a setting.
+        child.set_prefault(parent.prefault_pages.load(Ordering::Relaxed));
+        let state = parent.mmap_lock.lock();
+        // On an error the child, as far as it came, is dropped and gives back what it has.
+        let shared = self.share_with(&mut child);
+        drop(state);
+        shared.map(|()| child)
+    }
+
+    fn share_with(&self, child: &mut VmSpace<F, T>) -> Result<()> {
+        for slot in 0..F::ENTRIES {
+            let parent = self.space;
+            if parent.tables.middle_table(slot).is_none() {
+                continue;
+            }
+            let no_frames = |granule: usize| {
+                VmError::OutOfFrames(self.place((granule << F::TABLE_BITS) * FRAME_SIZE))
+            };
+            for granule in slot << F::TABLE_BITS..(slot + 1) << F::TABLE_BITS {
+                let Some(from) = parent.tables.middle(granule) else { continue };
+                // Relaxed: only who holds the lock writes it. A region that is retired has none.
+                let id = from.vma.load(Ordering::Relaxed);
+                let Some(vma) = parent.vma(id) else { continue };
+                if child.tables.middle(granule).is_none() {
+                    let last = (vma.granules::<F>().end - 1) >> F::TABLE_BITS;
+                    let populated = child.tables.populate_middle(slot..last.max(slot) + 1);
+                    populated.ok_or_else(|| no_frames(granule))?;
+                }
+                if granule == vma.granules::<F>().start {
+                    let mut state = child.mmap_lock.lock();
+                    child.copy_vma(&mut state, id, vma)?;
+                }
+                let to = child.tables.middle(granule).ok_or_else(|| no_frames(granule))?;
+                let pmd = parent.tables.ops.ptep_get(from.pmdp);
+                // Relaxed: the child is handed on whole.
+                to.vma.store(id, Ordering::Relaxed);
+                if pmd.state() != State::Table {
+                    to.pmdp.store(pmd.into(), Ordering::Relaxed);
+                    continue;
+                }
+                let frame = child.tables.source.get_run(1).ok_or_else(|| no_frames(granule))?;
+                let table = Entry::table(frame, pmd.rights());
+                to.pmdp.store(table.into(), Ordering::Relaxed);
+                // SAFETY: a table that is in its place is there; the parent's region is not
+                // retired while the lock is held.
+                let (old, new) = unsafe { (parent.tables.leaf(pmd), child.tables.leaf(table)) };
+                self.share_table(child, granule, old, new)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn share_table(
+        &self,
+        child: &VmSpace<F, T>,
+        granule: usize,
+        old: Table<F>,
+        new: Table<F>,
+    ) -> Result<()> {
+        let mut resident = 0;
+        let mut result = Ok(());
+        for page in granule << F::TABLE_BITS..(granule + 1) << F::TABLE_BITS {
+            match self.share_page(old.entry(page)) {
+                Ok(entry) => {
+                    resident += i64::from(entry.has_frame());
+                    // Relaxed: the child is handed on whole.
+                    new.entry(page).store(entry.into(), Ordering::Relaxed);
+                }
+                Err(trap) => {
+                    result = Err(self.error(trap, page * FRAME_SIZE, Access::Write));
+                    break;
+                }
+            }
+        }
+        child.count_inherited(resident);
+        result
+    }
+
+    /// Shares what a page has: the child's entry for it.
+    fn share_page(&self, ptep: &AtomicU64) -> core::result::Result<Entry, Trap> {
+        let tables = &self.space.tables;
+        let mut backoff = Backoff::default();
+        loop {
+            let entry = tables.ops.ptep_get(ptep);
+            match entry.state() {
+                State::Present if entry.latch() < MAX_READERS => {
+                    let held = entry.with_latch(entry.latch() + 1);
+                    if tables.ops.ptep_cmpxchg(ptep, entry, held).is_err() {
+                        continue;
+                    }
+                    // Relaxed: the entry, changed below with release, is what tells of it.
+                    tables.source.sharers(entry.frame()).fetch_add(1, Ordering::Relaxed);
+                    let mut now = held;
+                    while let Err(found) = tables.ops.ptep_cmpxchg(
+                        ptep,
+                        now,
+                        now.with_latch(now.latch() - 1).with_cow(true),
+                    ) {
+                        now = found;
+                    }
+                    return Ok(entry.with_latch(0).with_cow(true).with_accessed(false));
+                }
+                State::Present => {
+                    backoff.wait();
+                    if backoff.waits() > MAX_WAITS {
+                        return Err(Trap::Busy);
+                    }
+                }
+                State::InTransit => {
+                    let back = entry.with_state(State::Present);
+                    let _ = tables.ops.ptep_cmpxchg(ptep, entry, back);
+                }
+                State::Swapped | State::Shadow => return Err(Trap::NotResident),
+                State::Zero => return Ok(entry.with_latch(0)),
+                State::Doomed => return Ok(entry.gone()),
+                _ => return Ok(entry),
+            }
+        }
+    }
+}
+
+impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
+    /// Counts pages that came with `fork`, in a record that no thread has yet.
+    fn count_inherited(&self, pages: i64) {
+        if let Some((_, slot)) = super::rss::Slot::take(&self.slots) {
+            slot.count(Counter::Anon, pages);
+            slot.leave();
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What all spaces on a zone have in common: the zone, its zero page, and how often frames are shared.
+
+use core::ptr::NonNull;
+
+use crate::addr::{Order, Pfn, BLOCK_FRAMES, FRAME_SIZE};
+use crate::clear::{Clearer, Warmth};
+use crate::error::{Error, Result};
+use crate::frame::ledger::Want;
+use crate::frame::zone::ZoneMemory;
+use crate::frame::{Budget, Gfp, Native, Pcp, Zone};
+use crate::page_table::entry::MAX_NUMBER;
+use crate::page_table::tables::FrameList;
+use crate::page_table::FrameSource;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sys::mem::{self, Memory, Os};
+
+/// A zone's frames as spaces use them. The kernel's `mem_map` has a `struct page` for each frame; what
+/// is needed of it here is four bytes, which are written only where `fork` shares a frame.
+#[derive(Debug)]
+pub struct MemMap<'z, M: Memory = Os, L: Budget = ()> {
+    zone: &'z Zone<M, L>,
+    sharers: NonNull<AtomicU32>,
+    zero_page: Pfn,
+    clearer: Clearer,
+}
+
+// SAFETY: `sharers` is a table of atomics that lives as long as this.
+unsafe impl<M: Memory, L: Budget + Sync> Send for MemMap<'_, M, L> {}
+// SAFETY: as above.
+unsafe impl<M: Memory, L: Budget + Sync> Sync for MemMap<'_, M, L> {}
+
+impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
+    /// Takes a frame for the zero page. Frames that have to be cleared are cleared by `clearer`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfFrames`], also for a zone of more than 1 TiB; [`Error::Os`] without memory for the
+    /// table.
+    pub fn new(zone: &'z Zone<M, L>, clearer: Clearer) -> Result<MemMap<'z, M, L>> {
+        let frames = zone.ledger.capacity() * BLOCK_FRAMES;
+        if frames > MAX_NUMBER {
+            return Err(Error::OutOfFrames);
+        }
+        let zero = zone.get(0, Gfp::KERNEL | Gfp::ZERO, Order::FRAME, &clearer);
+        let zero = zero.and_then(|at| zone.pfn(at.as_ptr())).ok_or(Error::OutOfFrames)?;
+        let table = mem::map_table(frames.max(1) * size_of::<AtomicU32>());
+        match table {
+            Ok(table) => Ok(MemMap { zone, sharers: table.cast(), zero_page: zero, clearer }),
+            Err(errno) => {
+                let _ = zone.ledger.put_zeroed_frame(zero);
+                Err(errno.into())
+            }
+        }
+    }
+
+    /// The frames, for [`crate::space::VmSpace::new`].
+    pub fn frames(&self) -> Frames<'_, M, L> {
+        let base = NonNull::new(self.zone.address(Pfn(0))).expect("a zone is at no null address");
+        Frames { base, map: self }
+    }
+
+    /// The zone.
+    pub fn zone(&self) -> &'z Zone<M, L> {
+        self.zone
+    }
+}
+
+impl<M: Memory, L: Budget> Drop for MemMap<'_, M, L> {
+    fn drop(&mut self) {
+        let put = self.zone.ledger.put_zeroed_frame(self.zero_page);
+        debug_assert_eq!(put, Ok(()), "the zero page");
+        let bytes = self.zone.ledger.capacity() * BLOCK_FRAMES * size_of::<AtomicU32>();
+        // SAFETY: mapped in `new`; spaces borrow this, so there are none any more.
+        let _ = unsafe { mem::unmap(self.sharers.cast(), bytes.max(1)) };
+    }
+}
+
+/// The frames of a [`MemMap`].
+#[derive(Debug)]
+pub struct Frames<'m, M: Memory = Os, L: Budget = ()> {
+    base: NonNull<u8>,
+    map: &'m MemMap<'m, M, L>,
+}
+
+impl<M: Memory, L: Budget> Clone for Frames<'_, M, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Memory, L: Budget> Copy for Frames<'_, M, L> {}
+
+#[cfg(test)]
+impl<'m, M: Memory, L: Budget> Frames<'m, M, L> {
+    pub(super) fn zone(self) -> &'m Zone<M, L> {
+        self.map.zone
+    }
+}
+
+// SAFETY: `base` is an address; whose the memory there is, the ledger says.
+unsafe impl<M: Memory, L: Budget + Sync> Send for Frames<'_, M, L> {}
+// SAFETY: as above.
+unsafe impl<M: Memory, L: Budget + Sync> Sync for Frames<'_, M, L> {}
+
+// SAFETY: the ledger gives each frame to one owner, and what is asked for zeroed is cleared if it is
+// not; a frame has 512 words.
+unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
+    const TABLE_BITS: u32 = 9;
+    type List = List<'m, M, L>;
+
+    fn list(self, index: usize) -> List<'m, M, L> {
+        let pcp = Pcp::new(&self.map.zone.ledger, index, Want::Zeroed);
+        List { pcp, spare: None, frames: self, cpu: index }
+    }
+
+    #[inline]
+    fn words(self, frame: Pfn) -> NonNull<AtomicU64> {
+        self.bytes(frame).cast()
+    }
+
+    #[inline]
+    fn bytes(self, frame: Pfn) -> NonNull<u8> {
+        // SAFETY: numbers of frames come from the zone, so this stays within it.
+        unsafe { self.base.add(frame.0 * FRAME_SIZE) }
+    }
+
+    fn get_run(self, frames: usize) -> Option<Pfn> {
+        let order = Order::new(frames.next_power_of_two().trailing_zeros() as u8)?;
+        let MemMap { zone, clearer, .. } = self.map;
+        let at = zone.get(0, Gfp::KERNEL | Gfp::ZERO, order, clearer)?;
+        zone.pfn(at.as_ptr())
+    }
+
+    fn put_run(self, first: Pfn) {
+        let put = self.map.zone.put(self.bytes(first).as_ptr());
+        debug_assert_eq!(put, Ok(()), "{first:?}");
+    }
+
+    #[inline]
+    fn sharers(&self, frame: Pfn) -> &AtomicU32 {
+        debug_assert!(frame.0 < self.map.zone.ledger.capacity() * BLOCK_FRAMES);
+        // SAFETY: the table has one for each frame of the zone, and no space outlives it.
+        unsafe { self.map.sharers.add(frame.0).as_ref() }
+    }
+
+    #[inline]
+    fn zero_page(self) -> Pfn {
+        self.map.zero_page
+    }
+}
+
+/// A thread's list over a zone.
+#[derive(Debug)]
+pub struct List<'m, M: Memory = Os, L: Budget = ()> {
+    pcp: Pcp<'m, Native, ZoneMemory<M, L>>,
+    /// A zeroed frame that was not needed after all.
+    spare: Option<Pfn>,
+    frames: Frames<'m, M, L>,
+    cpu: usize,
+}
+
+impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
+    #[cold]
+    #[inline(never)]
+    fn get_more(&mut self) -> Option<(Pfn, bool)> {
+        let zone = self.frames.map.zone;
+        if !zone.admit(Gfp::KERNEL | Gfp::ZERO, 1) {
+            return None;
+        }
+        loop {
+            if let Some(found) = self.pcp.get() {
+                return Some(found);
+            }
+            zone.grow(1).ok()?;
+        }
+    }
+
+    /// A frame that reads as zeros, whatever it was.
+    #[cold]
+    #[inline(never)]
+    fn clear(&self, frame: Pfn) -> Pfn {
+        let at = self.frames.bytes(frame).as_ptr();
+        // SAFETY: the frame is this list's, and nobody else's.
+        unsafe { self.frames.map.clearer.clear(at, FRAME_SIZE, Warmth::Hot) };
+        frame
+    }
+}
+
+impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
+    #[inline]
+    fn get_zeroed(&mut self) -> Option<Pfn> {
+        if let Some(frame) = self.spare.take() {
+            return Some(frame);
+        }
+        // What is at hand was admitted when it was taken from the zone.
+        let found = if self.pcp.is_empty() { self.get_more() } else { self.pcp.get() };
+        match found? {
+            (frame, true) => Some(frame),
+            (frame, false) => Some(self.clear(frame)),
+        }
+    }
+
+    fn get_any(&mut self) -> Option<Pfn> {
+        let zone = self.frames.map.zone;
+        let found = zone.admit(Gfp::KERNEL, 1).then(|| zone.get_frame(self.cpu, Want::Dirty))?;
+        found.map(|(frame, _zeroed)| frame)
+    }
+
+    #[inline]
+    fn put(&mut self, frame: Pfn) {
+        let put = self.pcp.put(frame);
+        debug_assert_eq!(put, Ok(()), "{frame:?}");
+    }
+
+    #[inline]
+    fn put_zeroed(&mut self, frame: Pfn) {
+        if let Some(other) = self.spare.replace(frame) {
+            let put = self.frames.map.zone.ledger.put_zeroed_frame(other);
+            debug_assert_eq!(put, Ok(()), "{other:?}");
+        }
+    }
+}
+
+impl<M: Memory, L: Budget> Drop for List<'_, M, L> {
+    fn drop(&mut self) {
+        if let Some(frame) = self.spare.take() {
+            let put = self.frames.map.zone.ledger.put_zeroed_frame(frame);
+            debug_assert_eq!(put, Ok(()), "{frame:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Address spaces in user space: regions of pages, faults that take no lock, guards.
+//!
+//! A [`VmSpace`] has 512 GiB of addresses of its own, which mean something to it only: its pages are
+//! frames of a zone, found by walking its tables. A thread that uses a space enters it, and what it then
+//! has is a [`Task`]; through that it maps, faults, and holds regions ([`Region`]), whose pages it
+//! reads and writes by guards.
+//!
+//! - [`mem_map`]: what spaces on one zone have in common.
+//! - `task`: a thread in a space; [`rss`]: its counts, and what it holds.
+//! - `fault`: the fault path, copying on write, prefaulting.
+//! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
+//! - `map`: `map`, `unmap`, `protect`; `fork`; `vma`: which addresses are whose.
+//!
+//! # The protocol
+//! *The page table is the only truth.* Every word in it changes by one atomic operation, and what
+//! changes a page's fate is written into the page's own word: that it is unmapped, its rights, that its
+//! frame is shared. So a fault reads a word, decides, and installs by compare-and-swap what it
+//! decided; if anything happened in between, the word is another, and it decides again. No fault waits
+//! for a mapper, and no mapper for a fault. [`crate::page_table::entry`] has the table of transitions.
+//!
+//! *VMAs* are numbered. The number stands beside the middle level's entry, for each 2 MiB, and a region
+//! starts at such a granule and has its granules to itself. Finding the VMA of an address is part of
+//! the walk: no tree, no list. Those who map hold a lock of their own ([`VmSpace`]'s `mmap_lock`),
+//! which no fault takes.
+//!
+//! *Tables of pages* are freed when all of their region is unmapped, and somebody may still be in them.
+//! Whoever walks into a table has first said so, in its own record: the number of the VMA, as a hazard
+//! pointer (Michael, 2004), one for a whole region. It costs a store and a fence when a thread goes from one region
+//! to another, and nothing within one.
+//!
+//! ```text
+//!   thread                               unmap, of the last page of a region
+//!   1  hold := number of the granule     a  numbers of its granules := 0
+//!   2  fence                             b  Table -> Closed in the middle level
+//!   3  is it still the number?           c  fence
+//!   4  walk in                           d  does anybody hold the number?
+//!                                        e  nobody: tables, number and addresses are free
+//! ```
+//! Either 3 sees a, and the thread stays out, or d sees 1, and the tables stay until somebody who maps
+//! or unmaps later looks again. Nobody waits. A thread that sleeps outside of a space's calls keeps the tables
+//! of one region at most, an eight-byte word for each page, and no pages.
+//!
+//! *Guards* latch the page's word. A latched page's frame stays: `unmap` marks the page *doomed*, which
+//! keeps new guards out, and the last guard gives the frame back. `protect` and `fork` look at rights
+//! when a guard is made: one that is there keeps what it has; `fork` waits for guards that write.
+
+mod error;
+mod fault;
+mod fork;
+mod map;
+#[cfg(not(any(loom, shuttle)))]
+pub mod mem_map;
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
+mod records;
+pub mod region;
+pub mod rss;
+mod task;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+mod vma;
+
+pub use error::{Access, Extent, Place, Result, VmError};
+#[cfg(not(any(loom, shuttle)))]
+pub use mem_map::{Frames, MemMap};
+pub use region::{ReadGuard, Region, WriteGuard};
+pub use task::Task;
+
+use crate::page_table::{Atomic, FrameSource, TableOps, Tables};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sys::lock::SpinLock;
+use records::Records;
+use rss::{Counter, Slots};
+use vma::{MapState, Vmas};
+
+/// Pages that a sequence of faults populates at once at most, until told otherwise.
+pub const DEFAULT_PREFAULT_PAGES: usize = 16;
+
+/// See the module's top.
+///
+/// `F` is where its frames come from, `T` how its entries are changed.
+#[derive(Debug)]
+pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
+    tables: Tables<F, T>,
+    slots: Slots<F>,
+    vmas: Vmas<F>,
+    /// Taken by whoever maps, unmaps, protects or forks; never by a fault. It comes before the
+    /// locks of the zone, of which there are none, and before that of [`crate::page_table::Emulated`].
+    mmap_lock: SpinLock<MapState>,
+    /// Relaxed: a setting; a fault that goes by the one before does no harm.
+    prefault_pages: AtomicUsize,
+}
+
+impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
+    /// An empty space.
+    ///
+    /// # Errors
+    /// [`VmError::OutOfRecords`] if the source has no frames for the first tables.
+    pub fn new(frames: F, ops: T) -> Result<VmSpace<F, T>> {
+        let none = || VmError::OutOfRecords("space");
+        let slots = Records::new(frames).ok_or_else(none)?;
+        let vmas = Records::new(frames).ok_or_else(none)?;
+        let tables = Tables::new(frames, ops).ok_or_else(none)?;
+        let mmap_lock = SpinLock::new(MapState::new());
+        let prefault_pages = AtomicUsize::new(DEFAULT_PREFAULT_PAGES);
+        Ok(VmSpace { tables, slots, vmas, mmap_lock, prefault_pages })
+    }
+
+    /// The calling thread's part in the space.
+    ///
+    /// # Errors
+    /// [`VmError::OutOfRecords`] without frames, and for the 16,385th thread.
+    pub fn enter(&self) -> Result<Task<'_, F, T>> {
+        Task::new(self)
+    }
+
+    /// How many pages a sequence of faults populates at once at most: batches double up to that.
+    /// With 1 there is no prefaulting.
+    pub fn set_prefault(&self, pages: usize) {
+        self.prefault_pages.store(pages.max(1), Ordering::Relaxed);
+    }
+
+    /// Resident pages: anonymous ones and those of files. Exact if no thread counts meanwhile.
+    pub fn rss(&self) -> usize {
+        self.anon_rss() + rss::sum(&self.slots, Counter::File)
+    }
+
+    /// Resident anonymous pages. Pages that are still the zero page do not count.
+    pub fn anon_rss(&self) -> usize {
+        rss::sum(&self.slots, Counter::Anon)
+    }
+
+    /// Pages in swap.
+    pub fn swap_rss(&self) -> usize {
+        rss::sum(&self.slots, Counter::Swap)
+    }
+}
+
+impl<F: FrameSource, T: TableOps> Drop for VmSpace<F, T> {
+    fn drop(&mut self) {
+        self.put_everything();
+    }
+}

@@ -1,0 +1,382 @@
+//! Spaces under every interleaving (loom, two operations at a time) and under many random ones
+//! (shuttle, whole scenarios). Tables have four entries.
+//!
+//! The frames are a model's: each knows whose it is, so a frame that is freed twice, used while it is free or
+//! lost ends the test.
+
+use std::sync::Mutex;
+use std::vec::Vec;
+
+use core::ptr::NonNull;
+
+use super::*;
+use crate::addr::{Pfn, FRAME_SIZE};
+use crate::page_table::tables::FrameList;
+use crate::page_table::{Emulated, Rights};
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+
+const FRAMES: usize = 160;
+const BITS: u32 = 2;
+const PAGE: usize = FRAME_SIZE;
+
+/// The frames of a model.
+struct Owners {
+    words: Vec<AtomicU64>,
+    bytes: Vec<[u64; FRAME_SIZE / 8]>,
+    sharers: Vec<AtomicU32>,
+    /// For each frame the length of the run it starts, 0 if it is free, `INSIDE` within one. A lock of
+    /// the machine's own: nothing of loom or shuttle happens while it is held.
+    runs: Mutex<Vec<usize>>,
+}
+
+const INSIDE: usize = usize::MAX;
+
+#[derive(Clone, Copy)]
+struct Model(&'static Owners);
+
+impl Model {
+    fn new() -> Model {
+        let mut runs = vec![0; FRAMES];
+        // The zero page.
+        runs[0] = 1;
+        let owners = Owners {
+            words: (0..FRAMES << BITS).map(|_| AtomicU64::new(0)).collect(),
+            bytes: vec![[0; FRAME_SIZE / 8]; FRAMES],
+            sharers: (0..FRAMES).map(|_| AtomicU32::new(0)).collect(),
+            runs: Mutex::new(runs),
+        };
+        Model(Box::leak(Box::new(owners)))
+    }
+
+    fn take(self, frames: usize) -> Option<Pfn> {
+        let mut runs = self.0.runs.lock().expect("no panic");
+        let first =
+            (1..FRAMES - frames).find(|&at| runs[at..at + frames].iter().all(|&run| run == 0))?;
+        runs[first..first + frames].fill(INSIDE);
+        runs[first] = frames;
+        Some(Pfn(first))
+    }
+
+    fn zero(self, first: Pfn, frames: usize) {
+        for frame in first.0..first.0 + frames {
+            for word in &self.0.words[frame << BITS..(frame + 1) << BITS] {
+                word.store(0, Ordering::Relaxed);
+            }
+            // SAFETY: the frame is the caller's.
+            unsafe { self.bytes(Pfn(frame)).write_bytes(0, FRAME_SIZE) };
+        }
+    }
+
+    fn give(self, first: Pfn) {
+        let mut runs = self.0.runs.lock().expect("no panic");
+        let frames = runs[first.0];
+        assert!(frames != 0 && frames != INSIDE, "{first:?} is freed, and nobody's");
+        runs[first.0..first.0 + frames].fill(0);
+    }
+
+    /// Frames that are not free.
+    fn taken(self) -> usize {
+        self.0.runs.lock().expect("no panic").iter().filter(|&&run| run != 0).count()
+    }
+}
+
+// SAFETY: a frame is given to one owner at a time, and cleared first.
+unsafe impl FrameSource for Model {
+    const TABLE_BITS: u32 = BITS;
+    type List = Model;
+
+    fn list(self, _index: usize) -> Model {
+        self
+    }
+    fn words(self, frame: Pfn) -> NonNull<AtomicU64> {
+        NonNull::from(&self.0.words[frame.0 << BITS])
+    }
+    fn bytes(self, frame: Pfn) -> NonNull<u8> {
+        NonNull::from(&self.0.bytes[frame.0]).cast()
+    }
+    fn get_run(self, frames: usize) -> Option<Pfn> {
+        let first = self.take(frames)?;
+        self.zero(first, frames);
+        Some(first)
+    }
+    fn put_run(self, first: Pfn) {
+        self.give(first);
+    }
+    fn sharers(&self, frame: Pfn) -> &AtomicU32 {
+        &self.0.sharers[frame.0]
+    }
+    fn zero_page(self) -> Pfn {
+        Pfn(0)
+    }
+}
+
+impl FrameList for Model {
+    fn get_zeroed(&mut self) -> Option<Pfn> {
+        self.get_run(1)
+    }
+    fn get_any(&mut self) -> Option<Pfn> {
+        self.take(1)
+    }
+    fn put(&mut self, frame: Pfn) {
+        self.give(frame);
+    }
+    fn put_zeroed(&mut self, frame: Pfn) {
+        self.give(frame);
+    }
+}
+
+/// A space that threads can share, and that is checked when it ends.
+struct Shared<T: TableOps + 'static> {
+    space: &'static VmSpace<Model, T>,
+    model: Model,
+}
+
+impl<T: TableOps + Default> Shared<T> {
+    fn new() -> Self {
+        let model = Model::new();
+        let space = VmSpace::new(model, T::default()).expect("frames");
+        space.set_prefault(1);
+        Shared { space: Box::leak(Box::new(space)), model }
+    }
+
+    fn enter(&self) -> Task<'static, Model, T> {
+        self.space.enter().expect("room")
+    }
+
+    /// All threads and other spaces have ended.
+    fn end(self) {
+        let resident = self.space.anon_rss();
+        // SAFETY: leaked in `new`; whoever used it has ended.
+        drop(unsafe { Box::from_raw(core::ptr::from_ref(self.space).cast_mut()) });
+        assert_eq!(self.model.taken(), 1, "frames were lost; {resident} pages were resident");
+    }
+}
+
+fn word(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<u64> {
+    let mut bytes = [0; 8];
+    task.read_at(address, &mut bytes).map(|()| u64::from_ne_bytes(bytes))
+}
+
+fn set(task: &Task<'_, Model, impl TableOps>, address: usize, value: u64) -> Result<()> {
+    task.write_at(address, &value.to_ne_bytes())
+}
+
+/// Adds to a word under a guard for writing: what a lost update would show in.
+fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<()> {
+    let region = task.region(address)?;
+    let page = (address - region.start()) / PAGE;
+    let mut guard = region.write(page)?;
+    let value = u64::from_ne_bytes(guard[..8].try_into().expect("eight bytes"));
+    guard[..8].copy_from_slice(&(value + 1).to_ne_bytes());
+    Ok(())
+}
+
+#[cfg(loom)]
+mod loom_models {
+    use super::*;
+    use loom::thread;
+
+    /// Two things that threads do to a page of a region of two, and what must hold afterwards.
+    fn race<T: TableOps + Default + 'static>(
+        prepare: fn(&Task<'_, Model, T>, usize),
+        one: fn(&Task<'_, Model, T>, usize),
+        two: fn(&Task<'_, Model, T>, usize),
+        after: fn(&Task<'_, Model, T>, usize),
+    ) {
+        loom::model(move || {
+            let shared = Shared::<T>::new();
+            let task = shared.enter();
+            let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
+            prepare(&task, at);
+            let other = shared.enter();
+            let thread = thread::spawn(move || two(&other, at));
+            one(&task, at);
+            thread.join().expect("no panic");
+            after(&task, at);
+            drop(task);
+            shared.end();
+        });
+    }
+
+    fn nothing<T: TableOps>(_: &Task<'_, Model, T>, _: usize) {}
+
+    fn write<T: TableOps>(task: &Task<'_, Model, T>, at: usize) {
+        task.fault(at, Access::Write).expect("mapped");
+    }
+
+    fn read<T: TableOps>(task: &Task<'_, Model, T>, at: usize) {
+        task.fault(at, Access::Read).expect("mapped");
+    }
+
+    fn one_resident<T: TableOps>(task: &Task<'_, Model, T>, _: usize) {
+        assert_eq!(task.space().anon_rss(), 1);
+    }
+
+    /// Both populate the middle level, and one gives its table and its frame back.
+    #[test]
+    fn loom_two_faults_populate() {
+        race::<Atomic>(nothing, write, write, one_resident);
+    }
+
+    #[test]
+    fn loom_a_fault_for_writing_and_one_for_reading() {
+        race::<Atomic>(nothing, write, read, one_resident);
+    }
+
+    #[test]
+    fn loom_two_faults_emulated() {
+        race::<Emulated>(read, write, write, one_resident);
+    }
+
+    #[test]
+    fn loom_no_update_is_lost() {
+        fn add_once(task: &Task<'_, Model, Atomic>, at: usize) {
+            add(task, at).expect("mapped");
+        }
+        race::<Atomic>(read, add_once, add_once, |task, at| assert_eq!(word(task, at), Ok(2)));
+    }
+
+    #[test]
+    fn loom_a_guard_and_unmap() {
+        let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
+            task.unmap(at, PAGE).expect("aligned");
+        };
+        let add = |task: &Task<'_, Model, Atomic>, at: usize| {
+            let _ = add(task, at);
+        };
+        race::<Atomic>(write, unmap, add, |task, at| {
+            assert!(task.fault(at, Access::Read).is_err());
+            assert_eq!(task.space().anon_rss(), 0);
+        });
+    }
+
+    #[test]
+    fn loom_a_fault_and_unmap_of_part() {
+        let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
+            task.unmap(at, PAGE).expect("aligned");
+        };
+        let fault = |task: &Task<'_, Model, Atomic>, at: usize| {
+            let _ = task.fault(at, Access::Write);
+        };
+        race::<Atomic>(nothing, unmap, fault, |task, at| {
+            assert!(task.fault(at, Access::Read).is_err());
+            assert_eq!(task.space().anon_rss(), 0);
+        });
+    }
+
+    #[test]
+    fn loom_a_fault_and_protect() {
+        let protect = |task: &Task<'_, Model, Atomic>, at: usize| {
+            task.protect(at, PAGE, Rights::READ).expect("mapped");
+            assert!(task.fault(at, Access::Write).is_err());
+        };
+        let fault = |task: &Task<'_, Model, Atomic>, at: usize| {
+            let _ = task.fault(at, Access::Write);
+        };
+        race::<Atomic>(nothing, protect, fault, |task, at| {
+            assert!(task.fault(at, Access::Write).is_err());
+        });
+    }
+
+    /// The fence of `hold` against that of `unmap`: nobody walks into a table that was freed.
+    #[test]
+    fn loom_a_hold_and_unmap_of_all() {
+        let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
+            task.unmap(at, 2 * PAGE).expect("aligned");
+        };
+        let fault = |task: &Task<'_, Model, Atomic>, at: usize| {
+            let _ = task.fault(at, Access::Read);
+        };
+        race::<Atomic>(write, unmap, fault, |task, at| {
+            assert!(task.fault(at, Access::Read).is_err());
+        });
+    }
+}
+
+#[cfg(shuttle)]
+mod shuttle_models {
+    use super::*;
+    use shuttle::thread;
+
+    const ITERATIONS: usize = 3000;
+
+    /// Faults, guards and copies on two threads, unmapping and forking on a third, on six pages.
+    fn scenario<T: TableOps + Default + 'static>() {
+        let shared = Shared::<T>::new();
+        let task = shared.enter();
+        let at = task.map(6 * PAGE, Rights::READ_WRITE).expect("room");
+        set(&task, at, 40).expect("mapped");
+        let adders: Vec<_> = (0..2)
+            .map(|_| {
+                let task = shared.enter();
+                thread::spawn(move || {
+                    let mut added = 0;
+                    for page in [0, 4, 0] {
+                        let result = add(&task, at + page * PAGE);
+                        added += u64::from(page == 0 && result.is_ok());
+                        assert!(page == 4 || result.is_ok());
+                    }
+                    let _ = task.fault(at + 5 * PAGE, Access::Write);
+                    added
+                })
+            })
+            .collect();
+        let mapper = shared.enter();
+        let mapper = thread::spawn(move || {
+            mapper.unmap(at + 4 * PAGE, 2 * PAGE).expect("aligned");
+            assert!(mapper.fault(at + 5 * PAGE, Access::Write).is_err());
+            let child = mapper.fork().expect("frames");
+            let kid = child.enter().expect("room");
+            let seen = word(&kid, at).expect("mapped");
+            set(&kid, at, 1000).expect("mapped");
+            assert_eq!(word(&kid, at), Ok(1000));
+            assert!(kid.fault(at + 4 * PAGE, Access::Read).is_err());
+            seen
+        });
+        let added: u64 = adders.into_iter().map(|adder| adder.join().expect("no panic")).sum();
+        let seen = mapper.join().expect("no panic");
+        assert!((40..=44).contains(&seen), "the child saw {seen}");
+        assert_eq!(word(&task, at), Ok(40 + added));
+        assert_eq!(shared.space.anon_rss(), 1);
+        task.unmap(at, 6 * PAGE).expect("aligned");
+        assert_eq!(shared.space.anon_rss(), 0);
+        drop(task);
+        shared.end();
+    }
+
+    #[test]
+    fn shuttle_fault_fault_unmap_fork() {
+        shuttle::check_random(scenario::<Atomic>, ITERATIONS);
+    }
+
+    #[test]
+    fn shuttle_fault_fault_unmap_fork_emulated() {
+        shuttle::check_random(scenario::<Emulated>, ITERATIONS / 3);
+    }
+
+    #[test]
+    fn shuttle_regions_come_and_go_beside_faults() {
+        let scenario = || {
+            let shared = Shared::<Atomic>::new();
+            let task = shared.enter();
+            let first = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
+            let other = shared.enter();
+            let thread = thread::spawn(move || {
+                for _ in 0..3 {
+                    let _ = other.fault(first, Access::Write);
+                    let _ = word(&other, first + PAGE);
+                }
+            });
+            for _ in 0..3 {
+                task.unmap(first, 2 * PAGE).expect("aligned");
+                let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
+                set(&task, at, 7).expect("mapped");
+                assert_eq!(word(&task, at), Ok(7));
+            }
+            thread.join().expect("no panic");
+            drop(task);
+            shared.end();
+        };
+        shuttle::check_random(scenario, ITERATIONS);
+    }
+}

@@ -1,0 +1,92 @@
+//! What a thread has in a space that others only read: its resident pages and what it holds.
+//!
+//! One record of 128 bytes, two cache lines that nobody else writes (SPEC B3: no locks and no shared
+//! cache lines in counting; a reader adds the list up). A thread that leaves frees its record and
+//! leaves its counts in it, for the next that takes it to go on from.
+
+use super::records::Records;
+use crate::page_table::FrameSource;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What is counted, as the kernel's `MM_FILEPAGES`, `MM_ANONPAGES`, `MM_SWAPENTS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(super) enum Counter {
+    /// Pages of files.
+    File = 0,
+    /// Anonymous pages. The zero page is none.
+    Anon = 1,
+    /// Pages in swap.
+    Swap = 2,
+}
+
+/// Words of a record.
+pub(super) const SLOT_WORDS: usize = 16;
+/// Regions that a thread can hold at a time; one more is for addresses.
+pub const MAX_HELD: usize = 7;
+
+const OWNED: usize = 0;
+const COUNTS: usize = 1;
+const HOLDS: usize = 4;
+
+pub(super) type Slots<F> = Records<F, SLOT_WORDS>;
+
+/// A thread's record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot<'s>(&'s [AtomicU64; SLOT_WORDS]);
+
+impl<'s> Slot<'s> {
+    /// Takes a record that no thread has: its number, and it.
+    pub fn take<F: FrameSource>(slots: &'s Slots<F>) -> Option<(usize, Slot<'s>)> {
+        (0..Slots::<F>::CAPACITY).find_map(|index| {
+            let words = slots.get_or_add(index)?;
+            // Acquire: the counts go on from where the thread before left them.
+            let taken = words[OWNED].compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+            taken.is_ok().then_some((index, Slot(words)))
+        })
+    }
+
+    /// Leaves it to another thread. Nothing is held any more.
+    pub fn leave(self) {
+        for hold in 0..=MAX_HELD {
+            self.hold(hold, 0);
+        }
+        // Release: pairs with `take`.
+        self.0[OWNED].store(0, Ordering::Release);
+    }
+
+    /// Adds to a count of the calling thread's own record.
+    #[inline]
+    pub fn count(self, counter: Counter, pages: i64) {
+        let count = &self.0[COUNTS + counter as usize];
+        // Relaxed, and no locked operation: one thread writes it, and readers want the number only.
+        let sum = count.load(Ordering::Relaxed).wrapping_add(pages as u64);
+        count.store(sum, Ordering::Relaxed);
+    }
+
+    /// Says that the thread holds this VMA (none with 0), in one of its places.
+    #[inline]
+    pub fn hold(self, place: usize, vma: u64) {
+        // Release: what was done in the tables of the VMA held before is done. Pairs with `holds`.
+        self.0[HOLDS + place].store(vma, Ordering::Release);
+    }
+
+    /// Whether any of these records says that its thread holds this VMA.
+    pub fn any_holds<F: FrameSource>(slots: &Slots<F>, vma: u64) -> bool {
+        slots.iter().any(|words| {
+            // Acquire: pairs with `hold`.
+            let holds = |word: &AtomicU64| word.load(Ordering::Acquire) == vma;
+            words[HOLDS..=HOLDS + MAX_HELD].iter().any(holds)
+        })
+    }
+}
+
+/// Pages of a kind, of all threads there are and were. A thread may have given up more than it took.
+pub(super) fn sum<F: FrameSource>(slots: &Slots<F>, counter: Counter) -> usize {
+    // Relaxed: exact when nobody counts; else what was counted is seen sooner or later.
+    let one = |words: &[AtomicU64; SLOT_WORDS]| {
+        words[COUNTS + counter as usize].load(Ordering::Relaxed) as i64
+    };
+    let all: i64 = slots.iter().map(one).sum();
+    all.max(0) as usize
+}

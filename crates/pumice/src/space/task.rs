@@ -1,0 +1,158 @@
+//! A thread's part in a space.
+
+use core::cell::{Cell, UnsafeCell};
+
+use super::error::Trap;
+use super::fault::Prefault;
+use super::rss::{Counter, Slot, MAX_HELD};
+use super::vma::VmaId;
+use super::{Access, Place, Result, VmError, VmSpace};
+use crate::addr::{Pfn, FRAME_SIZE};
+use crate::page_table::tables::FrameList;
+use crate::page_table::{FrameSource, Middle, TableOps, Tables};
+use crate::sync::atomic::{fence, Ordering};
+
+/// What a thread has in a [`VmSpace`]: its list of frames, its counts, what it holds, and how its faults
+/// have gone so far. One thread uses it at a time; a thread has as many as it likes.
+///
+/// When it is dropped, its frames go back to the zone and its counts stay with the space.
+#[derive(Debug)]
+pub struct Task<'s, F: FrameSource, T: TableOps> {
+    pub(super) space: &'s VmSpace<F, T>,
+    slot: Slot<'s>,
+    list: UnsafeCell<F::List>,
+    /// What the record says is held for addresses; only this thread writes that.
+    held: Cell<VmaId>,
+    /// A bit for each of the record's places for regions that is taken.
+    regions: Cell<u8>,
+    pub(super) prefault: Cell<Prefault>,
+}
+
+impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
+    pub(super) fn new(space: &'s VmSpace<F, T>) -> Result<Self> {
+        let (index, slot) = Slot::take(&space.slots).ok_or(VmError::OutOfRecords("thread"))?;
+        Ok(Task {
+            space,
+            slot,
+            list: UnsafeCell::new(space.tables.source.list(index)),
+            held: Cell::new(0),
+            regions: Cell::new(0),
+            prefault: Cell::new(Prefault::default()),
+        })
+    }
+
+    /// The space.
+    pub fn space(&self) -> &'s VmSpace<F, T> {
+        self.space
+    }
+
+    /// Uses the list of frames.
+    #[inline]
+    pub(super) fn with_list<R>(&self, work: impl FnOnce(&mut F::List) -> R) -> R {
+        // SAFETY: a task is one thread's, and no list operation comes back to the task.
+        work(unsafe { &mut *self.list.get() })
+    }
+
+    #[inline]
+    pub(super) fn count(&self, counter: Counter, pages: i64) {
+        self.slot.count(counter, pages);
+    }
+
+    /// Keeps the VMA of a granule, and so its tables, until the next call of this: its number.
+    #[inline]
+    pub(super) fn hold(&self, middle: Middle<'_>) -> core::result::Result<VmaId, Trap> {
+        // Acquire: the record of the VMA is as it was when the number was stored.
+        let id = middle.vma.load(Ordering::Acquire);
+        if id == self.held.get() && id != 0 {
+            // It was held all the time since it was checked, so this is the VMA it was then.
+            return Ok(id);
+        }
+        self.hold_other(middle, id)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hold_other(&self, middle: Middle<'_>, id: VmaId) -> core::result::Result<VmaId, Trap> {
+        let held = self.hold_in(0, middle, id);
+        self.held.set(held);
+        if held == 0 {
+            return Err(Trap::Unmapped);
+        }
+        Ok(held)
+    }
+
+    /// Holds whatever VMA the granule has, in a place of the record; 0 if it has none.
+    fn hold_in(&self, place: usize, middle: Middle<'_>, id: VmaId) -> VmaId {
+        let mut id = id;
+        loop {
+            self.slot.hold(place, id);
+            if id == 0 {
+                return 0;
+            }
+            // SeqCst: 2 in the protocol at the top of the module; pairs with that in `free_retired`.
+            fence(Ordering::SeqCst);
+            // Acquire: as in `hold`.
+            let now = middle.vma.load(Ordering::Acquire);
+            if now == id {
+                return id;
+            }
+            id = now;
+        }
+    }
+
+    /// Holds nothing for addresses any more.
+    pub(super) fn let_go(&self) {
+        self.slot.hold(0, 0);
+        self.held.set(0);
+    }
+
+    /// Holds a granule's VMA as a region: the place, and the number.
+    pub(super) fn hold_region(&self, middle: Middle<'_>) -> Result<Option<(u8, VmaId)>> {
+        let taken = self.regions.get();
+        let free = (!taken).trailing_zeros() as u8;
+        if usize::from(free) >= MAX_HELD {
+            return Err(VmError::TooManyHeld(MAX_HELD));
+        }
+        // Acquire: as in `hold`.
+        let id = self.hold_in(1 + usize::from(free), middle, middle.vma.load(Ordering::Acquire));
+        if id == 0 {
+            return Ok(None);
+        }
+        self.regions.set(taken | 1 << free);
+        Ok(Some((free, id)))
+    }
+
+    pub(super) fn let_go_region(&self, place: u8) {
+        self.slot.hold(1 + usize::from(place), 0);
+        self.regions.set(self.regions.get() & !(1 << place));
+    }
+
+    /// Where an address is, for an error.
+    #[cold]
+    pub(super) fn place(&self, address: usize) -> Place {
+        let granule = (address / FRAME_SIZE) >> F::TABLE_BITS;
+        let middle =
+            (granule < Tables::<F, T>::GRANULES).then(|| self.space.tables.middle(granule));
+        let id = middle.flatten().and_then(|middle| self.hold(middle).ok());
+        let region = id.and_then(|id| self.space.vma(id)).map(|vma| vma.extent());
+        Place { address, region }
+    }
+
+    #[cold]
+    pub(super) fn error(&self, trap: Trap, address: usize, access: Access) -> VmError {
+        trap.at(self.place(address), access)
+    }
+
+    /// Gives up a frame that this space had: to the zone, unless another space has it too.
+    pub(super) fn put_frame(&self, frame: Pfn, is_shared: bool) {
+        if !is_shared || self.space.unshare(frame) {
+            self.with_list(|list| list.put(frame));
+        }
+    }
+}
+
+impl<F: FrameSource, T: TableOps> Drop for Task<'_, F, T> {
+    fn drop(&mut self) {
+        self.slot.leave();
+    }
+}

@@ -1,0 +1,96 @@
+//! A lock for what is short and not on a path that many take: spins, then yields.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::spin_loop;
+
+/// Looks before a waiter lets others run: about a microsecond.
+const SPINS: u32 = 32;
+
+/// Waits a little longer each time, for what another thread is about to do.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    waits: u32,
+}
+
+impl Backoff {
+    /// Spins at first, then lets others run: with more threads than processors the one that is
+    /// waited for may have none.
+    pub fn wait(&mut self) {
+        self.waits = self.waits.saturating_add(1);
+        if cfg!(any(loom, shuttle)) || self.waits < SPINS {
+            spin_loop();
+        } else {
+            super::thread::yield_now();
+        }
+    }
+
+    /// How often it has waited.
+    pub fn waits(&self) -> u32 {
+        self.waits
+    }
+}
+
+/// A value behind a lock.
+#[derive(Debug, Default)]
+pub struct SpinLock<T> {
+    is_locked: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock gives the value to one thread at a time.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    /// Unlocked.
+    pub fn new(value: T) -> SpinLock<T> {
+        SpinLock { is_locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the lock. A thread that holds it must not ask again.
+    #[inline]
+    pub fn lock(&self) -> SpinGuard<'_, T> {
+        let mut backoff = Backoff::default();
+        // Acquire: pairs with the store on drop.
+        while self.is_locked.swap(true, Ordering::Acquire) {
+            backoff.wait();
+        }
+        SpinGuard { lock: self }
+    }
+
+    /// The value of a lock that nobody else has.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+}
+
+/// The value, until this is dropped.
+#[derive(Debug)]
+pub struct SpinGuard<'l, T> {
+    lock: &'l SpinLock<T>,
+}
+
+impl<T> Deref for SpinGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for SpinGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for SpinGuard<'_, T> {
+    fn drop(&mut self) {
+        // Release: pairs with the swap of the next holder.
+        self.lock.is_locked.store(false, Ordering::Release);
+    }
+}
