@@ -29,10 +29,9 @@
 //! | Untouched p | Zero | a fault for reading |
 //! | Untouched p | Present | a fault for writing, prefaulting |
 //! | Untouched, Absent | Absent | `protect`: rights of its own |
-//! | Untouched m | Absent m, Huge | `map`, at addresses that are nobody's |
+//! | Untouched m | Absent m | `map`, at addresses that are nobody's |
 //! | Absent p | Zero, Present | as from Untouched |
 //! | Absent m | Table | populate: a table for its pages |
-//! | Absent m | Present | a fault where 2 MiB are to be had together |
 //! | any but Doomed | Gone | `unmap`, where no guard is held |
 //! | Zero | Present | a fault for writing |
 //! | Zero, Present | Doomed | `unmap`, while guards are held |
@@ -55,7 +54,7 @@ use bitfield_struct::bitfield;
 
 use crate::addr::Pfn;
 
-/// What an entry says of its page, or of its 2 MiB.
+/// What an entry says of its page, or of the table it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
@@ -66,12 +65,12 @@ pub enum State {
     Absent = 1,
     /// Unmapped, of a VMA of which something is still mapped or held.
     Gone = 2,
-    /// The shared zero page, whose frame the number is.
-    Zero = 3,
-    /// A frame, the number; at the middle level the first of 512.
-    Present = 4,
     /// Unmapped while guards are held; the number is still the frame.
-    Doomed = 5,
+    Doomed = 3,
+    /// The shared zero page, whose frame the number is.
+    Zero = 4,
+    /// A frame, the number.
+    Present = 5,
     /// On its way to swap; the number is still the frame.
     InTransit = 6,
     /// In swap, in the slot that is the number.
@@ -109,9 +108,9 @@ impl State {
         match bits {
             0 => State::Untouched,
             1 => State::Absent,
-            3 => State::Zero,
-            4 => State::Present,
-            5 => State::Doomed,
+            3 => State::Doomed,
+            4 => State::Zero,
+            5 => State::Present,
             6 => State::InTransit,
             7 => State::Swapped,
             8 => State::Shadow,
@@ -171,10 +170,26 @@ pub struct Entry {
 }
 
 /// One guard for reading, as it is added to a word.
-pub const ONE_READER: u64 = 1 << 9;
+pub const ONE_READER: u64 = 1 << LATCH_SHIFT;
 /// What is added to the word of a page held for writing when the guard ends: a version, less the
 /// latch.
-pub const END_WRITE: u64 = (1 << 44) - ((EXCLUSIVE as u64) << 9);
+pub const END_WRITE: u64 = (1 << VERSION_SHIFT) - ((EXCLUSIVE as u64) << LATCH_SHIFT);
+
+// The word's fields as bits, for what is asked of several of them at once; `fields_are_where_they_are_said_to_be`
+// holds them against the definition above.
+const STATE: u64 = 0b1111;
+const READ: u64 = 1 << 4;
+const WRITE: u64 = 1 << 5;
+const RIGHTS: u64 = READ | WRITE;
+const COW: u64 = 1 << 6;
+const ACCESSED: u64 = 1 << 7;
+const DIRTY: u64 = 1 << 8;
+const LATCH_SHIFT: u32 = 9;
+const NUMBER_SHIFT: u32 = 16;
+const VERSION_SHIFT: u32 = 44;
+/// Zero and Present differ in one bit, so that *either, and R* is one comparison.
+const READABLE_MASK: u64 = (STATE & !(State::Zero as u64 ^ State::Present as u64)) | READ;
+const READABLE: u64 = State::Zero as u64 | READ;
 
 impl Entry {
     /// An empty entry with rights of its own.
@@ -185,6 +200,37 @@ impl Entry {
     /// A table in frame `table`, whose untouched pages have these rights.
     pub const fn table(table: Pfn, rights: Rights) -> Entry {
         Entry::new().with_state(State::Table).with_frame(table).with_rights(rights)
+    }
+
+    /// A page of a frame that nobody else has, used for writing, with the rights in `pmd`.
+    #[inline]
+    pub const fn used_frame(pmd: Entry, frame: Pfn) -> Entry {
+        const USED: u64 = State::Present as u64 | ACCESSED | DIRTY;
+        debug_assert!(frame.0 <= MAX_NUMBER);
+        Entry((pmd.0 & RIGHTS) | USED | (frame.0 as u64) << NUMBER_SHIFT)
+    }
+
+    /// Whether a fault for such an access finds nothing to do: in one comparison each.
+    #[inline]
+    pub const fn is_ready(self, for_writing: bool) -> bool {
+        const WRITTEN: u64 = State::Present as u64 | WRITE | ACCESSED | DIRTY;
+        if for_writing {
+            self.0 & (STATE | WRITE | COW | ACCESSED | DIRTY) == WRITTEN
+        } else {
+            self.0 & (READABLE_MASK | ACCESSED) == READABLE | ACCESSED
+        }
+    }
+
+    /// With one more guard for reading; there are less than [`MAX_READERS`].
+    #[inline]
+    pub const fn held_for_reading(self) -> Entry {
+        Entry((self.0 | ACCESSED) + ONE_READER)
+    }
+
+    /// Held for writing; nobody else has a guard.
+    #[inline]
+    pub const fn held_for_writing(self) -> Entry {
+        Entry(self.0 | ACCESSED | DIRTY | (EXCLUSIVE as u64) << LATCH_SHIFT)
     }
 
     /// The rights in it.
@@ -222,7 +268,7 @@ impl Entry {
         self.with_number_bits(number)
     }
 
-    /// As it was in state `state`, in another; version and rights stay, the latch is nobody's.
+    /// Unmapped. The version stays.
     pub const fn gone(self) -> Entry {
         Entry::new().with_state(State::Gone).with_version(self.version())
     }
@@ -242,22 +288,18 @@ impl Entry {
     /// Whether the page can be read as it is.
     #[inline]
     pub const fn can_read(self) -> bool {
-        self.is_mapped() && self.read()
+        self.0 & READABLE_MASK == READABLE
     }
 
     /// Whether the page can be written as it is.
     #[inline]
     pub const fn can_write(self) -> bool {
-        const MASK: u64 = 0b0110_1111;
-        const WRITABLE: u64 = State::Present as u64 | 0b10_0000;
-        // State, W and C in one comparison.
-        self.0 & MASK == WRITABLE
+        self.0 & (STATE | WRITE | COW) == State::Present as u64 | WRITE
     }
 
     /// Whether a read without a guard that saw `self` before and `after` after it is good.
     #[inline]
     pub const fn is_same_content(self, after: Entry) -> bool {
-        const ACCESSED: u64 = 1 << 7;
         (self.0 ^ after.0) & !ACCESSED == 0
     }
 
@@ -299,6 +341,44 @@ mod tests {
             let entry = Entry::new().with_state(state).with_frame(Pfn(MAX_NUMBER));
             assert_eq!((entry.state(), entry.frame()), (state, Pfn(MAX_NUMBER)));
         }
+    }
+
+    #[test]
+    fn fields_are_where_they_are_said_to_be() {
+        let zero = Entry::new();
+        assert_eq!(u64::from(zero.with_read(true)), READ);
+        assert_eq!(u64::from(zero.with_write(true)), WRITE);
+        assert_eq!(u64::from(zero.with_rights(Rights::READ_WRITE)), RIGHTS);
+        assert_eq!(u64::from(zero.with_cow(true)), COW);
+        assert_eq!(u64::from(zero.with_accessed(true)), ACCESSED);
+        assert_eq!(u64::from(zero.with_dirty(true)), DIRTY);
+        assert_eq!(u64::from(zero.with_latch(1)), 1 << LATCH_SHIFT);
+        assert_eq!(u64::from(zero.with_frame(Pfn(1))), 1 << NUMBER_SHIFT);
+        assert_eq!(u64::from(zero.with_version(1)), 1 << VERSION_SHIFT);
+        for state in State::ALL {
+            let entry = zero.with_state(state).with_rights(Rights::READ);
+            assert_eq!(u64::from(entry) & STATE, state as u64);
+            assert_eq!(
+                entry.can_read(),
+                matches!(state, State::Zero | State::Present),
+                "{state:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn short_cuts_say_what_the_fields_say() {
+        let pmd = Entry::table(Pfn(9), Rights::READ_WRITE);
+        let used = Entry::used_frame(pmd, Pfn(77));
+        let by_fields = Entry::new().with_state(State::Present).with_rights(Rights::READ_WRITE);
+        let by_fields = by_fields.with_accessed(true).with_dirty(true).with_frame(Pfn(77));
+        assert_eq!(used, by_fields);
+        assert!(used.is_ready(true) && used.is_ready(false));
+        assert!(!used.with_cow(true).is_ready(true) && !used.with_dirty(false).is_ready(true));
+        assert!(used.with_dirty(false).is_ready(false));
+        assert!(!used.with_accessed(false).is_ready(false));
+        assert_eq!(used.with_latch(3).held_for_reading(), used.with_latch(4));
+        assert_eq!(used.with_dirty(false).held_for_writing(), used.with_latch(EXCLUSIVE));
     }
 
     #[test]

@@ -146,3 +146,68 @@ unsafe impl TableOps for Emulated {
         self.change(ptep, |old| Some(Entry::from(u64::from(old) & !mask)))
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::page_table::{Rights, State};
+
+    /// Two threads that each change a word once, as the table of transitions has it, from one of these
+    /// states: one of both orders must come out, and nothing else.
+    #[test]
+    fn loom_pairs_of_transitions() {
+        type Step = fn(Entry) -> Entry;
+        let steps: [Step; 6] = [
+            |entry| entry.with_state(State::Present),
+            |entry| if entry.state() == State::Present { entry.held_for_reading() } else { entry },
+            |entry| entry.with_rights(Rights::READ),
+            |entry| if entry.latch() == 0 { entry.gone() } else { entry.with_state(State::Doomed) },
+            |entry| {
+                let free = entry.latch() == 0 && entry.state() == State::Present;
+                if free {
+                    entry.with_state(State::InTransit)
+                } else {
+                    entry
+                }
+            },
+            |entry| if entry.state() == State::Present { entry.with_cow(true) } else { entry },
+        ];
+        for one in 0..steps.len() {
+            for two in one..steps.len() {
+                let (one, two) = (steps[one], steps[two]);
+                loom::model(move || {
+                    let start =
+                        Entry::new().with_state(State::Present).with_rights(Rights::READ_WRITE);
+                    let shared = Arc::new((Atomic, AtomicU64::new(start.into())));
+                    let apply = |shared: &(Atomic, AtomicU64), step: Step| {
+                        let mut entry = shared.0.ptep_get(&shared.1);
+                        while step(entry) != entry && entry.may_become(step(entry)) {
+                            match shared.0.ptep_cmpxchg(&shared.1, entry, step(entry)) {
+                                Ok(()) => break,
+                                Err(found) => entry = found,
+                            }
+                        }
+                    };
+                    let other = Arc::clone(&shared);
+                    let thread = thread::spawn(move || apply(&other, two));
+                    apply(&shared, one);
+                    thread.join().expect("no panic");
+                    let end = shared.0.ptep_get(&shared.1);
+                    let alone = |entry: Entry, step: Step| {
+                        let next = step(entry);
+                        if entry.may_become(next) {
+                            next
+                        } else {
+                            entry
+                        }
+                    };
+                    let orders = [alone(alone(start, one), two), alone(alone(start, two), one)];
+                    assert!(orders.contains(&end), "{end:?} from {start:?}, not one of {orders:?}");
+                });
+            }
+        }
+    }
+}

@@ -16,6 +16,7 @@ use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
+use crate::sys::prefetch::prefetch_write;
 
 /// How a thread's faults have gone: what would be the next of a sequence, and how many pages were
 /// populated at once last.
@@ -25,26 +26,44 @@ pub(super) struct Prefault {
     batch: usize,
 }
 
-/// Where the walk has ended: a page's word, or that of the 2 MiB it lies in.
+/// Words of a table in a cache line.
+const WORDS_PER_LINE: usize = 8;
+/// How many faults ahead a sequence's memory is fetched: what takes 100 ns to come is then there.
+const FETCH_AHEAD: isize = 4;
+/// Frames that lie further apart are no sequence.
+const FAR: usize = 4 * FRAME_SIZE;
+
+/// The table of pages that a thread's last walk by address ended in. It can be used again without
+/// walking for as long as its VMA is held: it is the granule's table until nobody holds that, and what is
+/// unmapped meanwhile its words say.
+#[derive(Debug)]
+pub(super) struct LastWalk<F> {
+    granule: usize,
+    leaf: Option<Table<F>>,
+    /// The word that named it, for the rights of untouched pages.
+    rights: Entry,
+}
+
+impl<F> LastWalk<F> {
+    pub const NONE: LastWalk<F> = LastWalk { granule: 0, leaf: None, rights: Entry::new() };
+}
+
+impl<F> Clone for LastWalk<F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<F> Copy for LastWalk<F> {}
+
+/// Where the walk has ended: a page's word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walked<'t, F> {
     pub ptep: &'t AtomicU64,
     /// The rights of a page of which nothing is said.
     pub rights: Rights,
-    /// The table of the page; none where the word is that of 2 MiB.
-    pub leaf: Option<Table<F>>,
+    /// The table it is in.
+    pub leaf: Table<F>,
     pub page: usize,
-}
-
-impl<F: FrameSource> Walked<'_, F> {
-    /// The page's frame by its word.
-    #[inline]
-    pub fn frame(&self, entry: Entry) -> Pfn {
-        match self.leaf {
-            Some(_) => entry.frame(),
-            None => Pfn(entry.frame().0 + (self.page & (F::ENTRIES - 1))),
-        }
-    }
 }
 
 /// What a word should be held by when it is settled.
@@ -71,33 +90,97 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// missing, or frames are.
     #[inline]
     pub fn fault(&self, address: usize, access: Access) -> Result<NonNull<u8>> {
-        match self.fault_page(address / FRAME_SIZE, access) {
-            Ok(frame) => {
+        match self.fault_at_once(address / FRAME_SIZE, access) {
+            Some(frame) => {
                 let start = self.space.tables.source.bytes(frame);
                 // SAFETY: the offset lies within the frame.
-                Ok(unsafe { start.add(address % FRAME_SIZE) })
+                let at = unsafe { start.add(address % FRAME_SIZE) };
+                if access == Access::Write {
+                    self.fetch_ahead(at);
+                }
+                Ok(at)
             }
+            None => self.fault_fully(address, access),
+        }
+    }
+
+    /// What most faults are: a first write to a page of the table that the last walk ended in, or one
+    /// with nothing to do. Does all that [`Task::settle`] would do.
+    #[inline]
+    fn fault_at_once(&self, page: usize, access: Access) -> Option<Pfn> {
+        let ops = &self.space.tables.ops;
+        let LastWalk { granule, leaf, rights } = self.last_walk.get();
+        let leaf = if page >> F::TABLE_BITS == granule { leaf? } else { return None };
+        let ptep = leaf.entry(page);
+        let entry = ops.ptep_get(ptep);
+        if entry.is_ready(access == Access::Write) {
+            return Some(entry.frame());
+        }
+        let is_first_write = access == Access::Write && entry == Entry::new() && rights.write();
+        if !is_first_write {
+            return None;
+        }
+        let frame = self.with_list(|list| list.get_zeroed())?;
+        self.fetch_table(leaf, page);
+        let new = Entry::used_frame(rights, frame);
+        if ops.ptep_cmpxchg(ptep, entry, new).is_err() {
+            self.with_list(|list| list.put_zeroed(frame));
+            return None;
+        }
+        let more = self.prefault(leaf, page, entry, new);
+        self.count(Counter::Anon, 1 + more as i64);
+        Some(frame)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fault_fully(&self, address: usize, access: Access) -> Result<NonNull<u8>> {
+        let settled = self.walk(address / FRAME_SIZE).and_then(|walked| {
+            let entry = self.settle(&walked, access, Latch::None)?;
+            Ok(self.space.tables.source.bytes(entry.frame()))
+        });
+        match settled {
+            // SAFETY: the offset lies within the frame.
+            Ok(start) => Ok(unsafe { start.add(address % FRAME_SIZE) }),
             Err(trap) => Err(self.error(trap, address, access)),
         }
     }
 
+    /// Memory that was cleared ahead of need is not in the cache, and the next fault's locked operation
+    /// waits until this one's first write is done. So what a sequence of faults will write is fetched
+    /// while there is time: as far from here as this is from the last, some times over. (A processor's
+    /// own prefetcher does that within a page, but not across.)
     #[inline]
-    fn fault_page(&self, page: usize, access: Access) -> Settled<Pfn> {
-        let walked = self.walk(page)?;
-        let entry = self.settle(&walked, access, Latch::None)?;
-        Ok(walked.frame(entry))
+    fn fetch_ahead(&self, at: NonNull<u8>) {
+        let address = at.as_ptr() as usize;
+        let stride = address.wrapping_sub(self.last_data.replace(address));
+        if stride.wrapping_add(FAR) < 2 * FAR {
+            let ahead = (stride as isize).wrapping_mul(FETCH_AHEAD);
+            prefetch_write(at.as_ptr().wrapping_offset(ahead));
+        }
+    }
+
+    /// A table is as cold when it is new: its next line, when a line is begun.
+    #[inline]
+    fn fetch_table(&self, leaf: Table<F>, page: usize) {
+        if page % WORDS_PER_LINE == 0 {
+            prefetch_write(core::ptr::from_ref(leaf.entry(page + WORDS_PER_LINE)).cast());
+        }
     }
 
     /// Walks to a page's word, with tables for it.
-    #[inline]
     pub(super) fn walk(&self, page: usize) -> Settled<Walked<'_, F>> {
         if page >= Tables::<F, T>::PAGES {
             return Err(Trap::Unmapped);
         }
         let tables = &self.space.tables;
-        let middle = tables.middle(page >> F::TABLE_BITS).ok_or(Trap::Unmapped)?;
+        let granule = page >> F::TABLE_BITS;
+        let middle = tables.middle(granule).ok_or(Trap::Unmapped)?;
         self.hold(middle)?;
-        self.walk_from(middle, page)
+        let walked = self.walk_from(middle, page)?;
+        let rights = Entry::new().with_rights(walked.rights);
+        self.last_walk.set(LastWalk { granule, leaf: Some(walked.leaf), rights });
+        Ok(walked)
     }
 
     /// The rest of the walk, from the middle level. The caller holds the VMA.
@@ -111,13 +194,9 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     // SAFETY: the VMA is held, and with it its tables.
                     let leaf = unsafe { tables.leaf(pmd) };
                     let (ptep, rights) = (leaf.entry(page), pmd.rights());
-                    return Ok(Walked { ptep, rights, leaf: Some(leaf), page });
+                    return Ok(Walked { ptep, rights, leaf, page });
                 }
                 State::Absent => self.populate(middle, pmd, page)?,
-                State::Present | State::InTransit | State::Doomed => {
-                    let rights = pmd.rights();
-                    return Ok(Walked { ptep: middle.pmdp, rights, leaf: None, page });
-                }
                 _ => return Err(Trap::Unmapped),
             }
         }
@@ -150,7 +229,6 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Brings a word to where it allows the access, and latches it if that is wanted: the word as it
     /// then is.
-    #[inline]
     pub(super) fn settle(
         &self,
         walked: &Walked<'_, F>,
@@ -192,7 +270,6 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// From nothing: the zero page for reading, a frame for writing. `Err` with what is there instead.
-    #[inline]
     fn install(
         &self,
         walked: &Walked<'_, F>,
@@ -217,7 +294,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let held = if latch == Latch::None { new } else { new.with_latch(EXCLUSIVE) };
         match ops.ptep_cmpxchg(walked.ptep, old, held) {
             Ok(()) => {
-                let more = self.prefault(walked, old, new);
+                let more = self.prefault(walked.leaf, walked.page, old, new);
                 self.count(Counter::Anon, 1 + more as i64);
                 Ok(Ok(held))
             }
@@ -229,7 +306,6 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// A page that is there. `Err` with the word as it has become, to look at again.
-    #[inline]
     fn use_mapped(
         &self,
         walked: &Walked<'_, F>,
@@ -342,14 +418,13 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// They are marked accessed and dirty, as in V12: a page that will be used a moment later would
     /// cost a second locked operation to be marked then. Where somebody else populates too, this ends.
     #[inline]
-    fn prefault(&self, walked: &Walked<'_, F>, like: Entry, new: Entry) -> usize {
+    fn prefault(&self, leaf: Table<F>, page: usize, like: Entry, new: Entry) -> usize {
         // Relaxed: a setting.
         let limit = self.space.prefault_pages.load(Ordering::Relaxed);
-        let Some(leaf) = walked.leaf else { return 0 };
         if limit <= 1 {
             return 0;
         }
-        self.prefault_batch(leaf, walked.page, limit, like, new)
+        self.prefault_batch(leaf, page, limit, like, new)
     }
 
     #[inline(never)]

@@ -113,23 +113,22 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let id = middle.vma.load(Ordering::Relaxed);
         let Some(vma) = self.space.vma(id) else { return nothing };
         let own = vma.pages_in::<F>(granule);
+        let inside = part.start..part.end.min(own.end);
+        if !inside.is_empty() {
+            match change {
+                Change::Unmap => {
+                    let gone = self.unmap_part(middle, &inside, &own)?;
+                    if gone > 0 && vma.unmap(gone) == 0 {
+                        self.space.retire(state, id);
+                    }
+                }
+                Change::Protect(rights) => self.protect_part(middle, &inside, &own, rights)?,
+            }
+        }
         if part.end > own.end {
             change.on_nothing(own.end.max(part.start))?;
         }
-        let part = part.start..part.end.min(own.end);
-        if part.is_empty() {
-            return Ok(());
-        }
-        match change {
-            Change::Unmap => {
-                let gone = self.unmap_part(middle, &part, &own)?;
-                if gone > 0 && vma.unmap(gone) == 0 {
-                    self.space.retire(state, id);
-                }
-                Ok(())
-            }
-            Change::Protect(rights) => self.protect_part(middle, &part, &own, rights),
-        }
+        Ok(())
     }
 
     /// Unmaps pages of a granule: how many were mapped.

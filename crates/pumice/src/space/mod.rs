@@ -50,6 +50,8 @@ mod fork;
 mod map;
 #[cfg(not(any(loom, shuttle)))]
 pub mod mem_map;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod model;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 mod records;

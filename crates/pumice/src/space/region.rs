@@ -20,7 +20,7 @@ use super::fault::{Latch, Walked};
 use super::task::Task;
 use super::{Access, Extent, Place, Result, VmError};
 use crate::addr::FRAME_SIZE;
-use crate::page_table::entry::EXCLUSIVE;
+use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
 use crate::page_table::tables::Table;
 use crate::page_table::{Entry, FrameSource, Middle, State, TableOps, Tables};
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
@@ -143,7 +143,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         latch: Latch,
     ) -> core::result::Result<Latched<'w>, Trap> {
         let entry = self.settle(walked, access, latch)?;
-        let bytes = self.space.tables.source.bytes(walked.frame(entry));
+        let bytes = self.space.tables.source.bytes(entry.frame());
         Ok(Latched { ptep: walked.ptep, bytes })
     }
 }
@@ -170,7 +170,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         Extent { start: self.start(), bytes: self.pages * FRAME_SIZE }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) fn is_side_by_side(&self) -> bool {
         self.middle.is_some()
     }
@@ -202,15 +202,13 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         let tables = &self.task.space.tables;
         let middle = self.middle(page)?;
         let pmd = tables.ops.ptep_get(middle.pmdp);
-        let page = self.first_page + page;
-        let rights = pmd.rights();
-        if pmd.state() == State::Table {
-            // SAFETY: the region is held, and with it its tables.
-            let leaf = unsafe { Table::at(self.source, pmd.frame()) };
-            return Some(Walked { ptep: leaf.entry(page), rights, leaf: Some(leaf), page });
+        if pmd.state() != State::Table {
+            return None;
         }
-        let is_huge = pmd.state() == State::Present;
-        is_huge.then_some(Walked { ptep: middle.pmdp, rights, leaf: None, page })
+        // SAFETY: the region is held, and with it its tables.
+        let leaf = unsafe { Table::at(self.source, pmd.frame()) };
+        let page = self.first_page + page;
+        Some(Walked { ptep: leaf.entry(page), rights: pmd.rights(), leaf, page })
     }
 
     /// Where a page's frame is, if it can be read as it is: two dependent loads, the word of the
@@ -222,7 +220,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
         let walked = self.look(page)?;
         let entry = self.task.space.tables.ops.ptep_get(walked.ptep);
-        entry.can_read().then(|| self.source.bytes(walked.frame(entry)))
+        entry.can_read().then(|| self.source.bytes(entry.frame()))
     }
 
     /// Makes a page present and ready for such an access, as [`Task::fault`].
@@ -234,7 +232,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         let walked = self.walk(page);
         let settled = walked.and_then(|walked| {
             let entry = self.task.settle(&walked, access, Latch::None)?;
-            Ok(self.source.bytes(walked.frame(entry)))
+            Ok(self.source.bytes(entry.frame()))
         });
         settled.map_err(|trap| self.error(trap, page, access))
     }
@@ -261,7 +259,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
                 if !before.can_read() || before.latch() == EXCLUSIVE {
                     break;
                 }
-                let result = read(Words::of(&self.source.bytes(walked.frame(before))));
+                let result = read(Words::of(&self.source.bytes(before.frame())));
                 // Acquire: the loads of the words come before the load of the entry below.
                 fence(Ordering::Acquire);
                 // Relaxed: the fence orders it.
@@ -319,6 +317,33 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
 
     #[inline]
     fn guard(&self, page: usize, access: Access, latch: Latch) -> Result<Latched<'_>> {
+        match self.guard_at_once(page, access) {
+            Some(latched) => Ok(latched),
+            None => self.guard_fully(page, access, latch),
+        }
+    }
+
+    /// A guard of a page that can be used as it is, and of which nobody has another that stands
+    /// against it.
+    #[inline]
+    fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
+        let ops = &self.task.space.tables.ops;
+        let walked = self.look(page)?;
+        let entry = ops.ptep_get(walked.ptep);
+        let held = match access {
+            Access::Read if entry.can_read() && entry.latch() < MAX_READERS => {
+                entry.held_for_reading()
+            }
+            Access::Write if entry.can_write() && entry.latch() == 0 => entry.held_for_writing(),
+            _ => return None,
+        };
+        ops.ptep_cmpxchg(walked.ptep, entry, held).ok()?;
+        Some(Latched { ptep: walked.ptep, bytes: self.source.bytes(entry.frame()) })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn guard_fully(&self, page: usize, access: Access, latch: Latch) -> Result<Latched<'_>> {
         let walked = self.walk(page);
         let latched = walked.and_then(|walked| self.task.latch_walked(&walked, access, latch));
         latched.map_err(|trap| self.error(trap, page, access))

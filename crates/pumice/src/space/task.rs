@@ -3,7 +3,7 @@
 use core::cell::{Cell, UnsafeCell};
 
 use super::error::Trap;
-use super::fault::Prefault;
+use super::fault::{LastWalk, Prefault};
 use super::rss::{Counter, Slot, MAX_HELD};
 use super::vma::VmaId;
 use super::{Access, Place, Result, VmError, VmSpace};
@@ -25,7 +25,11 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     held: Cell<VmaId>,
     /// A bit for each of the record's places for regions that is taken.
     regions: Cell<u8>,
+    /// Of the VMA that is held for addresses.
+    pub(super) last_walk: Cell<LastWalk<F>>,
     pub(super) prefault: Cell<Prefault>,
+    /// Where the last fault's byte was.
+    pub(super) last_data: Cell<usize>,
 }
 
 impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
@@ -37,7 +41,9 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
             list: UnsafeCell::new(space.tables.source.list(index)),
             held: Cell::new(0),
             regions: Cell::new(0),
+            last_walk: Cell::new(LastWalk::NONE),
             prefault: Cell::new(Prefault::default()),
+            last_data: Cell::new(0),
         })
     }
 
@@ -73,6 +79,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     #[cold]
     #[inline(never)]
     fn hold_other(&self, middle: Middle<'_>, id: VmaId) -> core::result::Result<VmaId, Trap> {
+        self.last_walk.set(LastWalk::NONE);
         let held = self.hold_in(0, middle, id);
         self.held.set(held);
         if held == 0 {
@@ -102,6 +109,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
 
     /// Holds nothing for addresses any more.
     pub(super) fn let_go(&self) {
+        self.last_walk.set(LastWalk::NONE);
         self.slot.hold(0, 0);
         self.held.set(0);
     }

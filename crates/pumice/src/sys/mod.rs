@@ -13,6 +13,7 @@ pub mod lines;
 pub mod lock;
 pub mod mem;
 pub mod mempolicy;
+pub mod prefetch;
 pub mod privilege;
 pub mod raw;
 pub mod thread;

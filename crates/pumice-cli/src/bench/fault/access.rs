@@ -16,9 +16,8 @@ use crate::bench::table::Table;
 
 /// Pages of the regions.
 const PAGES: [usize; 2] = [4096, 1 << 20];
-/// Accesses in a round, and rounds.
+/// Accesses in a round.
 const ACCESSES: usize = 1 << 20;
-const ROUNDS: usize = 7;
 
 type Ours<'t, 'f> = Region<'t, Frames<'f>, Atomic>;
 
@@ -80,9 +79,9 @@ fn sample(region: &Ours<'_, '_>) -> [f64; OPERATIONS.len()] {
 }
 
 /// Measures every operation, in turns, and prints its rows.
-pub fn measure(ground: &Ground, json: &mut JsonLines) -> Result<(), Failure> {
+pub fn measure(ground: &Ground, rounds: usize, json: &mut JsonLines) -> Result<(), Failure> {
     let failure = |error| Failure::system(format!("no space: {error}"));
-    println!("\naccess to pages that are there, ns each (medians of {ROUNDS} rounds)");
+    println!("\naccess to pages that are there, ns each (medians of {rounds} rounds)");
     let mut columns = Vec::new();
     for pages in PAGES {
         let space = VmSpace::new(ground.map().frames(), Atomic).map_err(failure)?;
@@ -100,7 +99,7 @@ pub fn measure(ground: &Ground, json: &mut JsonLines) -> Result<(), Failure> {
         if !has_frames {
             task.protect(at, bytes, Rights::READ).map_err(failure)?;
         }
-        let rounds: Vec<_> = (0..ROUNDS).map(|_| sample(&region)).collect();
+        let rounds: Vec<_> = (0..rounds).map(|_| sample(&region)).collect();
         let of =
             |index: usize| median(&rounds.iter().map(|round| round[index]).collect::<Vec<_>>());
         columns.push([0, 1, 2, 3, 4, 5].map(|index| match index {

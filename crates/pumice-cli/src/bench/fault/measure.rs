@@ -87,11 +87,11 @@ impl Job {
     }
 }
 
+/// The byte of a page that is touched: the line moves on from page to page, or all would fall in one set
+/// of the cache.
 #[inline]
-fn write_line(page_at: NonNull<u8>, page: usize) {
-    let offset = page % LINES * CACHE_LINE;
-    // SAFETY: the caller's page, of which a line is written.
-    unsafe { page_at.add(offset).cast::<u64>().write_volatile(page as u64) };
+fn touched(page: usize) -> usize {
+    page * FRAME_SIZE + page % LINES * CACHE_LINE
 }
 
 /// Where the threads of a measurement start and end together.
@@ -200,18 +200,16 @@ fn touch<S: Scheme>(
     job: &Job,
     index: usize,
 ) {
-    let fault = |page: usize| {
-        let address = at + page * FRAME_SIZE;
-        S::around(lock, || task.fault(address, Access::Write))
-    };
+    let fault = |page: usize| S::around(lock, || task.fault(at + touched(page), Access::Write));
     if job.lines == 0 {
         job.share(index, |page| {
             std::hint::black_box(fault(page).is_ok());
         });
     } else {
         job.share(index, |page| {
-            if let Ok(page_at) = fault(page) {
-                write_line(page_at, page);
+            if let Ok(line) = fault(page) {
+                // SAFETY: a page of this space, of which nothing is unmapped meanwhile.
+                unsafe { line.cast::<u64>().write_volatile(page as u64) };
             }
         });
     }
@@ -237,8 +235,9 @@ pub fn kernel(source: Source<'_>, job: &Job) -> Result<Spent, Failure> {
     let at = source.take(bytes)?.as_ptr() as usize;
     let work = |index: usize, lines: &Lines| {
         let write = |page: usize| {
-            let page_at = (at + page * FRAME_SIZE) as *mut u8;
-            write_line(NonNull::new(page_at).expect("a mapping is at no null address"), page);
+            let line = (at + touched(page)) as *mut u64;
+            // SAFETY: the line lies within the mapping.
+            unsafe { line.write_volatile(page as u64) };
         };
         lines.time(|| job.share(index, write))
     };

@@ -102,7 +102,7 @@ pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
     let mapper = Job { threads: 1, pages, lines: 1, pattern: Pattern::Mapper };
     bench.compare(&mapper, &ways(0))?;
     bench.print_ratios();
-    access::measure(&bench.ground, &mut bench.json)?;
+    access::measure(&bench.ground, rounds, &mut bench.json)?;
     if let Some(path) = &options.plot {
         plot::rate_against_threads(path, "each its share, one line written", &bench.series())?;
     }

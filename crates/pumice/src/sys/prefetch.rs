@@ -1,0 +1,18 @@
+//! Telling the processor what will be written soon.
+
+/// Brings the line at an address into the cache, to be written. The address may be anything: what can't
+/// be had is left alone.
+#[inline]
+pub fn prefetch_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: PREFETCHW faults nowhere, and is no operation where it is not known.
+    unsafe {
+        use core::arch::x86_64::{_mm_prefetch, _MM_HINT_ET0};
+        _mm_prefetch::<_MM_HINT_ET0>(at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: PRFM faults nowhere.
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at, options(nostack, readonly));
+    }
+}
