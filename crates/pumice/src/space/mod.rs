@@ -11,6 +11,30 @@
 //! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
 //! - `map`: `map`, `unmap`, `protect`; `fork`; `vma`: which addresses are whose.
 //!
+//! ```
+//! use pumice::{clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, space::{MemMap, VmSpace}};
+//! use pumice::sys::{cpu, mem::Huge};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let zone = Zone::new(64 << 20, cpu::count(), Huge::No)?;
+//! let map = MemMap::new(&zone, Clearer::detect())?;
+//! let space = VmSpace::new(map.frames(), Atomic)?;
+//! let task = space.enter()?; // one for each thread
+//! let at = task.map(16 << 20, Rights::READ_WRITE)?;
+//! task.write_at(at, b"hello")?;
+//!
+//! let snapshot = task.fork()?; // shares every page until one side writes to it
+//! let region = task.region(at)?;
+//! region.write(0)?[0] = b'j';
+//! assert_eq!(&region.read(0)?[..5], b"jello");
+//!
+//! let mut then = [0; 5];
+//! snapshot.enter()?.read_at(at, &mut then)?;
+//! assert_eq!(&then, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # The protocol
 //! *The page table is the only truth.* Every word in it changes by one atomic operation, and what
 //! changes a page's fate is written into the page's own word: that it is unmapped, its rights, that its
