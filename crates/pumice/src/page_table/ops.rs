@@ -3,6 +3,8 @@
 //! The names are those of Lameter's page fault scalability patches. Loads are plain atomic loads for
 //! every implementation: an entry is an aligned word that is written whole.
 
+use crossbeam_utils::CachePadded;
+
 use super::entry::Entry;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::SpinLock;
@@ -105,7 +107,8 @@ unsafe impl TableOps for Atomic {
 /// For targets without such operations: loads and stores under a lock, held for one change (B2).
 #[derive(Debug, Default)]
 pub struct Emulated {
-    page_table_lock: SpinLock<()>,
+    /// In cache lines of its own: what lies beside it is read by every walk.
+    page_table_lock: CachePadded<SpinLock<()>>,
 }
 
 impl Emulated {

@@ -92,6 +92,8 @@ pub use mem_map::{Frames, MemMap};
 pub use region::{ReadGuard, Region, WriteGuard};
 pub use task::Task;
 
+use crossbeam_utils::CachePadded;
+
 use crate::page_table::{Atomic, FrameSource, TableOps, Tables};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sys::lock::SpinLock;
@@ -112,7 +114,9 @@ pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     vmas: Vmas<F>,
     /// Taken by whoever maps, unmaps, protects or forks; never by a fault. It comes before the
     /// locks of the zone, of which there are none, and before that of [`crate::page_table::Emulated`].
-    mmap_lock: SpinLock<MapState>,
+    ///
+    /// In cache lines of its own: faults read what would lie beside it.
+    mmap_lock: CachePadded<SpinLock<MapState>>,
     /// Relaxed: a setting; a fault that goes by the one before does no harm.
     prefault_pages: AtomicUsize,
 }
@@ -127,7 +131,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         let slots = Records::new(frames).ok_or_else(none)?;
         let vmas = Records::new(frames).ok_or_else(none)?;
         let tables = Tables::new(frames, ops).ok_or_else(none)?;
-        let mmap_lock = SpinLock::new(MapState::new());
+        let mmap_lock = CachePadded::new(SpinLock::new(MapState::new()));
         let prefault_pages = AtomicUsize::new(DEFAULT_PREFAULT_PAGES);
         Ok(VmSpace { tables, slots, vmas, mmap_lock, prefault_pages })
     }

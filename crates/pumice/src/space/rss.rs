@@ -1,7 +1,8 @@
 //! What a thread has in a space that others only read: its resident pages and what it holds.
 //!
 //! One record of 128 bytes, two cache lines that nobody else writes (SPEC B3: no locks and no shared
-//! cache lines in counting; a reader adds the list up). A thread that leaves frees its record and
+//! cache lines in counting; a reader adds the list up). Counts, which change with each fault, are in the
+//! first, and what is held, which those who unmap look at, in the second. A thread that leaves frees its record and
 //! leaves its counts in it, for the next that takes it to go on from.
 
 use super::records::Records;
@@ -29,7 +30,8 @@ pub const MAX_HELD: usize = if cfg!(loom) { 1 } else { 7 };
 
 const OWNED: usize = 0;
 const COUNTS: usize = 1;
-const HOLDS: usize = 4;
+/// The second cache line.
+const HOLDS: usize = 8;
 
 pub(super) type Slots<F> = Records<F, SLOT_WORDS>;
 
