@@ -7,7 +7,7 @@
 //!
 //! All ways take turns. Our frames are there and zero when the clock starts; what clearing them took
 //! is in *w/ filling*. `CLine` says how many lines of each page are written: 0 is the fault path
-//! alone. There are more threads than processors on purpose: who holds a lock may then have none.
+//! alone (the kernel has no such thing: a line is written there). There are more threads than processors on purpose: who holds a lock may then have none.
 //!
 //! A second table says what access costs to pages that are there.
 
@@ -85,22 +85,26 @@ pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
     let mut bench = Bench { ground, rounds, json, rows: Vec::new() };
     println!("page faults (medians of {rounds} rounds)");
     FaultRow::begin_table();
+    let own = |threads, lines| Job { threads, pages, lines, pattern: Pattern::Own };
     let threads: &[usize] = if options.quick { &[1, 2, 64] } else { &THREADS };
     for &threads in threads {
         eprintln!("fault: {threads} threads …");
-        let job = Job { threads, pages, lines: 1, pattern: Pattern::Own };
-        bench.compare(&job, &ways(threads))?;
+        bench.compare(&each(own(threads, 1), &ways(threads)))?;
     }
-    eprintln!("fault: the path alone, one block, a mapper …");
-    let alone = Job { threads: 1, pages, lines: 0, pattern: Pattern::Own };
-    bench.compare(&alone, &ways(1))?;
-    bench.compare(&Job { threads: 2, ..alone }, &atomic_ways())?;
-    for threads in THREADS.into_iter().filter(|&threads| threads <= ONE_BLOCK_THREADS) {
-        let job = Job { threads, pages, lines: 1, pattern: Pattern::OneBlock };
-        bench.compare(&job, &atomic_ways())?;
-    }
-    let mapper = Job { threads: 1, pages, lines: 1, pattern: Pattern::Mapper };
-    bench.compare(&mapper, &ways(0))?;
+    eprintln!("fault: the path alone …");
+    bench.compare(&each(own(1, 0), &ways(1)))?;
+    bench.compare(&each(own(2, 0), &atomic_ways()))?;
+    eprintln!("fault: one block …");
+    let blocks = THREADS.into_iter().filter(|&threads| threads <= ONE_BLOCK_THREADS);
+    let in_blocks = |threads| Job { pattern: Pattern::OneBlock, ..own(threads, 1) };
+    let rows: Vec<_> =
+        blocks.flat_map(|threads| each(in_blocks(threads), &atomic_ways())).collect();
+    bench.compare(&rows)?;
+    eprintln!("fault: a mapper …");
+    // With one thread fewer than processors, and without the mapper in the same rounds.
+    let ours = Locking::OURS.map(|locking| way(locking, 1));
+    let beside = Job { pattern: Pattern::Mapper, ..own(1, 1) };
+    bench.compare(&[each(own(1, 1), &ours), each(beside, &ours)].concat())?;
     bench.print_ratios();
     access::measure(&bench.ground, rounds, &mut bench.json)?;
     if let Some(path) = &options.plot {
@@ -118,18 +122,17 @@ fn atomic_ways() -> Vec<Way> {
     vec![way(Locking::Atomic, 1), way(Locking::Atomic, PREFAULT_PAGES)]
 }
 
-/// All ways to compare with so many threads; with none, those of ours without prefaulting.
+/// A job in each of these ways.
+fn each(job: Job, ways: &[Way]) -> Vec<(Job, Way)> {
+    ways.iter().map(|&way| (job, way)).collect()
+}
+
+/// All ways to compare with so many threads.
 fn ways(threads: usize) -> Vec<Way> {
-    let mut ways = Vec::new();
-    if threads > 0 {
-        let kernel = |backend| Way { backend, locking: Locking::Kernel, prefault_pages: 1 };
-        ways.extend([Backend::Kernel4k, Backend::KernelThp].map(kernel));
-    }
+    let kernel = |backend| Way { backend, locking: Locking::Kernel, prefault_pages: 1 };
+    let mut ways = [Backend::Kernel4k, Backend::KernelThp].map(kernel).to_vec();
     for locking in Locking::OURS {
-        ways.push(way(locking, 1));
-        if threads > 0 {
-            ways.push(way(locking, PREFAULT_PAGES));
-        }
+        ways.extend([way(locking, 1), way(locking, PREFAULT_PAGES)]);
     }
     if threads == 1 {
         ways.push(way(Locking::Atomic, PREFAULT_PAGES_MORE));
@@ -146,14 +149,15 @@ struct Bench {
 }
 
 impl Bench {
-    /// Measures a job in each way, in turns, and shows a row for each.
-    fn compare(&mut self, job: &Job, ways: &[Way]) -> Result<(), Failure> {
-        let mut rounds = vec![Vec::new(); ways.len()];
+    /// Measures each job in its way, in turns, and shows a row for each. Only rows of one call should
+    /// be compared: the machine may have others on it later.
+    fn compare(&mut self, jobs: &[(Job, Way)]) -> Result<(), Failure> {
+        let mut rounds = vec![Vec::new(); jobs.len()];
         for round in 0..=self.rounds {
-            for turn in 0..ways.len() {
-                // Each goes first once in as many rounds as there are ways.
-                let index = (round + turn) % ways.len();
-                let measured = self.measure_once(job, ways[index])?;
+            for turn in 0..jobs.len() {
+                // Each goes first once in as many rounds as there are jobs.
+                let index = (round + turn) % jobs.len();
+                let measured = self.measure_once(&jobs[index].0, jobs[index].1)?;
                 // The first is for warming up.
                 if round > 0 {
                     rounds[index].push(measured);
@@ -161,8 +165,8 @@ impl Bench {
             }
         }
         let table = FaultRow::table();
-        for (&way, rounds) in ways.iter().zip(&rounds) {
-            let row = FaultRow::new(way, job, rounds);
+        for ((job, way), rounds) in jobs.iter().zip(&rounds) {
+            let row = FaultRow::new(*way, job, rounds);
             table.row(&row.cells());
             self.json.write(&row)?;
             self.rows.push(row);
@@ -185,12 +189,20 @@ impl Bench {
         Ok(Round { spent, filling_s, hot_cleared_mb: 0.0 })
     }
 
-    fn row(&self, job: (usize, usize, Pattern), way: Way) -> Option<&FaultRow> {
-        self.rows.iter().find(|row| {
+    fn rows(
+        &self,
+        job: (usize, usize, Pattern),
+        way: Way,
+    ) -> impl DoubleEndedIterator<Item = &FaultRow> {
+        self.rows.iter().filter(move |row| {
             (row.row.thr, row.row.lines, row.pattern) == job
                 && (row.row.backend, row.locking) == (way.backend, way.locking)
                 && row.prefault_pages == way.prefault_pages
         })
+    }
+
+    fn row(&self, job: (usize, usize, Pattern), way: Way) -> Option<&FaultRow> {
+        self.rows(job, way).next()
     }
 
     /// What the rows say of each other.
@@ -216,7 +228,7 @@ impl Bench {
             cpu,
         );
         ratio("atomic / kernel-thp", row(one, atomic), row(one, huge), cpu);
-        ratio("atomic, path alone / kernel-4k", row(alone, atomic), row(one, small), cpu);
+        ratio("atomic, path alone / kernel-4k", row(alone, atomic), row(alone, small), cpu);
         ratio("atomic / whole, 1 thread", row(one, atomic), row(one, way(Locking::Whole, 1)), cpu);
         for pages in [PREFAULT_PAGES, PREFAULT_PAGES_MORE] {
             let with = way(Locking::Atomic, pages);
@@ -249,8 +261,11 @@ impl Bench {
             wall,
         );
         let mapper = (1, 1, Pattern::Mapper);
-        ratio("atomic beside a mapper / without", row(mapper, atomic), row(one, atomic), wall);
-        ratio("whole beside a mapper / without", row(mapper, whole), row(one, whole), wall);
+        // Measured in the same rounds.
+        let without = |way| self.rows(one, way).next_back();
+        ratio("atomic beside a mapper / without", row(mapper, atomic), without(atomic), wall);
+        ratio("the same, per cpu second", row(mapper, atomic), without(atomic), cpu);
+        ratio("whole beside a mapper / without", row(mapper, whole), without(whole), wall);
     }
 
     /// The rate against threads, without prefaulting, and with.
