@@ -7,7 +7,9 @@
 //!
 //! All ways take turns. Our frames are there and zero when the clock starts; what clearing them took
 //! is in *w/ filling*. `CLine` says how many lines of each page are written: 0 is the fault path
-//! alone (the kernel has no such thing: a line is written there). There are more threads than processors on purpose: who holds a lock may then have none.
+//! alone (the kernel has no such thing: a line is written there).
+//!
+//! There are more threads than processors on purpose: who holds a lock may then have none.
 //!
 //! A second table says what access costs to pages that are there.
 
