@@ -12,7 +12,9 @@ use core::ptr::NonNull;
 use super::*;
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::page_table::tables::FrameList;
-use crate::page_table::{Emulated, Rights};
+#[cfg(shuttle)]
+use crate::page_table::Emulated;
+use crate::page_table::Rights;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 const FRAMES: usize = 160;
