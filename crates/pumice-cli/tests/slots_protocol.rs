@@ -228,6 +228,32 @@ fn what_is_slow_to_close_holds_up_nobody() {
     }
 }
 
+#[test]
+fn what_is_slow_to_close_does_not_keep_the_daemon() {
+    let mut daemon = daemon("linger-end");
+    serves(&daemon);
+    let connections: Vec<_> = (0..4).map(|_| connect(&daemon)).collect();
+    daemon.signal(libc::SIGSTOP);
+    let mut other_ends = Vec::new();
+    for connection in &connections {
+        for _ in 0..8 {
+            let (slow, other_end) = lingering();
+            other_ends.push(other_end);
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let descriptors = [slow.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let request = Request::Stat.encode();
+            let slices = [std::io::IoSlice::new(&request)];
+            // What does not fit is not needed.
+            let _ = sendmsg(connection, &slices, &mut control, SendFlags::DONTWAIT);
+        }
+    }
+    daemon.signal(libc::SIGTERM);
+    daemon.signal(libc::SIGCONT);
+    assert_eq!(daemon.status(), Some(0));
+}
+
 fn resume(daemon: &Daemon, file: impl AsFd) -> (OwnedFd, Reply) {
     let connection = connect(daemon);
     let request = Request::Resume.encode();

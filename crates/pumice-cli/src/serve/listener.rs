@@ -54,8 +54,8 @@ impl Listener {
     }
 
     /// Nobody can connect from now on.
-    pub fn close(self) {
-        if let Some(path) = self.path {
+    pub fn remove(&self) {
+        if let Some(path) = &self.path {
             // Who binds there next removes what is left.
             let _ = fs::remove_file(path);
         }

@@ -211,6 +211,13 @@ impl Pool {
         Some(class.key)
     }
 
+    /// Classes whose rest is over are as all others; who has room for them tries them.
+    pub fn pass_retries(&mut self, now: Instant) {
+        for class in &mut self.classes {
+            class.retry_at = class.retry_at.filter(|&retry_at| retry_at > now);
+        }
+    }
+
     /// When a class that could not be populated is to be tried again.
     pub fn next_retry(&self) -> Option<Instant> {
         let lacking = self.classes.iter().filter(|class| class.missing() > 0);
@@ -418,6 +425,14 @@ mod tests {
         assert_eq!(pool.begin_urgent(now), None);
         assert_eq!(pool.begin(now), Some(SMALL));
         assert_eq!(pool.next_retry(), Some(later));
+        pool.pass_retries(now);
+        assert_eq!(pool.next_retry(), Some(later));
+        pool.pass_retries(later);
+        assert_eq!(
+            pool.next_retry(),
+            None,
+            "nothing is due any more, whether there is room or not"
+        );
         assert_eq!(pool.begin_urgent(later), Some(LARGE));
     }
 

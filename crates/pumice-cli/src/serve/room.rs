@@ -1,7 +1,7 @@
 //! Whether there is memory for another slot, so that populating one never makes the machine short.
 
 use std::fs;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pumice::slots::PageKind;
 
@@ -20,19 +20,84 @@ pub enum Pool {
     Grows,
 }
 
-/// Pages that were added to the kernel's pools, of 2 MiB and of 1 GiB. Relaxed: numbers, read at the end.
+/// What is promised to slots that are being populated, and what was added to the kernel's pools. Whoever
+/// looks how much is free holds the lock until what it takes is counted, so that no two take the same.
 #[derive(Debug, Default)]
-pub struct Grown([AtomicU64; 2]);
+pub struct Room(Mutex<Taken>);
 
-impl Grown {
-    fn count(&self, pages: PageKind) -> &AtomicU64 {
-        &self.0[usize::from(pages == PageKind::Hugetlb1G)]
+#[derive(Debug, Default)]
+struct Taken {
+    /// Bytes that slots on their way have yet to populate.
+    promised: u64,
+    /// Pages added to the pools of 2 MiB and of 1 GiB.
+    grown: [u64; 2],
+    /// Nothing more is given.
+    is_over: bool,
+}
+
+/// Room for a slot: what is not populated yet is given up when it is dropped.
+#[derive(Debug)]
+pub struct Promise {
+    room: Arc<Room>,
+    left: u64,
+}
+
+impl Promise {
+    /// So much more is populated, and no longer free.
+    pub fn keep(&mut self, bytes: u64) {
+        let kept = bytes.min(self.left);
+        self.left -= kept;
+        let mut taken = self.room.lock();
+        taken.promised = taken.promised.saturating_sub(kept);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.keep(u64::MAX);
+    }
+}
+
+impl Room {
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes them back: those in use go when their slots do.
-    pub fn give_back(&self) {
+    /// Makes a slot's file if there is room for it, or says why not.
+    pub fn take<T>(
+        self: &Arc<Room>,
+        bytes: u64,
+        pages: PageKind,
+        pool: Pool,
+        make: impl FnOnce() -> Result<T, String>,
+    ) -> Result<(T, Promise), String> {
+        let mut taken = self.lock();
+        if taken.is_over {
+            return Err("the daemon is ending".to_owned());
+        }
+        // A hugetlb file's mapping reserves its pages with the kernel; nobody does that for others.
+        let left = match pages {
+            PageKind::Small | PageKind::Thp => {
+                check_memory(bytes, taken.promised)?;
+                bytes
+            }
+            PageKind::Hugetlb2M | PageKind::Hugetlb1G => {
+                check_hugetlb(bytes, pages, pool, &mut taken.grown)?;
+                0
+            }
+        };
+        let made = make()?;
+        taken.promised += left;
+        Ok((made, Promise { room: Arc::clone(self), left }))
+    }
+
+    /// Takes back what was added to the kernel's pools: pages in use go when their slots do. Nothing is
+    /// given from now on.
+    pub fn end(&self) {
+        let mut taken = self.lock();
+        taken.is_over = true;
         for pages in [PageKind::Hugetlb2M, PageKind::Hugetlb1G] {
-            let grown = self.count(pages).swap(0, Ordering::Relaxed);
+            let grown = std::mem::take(&mut taken.grown[index(pages)]);
             let all = read(pages, "nr_hugepages").filter(|_| grown > 0);
             // Who may not any more could not have raised it either.
             let _ = all.map(|all| {
@@ -42,16 +107,13 @@ impl Grown {
     }
 }
 
-/// Whether a slot can be had now, or why not.
-pub fn check(bytes: u64, pages: PageKind, pool: Pool, grown: &Grown) -> Result<(), String> {
-    match pages {
-        PageKind::Small | PageKind::Thp => check_memory(bytes),
-        PageKind::Hugetlb2M | PageKind::Hugetlb1G => check_hugetlb(bytes, pages, pool, grown),
-    }
+fn index(pages: PageKind) -> usize {
+    usize::from(pages == PageKind::Hugetlb1G)
 }
 
-fn check_memory(bytes: u64) -> Result<(), String> {
+fn check_memory(bytes: u64, promised: u64) -> Result<(), String> {
     let Some(free) = memory::free_bytes() else { return Ok(()) };
+    let free = free.saturating_sub(promised);
     let reserve = RESERVE_BYTES.max(memory::available_bytes() / RESERVE_SHARE);
     if free < bytes.saturating_add(reserve) {
         let mib = |bytes: u64| bytes >> 20;
@@ -65,7 +127,12 @@ fn check_memory(bytes: u64) -> Result<(), String> {
 }
 
 /// Looks whether the pool has pages that are neither used nor promised, and asks for more if it may.
-fn check_hugetlb(bytes: u64, pages: PageKind, pool: Pool, grown: &Grown) -> Result<(), String> {
+fn check_hugetlb(
+    bytes: u64,
+    pages: PageKind,
+    pool: Pool,
+    grown: &mut [u64; 2],
+) -> Result<(), String> {
     let need = bytes / pages.granule();
     let free =
         || Some(read(pages, "free_hugepages")?.saturating_sub(read(pages, "resv_hugepages")?));
@@ -86,7 +153,9 @@ fn check_hugetlb(bytes: u64, pages: PageKind, pool: Pool, grown: &Grown) -> Resu
     fs::write(&file, wanted.to_string())
         .map_err(|error| format!("the kernel's pool can't be raised: {file}: {error}"))?;
     if free() >= Some(need) {
-        grown.count(pages).fetch_add(need - before, Ordering::Relaxed);
+        // What it really rose by: others may change it too.
+        let now = read(pages, "nr_hugepages").unwrap_or(all);
+        grown[index(pages)] += now.saturating_sub(all).min(need - before);
         return Ok(());
     }
     // What the kernel could not make whole is of no use.
@@ -100,4 +169,30 @@ fn file(pages: PageKind, name: &str) -> String {
 
 fn read(pages: PageKind, name: &str) -> Option<u64> {
     fs::read_to_string(file(pages, name)).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_promised_is_not_promised_twice() {
+        let room = Arc::new(Room::default());
+        let Some(free) = memory::free_bytes() else { return };
+        let most = free / 8 * 5;
+        let take = || room.take(most, PageKind::Small, Pool::Fixed, || Ok(()));
+        let (_, mut promise) = take().expect("there is room for one");
+        assert!(take().is_err(), "and for no second");
+        // Populated, it would not be free any more; here it is.
+        promise.keep(most - 1);
+        assert_eq!(room.lock().promised, 1);
+        drop(promise);
+        assert_eq!(room.lock().promised, 0);
+        assert!(room
+            .take(most, PageKind::Small, Pool::Fixed, || Err::<(), _>(String::new()))
+            .is_err());
+        assert_eq!(room.lock().promised, 0, "what was not made takes nothing");
+        room.end();
+        assert!(room.take(4096, PageKind::Small, Pool::Fixed, || Ok(())).is_err());
+    }
 }

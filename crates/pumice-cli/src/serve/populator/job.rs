@@ -27,7 +27,7 @@ use pumice::slots::file::Populating;
 use pumice::slots::SlotFile;
 
 use super::super::pool::Key;
-use super::super::room::Pool;
+use super::super::room::{Pool, Promise};
 
 /// A thread's number.
 pub type WorkerId = u32;
@@ -49,6 +49,8 @@ pub struct Work {
     pub file: SlotFile,
     /// Its mapping.
     pub populating: Populating,
+    /// The room for what is not populated yet.
+    pub promise: Promise,
 }
 
 /// See the module's text.

@@ -36,7 +36,7 @@ pub use worker::Outcome;
 use worker::{Lane, Worker};
 
 use super::pool::Key;
-use super::room::{Grown, Pool};
+use super::room::{Pool, Room};
 use super::server::Event;
 
 /// Urgent threads, where there are as many processors.
@@ -53,8 +53,8 @@ pub struct Shared {
     pub cpu_ns: AtomicU64,
     /// Rests because others wanted the machine.
     pub yields: AtomicU64,
-    /// What the kernel's pools have for us.
-    pub grown: Grown,
+    /// What there is to be had.
+    pub room: Arc<Room>,
     is_ending: AtomicBool,
 }
 
@@ -144,6 +144,8 @@ impl Populator {
         for _ in 0..threads {
             populator.add_worker(Lane::Background)?;
         }
+        // One at least is there when somebody waits, whatever may be started then.
+        populator.add_worker(Lane::Urgent)?;
         Ok(populator)
     }
 

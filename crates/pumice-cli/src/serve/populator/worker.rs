@@ -17,7 +17,7 @@ use pumice::slots::SlotFile;
 use pumice::sys::{mempolicy, thread as clock};
 
 use super::super::pool::ReadySlot;
-use super::super::room::{self, Grown};
+use super::super::room::Room;
 use super::super::server::{ring, Event};
 use super::job::{Job, Work, WorkerId};
 use super::{priority, Shared};
@@ -95,6 +95,7 @@ impl Worker {
                 desk: own_desk,
                 shared,
                 pacer: (lane == Lane::Background).then(Pacer::new),
+                is_held_back: false,
                 rest_until: Instant::now(),
                 counted_ns: 0,
             };
@@ -143,6 +144,8 @@ struct Hands {
     shared: Arc<Shared>,
     /// An urgent thread has none.
     pacer: Option<Pacer>,
+    /// Whether the pacer was asked before the burst.
+    is_held_back: bool,
     /// No burst before this, of whatever job; for urgent threads it is always past.
     rest_until: Instant,
     counted_ns: u64,
@@ -192,7 +195,7 @@ impl Hands {
             let started = Instant::now();
             let burst_bytes = self.burst_bytes();
             let outcome = match job
-                .with_work(|work| burst(job, work, burst_bytes, &self.shared.grown))
+                .with_work(|work| burst(job, work, burst_bytes, &self.shared.room))
             {
                 Ok(bytes) => {
                     self.shared.count_bytes(bytes);
@@ -243,7 +246,7 @@ impl Hands {
     fn burst_bytes(&self) -> usize {
         let Some(pacer) = &self.pacer else { return URGENT_BYTES };
         let batch_pages = self.shared.setting(PaceSetting::BatchPages) as usize;
-        match self.shared.is_held_back() {
+        match self.is_held_back {
             true => pacer.most_bytes().min(batch_pages * FRAME_SIZE),
             false => batch_pages * FRAME_SIZE,
         }
@@ -251,7 +254,15 @@ impl Hands {
 
     /// How long to rest before asking again, if so.
     fn rest_before_burst(&mut self) -> Option<Duration> {
-        let pacer = self.pacer.as_mut().filter(|_| self.shared.is_held_back())?;
+        let pacer = self.pacer.as_mut()?;
+        // The same for all of a burst: what was seen before it counts after it.
+        let was_held_back = std::mem::replace(&mut self.is_held_back, self.shared.is_held_back());
+        if !self.is_held_back {
+            return None;
+        }
+        if !was_held_back {
+            pacer.wake();
+        }
         let rest = pacer.ask(self.shared.limits())?;
         self.shared.count_yield();
         Some(rest)
@@ -260,7 +271,7 @@ impl Hands {
     fn pause_after(&mut self, bytes: usize, took: Duration) -> Duration {
         let Some(pacer) = &mut self.pacer else { return Duration::ZERO };
         let pause = Duration::from_millis(self.shared.setting(PaceSetting::DelayMs));
-        match self.shared.is_held_back() {
+        match self.is_held_back {
             true => pause.max(pacer.pause_after(bytes, took, self.shared.limits())),
             false => pause,
         }
@@ -298,19 +309,28 @@ impl Hands {
 }
 
 /// A burst of a job that is in hand: the bytes populated, 0 when all is done.
-fn burst(job: &Job, work: &mut Option<Work>, bytes: usize, grown: &Grown) -> Result<usize, String> {
+fn burst(
+    job: &Job,
+    work: &mut Option<Work>,
+    bytes: usize,
+    room: &Arc<Room>,
+) -> Result<usize, String> {
     let explain = |error: io::Error| format!("the kernel refuses the memory: {error}");
     let work = match work {
         Some(work) => work,
         None => {
             let key = job.key;
-            room::check(key.bytes, key.pages, job.pool, grown)?;
-            let file = SlotFile::create(key.bytes, key.pages).map_err(explain)?;
-            let populating = Populating::begin(&file, key.bytes, key.pages).map_err(explain)?;
-            work.insert(Work { file, populating })
+            let make = || {
+                let file = SlotFile::create(key.bytes, key.pages).map_err(explain)?;
+                let populating = Populating::begin(&file, key.bytes, key.pages).map_err(explain)?;
+                Ok((file, populating))
+            };
+            let ((file, populating), promise) = room.take(key.bytes, key.pages, job.pool, make)?;
+            work.insert(Work { file, populating, promise })
         }
     };
     let bytes = work.populating.step(bytes).map_err(explain)?;
+    work.promise.keep(bytes as u64);
     // Relaxed: see the field.
     job.done_bytes.store(work.populating.done_bytes(), Ordering::Relaxed);
     Ok(bytes)
@@ -318,7 +338,7 @@ fn burst(job: &Job, work: &mut Option<Work>, bytes: usize, grown: &Grown) -> Res
 
 /// The slot, if all of it is populated.
 fn finish(work: &mut Option<Work>) -> Option<ReadySlot> {
-    let Work { file, populating } =
+    let Work { file, populating, .. } =
         work.take_if(|work| work.populating.done_bytes() == work.file.bytes())?;
     let huge_bytes = populating.huge_bytes();
     Some(ReadySlot { file, huge_bytes })

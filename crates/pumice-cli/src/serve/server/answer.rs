@@ -16,7 +16,7 @@ use rustix::event::epoll;
 use super::super::allow::is_master;
 use super::super::connection::{Heard, Lease, State, Wait};
 use super::super::pool::{Key, Token};
-use super::{refusal, Ending, Server};
+use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 
 /// Requests of one user that may wait; of root and the daemon's user, as many as there are connections.
 const WAITS_OF_A_USER: usize = 64;
@@ -26,6 +26,10 @@ impl Server {
     pub(super) fn read(&mut self, token: Token) {
         let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.peer.uid;
+        // Before what it sends is taken: each packet may bring hundreds of descriptors.
+        if !is_master(&connection.peer) && self.reaper.unclosed(user) >= UNCLOSED_OF_A_USER {
+            return self.disconnect(token);
+        }
         let packet = match socket::receive(&connection.socket) {
             Ok(Some(packet)) => packet,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,

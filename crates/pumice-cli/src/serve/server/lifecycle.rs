@@ -25,6 +25,7 @@ impl Server {
             return;
         }
         let now = Instant::now();
+        self.pool.pass_retries(now);
         let pool = if self.plan.grow_hugetlb { Pool::Grows } else { Pool::Fixed };
         while let Some(key) = self.pool.begin_urgent(now) {
             self.populator.begin(key, pool);
@@ -197,13 +198,16 @@ impl Server {
         if left > 0 {
             say(&format!("{left} leases stay with their holders"));
         }
-        self.populator.shared.grown.give_back();
-        if let Some(listener) = self.listener {
-            listener.close();
+        self.populator.shared.room.end();
+        if let Some(listener) = &self.listener {
+            listener.remove();
         }
         if let Some(address) = &self.plan.metrics {
             http::clear(address);
         }
+        // What clients have sent and nobody has read may take as long to close as they please. The
+        // kernel does it when the process ends, and does not wait then.
+        std::mem::forget(self);
     }
 
     /// Numbers that are not counted as they change.

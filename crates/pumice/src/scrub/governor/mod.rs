@@ -171,6 +171,7 @@ impl<S: Sensors> Governor<S> {
         self.last = None;
         self.last_idle = None;
         self.bytes_since_look = 0;
+        (self.full_since_ns, self.full_until_ns) = (None, 0);
         self.quota.forget();
     }
 
