@@ -80,6 +80,10 @@ impl<F> Clone for Table<F> {
 }
 impl<F> Copy for Table<F> {}
 
+// SAFETY: it refers to words that are atomic, as a shared reference to them would. That they are still a
+// table's is what its users see to, on whatever thread.
+unsafe impl<F> Send for Table<F> {}
+
 impl<F: FrameSource> Table<F> {
     /// The table in a frame.
     ///
