@@ -72,10 +72,9 @@ pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
     let faults = watched.unwrap_or_else(|| Faults::unsplit(usage.minor_faults));
     let bounds = Bounds::of(&Given {
         counts: faults.counts,
-        wall_s,
         system_s: usage.system.as_secs_f64(),
         small_ns: costs.small_ns.cost().unwrap_or_default(),
-        huge_ns: costs.huge_ns.cost().unwrap_or_default(),
+        huge_ns: costs.huge_ns.cost(),
         fill_gb_s: costs.fill_gb_s.cost().unwrap_or_default(),
     });
     let mut estimate =

@@ -49,6 +49,8 @@ pub struct Estimate {
     huge_alone_s: f64,
     /// The most that ready memory can save: of the program as it is, and where glibc uses huge pages.
     bound_s: f64,
+    /// Of the time it ran.
+    bound_share: f64,
     bound_range_s: Range,
     bound_over_huge_s: Range,
     verdict: Verdict,
@@ -119,6 +121,7 @@ impl Estimate {
             faults_s: bounds.faults_s,
             huge_alone_s: bounds.huge_alone_s,
             bound_s: bounds.bound_s.high,
+            bound_share: bounds.share(wall_s),
             bound_range_s: bounds.bound_s,
             bound_over_huge_s: bounds.over_huge_s,
             verdict: bounds.verdict(wall_s),
@@ -155,13 +158,9 @@ impl Estimate {
              at most {:.1} % were expected",
             tried.plain_s,
             tried.pumice_s,
-            100.0 * self.share()
+            100.0 * self.bound_share
         );
         self.tried = Some(tried);
-    }
-
-    fn share(&self) -> f64 {
-        (self.bound_s / self.wall_s.max(f64::MIN_POSITIVE)).min(1.0)
     }
 
     fn lines(&self, why_not_split: Option<&io::Error>) -> Vec<String> {
@@ -237,7 +236,7 @@ impl Estimate {
             "translation huge pages also make the program's own accesses faster; that is not counted here"
                 .to_owned(),
         );
-        let percent = 100.0 * self.share();
+        let percent = 100.0 * self.bound_share;
         lines.push(match self.verdict {
             Verdict::DontBother => format!("verdict     at most {percent:.1} %: don't bother"),
             Verdict::TooClose => {

@@ -20,14 +20,12 @@ const SOMETHING: f64 = 0.03;
 pub struct Given {
     /// The program's faults.
     pub counts: Counts,
-    /// How long it ran.
-    pub wall_s: f64,
     /// Its processor time in the kernel.
     pub system_s: f64,
     /// Nanoseconds of a fault that brings a small page.
     pub small_ns: Cost,
-    /// The same for a huge page.
-    pub huge_ns: Cost,
+    /// The same for a huge page, where there are any.
+    pub huge_ns: Option<Cost>,
     /// Zeroing, in GB/s.
     pub fill_gb_s: Cost,
 }
@@ -41,6 +39,20 @@ pub struct Range {
     pub low: f64,
     /// With faults as dear as they were.
     pub high: f64,
+}
+
+impl Range {
+    fn of(one: Cost, other: Cost, seconds: impl Fn(f64, f64) -> f64) -> Range {
+        Range {
+            middle: seconds(one.middle, other.middle),
+            low: seconds(one.low, other.low),
+            high: seconds(one.high, other.high),
+        }
+    }
+
+    fn at_most(self, most: f64) -> Range {
+        Range { middle: self.middle.min(most), low: self.low.min(most), high: self.high.min(most) }
+    }
 }
 
 /// What follows.
@@ -79,35 +91,21 @@ impl Bounds {
         let small = (counts.served_small + counts.heap_small) as f64;
         let huge = (counts.served_huge + counts.heap_huge) as f64;
         let bytes = (small * 4096.0 + huge * f64::from(2 << 20)) as u64;
-        let frames_of_huge = 512.0;
-        let seconds = |small_ns: f64, huge_ns: f64| (small * small_ns + huge * huge_ns) / 1e9;
-        let (of_small, of_huge) = (given.small_ns, given.huge_ns);
-        let faults_s = Range {
-            middle: seconds(of_small.middle, of_huge.middle),
-            low: seconds(of_small.low, of_huge.low),
-            high: seconds(of_small.high, of_huge.high),
+        let faults = |small_ns: f64, huge_ns: f64| (small * small_ns + huge * huge_ns) / 1e9;
+        let faults_s = Range::of(given.small_ns, given.huge_ns.unwrap_or_default(), faults);
+        // The same memory in huge pages, where there are any.
+        let in_huge = |huge_ns: Cost| {
+            let all = huge + small / 512.0;
+            Range::of(huge_ns, huge_ns, |huge_ns, _| all * huge_ns / 1e9)
         };
-        // The same memory in huge pages.
-        let in_huge = huge + small / frames_of_huge;
-        let with_huge = |huge_ns: f64| in_huge * huge_ns / 1e9;
-        let cap = |seconds: f64| seconds.min(given.system_s).min(given.wall_s.max(given.system_s));
-        let capped = |range: Range| Range {
-            middle: cap(range.middle),
-            low: cap(range.low),
-            high: cap(range.high),
-        };
-        let over_huge = Range {
-            middle: with_huge(of_huge.middle),
-            low: with_huge(of_huge.low),
-            high: with_huge(of_huge.high),
-        };
+        let in_huge_s = given.huge_ns.map_or(faults_s, in_huge);
         Bounds {
             bytes,
             zeroing_s: bytes as f64 / (given.fill_gb_s.middle * 1e9),
             faults_s,
-            huge_alone_s: (faults_s.middle - with_huge(of_huge.middle)).max(0.0),
-            bound_s: capped(faults_s),
-            over_huge_s: capped(over_huge),
+            huge_alone_s: (faults_s.middle - in_huge_s.middle).max(0.0),
+            bound_s: faults_s.at_most(given.system_s),
+            over_huge_s: in_huge_s.at_most(given.system_s),
         }
     }
 
@@ -137,20 +135,19 @@ mod tests {
         Cost { middle, low: middle / 2.0, high: middle * 2.0 }
     }
 
-    fn given(served_small: u64, wall_s: f64, system_s: f64) -> Given {
+    fn given(served_small: u64, system_s: f64) -> Given {
         Given {
             counts: Counts { small: served_small, served_small, ..Counts::default() },
-            wall_s,
             system_s,
             small_ns: cost(2_000.0),
-            huge_ns: cost(512_000.0),
+            huge_ns: Some(cost(512_000.0)),
             fill_gb_s: cost(10.0),
         }
     }
 
     #[test]
     fn faults_times_their_cost() {
-        let bounds = Bounds::of(&given(1_000_000, 20.0, 10.0));
+        let bounds = Bounds::of(&given(1_000_000, 10.0));
         assert_eq!(bounds.bytes, 4_096_000_000);
         assert!((bounds.zeroing_s - 0.4096).abs() < 1e-9);
         assert_eq!(bounds.faults_s, Range { middle: 2.0, low: 1.0, high: 4.0 });
@@ -161,15 +158,21 @@ mod tests {
     }
 
     #[test]
+    fn where_there_are_no_huge_pages_they_save_nothing() {
+        let bounds = Bounds::of(&Given { huge_ns: None, ..given(1_000_000, 10.0) });
+        assert_eq!((bounds.huge_alone_s, bounds.over_huge_s), (0.0, bounds.bound_s));
+    }
+
+    #[test]
     fn no_more_than_the_kernel_took() {
-        let bounds = Bounds::of(&given(1_000_000, 20.0, 1.5));
+        let bounds = Bounds::of(&given(1_000_000, 1.5));
         assert_eq!(bounds.bound_s, Range { middle: 1.5, low: 1.0, high: 1.5 });
     }
 
     #[test]
     fn little_is_said_to_be_little() {
-        assert_eq!(Bounds::of(&given(1_000, 10.0, 1.0)).verdict(10.0), Verdict::DontBother);
-        assert_eq!(Bounds::of(&given(50_000, 10.0, 1.0)).verdict(10.0), Verdict::TooClose);
-        assert_eq!(Bounds::of(&given(0, 0.0, 0.0)).verdict(0.0), Verdict::DontBother);
+        assert_eq!(Bounds::of(&given(1_000, 1.0)).verdict(10.0), Verdict::DontBother);
+        assert_eq!(Bounds::of(&given(50_000, 1.0)).verdict(10.0), Verdict::TooClose);
+        assert_eq!(Bounds::of(&given(0, 0.0)).verdict(0.0), Verdict::DontBother);
     }
 }
