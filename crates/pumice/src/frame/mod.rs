@@ -11,6 +11,7 @@
 //! - [`runs`]: runs of frames, got in `search` (within a block) and `whole` (whole blocks with a
 //!   tail).
 //! - [`claims`]: memory that scrubd or decay works on, absent to everyone else.
+//! - [`tally`]: how much is free, for those who watch.
 //! - [`zone`]: addresses, growing and shrinking, watermarks.
 //!
 //! # Invariants
@@ -44,6 +45,7 @@ mod model;
 pub mod pcp;
 pub mod runs;
 mod search;
+mod tally;
 mod whole;
 pub mod word;
 mod working;
@@ -55,4 +57,5 @@ pub use gfp::Gfp;
 pub use ledger::{Geometry, Ledger, Native};
 pub use pcp::Pcp;
 pub use runs::{Dirt, Run};
+pub use tally::FreeFrames;
 pub use zone::{Budget, Pressure, Reclaim, Watermarks, Zone};

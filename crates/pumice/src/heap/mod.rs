@@ -29,6 +29,7 @@ mod mapping;
 mod pool;
 mod promote;
 mod relocate;
+mod report;
 mod retain;
 mod serve;
 mod source;
@@ -237,6 +238,10 @@ impl Heap {
     /// To be called in a forked child before it uses the heap: from now on it counts in `slot`,
     /// and drops every free block that it shares with its parent.
     pub fn after_fork_in_child(&self, slot: &'static Slot) {
+        if self.slot().pool_split().is_none() {
+            // No helper will be started here either.
+            slot.forget_free();
+        }
         self.scrubber.after_fork(slot);
         self.forget_holes_lock();
         self.ahead.after_fork();
@@ -256,7 +261,7 @@ impl Heap {
     /// From now on no system calls but those `malloc` makes: a seccomp filter is in force.
     pub fn go_quiet(&self) {
         self.quiet.store(true, Ordering::Relaxed);
-        self.scrubber.quiet();
+        self.end_helpers();
         self.zones.all().for_each(|zone| zone.end_hiding());
     }
 
@@ -264,6 +269,7 @@ impl Heap {
     /// What they would do is done by requests, or not at all.
     pub fn end_helpers(&self) {
         self.scrubber.quiet();
+        self.slot().forget_free();
     }
 
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second

@@ -85,7 +85,9 @@ impl Heap {
             // SAFETY: the run was just given to this request.
             let clear = |at, len| unsafe { self.scrubber.clear(self, at, len, zone.node) };
             let cleared = zone.clear_run(&run, clear);
-            self.slot().add(Event::HotClearedBytes, cleared as u64);
+            if cleared > 0 {
+                self.slot().add(Event::HotClearedBytes, cleared as u64);
+            }
             if self.verify {
                 self.verify_zero(zone, run.range);
             }
@@ -217,7 +219,11 @@ impl Heap {
         }
         let event = if 2 * ready > run.range.frames { Event::Hits } else { Event::Misses };
         self.slot().add(event, 1);
-        self.slot().add(Event::Ozfod, zeroed as u64);
+        if ready > 0 {
+            self.slot().add(Event::Ozfod, zeroed as u64);
+            let bytes = |frames: usize| (frames * FRAME_SIZE) as u64;
+            self.slot().take_free(bytes(zeroed), bytes(ready - zeroed));
+        }
     }
 
     /// `PUMICE_VERIFY`: panics if memory said to be zero is not.

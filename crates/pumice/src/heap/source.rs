@@ -48,6 +48,8 @@ impl Heap {
         let before = self.freed_frames.fetch_add(frames, Ordering::Relaxed);
         let (now, step) = (before + frames, GROW_MIN / FRAME_SIZE);
         if now < HELP_FRAMES {
+            // Some hundred times at most in a process's life.
+            self.publish_free();
             return;
         }
         let is_much = now / step != before / step || before < HELP_FRAMES;
@@ -147,6 +149,10 @@ impl Source for Heap {
         if zeroed {
             zone.add_ready_blocks(1);
         }
+    }
+
+    fn publish(&self) {
+        self.publish_free();
     }
 
     fn left_to_populate(&self) -> Left {

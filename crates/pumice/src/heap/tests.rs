@@ -407,3 +407,50 @@ fn zeros_are_wanted_while_fewer_are_there_than_were_asked_for() {
     decay_all(heap);
     assert_eq!(heap.need(), Need::Spare, "long ago");
 }
+
+/// What the slot says after a count: zeroed, unzeroed, absent, in use.
+fn split(heap: &'static Heap) -> [usize; 4] {
+    heap.publish();
+    let split = heap.slot().pool_split().expect("counted");
+    let free = split.free;
+    [free.zeroed, free.unzeroed, free.absent, split.in_use].map(|bytes| bytes as usize)
+}
+
+#[test]
+fn what_the_pool_consists_of_is_told() {
+    let heap = heap(0, u64::MAX);
+    let size = 16 << 20;
+    assert_eq!(split(heap), [0; 4]);
+    let at = get(heap, size, Content::Zero);
+    assert_eq!(split(heap), [0, 0, 0, size], "not touched yet, but the program's");
+    fill(at, size);
+    free(heap, at);
+    assert_eq!(split(heap), [0, size, 0, 0]);
+    scrub_all(heap);
+    assert_eq!(split(heap), [size, 0, 0, 0]);
+    let at = get(heap, size - BLOCK_SIZE, Content::Zero);
+    let told = heap.slot().pool_split().expect("counted");
+    assert_eq!(told.free.zeroed, BLOCK_SIZE as u64, "what is taken is taken off at once");
+    assert_eq!(split(heap), [BLOCK_SIZE, 0, 0, size - BLOCK_SIZE]);
+    let small = get(heap, 100 << 10, Content::Any);
+    let told = split(heap);
+    assert_eq!(told.iter().sum::<usize>() as u64, heap.slot().pool_bytes());
+    assert_eq!(told[3], size - BLOCK_SIZE + (100 << 10));
+    free(heap, small);
+    free(heap, at);
+    decay_all(heap);
+    let told = split(heap);
+    assert_eq!(told[0] + told[3], 0, "{told:?}");
+    assert_eq!(told.iter().sum::<usize>() as u64, heap.slot().pool_bytes());
+}
+
+#[test]
+fn nothing_is_told_that_nobody_keeps_right() {
+    let heap = heap(0, u64::MAX);
+    let at = get(heap, 4 << 20, Content::Any);
+    assert!(heap.slot().pool_split().is_some());
+    heap.end_helpers();
+    free(heap, at);
+    heap.publish();
+    assert_eq!(heap.slot().pool_split(), None);
+}

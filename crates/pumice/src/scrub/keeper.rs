@@ -36,6 +36,7 @@ extern "C" fn run(argument: *mut c_void) -> ! {
         let populated = keeper.populate();
         let offered = keeper.job.source.offer();
         let decayed = keeper.decay_if_due();
+        keeper.job.source.publish();
         keeper.count_cpu_time();
         let helper = keeper.helper();
         let pass = keeper.decay_pass();

@@ -118,6 +118,9 @@ pub trait Source: Sync {
     /// Returns a claim to the free memory.
     fn finish(&self, claim: Claim, outcome: Outcome);
 
+    /// Counts what is free, for those who watch the process from outside.
+    fn publish(&self) {}
+
     /// Whether zeros are asked for faster than they are there.
     fn need(&self) -> Need;
 

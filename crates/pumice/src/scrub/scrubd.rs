@@ -22,6 +22,10 @@ const MOST_DOUBLINGS: u32 = 6;
 const EMPTY_PASSES: u32 = 12;
 /// Long pauses are cut into naps of this, after each of which the settings are looked at.
 const LONGEST_NAP_NS: u64 = 500_000_000;
+/// What there is is counted this seldom while scrubd works, and in this share of its time at most.
+const PUBLISH_PAUSE_NS: u64 = 100_000_000;
+/// See [`PUBLISH_PAUSE_NS`].
+const PUBLISH_SHARE: u64 = 1000;
 
 extern "C" fn run(argument: *mut c_void) -> ! {
     // SAFETY: `Helper::ring` passed it.
@@ -31,9 +35,11 @@ extern "C" fn run(argument: *mut c_void) -> ! {
         slot: job.scrubber.slot(),
         governor: Governor::new(Procfs::new(descriptors), Manner::Scrub),
         counted_ns: 0,
+        publish_ns: 0,
     };
     loop {
         scrubd.work();
+        job.source.publish();
         scrubd.count_cpu_time();
         if scrubd.helper().sleep() {
             scrubd.governor.wake();
@@ -48,6 +54,8 @@ struct Scrubd {
     governor: Governor<Procfs>,
     /// Processor time already counted in the slot.
     counted_ns: u64,
+    /// When to publish next.
+    publish_ns: u64,
 }
 
 /// The settings that one pass goes by.
@@ -136,6 +144,7 @@ impl Scrubd {
             let Some(bytes) = self.burst(orders) else { break };
             pass = Pass::Cleared;
             let took_ns = thread::now_ns().saturating_sub(started_ns);
+            self.publish_if_due();
             self.count_cpu_time();
             let pause_ns = self.governor.pause_after(bytes, took_ns, &orders.limits);
             self.pause(pause_ns, orders.version);
@@ -184,6 +193,16 @@ impl Scrubd {
             self.helper().nap(Duration::from_nanos(nap_ns));
             left_ns -= nap_ns;
         }
+    }
+
+    fn publish_if_due(&mut self) {
+        let started_ns = thread::now_ns();
+        if started_ns < self.publish_ns {
+            return;
+        }
+        self.source().publish();
+        let took_ns = thread::now_ns().saturating_sub(started_ns);
+        self.publish_ns = started_ns + PUBLISH_PAUSE_NS.max(took_ns.saturating_mul(PUBLISH_SHARE));
     }
 
     fn count_cpu_time(&mut self) {

@@ -12,9 +12,11 @@
 mod event;
 mod reason;
 mod slot;
+mod split;
 mod tree;
 
 pub use event::{Event, EVENTS};
 pub use reason::Reason;
 pub use slot::{Slot, SETTINGS};
+pub use split::{FreeBytes, PoolSplit};
 pub use tree::{Tree, MAGIC, SLOTS, TREE_SIZE, VERSION};

@@ -1,5 +1,6 @@
 //! What one process counts.
 
+use super::split::FreeCounters;
 use super::{Event, Reason, EVENTS};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +23,8 @@ pub struct Slot {
     settings_version: AtomicU64,
     pub(super) settings: [AtomicU64; SETTINGS],
     pub(super) events: [AtomicU64; EVENTS],
+    /// Free memory of its share of the pool.
+    pub(super) free: FreeCounters,
 }
 
 impl Slot {

@@ -2,14 +2,14 @@
 
 use core::ptr::NonNull;
 
-use super::{Event, Slot, EVENTS};
+use super::{Event, FreeBytes, Slot, EVENTS};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::{mem, thread};
 
 /// What the file starts with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
 /// Changes whenever the layout does.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Processes that can count at the same time.
 pub const SLOTS: usize = 512;
 /// Slots that a process which takes one looks back at, for processes that are gone.
@@ -150,6 +150,7 @@ impl Tree {
             total.fetch_add(event.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
         self.shrink_pool(slot, slot.pool_bytes());
+        slot.set_free(FreeBytes::default());
         slot.reason.store(0, Ordering::Relaxed);
         for setting in &slot.settings {
             setting.store(0, Ordering::Relaxed);
