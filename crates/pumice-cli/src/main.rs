@@ -10,6 +10,7 @@
 //! | [`serve`] | `pumice serve`: the daemon that keeps slots of ready memory |
 //! | [`lease`] | `pumice lease`: a program on such a slot |
 //! | [`slots`] | `pumice slots`: what a daemon has and counts |
+//! | [`http`] | metrics for Prometheus |
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`memory`] | how much memory there is to have |
 //! | [`stats_file`] | the file of a tree's counters: made, found, swept away |
@@ -27,6 +28,7 @@ mod bench;
 mod clear_plan;
 mod ctl;
 mod estimate;
+mod http;
 mod lease;
 mod man;
 mod memory;

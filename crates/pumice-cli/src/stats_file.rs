@@ -182,9 +182,14 @@ impl Snapshot {
     }
 }
 
-/// The user whose process it is.
+/// The user whose process it is; `None` of one that has ended, waited for or not.
 pub fn process_owner(pid: u32) -> Option<u32> {
-    fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid())
+    let folder = format!("/proc/{pid}");
+    let owner = fs::metadata(&folder).ok()?.uid();
+    let stat = fs::read_to_string(folder + "/stat").ok()?;
+    // The name before it may hold anything.
+    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    (!matches!(state, 'Z' | 'X')).then_some(owner)
 }
 
 /// The user whose file it is.

@@ -3,8 +3,11 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -12,9 +15,18 @@ use support::{pumice, stderr, stdout};
 
 /// A program that has been served and waits; its process id. `None` without python3.
 fn served() -> Option<(Child, u32)> {
-    let script = "import os,sys; x = bytearray(1 << 26); x[:] = b'1' * len(x); \
-                  print(os.getpid(), flush=True); sys.stdin.readline()";
-    let mut child = pumice(&["run", "--", "python3", "-c", script])
+    python("import os,sys; x = bytearray(1 << 26); x[:] = b'1' * len(x); say(os.getpid()); wait()")
+}
+
+/// A script under `pumice run`, which says a number and waits until its input is closed.
+fn python(script: &str) -> Option<(Child, u32)> {
+    python_by(pumice(&["run", "--", "python3"]), script)
+}
+
+fn python_by(mut command: Command, script: &str) -> Option<(Child, u32)> {
+    let tools = "import sys\ndef say(n): print(n, flush=True)\ndef wait(): sys.stdin.readline()\n";
+    let mut child = command
+        .args(["-c", &format!("{tools}{script}")])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -33,13 +45,34 @@ fn served() -> Option<(Child, u32)> {
     }
 }
 
-fn stat(arguments: &[&str]) -> std::process::Output {
+fn end(mut child: Child) {
+    drop(child.stdin.take());
+    child.wait().expect("waited");
+}
+
+/// The object of one process.
+fn object(pid: u32) -> Value {
+    let output = stat(&["--json", &pid.to_string()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_str(&stdout(&output)).expect("one object")
+}
+
+fn number(object: &Value, key: &str) -> u64 {
+    object[key].as_u64().unwrap_or_else(|| panic!("no number {key} in {object}"))
+}
+
+/// A name that no other program has.
+fn unique(name: &str) -> String {
+    format!("{}-{name}", std::process::id())
+}
+
+fn stat(arguments: &[&str]) -> Output {
     pumice(&["stat"]).args(arguments).output().expect("pumice starts")
 }
 
 #[test]
 fn running_programs_are_shown() {
-    let Some((mut child, pid)) = served() else { return };
+    let Some((child, pid)) = served() else { return };
     let pid_text = pid.to_string();
     let run_text = child.id().to_string();
     for named in [&pid_text, &run_text] {
@@ -52,11 +85,14 @@ fn running_programs_are_shown() {
         assert!(object["pool_bytes"].as_u64() >= Some(1 << 26), "{object}");
         let rate = object["hit_rate"].as_f64().expect("requests were served");
         assert!((0.0..=1.0).contains(&rate));
+        let parts = ["zeroed_bytes", "unzeroed_bytes", "absent_bytes", "in_use_bytes"];
+        let sum: u64 = parts.map(|part| number(&object, part)).iter().sum();
+        assert_eq!(sum, number(&object, "pool_bytes"), "{object}");
+        assert!(number(&object, "in_use_bytes") >= 1 << 26, "{object}");
     }
     let table = stdout(&stat(&[]));
     assert!(table.lines().any(|line| line.contains("python3") && line.contains(&pid_text)));
-    drop(child.stdin.take());
-    child.wait().expect("waited");
+    end(child);
     let gone = stat(&[&pid_text]);
     assert_eq!(gone.status.code(), Some(1));
     assert!(stderr(&gone).contains("pumice stat"), "{}", stderr(&gone));
@@ -103,4 +139,171 @@ fn what_is_no_file_of_counters_is_passed_over() {
     for number in (0..5).chain([90, 91]) {
         fs::remove_file(name(number)).expect("ours");
     }
+}
+
+#[test]
+fn what_is_free_is_told_from_what_is_in_use() {
+    let size = 48 << 20;
+    let script = format!(
+        "import os\nfor i in range(3):\n  x = bytearray({size}); x[:] = b'1' * {size}\n  del x\n\
+         say(os.getpid()); wait()\nx = bytearray({size}); say(1); wait()"
+    );
+    let Some((child, pid)) = python(&script) else { return };
+    // What it freed is counted when the helpers have looked, and zeroed if nobody wants the machine.
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let object = object(pid);
+        if number(&object, "in_use_bytes") < size {
+            break;
+        }
+        assert!(Instant::now() < until, "{object}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    end(child);
+}
+
+#[test]
+fn children_others_that_follow_and_crashes_are_seen() {
+    let script = "import os,time\nx = bytearray(1 << 24)\npid = os.fork()\n\
+                  if pid == 0:\n  y = bytearray(1 << 25); say(os.getpid()); time.sleep(600)\nwait()";
+    let Some((child, forked)) = python(script) else { return };
+    let run = child.id().to_string();
+    let of_child = object(forked);
+    assert_eq!(number(&of_child, "requests"), 1, "{of_child}");
+    assert_eq!(number(&of_child, "forks"), 1);
+    assert_eq!(number(&of_child, "run_pid"), u64::from(child.id()));
+    assert_eq!(stdout(&stat(&["--json", &run])).lines().count(), 2, "parent and child");
+    // SAFETY: a child of this test's own program, which sleeps.
+    unsafe { libc::kill(forked as i32, libc::SIGKILL) };
+    let until = Instant::now() + Duration::from_secs(60);
+    while stdout(&stat(&["--json", &run])).lines().count() != 1 {
+        assert!(Instant::now() < until, "a process that was killed is still shown");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    end(child);
+
+    let script = "import os,sys\nx = bytearray(1 << 26)\n\
+                  os.execvp('python3', ['python3', '-c', \
+                  'import os,sys; x = bytearray(1 << 25); print(os.getpid(), flush=True); sys.stdin.readline()'])";
+    let Some((child, pid)) = python(script) else { return };
+    let object = object(pid);
+    let asked = number(&object, "request_bytes");
+    assert!(asked < 1 << 26, "what it was before is not counted: {object}");
+    assert!(number(&object, "pool_bytes") < 1 << 26, "nor what it had: {object}");
+    end(child);
+}
+
+#[test]
+fn changes_are_watched() {
+    let script = "import os,threading\nsay(os.getpid())\nend = []\n\
+                  threading.Thread(target=lambda: (wait(), end.append(1))).start()\n\
+                  while not end:\n  x = bytearray(1 << 22); x[::4096] = bytes(1024)";
+    let Some((child, pid)) = python(script) else { return };
+    let until = Instant::now() + Duration::from_secs(60);
+    while !stat(&[&pid.to_string()]).status.success() {
+        assert!(Instant::now() < until, "it is not there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid_text = pid.to_string();
+    let watched = ["--json", "--watch", "--interval", "0.2", "--samples", "2", &pid_text];
+    let output = stdout(&stat(&watched));
+    let objects: Vec<Value> =
+        output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(objects.len(), 2, "{output}");
+    for object in objects {
+        assert!(object["requests_per_s"].as_f64() > Some(0.0), "{object}");
+        assert!(object["scrubber_cpu"].as_f64() >= Some(0.0), "{object}");
+        assert!(object["time_s"].as_f64() > Some(0.0), "{object}");
+    }
+    let table = stdout(&stat(&["--watch", "--interval", "0.1", "-n", "1", &pid_text]));
+    assert!(table.contains("req/s") && table.contains(&pid_text), "{table}");
+    end(child);
+}
+
+/// The body of an answer to GET.
+fn get(mut stream: impl Read + Write) -> String {
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("received");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+}
+
+/// Every line is a comment or a value, and none is there twice.
+fn check_page(page: &str, pid: u32) {
+    let mut names = std::collections::HashSet::new();
+    for line in page.lines() {
+        if line.starts_with("# HELP pumice_") || line.starts_with("# TYPE pumice_") {
+            continue;
+        }
+        let (name, value) = line.rsplit_once(' ').expect("a value");
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        assert!(names.insert(name.to_owned()), "twice: {line}");
+    }
+    for metric in ["pumice_process_requests_total{", "pumice_process_pool_bytes{"] {
+        let of_process = format!("pid=\"{pid}\"");
+        let is_it = |name: &String| name.starts_with(metric) && name.contains(&of_process);
+        assert!(names.iter().any(is_it), "no {metric} of {pid}: {page}");
+    }
+    assert!(page.contains("pumice_tree_scrubber_seconds_total{"), "{page}");
+}
+
+#[test]
+fn prometheus_is_served() {
+    let Some((child, pid)) = served() else { return };
+    check_page(&stdout(&stat(&["--prometheus"])), pid);
+    let path = std::env::temp_dir().join(unique("stat.sock"));
+    let unix = format!("unix:{}", path.display());
+    for address in ["127.0.0.1:0", &unix] {
+        let mut server = pumice(&["stat", "--listen", address])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("pumice starts");
+        let mut line = String::new();
+        let said = server.stderr.take().expect("piped");
+        BufReader::new(said).read_line(&mut line).expect("a line");
+        let at = line.trim_end().rsplit(' ').next().expect("an address").to_owned();
+        for _ in 0..2 {
+            let page = match at.strip_prefix("http://") {
+                Some(at) => {
+                    let at = at.trim_end_matches("/metrics");
+                    // Who goes away without a word ends nothing.
+                    drop(TcpStream::connect(at).expect("it listens"));
+                    get(TcpStream::connect(at).expect("it listens"))
+                }
+                None => get(UnixStream::connect(&path).expect("it listens")),
+            };
+            check_page(&page, pid);
+        }
+        // SAFETY: this test's own child.
+        unsafe { libc::kill(server.id() as i32, libc::SIGTERM) };
+        assert!(server.wait().expect("waited").success());
+        assert!(!path.exists(), "its socket is gone");
+    }
+    end(child);
+}
+
+#[test]
+fn no_pressure_to_read_is_no_reason_to_fail() {
+    let script = "mount -t tmpfs none /proc/pressure 2>/dev/null && exec \"$@\"; echo no";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_pumice")]);
+    command.args(["run", "--", "python3"]);
+    let script =
+        "import os\nfor i in range(5):\n  x = bytearray(1 << 25); x[:] = b'1' * (1 << 25)\n\
+                  say(os.getpid()); wait()";
+    if !Command::new("unshare")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        eprintln!("skipped: no unshare");
+        return;
+    }
+    let Some((child, pid)) = python_by(command, script) else {
+        eprintln!("(or /proc/pressure can't be hidden without root)");
+        return;
+    };
+    assert!(number(&object(pid), "requests") > 0);
+    end(child);
 }

@@ -11,9 +11,9 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use super::allow::Rule;
-use super::http::Address;
 use super::options;
 use crate::args::Failure;
+use crate::http::Address;
 
 /// A file larger than this is no configuration.
 const MOST_BYTES: u64 = 1 << 20;

@@ -92,8 +92,9 @@ fn default_path() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Removes a socket that a dead daemon left, so that one can be bound there.
-pub fn clear_socket(path: &Path) -> Result<(), Failure> {
+/// Removes a socket that a dead daemon left, so that one can be bound there. `option` is what the path was
+/// given with.
+pub fn clear_socket(path: &Path, option: &str) -> Result<(), Failure> {
     let shown = path.display();
     let status = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -110,7 +111,7 @@ pub fn clear_socket(path: &Path) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         _ => {
             return Err(Failure::system(format!(
-                "somebody else listens at {shown}; name another path with --socket or --metrics"
+                "somebody else listens at {shown}; name another path with {option}"
             )))
         }
     }

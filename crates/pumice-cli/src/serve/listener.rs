@@ -36,7 +36,7 @@ impl Listener {
         if let Some(socket) = activated()? {
             return Ok(Listener { socket, path: None });
         }
-        directory::clear_socket(path)?;
+        directory::clear_socket(path, "--socket")?;
         let socket = bind_to(path, SocketType::SEQPACKET).map_err(|error| {
             let path = path.display();
             Failure::usage(format!("can't listen at {path}: {error}; name another with --socket"))

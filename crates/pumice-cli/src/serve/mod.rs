@@ -14,7 +14,7 @@
 //! | [`server`] | the event loop |
 //! | [`connection`] | one client: what it asks, waits for and has |
 //! | [`census`] | what is counted |
-//! | [`metrics`], [`http`] | the same for Prometheus |
+//! | [`metrics`] | the same for Prometheus |
 //! | [`signals`] | SIGHUP, SIGTERM and others as something to read |
 //! | [`notify`] | what systemd is told |
 //! | [`progress`] | a bar on a terminal |
@@ -28,7 +28,6 @@ mod census;
 mod config;
 mod connection;
 mod directory;
-mod http;
 mod listener;
 mod metrics;
 mod notify;
@@ -41,6 +40,8 @@ mod room;
 mod server;
 mod signals;
 
+pub use directory::clear_socket;
+pub use listener::bind_to;
 pub use options::{duration, pages, ServeArgs};
 pub use progress::bar;
 

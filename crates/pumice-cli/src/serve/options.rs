@@ -12,9 +12,9 @@ use pumice::sys::mempolicy;
 
 use super::allow::{Allowed, Rule};
 use super::config;
-use super::http::Address;
 use super::pool::Key;
 use crate::args::Failure;
+use crate::http::Address;
 use crate::memory;
 
 /// What `pumice serve` is asked for.

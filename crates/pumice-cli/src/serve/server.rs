@@ -6,7 +6,7 @@ mod lifecycle;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{channel, Receiver, Sender, SyncSender};
+use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,14 @@ pub enum Event {
 pub fn ring(waker: &OwnedFd) {
     // It can only fail where the loop has not looked for 2^64 rings.
     let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
+}
+
+/// Has the event loop make the page of metrics; `None` at its end.
+fn ask_for_metrics(events: &Sender<Event>, waker: &OwnedFd) -> Option<String> {
+    let (send, receive) = sync_channel(1);
+    events.send(Event::Metrics(send)).ok()?;
+    ring(waker);
+    receive.recv().ok()
 }
 
 /// See the module's text.
@@ -124,7 +132,8 @@ impl Server {
         let waker = Arc::new(waker.map_err(|error| system("eventfd")(error.into()))?);
         let (send, events): (Sender<Event>, _) = channel();
         if let Some(address) = &plan.metrics {
-            super::http::start(address, send.clone(), Arc::clone(&waker))?;
+            let (send, waker) = (send.clone(), Arc::clone(&waker));
+            crate::http::start(address, "--metrics", move || ask_for_metrics(&send, &waker))?;
         }
         let populator = Populator::start(plan.threads, plan.pace, &send, &waker);
         let populator = populator.map_err(system("thread"))?;

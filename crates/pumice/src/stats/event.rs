@@ -1,6 +1,6 @@
 //! What is counted.
 
-/// What is counted. The doc comment is what reports print.
+/// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Event {
@@ -81,6 +81,30 @@ impl Event {
             Event::ReallocInPlace => "realloc_in_place",
             Event::ReallocMoved => "realloc_moved",
             Event::Forks => "forks",
+        }
+    }
+
+    /// What it is.
+    pub const fn explain(self) -> &'static str {
+        match self {
+            Event::Requests => "requests served",
+            Event::RequestBytes => "bytes those asked for",
+            Event::PassedOn => "requests passed on to the next allocator",
+            Event::Zfod => {
+                "frames handed out: zero-fill faults the kernel would have taken (if touched)"
+            }
+            Event::Ozfod => "of these, frames that were ready and zeroed",
+            Event::Hits => "requests of whose memory the greater part was ready",
+            Event::Misses => "the other requests served: theirs faults when touched",
+            Event::ScrubbedBytes => "bytes cleared ahead by scrubd",
+            Event::HotClearedBytes => "bytes cleared while a request waited",
+            Event::PopulatedBytes => "bytes populated ahead",
+            Event::GivenBackBytes => "bytes given back to the kernel",
+            Event::ScrubberNs => "processor time of the helper thread, nanoseconds",
+            Event::ScrubYields => "times scrubd held back because others wanted the machine",
+            Event::ReallocInPlace => "reallocations that stayed in place",
+            Event::ReallocMoved => "reallocations that moved",
+            Event::Forks => "forks seen",
         }
     }
 }

@@ -12,7 +12,7 @@ use super::super::connection::State;
 use super::super::pool::Key;
 use super::super::populator::{Job, Outcome, WorkerId};
 use super::super::room::Pool;
-use super::super::{http, say};
+use super::super::say;
 use super::Server;
 
 /// How long a class rests that could not be populated.
@@ -203,7 +203,7 @@ impl Server {
             listener.remove();
         }
         if let Some(address) = &self.plan.metrics {
-            http::clear(address);
+            crate::http::clear(address);
         }
         // What clients have sent and nobody has read may take as long to close as they please. The
         // kernel does it when the process ends, and does not wait then.

@@ -1,24 +1,20 @@
 //! Just enough HTTP for Prometheus: a request's head is read and dropped, and one page is the answer to all.
 //!
-//! A thread of its own serves one client after the other, each for a second at most. It gets the page
-//! from the event loop, so that a slow reader holds up other readers of metrics, and nobody else.
+//! A thread of its own serves one client after the other, each for a second at most, so that a slow reader
+//! holds up other readers of metrics, and nobody else.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{sync_channel, Sender};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::SocketType;
 
-use super::server::{ring, Event};
-use super::{directory, listener};
 use crate::args::Failure;
+use crate::serve::{bind_to, clear_socket};
 
 /// How long a client may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -54,24 +50,38 @@ enum Listening {
     Tcp(TcpListener),
 }
 
-/// Listens, and starts the thread.
-pub fn start(address: &Address, events: Sender<Event>, waker: Arc<OwnedFd>) -> Result<(), Failure> {
-    let listening = match address {
+/// Listens, and starts the thread. `option` is what the address was given with; `page` makes the answer,
+/// `None` when there is nobody any more who knows it. Returns the address, whose port may have been 0.
+pub fn start(
+    address: &Address,
+    option: &'static str,
+    page: impl Fn() -> Option<String> + Send + 'static,
+) -> Result<String, Failure> {
+    let refused = |at: &dyn std::fmt::Display, error: &io::Error| {
+        Failure::usage(format!("can't serve metrics at {at}: {error}; name another with {option}"))
+    };
+    // SAFETY: a plain call; who goes away while it is answered must not end this process.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let (listening, shown) = match address {
         Address::Unix(path) => {
-            directory::clear_socket(path)?;
-            Listening::Unix(bind(path).map_err(|error| refused(&path.display(), &error))?)
+            clear_socket(path, option)?;
+            let listener = bind(path).map_err(|error| refused(&path.display(), &error))?;
+            (Listening::Unix(listener), format!("unix:{}", path.display()))
         }
-        Address::Loopback(address) => {
-            Listening::Tcp(TcpListener::bind(address).map_err(|error| refused(address, &error))?)
+        Address::Loopback(wanted) => {
+            let bound = TcpListener::bind(wanted);
+            let listener = bound.map_err(|error| refused(wanted, &error))?;
+            let at = listener.local_addr().unwrap_or(*wanted);
+            (Listening::Tcp(listener), format!("http://{at}/metrics"))
         }
     };
     let serve = move || loop {
         let served = match &listening {
             Listening::Unix(listener) => {
-                listener.accept().and_then(|(stream, _)| serve_unix(stream, &events, &waker))
+                listener.accept().and_then(|(stream, _)| serve_unix(stream, &page))
             }
             Listening::Tcp(listener) => {
-                listener.accept().and_then(|(stream, _)| serve_tcp(stream, &events, &waker))
+                listener.accept().and_then(|(stream, _)| serve_tcp(stream, &page))
             }
         };
         if let Err(error) = served {
@@ -85,19 +95,13 @@ pub fn start(address: &Address, events: Sender<Event>, waker: Arc<OwnedFd>) -> R
     };
     let started = thread::Builder::new().name("pumice-metrics".into()).spawn(serve);
     started.map_err(|error| Failure::system(format!("no thread for metrics: {error}")))?;
-    Ok(())
+    Ok(shown)
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    let socket = UnixListener::from(listener::bind_to(path, SocketType::STREAM)?);
+    let socket = UnixListener::from(bind_to(path, SocketType::STREAM)?);
     socket.set_nonblocking(false)?;
     Ok(socket)
-}
-
-fn refused(address: &dyn std::fmt::Display, error: &io::Error) -> Failure {
-    Failure::usage(format!(
-        "can't serve metrics at {address}: {error}; name another with --metrics"
-    ))
 }
 
 /// Removes what was listened at.
@@ -107,23 +111,19 @@ pub fn clear(address: &Address) {
     }
 }
 
-fn serve_unix(stream: UnixStream, events: &Sender<Event>, waker: &OwnedFd) -> io::Result<()> {
+fn serve_unix(stream: UnixStream, page: &impl Fn() -> Option<String>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    answer(stream, events, waker)
+    answer(stream, page)
 }
 
-fn serve_tcp(stream: TcpStream, events: &Sender<Event>, waker: &OwnedFd) -> io::Result<()> {
+fn serve_tcp(stream: TcpStream, page: &impl Fn() -> Option<String>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    answer(stream, events, waker)
+    answer(stream, page)
 }
 
-fn answer(
-    mut stream: impl Read + Write,
-    events: &Sender<Event>,
-    waker: &OwnedFd,
-) -> io::Result<()> {
+fn answer(mut stream: impl Read + Write, page: &impl Fn() -> Option<String>) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
@@ -134,12 +134,7 @@ fn answer(
         }
         head.extend(&piece[..read]);
     }
-    let (send, receive) = sync_channel(1);
-    if events.send(Event::Metrics(send)).is_err() {
-        return Ok(());
-    }
-    ring(waker);
-    let Ok(page) = receive.recv() else { return Ok(()) };
+    let Some(page) = page() else { return Ok(()) };
     let is_get = head.starts_with(b"GET ");
     let (status, body) = if is_get { ("200 OK", &*page) } else { ("405 Method Not Allowed", "") };
     write!(
