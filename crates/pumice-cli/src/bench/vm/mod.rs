@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pumice::slots::{Client, PageKind};
 use serde::Serialize;
 
@@ -37,6 +37,9 @@ pub struct VmArgs {
     /// Rounds; each starts every machine once in every way
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Only these kinds of memory, and no `prealloc` at all, which all are compared with
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    memory: Vec<Memory>,
     /// The program that runs the machines
     #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
@@ -46,26 +49,32 @@ pub struct VmArgs {
 }
 
 /// Where a machine's memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum Memory {
     /// No `prealloc`: the machine faults as it goes.
     Floor,
     /// `memory-backend-memfd`, small pages.
     #[serde(rename = "prealloc-4k")]
+    #[value(name = "prealloc-4k")]
     Memfd,
     /// `memory-backend-ram`, huge pages.
     #[serde(rename = "prealloc-thp")]
+    #[value(name = "prealloc-thp")]
     Ram,
     /// `memory-backend-memfd,hugetlb=on`
     #[serde(rename = "prealloc-hugetlb-2m")]
+    #[value(name = "prealloc-hugetlb-2m")]
     Hugetlb,
     /// A slot, and `prealloc` all the same.
     #[serde(rename = "slot-4k")]
+    #[value(name = "slot-4k")]
     SlotSmall,
     #[serde(rename = "slot-thp")]
+    #[value(name = "slot-thp")]
     SlotThp,
     #[serde(rename = "slot-hugetlb-2m")]
+    #[value(name = "slot-hugetlb-2m")]
     SlotHugetlb,
 }
 
@@ -188,16 +197,21 @@ fn measure(
         ("populate s", 10),
         ("huge", 6),
     ]);
-    let mut starts = vec![Vec::new(); WAYS.len()];
-    let mut populates = vec![Vec::new(); WAYS.len()];
-    let mut huge_shares = vec![None::<f64>; WAYS.len()];
-    let mut skipped = [false; WAYS.len()];
+    let is_wanted = |memory| memory == Memory::Floor || options.memory.contains(&memory);
+    let ways: Vec<_> = match options.memory.is_empty() {
+        true => WAYS.to_vec(),
+        false => WAYS.into_iter().filter(|&(memory, _)| is_wanted(memory)).collect(),
+    };
+    let mut starts = vec![Vec::new(); ways.len()];
+    let mut populates = vec![Vec::new(); ways.len()];
+    let mut huge_shares = vec![None::<f64>; ways.len()];
+    let mut skipped = vec![false; ways.len()];
     // One round that does not count: memory that the host has to bring costs several times more.
     for round in 0..=options.rounds {
-        for turn in 0..WAYS.len() {
+        for turn in 0..ways.len() {
             // Another order each time: what one way leaves of warm or split memory, the next one finds.
-            let index = (turn + round as usize * STRIDE) % WAYS.len();
-            let (memory, threads) = WAYS[index];
+            let index = (turn + round as usize * STRIDE) % ways.len();
+            let (memory, threads) = ways[index];
             let _pool = match memory.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
                 Some(None) => {
                     skipped[index] = true;
@@ -217,7 +231,7 @@ fn measure(
         }
     }
     let floor_s = median(&starts[0]);
-    for (index, &(memory, threads)) in WAYS.iter().enumerate() {
+    for (index, &(memory, threads)) in ways.iter().enumerate() {
         let shown_threads = if threads == 0 { "-".to_owned() } else { threads.to_string() };
         if skipped[index] || starts[index].is_empty() {
             table.row(&[memory.name().to_owned(), shown_threads, "skipped: no pages".to_owned()]);

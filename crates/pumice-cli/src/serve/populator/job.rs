@@ -62,6 +62,9 @@ pub struct Job {
     pub pool: Pool,
     /// How far it has come: a number for people, relaxed.
     pub done_bytes: AtomicU64,
+    /// What was populated for others meanwhile that came later, as far as both were waited for; relaxed, for
+    /// only the event loop writes it, and a thread that sees it late lets go of the job once more.
+    passed_bytes: AtomicU64,
     is_urgent: AtomicBool,
     /// Relaxed: whoever sees it late populates a burst more.
     is_cancelled: AtomicBool,
@@ -77,6 +80,7 @@ impl Job {
             key,
             pool,
             done_bytes: AtomicU64::new(0),
+            passed_bytes: AtomicU64::new(0),
             is_urgent: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
             holder: AtomicU32::new(SHELF),
@@ -95,6 +99,21 @@ impl Job {
     pub fn set_urgent(&self, urgent: bool) {
         // See `is_urgent`.
         self.is_urgent.store(urgent, Ordering::SeqCst);
+    }
+
+    /// How far it has to go.
+    pub fn left_bytes(&self) -> u64 {
+        self.key.bytes.saturating_sub(self.done_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether those that have less left may go before it: not when they have been as much as itself.
+    pub fn may_be_passed(&self) -> bool {
+        self.passed_bytes.load(Ordering::Relaxed) < self.key.bytes
+    }
+
+    /// So much goes before it.
+    pub fn count_passed(&self, bytes: u64) {
+        self.passed_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Whether it is wanted no more.

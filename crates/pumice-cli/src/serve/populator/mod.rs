@@ -10,7 +10,9 @@
 //! session and group, so each burst asks a [`Pacer`](pumice::scrub::Pacer) first, as scrubd does.
 //! *Urgent* threads have the daemon's own priority and no pauses: they do what clients wait for, who
 //! would otherwise populate themselves, at full speed and their own priority. There may be as many as
-//! processors, started when needed, so that nobody's large slot holds up another's small one.
+//! processors, started when needed. What has least left comes first: after a burst a thread lets go of its job
+//! if another one that waits has less, so nobody's large slots hold up another's small one. Nor do small ones
+//! hold up a large one for ever: no more may pass it than its own size.
 //!
 //! A job that becomes urgent goes over to the other lane, with what is populated of it. That waits for the
 //! thread that has it only where it is in the middle of a burst: an idle one may be held off there for
@@ -55,6 +57,8 @@ pub struct Shared {
     pub yields: AtomicU64,
     /// What there is to be had.
     pub room: Arc<Room>,
+    /// What is left of the urgent job on the shelf that has least left; `u64::MAX` without any.
+    least_waiting: AtomicU64,
     is_ending: AtomicBool,
 }
 
@@ -78,6 +82,10 @@ impl Shared {
             load_hundredths: self.setting(PaceSetting::Load),
             rate_pages_per_s: self.setting(PaceSetting::RatePagesPerS),
         }
+    }
+
+    fn least_waiting(&self) -> u64 {
+        self.least_waiting.load(Ordering::Relaxed)
     }
 
     fn is_ending(&self) -> bool {
@@ -188,19 +196,45 @@ impl Populator {
 
     /// Gives what is on the shelf to threads that are free.
     pub fn place(&mut self) {
-        for index in 0..self.jobs.len() {
-            if self.jobs[index].worker.is_some() {
-                continue;
+        for lane in [Lane::Urgent, Lane::Background] {
+            while let Some(index) = self.next_shelved(lane) {
+                let free = self.free(lane).next();
+                let Some(id) = free.or_else(|| self.add_urgent(lane)) else { break };
+                self.count_passed(index);
+                let job = Arc::clone(&self.jobs[index].job);
+                job.offer(id);
+                self.jobs[index].worker = Some(id);
+                let (thread, occupation) = &mut self.workers[id as usize];
+                *occupation = Occupation::Busy;
+                thread.give(job);
             }
-            let lane = self.jobs[index].lane();
-            let free = self.free(lane).next();
-            let Some(id) = free.or_else(|| self.add_urgent(lane)) else { continue };
-            let job = Arc::clone(&self.jobs[index].job);
-            job.offer(id);
-            self.jobs[index].worker = Some(id);
-            let (thread, occupation) = &mut self.workers[id as usize];
-            *occupation = Occupation::Busy;
-            thread.give(job);
+        }
+        let waiting = self.jobs.iter().filter(|entry| entry.is_shelved_in(Lane::Urgent));
+        let least = waiting.map(|entry| entry.job.left_bytes()).min().unwrap_or(u64::MAX);
+        self.shared.least_waiting.store(least, Ordering::Relaxed);
+    }
+
+    /// Which of a lane's jobs comes next, of those on the shelf: the first that may not be passed again, or
+    /// else the one that has least left.
+    fn next_shelved(&self, lane: Lane) -> Option<usize> {
+        let shelved = || (0..).zip(&self.jobs).filter(move |(_, entry)| entry.is_shelved_in(lane));
+        let first_due = shelved().find(|(_, entry)| !entry.job.may_be_passed());
+        let next = match lane {
+            Lane::Background => shelved().next(),
+            Lane::Urgent => {
+                first_due.or_else(|| shelved().min_by_key(|(_, entry)| entry.job.left_bytes()))
+            }
+        };
+        next.map(|(index, _)| index)
+    }
+
+    /// An urgent job goes first: those that were there before it have been passed.
+    fn count_passed(&self, index: usize) {
+        let passing = &self.jobs[index];
+        for entry in &self.jobs[..index] {
+            if passing.lane() == Lane::Urgent && entry.is_shelved_in(Lane::Urgent) {
+                entry.job.count_passed(passing.job.left_bytes());
+            }
         }
     }
 
@@ -391,5 +425,28 @@ mod tests {
             ready += u32::from(matches!(outcome, Outcome::Populated(_)));
         }
         assert_eq!(populator.jobs().len(), 0);
+    }
+    /// As many large slots as there may be threads, and a small one after them.
+    #[test]
+    fn least_left_comes_first_but_passes_none_for_ever() {
+        let (mut populator, events) = slow();
+        let large = Key { bytes: 256 << 20, ..LARGE };
+        let threads = populator.most_urgent;
+        (0..threads).for_each(|_| populator.begin(large, Pool::Fixed));
+        populator.set_urgent(large, threads);
+        populator.place();
+        populator.begin(SMALL, Pool::Fixed);
+        populator.set_urgent(SMALL, 1);
+        assert_eq!(next_ready(&mut populator, &events), SMALL);
+        // What has been passed by its own size comes before all that have less left.
+        populator.keep_only(|_| false);
+        let (mut populator, _events) = slow();
+        populator.begin(large, Pool::Fixed);
+        populator.begin(SMALL, Pool::Fixed);
+        populator.set_urgent(large, 1);
+        populator.set_urgent(SMALL, 1);
+        assert_eq!(populator.next_shelved(Lane::Urgent), Some(1));
+        populator.jobs[0].job.count_passed(large.bytes);
+        assert_eq!(populator.next_shelved(Lane::Urgent), Some(0));
     }
 }

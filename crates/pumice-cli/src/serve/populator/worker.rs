@@ -182,7 +182,7 @@ impl Hands {
         }
         loop {
             // Here it is not in hand: a thread that is held off in between holds up nobody.
-            if job.is_cancelled() || !self.is_ours(job) {
+            if job.is_cancelled() || !self.is_ours(job) || self.is_passed(job) {
                 return self.hand_back(job);
             }
             if !self.may_begin(job) {
@@ -227,6 +227,12 @@ impl Hands {
 
     fn is_ours(&self, job: &Job) -> bool {
         job.is_urgent() == (self.lane == Lane::Urgent)
+    }
+
+    /// Whether another that is waited for goes first.
+    fn is_passed(&self, job: &Job) -> bool {
+        let least_waiting = self.shared.least_waiting();
+        self.lane == Lane::Urgent && job.may_be_passed() && least_waiting < job.left_bytes()
     }
 
     fn hand_back(&self, job: &Job) -> Outcome {
