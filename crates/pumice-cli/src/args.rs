@@ -16,6 +16,7 @@ use crate::run::{EnvArgs, RunArgs};
 use crate::serve::ServeArgs;
 use crate::slots::SlotsArgs;
 use crate::stat::StatArgs;
+use crate::top::TopArgs;
 
 /// Exit status for input that can't be used, as shells and getopt programs have it.
 pub const STATUS_USAGE: u8 = 2;
@@ -37,6 +38,8 @@ pub enum Command {
     Ctl(CtlArgs),
     /// Show what running programs have been served
     Stat(StatArgs),
+    /// Watch running programs on a terminal
+    Top(TopArgs),
     /// Keep slots of ready memory for virtual machines and others to lease
     Serve(Box<ServeArgs>),
     /// Run a program on a slot of ready memory that a daemon keeps

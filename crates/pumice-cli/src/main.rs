@@ -6,6 +6,7 @@
 //! | [`run`] | `pumice run`: a program on memory that is already there and already zero; `pumice env` |
 //! | [`mod@estimate`] | `pumice estimate`: what a program could gain |
 //! | [`mod@stat`] | `pumice stat`: what running programs are served |
+//! | [`mod@top`] | `pumice top`: the same on a terminal, as it changes |
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
 //! | [`serve`] | `pumice serve`: the daemon that keeps slots of ready memory |
 //! | [`lease`] | `pumice lease`: a program on such a slot |
@@ -37,6 +38,7 @@ mod serve;
 mod slots;
 mod stat;
 mod stats_file;
+mod top;
 
 use std::ffi::{c_char, c_int, CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -66,6 +68,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Env(options)) => run::print_variables(&options).map(|()| 0),
         Ok(Command::Ctl(options)) => ctl::ctl(options).map(|()| 0),
         Ok(Command::Stat(options)) => stat::stat(&options).map(|()| 0),
+        Ok(Command::Top(options)) => top::top(&options).map(|()| 0),
         Ok(Command::Serve(options)) => serve::serve(*options).map(|()| 0),
         Ok(Command::Lease(options)) => lease::lease(options),
         Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),

@@ -92,10 +92,15 @@ pub fn block_endings() -> SignalSet {
     }
 }
 
-/// Waits for one of them.
-pub fn wait_for(signals: &SignalSet) {
-    // SAFETY: the set is valid for the call, which may fail if another signal comes.
-    while unsafe { libc::sigwaitinfo(&signals.0, null_mut()) } < 0 {}
+/// Waits for one of them: its number.
+pub fn wait_for(signals: &SignalSet) -> c_int {
+    loop {
+        // SAFETY: the set is valid for the call, which may fail if another signal comes.
+        let signal = unsafe { libc::sigwaitinfo(&signals.0, null_mut()) };
+        if signal > 0 {
+            return signal;
+        }
+    }
 }
 
 /// Blocks all signals in the calling thread, and so in those that it starts. Returns what was blocked.

@@ -1,0 +1,194 @@
+//! `pumice top` in a terminal, driven by keys, and its screen looked at.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{folder, pumice, stderr};
+
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A terminal of its own, with a shell in it.
+struct Terminal {
+    folder: std::path::PathBuf,
+}
+
+impl Terminal {
+    /// `None` without tmux.
+    fn new(name: &str, width: u32, height: u32) -> Option<Terminal> {
+        if !Command::new("tmux").arg("-V").output().is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: no tmux");
+            return None;
+        }
+        let terminal = Terminal { folder: folder(name) };
+        let (width, height) = (width.to_string(), height.to_string());
+        let size = ["-x", &width, "-y", &height];
+        terminal.tmux(&[&["new-session", "-d"], &size[..], &["sh"]].concat());
+        // The shell's prompt.
+        terminal.wait_for("a prompt", |screen| screen.contains(['$', '#']));
+        Some(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let output = Command::new("tmux")
+            .args(["-S", self.folder.join("socket").to_str().expect("letters"), "-f", "/dev/null"])
+            .args(arguments)
+            .env("PS1", "$ ")
+            .env_remove("TMUX")
+            .env_remove("NO_COLOR")
+            .output()
+            .expect("tmux runs");
+        assert!(output.status.success(), "tmux {arguments:?}: {}", stderr(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys"], keys].concat());
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    fn wait_for(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let screen = self.screen();
+            if is_there(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < until, "waited in vain for {what}:\n{screen}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A program that is being served; `None` without python3.
+fn served() -> Option<(Child, u32)> {
+    let script = "import os,sys; x = bytearray(1 << 26); x[:] = b'1' * len(x); \
+                  print(os.getpid(), flush=True); sys.stdin.readline()";
+    let mut child = pumice(&["run", "--", "python3", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("pumice starts");
+    let mut pid = String::new();
+    let output = child.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut pid).expect("a line");
+    let Ok(pid) = pid.trim_end().parse() else {
+        eprintln!("skipped: no python3");
+        child.wait().expect("waited");
+        return None;
+    };
+    Some((child, pid))
+}
+
+const PUMICE: &str = env!("CARGO_BIN_EXE_pumice");
+
+#[test]
+fn a_program_is_watched() {
+    let Some((mut child, pid)) = served() else { return };
+    let Some(terminal) = Terminal::new("top", 80, 24) else { return };
+    let start = format!("LC_ALL=C {PUMICE} top --interval 0.1 {}; echo gone $?", child.id());
+    terminal.keys(&[&start, "Enter"]);
+    let screen = terminal.wait_for("the program", |screen| {
+        screen.contains("python3") && screen.contains("pumice top")
+    });
+    let lines: Vec<_> = screen.lines().collect();
+    assert!(lines[0].starts_with("pumice top  1 program, 1 tree  pool "), "{screen}");
+    assert!(lines[1].starts_with("pool   ##"), "{screen}");
+    assert!(lines[2].starts_with("       # in use "), "{screen}");
+    for (line, label) in lines[3..6].iter().zip(["hits  ", "scrub ", "CPU   "]) {
+        assert!(line.starts_with(label), "{screen}");
+    }
+    let heading = "    PID PROGRAM              POOLv HITS%    SCRUB/s  CPU%    REQ/s SPLIT";
+    assert_eq!(lines[6].trim_end(), heading, "{screen}");
+    assert!(lines[7].starts_with(&format!("{pid:>7} python3")), "{screen}");
+    let footer = "q quit  h help  s sort: pool  r reverse  p pause  every 0.1 s";
+    assert_eq!(lines[23].trim_end(), footer, "{screen}");
+
+    terminal.keys(&["?"]);
+    terminal.wait_for("help", |screen| screen.contains("this help"));
+    terminal.keys(&["?", "3", "p"]);
+    terminal.wait_for("another order", |screen| {
+        screen.contains("SCRUB/sv") && screen.contains("paused") && !screen.contains("this help")
+    });
+    terminal.keys(&["Down"]);
+    terminal.wait_for("what was chosen", |screen| screen.contains(&format!("python3 ({pid})")));
+    terminal.tmux(&["resize-window", "-x", "40", "-y", "10"]);
+    let small = terminal.wait_for("the other size", |screen| !screen.contains("HITS%"));
+    assert!(
+        small.contains("POOL") && small.lines().all(|line| line.chars().count() <= 40),
+        "{small}"
+    );
+    terminal.tmux(&["resize-window", "-x", "10", "-y", "3"]);
+    terminal.wait_for("too small a size", |screen| screen.contains("too small"));
+    terminal.tmux(&["resize-window", "-x", "100", "-y", "20"]);
+    terminal.wait_for("a greater size", |screen| screen.contains("RUN"));
+
+    terminal.keys(&["q"]);
+    let screen = terminal.wait_for("the shell", |screen| screen.contains("gone 0"));
+    assert!(!screen.contains("HITS%"), "the screen is as it was: {screen}");
+
+    // A signal gives the terminal back, too: what is typed is shown.
+    terminal.keys(&["clear", "Enter"]);
+    let file = terminal.folder.join("pid");
+    let start = format!("sh -c 'echo $$ > {}; exec {PUMICE} top'; echo gone $?", file.display());
+    terminal.keys(&[&start, "Enter"]);
+    terminal.wait_for("the program", |screen| screen.contains("HITS%"));
+    let top = std::fs::read_to_string(&file).expect("written").trim().parse().expect("a number");
+    // SAFETY: the program that this test has just started.
+    unsafe { libc::kill(top, libc::SIGTERM) };
+    terminal.wait_for("the shell", |screen| screen.contains("gone 143"));
+    terminal.keys(&["stty -a | grep -o ' echo '", "Enter"]);
+    terminal.wait_for("echo", |screen| screen.lines().any(|line| line.trim() == "echo"));
+    drop(child.stdin.take());
+    child.wait().expect("waited");
+}
+
+#[test]
+fn without_colours_all_is_told_by_letters() {
+    let Some((mut child, _)) = served() else { return };
+    let Some(terminal) = Terminal::new("top-plain", 80, 24) else { return };
+    let command = |before: &str| format!("{before} {PUMICE} top --interval 0.1 {}", child.id());
+    // SGR 30 to 37 set a colour, 38 one of 256.
+    let is_colored = |screen: &str| {
+        screen.contains("\u{1b}[38;5;")
+            || (30..38).any(|color| screen.contains(&format!("\u{1b}[{color}m")))
+    };
+    for (before, letter, has_colors) in
+        [("NO_COLOR=1 LC_ALL=C.UTF-8", '█', false), ("LC_ALL=C", '#', true)]
+    {
+        terminal.keys(&[&command(before), "Enter"]);
+        terminal.wait_for("the program", |screen| {
+            screen.contains("HITS%") && screen.contains("python3") && screen.contains(letter)
+        });
+        let screen = terminal.tmux(&["capture-pane", "-p", "-e"]);
+        assert_eq!(is_colored(&screen), has_colors, "{screen}");
+        terminal.keys(&["q"]);
+        terminal.wait_for("the shell", |screen| !screen.contains("HITS%"));
+    }
+    drop(child.stdin.take());
+    child.wait().expect("waited");
+}
+
+#[test]
+fn without_a_terminal_stat_is_named() {
+    for arguments in [&["top"][..], &["top", "--once"]] {
+        let output = pumice(arguments).stdin(Stdio::null()).output().expect("pumice starts");
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        assert!(stderr(&output).contains("pumice stat"), "{}", stderr(&output));
+    }
+}
