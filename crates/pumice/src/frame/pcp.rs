@@ -6,6 +6,7 @@
 //! gather until they come from another word. To the ledger, frames in a list are allocated.
 
 use super::ledger::{Backing, Geometry, Ledger, Want};
+use super::word;
 use crate::addr::Pfn;
 use crate::error::{Error, Result};
 
@@ -41,6 +42,36 @@ impl<'l, G: Geometry, B: Backing> Pcp<'l, G, B> {
         let bit = self.frames.trailing_zeros();
         self.frames &= self.frames - 1;
         Some((Pfn(self.first + bit as usize), self.are_zeroed))
+    }
+
+    /// Gets zeroed frames that lie side by side, `most` at most, without asking the ledger: the first, and
+    /// how many.
+    #[inline]
+    pub fn get_zeroed_run(&mut self, most: usize) -> Option<(Pfn, usize)> {
+        if self.frames == 0 || !self.are_zeroed || most == 0 {
+            return None;
+        }
+        let from = self.frames.trailing_zeros();
+        let side_by_side = (self.frames >> from).trailing_ones();
+        let frames = side_by_side.min(most.try_into().unwrap_or(u32::MAX));
+        self.frames &= !word::span(from, frames);
+        Some((Pfn(self.first + from as usize), frames as usize))
+    }
+
+    /// Takes back the end of a run that [`Pcp::get_zeroed_run`] returned last, not written since.
+    /// `false`: it is none of the word that is being given out.
+    pub fn unget_zeroed_run(&mut self, first: Pfn, frames: usize) -> bool {
+        let per_word = G::FRAMES_PER_WORD as usize;
+        let from = first.0.wrapping_sub(self.first);
+        if !self.are_zeroed || from >= per_word || frames > per_word - from {
+            return false;
+        }
+        let bits = word::span(from as u32, frames as u32);
+        let is_out = self.frames & bits == 0;
+        if is_out {
+            self.frames |= bits;
+        }
+        is_out
     }
 
     /// Whether the next [`Pcp::get`] has to ask the ledger.

@@ -192,6 +192,9 @@ const READABLE_MASK: u64 = (STATE & !(State::Zero as u64 ^ State::Present as u64
 const READABLE: u64 = State::Zero as u64 | READ;
 
 impl Entry {
+    /// What zeroed memory says: nothing was ever here.
+    pub const EMPTY: Entry = Entry(0);
+
     /// An empty entry with rights of its own.
     pub const fn absent(rights: Rights) -> Entry {
         Entry::new().with_state(State::Absent).with_rights(rights)
@@ -231,6 +234,14 @@ impl Entry {
     #[inline]
     pub const fn held_for_writing(self) -> Entry {
         Entry(self.0 | ACCESSED | DIRTY | (EXCLUSIVE as u64) << LATCH_SHIFT)
+    }
+
+    /// Of a page with a frame: what the page of the frame after it would have.
+    #[inline]
+    #[must_use]
+    pub const fn with_next_frame(self) -> Entry {
+        debug_assert!(self.frame().0 < MAX_NUMBER);
+        Entry(self.0 + (1 << NUMBER_SHIFT))
     }
 
     /// The rights in it.
@@ -377,6 +388,7 @@ mod tests {
         assert!(!used.with_cow(true).is_ready(true) && !used.with_dirty(false).is_ready(true));
         assert!(used.with_dirty(false).is_ready(false));
         assert!(!used.with_accessed(false).is_ready(false));
+        assert_eq!(used.with_next_frame(), Entry::used_frame(pmd, Pfn(78)));
         assert_eq!(used.with_latch(3).held_for_reading(), used.with_latch(4));
         assert_eq!(used.with_dirty(false).held_for_writing(), used.with_latch(EXCLUSIVE));
     }

@@ -21,7 +21,7 @@ use core::ptr::NonNull;
 use super::entry::{Entry, Rights};
 use super::ops::TableOps;
 use crate::addr::Pfn;
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Where frames come from, and where they are. A small value that is passed around.
 ///
@@ -60,6 +60,15 @@ pub trait FrameList {
     fn get_zeroed(&mut self) -> Option<Pfn>;
     /// Gets a frame whose content is unknown.
     fn get_any(&mut self) -> Option<Pfn>;
+    /// Gets frames that lie side by side and read as zeros, `most` at most: the first, and how many.
+    fn get_zeroed_run(&mut self, most: usize) -> Option<(Pfn, usize)> {
+        debug_assert!(most > 0);
+        self.get_zeroed().map(|frame| (frame, 1))
+    }
+    /// Puts back the last ones of what [`FrameList::get_zeroed_run`] returned last, not written.
+    fn put_zeroed_run(&mut self, first: Pfn, frames: usize) {
+        (first.0..first.0 + frames).for_each(|frame| self.put_zeroed(Pfn(frame)));
+    }
     /// Puts a frame back.
     fn put(&mut self, frame: Pfn);
     /// Puts back a frame that was got zeroed and not written.
@@ -229,16 +238,16 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         // SAFETY: as the caller promises.
         unsafe { Table::at(self.source, pmd.frame()) }
     }
+}
 
-    /// Puts back the tables of the upper two levels.
-    ///
-    /// # Safety
-    /// Nobody uses them any more.
-    pub unsafe fn put_upper(&mut self) {
-        // The frames of a run go together, so its first entry is dealt with last.
+impl<F: FrameSource, T> Drop for Tables<F, T> {
+    /// Puts back the tables of the upper two levels; those of pages are their owner's.
+    fn drop(&mut self) {
+        // Relaxed: nobody else has it any more. The frames of a run go together, so its first entry is
+        // dealt with last.
         for slot in (0..F::ENTRIES).rev() {
-            let pgd = self.ops.ptep_get(self.pgdp(slot));
-            if pgd != Entry::new() && pgd.accessed() {
+            let pgd = Entry::from(self.pgd.entry(slot).load(Ordering::Relaxed));
+            if pgd != Entry::EMPTY && pgd.accessed() {
                 self.source.put_run(pgd.frame());
             }
         }

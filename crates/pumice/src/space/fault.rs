@@ -28,10 +28,8 @@ pub(super) struct Prefault {
 
 /// Words of a table in a cache line.
 const WORDS_PER_LINE: usize = 8;
-/// How many faults ahead a sequence's memory is fetched: what takes 100 ns to come is then there.
-const FETCH_AHEAD: isize = 4;
 /// Frames that lie further apart are no sequence.
-const FAR: usize = 4 * FRAME_SIZE;
+const FAR: usize = 4;
 
 /// The table of pages that a thread's last walk by address ended in. It can be used again without
 /// walking for as long as its VMA is held: it is the granule's table until nobody holds that, and what is
@@ -116,7 +114,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         if entry.is_ready(access == Access::Write) {
             return Some(entry.frame());
         }
-        let is_first_write = access == Access::Write && entry == Entry::new() && rights.write();
+        let is_first_write = access == Access::Write && entry == Entry::EMPTY && rights.write();
         if !is_first_write {
             return None;
         }
@@ -152,11 +150,18 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// own prefetcher does that within a page, but not across.)
     #[inline]
     fn fetch_ahead(&self, at: NonNull<u8>) {
+        // Relaxed: a setting.
+        let faults = self.space.fetch_ahead.load(Ordering::Relaxed);
         let address = at.as_ptr() as usize;
-        let stride = address.wrapping_sub(self.last_data.replace(address));
-        if stride.wrapping_add(FAR) < 2 * FAR {
-            let ahead = (stride as isize).wrapping_mul(FETCH_AHEAD);
-            prefetch_write(at.as_ptr().wrapping_offset(ahead));
+        let last = self.last_data.replace(address);
+        // Frames and offsets go on each by itself: where the offset begins anew, so does the guess.
+        let frames = (address / FRAME_SIZE).wrapping_sub(last / FRAME_SIZE);
+        if faults != 0 && frames.wrapping_add(FAR) < 2 * FAR {
+            let frame = (address / FRAME_SIZE).wrapping_add(faults.wrapping_mul(frames));
+            let offsets = address.wrapping_sub(last).wrapping_mul(faults);
+            let offset = address.wrapping_add(offsets) % FRAME_SIZE;
+            let ahead = frame.wrapping_mul(FRAME_SIZE) + offset;
+            prefetch_write(at.as_ptr().wrapping_add(ahead.wrapping_sub(address)));
         }
     }
 
@@ -444,16 +449,18 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let done = self.with_list(|list| {
             let mut next = page + 1;
             while next < end {
-                let ptep = leaf.entry(next);
-                if ops.ptep_get(ptep) != like {
+                let Some((first, frames)) = list.get_zeroed_run(end - next) else { break };
+                let run_end = next + frames;
+                let mut entry = new.with_frame(first);
+                // No look before: the comparison is one.
+                while next < run_end && ops.ptep_cmpxchg(leaf.entry(next), like, entry).is_ok() {
+                    entry = entry.with_next_frame();
+                    next += 1;
+                }
+                if next < run_end {
+                    list.put_zeroed_run(entry.frame(), run_end - next);
                     break;
                 }
-                let Some(frame) = list.get_zeroed() else { break };
-                if ops.ptep_cmpxchg(ptep, like, new.with_frame(frame)).is_err() {
-                    list.put_zeroed(frame);
-                    break;
-                }
-                next += 1;
             }
             next
         });

@@ -305,12 +305,5 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
                 tables.put(pmd.frame());
             }
         }
-        drop((list, tables));
-        // SAFETY: there are no tasks, so nobody uses the records or the tables.
-        unsafe {
-            self.slots.put();
-            self.vmas.put();
-            self.tables.put_upper();
-        }
     }
 }

@@ -187,7 +187,9 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
 impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
     #[inline]
     fn get_zeroed(&mut self) -> Option<Pfn> {
-        if let Some(frame) = self.spare.take() {
+        if let Some(frame) = self.spare {
+            // Seldom: so it is not written each time.
+            self.spare = None;
             return Some(frame);
         }
         // What is at hand was admitted when it was taken from the zone.
@@ -195,6 +197,20 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
         match found? {
             (frame, true) => Some(frame),
             (frame, false) => Some(self.clear(frame)),
+        }
+    }
+
+    #[inline]
+    fn get_zeroed_run(&mut self, most: usize) -> Option<(Pfn, usize)> {
+        match self.pcp.get_zeroed_run(most) {
+            Some(run) => Some(run),
+            None => self.get_zeroed().map(|frame| (frame, 1)),
+        }
+    }
+
+    fn put_zeroed_run(&mut self, first: Pfn, frames: usize) {
+        if !self.pcp.unget_zeroed_run(first, frames) {
+            (first.0..first.0 + frames).for_each(|frame| self.put_zeroed(Pfn(frame)));
         }
     }
 

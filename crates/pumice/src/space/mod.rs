@@ -103,6 +103,9 @@ use vma::{MapState, Vmas};
 
 /// Pages that a sequence of faults populates at once at most, until told otherwise.
 pub const DEFAULT_PREFAULT_PAGES: usize = 16;
+/// How many faults ahead the memory of a sequence is fetched into the cache, until told otherwise: what
+/// takes 100 to 200 ns to come is then there.
+pub const DEFAULT_FETCH_AHEAD: usize = 12;
 
 /// See the module's top.
 ///
@@ -119,6 +122,8 @@ pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     mmap_lock: CachePadded<SpinLock<MapState>>,
     /// Relaxed: a setting; a fault that goes by the one before does no harm.
     prefault_pages: AtomicUsize,
+    /// Relaxed: as above.
+    fetch_ahead: AtomicUsize,
 }
 
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
@@ -133,7 +138,8 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         let tables = Tables::new(frames, ops).ok_or_else(none)?;
         let mmap_lock = CachePadded::new(SpinLock::new(MapState::new()));
         let prefault_pages = AtomicUsize::new(DEFAULT_PREFAULT_PAGES);
-        Ok(VmSpace { tables, slots, vmas, mmap_lock, prefault_pages })
+        let fetch_ahead = AtomicUsize::new(DEFAULT_FETCH_AHEAD);
+        Ok(VmSpace { tables, slots, vmas, mmap_lock, prefault_pages, fetch_ahead })
     }
 
     /// The calling thread's part in the space.
@@ -148,6 +154,13 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// With 1 there is no prefaulting.
     pub fn set_prefault(&self, pages: usize) {
         self.prefault_pages.store(pages.max(1), Ordering::Relaxed);
+    }
+
+    /// How many faults ahead a sequence of faults for writing fetches the line that it will write, if it
+    /// goes on as it did. That costs each fault 10 to 30 ns, and spares the write more than that; whoever
+    /// faults pages without writing to them sets it to 0.
+    pub fn set_fetch_ahead(&self, faults: usize) {
+        self.fetch_ahead.store(faults, Ordering::Relaxed);
     }
 
     /// Resident pages: anonymous ones and those of files. Exact if no thread counts meanwhile.

@@ -9,7 +9,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Records of `WORDS` atomic words. They are added one chunk at a time, at any time, by any thread,
 /// and stay where they are as long as the space; words of a new one are 0.
 #[derive(Debug)]
-pub(super) struct Records<F, const WORDS: usize> {
+pub(super) struct Records<F: FrameSource, const WORDS: usize> {
     source: F,
     /// A frame of words: for each chunk 1 + its first frame, 0 where there is none yet.
     directory: Pfn,
@@ -66,12 +66,10 @@ impl<F: FrameSource, const WORDS: usize> Records<F, WORDS> {
     pub fn iter(&self) -> impl Iterator<Item = &[AtomicU64; WORDS]> {
         (0..Self::CAPACITY).map_while(|index| self.get(index))
     }
+}
 
-    /// Puts all frames back.
-    ///
-    /// # Safety
-    /// No record is used any more.
-    pub unsafe fn put(&mut self) {
+impl<F: FrameSource, const WORDS: usize> Drop for Records<F, WORDS> {
+    fn drop(&mut self) {
         for index in 0..F::ENTRIES {
             // Relaxed: nobody else uses it.
             if let Some(first) = self.chunk(index).load(Ordering::Relaxed).checked_sub(1) {

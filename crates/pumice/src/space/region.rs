@@ -180,7 +180,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         self.task
     }
 
-    #[inline]
+    #[inline(always)]
     fn middle(&self, page: usize) -> Option<Middle<'_>> {
         if page >= self.pages {
             return None;
@@ -197,7 +197,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     /// A page's word, if it has one yet.
-    #[inline]
+    #[inline(always)]
     fn look(&self, page: usize) -> Option<Walked<'_, F>> {
         let tables = &self.task.space.tables;
         let middle = self.middle(page)?;
@@ -246,7 +246,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     ///
     /// # Errors
     /// As [`Task::fault`].
-    #[inline]
+    #[inline(always)]
     pub fn read_optimistic<R>(
         &self,
         page: usize,
@@ -280,7 +280,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     ///
     /// # Errors
     /// As [`Task::fault`].
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, page: usize) -> Result<ReadGuard<'_, F, T>> {
         let latched = self.guard(page, Access::Read, Latch::Wait)?;
         Ok(ReadGuard { latched, task: self.task })
@@ -291,7 +291,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     ///
     /// # Errors
     /// As [`Task::fault`].
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, page: usize) -> Result<WriteGuard<'_, F, T>> {
         let latched = self.guard(page, Access::Write, Latch::Wait)?;
         Ok(WriteGuard { latched, task: self.task })
@@ -315,7 +315,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         Ok(WriteGuard { latched, task: self.task })
     }
 
-    #[inline]
+    #[inline(always)]
     fn guard(&self, page: usize, access: Access, latch: Latch) -> Result<Latched<'_>> {
         match self.guard_at_once(page, access) {
             Some(latched) => Ok(latched),
@@ -325,7 +325,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
 
     /// A guard of a page that can be used as it is, and of which nobody has another that stands
     /// against it.
-    #[inline]
+    #[inline(always)]
     fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
         let ops = &self.task.space.tables.ops;
         let walked = self.look(page)?;

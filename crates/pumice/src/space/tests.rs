@@ -297,6 +297,34 @@ fn large_regions_walk_by_two_loads_and_are_given_back() {
 }
 
 #[test]
+fn a_space_that_can_not_be_made_keeps_nothing() {
+    let zone = Zone::new(2 << 20, 1, Huge::No).expect("address space");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let source = map.frames();
+    let mut all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
+    let mut spaces = 0;
+    while let Some(frame) = all.pop() {
+        let before = taken(&zone);
+        let made = VmSpace::new(source, Atomic).and_then(|space| {
+            let task = space.enter()?;
+            let at = task.map(BLOCK_FRAMES * PAGE, Rights::READ_WRITE)?;
+            task.write_at(at, &[1])?;
+            task.fork().map(drop)
+        });
+        spaces += usize::from(made.is_ok());
+        assert_eq!(taken(&zone), before, "{made:?}");
+        source.put_run(frame);
+        if spaces > 2 {
+            break;
+        }
+    }
+    assert!(spaces > 2);
+    all.into_iter().for_each(|frame| source.put_run(frame));
+    drop(map);
+    assert_eq!(taken(&zone), 0);
+}
+
+#[test]
 fn without_frames_there_is_an_error() {
     let zone = Zone::new(4 << 20, 1, Huge::No).expect("address space");
     let map = MemMap::new(&zone, Clearer::detect()).expect("frames");

@@ -172,6 +172,10 @@ fn in_space<S: Scheme>(
     let failure = |error| Failure::system(format!("no space: {error}"));
     let space = VmSpace::new(ground.map().frames(), S::default()).map_err(failure)?;
     space.set_prefault(prefault_pages);
+    if job.lines == 0 {
+        // Fetching ahead is for what will be written, and here nothing is.
+        space.set_fetch_ahead(0);
+    }
     let task = space.enter().map_err(failure)?;
     let at = task.map(job.pages * FRAME_SIZE, Rights::READ_WRITE).map_err(failure)?;
     let lock = Mutex::new(());
