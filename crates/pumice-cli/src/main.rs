@@ -73,7 +73,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Lease(options)) => lease::lease(options),
         Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),
         Ok(Command::Estimate(options)) => estimate::estimate(&options),
-        Ok(Command::Bench(options)) => bench::bench(options).map(|_success| 0),
+        Ok(Command::Bench(options)) => bench::bench(options),
         Ok(Command::Completions { shell }) => args::print_completions(shell).map(|()| 0),
         Ok(Command::Man) => args::print_man().map(|()| 0),
     }

@@ -27,7 +27,7 @@ use pumice::config::parse_size;
 use pumice::sys::thread::cpu_time_ns;
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::region::Region;
 use super::table::Table;
 use crate::args::Failure;
@@ -251,13 +251,15 @@ impl Cell {
         let mut sorted = self.ns_per_frame.clone();
         sorted.sort_by(f64::total_cmp);
         let median = sorted[sorted.len() / 2];
+        let gb_per_s = |ns: &f64| FRAME_SIZE as f64 / ns;
         Row {
             usage: self.usage.name(),
             engine: if self.usage == Use::Read { "loads" } else { self.engine.name() },
             size_bytes: self.size,
-            gb_per_s: FRAME_SIZE as f64 / median,
+            gb_per_s: gb_per_s(&median),
             ns_per_4kib: median,
             spread_percent: (sorted[sorted.len() - 1] - sorted[0]) / median * 100.0,
+            samples: [("gb_per_s", self.ns_per_frame.iter().map(gb_per_s).collect())].into(),
         }
     }
 }
@@ -283,6 +285,7 @@ struct Row {
     ns_per_4kib: f64,
     /// from the fastest round to the slowest
     spread_percent: f64,
+    samples: Samples,
 }
 
 impl Row {

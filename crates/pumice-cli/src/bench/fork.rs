@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::table::{thousands, Table};
 use super::three_ways::{self, Program, Ratio, Rounds, Way, WAYS};
 use crate::args::Failure;
@@ -112,6 +112,7 @@ struct Row {
     all_to_thp: Ratio,
     peak_to_4k: Ratio,
     peak_to_thp: Ratio,
+    samples: Samples,
 }
 
 /// Runs the experiment and prints its table.
@@ -175,6 +176,12 @@ fn summarize(load: Load, way: Way, rounds: &Rounds<Figures>) -> Row {
         all_to_thp: rounds.ratio(way, Way::Huge, all),
         peak_to_4k: rounds.ratio(way, Way::Small, peak),
         peak_to_thp: rounds.ratio(way, Way::Huge, peak),
+        samples: [
+            ("snapshot_ms", rounds.figures(way, snapshot)),
+            ("all_ms", rounds.figures(way, all)),
+            ("peak_kib", rounds.figures(way, peak)),
+        ]
+        .into(),
     }
 }
 

@@ -20,7 +20,7 @@ use pumice::frame::{Pcp, Zone};
 use pumice::sys::mem::Huge;
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::statistics::median;
 use super::table::Table;
 use crate::args::Failure;
@@ -59,6 +59,7 @@ struct Row {
     /// The peer's median, where there is one that has this operation.
     peer_ns: Option<f64>,
     ratio_to_peer: Option<f64>,
+    samples: Samples,
 }
 
 /// Another frame allocator.
@@ -316,7 +317,7 @@ pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
     let (zone, full) = (new_zone()?, new_zone()?);
     let free = fill(&mut Shared(&full, 0));
     let peer_free = full_calls.map(|calls| fill(&mut Other(calls, 0)));
-    let mut samples = Samples::default();
+    let mut samples = Operations::default();
     let mut held = vec![0; BULK];
     for _ in 0..ROUNDS {
         samples.ours("compare-and-swap", compare_and_swap());
@@ -358,13 +359,13 @@ pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Samples of every operation, ours and the peer's, in the order of first mention.
+/// What every operation took, ours and the peer's, in the order of first mention.
 #[derive(Default)]
-struct Samples {
+struct Operations {
     rows: Vec<(&'static str, Vec<f64>, Vec<f64>)>,
 }
 
-impl Samples {
+impl Operations {
     fn row(&mut self, name: &'static str) -> &mut (&'static str, Vec<f64>, Vec<f64>) {
         let at = self.rows.iter().position(|row| row.0 == name).unwrap_or_else(|| {
             self.rows.push((name, Vec::new(), Vec::new()));
@@ -397,7 +398,8 @@ impl Samples {
             let peer_ns = (!peers.is_empty()).then(|| median(peers));
             let best_ns = ours.iter().copied().fold(f64::NAN, f64::min);
             let ratio_to_peer = peer_ns.map(|peer| ns / peer);
-            let row = Row { operation, ns, best_ns, peer_ns, ratio_to_peer };
+            let samples = [("ns", ours.clone())].into();
+            let row = Row { operation, ns, best_ns, peer_ns, ratio_to_peer, samples };
             let show = |number: Option<f64>| number.map_or(String::new(), |n| format!("{n:.2}"));
             table.row(&[
                 row.operation.to_owned(),

@@ -1,5 +1,6 @@
 //! `--json FILE`: one object per row of the table, under the same names.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -7,6 +8,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::args::Failure;
+
+/// What each round said, by the names of the fields of which a row has the median.
+pub type Samples = BTreeMap<&'static str, Vec<f64>>;
 
 /// A file of JSON Lines, or nothing where none was asked for.
 #[derive(Debug)]
@@ -26,7 +30,8 @@ impl JsonLines {
     pub fn write(&mut self, row: &impl Serialize) -> Result<(), Failure> {
         let Some((file, path)) = &mut self.file else { return Ok(()) };
         let line = serde_json::to_string(row).map_err(|error| failure(path, &error))?;
-        writeln!(file, "{line}").map_err(|error| failure(path, &error))
+        // At once: who is ended meanwhile has written what was measured.
+        writeln!(file, "{line}").and_then(|()| file.flush()).map_err(|error| failure(path, &error))
     }
 
     /// Puts what is buffered into the file.

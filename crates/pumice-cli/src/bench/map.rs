@@ -12,7 +12,7 @@ use clap::Args;
 use pumice::addr::FRAME_SIZE;
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::table::{thousands, Table};
 use super::three_ways::{self, Program, Ratio, Rounds, Way, WAYS};
 use crate::args::Failure;
@@ -100,6 +100,7 @@ struct Row {
     /// How many times faster than the kernel with small pages, and with huge ones.
     times_faster_than_4k: Ratio,
     times_faster_than_thp: Ratio,
+    samples: Samples,
 }
 
 /// Runs the experiment and prints its table.
@@ -160,6 +161,11 @@ fn summarize(load: Load, way: Way, rounds: &Rounds<Figures>) -> Row {
         peak_kib: rounds.median(way, |figures| figures.peak_kib),
         times_faster_than_4k: rounds.ratio(Way::Small, way, time),
         times_faster_than_thp: rounds.ratio(Way::Huge, way, time),
+        samples: [
+            ("wall_ns", rounds.figures(way, |figures| figures.wall_ns)),
+            ("cpu_ns", rounds.figures(way, |figures| figures.cpu_ns)),
+        ]
+        .into(),
     }
 }
 

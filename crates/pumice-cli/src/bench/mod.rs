@@ -2,6 +2,13 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`all`] | every experiment, one page, one file of results |
+//! | [`registry`] | what of each experiment `all` runs, and how it is shown and compared |
+//! | [`results`] | the file of results |
+//! | [`page`] | the page |
+//! | [`show`] | the page of results that were measured before |
+//! | [`compare`] | what differs between two files of results |
+//! | [`programs`] | programs that people know, each with its verdict |
 //! | [`alloc`] | real programs and small loads under pumice and under other allocators |
 //! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
 //! | [`fault`] | page faults in a space of our own: with one lock, with none, and the kernel's |
@@ -16,6 +23,7 @@
 //! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
 //! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
+//! | [`interrupts`] | signals that would end an experiment |
 //! | [`start_line`] | where threads start together |
 //! | [`statistics`] | medians, and how sure they are |
 //! | [`neighbours`] | programs that do something else meanwhile |
@@ -26,22 +34,30 @@
 //! The rules are CONTRIBUTING.md's: every figure stands beside a peer's, measured in the same run
 //! and interleaved with it.
 
+mod all;
 mod alloc;
 mod c_program;
 mod clear;
+mod compare;
 mod cpu;
 mod fault;
 mod fork;
 mod frame;
+mod interrupts;
 pub mod json_lines;
 mod map;
 mod neighbours;
+mod page;
 mod pft;
 mod pin;
 mod plot;
 mod populate;
+mod programs;
 pub mod region;
+mod registry;
+mod results;
 mod scrub;
+mod show;
 mod sizes;
 mod slot_daemon;
 mod start;
@@ -50,8 +66,6 @@ pub mod statistics;
 pub mod table;
 mod three_ways;
 mod vm;
-
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
@@ -67,8 +81,12 @@ pub struct BenchArgs {
 /// The experiments.
 #[derive(Subcommand, Debug)]
 enum Experiment {
+    /// Every experiment: one page of tables and pictures, one file of results
+    All(all::AllArgs),
     /// Real programs under pumice and other allocators: time, processor time, memory, faults
     Alloc(alloc::AllocArgs),
+    /// What differs between two files of results, and whether it is more than noise
+    Compare(compare::CompareArgs),
     /// How fast each engine zeroes memory, and how fast memory is read
     Clear(clear::ClearArgs),
     /// Page faults in an address space of our own: one lock, a short lock, none; the kernel's
@@ -85,6 +103,10 @@ enum Experiment {
     Pin(pin::PinArgs),
     /// How fast pumice serve populates, and what it costs those beside it
     Populate(populate::PopulateArgs),
+    /// Programs that you know: what each could gain, what it does gain, a verdict
+    Programs(programs::ProgramsArgs),
+    /// Write the page of results that were measured before
+    Report(show::ReportArgs),
     /// How fast scrubd zeroes, and what it costs those beside it
     Scrub(scrub::ScrubArgs),
     /// What pumice run costs a program that has nothing to gain from it
@@ -93,9 +115,13 @@ enum Experiment {
     Vm(vm::VmArgs),
 }
 
-/// Runs an experiment and prints its table.
-pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
-    match options.experiment {
+/// Runs an experiment, prints its table, and returns the exit status.
+pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
+    let ran = match options.experiment {
+        Experiment::Compare(options) => return compare::compare(&options),
+        Experiment::All(options) => all::all(&options),
+        Experiment::Programs(options) => programs::programs(&options),
+        Experiment::Report(options) => show::report(&options),
         Experiment::Alloc(options) => alloc::alloc(&options),
         Experiment::Clear(options) => clear::clear(options),
         Experiment::Fault(options) => fault::fault(&options),
@@ -108,5 +134,6 @@ pub fn bench(options: BenchArgs) -> Result<ExitCode, Failure> {
         Experiment::Scrub(options) => scrub::scrub(options),
         Experiment::Start(options) => start::start(&options),
         Experiment::Vm(options) => vm::vm(&options),
-    }
+    };
+    ran.map(|_success| 0)
 }

@@ -17,7 +17,7 @@ use pumice::slots::{Client, LeaseRequest, PageKind};
 use rustix::mm::{madvise, mlock, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
 use super::statistics::{interval, median};
@@ -73,6 +73,7 @@ struct Row {
     times_faster_high: f64,
     /// What the daemon took to have the slot ready.
     populate_s: f64,
+    samples: Samples,
 }
 
 /// Runs the experiment and prints its table.
@@ -161,6 +162,7 @@ fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<R
         times_faster_low: low,
         times_faster_high: high,
         populate_s: median(&populate),
+        samples: [("fresh_s", fresh), ("slot_s", slot)].into(),
     })
 }
 

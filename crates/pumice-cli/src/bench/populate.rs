@@ -25,7 +25,7 @@ use pumice::slots::{Client, PageKind};
 use pumice::sys::cpu;
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::neighbours::{wait_until_all_work, Estimate, Group, Neighbour, Pair, Session, Work};
 use super::slot_daemon::SlotDaemon;
 use super::table::Table;
@@ -33,6 +33,7 @@ use crate::args::Failure;
 use crate::memory;
 
 const SLOT_BYTES: u64 = 64 << 20;
+const MIB: f64 = (1 << 20) as f64;
 /// No machine populates faster.
 const MOST_BYTES_PER_MS: u64 = 8 << 20;
 /// What a daemon has always: without any slot there is none.
@@ -91,6 +92,7 @@ struct Row {
     loss_pct: f64,
     loss_low_pct: f64,
     loss_high_pct: f64,
+    samples: Samples,
 }
 
 /// A case with neighbours.
@@ -336,11 +338,16 @@ fn row(
         pages: options.pages.name(),
         polite: !options.impolite,
         neighbours,
-        populate_mib_s: mean(|window| window.bytes) / f64::from(1 << 20),
+        populate_mib_s: mean(|window| window.bytes) / MIB,
         populate_cpu_pct: mean(|window| window.cpu) * 100.0,
         loss_pct: loss.median * 100.0,
         loss_low_pct: loss.low * 100.0,
         loss_high_pct: loss.high * 100.0,
+        samples: [
+            ("loss_pct", pairs.iter().map(|pair| pair.loss() * 100.0).collect()),
+            ("populate_mib_s", measured.iter().map(|(on, _)| on.bytes / MIB).collect()),
+        ]
+        .into(),
     }
 }
 

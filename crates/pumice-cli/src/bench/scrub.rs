@@ -30,7 +30,7 @@ use pumice::stats::{Event, Slot, Tree};
 use pumice::sys::cpu;
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::neighbours::{wait_until_all_work, Estimate, Group, Neighbour, Pair, Session, Work};
 use super::region::Region;
 use super::table::Table;
@@ -85,6 +85,7 @@ struct Row {
     loss_pct: f64,
     loss_low_pct: f64,
     loss_high_pct: f64,
+    samples: Samples,
 }
 
 /// A case with neighbours.
@@ -309,5 +310,10 @@ fn row(
         loss_pct: loss.median * 100.0,
         loss_low_pct: loss.low * 100.0,
         loss_high_pct: loss.high * 100.0,
+        samples: [
+            ("loss_pct", pairs.iter().map(|pair| pair.loss() * 100.0).collect()),
+            ("scrub_gb_s", speeds.iter().map(|speed| speed / 1e9).collect()),
+        ]
+        .into(),
     }
 }

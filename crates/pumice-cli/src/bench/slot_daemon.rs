@@ -85,7 +85,7 @@ impl Drop for SlotDaemon {
 }
 
 /// Has a child killed when this process ends, however that comes.
-fn die_with_us(command: &mut Command) -> &mut Command {
+pub fn die_with_us(command: &mut Command) -> &mut Command {
     let die = || {
         // SAFETY: a plain system call.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

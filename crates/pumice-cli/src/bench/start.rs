@@ -14,7 +14,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::statistics::{interval, median};
 use super::table::Table;
 use crate::args::Failure;
@@ -45,6 +45,7 @@ struct Row {
     added_low_ms: f64,
     added_high_ms: f64,
     ratio: f64,
+    samples: Samples,
 }
 
 /// Runs the experiment and prints its table.
@@ -135,6 +136,12 @@ fn measure(own: &Path, line: &[OsString], rounds: u32) -> Option<Row> {
         added_low_ms,
         added_high_ms,
         ratio: median(under_pumice) / median(plain),
+        samples: [
+            ("plain_ms", plain.clone()),
+            ("pumice_ms", under_pumice.clone()),
+            ("added_ms", added.clone()),
+        ]
+        .into(),
     })
 }
 

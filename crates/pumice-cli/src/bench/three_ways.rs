@@ -116,9 +116,14 @@ impl<F: Copy> Rounds<F> {
         Ok(Rounds(all))
     }
 
+    /// A figure of each round.
+    pub fn figures(&self, way: Way, of: impl Fn(&F) -> f64) -> Vec<f64> {
+        self.0.iter().map(|round| of(&round[way as usize])).collect()
+    }
+
     /// The median of a figure.
     pub fn median(&self, way: Way, of: impl Fn(&F) -> f64) -> f64 {
-        median(&self.0.iter().map(|round| of(&round[way as usize])).collect::<Vec<_>>())
+        median(&self.figures(way, of))
     }
 
     /// A figure of one way by that of another, each pair of the same round.

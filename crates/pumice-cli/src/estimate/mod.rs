@@ -11,7 +11,7 @@
 //! The program runs as it is, with nothing preloaded. What `--try` measures besides is the program under
 //! `pumice run` and as it is, by turns.
 
-mod costs;
+pub mod costs;
 mod faults;
 mod show;
 mod spaces;

@@ -14,6 +14,9 @@ use crate::args::Failure;
 use crate::bench::c_program;
 
 const MALLOC_SOURCE: &str = include_str!("loads/malloc.c");
+const HASH_TABLE_SOURCE: &str = include_str!("loads/hash_table.c");
+/// Functions of a file of a project.
+const PROJECT_FUNCTIONS: u64 = 12;
 /// Words that texts are made of.
 const WORDS: usize = 4096;
 
@@ -89,7 +92,8 @@ impl Kit {
                 .input(input, amount)
                 .map(OsString::from)
                 .map_err(|error| format!("no input in {}: {error}", self.folder.display())),
-            "{malloc}" => self.malloc_program(),
+            "{malloc}" => self.compiled("malloc", MALLOC_SOURCE),
+            "{hash-table}" => self.compiled("hash-table", HASH_TABLE_SOURCE),
             word => Ok(word.into()),
         }
     }
@@ -99,23 +103,28 @@ impl Kit {
             Input::None => return Err(io::ErrorKind::InvalidInput.into()),
             Input::Text => format!("{amount}.txt"),
             Input::Source => format!("{amount}.c"),
+            Input::Project => format!("project-{amount}"),
         };
         let path = self.folder.join(name);
+        if input == Input::Project {
+            write_project(&path, amount)?;
+            return Ok(path);
+        }
         // Piece by piece: what this process has allocated is a lower limit to what its children
         // are said to have had resident.
         let mut out = BufWriter::new(File::create(&path)?);
         match input {
-            Input::Source => write_source(&mut out, amount)?,
+            Input::Source => write_source(&mut out, "f", amount, 2)?,
             _ => write_text(&mut out, amount)?,
         }
         out.flush()?;
         Ok(path)
     }
 
-    fn malloc_program(&self) -> Result<OsString, String> {
-        let program = self.folder.join("malloc");
+    fn compiled(&self, name: &str, source: &str) -> Result<OsString, String> {
+        let program = self.folder.join(name);
         if !program.exists() {
-            c_program::compile("malloc", MALLOC_SOURCE, &self.folder)?;
+            c_program::compile(name, source, &self.folder)?;
         }
         Ok(program.into())
     }
@@ -177,13 +186,40 @@ fn write_text(out: &mut impl Write, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// C functions that an optimiser finds something to do in.
-fn write_source(out: &mut impl Write, functions: u64) -> io::Result<()> {
-    let mut random = Random::new(2);
+/// A program of so many files, each of which includes what programs include, and a Makefile.
+fn write_project(folder: &Path, files: u64) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let mut main = BufWriter::new(File::create(folder.join("main.c"))?);
+    writeln!(main, "#include <stdio.h>")?;
+    for file in 0..files {
+        let name = format!("part{file}_f");
+        let mut out = BufWriter::new(File::create(folder.join(format!("part{file}.c")))?);
+        for header in ["stdio.h", "stdlib.h", "string.h", "math.h", "errno.h", "time.h"] {
+            writeln!(out, "#include <{header}>")?;
+        }
+        write_source(&mut out, &name, PROJECT_FUNCTIONS, file)?;
+        out.flush()?;
+        writeln!(main, "int {name}0(void *, const int *, int);")?;
+    }
+    writeln!(main, "int main(void) {{ int sum = 0, x[1] = {{1}};")?;
+    for file in 0..files {
+        writeln!(main, "    sum += part{file}_f0(NULL, x, 0);")?;
+    }
+    writeln!(main, "    return printf(\"%d\\n\", sum) < 0;\n}}")?;
+    main.flush()?;
+    let makefile = "parts := $(patsubst %.c,%.o,$(wildcard *.c))\nall: program\n\
+                    program: $(parts)\n\tcc -o $@ $^\n\
+                    %.o: %.c\n\tcc -O2 -g -Wno-all -c -o $@ $<\n";
+    fs::write(folder.join("Makefile"), makefile)
+}
+
+/// C functions that an optimiser finds something to do in, whose names begin so.
+fn write_source(out: &mut impl Write, name: &str, functions: u64, seed: u64) -> io::Result<()> {
+    let mut random = Random::new(seed);
     for index in 0..functions {
         let [a, b, c] = [3, 5, 7].map(|least| least + random.below(1000));
         writeln!(out, "struct s{index} {{ int key; double value[{}]; }};", 1 + a % 7)?;
-        writeln!(out, "int f{index}(struct s{index} *s, const int *x, int n) {{")?;
+        writeln!(out, "int {name}{index}(struct s{index} *s, const int *x, int n) {{")?;
         writeln!(out, "    int sum = {a}, most = 0;")?;
         writeln!(out, "    for (int i = 0; i < n; i++) {{")?;
         writeln!(out, "        switch ((x[i] ^ sum) % {}) {{", 3 + b % 5)?;
@@ -195,7 +231,7 @@ fn write_source(out: &mut impl Write, functions: u64) -> io::Result<()> {
         writeln!(out, "    }}")?;
         if index > 0 {
             let earlier = random.below(index as usize);
-            writeln!(out, "    if (n > {b}) most += f{earlier}((void *)s, x + 1, n / 2);")?;
+            writeln!(out, "    if (n > {b}) most += {name}{earlier}((void *)s, x + 1, n / 2);")?;
         }
         writeln!(out, "    return sum - most;\n}}")?;
     }

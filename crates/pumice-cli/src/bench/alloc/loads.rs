@@ -13,8 +13,8 @@ pub struct Load {
     /// What `{input}` stands for.
     pub input: Input,
     /// The program and its arguments. Whole words stand for something else: `{python}` for the
-    /// interpreter, `{malloc}` for the compiled `loads/malloc.c`, `{input}` for the file, `{folder}`
-    /// for its folder, `{amount}` for the amount.
+    /// interpreter, `{malloc}` and `{hash-table}` for C programs of `loads/`, compiled, `{input}` for
+    /// the file, `{folder}` for its folder, `{amount}` for the amount.
     pub line: &'static [&'static str],
     /// How much of it: bytes or functions of the input, otherwise repetitions.
     pub amount: Amount,
@@ -38,6 +38,8 @@ pub enum Input {
     Text,
     /// A C file of `amount` functions.
     Source,
+    /// A folder with a C program of `amount` files, and how to make it.
+    Project,
 }
 
 /// The amount, and that for `--quick`.
@@ -90,7 +92,7 @@ macro_rules! script {
 }
 
 /// All loads, in the order of the tables.
-pub const LOADS: [Load; 17] = [
+pub const LOADS: [Load; 19] = [
     python(
         "numpy-arithmetic",
         "expressions on arrays of 32 MiB",
@@ -164,6 +166,14 @@ pub const LOADS: [Load; 17] = [
         amount: amount(200, 40),
     },
     Load {
+        name: "c-project",
+        about: "make builds a C program of many files, -O2, two at a time",
+        needs: &[CC, Need::Program("make", "apt-get install make")],
+        input: Input::Project,
+        line: &["make", "-s", "-B", "-j2", "-C", "{input}"],
+        amount: amount(40, 8),
+    },
+    Load {
         name: "gzip",
         about: "gzip packs text",
         needs: &[Need::Program("gzip", "apt-get install gzip")],
@@ -194,6 +204,14 @@ pub const LOADS: [Load; 17] = [
         input: Input::None,
         line: &["bash", "-c", include_str!("loads/bash_forks.sh"), "bash", "{amount}"],
         amount: amount(100, 20),
+    },
+    Load {
+        name: "hash-table",
+        about: "a hash table that doubles as it fills, in C",
+        needs: &[CC],
+        input: Input::None,
+        line: &["{hash-table}", "{amount}"],
+        amount: amount(6_000_000, 1_500_000),
     },
     malloc(
         "malloc-all",

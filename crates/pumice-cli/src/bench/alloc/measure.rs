@@ -15,10 +15,10 @@ use std::mem::zeroed;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
 use super::allocator::Preload;
+use crate::bench::interrupts::Interrupts;
 
 /// A program that runs longer than this never ends, or is no load to measure.
 const PATIENCE_S: u32 = 120;
@@ -45,47 +45,6 @@ pub enum NoRun {
     Interrupted,
     /// What the program said or did instead.
     Failed(String),
-}
-
-/// The last signal of those taken; 0 for none. Nothing else is published with it: relaxed.
-static SIGNAL: AtomicI32 = AtomicI32::new(0);
-
-/// While there is one of these, signals that end a process are only noted.
-#[derive(Debug)]
-pub struct Interrupts(());
-
-impl Interrupts {
-    /// Takes them.
-    pub fn take() -> Interrupts {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGALRM] {
-            // SAFETY: zeros are a valid sigaction; the handler only stores to an atomic. Without
-            // SA_RESTART it ends a wait.
-            unsafe {
-                let mut action: libc::sigaction = zeroed();
-                action.sa_sigaction = note as extern "C" fn(c_int) as usize;
-                libc::sigaction(signal, &action, std::ptr::null_mut());
-            }
-        }
-        Interrupts(())
-    }
-
-    /// The signal that came, if any did.
-    fn came(&self) -> Option<c_int> {
-        Some(SIGNAL.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
-    }
-}
-
-impl Drop for Interrupts {
-    fn drop(&mut self) {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGALRM] {
-            // SAFETY: a disposition that every signal of these can have.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
-    }
-}
-
-extern "C" fn note(signal: c_int) {
-    SIGNAL.store(signal, Ordering::Relaxed);
 }
 
 /// Runs a program to its end, in `folder`.
@@ -158,7 +117,7 @@ fn run_command(
     match interrupts.came() {
         None => Ok((status, Spent::new(wall_s, &usage))),
         Some(libc::SIGALRM) => {
-            SIGNAL.store(0, Ordering::Relaxed);
+            interrupts.forget();
             Err(NoRun::Failed(format!("it did not end within {PATIENCE_S} s")))
         }
         Some(_) => Err(NoRun::Interrupted),
@@ -189,7 +148,7 @@ mod tests {
         let test = std::thread::current().name().unwrap_or("test").replace(':', "-");
         let folder = std::env::temp_dir().join(format!("{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
-        let spent = run(&preload, &line, &folder, &Interrupts(()));
+        let spent = run(&preload, &line, &folder, &Interrupts::none());
         fs::remove_dir_all(&folder).expect("ours");
         spent
     }

@@ -19,13 +19,13 @@
 //! allocator of its own, as Debian's redis-server brings jemalloc, uses that there, and below
 //! pumice's threshold.
 
-mod allocator;
-mod kit;
-mod loads;
-mod measure;
+pub mod allocator;
+pub mod kit;
+pub mod loads;
+pub mod measure;
 mod picture;
 mod random;
-mod row;
+pub mod row;
 mod turns;
 
 use std::ffi::OsString;
@@ -35,13 +35,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::interrupts::Interrupts;
 use super::json_lines::JsonLines;
 use super::table::{thousands, Table};
 use crate::args::Failure;
 use allocator::{Allocator, Preload};
 use kit::{Kit, Size};
 use loads::{Load, LOADS};
-use measure::{Interrupts, NoRun, Spent};
+use measure::{NoRun, Spent};
 use row::{Rounds, Row};
 
 /// What `pumice bench alloc` is asked for.
@@ -160,7 +161,7 @@ fn installed(wanted: &[Allocator]) -> Result<Vec<Preload>, Failure> {
 }
 
 /// The rounds under each allocator that runs the load. `None` if glibc is not among them.
-fn measure_load(
+pub fn measure_load(
     kit: &Kit,
     line: &[OsString],
     preloads: &[Preload],
@@ -260,9 +261,11 @@ fn print_means(rows: &[Row]) {
 }
 
 /// Where the experiment is, in one line on a terminal that is rewritten as it goes on.
-struct Progress {
-    place: String,
-    rounds: usize,
+pub struct Progress {
+    /// Which load.
+    pub place: String,
+    /// Of how many rounds.
+    pub rounds: usize,
 }
 
 impl Progress {

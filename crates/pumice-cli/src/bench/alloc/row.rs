@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::allocator::Allocator;
 use super::measure::Spent;
 use super::random::Random;
+use crate::bench::json_lines::Samples;
 use crate::bench::statistics::median;
 
 /// Draws of the bootstrap.
@@ -25,7 +26,8 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    fn figures(&self, figure: fn(&Spent) -> f64) -> Vec<f64> {
+    /// A figure of each round.
+    pub fn figures(&self, figure: fn(&Spent) -> f64) -> Vec<f64> {
         self.spent.iter().map(figure).collect()
     }
 }
@@ -57,6 +59,7 @@ pub struct Row {
     memory_ratio: f64,
     memory_ratio_low: f64,
     memory_ratio_high: f64,
+    samples: Samples,
 }
 
 impl Row {
@@ -105,6 +108,11 @@ pub fn rows(load: &'static str, measured: &[Rounds]) -> Vec<Row> {
             memory_ratio: memory.value,
             memory_ratio_low: memory.low,
             memory_ratio_high: memory.high,
+            samples: [
+                ("wall_s", one.figures(|spent| spent.wall_s)),
+                ("cpu_s", one.figures(|spent| spent.cpu_s)),
+            ]
+            .into(),
         }
     };
     measured.iter().map(row).collect()

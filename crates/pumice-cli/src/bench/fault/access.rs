@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::ground::Ground;
 use crate::args::Failure;
-use crate::bench::json_lines::JsonLines;
+use crate::bench::json_lines::{JsonLines, Samples};
 use crate::bench::statistics::median;
 use crate::bench::table::Table;
 
@@ -40,6 +40,7 @@ struct Row {
     pages: usize,
     /// Median over the rounds of what one took, the loop alone taken off.
     ns: f64,
+    samples: Samples,
 }
 
 /// Pages in an order that looks random and costs little to tell: a linear congruence's whole period.
@@ -100,20 +101,22 @@ pub fn measure(ground: &Ground, rounds: usize, json: &mut JsonLines) -> Result<(
             task.protect(at, bytes, Rights::READ).map_err(failure)?;
         }
         let rounds: Vec<_> = (0..rounds).map(|_| sample(&region)).collect();
-        let of =
-            |index: usize| median(&rounds.iter().map(|round| round[index]).collect::<Vec<_>>());
+        let of = |index: usize| rounds.iter().map(|round| round[index]).collect::<Vec<_>>();
+        let loop_ns = median(&of(0));
         columns.push([0, 1, 2, 3, 4, 5].map(|index| match index {
             0 => Some(of(0)),
             5 if !has_frames => None,
-            _ => Some(of(index) - of(0)),
+            _ => Some(of(index).into_iter().map(|ns| ns - loop_ns).collect()),
         }));
     }
     let table = Table::begin(&[("Operation", 22), ("4,096 pages", 11), ("1,048,576", 11)]);
     for (index, operation) in OPERATIONS.into_iter().enumerate() {
-        let ns = columns.iter().map(|column| column[index]);
-        for (pages, ns) in PAGES.into_iter().zip(ns.clone()) {
-            if let Some(ns) = ns {
-                json.write(&Row { experiment: "access", operation, pages, ns })?;
+        let ns = columns.iter().map(|column| column[index].as_deref().map(median));
+        let rounds = columns.iter().map(|column| column[index].clone());
+        for ((pages, ns), rounds) in PAGES.into_iter().zip(ns.clone()).zip(rounds) {
+            if let (Some(ns), Some(rounds)) = (ns, rounds) {
+                let samples = [("ns", rounds)].into();
+                json.write(&Row { experiment: "access", operation, pages, ns, samples })?;
             }
         }
         let shown = ns.map(|ns| ns.map_or("-".to_owned(), |ns| format!("{ns:.1}")));

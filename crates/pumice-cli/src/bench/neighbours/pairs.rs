@@ -9,6 +9,13 @@ pub struct Pair {
     pub off: f64,
 }
 
+impl Pair {
+    /// The share of the work that is not done.
+    pub fn loss(&self) -> f64 {
+        1.0 - self.on / self.off.max(f64::MIN_POSITIVE)
+    }
+}
+
 /// A median and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
@@ -23,8 +30,7 @@ pub struct Estimate {
 impl Estimate {
     /// Of `1 - on / off`. At least one pair.
     pub fn of_losses(pairs: &[Pair]) -> Estimate {
-        let mut losses: Vec<_> =
-            pairs.iter().map(|pair| 1.0 - pair.on / pair.off.max(f64::MIN_POSITIVE)).collect();
+        let mut losses: Vec<_> = pairs.iter().map(Pair::loss).collect();
         losses.sort_by(f64::total_cmp);
         let count = losses.len();
         let median = (losses[(count - 1) / 2] + losses[count / 2]) / 2.0;

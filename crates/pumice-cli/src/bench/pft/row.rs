@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 
 use super::backend::Backend;
 use super::measure::{Job, Spent};
+use crate::bench::json_lines::Samples;
 use crate::bench::statistics::median;
 use crate::bench::table::{thousands, Table};
 
@@ -78,6 +79,8 @@ pub struct Row {
     /// Resident memory of the process with one allocation held, where that was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_kb: Option<u64>,
+    /// The rates of each round.
+    pub samples: Samples,
 }
 
 /// How many allocations repay populating the pool.
@@ -112,6 +115,13 @@ impl Row {
         let system_s = of(|round| round.spent.cpu.system_s).min(cpu_s);
         let wall_s = of(|round| round.spent.wall_s);
         let faults = job.faults() as f64;
+        let rates = |seconds: fn(&Round) -> f64| {
+            rounds.iter().map(|round| faults / seconds(round)).collect::<Vec<_>>()
+        };
+        let samples = [
+            ("flt_cpu_s", rates(|round| round.spent.cpu.total_s())),
+            ("flt_wall_s", rates(|round| round.spent.wall_s)),
+        ];
         let all_touched = job.pages * FRAME_SIZE == job.bytes;
         Row {
             experiment,
@@ -131,6 +141,7 @@ impl Row {
             hot_cleared_mb: of(|round| round.hot_cleared_mb),
             touched_pages: (!all_touched).then_some(job.pages),
             rss_kb: None,
+            samples: samples.into(),
         }
     }
 

@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 use pumice::slots::{Client, PageKind};
 use serde::Serialize;
 
-use super::json_lines::JsonLines;
+use super::json_lines::{JsonLines, Samples};
 use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
 use super::statistics::median;
@@ -155,6 +155,7 @@ struct Row {
     /// How much of the slot was in huge pages, of 1; the least of all rounds.
     huge_share: Option<f64>,
     accelerator: &'static str,
+    samples: Samples,
 }
 
 /// Runs the experiment and prints its table.
@@ -249,6 +250,7 @@ fn measure(
             populate_s: (!populates[index].is_empty()).then(|| median(&populates[index])),
             huge_share: huge_shares[index],
             accelerator,
+            samples: [("start_s", values.clone())].into(),
         };
         table.row(&[
             memory.name().to_owned(),

@@ -1,0 +1,81 @@
+//! Part B: page fault scalability.
+
+use super::field::equals;
+use super::{
+    is, less, more, number, series, words, Condition, Entry, Lines, Part, Plot, Published, Setting,
+    Table,
+};
+
+/// `bench fault`
+pub static FAULT: Entry = Entry {
+    name: "fault",
+    title: "Page faults against threads",
+    about: "Threads touch pages of one region. In pumice's address spaces entries change under one lock held over the \
+            fault (\"whole\", as before V12), under a short lock, or by atomic operations; and in the kernel. There \
+            are more threads than processors on purpose: who holds a lock may then have none.",
+    part: Part::B,
+    quick: Setting { arguments: &["--quick", "--size", "128M"], seconds: 25.0 },
+    full: Setting { arguments: &[], seconds: 200.0 },
+    published: &[Published {
+        caption: "512 processors, 32 GB, 3 repetitions; faults a second on the wall",
+        head: &["threads", "before V12", "with V12"],
+        rows: &[
+            &["1", "45,097", "44,428"],
+            &["4", "141,545", ""],
+            &["8", "118,671", "308,454"],
+            &["16", "", "395,682"],
+            &["32", "53,754", "366,445"],
+            &["128", "18,918", "288,005"],
+            &["512", "72,752", "1,050,416"],
+        ],
+    }],
+    keys: &["experiment", "backend", "locking", "prefault_pages", "pattern", "thr", "lines", "operation", "pages"],
+    figures: &[more("flt_wall_s", "faults per second"), more("flt_cpu_s", "faults per CPU second"), less("ns", "ns")],
+    tables: &[
+        Table {
+            caption: "Each thread its share, one line of each page written",
+            only: &[is("experiment", "fault"), is("pattern", "own"), equals("lines", 1.0)],
+            columns: &COLUMNS,
+        },
+        Table { caption: "The fault path alone: no line written", only: &[equals("lines", 0.0)], columns: &COLUMNS },
+        Table { caption: "All threads in the same 2 MiB", only: &[is("pattern", "one-block")], columns: &COLUMNS },
+        Table { caption: "Beside a thread that maps and unmaps", only: &[is("pattern", "mapper")], columns: &COLUMNS },
+        Table {
+            caption: "Access to pages that are there",
+            only: &[is("experiment", "access")],
+            columns: &[words("", "{operation}"), number("pages", "pages", 0), number("ns", "ns", 1)],
+        },
+    ],
+    plots: &[Plot::Lines(Lines {
+        title: "Rate against threads: each its share, one line written",
+        x: ("thr", "threads"),
+        y: ("flt_wall_s", "faults per second"),
+        series: &[
+            series("kernel, 4 KiB pages", &[OWN, ONE_LINE, is("backend", "kernel-4k")]),
+            series("kernel, huge pages", &[OWN, ONE_LINE, is("backend", "kernel-thp")]),
+            series("one lock over the fault", &[OWN, ONE_LINE, ALONE, is("locking", "whole")]),
+            series("a lock for each change", &[OWN, ONE_LINE, ALONE, is("locking", "short")]),
+            series("atomic", &[OWN, ONE_LINE, ALONE, is("locking", "atomic")]),
+            series(
+                "atomic, prefaulting 16 pages",
+                &[OWN, ONE_LINE, equals("prefault_pages", 16.0), is("locking", "atomic")],
+            ),
+        ],
+    })],
+};
+
+const OWN: Condition = is("pattern", "own");
+const ONE_LINE: Condition = equals("lines", 1.0);
+const ALONE: Condition = equals("prefault_pages", 1.0);
+
+const COLUMNS: [super::Column; 9] = [
+    words("", "{backend}"),
+    words("locking", "{locking}"),
+    words("pattern", "{pattern}"),
+    number("prefault pages", "prefault_pages", 0),
+    number("threads", "thr", 0),
+    number("lines", "lines", 0),
+    number("faults per second", "flt_wall_s", 0),
+    number("per CPU second", "flt_cpu_s", 0),
+    number("per CPU second, filling included", "flt_cpu_s_with_filling", 0),
+];

@@ -1,0 +1,120 @@
+//! Part D: ready memory for virtual machines and for pinning.
+
+use super::field::begins;
+use super::{
+    interval, less, lower_share, more, number, scaled, value, words, Bars, Entry, Part, Plot,
+    Published, Setting, Table, Value,
+};
+
+/// `bench vm`
+pub static VM: Entry = Entry {
+    name: "vm",
+    title: "Starting a virtual machine",
+    about: "From the start of QEMU until it answers that the machine is there, with memory that is preallocated as \
+            QEMU does it, or leased from a daemon that populated it before. What that took is a column.",
+    part: Part::D,
+    quick: Setting { arguments: &["--sizes", "1G", "--rounds", "2"], seconds: 20.0 },
+    full: Setting { arguments: &[], seconds: 240.0 },
+    published: &[Published {
+        caption: "64 GB, 32 processors, a GPU passed through: seconds until it is created, three runs",
+        head: &["pages", "before", "with PG_zero"],
+        rows: &[
+            &["4 KiB", "23.5 / 24.7 / 24.6", "10.2 / 10.3 / 11.2"],
+            &["huge", "17.9 / 14.8 / 14.9", "1.9 / 1.8 / 1.9"],
+        ],
+    }],
+    keys: &["bytes", "memory", "prealloc_threads", "accelerator"],
+    figures: &[less("start_s", "s")],
+    tables: &[Table {
+        caption: "Until the machine answers",
+        only: &[],
+        columns: &[
+            words("memory", "{memory}"),
+            words("size", "{bytes|size}"),
+            number("threads that preallocate", "prealloc_threads", 0),
+            interval("start s [best, worst]", "start_s", ["start_low_s", "start_high_s"], 3),
+            number("times no prealloc", "times_floor", 2),
+            number("populated before, in s", "populate_s", 2),
+            scaled("% in huge pages", "huge_share", 100.0, 0),
+        ],
+    }],
+    plots: &[Plot::Bars(Bars {
+        title: "Creating a virtual machine, with the best and the worst round",
+        only: &[],
+        label: "{bytes|size}, {memory}, {prealloc_threads} threads",
+        unit: ("s", 3),
+        values: &[Value { name: "", field: "start_s", ends: Some(["start_low_s", "start_high_s"]) }],
+        marked: &[begins("memory", "slot")],
+    })],
+};
+
+/// `bench pin`
+pub static PIN: Entry = Entry {
+    name: "pin",
+    title: "Pinning memory",
+    about: "From nothing until all is pinned, by buffers registered with io_uring (as devices pin) and by mlock: fresh \
+            memory, and a slot that a daemon has ready.",
+    part: Part::D,
+    quick: Setting { arguments: &["--sizes", "512M", "--rounds", "3"], seconds: 16.0 },
+    full: Setting { arguments: &[], seconds: 240.0 },
+    published: &[],
+    keys: &["bytes", "pin", "pages"],
+    figures: &[less("fresh_s", "s"), less("slot_s", "s")],
+    tables: &[Table {
+        caption: "Seconds to map and pin",
+        only: &[],
+        columns: &[
+            words("pinned by", "{pin}"),
+            words("pages", "{pages}"),
+            words("size", "{bytes|size}"),
+            number("fresh s", "fresh_s", 4),
+            number("slot s", "slot_s", 4),
+            interval("times faster", "times_faster", ["times_faster_low", "times_faster_high"], 1),
+            number("populated before, in s", "populate_s", 2),
+        ],
+    }],
+    plots: &[Plot::Bars(Bars {
+        title: "Seconds to map and pin",
+        only: &[],
+        label: "{bytes|size}, {pin}, {pages}",
+        unit: ("s", 4),
+        values: &[
+            Value { name: "fresh (the kernel)", field: "fresh_s", ends: None },
+            Value { name: "slot (pumice)", field: "slot_s", ends: None },
+        ],
+        marked: &[],
+    })],
+};
+
+/// `bench populate`
+pub static POPULATE: Entry = Entry {
+    name: "populate",
+    title: "What populating slots costs those beside it",
+    about: "The daemon populates slots beside programs that compute or copy. The loss is theirs. For \"alone\", it is \
+            how far the daemon stays behind one that is not polite.",
+    part: Part::D,
+    quick: Setting { arguments: &["--pairs", "6", "--window-ms", "60", "--case", "compute"], seconds: 18.0 },
+    full: Setting { arguments: &[], seconds: 340.0 },
+    published: &[],
+    keys: &["case", "pages", "polite"],
+    figures: &[lower_share("loss_pct"), more("populate_mib_s", "MiB/s")],
+    tables: &[Table {
+        caption: "Loss of the neighbours, median and 95 % interval",
+        only: &[],
+        columns: &[
+            words("beside", "{case}"),
+            number("neighbours", "neighbours", 0),
+            number("populated MiB/s", "populate_mib_s", 0),
+            number("daemon % of a CPU", "populate_cpu_pct", 1),
+            interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
+        ],
+    }],
+    plots: &[Plot::Bars(Bars {
+        title: "Processor time of the daemon, by who is beside it",
+        only: &[],
+        label: "{case}",
+        unit: ("% of a CPU", 1),
+        values: &[value("populate_cpu_pct")],
+        marked: &[],
+    })],
+};

@@ -1,0 +1,191 @@
+//! Part A: pre-zeroed pages.
+
+use super::field::{begins, equals};
+use super::{
+    interval, is, lower_share, more, number, series, times, value, words, Bars, Condition, Entry,
+    Lines, Part, Plot, Published, Series, Setting, Table, Value,
+};
+
+/// `bench pft`
+pub static PFT: Entry = Entry {
+    name: "pft",
+    title: "Page faults a second",
+    about: "Threads allocate memory and write to every page. The kernel faults each page in and zeroes it; pumice \
+            has it there and zero. Filling is what scrubd spent to have it so: it is ours, and shown with it. The gain \
+            is for memory that is touched sparsely: who writes all lines of a page pays for them in the cache.",
+    part: Part::A,
+    quick: Setting { arguments: &["--quick", "--size", "64M"], seconds: 18.0 },
+    full: Setting { arguments: &[], seconds: 180.0 },
+    published: &[
+        Published {
+            caption: "2 x PIII-450, 384 MB; each run allocates 256 MB and touches one line a page",
+            head: &["", "Gb", "Rep", "Thr", "flt/cpu/s", "fault/wsec", "gain"],
+            rows: &[
+                &["before, one allocation", "0.25", "1", "1", "157,455", "157,070", ""],
+                &["after", "0.25", "1", "1", "672,151", "664,045", "4.2"],
+                &["before, two threads", "0.25", "1", "2", "101,476", "190,350", ""],
+                &["after", "0.25", "1", "2", "459,629", "741,857", "3.9"],
+                &["before, ten in a row", "0.25", "10", "1", "157,335", "157,076", ""],
+                &["after", "0.25", "10", "1", "330,913", "330,225", "2.1"],
+                &["before, ten, two threads", "0.25", "10", "2", "100,756", "190,572", ""],
+                &["after", "0.25", "10", "2", "307,172", "320,680", "1.7"],
+            ],
+        },
+        Published {
+            caption: "Lines of 128 bytes touched in each page of 16 KiB, after",
+            head: &["lines", "flt/cpu/s"],
+            rows: &[&["1", "500,813"], &["128", "102,300"]],
+        },
+    ],
+    keys: &["experiment", "backend", "gb", "rep", "thr", "lines", "touched_pages"],
+    figures: &[more("flt_cpu_s", "pages per CPU second"), more("flt_wall_s", "pages per second")],
+    tables: &[
+        Table { caption: "One allocation, the pool full", only: &[is("experiment", "burst")], columns: &PFT_COLUMNS },
+        Table {
+            caption: "Ten in a row, each given back before the next: the pool runs out",
+            only: &[is("experiment", "row")],
+            columns: &PFT_COLUMNS,
+        },
+        Table {
+            caption: "Few pages of 128 MiB touched",
+            only: &[is("experiment", "sparse")],
+            columns: &[
+                words("", "{backend}"),
+                number("pages touched", "touched_pages", 0),
+                number("pages per CPU second", "flt_cpu_s", 0),
+                times("times kernel-4k", "flt_cpu_s", "backend", "kernel-4k"),
+                number("resident KiB", "rss_kb", 0),
+            ],
+        },
+    ],
+    plots: &[
+        Plot::Lines(Lines {
+            title: "Rate against lines touched: one thread, the pool full",
+            x: ("lines", "cache lines written in each 4 KiB page (of 64)"),
+            y: ("flt_cpu_s", "pages per CPU second"),
+            series: &[
+                series("kernel, 4 KiB pages", &[BURST, ONE_THREAD, SMALL]),
+                series("kernel, huge pages", &[BURST, ONE_THREAD, HUGE]),
+                series("pumice", &[BURST, ONE_THREAD, PUMICE]),
+                Series {
+                    name: "pumice, filling included",
+                    only: &[BURST, ONE_THREAD, PUMICE],
+                    y: Some("flt_cpu_s_with_filling"),
+                },
+            ],
+        }),
+        Plot::Lines(Lines {
+            title: "Rate against threads: one line a page, the pool full",
+            x: ("thr", "threads"),
+            y: ("flt_wall_s", "pages per second"),
+            series: &[
+                series("kernel, 4 KiB pages", &[BURST, ONE_LINE, SMALL]),
+                series("kernel, huge pages", &[BURST, ONE_LINE, HUGE]),
+                series("pumice", &[BURST, ONE_LINE, PUMICE]),
+            ],
+        }),
+    ],
+};
+
+const BURST: Condition = is("experiment", "burst");
+const ONE_THREAD: Condition = equals("thr", 1.0);
+const ONE_LINE: Condition = equals("lines", 1.0);
+const SMALL: Condition = is("backend", "kernel-4k");
+const HUGE: Condition = is("backend", "kernel-thp");
+const PUMICE: Condition = is("backend", "pumice");
+
+const PFT_COLUMNS: [super::Column; 10] = [
+    words("", "{backend}"),
+    number("Gb", "gb", 2),
+    number("Rep", "rep", 0),
+    number("Thr", "thr", 0),
+    number("CLine", "lines", 0),
+    number("flt/cpu/s", "flt_cpu_s", 0),
+    number("fault/wsec", "flt_wall_s", 0),
+    number("flt/cpu/s with filling", "flt_cpu_s_with_filling", 0),
+    times("gain over kernel-4k", "flt_cpu_s", "backend", "kernel-4k"),
+    times("over kernel-thp", "flt_cpu_s", "backend", "kernel-thp"),
+];
+
+/// `bench clear`
+pub static CLEAR: Entry = Entry {
+    name: "clear",
+    title: "Zeroing: bandwidth by engine",
+    about: "How fast each engine of this processor zeroes memory that is not in the cache, and how fast memory is \
+            read. Streaming stores leave the caches alone: \"near\" and \"far\" rows say what touching the page \
+            afterwards costs.",
+    part: Part::A,
+    quick: Setting { arguments: &["--seconds-per-cell", "0.04", "--region", "512M"], seconds: 6.0 },
+    full: Setting { arguments: &[], seconds: 16.0 },
+    published: &[Published {
+        caption: "Dillon's mbwtest, one processor (P4, 2.4 GHz)",
+        head: &["", "MB/s"],
+        rows: &[&["memory bandwidth", "4,672"]],
+    }],
+    keys: &["use", "engine", "size_bytes"],
+    figures: &[more("gb_per_s", "GB/s")],
+    tables: &[Table {
+        caption: "Bandwidth: one thread's processor time",
+        only: &[],
+        columns: &[
+            words("use", "{use}"),
+            words("engine", "{engine}"),
+            words("at a time", "{size_bytes|size}"),
+            number("GB/s", "gb_per_s", 2),
+            number("ns per 4 KiB", "ns_per_4kib", 1),
+            number("spread %", "spread_percent", 0),
+        ],
+    }],
+    plots: &[Plot::Bars(Bars {
+        title: "Bandwidth by engine: memory that is not in the cache",
+        only: &[is("use", "clear")],
+        label: "{engine}, {size_bytes|size} at a time",
+        unit: ("GB/s", 1),
+        values: &[value("gb_per_s")],
+        marked: &[],
+    })],
+};
+
+/// `bench scrub`
+pub static SCRUB: Entry = Entry {
+    name: "scrub",
+    title: "What scrubbing costs those beside it",
+    about: "scrubd works as hard as it is ever allowed to, beside programs that compute or copy. The loss is theirs, \
+            and should not be told from 0. For \"alone\", it is how far scrubd stays behind an engine that nobody \
+            holds back.",
+    part: Part::A,
+    quick: Setting { arguments: &["--pairs", "6", "--window-ms", "80"], seconds: 14.0 },
+    full: Setting { arguments: &[], seconds: 80.0 },
+    published: &[],
+    keys: &["case"],
+    figures: &[lower_share("loss_pct"), more("scrub_gb_s", "GB/s")],
+    tables: &[Table {
+        caption: "Loss of the neighbours, median and 95 % interval",
+        only: &[],
+        columns: &[
+            words("beside", "{case}"),
+            number("neighbours", "neighbours", 0),
+            number("scrubbed GB/s", "scrub_gb_s", 2),
+            number("scrubd % of a CPU", "scrub_cpu_pct", 1),
+            interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
+        ],
+    }],
+    plots: &[
+        Plot::Bars(Bars {
+            title: "Processor time of scrubd, by who is beside it",
+            only: &[],
+            label: "{case}",
+            unit: ("% of a CPU", 1),
+            values: &[value("scrub_cpu_pct")],
+            marked: &[],
+        }),
+        Plot::Bars(Bars {
+            title: "Loss of the neighbours, with its 95 % interval",
+            only: &[begins("case", "busy")],
+            label: "{case}",
+            unit: ("%", 1),
+            values: &[Value { name: "", field: "loss_pct", ends: Some(["loss_low_pct", "loss_high_pct"]) }],
+            marked: &[],
+        }),
+    ],
+};

@@ -1,0 +1,104 @@
+//! Part C: is it worth it?
+
+use super::{
+    interval, less, lower_share, number, words, Bars, Entry, Part, Plot, Published, Setting, Table,
+    Value,
+};
+
+/// `bench programs`
+pub static PROGRAMS: Entry = Entry {
+    name: "programs",
+    title: "Programs that you know",
+    about: "Each program is first estimated as it is: its zero-fill faults, times what one takes on this machine, \
+            bound what ready memory can save. Then it runs by turns as it is, with glibc told to use huge pages \
+            (glibc.malloc.hugetlb=1), and under pumice run. \"Too close to call\" is a result, and so is \"nothing\".",
+    part: Part::C,
+    quick: Setting { arguments: &["--quick"], seconds: 75.0 },
+    full: Setting { arguments: &[], seconds: 420.0 },
+    published: &[Published {
+        caption: "A kernel build on DragonFly, 2.4 GHz P4, 2 GB: \"too close to call\"",
+        head: &["", "seconds", "zero-fill faults", "found a zeroed page"],
+        rows: &[
+            &["before the patch", "1,048", "6.5 million", "under 1 %"],
+            &["idle zeroing off", "1,054", "", ""],
+            &["on", "1,051", "6.5 million", "about 40 %"],
+            &["on, around the cache", "1,052", "", ""],
+            &["at most, by arithmetic", "5.6 less", "", "100 %"],
+            &["at most, by arithmetic", "2.8 less", "", "40 %"],
+        ],
+    }],
+    keys: &["program"],
+    figures: &[less("plain_s", "s"), less("huge_s", "s"), less("pumice_s", "s")],
+    tables: &[
+        Table {
+            caption: "What was expected at most, and what was measured, with its 95 % interval",
+            only: &[],
+            columns: &[
+                words("", "{program}"),
+                number("bound %", "bound_pct", 1),
+                interval("saved %", "saved_pct", ["saved_low_pct", "saved_high_pct"], 1),
+                interval("by huge pages alone %", "huge_saved_pct", ["huge_saved_low_pct", "huge_saved_high_pct"], 1),
+                words("verdict", "{verdict}"),
+            ],
+        },
+        Table {
+            caption: "Medians",
+            only: &[],
+            columns: &[
+                words("", "{program}"),
+                words("what it does", "{about}"),
+                number("zero-fill faults", "zfod", 0),
+                number("glibc s", "plain_s", 3),
+                number("huge pages s", "huge_s", 3),
+                number("pumice s", "pumice_s", 3),
+                number("glibc MiB", "plain_peak_mib", 0),
+                number("pumice MiB", "pumice_peak_mib", 0),
+                number("glibc CPU s", "plain_cpu_s", 3),
+                number("pumice CPU s", "pumice_cpu_s", 3),
+            ],
+        },
+    ],
+    plots: &[Plot::Bars(Bars {
+        title: "Time that pumice saves: the bound, and what was measured",
+        only: &[],
+        label: "{program}",
+        unit: ("%", 1),
+        values: &[
+            Value { name: "at most, by arithmetic", field: "bound_pct", ends: None },
+            Value { name: "measured", field: "saved_pct", ends: Some(["saved_low_pct", "saved_high_pct"]) },
+        ],
+        marked: &[],
+    })],
+};
+
+/// `bench start`
+pub static START: Entry = Entry {
+    name: "start",
+    title: "What it costs a program with nothing to gain",
+    about: "Short programs run by turns plain, under env and under pumice run: what is added is the price of trying.",
+    part: Part::C,
+    quick: Setting { arguments: &["--rounds", "10"], seconds: 12.0 },
+    full: Setting { arguments: &[], seconds: 80.0 },
+    published: &[],
+    keys: &["program"],
+    figures: &[less("plain_ms", "ms"), less("pumice_ms", "ms"), lower_share("added_ms")],
+    tables: &[Table {
+        caption: "From start to end, medians",
+        only: &[],
+        columns: &[
+            words("", "{program}"),
+            number("plain ms", "plain_ms", 2),
+            number("under env ms", "env_ms", 2),
+            number("under pumice ms", "pumice_ms", 2),
+            interval("added ms", "added_ms", ["added_low_ms", "added_high_ms"], 2),
+        ],
+    }],
+    plots: &[Plot::Bars(Bars {
+        title: "Added by pumice run, with its 95 % interval",
+        only: &[],
+        label: "{program}",
+        unit: ("ms", 2),
+        values: &[Value { name: "", field: "added_ms", ends: Some(["added_low_ms", "added_high_ms"]) }],
+        marked: &[],
+    })],
+};
