@@ -1,4 +1,4 @@
-//! `pumice bench pin`, `bench vm` and `bench populate` print a row for each way and write the same as JSON.
+//! `pumice bench pin`, `bench lease`, `bench vm` and `bench populate` print a row for each way and write the same as JSON.
 
 mod support;
 
@@ -36,6 +36,14 @@ fn populating() {
     assert_eq!(rows[0]["case"], "compute-one", "{table}");
     assert!(rows.len() >= 2, "{table}");
     assert!(rows.iter().all(|row| row["loss_pct"].is_number()), "{table}");
+}
+
+#[test]
+fn leasing() {
+    let (table, rows) = rows("bench-lease", &["lease", "--cycles", "100"]);
+    assert_eq!(rows.len(), 3, "{table}");
+    assert!(rows.iter().all(|row| row["lease_p50_us"].as_f64() > Some(0.0)), "{table}");
+    assert!(rows.iter().all(|row| row["descriptors_left"].as_i64() <= Some(0)), "{table}");
 }
 
 fn pinning() {

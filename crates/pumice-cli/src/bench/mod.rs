@@ -14,6 +14,7 @@
 //! | [`fault`] | page faults in a space of our own: with one lock, with none, and the kernel's |
 //! | [`fork`] | a server that takes snapshots by `fork`, and knows nothing of pumice |
 //! | [`frame`] | what getting and putting frames costs |
+//! | [`lease`] | how soon leased memory is in hand, and what leases leave behind |
 //! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
 //! | [`pin`] | pinning memory: fresh against a slot |
@@ -45,6 +46,7 @@ mod fork;
 mod frame;
 mod interrupts;
 pub mod json_lines;
+mod lease;
 mod map;
 mod neighbours;
 mod page;
@@ -95,6 +97,8 @@ enum Experiment {
     Fork(fork::ForkArgs),
     /// What getting and putting frames costs, beside a peer's if one is given
     Frame(frame::FrameArgs),
+    /// How soon leased memory is in hand, and what thousands of leases leave behind
+    Lease(lease::LeaseArgs),
     /// A loop of mmap, touch and munmap, and a first touch of memory that is ready
     Map(map::MapArgs),
     /// Page faults a second: a burst, ten in a row, 1 to 64 lines a page, sparse
@@ -127,6 +131,7 @@ pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
         Experiment::Fault(options) => fault::fault(&options),
         Experiment::Fork(options) => fork::fork(&options),
         Experiment::Frame(options) => frame::frame(&options),
+        Experiment::Lease(options) => lease::lease(&options),
         Experiment::Map(options) => map::map(&options),
         Experiment::Pft(options) => pft::pft(&options),
         Experiment::Pin(options) => pin::pin(&options),

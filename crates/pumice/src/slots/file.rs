@@ -145,8 +145,8 @@ impl Populating {
     /// As `MADV_POPULATE_WRITE` in madvise(2).
     pub fn step(&mut self, batch_bytes: usize) -> io::Result<usize> {
         let from = self.done;
-        let step = batch_bytes.max(1).next_multiple_of(self.pages.alignment() as usize);
-        let to = from.saturating_add(step).min(self.mapping.len);
+        let rounded = batch_bytes.max(1).checked_next_multiple_of(self.pages.alignment() as usize);
+        let to = from.saturating_add(rounded.unwrap_or(usize::MAX)).min(self.mapping.len);
         if self.pages == PageKind::Thp {
             while self.done < to {
                 let len = COLLAPSE_BYTES.min(to - self.done);

@@ -48,6 +48,45 @@ pub static VM: Entry = Entry {
     })],
 };
 
+/// `bench lease`
+pub static LEASE: Entry = Entry {
+    name: "lease",
+    title: "Leasing memory",
+    about: "From connecting to the daemon until the descriptor of a ready slot is in hand, beside making the same memory \
+            oneself; and what all the leases left in the daemon.",
+    part: Part::D,
+    quick: Setting { arguments: &["--cycles", "300"], seconds: 10.0 },
+    full: Setting { arguments: &[], seconds: 60.0 },
+    published: &[],
+    keys: &["bytes", "pages"],
+    figures: &[less("lease_p50_us", "µs"), less("lease_p99_us", "µs"), less("fresh_p50_us", "µs")],
+    tables: &[Table {
+        caption: "Microseconds until the memory is there",
+        only: &[],
+        columns: &[
+            words("size", "{bytes|size}"),
+            words("pages", "{pages}"),
+            number("leased, median", "lease_p50_us", 0),
+            number("99 of 100", "lease_p99_us", 0),
+            number("made oneself, median", "fresh_p50_us", 0),
+            number("99 of 100", "fresh_p99_us", 0),
+            number("descriptors left", "descriptors_left", 0),
+            number("KiB left", "resident_kib_left", 0),
+        ],
+    }],
+    plots: &[Plot::Bars(Bars {
+        title: "Microseconds until the memory is there, median",
+        only: &[],
+        label: "{bytes|size}, {pages}",
+        unit: ("µs", 0),
+        values: &[
+            Value { name: "made oneself (the kernel)", field: "fresh_p50_us", ends: None },
+            Value { name: "leased (pumice)", field: "lease_p50_us", ends: None },
+        ],
+        marked: &[],
+    })],
+};
+
 /// `bench pin`
 pub static PIN: Entry = Entry {
     name: "pin",

@@ -24,7 +24,7 @@ pub mod worth;
 pub use field::{is, Condition, Row};
 
 /// All experiments, in the order in which they run and are shown.
-pub const ENTRIES: [&Entry; 12] = [
+pub const ENTRIES: [&Entry; 13] = [
     &prezeroing::PFT,
     &prezeroing::CLEAR,
     &prezeroing::SCRUB,
@@ -32,6 +32,7 @@ pub const ENTRIES: [&Entry; 12] = [
     &worth::PROGRAMS,
     &worth::START,
     &machines::VM,
+    &machines::LEASE,
     &machines::PIN,
     &machines::POPULATE,
     &processes::MAP,
