@@ -8,7 +8,7 @@ use super::block::{BlockState, BlockWord};
 use super::ledger::{Backing, Geometry, Ledger};
 use super::runs::{Dirt, Run};
 use super::word::Word;
-use crate::addr::PageRange;
+use crate::addr::{PageRange, Pfn};
 use crate::sync::atomic::Ordering;
 
 impl<G: Geometry, B: Backing> Ledger<G, B> {
@@ -40,6 +40,28 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             start = (last_unfit + 1).next_multiple_of(align);
         }
         None
+    }
+
+    /// Gets all frames of a free block that is zeroed, each as a run of its own: its first frame.
+    pub fn get_frames_of_block(&self) -> Option<Pfn> {
+        let (block, word) = (0..self.grown()).find_map(|block| {
+            let claimed = self.claim_block(block, |word| word.zeroed() && !self.is_stale(word));
+            Some((block, claimed?))
+        })?;
+        if word.hidden() {
+            self.show(block..block + 1);
+        }
+        for word in &self.words[self.words_of(block)] {
+            // Release: as in `open_words`.
+            word.store(Word(0).allocate(G::MASK, G::MASK).0, Ordering::Release);
+        }
+        let parts = BlockWord::new()
+            .with_state(BlockState::Parts)
+            .with_ready(word.ready())
+            .with_tainted(word.tainted())
+            .with_epoch(self.epoch());
+        self.set_block(block, parts);
+        Some(Self::block_start(block))
     }
 
     fn claim_blocks(&self, start: usize, blocks: usize, tail: usize) -> Option<Run> {

@@ -14,8 +14,10 @@
 //! - *A*, *D*: accessed and dirty, as `pte_young` and `pte_dirty`; set by guards and faults, cleared
 //!   by reclaim.
 //! - *latch*: how many guards there are for reading, or [`EXCLUSIVE`] for one for writing. While it is
-//!   not 0, the frame stays what and where it is.
-//! - *version*: goes up with each write guard that ends, in every state; a read without a guard is
+//!   not 0, the frame stays what and where it is. Of a page that is not in memory: [`EXCLUSIVE`] while a
+//!   fault reads it.
+//! - *version*: goes up with each write guard that ends, in every state, and when a page leaves or comes
+//!   back; a read without a guard is
 //!   good if the whole word but *A* was the same before and after it. Twenty bits come round again: such
 //!   a read must not last as long as a million writes to the page, which take 10 ms and more.
 //!
@@ -32,7 +34,10 @@
 //! | Untouched m | Absent m | `map`, at addresses that are nobody's |
 //! | Absent p | Zero, Present | as from Untouched |
 //! | Absent m | Table | populate: a table for its pages |
-//! | any but Doomed | Gone | `unmap`, where no guard is held |
+//! | Absent m | Present m | a fault for writing, of a huge page |
+//! | Present m | Present m, Gone m | A, D, rights of all; `unmap` of all. It is never latched |
+//! | Present m | Table | split: somebody needs a word for a page |
+//! | any but Doomed | Gone | `unmap`, where no guard is held; of Swapped and Shadow also while it is read |
 //! | Zero | Present | a fault for writing |
 //! | Zero, Present | Doomed | `unmap`, while guards are held |
 //! | Doomed | Gone | the last guard |
@@ -40,7 +45,8 @@
 //! | Present p | InTransit | `swap_out`, where no guard is held |
 //! | InTransit | Present | a fault that meets it: the frame is still there |
 //! | InTransit | Swapped, Shadow | written out; or clean, and its copy elsewhere is good |
-//! | Swapped, Shadow | Present | read in again |
+//! | InTransit, Swapped, Shadow | itself | rights; of the latter two also the claim of the one fault that reads it |
+//! | Swapped, Shadow | Present | read in again, by who has claimed it |
 //! | Table m | Closed m | `unmap`, when all of the VMA is gone: nobody walks in any more |
 //! | Closed m, Gone m | Untouched | when nobody holds the VMA any more: its addresses are free |
 //!
@@ -61,7 +67,8 @@ pub enum State {
     /// Nothing was ever here. Of a page: mapped, with the rights in the entry of its table. At the
     /// upper levels: nothing is mapped.
     Untouched = 0,
-    /// Mapped and empty, with rights of its own.
+    /// Mapped and empty, with rights of its own. At the middle level, the number is 1 where the region
+    /// wants huge pages.
     Absent = 1,
     /// Unmapped, of a VMA of which something is still mapped or held.
     Gone = 2,
@@ -69,7 +76,7 @@ pub enum State {
     Doomed = 3,
     /// The shared zero page, whose frame the number is.
     Zero = 4,
-    /// A frame, the number.
+    /// A frame, the number. At the middle level: a huge page, of the frames from there on.
     Present = 5,
     /// On its way to swap; the number is still the frame.
     InTransit = 6,
@@ -200,6 +207,17 @@ impl Entry {
         Entry::new().with_state(State::Absent).with_rights(rights)
     }
 
+    /// As [`Entry::absent`], of a granule that a huge page may be installed for.
+    pub const fn absent_huge(rights: Rights) -> Entry {
+        Entry::absent(rights).with_number_bits(1)
+    }
+
+    /// Whether a huge page may be installed for the granule.
+    #[inline]
+    pub const fn wants_huge(self) -> bool {
+        matches!(self.state(), State::Absent) && self.number_bits() == 1
+    }
+
     /// A table in frame `table`, whose untouched pages have these rights.
     pub const fn table(table: Pfn, rights: Rights) -> Entry {
         Entry::new().with_state(State::Table).with_frame(table).with_rights(rights)
@@ -269,6 +287,13 @@ impl Entry {
         self.with_number_bits(frame.0 as u32)
     }
 
+    /// With the version after its own: who saw it before sees that it is another.
+    #[inline]
+    #[must_use]
+    pub const fn with_next_version(self) -> Entry {
+        Entry(self.0.wrapping_add(1 << VERSION_SHIFT))
+    }
+
     /// The swap slot, or the age.
     pub const fn number(self) -> u32 {
         self.number_bits()
@@ -322,7 +347,10 @@ impl Entry {
         match (self.state(), next.state()) {
             (Untouched, Absent | Zero | Present | Table) | (Absent, Zero | Present | Table) => true,
             (Absent, Absent) => true,
-            (Untouched | Absent | Swapped | Shadow | InTransit, Gone) => !is_held,
+            (Untouched | Absent | InTransit, Gone) => !is_held,
+            // Whoever reads it finds that it is gone.
+            (Swapped | Shadow, Gone) => true,
+            (Swapped, Swapped) | (Shadow, Shadow) => same_frame,
             (Zero | Present, Gone) => !is_held,
             (Zero, Zero) => same_frame,
             (Zero, Present) => !is_held || self.latch() == EXCLUSIVE,
@@ -331,10 +359,11 @@ impl Entry {
             (Zero | Present, Doomed) => is_held && same_frame,
             (Doomed, Doomed) => same_frame,
             (Doomed, Gone) => !is_held,
+            (Present, Table) => !is_held,
             (Present, InTransit) => !is_held && same_frame,
-            (InTransit, Present) => same_frame,
+            (InTransit, Present | InTransit) => same_frame,
             (InTransit, Swapped | Shadow) => !is_held,
-            (Swapped | Shadow, Present) => true,
+            (Swapped | Shadow, Present) => self.latch() == EXCLUSIVE,
             (Table, Closed) => same_frame,
             (Closed | Gone, Untouched) => !is_held,
             _ => false,

@@ -2,6 +2,7 @@
 //!
 //! - [`entry`]: the word, what it says and every transition it may make.
 //! - [`ops`]: how a word is changed: [`Atomic`], or [`Emulated`] under a lock held for a moment.
+//! - [`pager`]: who keeps pages that are not in memory.
 //! - [`tables`]: three levels of them, and the walk that installs what is missing.
 //!
 //! A table is zeroed memory, and zero is a meaning: nobody writes a table before it is used. Its frame
@@ -9,6 +10,7 @@
 
 pub mod entry;
 pub mod ops;
+pub mod pager;
 pub mod tables;
 
 pub use entry::{Entry, Rights, State};

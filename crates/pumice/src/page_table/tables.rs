@@ -20,6 +20,7 @@ use core::ptr::NonNull;
 
 use super::entry::{Entry, Rights};
 use super::ops::TableOps;
+use super::pager::Pager;
 use crate::addr::Pfn;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -46,12 +47,21 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     fn bytes(self, frame: Pfn) -> NonNull<u8>;
     /// Gets a run of frames.
     fn get_run(self, frames: usize) -> Option<Pfn>;
+    /// Gets frames for a huge page, as many as a table has entries: side by side, the first one's number a
+    /// multiple of that, zeroed already, each to be put back by itself.
+    fn get_zeroed_block(self) -> Option<Pfn> {
+        None
+    }
     /// Puts back the run that starts with this frame.
     fn put_run(self, first: Pfn);
     /// How many spaces have a frame beyond the first.
     fn sharers(&self, frame: Pfn) -> &AtomicU32;
     /// The frame that is always zero.
     fn zero_page(self) -> Pfn;
+    /// Who keeps pages that are not in memory, if anybody does.
+    fn pager(&self) -> Option<&dyn Pager> {
+        None
+    }
 }
 
 /// Single frames for one thread.
@@ -163,6 +173,11 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         // SAFETY: the frame is zeroed, which is an empty table, and lives as long as this.
         let pgd = unsafe { Table::at(source, pgd_frame) };
         Some(Tables { pgd, pgd_frame, source, ops })
+    }
+
+    /// The frame of the first level: no two spaces have the same at a time.
+    pub fn root(&self) -> Pfn {
+        self.pgd_frame
     }
 
     /// The entry of the first level for `slot`.

@@ -81,6 +81,9 @@ pub enum VmError {
     /// The page is in swap, and the space has no swap.
     #[error("the page is in swap, and there is no swap to read it from: {0}")]
     NotResident(Place),
+    /// What is in swap can't be read back.
+    #[error("the page can't be read back from where it was paged out to: {0}")]
+    ReadFailed(Place),
     /// No frames for the page at this address, or for its tables.
     #[error("no frames are left for the page at {0}")]
     OutOfFrames(Place),
@@ -111,6 +114,7 @@ pub(super) enum Trap {
     Denied,
     Busy,
     NotResident,
+    ReadFailed,
     OutOfFrames,
 }
 
@@ -121,6 +125,7 @@ impl Trap {
             Trap::Denied => VmError::Denied(place, access),
             Trap::Busy => VmError::Busy(place),
             Trap::NotResident => VmError::NotResident(place),
+            Trap::ReadFailed => VmError::ReadFailed(place),
             Trap::OutOfFrames => VmError::OutOfFrames(place),
         }
     }

@@ -125,6 +125,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             self.with_list(|list| list.put_zeroed(frame));
             return None;
         }
+        self.lru_add(page, frame);
         let more = self.prefault(leaf, page, entry, new);
         self.count(Counter::Anon, 1 + more as i64);
         Some(frame)
@@ -133,11 +134,15 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     #[cold]
     #[inline(never)]
     fn fault_fully(&self, address: usize, access: Access) -> Result<NonNull<u8>> {
-        let settled = self.walk(address / FRAME_SIZE).and_then(|walked| {
-            let entry = self.settle(&walked, access, Latch::None)?;
-            Ok(self.space.tables.source.bytes(entry.frame()))
+        let page = address / FRAME_SIZE;
+        let frame = self.middle(page).and_then(|middle| {
+            if let Some(frame) = self.fault_huge(middle, page, access)? {
+                return Ok(frame);
+            }
+            let walked = self.walk_on(middle, page)?;
+            self.settle(&walked, access, Latch::None).map(|entry| entry.frame())
         });
-        match settled {
+        match frame.map(|frame| self.space.tables.source.bytes(frame)) {
             // SAFETY: the offset lies within the frame.
             Ok(start) => Ok(unsafe { start.add(address % FRAME_SIZE) }),
             Err(trap) => Err(self.error(trap, address, access)),
@@ -175,15 +180,24 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Walks to a page's word, with tables for it.
     pub(super) fn walk(&self, page: usize) -> Settled<Walked<'_, F>> {
+        self.walk_on(self.middle(page)?, page)
+    }
+
+    /// What the middle level says of a page. Its VMA is held.
+    pub(super) fn middle(&self, page: usize) -> Settled<Middle<'_>> {
         if page >= Tables::<F, T>::PAGES {
             return Err(Trap::Unmapped);
         }
-        let tables = &self.space.tables;
-        let granule = page >> F::TABLE_BITS;
-        let middle = tables.middle(granule).ok_or(Trap::Unmapped)?;
+        let middle = self.space.tables.middle(page >> F::TABLE_BITS).ok_or(Trap::Unmapped)?;
         self.hold(middle)?;
+        Ok(middle)
+    }
+
+    /// The rest of the walk by address, which the next fault may go on from.
+    fn walk_on<'t>(&self, middle: Middle<'t>, page: usize) -> Settled<Walked<'t, F>> {
+        let granule = page >> F::TABLE_BITS;
         let walked = self.walk_from(middle, page)?;
-        let rights = Entry::new().with_rights(walked.rights);
+        let rights = Entry::EMPTY.with_rights(walked.rights);
         self.last_walk.set(LastWalk { granule, leaf: Some(walked.leaf), rights });
         Ok(walked)
     }
@@ -202,6 +216,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     return Ok(Walked { ptep, rights, leaf, page });
                 }
                 State::Absent => self.populate(middle, pmd, page)?,
+                State::Present => self.split(middle, pmd)?,
                 _ => return Err(Trap::Unmapped),
             }
         }
@@ -265,7 +280,12 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 State::InTransit => {
                     ops.ptep_cmpxchg(walked.ptep, entry, entry.with_state(State::Present))
                 }
-                State::Swapped | State::Shadow => return Err(Trap::NotResident),
+                State::Swapped | State::Shadow => {
+                    if !entry.rights().contains(access.needs()) {
+                        return Err(Trap::Denied);
+                    }
+                    self.swap_in(walked, entry, latch, &mut backoff).map(Err)?
+                }
                 State::Gone | State::Doomed | State::Table | State::Closed => {
                     return Err(Trap::Unmapped)
                 }
@@ -299,6 +319,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let held = if latch == Latch::None { new } else { new.with_latch(EXCLUSIVE) };
         match ops.ptep_cmpxchg(walked.ptep, old, held) {
             Ok(()) => {
+                self.lru_add(walked.page, frame);
                 let more = self.prefault(walked.leaf, walked.page, old, new);
                 self.count(Counter::Anon, 1 + more as i64);
                 Ok(Ok(held))
@@ -343,7 +364,12 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Waits for those who hold a page; what its word is then.
     #[cold]
-    fn wait(&self, walked: &Walked<'_, F>, latch: Latch, backoff: &mut Backoff) -> Settled<Entry> {
+    pub(super) fn wait(
+        &self,
+        walked: &Walked<'_, F>,
+        latch: Latch,
+        backoff: &mut Backoff,
+    ) -> Settled<Entry> {
         if latch == Latch::Try {
             return Err(Trap::Busy);
         }
@@ -363,6 +389,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             return match tables.ops.ptep_cmpxchg(walked.ptep, entry, own) {
                 Ok(()) => {
                     self.count(Counter::Anon, 1);
+                    self.lru_add(walked.page, frame);
                     Ok(own)
                 }
                 Err(found) => {
@@ -409,6 +436,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                         self.finish_doomed(walked.ptep, next);
                     } else if is_copy {
                         self.put_frame(old, true);
+                        self.lru_add(walked.page, next.frame());
                     }
                     return if own.is_some() { Ok(next) } else { Err(Trap::OutOfFrames) };
                 }
@@ -454,6 +482,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 let mut entry = new.with_frame(first);
                 // No look before: the comparison is one.
                 while next < run_end && ops.ptep_cmpxchg(leaf.entry(next), like, entry).is_ok() {
+                    self.lru_add(next, entry.frame());
                     entry = entry.with_next_frame();
                     next += 1;
                 }
@@ -503,6 +532,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             self.put_frame(entry.frame(), entry.cow());
             self.count(Counter::Anon, -1);
         }
+        self.give_up_evicted(entry);
     }
 }
 

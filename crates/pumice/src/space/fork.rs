@@ -6,14 +6,15 @@
 //! beside the call is in the child or not, page by page.
 
 use super::error::Trap;
+use super::fault::{Latch, Walked};
 use super::rss::Counter;
 use super::task::Task;
 use super::{Access, Result, VmError, VmSpace};
 use crate::addr::FRAME_SIZE;
 use crate::page_table::entry::MAX_READERS;
 use crate::page_table::tables::Table;
-use crate::page_table::{Entry, FrameSource, State, TableOps};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
+use crate::sync::atomic::Ordering;
 use crate::sys::lock::Backoff;
 
 /// Waits for a guard that writes before `fork` gives up: seconds, on a machine with nothing else to do
@@ -27,7 +28,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
     /// # Errors
     /// [`VmError::Busy`] if a page stays held for writing, also by the calling thread itself;
     /// [`VmError::OutOfFrames`] and [`VmError::OutOfRecords`] without memory for the child's tables;
-    /// [`VmError::NotResident`]: pages in swap can't be shared yet.
+    /// [`VmError::ReadFailed`]: what is in swap is read first.
     pub fn fork(&self) -> Result<VmSpace<F, T>> {
         let parent = self.space;
         let mut child = VmSpace::new(parent.tables.source, T::default())?;
@@ -64,7 +65,12 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                     child.copy_vma(&mut state, id, vma)?;
                 }
                 let to = child.tables.middle(granule).ok_or_else(|| no_frames(granule))?;
-                let pmd = parent.tables.ops.ptep_get(from.pmdp);
+                let mut pmd = parent.tables.ops.ptep_get(from.pmdp);
+                // Frames are shared one by one. Only who holds the lock changes it otherwise.
+                while pmd.state() == State::Present {
+                    self.split(from, pmd).map_err(|_| no_frames(granule))?;
+                    pmd = parent.tables.ops.ptep_get(from.pmdp);
+                }
                 // Relaxed: the child is handed on whole.
                 to.vma.store(id, Ordering::Relaxed);
                 if pmd.state() != State::Table {
@@ -93,7 +99,8 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
         let mut resident = 0;
         let mut result = Ok(());
         for page in granule << F::TABLE_BITS..(granule + 1) << F::TABLE_BITS {
-            match self.share_page(old.entry(page)) {
+            let ptep = old.entry(page);
+            match self.share_page(&Walked { ptep, rights: Rights::empty(), leaf: old, page }) {
                 Ok(entry) => {
                     resident += i64::from(entry.has_frame());
                     // Relaxed: the child is handed on whole.
@@ -110,8 +117,9 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
     }
 
     /// Shares what a page has: the child's entry for it.
-    fn share_page(&self, ptep: &AtomicU64) -> core::result::Result<Entry, Trap> {
+    fn share_page(&self, walked: &Walked<'_, F>) -> core::result::Result<Entry, Trap> {
         let tables = &self.space.tables;
+        let ptep = walked.ptep;
         let mut backoff = Backoff::default();
         loop {
             let entry = tables.ops.ptep_get(ptep);
@@ -143,7 +151,9 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                     let back = entry.with_state(State::Present);
                     let _ = tables.ops.ptep_cmpxchg(ptep, entry, back);
                 }
-                State::Swapped | State::Shadow => return Err(Trap::NotResident),
+                State::Swapped | State::Shadow => {
+                    self.swap_in(walked, entry, Latch::Wait, &mut backoff)?;
+                }
                 State::Zero => return Ok(entry.with_latch(0)),
                 State::Doomed => return Ok(entry.gone()),
                 _ => return Ok(entry),

@@ -9,7 +9,7 @@ use super::error::Trap;
 use super::task::Task;
 use super::vma::MapState;
 use super::{Access, Extent, Place, Result, VmError, VmSpace};
-use crate::addr::FRAME_SIZE;
+use crate::addr::{Pfn, FRAME_SIZE};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +22,21 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// [`VmError::BadRange`] for no bytes, [`VmError::OutOfAddresses`], [`VmError::OutOfRecords`], and
     /// [`VmError::OutOfFrames`] without any for tables.
     pub fn map(&self, bytes: usize, rights: Rights) -> Result<usize> {
+        self.map_granules(bytes, Entry::absent(rights), rights)
+    }
+
+    /// As [`Task::map`], with huge pages: the first write to 2 MiB that the region fills brings them all in
+    /// at once, if the zone has a free block that is zeroed. What needs a page by itself later, a guard among
+    /// others, makes small pages of it, and moves no byte.
+    ///
+    /// # Errors
+    /// As [`Task::map`].
+    pub fn map_huge(&self, bytes: usize, rights: Rights) -> Result<usize> {
+        self.map_granules(bytes, Entry::absent_huge(rights), rights)
+    }
+
+    /// Maps granules, those that are filled as `whole`, and the last, if it is not, as small pages.
+    fn map_granules(&self, bytes: usize, whole: Entry, rights: Rights) -> Result<usize> {
         let pages = bytes.div_ceil(FRAME_SIZE);
         if pages == 0 {
             return Err(VmError::BadRange(Extent { start: 0, bytes }));
@@ -38,12 +53,13 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let no_frames = || VmError::OutOfFrames(Place { address, region: None });
         space.tables.populate_middle(slots).ok_or_else(no_frames)?;
         let id = space.add_vma(&mut state, first_page, pages)?;
-        let absent = Entry::absent(rights);
         for granule in first..first + granules {
             let middle = space.tables.middle(granule).expect("populated above");
             // Release: who reads the number finds the record as it was written.
             middle.vma.store(id, Ordering::Release);
-            let done = space.tables.ops.ptep_cmpxchg(middle.pmdp, Entry::new(), absent);
+            let is_filled = (granule + 1) << F::TABLE_BITS <= first_page + pages;
+            let absent = if is_filled { whole } else { Entry::absent(rights) };
+            let done = space.tables.ops.ptep_cmpxchg(middle.pmdp, Entry::EMPTY, absent);
             debug_assert!(done.is_ok(), "found free, under the lock");
         }
         Ok(address)
@@ -148,12 +164,15 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     let gone = part.clone().filter(|&page| self.zap(leaf.entry(page)));
                     return Ok(gone.count());
                 }
-                State::Absent if part == own => {
+                State::Absent | State::Present if part == own => {
                     if tables.ops.ptep_cmpxchg(middle.pmdp, pmd, pmd.gone()).is_ok() {
+                        if pmd.state() == State::Present {
+                            self.give_up_block(pmd.frame());
+                        }
                         return Ok(part.len());
                     }
                 }
-                State::Absent => self.add_table(middle, pmd, part.start)?,
+                State::Absent | State::Present => self.add_table(middle, pmd, part.start)?,
                 _ => return Ok(0),
             }
         }
@@ -167,7 +186,9 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             let next = match entry.state() {
                 State::Gone | State::Doomed => return false,
                 // The last guard gives the frame up.
-                _ if entry.latch() != 0 => entry.with_state(State::Doomed),
+                State::Present | State::Zero if entry.latch() != 0 => {
+                    entry.with_state(State::Doomed)
+                }
                 _ => entry.gone(),
             };
             match ops.ptep_cmpxchg(ptep, entry, next) {
@@ -203,13 +224,13 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     }
                     return Ok(());
                 }
-                State::Absent if part == own => {
+                State::Absent | State::Present if part == own => {
                     let changed = pmd.with_rights(rights);
                     if tables.ops.ptep_cmpxchg(middle.pmdp, pmd, changed).is_ok() {
                         return Ok(());
                     }
                 }
-                State::Absent => self.add_table(middle, pmd, part.start)?,
+                State::Absent | State::Present => self.add_table(middle, pmd, part.start)?,
                 _ => return Change::Protect(rights).on_nothing(part.start),
             }
         }
@@ -238,7 +259,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         pmd: Entry,
         page: usize,
     ) -> core::result::Result<(), Stop> {
-        self.populate(middle, pmd, page).map_err(|trap| Stop { trap, page })
+        let added = match pmd.state() {
+            State::Present => self.split(middle, pmd),
+            _ => self.populate(middle, pmd, page),
+        };
+        added.map_err(|trap| Stop { trap, page })
     }
 
     fn free_retired(&self, state: &mut MapState) {
@@ -285,6 +310,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             if is_own && (!entry.cow() || self.unshare(entry.frame())) {
                 list.put(entry.frame());
             }
+            self.free_evicted(entry);
         };
         let mut tables = source.list(1);
         for slot in 0..F::ENTRIES {
@@ -294,6 +320,10 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             for granule in slot << F::TABLE_BITS..(slot + 1) << F::TABLE_BITS {
                 let Some(middle) = self.tables.middle(granule) else { continue };
                 let pmd = ops.ptep_get(middle.pmdp);
+                if pmd.state() == State::Present {
+                    let frames = pmd.frame().0..pmd.frame().0 + F::ENTRIES;
+                    frames.for_each(|frame| tables.put(Pfn(frame)));
+                }
                 if !matches!(pmd.state(), State::Table | State::Closed) {
                     continue;
                 }

@@ -9,6 +9,7 @@ use crate::frame::ledger::Want;
 use crate::frame::zone::ZoneMemory;
 use crate::frame::{Budget, Gfp, Native, Pcp, Zone};
 use crate::page_table::entry::MAX_NUMBER;
+use crate::page_table::pager::Pager;
 use crate::page_table::tables::FrameList;
 use crate::page_table::FrameSource;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
@@ -22,6 +23,7 @@ pub struct MemMap<'z, M: Memory = Os, L: Budget = ()> {
     sharers: NonNull<AtomicU32>,
     zero_page: Pfn,
     clearer: Clearer,
+    pager: Option<&'z dyn Pager>,
 }
 
 // SAFETY: `sharers` is a table of atomics that lives as long as this.
@@ -44,12 +46,24 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
         let zero = zero.and_then(|at| zone.pfn(at.as_ptr())).ok_or(Error::OutOfFrames)?;
         let table = mem::map_table(frames.max(1) * size_of::<AtomicU32>());
         match table {
-            Ok(table) => Ok(MemMap { zone, sharers: table.cast(), zero_page: zero, clearer }),
+            Ok(table) => {
+                let (sharers, pager) = (table.cast(), None);
+                Ok(MemMap { zone, sharers, zero_page: zero, clearer, pager })
+            }
             Err(errno) => {
                 let _ = zone.ledger.put_zeroed_frame(zero);
                 Err(errno.into())
             }
         }
+    }
+
+    /// With a pager, which takes pages out of spaces and brings them back.
+    #[must_use]
+    pub fn with_pager(self, pager: &'z dyn Pager) -> MemMap<'z, M, L> {
+        // What is dropped here gives nothing back: the new one has it all.
+        let old = core::mem::ManuallyDrop::new(self);
+        let MemMap { zone, sharers, zero_page, clearer, .. } = *old;
+        MemMap { zone, sharers, zero_page, clearer, pager: Some(pager) }
     }
 
     /// The frames, for [`crate::space::VmSpace::new`].
@@ -129,6 +143,17 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
         zone.pfn(at.as_ptr())
     }
 
+    fn get_zeroed_block(self) -> Option<Pfn> {
+        let zone = self.map.zone;
+        if !zone.admit(Gfp::KERNEL | Gfp::ZERO, BLOCK_FRAMES) {
+            return None;
+        }
+        zone.ledger.get_frames_of_block().or_else(|| {
+            zone.grow(1).ok()?;
+            zone.ledger.get_frames_of_block()
+        })
+    }
+
     fn put_run(self, first: Pfn) {
         let put = self.map.zone.put(self.bytes(first).as_ptr());
         debug_assert_eq!(put, Ok(()), "{first:?}");
@@ -144,6 +169,11 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
     #[inline]
     fn zero_page(self) -> Pfn {
         self.map.zero_page
+    }
+
+    #[inline]
+    fn pager(&self) -> Option<&dyn Pager> {
+        self.map.pager
     }
 }
 

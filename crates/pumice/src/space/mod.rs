@@ -8,7 +8,9 @@
 //! - [`mem_map`]: what spaces on one zone have in common.
 //! - `task`: a thread in a space; [`rss`]: its counts, and what it holds.
 //! - `fault`: the fault path, copying on write, prefaulting.
+//! - `huge`: pages of 2 MiB, and how they become small ones.
 //! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
+//! - [`swap_out`]: how pages leave memory, and come back.
 //! - `map`: `map`, `unmap`, `protect`; `fork`; `vma`: which addresses are whose.
 //!
 //! ```
@@ -68,9 +70,12 @@
 //! keeps new guards out, and the last guard gives the frame back. `protect` and `fork` look at rights
 //! when a guard is made: one that is there keeps what it has; `fork` waits for guards that write.
 
+#[cfg(test)]
+mod disk;
 mod error;
 mod fault;
 mod fork;
+mod huge;
 mod map;
 #[cfg(not(any(loom, shuttle)))]
 pub mod mem_map;
@@ -81,6 +86,7 @@ mod models;
 mod records;
 pub mod region;
 pub mod rss;
+pub mod swap_out;
 mod task;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -90,6 +96,7 @@ pub use error::{Access, Extent, Place, Result, VmError};
 #[cfg(not(any(loom, shuttle)))]
 pub use mem_map::{Frames, MemMap};
 pub use region::{ReadGuard, Region, WriteGuard};
+pub use swap_out::Transit;
 pub use task::Task;
 
 use crossbeam_utils::CachePadded;

@@ -5,10 +5,12 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::disk::Disk;
 use super::*;
 use crate::addr::FRAME_SIZE;
 use crate::clear::Clearer;
 use crate::frame::Zone;
+use crate::page_table::pager::Evicted;
 use crate::page_table::{Emulated, Rights};
 use crate::sys::mem::Huge;
 
@@ -21,6 +23,7 @@ enum Step {
     Map {
         pages: usize,
         rights: Rights,
+        is_huge: bool,
     },
     Unmap {
         region: usize,
@@ -46,6 +49,11 @@ enum Step {
         region: usize,
         page: usize,
     },
+    /// Takes a page out, if it is there: to swap, or to where a shadow stands for it.
+    SwapOut {
+        region: usize,
+        page: usize,
+    },
     /// Goes on in a child, and afterwards compares the parent.
     Fork,
 }
@@ -59,7 +67,8 @@ fn step() -> impl Strategy<Value = Step> {
     let pages = || prop_oneof![1usize..8, 1usize..1200];
     let region = || 0usize..6;
     prop_oneof![
-        2 => (pages(), rights()).prop_map(|(pages, rights)| Step::Map { pages, rights }),
+        2 => (pages(), rights(), prop::bool::weighted(0.25))
+            .prop_map(|(pages, rights, is_huge)| Step::Map { pages, rights, is_huge }),
         2 => (region(), page(), pages())
             .prop_map(|(region, from, pages)| Step::Unmap { region, from, pages }),
         2 => (region(), page(), pages(), rights())
@@ -68,6 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(region, page, value)| Step::Write { region, page, value }),
         4 => (region(), page()).prop_map(|(region, page)| Step::Read { region, page }),
         4 => (region(), page()).prop_map(|(region, page)| Step::Fault { region, page }),
+        6 => (region(), page()).prop_map(|(region, page)| Step::SwapOut { region, page }),
         1 => Just(Step::Fork),
     ]
 }
@@ -112,12 +122,21 @@ fn compare<T: TableOps>(task: &Task<'_, Frames<'_>, T>, model: &Model) {
     }
 }
 
-fn run<T: TableOps + Default>(space: &Space<'_, T>, model: &mut Model, steps: &[Step]) {
+fn run<T: TableOps + Default>(
+    space: &Space<'_, T>,
+    disk: &Disk,
+    model: &mut Model,
+    steps: &[Step],
+) {
     let task = space.enter().expect("frames");
     for (index, step) in steps.iter().enumerate() {
         match *step {
-            Step::Map { pages, rights } => {
-                let at = task.map(pages * PAGE, rights).expect("room");
+            Step::Map { pages, rights, is_huge } => {
+                let at = match is_huge {
+                    true => task.map_huge(pages * PAGE, rights),
+                    false => task.map(pages * PAGE, rights),
+                };
+                let at = at.expect("room");
                 for page in at / PAGE..at / PAGE + pages {
                     assert_eq!(model.pages.insert(page, (rights, 0)), None, "mapped twice");
                 }
@@ -166,10 +185,15 @@ fn run<T: TableOps + Default>(space: &Space<'_, T>, model: &mut Model, steps: &[
                 let settled = task.fault(at, Access::Write);
                 assert_eq!(settled.is_ok(), model.allows(at, Rights::WRITE), "{settled:?}");
             }
+            Step::SwapOut { region, page } => {
+                let page = model.address(region, page) / PAGE;
+                let to = if page % 3 == 0 { Evicted::Shadow } else { Evicted::Swapped };
+                disk.swap_out(&task, page, to);
+            }
             Step::Fork => {
                 let child = task.fork().expect("frames");
                 let mut childs = model.clone();
-                run(&child, &mut childs, &steps[index + 1..]);
+                run(&child, disk, &mut childs, &steps[index + 1..]);
                 break;
             }
         }
@@ -180,10 +204,12 @@ fn run<T: TableOps + Default>(space: &Space<'_, T>, model: &mut Model, steps: &[
 /// All steps in a space of their own; afterwards, not a frame may be missing.
 fn check<T: TableOps + Default>(steps: &[Step]) {
     let zone = Zone::new(64 << 20, 2, Huge::No).expect("address space");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let disk = Disk::default();
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
     let space = VmSpace::new(map.frames(), T::default()).expect("frames");
-    run(&space, &mut Model::default(), steps);
+    run(&space, &disk, &mut Model::default(), steps);
     drop(space);
+    assert_eq!(disk.used(), 0, "slots were lost");
     drop(map);
     zone.ledger.join_all();
     assert_eq!(zone.ledger.free_blocks(), zone.ledger.grown(), "frames were lost");

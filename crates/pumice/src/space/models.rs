@@ -9,8 +9,10 @@ use std::vec::Vec;
 
 use core::ptr::NonNull;
 
+use super::disk::Disk;
 use super::*;
 use crate::addr::{Pfn, FRAME_SIZE};
+use crate::page_table::pager::{Evicted, Pager};
 use crate::page_table::tables::FrameList;
 #[cfg(shuttle)]
 use crate::page_table::Emulated;
@@ -26,6 +28,7 @@ struct Owners {
     words: Vec<AtomicU64>,
     bytes: Vec<[u64; FRAME_SIZE / 8]>,
     sharers: Vec<AtomicU32>,
+    disk: Option<Disk>,
     /// For each frame the length of the run it starts, 0 if it is free, `INSIDE` within one. A lock of
     /// the machine's own: nothing of loom or shuttle happens while it is held.
     runs: Mutex<Vec<usize>>,
@@ -37,7 +40,7 @@ const INSIDE: usize = usize::MAX;
 struct Model(&'static Owners);
 
 impl Model {
-    fn new() -> Model {
+    fn new(disk: Option<Disk>) -> Model {
         let mut runs = vec![0; FRAMES];
         // The zero page.
         runs[0] = 1;
@@ -45,6 +48,7 @@ impl Model {
             words: (0..FRAMES << BITS).map(|_| AtomicU64::new(0)).collect(),
             bytes: vec![[0; FRAME_SIZE / 8]; FRAMES],
             sharers: (0..FRAMES).map(|_| AtomicU32::new(0)).collect(),
+            disk,
             runs: Mutex::new(runs),
         };
         Model(Box::leak(Box::new(owners)))
@@ -101,6 +105,15 @@ unsafe impl FrameSource for Model {
         self.zero(first, frames);
         Some(first)
     }
+    fn get_zeroed_block(self) -> Option<Pfn> {
+        let mut runs = self.0.runs.lock().expect("no panic");
+        let is_free = |at: &usize| runs[*at..at + Self::ENTRIES].iter().all(|&run| run == 0);
+        let first = (Self::ENTRIES..FRAMES - Self::ENTRIES).step_by(Self::ENTRIES).find(is_free)?;
+        runs[first..first + Self::ENTRIES].fill(1);
+        drop(runs);
+        self.zero(Pfn(first), Self::ENTRIES);
+        Some(Pfn(first))
+    }
     fn put_run(self, first: Pfn) {
         self.give(first);
     }
@@ -109,6 +122,9 @@ unsafe impl FrameSource for Model {
     }
     fn zero_page(self) -> Pfn {
         Pfn(0)
+    }
+    fn pager(&self) -> Option<&dyn Pager> {
+        self.0.disk.as_ref().map(|disk| disk as &dyn Pager)
     }
 }
 
@@ -135,7 +151,15 @@ struct Shared<T: TableOps + 'static> {
 
 impl<T: TableOps + Default> Shared<T> {
     fn new() -> Self {
-        let model = Model::new();
+        Shared::over(Model::new(None))
+    }
+
+    /// With a pager.
+    fn paged() -> Self {
+        Shared::over(Model::new(Some(Disk::default())))
+    }
+
+    fn over(model: Model) -> Self {
         let space = VmSpace::new(model, T::default()).expect("frames");
         space.set_prefault(1);
         Shared { space: Box::leak(Box::new(space)), model }
@@ -151,6 +175,7 @@ impl<T: TableOps + Default> Shared<T> {
         // SAFETY: leaked in `new`; whoever used it has ended.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self.space).cast_mut()) });
         assert_eq!(self.model.taken(), 1, "frames were lost; {resident} pages were resident");
+        assert_eq!(self.model.0.disk.as_ref().map_or(0, Disk::used), 0, "slots were lost");
     }
 }
 
@@ -162,6 +187,12 @@ fn word(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<u64> {
 #[cfg(shuttle)]
 fn set(task: &Task<'_, Model, impl TableOps>, address: usize, value: u64) -> Result<()> {
     task.write_at(address, &value.to_ne_bytes())
+}
+
+/// Takes the page at an address out, if it may go.
+fn swap_out(task: &Task<'_, Model, impl TableOps>, address: usize) -> bool {
+    let disk = task.space().tables.source.0.disk.as_ref().expect("a paged model");
+    disk.swap_out(task, address / PAGE, Evicted::Swapped)
 }
 
 /// Adds to a word under a guard for writing: what a lost update would show in.
@@ -186,8 +217,18 @@ mod loom_models {
         two: fn(&Task<'_, Model, T>, usize),
         after: fn(&Task<'_, Model, T>, usize),
     ) {
+        race_in(Shared::new, prepare, one, two, after);
+    }
+
+    fn race_in<T: TableOps + Default + 'static>(
+        shared: fn() -> Shared<T>,
+        prepare: fn(&Task<'_, Model, T>, usize),
+        one: fn(&Task<'_, Model, T>, usize),
+        two: fn(&Task<'_, Model, T>, usize),
+        after: fn(&Task<'_, Model, T>, usize),
+    ) {
         loom::model(move || {
-            let shared = Shared::<T>::new();
+            let shared = shared();
             let task = shared.enter();
             let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
             prepare(&task, at);
@@ -276,6 +317,136 @@ mod loom_models {
         });
     }
 
+    fn add_one(task: &Task<'_, Model, Atomic>, at: usize) {
+        add(task, at).expect("mapped");
+    }
+
+    fn out(task: &Task<'_, Model, Atomic>, at: usize) {
+        swap_out(task, at);
+    }
+
+    fn unmap_one(task: &Task<'_, Model, Atomic>, at: usize) {
+        task.unmap(at, PAGE).expect("aligned");
+    }
+
+    #[test]
+    fn loom_swap_out_and_a_guard() {
+        race_in(Shared::paged, add_one, out, add_one, |task, at| {
+            assert_eq!(word(task, at), Ok(2));
+            assert_eq!((task.space().anon_rss(), task.space().swap_rss()), (1, 0));
+        });
+    }
+
+    #[test]
+    fn loom_two_swap_out() {
+        race_in(Shared::paged, add_one, out, out, |task, at| {
+            assert_eq!(task.space().swap_rss(), 1);
+            assert_eq!(word(task, at), Ok(1));
+        });
+    }
+
+    #[test]
+    fn loom_swap_out_and_unmap() {
+        race_in(Shared::paged, add_one, out, unmap_one, |task, at| {
+            assert!(word(task, at).is_err());
+            assert_eq!((task.space().anon_rss(), task.space().swap_rss()), (0, 0));
+        });
+    }
+
+    #[test]
+    fn loom_two_faults_swap_in() {
+        let prepare = |task: &Task<'_, Model, Atomic>, at: usize| {
+            add_one(task, at);
+            assert!(swap_out(task, at));
+        };
+        race_in(Shared::paged, prepare, add_one, add_one, |task, at| {
+            assert_eq!(word(task, at), Ok(3));
+            assert_eq!((task.space().anon_rss(), task.space().swap_rss()), (1, 0));
+        });
+    }
+
+    #[test]
+    fn loom_swap_in_and_unmap() {
+        let prepare = |task: &Task<'_, Model, Atomic>, at: usize| {
+            add_one(task, at);
+            assert!(swap_out(task, at));
+        };
+        let read = |task: &Task<'_, Model, Atomic>, at: usize| {
+            let _ = word(task, at);
+        };
+        race_in(Shared::paged, prepare, read, unmap_one, |task, at| {
+            assert!(word(task, at).is_err());
+            assert_eq!((task.space().anon_rss(), task.space().swap_rss()), (0, 0));
+        });
+    }
+
+    /// A region of one huge page, and what two threads do to it.
+    fn race_huge(
+        prepare: fn(&Task<'_, Model, Atomic>, usize),
+        one: fn(&Task<'_, Model, Atomic>, usize),
+        two: fn(&Task<'_, Model, Atomic>, usize),
+        after: fn(&Task<'_, Model, Atomic>, usize),
+    ) {
+        loom::model(move || {
+            let shared = Shared::<Atomic>::new();
+            let task = shared.enter();
+            let at = task.map_huge(PAGE << BITS, Rights::READ_WRITE).expect("room");
+            prepare(&task, at);
+            let other = shared.enter();
+            let thread = thread::spawn(move || two(&other, at));
+            one(&task, at);
+            thread.join().expect("no panic");
+            after(&task, at);
+            drop(task);
+            shared.end();
+        });
+    }
+
+    #[test]
+    fn loom_two_faults_install_a_huge_page() {
+        race_huge(nothing, write, write, |task, _| {
+            assert_eq!(task.space().anon_rss(), 1 << BITS);
+        });
+    }
+
+    #[test]
+    fn loom_two_guards_split_a_huge_page() {
+        race_huge(write, add_one, add_one, |task, at| {
+            assert_eq!(word(task, at), Ok(2));
+            assert_eq!(task.space().anon_rss(), 1 << BITS);
+        });
+    }
+
+    #[test]
+    fn loom_a_huge_fault_and_a_guard() {
+        race_huge(nothing, write, add_one, |task, at| assert_eq!(word(task, at), Ok(1)));
+    }
+
+    #[test]
+    fn loom_a_guard_and_unmap_of_part_of_a_huge_page() {
+        let add = |task: &Task<'_, Model, Atomic>, at: usize| {
+            let _ = add(task, at);
+        };
+        race_huge(write, unmap_one, add, |task, at| {
+            assert!(task.fault(at, Access::Read).is_err());
+            assert_eq!(task.space().anon_rss(), (1 << BITS) - 1);
+        });
+    }
+
+    #[test]
+    fn loom_a_huge_fault_and_unmap() {
+        let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
+            task.unmap(at, PAGE << BITS).expect("aligned");
+        };
+        let fault = |task: &Task<'_, Model, Atomic>, at: usize| {
+            let _ = task.fault(at, Access::Write);
+        };
+        race_huge(nothing, unmap, fault, |task, at| {
+            assert!(task.fault(at, Access::Read).is_err());
+            assert_eq!(task.space().anon_rss(), 0);
+        });
+    }
+
     /// The fence of `hold` against that of `unmap`: nobody walks into a table that was freed.
     #[test]
     fn loom_a_hold_and_unmap_of_all() {
@@ -300,10 +471,12 @@ mod shuttle_models {
 
     /// Faults, guards and copies on two threads, unmapping and forking on a third, on six pages.
     fn scenario<T: TableOps + Default + 'static>() {
-        let shared = Shared::<T>::new();
+        let shared = Shared::<T>::paged();
         let task = shared.enter();
         let at = task.map(6 * PAGE, Rights::READ_WRITE).expect("room");
         set(&task, at, 40).expect("mapped");
+        // The model has room for four threads.
+        drop(task);
         let adders: Vec<_> = (0..2)
             .map(|_| {
                 let task = shared.enter();
@@ -331,9 +504,17 @@ mod shuttle_models {
             assert!(kid.fault(at + 4 * PAGE, Access::Read).is_err());
             seen
         });
+        let swapper = shared.enter();
+        let swapper = thread::spawn(move || {
+            for page in [0, 4, 0, 5] {
+                swap_out(&swapper, at + page * PAGE);
+            }
+        });
         let added: u64 = adders.into_iter().map(|adder| adder.join().expect("no panic")).sum();
         let seen = mapper.join().expect("no panic");
+        swapper.join().expect("no panic");
         assert!((40..=44).contains(&seen), "the child saw {seen}");
+        let task = shared.enter();
         assert_eq!(word(&task, at), Ok(40 + added));
         assert_eq!(shared.space.anon_rss(), 1);
         task.unmap(at, 6 * PAGE).expect("aligned");
@@ -343,12 +524,12 @@ mod shuttle_models {
     }
 
     #[test]
-    fn shuttle_fault_fault_unmap_fork() {
+    fn shuttle_fault_fault_unmap_fork_swap_out() {
         shuttle::check_random(scenario::<Atomic>, ITERATIONS);
     }
 
     #[test]
-    fn shuttle_fault_fault_unmap_fork_emulated() {
+    fn shuttle_fault_fault_unmap_fork_swap_out_emulated() {
         shuttle::check_random(scenario::<Emulated>, ITERATIONS / 3);
     }
 

@@ -7,6 +7,8 @@
 //! | [`Region::read`], [`Region::write`] | two atomic operations | the page, in place, until the guard goes |
 //! | [`Task::read_at`], [`Task::write_at`] | a guard for each page | a copy, each page of it whole |
 //!
+//! A huge page is translated by one load. A guard and an optimistic read of a page of it split it first.
+//!
 //! Bytes that are read without a guard may be written meanwhile. They are read as volatile words
 //! and believed only if the page's word says afterwards that there was no guard for writing (a sequence
 //! lock, as vmcache has it: Leis et al., SIGMOD 2023).
@@ -19,7 +21,7 @@ use super::error::Trap;
 use super::fault::{Latch, Walked};
 use super::task::Task;
 use super::{Access, Extent, Place, Result, VmError};
-use crate::addr::FRAME_SIZE;
+use crate::addr::{Pfn, FRAME_SIZE};
 use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
 use crate::page_table::tables::Table;
 use crate::page_table::{Entry, FrameSource, Middle, State, TableOps, Tables};
@@ -218,9 +220,16 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// unmapped nor replaced meanwhile. The memory itself can always be read.
     #[inline]
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
-        let walked = self.look(page)?;
+        let Some(walked) = self.look(page) else { return self.translate_huge(page) };
         let entry = self.task.space.tables.ops.ptep_get(walked.ptep);
         entry.can_read().then(|| self.source.bytes(entry.frame()))
+    }
+
+    /// The same where there is no table of pages.
+    fn translate_huge(&self, page: usize) -> Option<NonNull<u8>> {
+        let pmd = self.task.space.tables.ops.ptep_get(self.middle(page)?.pmdp);
+        let index = (self.first_page + page) % F::ENTRIES;
+        pmd.can_read().then(|| self.source.bytes(Pfn(pmd.frame().0 + index)))
     }
 
     /// Makes a page present and ready for such an access, as [`Task::fault`].
@@ -229,12 +238,24 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// As [`Task::fault`].
     #[inline]
     pub fn fault(&self, page: usize, access: Access) -> Result<NonNull<u8>> {
-        let walked = self.walk(page);
-        let settled = walked.and_then(|walked| {
-            let entry = self.task.settle(&walked, access, Latch::None)?;
-            Ok(self.source.bytes(entry.frame()))
-        });
-        settled.map_err(|trap| self.error(trap, page, access))
+        let settled = match self.look(page) {
+            Some(walked) => {
+                self.task.settle(&walked, access, Latch::None).map(|entry| entry.frame())
+            }
+            None => self.fault_without_table(page, access),
+        };
+        let at = settled.map(|frame| self.source.bytes(frame));
+        at.map_err(|trap| self.error(trap, page, access))
+    }
+
+    #[cold]
+    fn fault_without_table(&self, page: usize, access: Access) -> core::result::Result<Pfn, Trap> {
+        let middle = self.middle(page).ok_or(Trap::Unmapped)?;
+        if let Some(frame) = self.task.fault_huge(middle, self.first_page + page, access)? {
+            return Ok(frame);
+        }
+        let walked = self.task.walk_from(middle, self.first_page + page)?;
+        self.task.settle(&walked, access, Latch::None).map(|entry| entry.frame())
     }
 
     /// Reads a page's eight-byte words without a guard: `read` is called with something to load

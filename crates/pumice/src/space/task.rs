@@ -5,6 +5,7 @@ use core::cell::{Cell, UnsafeCell};
 use super::error::Trap;
 use super::fault::{LastWalk, Prefault};
 use super::rss::{Counter, Slot, MAX_HELD};
+use super::swap_out::Batch;
 use super::vma::VmaId;
 use super::{Access, Place, Result, VmError, VmSpace};
 use crate::addr::{Pfn, FRAME_SIZE};
@@ -21,6 +22,9 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     pub(super) space: &'s VmSpace<F, T>,
     slot: Slot<'s>,
     list: UnsafeCell<F::List>,
+    /// Whether there is a pager, which wants to know what came in.
+    pub(super) is_paged: bool,
+    batch: UnsafeCell<Batch>,
     /// What the record says is held for addresses; only this thread writes that.
     held: Cell<VmaId>,
     /// A bit for each of the record's places for regions that is taken.
@@ -39,6 +43,8 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
             space,
             slot,
             list: UnsafeCell::new(space.tables.source.list(index)),
+            is_paged: space.tables.source.pager().is_some(),
+            batch: UnsafeCell::new(Batch::EMPTY),
             held: Cell::new(0),
             regions: Cell::new(0),
             last_walk: Cell::new(LastWalk::NONE),
@@ -57,6 +63,12 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     pub(super) fn with_list<R>(&self, work: impl FnOnce(&mut F::List) -> R) -> R {
         // SAFETY: a task is one thread's, and no list operation comes back to the task.
         work(unsafe { &mut *self.list.get() })
+    }
+
+    /// Uses the batch of pages that came in.
+    pub(super) fn with_batch<R>(&self, work: impl FnOnce(&mut Batch) -> R) -> R {
+        // SAFETY: a task is one thread's, and neither the batch nor a pager comes back to the task.
+        work(unsafe { &mut *self.batch.get() })
     }
 
     #[inline]
@@ -161,6 +173,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
 
 impl<F: FrameSource, T: TableOps> Drop for Task<'_, F, T> {
     fn drop(&mut self) {
+        self.lru_drain();
         self.slot.leave();
     }
 }

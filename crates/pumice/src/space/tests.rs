@@ -2,10 +2,12 @@
 
 use std::vec::Vec;
 
+use super::disk::Disk;
 use super::*;
 use crate::addr::{BLOCK_FRAMES, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::frame::{BlockState, Zone};
+use crate::page_table::pager::Evicted;
 use crate::page_table::{Emulated, Rights};
 use crate::sys::mem::Huge;
 
@@ -293,6 +295,176 @@ fn large_regions_walk_by_two_loads_and_are_given_back() {
         let error = task.unmap(at, bytes);
         assert!(matches!(error, Err(VmError::Unaligned(_))));
         task.unmap(at, bytes.next_multiple_of(PAGE)).expect("aligned");
+    });
+}
+
+#[test]
+fn a_huge_page_comes_whole_and_is_split_for_parts() {
+    with_space::<Atomic>(|space| {
+        let task = space.enter().expect("frames");
+        space.set_prefault(1);
+        let pages = 5 * BLOCK_FRAMES + 10;
+        let at = task.map_huge(pages * PAGE, Rights::READ_WRITE).expect("room");
+        let granule = |index: usize| at + index * BLOCK_FRAMES * PAGE;
+        for index in 0..4 {
+            let first = task.fault(granule(index), Access::Write).expect("mapped");
+            let last = granule(index) + (BLOCK_FRAMES - 1) * PAGE;
+            let last = task.fault(last, Access::Read).expect("mapped");
+            assert_eq!(last.as_ptr() as usize - first.as_ptr() as usize, (BLOCK_FRAMES - 1) * PAGE);
+            assert_eq!(space.anon_rss(), (index + 1) * BLOCK_FRAMES);
+            for page in 0..BLOCK_FRAMES {
+                // SAFETY: the huge page is there, and nobody else uses the space.
+                unsafe { first.as_ptr().add(page * PAGE).write(page as u8) };
+            }
+        }
+        // Read first, and not filled: small pages.
+        assert_eq!(byte(&task, granule(4)), Ok(0));
+        task.write_at(granule(4), &[1]).expect("mapped");
+        task.write_at(granule(5), &[1]).expect("mapped");
+        assert_eq!(space.anon_rss(), 4 * BLOCK_FRAMES + 2);
+
+        let region = task.region(at).expect("mapped");
+        let before = region.translate(7).expect("present");
+        assert_eq!(region.fault(7, Access::Write), Ok(before));
+        assert_eq!(region.read(7).expect("mapped")[0], 7);
+        assert_eq!(region.translate(7), Some(before), "no byte was moved");
+        // Whole, then in part, then what is left.
+        task.protect(granule(1), BLOCK_FRAMES * PAGE, Rights::READ).expect("mapped");
+        assert!(matches!(task.fault(granule(1), Access::Write), Err(VmError::Denied(..))));
+        task.protect(granule(1) + 9 * PAGE, PAGE, Rights::READ_WRITE).expect("mapped");
+        assert!(task.fault(granule(1), Access::Write).is_err());
+        task.write_at(granule(1) + 9 * PAGE, &[99]).expect("allowed again");
+        assert_eq!(byte(&task, granule(1) + 8 * PAGE), Ok(8));
+        task.unmap(granule(2) + PAGE, PAGE).expect("aligned");
+        assert!(byte(&task, granule(2) + PAGE).is_err());
+        assert_eq!(byte(&task, granule(2) + 2 * PAGE), Ok(2));
+        assert_eq!(space.anon_rss(), 4 * BLOCK_FRAMES + 1);
+        let child = task.fork().expect("frames");
+        let kid = child.enter().expect("frames");
+        kid.write_at(granule(3), &[77]).expect("mapped");
+        assert_eq!((byte(&task, granule(3)), byte(&kid, granule(3))), (Ok(0), Ok(77)));
+        assert_eq!(byte(&kid, granule(3) + 9 * PAGE), Ok(9));
+        drop(kid);
+        task.unmap(granule(3), BLOCK_FRAMES * PAGE).expect("aligned");
+        task.unmap(granule(0), BLOCK_FRAMES * PAGE).expect("aligned");
+        assert_eq!(space.anon_rss(), 2 * BLOCK_FRAMES + 1);
+    });
+}
+
+#[test]
+fn a_huge_page_is_unmapped_whole_and_dropped_whole() {
+    with_space::<Emulated>(|space| {
+        let task = space.enter().expect("frames");
+        let bytes = BLOCK_FRAMES * PAGE;
+        let at = task.map_huge(2 * bytes, Rights::READ_WRITE).expect("room");
+        let young = |task: &Task<'_, _, _>| task.test_and_clear_young(at / PAGE + 3);
+        assert_eq!(young(&task), None);
+        task.fault(at, Access::Write).expect("mapped");
+        assert_eq!((young(&task), young(&task)), (Some(true), Some(false)));
+        task.fault(at + bytes, Access::Write).expect("mapped");
+        task.unmap(at, bytes).expect("aligned");
+        assert_eq!(space.anon_rss(), BLOCK_FRAMES);
+    });
+}
+
+#[test]
+fn without_a_free_block_pages_come_one_by_one() {
+    let zone = Zone::new(4 << 20, 1, Huge::No).expect("address space");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    space.set_prefault(1);
+    let at = task.map_huge(8 << 20, Rights::READ_WRITE).expect("room");
+    for granule in 0..4 {
+        task.fault(at + granule * BLOCK_FRAMES * PAGE, Access::Write).expect("mapped");
+    }
+    assert_eq!(space.anon_rss(), BLOCK_FRAMES + 3, "one of the zone's blocks has the tables");
+    drop(task);
+    drop(space);
+    drop(map);
+    assert_eq!(taken(&zone), 0);
+}
+
+/// As [`with_space`], with a pager; no slot may be in use at the end.
+fn with_pager(test: impl FnOnce(&VmSpace<Frames<'_>>, &Disk)) {
+    let (zone, disk) = (zone(), Disk::default());
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
+    let before = taken(&zone);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    test(&space, &disk);
+    drop(space);
+    assert_eq!((taken(&zone), disk.used()), (before, 0), "frames or slots were lost");
+    drop(map);
+    assert_eq!(taken(&zone), 0);
+}
+
+#[test]
+fn pages_leave_and_come_back() {
+    with_pager(|space, disk| {
+        space.set_prefault(1);
+        let task = space.enter().expect("frames");
+        let at = task.map(4 * PAGE, Rights::READ_WRITE).expect("room");
+        let first = at / PAGE;
+        task.write_at(at, &[1]).expect("mapped");
+        task.write_at(at + PAGE, &[2]).expect("mapped");
+        assert_eq!(byte(&task, at + 2 * PAGE), Ok(0));
+        assert!(!disk.swap_out(&task, first + 2, Evicted::Swapped), "the zero page stays");
+        assert!(!disk.swap_out(&task, first + 3, Evicted::Swapped), "nothing is there");
+        assert!(disk.swap_out(&task, first, Evicted::Swapped));
+        assert!(disk.swap_out(&task, first + 1, Evicted::Shadow));
+        assert_eq!((space.anon_rss(), space.swap_rss(), disk.used()), (0, 1, 2));
+        task.protect(at, PAGE, Rights::READ).expect("mapped");
+        assert!(matches!(task.write_at(at, &[3]), Err(VmError::Denied(..))));
+        disk.fails.store(true, Ordering::Relaxed);
+        assert!(matches!(byte(&task, at), Err(VmError::ReadFailed(_))));
+        disk.fails.store(false, Ordering::Relaxed);
+        assert_eq!((byte(&task, at), byte(&task, at + PAGE)), (Ok(1), Ok(2)));
+        assert_eq!((space.anon_rss(), space.swap_rss(), disk.used()), (2, 0, 0));
+        let transit = task.begin_swap_out(first).expect("present");
+        assert!(!transit.is_dirty(), "nobody wrote since it came in");
+        assert_eq!(byte(&task, at), Ok(1));
+        let out = task.end_swap_out(transit, Evicted::Swapped(9));
+        assert_eq!(out, Err(Evicted::Swapped(9)), "the read brought it back");
+        let region = task.region(at).expect("mapped");
+        let held = region.read(1).expect("mapped");
+        assert!(task.begin_swap_out(first + 1).is_none(), "a guard keeps it");
+        drop(held);
+        // What is in swap is unmapped, and dropped, and read for a child.
+        assert!(disk.swap_out(&task, first, Evicted::Swapped));
+        assert!(disk.swap_out(&task, first + 1, Evicted::Swapped));
+        let child = task.fork().expect("frames");
+        assert_eq!((space.swap_rss(), child.anon_rss()), (0, 2));
+        assert!(task.begin_swap_out(first).is_none(), "it is the child's too");
+        drop(child);
+        assert!(disk.swap_out(&task, first, Evicted::Swapped));
+        assert!(disk.swap_out(&task, first + 1, Evicted::Shadow));
+        task.unmap(at, PAGE).expect("aligned");
+        assert_eq!((space.swap_rss(), disk.used()), (0, 1));
+    });
+}
+
+#[test]
+fn what_comes_in_is_told_in_batches_and_what_is_used_is_young() {
+    with_pager(|space, disk| {
+        let task = space.enter().expect("frames");
+        space.set_prefault(8);
+        let at = task.map(200 * PAGE, Rights::READ_WRITE).expect("room");
+        for page in 0..100 {
+            task.fault(at + page * PAGE, Access::Write).expect("mapped");
+        }
+        assert_eq!(disk.told().len(), swap_out::BATCH_PAGES);
+        task.lru_drain();
+        let told = disk.told();
+        assert_eq!(told.len(), space.anon_rss());
+        for (index, told) in told.iter().enumerate() {
+            assert_eq!(told.page, at / PAGE + index);
+            let frame = space.tables.source.bytes(told.frame);
+            assert_eq!(task.fault(told.page * PAGE, Access::Read), Ok(frame));
+        }
+        let young = |page: usize| task.test_and_clear_young(at / PAGE + page);
+        assert_eq!((young(3), young(3), young(150)), (Some(true), Some(false), None));
+        assert_eq!(byte(&task, at + 3 * PAGE), Ok(0));
+        assert_eq!(young(3), Some(true));
     });
 }
 

@@ -1,0 +1,105 @@
+//! A pager for tests: slots in memory, which are counted.
+
+use std::boxed::Box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::vec::Vec;
+
+use super::region::Page;
+use super::Task;
+use crate::addr::FRAME_SIZE;
+use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::{FrameSource, TableOps};
+
+/// Locks of the machine's own: nothing of loom or shuttle happens while they are held.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    slots: Mutex<Vec<Option<Box<Page>>>>,
+    told: Mutex<Vec<LruPage>>,
+    pub fails: AtomicBool,
+}
+
+fn slot(at: Evicted) -> usize {
+    match at {
+        Evicted::Swapped(slot) | Evicted::Shadow(slot) => slot as usize,
+    }
+}
+
+impl Disk {
+    fn put(&self, page: Page) -> u32 {
+        let mut slots = self.slots.lock().expect("no panic");
+        let free = slots.iter().position(Option::is_none).unwrap_or(slots.len());
+        if free == slots.len() {
+            slots.push(None);
+        }
+        slots[free] = Some(Box::new(page));
+        free as u32
+    }
+
+    fn take(&self, at: Evicted) {
+        let slot = self.slots.lock().expect("no panic")[slot(at)].take();
+        assert!(slot.is_some(), "{at:?} is freed, and free");
+    }
+
+    /// Slots in use.
+    pub fn used(&self) -> usize {
+        self.slots.lock().expect("no panic").iter().flatten().count()
+    }
+
+    /// Pages it was told of.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn told(&self) -> Vec<LruPage> {
+        self.told.lock().expect("no panic").clone()
+    }
+
+    /// Takes a page out, if it may go: to swap, or to where a shadow stands for it. Whether it went.
+    pub fn swap_out<F: FrameSource>(
+        &self,
+        task: &Task<'_, F, impl TableOps>,
+        page: usize,
+        to: fn(u32) -> Evicted,
+    ) -> bool {
+        let Some(transit) = task.begin_swap_out(page) else { return false };
+        let from = task.space().tables.source.bytes(transit.page().frame);
+        let mut copy = [0; FRAME_SIZE];
+        // SAFETY: a frame's memory can be read whoever has it. A model's threads run one at a time, and other tests
+        // have no second thread while they do this.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(copy.as_mut_ptr(), FRAME_SIZE) };
+        let ended = task.end_swap_out(transit, to(self.put(copy)));
+        if let Err(to) = ended {
+            self.take(to);
+        }
+        ended.is_ok()
+    }
+}
+
+impl Pager for Disk {
+    fn lru_add(&self, _: SpaceId, pages: &[LruPage]) {
+        self.told.lock().expect("no panic").extend(pages);
+    }
+
+    fn swap_in(
+        &self,
+        _: SpaceId,
+        _: usize,
+        from: Evicted,
+        into: &mut Page,
+    ) -> Result<(), ReadFailed> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(ReadFailed);
+        }
+        // One that was freed meanwhile is read in vain.
+        if let Some(Some(page)) = self.slots.lock().expect("no panic").get(slot(from)) {
+            *into = **page;
+        }
+        Ok(())
+    }
+
+    fn swapped_in(&self, _: SpaceId, _: LruPage, from: Evicted) {
+        self.take(from);
+    }
+
+    fn free(&self, _: SpaceId, from: Evicted) {
+        self.take(from);
+    }
+}

@@ -1,0 +1,297 @@
+//! Pages that are not in memory: how they leave, and how a fault brings them back.
+//!
+//! A [`Pager`](crate::page_table::pager::Pager) is what reclaim is to spaces. It is told of pages that came
+//! in, in batches, chooses some to go, writes them out, and reads them when a fault meets them. Without one
+//! (`MemMap::with_pager`) nothing of this is done, and a fault pays one predicted branch for it.
+//!
+//! ```text
+//!   the pager's thread, a Task of its own         a fault meanwhile
+//!   1  begin_swap_out: Present -> InTransit       InTransit -> Present: it stays
+//!   2  writes the frame to its slot               (end_swap_out then fails)
+//!   3  end_swap_out: InTransit -> Swapped,        claims the word (latch), reads into a frame of
+//!      and the frame is free                      its own, Swapped -> Present
+//! ```
+//!
+//! A page that nobody wrote to since it came in ([`Transit::is_dirty`]) need not be written: its copy is good.
+//! A *shadow* is the same but for the number, which is then the pager's to give a meaning: it says where the
+//! page is by other means (a file, a table of its own), and the number tells when it was evicted.
+//!
+//! What is accessed is seen in the entry: guards and faults mark it as they latch it, at no further cost,
+//! and [`Task::test_and_clear_young`] asks. [`super::Region::translate`] does not mark.
+
+use core::ptr::NonNull;
+
+use super::error::Trap;
+use super::fault::{Latch, Walked};
+use super::region::Page;
+use super::rss::Counter;
+use super::task::Task;
+use super::VmSpace;
+use crate::addr::Pfn;
+use crate::page_table::entry::EXCLUSIVE;
+use crate::page_table::pager::{Evicted, LruPage, SpaceId};
+use crate::page_table::tables::FrameList;
+use crate::page_table::{Entry, FrameSource, State, TableOps};
+use crate::sync::atomic::Ordering;
+use crate::sys::lock::Backoff;
+
+/// Pages in a batch: with 15, as in Linux, a fault costs a fifth more.
+pub const BATCH_PAGES: usize = 64;
+
+/// A page on its way out, begun by [`Task::begin_swap_out`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a page in transit is ended or cancelled"]
+pub struct Transit {
+    page: usize,
+    entry: Entry,
+}
+
+impl Transit {
+    /// Its number and frame.
+    pub fn page(&self) -> LruPage {
+        LruPage { page: self.page, frame: self.entry.frame() }
+    }
+
+    /// Whether it was written since it came in.
+    pub fn is_dirty(&self) -> bool {
+        self.entry.dirty()
+    }
+}
+
+/// Pages that came in by one thread, and that the pager has not been told of.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pages: [LruPage; BATCH_PAGES],
+    len: usize,
+}
+
+impl Batch {
+    pub const EMPTY: Batch =
+        Batch { pages: [LruPage { page: 0, frame: Pfn(0) }; BATCH_PAGES], len: 0 };
+}
+
+impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
+    /// Notes that a page came in, for the pager if there is one.
+    #[inline]
+    pub(super) fn lru_add(&self, page: usize, frame: Pfn) {
+        if self.is_paged {
+            self.add_to_batch(LruPage { page, frame });
+        }
+    }
+
+    #[inline(never)]
+    fn add_to_batch(&self, page: LruPage) {
+        let is_full = self.with_batch(|batch| {
+            batch.pages[batch.len % BATCH_PAGES] = page;
+            batch.len += 1;
+            batch.len == BATCH_PAGES
+        });
+        if is_full {
+            self.lru_drain();
+        }
+    }
+
+    /// Tells the pager of the pages it has not been told of, as happens by itself when a batch is full and
+    /// when the task ends.
+    pub fn lru_drain(&self) {
+        if let Some(pager) = self.space.tables.source.pager() {
+            self.with_batch(|batch| {
+                let pages = &batch.pages[..batch.len.min(BATCH_PAGES)];
+                if !pages.is_empty() {
+                    pager.lru_add(self.space.id(), pages);
+                }
+                batch.len = 0;
+            });
+        }
+    }
+
+    /// Whether a page was accessed since this was last asked; `None` if it has no frame. A page of which
+    /// somebody has a guard is being accessed. The pages of a huge one have one answer, given once.
+    pub fn test_and_clear_young(&self, page: usize) -> Option<bool> {
+        let ops = &self.space.tables.ops;
+        let middle = self.middle(page).ok()?;
+        let pmd = ops.ptep_get(middle.pmdp);
+        let ptep = match pmd.state() {
+            // SAFETY: the VMA is held, and with it its tables.
+            State::Table => unsafe { self.space.tables.leaf(pmd) }.entry(page),
+            _ => middle.pmdp,
+        };
+        let entry = ops.ptep_get(ptep);
+        let is_present = entry.state() == State::Present;
+        is_present.then(|| ops.ptep_test_and_clear_young(ptep) || entry.latch() != 0)
+    }
+
+    /// Begins to take a page out: `None` if it has no frame of its own, or somebody has a guard of it. From
+    /// here on it can't be written before a fault brings it back, which ends this.
+    ///
+    /// Its bytes are for I/O to read: [`FrameSource::bytes`] says where they are. What was got by a pointer of
+    /// [`Task::fault`] may be written meanwhile and is lost; a guard is there for that.
+    pub fn begin_swap_out(&self, page: usize) -> Option<Transit> {
+        let walked = self.walk_if_there(page)?;
+        let tables = &self.space.tables;
+        let old = tables.ops.ptep_get(walked.ptep);
+        if old.state() != State::Present || old.latch() != 0 {
+            return None;
+        }
+        // Another version, so that who ends this does not take a later transit for it.
+        let entry = old.with_state(State::InTransit).with_next_version();
+        tables.ops.ptep_cmpxchg(walked.ptep, old, entry).ok()?;
+        let transit = Transit { page, entry };
+        // Shared frames are more than this space's to take out. Acquire: pairs with `unshare`.
+        let is_shared =
+            entry.cow() && tables.source.sharers(entry.frame()).load(Ordering::Acquire) > 0;
+        if is_shared {
+            self.cancel_swap_out(transit);
+            return None;
+        }
+        Some(transit)
+    }
+
+    /// Ends it: the page is where `to` says, and its frame is free.
+    ///
+    /// # Errors
+    /// `to` again, if a fault brought the page back or it was unmapped. It is then the caller's.
+    pub fn end_swap_out(&self, transit: Transit, to: Evicted) -> Result<(), Evicted> {
+        let Transit { page, entry } = transit;
+        let walked = self.walk_if_there(page).ok_or(to)?;
+        let out = to.entry(entry);
+        let mut now = entry;
+        // `protect` may have changed the rights meanwhile.
+        while self
+            .space
+            .tables
+            .ops
+            .ptep_cmpxchg(walked.ptep, now, out.with_rights(now.rights()))
+            .is_err()
+        {
+            let found = self.space.tables.ops.ptep_get(walked.ptep);
+            if found.with_rights(entry.rights()) != entry {
+                return Err(to);
+            }
+            now = found;
+        }
+        self.put_frame(entry.frame(), entry.cow());
+        self.count(Counter::Anon, -1);
+        self.count(Counter::Swap, to.in_swap());
+        Ok(())
+    }
+
+    /// Leaves the page where it is.
+    pub fn cancel_swap_out(&self, transit: Transit) {
+        let Some(walked) = self.walk_if_there(transit.page) else { return };
+        let ops = &self.space.tables.ops;
+        let mut now = ops.ptep_get(walked.ptep);
+        while now.with_rights(transit.entry.rights()) == transit.entry {
+            match ops.ptep_cmpxchg(walked.ptep, now, now.with_state(State::Present)) {
+                Ok(()) => return,
+                Err(found) => now = found,
+            }
+        }
+    }
+
+    /// A page's word, if there is a table it is in. A huge page is split.
+    fn walk_if_there(&self, page: usize) -> Option<Walked<'_, F>> {
+        let tables = &self.space.tables;
+        let middle = self.middle(page).ok()?;
+        let mut pmd = tables.ops.ptep_get(middle.pmdp);
+        if pmd.state() == State::Present {
+            self.split(middle, pmd).ok()?;
+            pmd = tables.ops.ptep_get(middle.pmdp);
+        }
+        (pmd.state() == State::Table).then(|| {
+            // SAFETY: the VMA is held, and with it its tables.
+            let leaf = unsafe { tables.leaf(pmd) };
+            Walked { ptep: leaf.entry(page), rights: pmd.rights(), leaf, page }
+        })
+    }
+
+    /// A fault has met a page that is not in memory: what its word is then.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn swap_in(
+        &self,
+        walked: &Walked<'_, F>,
+        entry: Entry,
+        latch: Latch,
+        backoff: &mut Backoff,
+    ) -> Result<Entry, Trap> {
+        let tables = &self.space.tables;
+        let (Some(pager), Some(from)) = (tables.source.pager(), Evicted::of(entry)) else {
+            return Err(Trap::NotResident);
+        };
+        if entry.latch() != 0 {
+            // Another thread reads it.
+            return self.wait(walked, latch, backoff);
+        }
+        let claimed = entry.with_latch(EXCLUSIVE);
+        if let Err(found) = tables.ops.ptep_cmpxchg(walked.ptep, entry, claimed) {
+            return Ok(found);
+        }
+        let read =
+            self.with_list(|list| list.get_any()).ok_or(Trap::OutOfFrames).and_then(|frame| {
+                let into: NonNull<Page> = tables.source.bytes(frame).cast();
+                // SAFETY: the frame is this thread's alone until it is installed.
+                let into = unsafe { &mut *into.as_ptr() };
+                pager.swap_in(self.space.id(), walked.page, from, into).map(|()| frame).map_err(
+                    |_| {
+                        self.with_list(|list| list.put(frame));
+                        Trap::ReadFailed
+                    },
+                )
+            });
+        let mut now = claimed;
+        loop {
+            // Another version: who reads without a guard must not take it for the page that went.
+            let free = now.with_latch(0);
+            let next = match read {
+                Ok(frame) => {
+                    let back = free.with_state(State::Present).with_frame(frame);
+                    back.with_accessed(true).with_next_version()
+                }
+                Err(_) => free,
+            };
+            match tables.ops.ptep_cmpxchg(walked.ptep, now, next) {
+                Ok(()) => {
+                    let frame = read?;
+                    self.count(Counter::Anon, 1);
+                    self.count(Counter::Swap, -from.in_swap());
+                    let page = LruPage { page: walked.page, frame };
+                    pager.swapped_in(self.space.id(), page, from);
+                    self.lru_add(page.page, frame);
+                    return Ok(next);
+                }
+                // `protect`, which leaves the claim.
+                Err(found) if found.latch() == EXCLUSIVE && Evicted::of(found) == Some(from) => {
+                    now = found;
+                }
+                Err(found) => {
+                    if let Ok(frame) = read {
+                        self.with_list(|list| list.put(frame));
+                    }
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    /// Gives up what is kept elsewhere of a page that is gone now.
+    pub(super) fn give_up_evicted(&self, entry: Entry) {
+        if let Some(from) = Evicted::of(entry) {
+            self.count(Counter::Swap, -from.in_swap());
+            self.space.free_evicted(entry);
+        }
+    }
+}
+
+impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
+    /// Which space this is, for a pager: another may be it when this one is no more.
+    pub fn id(&self) -> SpaceId {
+        SpaceId(self.tables.root())
+    }
+
+    pub(super) fn free_evicted(&self, entry: Entry) {
+        if let (Some(from), Some(pager)) = (Evicted::of(entry), self.tables.source.pager()) {
+            pager.free(self.id(), from);
+        }
+    }
+}
