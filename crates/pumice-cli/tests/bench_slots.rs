@@ -1,4 +1,4 @@
-//! `pumice bench pin`, `bench lease`, `bench vm` and `bench populate` print a row for each way and write the same as JSON.
+//! `pumice bench pin`, `lease`, `vm` and `populate` print a row for each way and write the same as JSON.
 
 mod support;
 

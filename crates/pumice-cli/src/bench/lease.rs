@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::builder::RangedU64ValueParser;
 use clap::Args;
 use pumice::slots::file::Populating;
 use pumice::slots::message::Reason;
@@ -37,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Args, Debug)]
 pub struct LeaseArgs {
     /// Leases of each size; fewer where that would be more than 32 GiB
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = cycles())]
     cycles: u64,
     /// Also write the rows to FILE, one JSON object a line
     #[arg(long, value_name = "FILE")]
@@ -202,6 +203,10 @@ fn settled(daemon: &SlotDaemon, client: &Client, slots: u32) -> Result<Holdings,
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
+}
+
+fn cycles() -> RangedU64ValueParser {
+    clap::value_parser!(u64).range(100..=1_000_000)
 }
 
 fn percentile(values: &mut [f64], percent: usize) -> f64 {

@@ -52,8 +52,8 @@ pub static VM: Entry = Entry {
 pub static LEASE: Entry = Entry {
     name: "lease",
     title: "Leasing memory",
-    about: "From connecting to the daemon until the descriptor of a ready slot is in hand, beside making the same memory \
-            oneself; and what all the leases left in the daemon.",
+    about: "From connecting to the daemon until the descriptor of a ready slot is in hand, beside making the same \
+            memory oneself; and what all the leases left in the daemon.",
     part: Part::D,
     quick: Setting { arguments: &["--cycles", "300"], seconds: 10.0 },
     full: Setting { arguments: &[], seconds: 60.0 },
