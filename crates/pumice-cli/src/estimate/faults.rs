@@ -26,14 +26,17 @@ use super::spaces::{Area, Counts, Happening, Spaces, What};
 use crate::run::spawn;
 
 /// Every fault is a sample until there were so many, and then for as long as they come more slowly.
-const ENOUGH: u64 = 30_000;
+const ENOUGH: u64 = 8_000;
 const FAST_PER_S: u64 = 20_000;
 /// One in so many is a sample all along; a prime, so that it keeps no step with what a program does.
 const SOME: u64 = 61;
 /// Bytes of each processor's ring: what users without privileges may lock ends somewhere between.
 const RINGS: [usize; 4] = [4 << 20, 1 << 20, 256 << 10, 64 << 10];
-/// How often the rings are emptied.
-const PAUSE: Duration = Duration::from_millis(5);
+/// How often the rings are emptied: large ones seldom, since whoever empties them needs a processor...
+const PAUSE: Duration = Duration::from_millis(20);
+/// ... and smaller ones before they are full.
+const SHORT_PAUSE: Duration = Duration::from_millis(5);
+const LARGE_RING: usize = 1 << 20;
 /// What comes from different processors is put in order as long as it is so much apart at most.
 const WINDOW_NS: u64 = 200_000_000;
 /// `PERF_RECORD_MISC_COMM_EXEC`
@@ -72,6 +75,7 @@ struct Rings {
 struct Ring {
     sampler: Sampler,
     config: ParseConfig<Native>,
+    bytes: usize,
 }
 
 /// A watch over what this process starts. It counts nothing of this process itself.
@@ -153,7 +157,7 @@ fn open_ring(builder: &Builder<'_>) -> io::Result<Ring> {
     let mut refused = io::Error::other("no size of ring to try");
     for bytes in RINGS {
         match builder.build()?.sampled(bytes) {
-            Ok(sampler) => return Ok(Ring { sampler, config }),
+            Ok(sampler) => return Ok(Ring { sampler, config, bytes }),
             Err(error) => refused = error,
         }
     }
@@ -190,6 +194,8 @@ impl Reader {
     }
 
     fn read_until(mut self, is_over: &AtomicBool) -> io::Result<Faults> {
+        let are_large = self.rings.iter().all(|rings| rings.every.bytes >= LARGE_RING);
+        let pause = if are_large { PAUSE } else { SHORT_PAUSE };
         loop {
             // Acquire: see `Watch::end`.
             let is_last = is_over.load(Ordering::Acquire);
@@ -202,7 +208,7 @@ impl Reader {
             if is_last {
                 break;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(pause);
         }
         let mut all = 0;
         for rings in &mut self.rings {

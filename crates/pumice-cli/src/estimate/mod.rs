@@ -5,6 +5,7 @@
 //! | [`faults`] | counts the program's faults from outside, and reads of what kind they are |
 //! | [`spaces`] | the address spaces behind that |
 //! | [`costs`] | what this machine takes for a fault and for zeroing |
+//! | [`translation`] | how often addresses had to be looked up, where the processor counts that |
 //! | [`verdict`] | the arithmetic |
 //! | [`show`] | the lines for people, and the object for machines |
 //!
@@ -15,6 +16,7 @@ pub mod costs;
 mod faults;
 mod show;
 mod spaces;
+mod translation;
 mod verdict;
 
 use std::env;
@@ -32,6 +34,7 @@ use crate::run::spawn::{self, End};
 use costs::Costs;
 use faults::{Faults, Watch};
 use show::{Estimate, Tried};
+use translation::Misses;
 use verdict::{Bounds, Given};
 
 /// Say how much a program could gain under `pumice run`, which may be nothing
@@ -58,6 +61,8 @@ pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
     let mut costs = Costs::default();
     let no_memory = |error| Failure::system(format!("no memory to measure this machine: {error}"));
     costs.measure().map_err(no_memory)?;
+    costs.measure_translation().map_err(no_memory)?;
+    let misses = Misses::begin();
     let watch = Watch::begin();
     let started = Instant::now();
     let ended = spawn::run(&options.program);
@@ -66,15 +71,20 @@ pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
         Ok(faults) => (Some(faults), None),
         Err(error) => (None, Some(error)),
     };
+    let tlb_misses = misses.and_then(Misses::end).ok().filter(|&misses| misses > 0);
     let (end, usage) = ended.map_err(|error| crate::run::not_run(&options.program[0], &error))?;
     costs.measure().map_err(no_memory)?;
 
     let faults = watched.unwrap_or_else(|| Faults::unsplit(usage.minor_faults));
     let bounds = Bounds::of(&Given {
         counts: faults.counts,
+        user_s: usage.user.as_secs_f64(),
         system_s: usage.system.as_secs_f64(),
+        resident_bytes: usage.peak_resident_bytes,
         small_ns: costs.small_ns.cost().unwrap_or_default(),
         huge_ns: costs.huge_ns.cost(),
+        steps_ns: costs.small_step_ns.cost().zip(costs.huge_step_ns.cost()),
+        tlb_misses,
         fill_gb_s: costs.fill_gb_s.cost().unwrap_or_default(),
     });
     let mut estimate =

@@ -13,6 +13,9 @@ use super::verdict::{Bounds, Range, Verdict};
 use crate::bench::table::thousands;
 use crate::run::spawn::{End, Usage};
 
+/// Of the time a program ran, translation that is worth a word in the verdict.
+const MUCH: f64 = 0.05;
+
 /// An estimate: one JSON object with these names. Times are in seconds where the name says so.
 #[derive(Debug, Serialize)]
 pub struct Estimate {
@@ -47,6 +50,12 @@ pub struct Estimate {
     zeroing_s: f64,
     faults_s: Range,
     huge_alone_s: f64,
+    /// What huge pages save of finding out where memory is; see the next three.
+    translation_s: Range,
+    small_step_ns: Option<Cost>,
+    huge_step_ns: Option<Cost>,
+    /// `null` where the processor does not count them.
+    tlb_misses: Option<u64>,
     /// The most that ready memory can save: of the program as it is, and where glibc uses huge pages.
     bound_s: f64,
     /// Of the time it ran.
@@ -120,6 +129,10 @@ impl Estimate {
             zeroing_s: bounds.zeroing_s,
             faults_s: bounds.faults_s,
             huge_alone_s: bounds.huge_alone_s,
+            translation_s: bounds.translation_s,
+            small_step_ns: costs.small_step_ns.cost(),
+            huge_step_ns: costs.huge_step_ns.cost(),
+            tlb_misses: bounds.tlb_misses,
             bound_s: bounds.bound_s.high,
             bound_share: bounds.share(wall_s),
             bound_range_s: bounds.bound_s,
@@ -161,6 +174,28 @@ impl Estimate {
             100.0 * self.bound_share
         );
         self.tried = Some(tried);
+    }
+
+    fn translation(&self) -> String {
+        let (Some(small), Some(huge)) = (self.small_step_ns, self.huge_step_ns) else {
+            return "translation no huge pages, so they save nothing".to_owned();
+        };
+        let steps = format!(
+            "a random access takes {:.0} ns in small pages, {:.0} ns in huge ones",
+            small.middle, huge.middle
+        );
+        let Range { low, high, .. } = self.translation_s;
+        match self.tlb_misses {
+            Some(misses) => {
+                let misses = thousands(misses as f64);
+                format!("translation {misses} misses; {steps}: {high:.4} s")
+            }
+            None => format!(
+                "translation {low:.0} to {high:.4} s of its own {:.3} s: {steps}; how many of its accesses are \
+                 random is not known, since no misses are counted on this machine",
+                self.user_s
+            ),
+        }
     }
 
     fn lines(&self, why_not_split: Option<&io::Error>) -> Vec<String> {
@@ -206,7 +241,7 @@ impl Estimate {
             None => "no huge pages".to_owned(),
         };
         lines.push(format!(
-            "machine     {} us a small fault, {huge_us}, {:.0} ns a touch of what is there, \
+            "machine     {} us a small fault and its end, {huge_us}, {:.0} ns a touch of what is there, \
              zeroing {:.1} GB/s",
             cost(&self.small_fault_ns, 1e3),
             self.touch_ns.middle,
@@ -227,27 +262,25 @@ impl Estimate {
             count(huge),
             self.huge_fault_ns.map_or(0.0, |huge| huge.middle) / 1e3,
         ));
+        lines.push(self.translation());
         lines.push(format!(
-            "huge pages  {:.4} s of these by huge pages alone ('GLIBC_TUNABLES=glibc.malloc.hugetlb=1'); \
-             then ready memory saves {:.4} s at most",
+            "huge pages  {:.4} s of the faults and all of the translation by huge pages alone \
+             ('GLIBC_TUNABLES=glibc.malloc.hugetlb=1'); then ready memory saves {:.4} s at most",
             self.huge_alone_s, self.bound_over_huge_s.high
         ));
-        lines.push(
-            "translation huge pages also make the program's own accesses faster; that is not counted here"
-                .to_owned(),
-        );
         let percent = 100.0 * self.bound_share;
-        lines.push(match self.verdict {
-            Verdict::DontBother => format!("verdict     at most {percent:.1} %: don't bother"),
+        let verdict = match self.verdict {
+            Verdict::DontBother => format!("at most {percent:.1} %: don't bother"),
             Verdict::TooClose => {
-                format!(
-                    "verdict     at most {percent:.1} %: it may be too close to call; try --try"
-                )
+                format!("at most {percent:.1} %: it may be too close to call; try --try")
             }
-            Verdict::Try => {
-                format!("verdict     up to {percent:.0} %: try 'pumice run -- {}'", self.program)
-            }
-        });
+            Verdict::Try => format!("up to {percent:.0} %: try 'pumice run -- {}'", self.program),
+        };
+        // Beside a time that is known, what is not is worth a word only if it is much.
+        let unknown_s = self.translation_s.high - self.translation_s.low;
+        let besides =
+            if unknown_s > MUCH * self.wall_s { "; translation comes on top" } else { "" };
+        lines.push(format!("verdict     {verdict}{besides}"));
         if self.lost_records > 0 {
             lines.push(format!(
                 "note        {} records came too fast; the parts are less exact",

@@ -4,6 +4,10 @@
 //! bounds what pre-zeroing saves. Ready memory saves the whole fault, so here faults are multiplied by
 //! what one takes. No fault takes time that the kernel did not take, so a program's time in the kernel
 //! is a bound of its own.
+//!
+//! Huge pages save looking addresses up in page tables besides. Where the processor counts how often that
+//! happens, that is known; where it does not, between nothing (memory is used in order) and what a chain of
+//! random accesses gains, for as much of the program's own time as goes to such memory.
 
 use serde::Serialize;
 
@@ -12,6 +16,8 @@ use super::spaces::Counts;
 
 /// Less than this share of a program's time is not worth looking at.
 const NOTHING: f64 = 0.01;
+/// Processors have the translations of so much memory in small pages at hand: 2,048 entries.
+const TLB_BYTES: f64 = (8 << 20) as f64;
 /// From this share on it is worth trying.
 const SOMETHING: f64 = 0.03;
 
@@ -20,12 +26,20 @@ const SOMETHING: f64 = 0.03;
 pub struct Given {
     /// The program's faults.
     pub counts: Counts,
+    /// Its processor time outside of the kernel.
+    pub user_s: f64,
     /// Its processor time in the kernel.
     pub system_s: f64,
+    /// The most memory it had.
+    pub resident_bytes: u64,
     /// Nanoseconds of a fault that brings a small page.
     pub small_ns: Cost,
     /// The same for a huge page, where there are any.
     pub huge_ns: Option<Cost>,
+    /// Nanoseconds from one line to the next at random, in small and in huge pages.
+    pub steps_ns: Option<(Cost, Cost)>,
+    /// Reads whose translation was not at hand, where they were counted.
+    pub tlb_misses: Option<u64>,
     /// Zeroing, in GB/s.
     pub fill_gb_s: Cost,
 }
@@ -50,6 +64,23 @@ impl Range {
         }
     }
 
+    /// Nowhere more than another.
+    fn within(self, other: Range) -> Range {
+        Range {
+            middle: self.middle.min(other.middle),
+            low: self.low.min(other.low),
+            high: self.high.min(other.high),
+        }
+    }
+
+    fn and(self, other: Range) -> Range {
+        Range {
+            middle: self.middle + other.middle,
+            low: self.low + other.low,
+            high: self.high + other.high,
+        }
+    }
+
     fn at_most(self, most: f64) -> Range {
         Range { middle: self.middle.min(most), low: self.low.min(most), high: self.high.min(most) }
     }
@@ -66,10 +97,32 @@ pub struct Bounds {
     pub faults_s: Range,
     /// What huge pages alone would save of these.
     pub huge_alone_s: f64,
+    /// What huge pages save of the program's own time: least, most, and half of that where it is not counted.
+    pub translation_s: Range,
+    /// Where they were counted.
+    pub tlb_misses: Option<u64>,
     /// What ready memory saves at most: of a program with glibc as it is.
     pub bound_s: Range,
     /// The same where glibc uses huge pages already.
     pub over_huge_s: Range,
+}
+
+/// What huge pages save in memory of which `small_bytes` came in small ones.
+fn translation(given: &Given, small_bytes: f64) -> Range {
+    let Some((small, huge)) = given.steps_ns else { return Range::default() };
+    let served = small_bytes.min(given.resident_bytes as f64);
+    if served <= TLB_BYTES || small.middle <= huge.middle {
+        return Range::default();
+    }
+    let share = served / given.resident_bytes as f64;
+    if let Some(misses) = given.tlb_misses {
+        let saved_s = misses as f64 * share * (small.middle - huge.middle) / 1e9;
+        let saved_s = saved_s.min(given.user_s);
+        return Range { middle: saved_s, low: saved_s, high: saved_s };
+    }
+    let most =
+        given.user_s * share * (1.0 - TLB_BYTES / served) * (1.0 - huge.middle / small.middle);
+    Range { middle: most / 2.0, low: 0.0, high: most }
 }
 
 /// In words.
@@ -99,13 +152,21 @@ impl Bounds {
             Range::of(huge_ns, huge_ns, |huge_ns, _| all * huge_ns / 1e9)
         };
         let in_huge_s = given.huge_ns.map_or(faults_s, in_huge);
+        let translation_s = translation(given, small * 4096.0);
+        // Where it is not counted, translation is said beside the bound: it would make it much too great for all
+        // who use their memory in order.
+        let certain =
+            Range { middle: translation_s.low, low: translation_s.low, high: translation_s.low };
+        let bound_s = faults_s.at_most(given.system_s).and(certain);
         Bounds {
             bytes,
             zeroing_s: bytes as f64 / (given.fill_gb_s.middle * 1e9),
             faults_s,
             huge_alone_s: (faults_s.middle - in_huge_s.middle).max(0.0),
-            bound_s: faults_s.at_most(given.system_s),
-            over_huge_s: in_huge_s.at_most(given.system_s),
+            translation_s,
+            tlb_misses: given.tlb_misses,
+            bound_s,
+            over_huge_s: in_huge_s.at_most(given.system_s).within(bound_s),
         }
     }
 
@@ -138,7 +199,11 @@ mod tests {
     fn given(served_small: u64, system_s: f64) -> Given {
         Given {
             counts: Counts { small: served_small, served_small, ..Counts::default() },
+            user_s: 0.0,
             system_s,
+            resident_bytes: 1 << 30,
+            steps_ns: None,
+            tlb_misses: None,
             small_ns: cost(2_000.0),
             huge_ns: Some(cost(512_000.0)),
             fill_gb_s: cost(10.0),
@@ -167,6 +232,24 @@ mod tests {
     fn no_more_than_the_kernel_took() {
         let bounds = Bounds::of(&given(1_000_000, 1.5));
         assert_eq!(bounds.bound_s, Range { middle: 1.5, low: 1.0, high: 1.5 });
+    }
+
+    #[test]
+    fn translation_is_bounded_or_counted() {
+        let steps_ns = Some((cost(100.0), cost(60.0)));
+        // 1 GiB of small pages, all that there is.
+        let given = Given { user_s: 10.0, steps_ns, ..given(1 << 18, 0.0) };
+        let bounds = Bounds::of(&given);
+        let most = 10.0 * (1.0 - 8.0 / 1024.0) * 0.4;
+        assert!((bounds.translation_s.high - most).abs() < 1e-9, "{bounds:?}");
+        assert_eq!((bounds.translation_s.low, bounds.bound_s.high), (0.0, 0.0));
+        let counted = Bounds::of(&Given { tlb_misses: Some(1_000_000), ..given });
+        assert!((counted.translation_s.low - 0.04).abs() < 1e-9, "{counted:?}");
+        assert_eq!(counted.translation_s.low, counted.translation_s.high);
+        assert_eq!(counted.bound_s.high, counted.translation_s.high);
+        let few =
+            Given { counts: Counts { small: 9, served_small: 9, ..Counts::default() }, ..given };
+        assert_eq!(Bounds::of(&few).translation_s, Range::default());
     }
 
     #[test]
