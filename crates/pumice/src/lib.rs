@@ -17,6 +17,7 @@
 //! | [`heap`] | runs of frames for `malloc`-sized requests; what a size class touches |
 //! | [`page_table`] | tables of entries that change by single atomic operations |
 //! | [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
+//! | [`reclaim`] | which pages to give up when memory is short |
 //! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
 //! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
 //! | [`slots`] | memory that a daemon has ready, leased to programs; with the feature `std` only |
@@ -38,6 +39,7 @@ pub mod heap;
 pub mod page_table;
 #[cfg(not(any(loom, shuttle)))]
 pub mod process;
+pub mod reclaim;
 pub mod scrub;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod slots;

@@ -19,6 +19,7 @@
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
 //! | [`pin`] | pinning memory: fresh against a slot |
 //! | [`populate`] | a daemon that populates: its speed, and what it costs those beside it |
+//! | [`replace`] | replacement policies over traces: hit ratios |
 //! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
 //! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
 //! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
@@ -57,6 +58,7 @@ mod populate;
 mod programs;
 pub mod region;
 mod registry;
+mod replace;
 mod results;
 mod scrub;
 mod show;
@@ -111,6 +113,8 @@ enum Experiment {
     Programs(programs::ProgramsArgs),
     /// Write the page of results that were measured before
     Report(show::ReportArgs),
+    /// What part of a trace's references each replacement policy finds in memory
+    Replace(replace::ReplaceArgs),
     /// How fast scrubd zeroes, and what it costs those beside it
     Scrub(scrub::ScrubArgs),
     /// What pumice run costs a program that has nothing to gain from it
@@ -136,6 +140,7 @@ pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
         Experiment::Pft(options) => pft::pft(&options),
         Experiment::Pin(options) => pin::pin(&options),
         Experiment::Populate(options) => populate::populate(&options),
+        Experiment::Replace(options) => replace::replace(&options),
         Experiment::Scrub(options) => scrub::scrub(options),
         Experiment::Start(options) => start::start(&options),
         Experiment::Vm(options) => vm::vm(&options),

@@ -1,8 +1,10 @@
-//! Pictures: rates against lines touched or against threads, on logarithmic scales, as SVG.
+//! Pictures: rates against lines touched or against threads, on logarithmic scales, and hit ratios
+//! against frames, as SVG.
 
 use std::ops::Range;
 use std::path::Path;
 
+use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 use crate::args::Failure;
@@ -14,7 +16,7 @@ pub struct Series {
     pub name: &'static str,
     /// How it is drawn.
     pub stroke: Stroke,
-    /// Lines touched a page, or threads; and pages a second.
+    /// Lines touched a page, threads or frames; and pages a second, or percent.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -30,12 +32,14 @@ pub enum Stroke {
 const SIZE: (u32, u32) = (820, 460);
 const GREY: RGBColor = RGBColor(110, 110, 110);
 /// Told apart by those who don't see red and green as well (Okabe and Ito's palette).
-const COLOURS: [RGBColor; 5] = [
+const COLOURS: [RGBColor; 7] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 0, 0),
 ];
 
 /// What a picture says of itself and its axes.
@@ -44,6 +48,16 @@ struct Words<'w> {
     subtitle: &'w str,
     x: &'w str,
     y: &'w str,
+    legend: SeriesLabelPosition,
+    scale: Scale,
+}
+
+/// The y axis.
+#[derive(Clone, Copy, Debug)]
+enum Scale {
+    Logarithmic,
+    /// From 0 to 100.
+    Percent,
 }
 
 /// Draws pages a second of processor time against cache lines touched in each page.
@@ -53,6 +67,8 @@ pub fn rate_against_lines(path: &Path, subtitle: &str, series: &[Series]) -> Res
         subtitle,
         x: "cache lines written in each 4 KiB page (of 64)",
         y: "pages per CPU second",
+        legend: SeriesLabelPosition::UpperRight,
+        scale: Scale::Logarithmic,
     };
     // The last of them shares its colour with the one before it.
     draw_to(path, &words, series, 3)
@@ -61,7 +77,22 @@ pub fn rate_against_lines(path: &Path, subtitle: &str, series: &[Series]) -> Res
 /// Draws faults a second on the wall against threads.
 pub fn rate_against_threads(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Failure> {
     let title = "Page faults a second";
-    let words = Words { title, subtitle, x: "threads", y: "faults per second" };
+    let legend = SeriesLabelPosition::UpperRight;
+    let (x, y, scale) = ("threads", "faults per second", Scale::Logarithmic);
+    let words = Words { title, subtitle, x, y, legend, scale };
+    draw_to(path, &words, series, COLOURS.len())
+}
+
+/// Draws hit ratios, in percent, against frames.
+pub fn hits_against_frames(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Failure> {
+    let words = Words {
+        title: "References that find their page in memory",
+        subtitle,
+        x: "frames",
+        y: "hits, percent",
+        legend: SeriesLabelPosition::UpperLeft,
+        scale: Scale::Percent,
+    };
     draw_to(path, &words, series, COLOURS.len())
 }
 
@@ -87,11 +118,32 @@ fn draw(
     let root = root.titled(words.subtitle, ("sans-serif", 15).into_font().color(&GREY))?;
     let points = || series.iter().flat_map(|series| &series.points);
     let (x, y) = (span(points().map(|p| p.0), 1.15), span(points().map(|p| p.1), 1.6));
-    let mut chart = ChartBuilder::on(&root)
-        .margin(12)
-        .x_label_area_size(46)
-        .y_label_area_size(84)
-        .build_cartesian_2d(x.log_scale().base(2.0), y.log_scale())?;
+    let mut chart = ChartBuilder::on(&root);
+    chart.margin(12).x_label_area_size(46).y_label_area_size(84);
+    let x = x.log_scale().base(2.0);
+    match words.scale {
+        Scale::Logarithmic => {
+            fill(chart.build_cartesian_2d(x, y.log_scale())?, words, series, colours)?;
+        }
+        Scale::Percent => fill(chart.build_cartesian_2d(x, 0.0..100.0)?, words, series, colours)?,
+    }
+    root.present()?;
+    Ok(())
+}
+
+/// A chart on which axes are to be drawn, and lines.
+type Chart<'c, X, Y> = ChartContext<'c, SVGBackend<'c>, Cartesian2d<X, Y>>;
+
+fn fill<X, Y>(
+    mut chart: Chart<'_, X, Y>,
+    words: &Words<'_>,
+    series: &[Series],
+    colours: usize,
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     chart
         .configure_mesh()
         .x_desc(words.x)
@@ -124,13 +176,12 @@ fn draw(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(words.legend.clone())
         .legend_area_size(34)
         .label_font(("sans-serif", 14))
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(225, 225, 225))
         .draw()?;
-    root.present()?;
     Ok(())
 }
 

@@ -1,0 +1,153 @@
+//! `pumice bench replace`: what part of a trace's references each replacement policy finds in memory.
+//!
+//! No memory is used and no time is measured: ours are the very policies that reclaim runs
+//! ([`pumice::reclaim`]), the others are as published ([`peers`]), and [`opt`] knows what will come. A
+//! memory is empty at first, so first references count against all of them.
+
+mod opt;
+mod ours;
+mod peers;
+mod queue;
+mod trace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use pumice::reclaim::policy::table;
+use pumice::reclaim::{Adaptive, TwoList};
+use serde::Serialize;
+
+use super::json_lines::JsonLines;
+use super::plot::{self, Series, Stroke};
+use super::table::Table;
+use crate::args::Failure;
+use opt::Opt;
+use ours::Ours;
+use peers::{Cache, Clock, Fifo, Lru, TwoQ};
+use trace::Trace;
+
+/// The policies, as the table has them.
+const POLICIES: [&str; 7] = ["fifo", "lru", "clock", "2q", "two-list", "adaptive", "opt"];
+/// References between two looks at the bar.
+const STRIDE: usize = 1 << 16;
+/// As many as a zone has at most.
+const MOST_FRAMES: i64 = (1 << 28) - 1;
+
+/// What `pumice bench replace` is asked for.
+#[derive(Args, Debug)]
+pub struct ReplaceArgs {
+    /// References to pages, as text, which zstd may have compressed: a page's number a line, or as in the ARC
+    /// paper's traces 'first_page number_of_pages ignored request_number'
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// How many frames there are, such as 1000,5000,15000
+    #[arg(long, value_name = "LIST", required = true, value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=MOST_FRAMES))]
+    frames: Vec<u32>,
+    /// Only these policies, of fifo, lru, clock, 2q, two-list, adaptive, opt
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = POLICIES)]
+    only: Vec<String>,
+    /// Write the rows as JSON Lines as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the hit ratio against the frames, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// A policy's hit ratio; an object of the JSON file.
+#[derive(Debug, Serialize)]
+struct Row<'t> {
+    trace: &'t str,
+    policy: &'static str,
+    frames: u32,
+    /// From 0 to 1.
+    hit_ratio: f64,
+}
+
+/// Runs all policies over the trace.
+pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
+    let trace = trace::read(&options.trace)?;
+    let mut json = JsonLines::create(options.json.as_deref())?;
+    if let Some(path) = &options.plot {
+        // So that a bad path is told before the work.
+        std::fs::write(path, "")
+            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+    }
+    let policies: Vec<&'static str> = POLICIES
+        .into_iter()
+        .filter(|&policy| options.only.is_empty() || options.only.iter().any(|one| one == policy))
+        .collect();
+    let (references, pages) = (trace.references.len(), trace.pages);
+    println!("{}: {references} references to {pages} pages; hits in percent", trace.name);
+    let mut columns = vec![("frames", 10)];
+    columns.extend(policies.iter().map(|&policy| (policy, 8)));
+    let shown = Table::begin(&columns);
+    let bar = bar(references * policies.len() * options.frames.len());
+    let next_uses = opt::next_uses(&trace.references, pages);
+    let name =
+        |&policy: &&'static str| Series { name: policy, stroke: Stroke::Solid, points: vec![] };
+    let mut series: Vec<Series> = policies.iter().map(name).collect();
+    for &frames in &options.frames {
+        let mut cells = vec![frames.to_string()];
+        for (policy, line) in policies.iter().zip(&mut series) {
+            let hits = hits(policy, frames, &trace, &next_uses, &bar);
+            let hit_ratio = hits as f64 / references as f64;
+            json.write(&Row { trace: &trace.name, policy, frames, hit_ratio })?;
+            line.points.push((f64::from(frames), 100.0 * hit_ratio));
+            cells.push(format!("{:.2}", 100.0 * hit_ratio));
+        }
+        bar.suspend(|| shown.row(&cells));
+    }
+    bar.finish_and_clear();
+    json.finish()?;
+    if let Some(path) = &options.plot {
+        for line in &mut series {
+            line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        plot::hits_against_frames(path, &trace.name, &series)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How far it is, if somebody looks.
+fn bar(references: usize) -> ProgressBar {
+    let bar = ProgressBar::new(references as u64);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+fn hits(policy: &str, frames: u32, trace: &Trace, next_uses: &[u32], bar: &ProgressBar) -> usize {
+    let pages = trace.pages;
+    // More than all pages need make no difference.
+    let frames = (frames as usize).min(pages);
+    let run = |cache: &mut dyn Cache| {
+        let mut hits = 0;
+        for stretch in trace.references.chunks(STRIDE) {
+            hits += stretch.iter().filter(|&&page| cache.access(page)).count();
+            bar.inc(stretch.len() as u64);
+        }
+        hits
+    };
+    match policy {
+        "fifo" => run(&mut Fifo::new(frames, pages)),
+        "lru" => run(&mut Lru::new(frames, pages)),
+        "clock" => run(&mut Clock::new(frames, pages)),
+        "2q" => run(&mut TwoQ::new(frames, pages)),
+        "two-list" => {
+            let mut entries = table::<TwoList<'_>>(frames);
+            run(&mut Ours::new(TwoList::new(&mut entries), frames, pages))
+        }
+        "adaptive" => {
+            let mut entries = table::<Adaptive<'_>>(frames);
+            run(&mut Ours::new(Adaptive::new(&mut entries), frames, pages))
+        }
+        _ => run(&mut Opt::new(frames, pages, next_uses)),
+    }
+}

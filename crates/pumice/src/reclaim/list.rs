@@ -1,0 +1,210 @@
+//! Doubly linked lists of pages by index, in one table: nothing is allocated, and taking a page out
+//! needs no word of which list it is in.
+//!
+//! The table has an entry for each page and, behind them, one for each list: its head, which is linked
+//! into a ring with the list's pages.
+
+/// A page's entry, or a list's head.
+///
+/// The table is the owner's: [`Page::new`] is what it holds at first.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// Towards the head: the next younger.
+    prev: u32,
+    /// Towards the tail: the next older.
+    next: u32,
+    /// When the page was used, as the policy counts, above what else it knows of it.
+    stamp_and_flags: u64,
+}
+
+const FLAG_BITS: u32 = 8;
+
+bitflags::bitflags! {
+    /// What a policy knows of a page.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub(super) struct Flags: u8 {
+        /// It is on a list.
+        const LRU = 1;
+        /// `PG_active`.
+        const ACTIVE = 2;
+        /// `PG_referenced`.
+        const REFERENCED = 4;
+        /// Activated on trial, and not used since.
+        const TRIAL = 8;
+        /// Used again at a distance.
+        const FAR = 16;
+    }
+}
+
+impl Page {
+    /// An entry of a new table.
+    pub const fn new() -> Page {
+        Page { prev: 0, next: 0, stamp_and_flags: 0 }
+    }
+
+    /// 56 bits.
+    pub(super) fn stamp(&self) -> u64 {
+        self.stamp_and_flags >> FLAG_BITS
+    }
+
+    pub(super) fn flags(&self) -> Flags {
+        Flags::from_bits_truncate(self.stamp_and_flags as u8)
+    }
+
+    pub(super) fn set_stamp(&mut self, stamp: u64) {
+        self.stamp_and_flags = stamp << FLAG_BITS | u64::from(self.flags().bits());
+    }
+
+    pub(super) fn set_flags(&mut self, flags: Flags) {
+        self.stamp_and_flags = self.stamp() << FLAG_BITS | u64::from(flags.bits());
+    }
+}
+
+impl Default for Page {
+    fn default() -> Page {
+        Page::new()
+    }
+}
+
+/// The head of a list: the number of its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head(u32);
+
+/// See the module's top.
+#[derive(Debug)]
+pub(super) struct Lists<'t> {
+    table: &'t mut [Page],
+    pages: usize,
+}
+
+impl<'t> Lists<'t> {
+    /// `lists` empty lists over a table of `pages + lists` entries.
+    pub fn new(table: &'t mut [Page], lists: usize) -> Lists<'t> {
+        let pages = table.len().checked_sub(lists).expect("a table has an entry for each list");
+        assert!(table.len() <= u32::MAX as usize, "pages are numbered by 32 bits");
+        table.fill(Page::new());
+        let mut lists = Lists { table, pages };
+        for head in pages..lists.table.len() {
+            lists.close(head as u32);
+        }
+        lists
+    }
+
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    pub fn head(&self, list: usize) -> Head {
+        debug_assert!(self.pages + list < self.table.len());
+        Head((self.pages + list) as u32)
+    }
+
+    fn close(&mut self, head: u32) {
+        let entry = &mut self.table[head as usize];
+        (entry.prev, entry.next) = (head, head);
+    }
+
+    fn join(&mut self, younger: u32, older: u32) {
+        self.table[younger as usize].next = older;
+        self.table[older as usize].prev = younger;
+    }
+
+    pub fn page(&self, page: u32) -> &Page {
+        &self.table[page as usize]
+    }
+
+    pub fn page_mut(&mut self, page: u32) -> &mut Page {
+        &mut self.table[page as usize]
+    }
+
+    /// Puts a page that is on no list at the young end.
+    pub fn push_head(&mut self, list: Head, page: u32) {
+        let first = self.table[list.0 as usize].next;
+        self.join(list.0, page);
+        self.join(page, first);
+    }
+
+    /// Puts a page that is on no list where its stamp says, or as near to there as `most` steps from the young
+    /// end come.
+    pub fn insert(&mut self, list: Head, page: u32, most: usize) {
+        let stamp = self.page(page).stamp();
+        let mut younger = list.0;
+        for _ in 0..most {
+            let next = self.table[younger as usize].next;
+            if next == list.0 || self.page(next).stamp() <= stamp {
+                break;
+            }
+            younger = next;
+        }
+        let older = self.table[younger as usize].next;
+        self.join(younger, page);
+        self.join(page, older);
+    }
+
+    /// Takes a page off the list it is on.
+    pub fn remove(&mut self, page: u32) {
+        let Page { prev, next, .. } = self.table[page as usize];
+        self.join(prev, next);
+    }
+
+    /// The oldest.
+    pub fn tail(&self, list: Head) -> Option<u32> {
+        let last = self.table[list.0 as usize].prev;
+        (last != list.0).then_some(last)
+    }
+
+    /// Moves all pages of `from` to the young end of `to`.
+    pub fn splice_head(&mut self, to: Head, from: Head) {
+        let Page { next: young, prev: old, .. } = self.table[from.0 as usize];
+        if young == from.0 {
+            return;
+        }
+        let first = self.table[to.0 as usize].next;
+        self.join(to.0, young);
+        self.join(old, first);
+        self.close(from.0);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against queues, young end first.
+        #[test]
+        fn lists_are_what_queues_are(steps in prop::collection::vec((0u32..4, 0u32..12, 0usize..3), 0..200)) {
+            let mut table = [Page::new(); 12 + 3];
+            let mut lists = Lists::new(&mut table, 3);
+            let mut model: [VecDeque<u32>; 3] = Default::default();
+            for (step, page, list) in steps {
+                let place = model.iter().position(|queue| queue.contains(&page));
+                match (step, place) {
+                    (0 | 1, None) => {
+                        lists.push_head(lists.head(list), page);
+                        model[list].push_front(page);
+                    }
+                    (2, Some(place)) => {
+                        lists.remove(page);
+                        model[place].retain(|&other| other != page);
+                    }
+                    (3, _) if page as usize % 3 != list => {
+                        let to = page as usize % 3;
+                        lists.splice_head(lists.head(to), lists.head(list));
+                        let mut moved = core::mem::take(&mut model[list]);
+                        moved.extend(core::mem::take(&mut model[to]));
+                        model[to] = moved;
+                    }
+                    _ => {}
+                }
+                for (list, queue) in model.iter().enumerate() {
+                    prop_assert_eq!(lists.tail(lists.head(list)), queue.back().copied());
+                }
+            }
+        }
+    }
+}

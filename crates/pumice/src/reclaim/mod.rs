@@ -1,0 +1,25 @@
+//! Which pages to give up when memory is short.
+//!
+//! - [`policy`]: what a policy is asked and told.
+//! - [`two_list`]: Linux 2.4's active and inactive lists.
+//! - [`adaptive`]: ours, and the default.
+//! - `ages`: when pages were last used, and which of them plain LRU would have.
+//! - `list`: lists of pages in a table.
+//!
+//! A policy is plain code under its owner's lock: it allocates nothing, and knows of a page what a
+//! reclaim can know of it, no more: that it came in, from where, that it was used since it last asked, and
+//! what it wrote itself when the page went out (a [`policy::Shadow`] of 28 bits, which fits into a page's entry).
+//! `pumice bench replace` runs it over traces as it is.
+
+pub mod adaptive;
+mod ages;
+mod list;
+pub mod policy;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+pub mod two_list;
+
+pub use adaptive::Adaptive;
+pub use list::Page;
+pub use policy::{Arrival, Policy, Shadow};
+pub use two_list::TwoList;

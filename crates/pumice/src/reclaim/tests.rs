@@ -1,0 +1,295 @@
+//! Policies against naive models, and against plain LRU over sequences of every kind.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::policy::table;
+use super::*;
+
+/// A memory of frames under a policy, over pages of any number.
+struct Memory<P> {
+    policy: P,
+    frame_of: Vec<Option<u32>>,
+    page_of: Vec<usize>,
+    free: Vec<u32>,
+    shadows: Vec<Option<Shadow>>,
+}
+
+impl<P: Policy> Memory<P> {
+    fn new(policy: P, frames: usize, pages: usize) -> Memory<P> {
+        Memory {
+            policy,
+            frame_of: vec![None; pages],
+            page_of: vec![0; frames],
+            free: (0..frames as u32).collect(),
+            shadows: vec![None; pages],
+        }
+    }
+
+    fn evict(&mut self) -> usize {
+        let (frame, shadow) = self.policy.evict().expect("a page is in");
+        let page = self.page_of[frame as usize];
+        assert_eq!(self.frame_of[page].take(), Some(frame));
+        assert!(!self.policy.contains(frame));
+        self.shadows[page] = Some(Shadow::from_bits(shadow.to_bits()));
+        self.free.push(frame);
+        page
+    }
+
+    /// Whether it was a hit.
+    fn access(&mut self, page: usize) -> bool {
+        if let Some(frame) = self.frame_of[page] {
+            self.policy.accessed(frame);
+            return true;
+        }
+        if self.free.is_empty() {
+            for _ in 0..P::batch(self.page_of.len()) {
+                self.evict();
+            }
+        }
+        let frame = self.free.pop().expect("one was made");
+        self.frame_of[page] = Some(frame);
+        self.page_of[frame as usize] = page;
+        self.policy.add(frame, self.shadows[page].map_or(Arrival::Fresh, Arrival::Refault));
+        assert_eq!(self.policy.len(), self.page_of.len() - self.free.len());
+        false
+    }
+
+    fn hits(&mut self, trace: &[usize]) -> usize {
+        trace.iter().filter(|&&page| self.access(page)).count()
+    }
+}
+
+fn lru_hits(frames: usize, trace: &[usize]) -> usize {
+    let mut used_at = BTreeMap::new();
+    let mut by_time = BTreeMap::new();
+    let mut hits = 0;
+    for (now, &page) in trace.iter().enumerate() {
+        match used_at.insert(page, now) {
+            Some(then) => {
+                hits += 1;
+                by_time.remove(&then);
+            }
+            None if by_time.len() == frames => {
+                let (_, oldest) = by_time.pop_first().expect("there are frames");
+                used_at.remove(&oldest);
+            }
+            None => {}
+        }
+        by_time.insert(now, page);
+    }
+    hits
+}
+
+fn adaptive_hits(frames: usize, trace: &[usize]) -> usize {
+    let pages = trace.iter().max().map_or(0, |&page| page + 1);
+    let mut entries = table::<Adaptive<'_>>(frames);
+    Memory::new(Adaptive::new(&mut entries), frames, pages).hits(trace)
+}
+
+/// A stretch of a trace.
+#[derive(Clone, Debug)]
+enum Phase {
+    Loop { pages: usize },
+    Uniform { pages: usize },
+    Skewed { pages: usize },
+    Scan,
+    Drift { window: usize, slowness: usize },
+    Twice { distance: usize },
+    Stack { mean: usize },
+}
+
+fn phase() -> impl Strategy<Value = Phase> {
+    prop_oneof![
+        (2usize..900).prop_map(|pages| Phase::Loop { pages }),
+        (2usize..900).prop_map(|pages| Phase::Uniform { pages }),
+        (2usize..2000).prop_map(|pages| Phase::Skewed { pages }),
+        Just(Phase::Scan),
+        (2usize..600, 1usize..30).prop_map(|(window, slowness)| Phase::Drift { window, slowness }),
+        (1usize..600).prop_map(|distance| Phase::Twice { distance }),
+        (1usize..600).prop_map(|mean| Phase::Stack { mean }),
+    ]
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        // Steele, Lea and Flood's SplitMix64.
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((u128::from(z ^ (z >> 31)) * limit as u128) >> 64) as usize
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.below(1 << 30) + 1) as f64 / (1u64 << 30) as f64
+    }
+}
+
+/// The phases one after the other, some on pages of their own.
+fn trace(phases: &[(Phase, bool)], uses: usize, seed: u64) -> Vec<usize> {
+    let mut random = Random(seed);
+    let mut trace: Vec<usize> = Vec::new();
+    let mut stack: Vec<usize> = Vec::new();
+    let mut fresh = 4000;
+    for (phase, fresh_pages) in phases {
+        let base = if *fresh_pages { fresh } else { 0 };
+        for step in 0..uses / phases.len() {
+            let page = match *phase {
+                Phase::Loop { pages } => base + step % pages,
+                Phase::Uniform { pages } => base + random.below(pages),
+                Phase::Skewed { pages } => base + (pages as f64).powf(random.unit()) as usize,
+                Phase::Scan => base + step,
+                Phase::Drift { window, slowness } => base + step / slowness + random.below(window),
+                Phase::Twice { distance } if step % 2 == 1 => {
+                    base + (step / 2).saturating_sub(distance)
+                }
+                Phase::Twice { .. } => base + step / 2,
+                Phase::Stack { mean } => {
+                    let distance = (-random.unit().ln() * mean as f64) as usize;
+                    let page = if distance < stack.len() {
+                        stack.remove(stack.len() - 1 - distance)
+                    } else {
+                        fresh += 1;
+                        fresh
+                    };
+                    stack.push(page);
+                    page
+                }
+            };
+            trace.push(page);
+        }
+        fresh = fresh.max(trace.iter().max().copied().unwrap_or(0)) + 1;
+    }
+    trace
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 32 } else { 3000 }))]
+    /// Half a point below LRU at most, whatever comes.
+    #[test]
+    fn adaptive_is_never_much_worse_than_lru(
+        phases in prop::collection::vec((phase(), any::<bool>()), 1..5),
+        frames in 8usize..700,
+        seed in any::<u64>(),
+    ) {
+        let trace = trace(&phases, 24_000, seed);
+        let (lru, ours) = (lru_hits(frames, &trace), adaptive_hits(frames, &trace));
+        prop_assert!(ours + trace.len() / 200 >= lru, "{} against {} of LRU", ours, lru);
+    }
+
+    /// Against lists that are queues.
+    #[test]
+    fn two_list_is_what_2_4_does(
+        frames in 1usize..80,
+        trace in prop::collection::vec(0usize..120, 1..1500),
+    ) {
+        let mut entries = table::<TwoList<'_>>(frames);
+        let mut memory = Memory::new(TwoList::new(&mut entries), frames, 120);
+        let mut model = Model { referenced: vec![false; 120], ..Model::default() };
+        for page in trace {
+            let evicts = memory.frame_of[page].is_none() && memory.free.is_empty();
+            if evicts {
+                let gone = model.shrink(TwoList::batch(frames));
+                for expected in gone {
+                    prop_assert_eq!(memory.evict(), expected);
+                }
+            }
+            memory.access(page);
+            model.access(page);
+            prop_assert_eq!(memory.policy.lengths(), (model.active.len(), model.inactive.len()));
+        }
+    }
+
+    /// Pages that go, stay after all or are unmapped leave the counts right.
+    #[test]
+    fn counts_stay_right(steps in prop::collection::vec((0usize..8, 0usize..60), 1..2000)) {
+        let mut entries = table::<Adaptive<'_>>(30);
+        let mut memory = Memory::new(Adaptive::new(&mut entries), 30, 60);
+        for (step, page) in steps {
+            match (step, memory.frame_of[page]) {
+                (0, Some(frame)) => {
+                    memory.policy.forget(frame);
+                    memory.frame_of[page] = None;
+                    memory.shadows[page] = None;
+                    memory.free.push(frame);
+                }
+                (1, _) if !memory.policy.is_empty() => {
+                    let (frame, shadow) = memory.policy.evict().expect("a page is in");
+                    memory.policy.put_back(frame, shadow);
+                }
+                _ => {
+                    memory.access(page);
+                }
+            }
+            let len = memory.policy.len();
+            prop_assert_eq!(len, memory.frame_of.iter().flatten().count());
+            prop_assert!(memory.policy.stale() <= len);
+        }
+    }
+}
+
+/// The lists as 2.4 has them: heads at the back.
+#[derive(Default)]
+struct Model {
+    active: VecDeque<usize>,
+    inactive: VecDeque<usize>,
+    referenced: Vec<bool>,
+}
+
+impl Model {
+    fn shrink(&mut self, batch: usize) -> Vec<usize> {
+        let mut refill = batch * self.active.len() / ((self.inactive.len() + 1) * 2);
+        if self.inactive.is_empty() {
+            refill = refill.max(batch);
+        }
+        while refill > 0 {
+            let Some(page) = self.active.pop_front() else { break };
+            if std::mem::replace(&mut self.referenced[page], true) {
+                self.referenced[page] = false;
+                self.active.push_back(page);
+            } else {
+                self.inactive.push_back(page);
+                refill -= 1;
+            }
+        }
+        self.inactive.drain(..batch.min(self.inactive.len())).collect()
+    }
+
+    fn access(&mut self, page: usize) {
+        if let Some(at) = self.inactive.iter().position(|&other| other == page) {
+            if std::mem::replace(&mut self.referenced[page], true) {
+                self.referenced[page] = false;
+                self.inactive.remove(at);
+                self.active.push_back(page);
+            }
+        } else {
+            self.referenced[page] = true;
+            if !self.active.contains(&page) {
+                self.inactive.push_back(page);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_loop_larger_than_the_memory_is_kept_in_part() {
+    let trace: Vec<usize> = (0..60_000).map(|step| step % 1_200).collect();
+    assert_eq!(lru_hits(1_000, &trace), 0);
+    assert!(adaptive_hits(1_000, &trace) > trace.len() / 3);
+}
+
+#[test]
+fn a_scan_passes_by() {
+    let mut random = Random(7);
+    let used = |step: usize, random: &mut Random| match step % 2 {
+        0 => random.below(700),
+        _ => 700 + step,
+    };
+    let trace: Vec<usize> = (0..60_000).map(|step| used(step, &mut random)).collect();
+    let (lru, ours) = (lru_hits(1_000, &trace), adaptive_hits(1_000, &trace));
+    assert!(ours > lru + trace.len() / 20, "{ours} against {lru} of LRU");
+}

@@ -1,0 +1,162 @@
+//! Linux 2.4's policy (`mm/vmscan.c`, `mm/filemap.c` of 2.4.10 and later), SPEC E1 to E3.
+//!
+//! New pages enter at the head of the inactive list. The second touch of an inactive page moves it to the active
+//! list. Before a batch is freed from the inactive tail, pages are refiled from the active tail to the inactive
+//! head: the more, the larger the active list is against the inactive one. An active page that was used since it
+//! was looked at last goes round once more; an inactive one is freed whatever its bit says.
+
+use super::list::{Flags, Head, Lists, Page};
+use super::policy::{Arrival, Policy, Shadow};
+
+/// `vm_balance_ratio`: the lists rotate at the same speed when active is this many times as long as inactive. 2 is
+/// what 2.4 has built in.
+pub const DEFAULT_BALANCE_RATIO: usize = 2;
+/// `SWAP_CLUSTER_MAX`: pages freed in a batch.
+const BATCH: usize = 32;
+
+/// See the module's top.
+#[derive(Debug)]
+pub struct TwoList<'t> {
+    lists: Lists<'t>,
+    nr_active: usize,
+    nr_inactive: usize,
+    balance_ratio: usize,
+    /// What is left of the batch that was balanced for.
+    batch_left: usize,
+}
+
+impl<'t> TwoList<'t> {
+    /// Over a table of [`Policy::table_len`] entries.
+    pub fn new(table: &'t mut [Page]) -> TwoList<'t> {
+        TwoList {
+            lists: Lists::new(table, 2),
+            nr_active: 0,
+            nr_inactive: 0,
+            balance_ratio: DEFAULT_BALANCE_RATIO,
+            batch_left: 0,
+        }
+    }
+
+    /// Sets `vm_balance_ratio`, 1 at least.
+    pub fn set_balance_ratio(&mut self, ratio: usize) {
+        self.balance_ratio = ratio.max(1);
+    }
+
+    /// Pages on the active list, and on the inactive one.
+    pub fn lengths(&self) -> (usize, usize) {
+        (self.nr_active, self.nr_inactive)
+    }
+
+    fn inactive(&self) -> Head {
+        self.lists.head(0)
+    }
+
+    fn active(&self) -> Head {
+        self.lists.head(1)
+    }
+
+    fn add_inactive(&mut self, page: u32, referenced: Flags) {
+        self.lists.page_mut(page).set_flags(Flags::LRU | referenced);
+        self.lists.push_head(self.inactive(), page);
+        self.nr_inactive += 1;
+    }
+
+    fn add_active(&mut self, page: u32) {
+        self.lists.page_mut(page).set_flags(Flags::LRU | Flags::ACTIVE);
+        self.lists.push_head(self.active(), page);
+        self.nr_active += 1;
+    }
+
+    fn remove(&mut self, page: u32) {
+        debug_assert!(self.contains(page));
+        self.lists.remove(page);
+        let flags = self.lists.page(page).flags();
+        self.lists.page_mut(page).set_flags(Flags::empty());
+        if flags.contains(Flags::ACTIVE) {
+            self.nr_active -= 1;
+        } else {
+            self.nr_inactive -= 1;
+        }
+    }
+
+    /// `refill_inactive`: takes `pages` from the active list.
+    fn refill_inactive(&mut self, pages: usize) {
+        let mut left = pages;
+        while left > 0 {
+            let Some(page) = self.lists.tail(self.active()) else { return };
+            let referenced = self.lists.page(page).flags().contains(Flags::REFERENCED);
+            self.remove(page);
+            if referenced {
+                self.add_active(page);
+            } else {
+                // As 2.4 does: one touch brings it back.
+                self.add_inactive(page, Flags::REFERENCED);
+                left -= 1;
+            }
+        }
+    }
+
+    /// What comes before a batch: the lists are balanced.
+    fn balance(&mut self, batch: usize) {
+        let ratio = batch * self.nr_active / ((self.nr_inactive + 1) * self.balance_ratio);
+        let ratio = if self.nr_inactive == 0 { ratio.max(batch) } else { ratio };
+        self.refill_inactive(ratio.min(self.nr_active));
+    }
+}
+
+impl Policy for TwoList<'_> {
+    const NAME: &'static str = "two-list";
+
+    fn table_len(pages: usize) -> usize {
+        pages + 2
+    }
+
+    fn batch(pages: usize) -> usize {
+        BATCH.min(pages / 4).max(1)
+    }
+
+    fn add(&mut self, page: u32, arrival: Arrival) {
+        debug_assert!(!self.contains(page));
+        match arrival {
+            Arrival::Fresh | Arrival::Refault(_) => self.add_inactive(page, Flags::REFERENCED),
+            Arrival::ReadAhead => self.add_inactive(page, Flags::empty()),
+        }
+    }
+
+    fn accessed(&mut self, page: u32) {
+        let flags = self.lists.page(page).flags();
+        if flags & (Flags::ACTIVE | Flags::REFERENCED) == Flags::REFERENCED {
+            self.remove(page);
+            self.add_active(page);
+        } else {
+            self.lists.page_mut(page).set_flags(flags | Flags::REFERENCED);
+        }
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.remove(page);
+    }
+
+    fn evict(&mut self) -> Option<(u32, Shadow)> {
+        if self.batch_left == 0 || self.nr_inactive == 0 {
+            self.batch_left = Self::batch(self.lists.pages());
+            self.balance(self.batch_left);
+        }
+        let page = self.lists.tail(self.inactive())?;
+        self.batch_left -= 1;
+        self.remove(page);
+        Some((page, Shadow(0)))
+    }
+
+    fn put_back(&mut self, page: u32, _shadow: Shadow) {
+        self.add_inactive(page, Flags::empty());
+    }
+
+    fn len(&self) -> usize {
+        self.nr_active + self.nr_inactive
+    }
+
+    fn contains(&self, page: u32) -> bool {
+        self.lists.page(page).flags().contains(Flags::LRU)
+    }
+}
