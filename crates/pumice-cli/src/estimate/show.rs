@@ -49,6 +49,8 @@ pub struct Estimate {
     served_bytes: u64,
     zeroing_s: f64,
     faults_s: Range,
+    /// What these may have taken in this run; `null` where system calls took most of the time in the kernel.
+    kernel_s: Option<f64>,
     huge_alone_s: f64,
     /// What huge pages save of finding out where memory is; see the next three.
     translation_s: Range,
@@ -128,6 +130,7 @@ impl Estimate {
             served_bytes: bounds.bytes,
             zeroing_s: bounds.zeroing_s,
             faults_s: bounds.faults_s,
+            kernel_s: bounds.kernel_s,
             huge_alone_s: bounds.huge_alone_s,
             translation_s: bounds.translation_s,
             small_step_ns: costs.small_step_ns.cost(),
@@ -262,6 +265,12 @@ impl Estimate {
             count(huge),
             self.huge_fault_ns.map_or(0.0, |huge| huge.middle) / 1e3,
         ));
+        if let Some(kernel_s) = self.kernel_s.filter(|&kernel_s| kernel_s > high) {
+            lines.push(format!(
+                "kernel      {kernel_s:.4} s if its time in the kernel all went to faults: some are dearer, as \
+                 where a host has to find the memory"
+            ));
+        }
         lines.push(self.translation());
         lines.push(format!(
             "huge pages  {:.4} s of the faults and all of the translation by huge pages alone \
