@@ -17,6 +17,8 @@
 //! | [`heap`] | runs of frames for `malloc`-sized requests; what a size class touches |
 //! | [`page_table`] | tables of entries that change by single atomic operations |
 //! | [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
+//! | [`io`] | files and devices, by io_uring and plain calls, direct and buffered; with the feature `std` only |
+//! | [`swap`] | pages that are not in memory: slots of a file or a device; with the feature `std` only |
 //! | [`reclaim`] | which pages to give up when memory is short |
 //! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
 //! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
@@ -36,6 +38,8 @@ pub mod error;
 pub mod frame;
 #[cfg(not(any(loom, shuttle)))]
 pub mod heap;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod io;
 pub mod page_table;
 #[cfg(not(any(loom, shuttle)))]
 pub mod process;
@@ -45,6 +49,8 @@ pub mod scrub;
 pub mod slots;
 pub mod space;
 pub mod stats;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod swap;
 pub mod sync;
 pub mod sys;
 

@@ -82,6 +82,12 @@ pub trait Pager: Sync {
     /// again, or freed.
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted);
 
+    /// No frame is left: waits until some may be free. `false`: there will be none. It is called by
+    /// faulting threads, which may have claimed a page's word.
+    fn wait_for_frames(&self) -> bool {
+        false
+    }
+
     /// A page was unmapped where it was.
     fn free(&self, space: SpaceId, from: Evicted);
 }

@@ -3,6 +3,7 @@
 //! - [`policy`]: what a policy is asked and told.
 //! - [`two_list`]: Linux 2.4's active and inactive lists.
 //! - [`adaptive`]: ours, and the default.
+//! - `swap_pager`: what faults tell reclaim and ask of it; `kswapd`: the thread that takes pages out (feature `std`).
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
 //!
@@ -13,8 +14,14 @@
 
 pub mod adaptive;
 mod ages;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+mod kswapd;
 mod list;
 pub mod policy;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod swap_pager;
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod swap_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod two_list;

@@ -191,6 +191,20 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
     #[cold]
     #[inline(never)]
     fn get_more(&mut self) -> Option<(Pfn, bool)> {
+        loop {
+            let found = self.get_more_at_once();
+            if found.is_some() || !self.wait_for_frames() {
+                return found;
+            }
+        }
+    }
+
+    /// Whether it is worth looking for frames again: reclaim has freed some.
+    fn wait_for_frames(&self) -> bool {
+        self.frames.map.pager.is_some_and(|pager| pager.wait_for_frames())
+    }
+
+    fn get_more_at_once(&mut self) -> Option<(Pfn, bool)> {
         let zone = self.frames.map.zone;
         if !zone.admit(Gfp::KERNEL | Gfp::ZERO, 1) {
             return None;
@@ -234,7 +248,11 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
     fn get_zeroed_run(&mut self, most: usize) -> Option<(Pfn, usize)> {
         match self.pcp.get_zeroed_run(most) {
             Some(run) => Some(run),
-            None => self.get_zeroed().map(|frame| (frame, 1)),
+            // What is fetched ahead of need waits for nobody.
+            None => {
+                let (frame, is_zeroed) = self.get_more_at_once()?;
+                Some((if is_zeroed { frame } else { self.clear(frame) }, 1))
+            }
         }
     }
 
@@ -246,8 +264,13 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
 
     fn get_any(&mut self) -> Option<Pfn> {
         let zone = self.frames.map.zone;
-        let found = zone.admit(Gfp::KERNEL, 1).then(|| zone.get_frame(self.cpu, Want::Dirty))?;
-        found.map(|(frame, _zeroed)| frame)
+        loop {
+            let admitted = zone.admit(Gfp::KERNEL, 1);
+            let found = admitted.then(|| zone.get_frame(self.cpu, Want::Dirty)).flatten();
+            if found.is_some() || !self.wait_for_frames() {
+                return found.map(|(frame, _zeroed)| frame);
+            }
+        }
     }
 
     #[inline]

@@ -170,6 +170,11 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         self.fetch_ahead.store(faults, Ordering::Relaxed);
     }
 
+    /// Where its frames come from.
+    pub fn frames(&self) -> F {
+        self.tables.source
+    }
+
     /// Resident pages: anonymous ones and those of files. Exact if no thread counts meanwhile.
     pub fn rss(&self) -> usize {
         self.anon_rss() + rss::sum(&self.slots, Counter::File)

@@ -5,6 +5,8 @@
 //! [`mem::Memory`] is what zones ask of an address space; [`fake::FakeMemory`] stands in for the
 //! kernel in tests and fails on demand.
 
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod block;
 pub mod cpu;
 #[cfg(any(test, feature = "std"))]
 pub mod fake;
@@ -18,3 +20,5 @@ pub mod privilege;
 pub mod raw;
 pub mod thread;
 pub mod topology;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod uring;

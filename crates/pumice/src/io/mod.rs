@@ -1,0 +1,17 @@
+//! Data between memory and files or block devices, by io_uring or by plain calls, direct or buffered.
+//!
+//! - [`mod@file`]: an open file or device.
+//! - [`engine`]: one face over the ways there are; [`engine::Plain`], [`engine::Ring`].
+//! - [`queue`]: requests that are done when all of their bytes went, whatever the engine makes of them.
+//! - [`fake`]: an engine that fails on demand, for tests.
+
+pub mod engine;
+pub mod fake;
+pub mod file;
+pub mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use engine::{Completion, Engine, Plain, Request, Ring};
+pub use file::{BlockFile, Cached};
+pub use queue::Queue;

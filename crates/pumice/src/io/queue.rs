@@ -1,0 +1,147 @@
+//! Requests that are done when all of their bytes went.
+//!
+//! An engine may do less than it was asked for, be interrupted, or do nothing; a queue asks again for the rest. What
+//! was asked for past the end of the file fails. So whoever uses a queue is told of whole requests only.
+
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+
+use super::engine::{Completion, Engine, Request};
+use crate::addr::FRAME_SIZE;
+
+/// Times a request is asked for again without a byte having gone.
+const MOST_RETRIES: u32 = 16;
+
+/// See the module's top.
+#[derive(Debug)]
+pub struct Queue<E> {
+    engine: E,
+    /// A request's place is the token that the engine knows.
+    pending: Vec<Option<Pending>>,
+    vacant: Vec<usize>,
+}
+
+/// A request, and how far it is.
+#[derive(Debug)]
+struct Pending {
+    request: Request,
+    done: usize,
+    retries: u32,
+}
+
+// SAFETY: the memory of what is pending is the queue's.
+unsafe impl<E: Send> Send for Queue<E> {}
+
+impl<E: Engine> Queue<E> {
+    /// With an engine that nothing was asked of, for `depth` requests at a time, or fewer if the engine takes fewer.
+    pub fn new(engine: E, depth: usize) -> Queue<E> {
+        let depth = depth.clamp(1, engine.depth().max(1));
+        Queue { engine, pending: (0..depth).map(|_| None).collect(), vacant: (0..depth).collect() }
+    }
+
+    /// Requests that can be submitted before one must be done.
+    pub fn room(&self) -> usize {
+        self.vacant.len()
+    }
+
+    /// Requests that are not done.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len() - self.vacant.len()
+    }
+
+    /// Asks for a request; there must be [`Queue::room`].
+    ///
+    /// # Errors
+    /// `EBUSY` without room, or what the engine says.
+    ///
+    /// # Safety
+    /// The bytes in memory stay there, and are the queue's (of a write: are written by nobody), until the request is
+    /// said to be done or the queue dropped.
+    pub unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
+        let place = self.vacant.pop().ok_or(Errno::BUSY)?;
+        let asked = Request { token: place as u64, ..request };
+        // SAFETY: the caller's promise.
+        if let Err(errno) = unsafe { self.engine.submit(asked) } {
+            self.vacant.push(place);
+            return Err(errno);
+        }
+        self.pending[place] = Some(Pending { request, done: 0, retries: 0 });
+        Ok(())
+    }
+
+    /// Waits until one request is done, if any is in flight, and says of all that are how they went, by their tokens.
+    ///
+    /// # Errors
+    /// What the engine says; requests are then still in flight.
+    pub fn reap(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
+        let mut any = self.in_flight() == 0;
+        loop {
+            while let Some(completion) = self.engine.next() {
+                if let Some((token, result)) = self.completed(completion) {
+                    any = true;
+                    done(token, result);
+                }
+            }
+            if any {
+                // What has to be asked for again is handed over.
+                return if self.in_flight() > 0 { self.engine.wait(0) } else { Ok(()) };
+            }
+            self.engine.wait(1)?;
+        }
+    }
+
+    /// Waits until all are done.
+    ///
+    /// # Errors
+    /// As [`Queue::reap`].
+    pub fn drain(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
+        while self.in_flight() > 0 {
+            self.reap(&mut done)?;
+        }
+        Ok(())
+    }
+
+    fn completed(&mut self, completion: Completion) -> Option<(u64, Result<(), Errno>)> {
+        let place = completion.token as usize;
+        let pending = self.pending.get_mut(place)?.as_mut()?;
+        let Pending { request, done, retries } = pending;
+        let result = match completion.result {
+            Ok(bytes) if *done + bytes >= request.len => Some(Ok(())),
+            // The end of the file, or a device that takes no more.
+            Ok(0) => Some(Err(Errno::IO)),
+            Ok(bytes) => {
+                // Direct I/O goes on at a boundary.
+                let whole = (*done + bytes) / FRAME_SIZE * FRAME_SIZE;
+                *retries = if whole > *done { 0 } else { *retries + 1 };
+                *done = whole;
+                None
+            }
+            Err(Errno::INTR | Errno::AGAIN) => {
+                *retries += 1;
+                None
+            }
+            Err(errno) => Some(Err(errno)),
+        };
+        let result = match result {
+            Some(result) => Some(result),
+            None if *retries > MOST_RETRIES => Some(Err(Errno::IO)),
+            None => {
+                let rest = Request {
+                    // SAFETY: less than `len` is done, so this lies within the request's bytes.
+                    at: unsafe { NonNull::new_unchecked(request.at.as_ptr().add(*done)) },
+                    len: request.len - *done,
+                    offset: request.offset + *done as u64,
+                    token: place as u64,
+                    ..*request
+                };
+                // SAFETY: the bytes are the queue's until the request is done.
+                unsafe { self.engine.submit(rest) }.err().map(Err)
+            }
+        }?;
+        let token = request.token;
+        self.pending[place] = None;
+        self.vacant.push(place);
+        Some((token, result))
+    }
+}

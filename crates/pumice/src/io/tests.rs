@@ -1,0 +1,85 @@
+//! Queues over every engine: whole requests, whatever the engine makes of them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::engine::{self, Direction};
+use super::fake::{FakeEngine, Faults};
+use super::*;
+use crate::addr::FRAME_SIZE;
+
+const FRAMES: usize = 8;
+
+#[repr(align(4096))]
+struct Run([u8; FRAMES * FRAME_SIZE]);
+
+fn file(name: &str) -> (PathBuf, Arc<BlockFile>) {
+    let path = std::env::temp_dir().join(format!("pumice-io-{name}-{}", std::process::id()));
+    fs::write(&path, vec![0; 4 * FRAMES * FRAME_SIZE]).expect("a file");
+    let file = BlockFile::open(&path, Cached::No).expect("a file");
+    (path, Arc::new(file))
+}
+
+/// Writes runs of frames, and reads them back.
+fn runs_come_back<E: Engine>(engine: E) {
+    let mut queue = Queue::new(engine, 8);
+    let mut runs: Vec<Box<Run>> =
+        (1..4).map(|byte| Box::new(Run([byte; FRAMES * FRAME_SIZE]))).collect();
+    for direction in [Direction::Write, Direction::Read] {
+        for (index, run) in runs.iter_mut().enumerate() {
+            let at = NonNull::from(&mut run.0).cast();
+            let len = FRAMES * FRAME_SIZE;
+            let (offset, token) = ((index * len) as u64, index as u64);
+            let request = Request { direction, at, len, offset, token };
+            // SAFETY: the runs stay until the queue is empty.
+            unsafe { queue.submit(request) }.expect("room");
+        }
+        let mut done = Vec::new();
+        queue.drain(|token, result| done.push((token, result))).expect("it goes on");
+        done.sort_by_key(|&(token, _)| token);
+        assert_eq!(done, [(0, Ok(())), (1, Ok(())), (2, Ok(()))]);
+        for (index, run) in runs.iter_mut().enumerate() {
+            let byte = if direction == Direction::Write { 0 } else { index as u8 + 1 };
+            if direction == Direction::Read {
+                assert!(run.0.iter().all(|&other| other == byte), "run {index}");
+            }
+            run.0.fill(byte);
+        }
+    }
+}
+
+#[test]
+fn all_bytes_go_however_short_the_engine_is() {
+    let (path, file) = file("short");
+    runs_come_back(Plain::new(file.clone()));
+    runs_come_back(engine::best(file.clone(), 8));
+    for seed in 0..20 {
+        let faults = Faults { short: 2, late: 3, ..Faults::default() };
+        runs_come_back(FakeEngine::new(Plain::new(file.clone()), faults, seed));
+        runs_come_back(FakeEngine::new(engine::best(file.clone(), 8), faults, seed));
+    }
+    let _ = fs::remove_file(path);
+}
+
+#[test]
+fn a_queue_says_when_it_is_full_and_what_lies_past_the_end() {
+    let (path, file) = file("end");
+    let mut queue = Queue::new(Plain::new(file), 1);
+    let mut run = Box::new(Run([0; FRAMES * FRAME_SIZE]));
+    let at = NonNull::from(&mut run.0).cast();
+    let request =
+        Request { direction: Direction::Read, at, len: FRAME_SIZE, offset: 1 << 30, token: 7 };
+    // SAFETY: the run stays until the queue is empty.
+    unsafe { queue.submit(request) }.expect("room");
+    // SAFETY: as above.
+    assert_eq!(unsafe { queue.submit(request) }, Err(Errno::BUSY));
+    let mut said = None;
+    queue.reap(|token, result| said = Some((token, result))).expect("it goes on");
+    assert_eq!(said, Some((7, Err(Errno::IO))));
+    assert_eq!((queue.room(), queue.in_flight()), (1, 0));
+    let _ = fs::remove_file(path);
+}

@@ -1,0 +1,315 @@
+//! Reclaim of the pages of a space: what faults tell it and ask of it.
+//!
+//! Faulting threads say what came in ([`Pager::lru_add`], in batches), have pages read ([`Pager::swap_in`]), and
+//! wait when no frame is left ([`Pager::wait_for_frames`]). One thread, [`SwapPager::kswapd`], takes pages out. It
+//! begins when more pages are in memory than [`Limits::low`], works down to [`Limits::high`], and at any time when
+//! somebody waits.
+//!
+//! What is known of a frame may be out of date: nobody says that a page was unmapped. So a page that is to go is
+//! looked up by its number, and where it is in another frame, or in none, nothing but the record goes.
+//!
+//! One lock, never held over I/O, over a walk, or while anybody waits for another lock but the slot map's.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use crate::addr::{Pfn, FRAME_SIZE};
+use crate::io::{engine, Engine, Plain, Queue};
+use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::swap::{Slot, Swap, SwapError};
+
+use super::policy::{Arrival, Policy, Shadow};
+
+/// An engine of any kind.
+pub type AnyEngine = Box<dyn Engine + Send>;
+/// Makes engines on the swap area, for so many requests at a time.
+type MakeEngine = Box<dyn Fn(u32) -> AnyEngine + Send + Sync>;
+
+/// Longest that a thread waits for frames before it looks again; who frees them wakes it.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Pages in memory, of those there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Above this, pages are taken out (frames are under the low watermark).
+    pub low: usize,
+    /// Down to this (up to the high watermark).
+    pub high: usize,
+}
+
+impl Limits {
+    /// For a zone of `frames` frames: a 16th of them stay free for tables and threads' lists, half as many again
+    /// are made free at a time.
+    pub const fn of(frames: usize) -> Limits {
+        Limits { low: frames - frames / 16, high: frames - frames * 3 / 32 }
+    }
+}
+
+/// What happened so far, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// `pswpout`: written to swap.
+    pub pswpout: u64,
+    /// `pswpin`: read from it.
+    pub pswpin: u64,
+    /// Taken out without being written: the copy in swap was good.
+    pub clean: u64,
+    /// Met again by a fault while they were written.
+    pub rescued: u64,
+    /// Not written or not read, for an error.
+    pub errors: u64,
+    /// `allocstall`: times a thread waited for a frame.
+    pub allocstall: u64,
+}
+
+/// What is known of a frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Frame {
+    /// The page, by its number and one.
+    pub owner: usize,
+    /// The slot with a copy of the page as it came, 0 for none.
+    pub copy: u32,
+    /// It came from swap, and what the policy wrote then; the policy has not been told.
+    pub came: Option<Shadow>,
+    /// Its accessed bit says no more than that it came.
+    pub is_new: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct State<P> {
+    pub policy: P,
+    pub frames: Vec<Frame>,
+    limits: Limits,
+    pub counts: Counts,
+    /// Between low and high.
+    is_balancing: bool,
+    /// Threads that wait for frames.
+    waiting: usize,
+    /// Grows when frames become free.
+    freed: u64,
+    /// The last round freed nothing.
+    pub is_stuck: bool,
+    pub is_stopped: bool,
+    /// Who frees frames, and can't wait for that.
+    pub kswapd: Option<ThreadId>,
+    pub last_error: Option<SwapError>,
+}
+
+impl<P: Policy> State<P> {
+    /// Whether pages are to be taken out.
+    pub fn is_short(&mut self) -> bool {
+        let pages = self.policy.len();
+        self.is_balancing =
+            pages > self.limits.low || (self.is_balancing && pages > self.limits.high);
+        (self.is_balancing || self.waiting > 0) && pages > 0
+    }
+
+    /// Keeps an error for who asks, and counts it.
+    pub fn note_error(&mut self, error: SwapError) {
+        self.counts.errors += 1;
+        self.last_error = Some(error);
+    }
+}
+
+/// See the module's top.
+pub struct SwapPager<P> {
+    pub(super) swap: Swap,
+    pub(super) state: Mutex<State<P>>,
+    pub(super) wake: Condvar,
+    frames_freed: Condvar,
+    pub(super) make_engine: MakeEngine,
+    /// Queues that nobody reads with at the moment.
+    readers: Mutex<Vec<Queue<AnyEngine>>>,
+}
+
+impl<P: Policy> SwapPager<P> {
+    /// With a policy for the `frames` frames of a zone.
+    pub fn new(swap: Swap, policy: P, frames: usize, limits: Limits) -> SwapPager<P> {
+        let file = swap.file().clone();
+        let make_engine = move |depth| match depth {
+            // One call either way, and the ring's is dearer.
+            1 => Box::new(Plain::new(file.clone())) as AnyEngine,
+            _ => engine::best(file.clone(), depth),
+        };
+        let state = State {
+            policy,
+            frames: vec![Frame::default(); frames],
+            limits,
+            counts: Counts::default(),
+            is_balancing: false,
+            waiting: 0,
+            freed: 0,
+            is_stuck: false,
+            is_stopped: false,
+            kswapd: None,
+            last_error: None,
+        };
+        SwapPager {
+            swap,
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            frames_freed: Condvar::new(),
+            make_engine: Box::new(make_engine),
+            readers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// With engines of one's own, made for so many requests at a time.
+    #[must_use]
+    pub fn with_engines(
+        mut self,
+        make: impl Fn(u32) -> AnyEngine + Send + Sync + 'static,
+    ) -> SwapPager<P> {
+        self.make_engine = Box::new(make);
+        self
+    }
+
+    /// The swap area.
+    pub fn swap(&self) -> &Swap {
+        &self.swap
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> Counts {
+        self.state().counts
+    }
+
+    /// The last error of the device, or that swap is full; once.
+    pub fn take_error(&self) -> Option<SwapError> {
+        self.state().last_error.take()
+    }
+
+    /// Ends [`SwapPager::kswapd`], and has those who wait for frames fail.
+    pub fn stop(&self) {
+        self.state().is_stopped = true;
+        self.wake.notify_all();
+        self.frames_freed.notify_all();
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State<P>> {
+        // Nothing panics while it holds the state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who wait that frames are free, or that none will be.
+    pub(super) fn tell(&self, state: &mut State<P>, freed: usize) {
+        state.freed += freed as u64;
+        state.is_stuck = freed == 0;
+        if state.waiting > 0 {
+            self.frames_freed.notify_all();
+        }
+    }
+
+    fn read(&self, slot: Slot, into: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = readers.pop();
+        drop(readers);
+        let mut reader = reader.unwrap_or_else(|| Queue::new((self.make_engine)(1), 1));
+        let at = std::ptr::NonNull::from(&mut *into).cast();
+        // SAFETY: the bytes are borrowed until the queue is empty, or dropped.
+        unsafe { self.swap.read(&mut reader, slot, at, 0) }?;
+        let mut went = Ok(());
+        reader
+            .drain(|_, result| went = result)
+            .and(went)
+            .map_err(|errno| SwapError::Read { slot, errno })?;
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+        self.swap.check(slot, into)
+    }
+}
+
+fn slot_of(evicted: Evicted) -> Slot {
+    match evicted {
+        Evicted::Swapped(slot) | Evicted::Shadow(slot) => Slot(slot),
+    }
+}
+
+impl<P: Policy + Send> Pager for SwapPager<P> {
+    fn lru_add(&self, _space: SpaceId, pages: &[LruPage]) {
+        let mut state = self.state();
+        for &LruPage { page, frame: Pfn(number) } in pages {
+            let Some(frame) = state.frames.get_mut(number) else { continue };
+            let came = frame.came.take().filter(|_| frame.owner == page + 1);
+            let old = *frame;
+            let copy = if came.is_some() { old.copy } else { 0 };
+            *frame = Frame { owner: page + 1, copy, came: None, is_new: true };
+            // The frame was another page's, which was unmapped.
+            if old.copy != copy {
+                self.swap.put(Slot(old.copy));
+            }
+            if state.policy.contains(number as u32) {
+                state.policy.forget(number as u32);
+            }
+            state.policy.add(number as u32, came.map_or(Arrival::Fresh, Arrival::Refault));
+        }
+        if state.is_short() {
+            self.wake.notify_one();
+        }
+    }
+
+    fn swap_in(
+        &self,
+        _space: SpaceId,
+        _page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        self.read(slot_of(from), into).map_err(|error| {
+            self.state().note_error(error);
+            ReadFailed
+        })
+    }
+
+    fn swapped_in(&self, _space: SpaceId, page: LruPage, from: Evicted) {
+        let slot = slot_of(from);
+        let came = Some(Shadow::from_bits(self.swap.note(slot)));
+        let keeps = !self.swap.is_scarce();
+        let mut state = self.state();
+        state.counts.pswpin += 1;
+        let mut given_up = (!keeps).then_some(slot);
+        if let Some(frame) = state.frames.get_mut(page.frame.0) {
+            let copy = if keeps { slot.0 } else { 0 };
+            let old =
+                std::mem::replace(frame, Frame { owner: page.page + 1, copy, came, is_new: true });
+            if old.copy != 0 {
+                self.swap.put(Slot(old.copy));
+            }
+        } else {
+            given_up = Some(slot);
+        }
+        drop(state);
+        if let Some(slot) = given_up {
+            self.swap.put(slot);
+        }
+    }
+
+    fn free(&self, _space: SpaceId, from: Evicted) {
+        self.swap.put(slot_of(from));
+    }
+
+    fn wait_for_frames(&self) -> bool {
+        let mut state = self.state();
+        if state.is_stopped || state.kswapd == Some(std::thread::current().id()) {
+            return false;
+        }
+        state.counts.allocstall += 1;
+        let before = state.freed;
+        state.waiting += 1;
+        state.is_stuck = false;
+        self.wake.notify_one();
+        while state.freed == before && !state.is_stuck && !state.is_stopped {
+            let waited = self.frames_freed.wait_timeout(state, LOOK_AGAIN);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.waiting -= 1;
+        state.freed != before
+    }
+}
+
+impl<P> std::fmt::Debug for SwapPager<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SwapPager").field("swap", &self.swap).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,231 @@
+//! Regions many times larger than their frames, with a pattern that says what each page should be.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use super::policy::table;
+use super::swap_pager::{Limits, SwapPager};
+use super::{Adaptive, Policy, TwoList};
+use crate::addr::FRAME_SIZE;
+use crate::clear::Clearer;
+use crate::frame::Zone;
+use crate::io::fake::{FakeEngine, Faults};
+use crate::io::{engine, Cached};
+use crate::page_table::{Atomic, Rights};
+use crate::space::{MemMap, VmError, VmSpace};
+use crate::swap::{Swap, SwapError};
+use crate::sys::{cpu, mem::Huge};
+
+const FRAMES: usize = 2048;
+
+/// A swap file that is gone with this.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(std::env::temp_dir().join(format!("pumice-reclaim-{name}-{}", std::process::id())))
+    }
+
+    fn swap(&self, pages: usize) -> Swap {
+        Swap::create(&self.0, ((pages + 1) * FRAME_SIZE) as u64, Cached::No).expect("a swap area")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A page whose every word says which page it is, and how often it was written.
+fn fill(bytes: &mut [u8; FRAME_SIZE], page: usize, version: u32) {
+    for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&word_of(page, version, at).to_le_bytes());
+    }
+}
+
+fn is_filled(bytes: &[u8; FRAME_SIZE], page: usize, version: u32) -> bool {
+    // A page that was never written is zero.
+    let word = |at: usize| if version == 0 { 0 } else { word_of(page, version, at) };
+    bytes.chunks_exact(8).enumerate().all(|(at, bytes)| bytes == word(at).to_le_bytes())
+}
+
+fn word_of(page: usize, version: u32, at: usize) -> u64 {
+    (page as u64) << 40 ^ u64::from(version) << 10 ^ at as u64
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+/// Threads write and read pages of a region at random, each its own; nothing may be lost but by errors, of which
+/// it returns how many there were.
+fn pages_survive<P: Policy + Send>(
+    pager: &SwapPager<P>,
+    pages: usize,
+    threads: usize,
+    steps: usize,
+) -> usize {
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let errors = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(|| pager.kswapd(&space));
+        let at = {
+            let task = space.enter().expect("a task");
+            task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses")
+        };
+        let versions: Vec<AtomicU32> = (0..pages).map(|_| AtomicU32::new(0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let (space, versions, errors) = (&space, &versions, &errors);
+                scope.spawn(move || {
+                    let task = space.enter().expect("a task");
+                    let region = task.region(at).expect("mapped");
+                    let mut random = Random(thread as u64 + 1);
+                    for step in 0..steps {
+                        // Half of it in order, so that there is something of everything.
+                        let any =
+                            if step % 2 == 0 { random.below(pages / threads) } else { step / 2 };
+                        let page = any % (pages / threads) * threads + thread;
+                        // Relaxed: the page is this thread's.
+                        let version = versions[page].load(Ordering::Relaxed);
+                        if random.below(2) == 0 {
+                            match region.write(page) {
+                                Ok(mut guard) => {
+                                    assert!(is_filled(&guard, page, version), "page {page}");
+                                    fill(&mut guard, page, version + 1);
+                                    versions[page].store(version + 1, Ordering::Relaxed);
+                                }
+                                Err(error) => count(errors, &error),
+                            }
+                        } else {
+                            match region.read(page) {
+                                Ok(guard) => {
+                                    assert!(is_filled(&guard, page, version), "page {page}")
+                                }
+                                Err(error) => count(errors, &error),
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let task = space.enter().expect("a task");
+        for (page, version) in versions.iter().enumerate() {
+            let mut tries = 0;
+            let good = loop {
+                tries += 1;
+                match task.region(at).expect("mapped").read(page) {
+                    Ok(guard) => break is_filled(&guard, page, version.load(Ordering::Relaxed)),
+                    Err(error) => count(&errors, &error),
+                }
+                assert!(tries < 1000, "page {page} can't be read");
+            };
+            assert!(good, "page {page} at the end");
+        }
+        task.unmap(at, pages * FRAME_SIZE).expect("mapped");
+        drop(task);
+        pager.stop();
+        kswapd.join().expect("no panic").expect("a task");
+    });
+    errors.into_inner()
+}
+
+fn count(errors: &AtomicUsize, error: &VmError) {
+    let is_typed = matches!(error, VmError::ReadFailed(_) | VmError::OutOfFrames(_));
+    assert!(is_typed, "{error}");
+    errors.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn nothing_is_lost_in_four_times_the_memory() {
+    let scratch = Scratch::new("adaptive");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Limits::of(FRAMES));
+    assert_eq!(pages_survive(&pager, 4 * FRAMES, 4, 3 * FRAMES), 0);
+    let counts = pager.counts();
+    assert!(counts.pswpout > FRAMES as u64 && counts.pswpin > FRAMES as u64, "{counts:?}");
+    assert!(counts.clean > 0, "{counts:?}");
+}
+
+#[test]
+fn two_lists_lose_nothing_either() {
+    let scratch = Scratch::new("two-list");
+    let mut entries = table::<TwoList<'_>>(FRAMES);
+    let policy = TwoList::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(3 * FRAMES), policy, FRAMES, Limits::of(FRAMES));
+    assert_eq!(pages_survive(&pager, 3 * FRAMES, 2, 4 * FRAMES), 0);
+}
+
+/// Swap and memory add up: the region is larger than swap.
+#[test]
+fn swap_and_memory_add_up() {
+    let scratch = Scratch::new("sum");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(FRAMES), policy, FRAMES, Limits::of(FRAMES));
+    assert_eq!(pages_survive(&pager, FRAMES + FRAMES * 3 / 4, 2, 4 * FRAMES), 0);
+}
+
+#[test]
+fn errors_of_the_device_reach_who_asks_and_nobody_else() {
+    let scratch = Scratch::new("errors");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let swap = scratch.swap(5 * FRAMES);
+    let file = swap.file().clone();
+    let seed = u64::from(std::process::id());
+    eprintln!("seed {seed}");
+    let faults = Faults { error: 50, no_space: 70, short: 5, late: 3 };
+    let pager =
+        SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES)).with_engines(move |depth| {
+            Box::new(FakeEngine::new(engine::best(file.clone(), depth), faults, seed))
+        });
+    let errors = pages_survive(&pager, 4 * FRAMES, 3, 3 * FRAMES);
+    assert!(errors > 0 && pager.counts().errors >= errors as u64, "{errors} {:?}", pager.counts());
+}
+
+#[test]
+fn full_swap_ends_in_an_error() {
+    let scratch = Scratch::new("full");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(256), policy, FRAMES, Limits::of(FRAMES));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(|| pager.kswapd(&space));
+        let task = space.enter().expect("a task");
+        let pages = 4 * FRAMES;
+        let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        let region = task.region(at).expect("mapped");
+        let mut written = 0;
+        let error = loop {
+            match region.write(written) {
+                Ok(mut guard) => fill(&mut guard, written, 1),
+                Err(error) => break error,
+            }
+            written += 1;
+        };
+        assert!(matches!(error, VmError::OutOfFrames(_)), "{error}");
+        assert!((FRAMES * 3 / 4..=FRAMES + 256).contains(&written), "{written}");
+        assert!(matches!(pager.take_error(), Some(SwapError::Full { slots: 256 })));
+        // What is there stays there.
+        for page in (0..written).rev().take(FRAMES / 2) {
+            assert!(is_filled(&region.read(page).expect("there"), page, 1));
+        }
+        pager.stop();
+        kswapd.join().expect("no panic").expect("a task");
+    });
+}

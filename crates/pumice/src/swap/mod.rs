@@ -1,0 +1,265 @@
+//! Pages that are not in memory: slots of a file or a block device.
+//!
+//! - [`header`]: what is in the first slot's place, so that nothing else is taken for swap.
+//! - [`slots`]: which slots are taken.
+//!
+//! A [`Swap`] says where a page goes and whether what comes back is what went: of each slot it keeps a checksum, and
+//! what the policy wrote of the page (eight bytes a slot). The bytes go by a [`Queue`] of the caller's. Nothing is
+//! found in a swap area by the next process: it is a place for this one's pages, no more.
+
+pub mod header;
+pub mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::addr::FRAME_SIZE;
+use crate::io::engine::Direction;
+use crate::io::{BlockFile, Cached, Engine, Queue, Request};
+use header::{Header, HeaderError};
+use slots::SlotMap;
+
+/// A slot's number. The first is 1: in the place of 0 is the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+/// Most slots there can be, as many as a page's entry has numbers for: 1 TiB.
+pub const MOST_SLOTS: u32 = (1 << 28) - 1;
+
+/// Why a page is not in swap, or not back.
+#[derive(Debug, thiserror::Error)]
+pub enum SwapError {
+    /// The file can't be opened or made.
+    #[error("can't use {} for swap: {errno}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// It is something else's.
+    #[error("{} is no swap area of pumice: {reason}; give one that is, or an empty file", path.display())]
+    NotSwap {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its first bytes.
+        reason: HeaderError,
+    },
+    /// A size that is none.
+    #[error("swap of {bytes} bytes: it takes two pages, and 1 TiB at most")]
+    BadSize {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// All slots are taken.
+    #[error("swap is full: all {slots} slots are taken; make it larger")]
+    Full {
+        /// How many there are.
+        slots: u32,
+    },
+    /// A page could not be written, and is still in memory.
+    #[error("can't write slot {} of swap: {errno}", slot.0)]
+    Write {
+        /// Where it was to go.
+        slot: Slot,
+        /// What the kernel said; `ENOSPC` where the file system is full.
+        errno: Errno,
+    },
+    /// A page could not be read.
+    #[error("can't read slot {} of swap: {errno}", slot.0)]
+    Read {
+        /// Where it is.
+        slot: Slot,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// What was read is not what was written.
+    #[error("slot {} of swap has other bytes than were written there; the device lost them", slot.0)]
+    Checksum {
+        /// Where it is.
+        slot: Slot,
+    },
+}
+
+/// See the module's top.
+#[derive(Debug)]
+pub struct Swap {
+    file: Arc<BlockFile>,
+    map: Mutex<SlotMap>,
+    /// For each slot a checksum, and above it what the policy wrote. Relaxed: who has the slot's number has it from
+    /// a page's entry, whose ordering covers this.
+    records: Vec<AtomicU64>,
+}
+
+impl Swap {
+    /// Makes a swap area of `bytes` bytes in a file, which is made if there is none, or on a block device.
+    ///
+    /// # Errors
+    /// [`SwapError::Open`], with `ENOSPC` where there is no room; [`SwapError::NotSwap`] for what has other content;
+    /// [`SwapError::BadSize`].
+    pub fn create(path: &Path, bytes: u64, cached: Cached) -> Result<Swap, SwapError> {
+        let slots =
+            (bytes / FRAME_SIZE as u64).checked_sub(1).and_then(|slots| u32::try_from(slots).ok());
+        let slots = slots.filter(|slots| (1..=MOST_SLOTS).contains(slots));
+        let slots = slots.ok_or(SwapError::BadSize { bytes })?;
+        let open = |errno| SwapError::Open { path: path.to_owned(), errno };
+        let mut file = BlockFile::open(path, cached).map_err(open)?;
+        let mut first = FirstFrame([0; FRAME_SIZE]);
+        if file.len() >= FRAME_SIZE as u64 {
+            first.transfer(&file, Direction::Read).map_err(open)?;
+        }
+        // An empty file, or one of zeros, is nobody's.
+        if (!file.is_empty() && file.len() < FRAME_SIZE as u64)
+            || first.0.iter().any(|&byte| byte != 0)
+        {
+            Header::read(&first.0)
+                .map_err(|reason| SwapError::NotSwap { path: path.to_owned(), reason })?;
+        }
+        file.reserve(bytes).map_err(open)?;
+        Header { slots }.write(&mut first.0);
+        first.transfer(&file, Direction::Write).map_err(open)?;
+        Ok(Swap {
+            file: Arc::new(file),
+            map: Mutex::new(SlotMap::new(slots)),
+            records: (0..=slots).map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    /// The file, for engines.
+    pub fn file(&self) -> &Arc<BlockFile> {
+        &self.file
+    }
+
+    fn map(&self) -> std::sync::MutexGuard<'_, SlotMap> {
+        // Nothing panics while it holds the map.
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Slots there are, and slots taken.
+    pub fn usage(&self) -> (u32, u32) {
+        let map = self.map();
+        (map.len(), map.taken())
+    }
+
+    /// Whether a page that came back should give its slot up at once: swap is more than half full. Else it keeps its
+    /// copy, which saves writing it again, until it is written to (SPEC E7).
+    pub fn is_scarce(&self) -> bool {
+        let (slots, taken) = self.usage();
+        taken > slots / 2
+    }
+
+    /// A slot. Slots got after each other lie beside each other as far as they can.
+    ///
+    /// # Errors
+    /// [`SwapError::Full`].
+    pub fn get(&self) -> Result<Slot, SwapError> {
+        let mut map = self.map();
+        map.get().map(Slot).ok_or(SwapError::Full { slots: map.len() })
+    }
+
+    /// Gives a slot back that nobody reads any more. `false`: it is not taken.
+    pub fn put(&self, slot: Slot) -> bool {
+        self.map().put(slot.0)
+    }
+
+    fn offset(slot: Slot) -> u64 {
+        u64::from(slot.0) * FRAME_SIZE as u64
+    }
+
+    /// Asks `queue` to write a page into a slot of the caller's, and keeps its checksum and `note`, of 32 bits.
+    ///
+    /// # Errors
+    /// [`SwapError::Write`] if it can't be asked for; else the queue says how it went, under `token`.
+    ///
+    /// # Safety
+    /// As [`Queue::submit`]: the frame at `at` stays, unwritten, until then.
+    pub unsafe fn write<E: Engine>(
+        &self,
+        queue: &mut Queue<E>,
+        (slot, note): (Slot, u32),
+        at: NonNull<u8>,
+        token: u64,
+    ) -> Result<(), SwapError> {
+        let record = self
+            .records
+            .get(slot.0 as usize)
+            .ok_or(SwapError::Write { slot, errno: Errno::INVAL })?;
+        // SAFETY: a frame that nobody writes.
+        let sum = checksum(slot, unsafe { at.cast::<[u8; FRAME_SIZE]>().as_ref() });
+        record.store(u64::from(note) << 32 | u64::from(sum), Ordering::Relaxed);
+        let (direction, len, offset) = (Direction::Write, FRAME_SIZE, Swap::offset(slot));
+        let request = Request { direction, at, len, offset, token };
+        // SAFETY: the caller's promise.
+        unsafe { queue.submit(request) }.map_err(|errno| SwapError::Write { slot, errno })
+    }
+
+    /// Asks `queue` to read a page; when it is done, [`Swap::check`] says whether it is the one that went.
+    ///
+    /// # Errors
+    /// [`SwapError::Read`] if it can't be asked for.
+    ///
+    /// # Safety
+    /// As [`Queue::submit`]: the frame at `at` is the queue's until then.
+    pub unsafe fn read<E: Engine>(
+        &self,
+        queue: &mut Queue<E>,
+        slot: Slot,
+        at: NonNull<u8>,
+        token: u64,
+    ) -> Result<(), SwapError> {
+        let (direction, len, offset) = (Direction::Read, FRAME_SIZE, Swap::offset(slot));
+        let request = Request { direction, at, len, offset, token };
+        // SAFETY: the caller's promise.
+        unsafe { queue.submit(request) }.map_err(|errno| SwapError::Read { slot, errno })
+    }
+
+    /// Whether a page that was read from a slot is the one that was written there.
+    ///
+    /// # Errors
+    /// [`SwapError::Checksum`].
+    pub fn check(&self, slot: Slot, page: &[u8; FRAME_SIZE]) -> Result<(), SwapError> {
+        let record = self.records.get(slot.0 as usize).map(|record| record.load(Ordering::Relaxed));
+        match record {
+            Some(record) if record as u32 == checksum(slot, page) => Ok(()),
+            _ => Err(SwapError::Checksum { slot }),
+        }
+    }
+
+    /// Notes something else of the page in a slot.
+    pub fn set_note(&self, slot: Slot, note: u32) {
+        if let Some(record) = self.records.get(slot.0 as usize) {
+            let sum = record.load(Ordering::Relaxed) & u64::from(u32::MAX);
+            record.store(u64::from(note) << 32 | sum, Ordering::Relaxed);
+        }
+    }
+
+    /// What was noted of the page in a slot.
+    pub fn note(&self, slot: Slot) -> u32 {
+        let record = self.records.get(slot.0 as usize);
+        record.map_or(0, |record| (record.load(Ordering::Relaxed) >> 32) as u32)
+    }
+}
+
+/// Differs for the same bytes in another slot, so that a write that went astray is found.
+fn checksum(slot: Slot, page: &[u8; FRAME_SIZE]) -> u32 {
+    xxh3_64_with_seed(page, u64::from(slot.0)) as u32
+}
+
+/// A frame where direct I/O takes it.
+#[repr(align(4096))]
+struct FirstFrame([u8; FRAME_SIZE]);
+
+impl FirstFrame {
+    fn transfer(&mut self, file: &BlockFile, direction: Direction) -> Result<(), Errno> {
+        let at = NonNull::from(&mut self.0).cast();
+        // SAFETY: all of the frame, which nobody else has.
+        unsafe { file.transfer(direction, at, FRAME_SIZE, 0) }
+    }
+}

@@ -1,0 +1,195 @@
+//! Swap areas in files, with everything that can go wrong.
+
+use std::fs;
+
+use super::*;
+use crate::io::fake::{FakeEngine, Faults};
+use crate::io::{engine, Plain, Ring};
+
+#[repr(align(4096))]
+#[derive(Clone)]
+struct Frame([u8; FRAME_SIZE]);
+
+impl Frame {
+    fn of(seed: u64) -> Frame {
+        let mut frame = Frame([0; FRAME_SIZE]);
+        for (at, word) in frame.0.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(
+                &(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ at as u64).to_le_bytes(),
+            );
+        }
+        frame
+    }
+
+    fn at(&mut self) -> NonNull<u8> {
+        NonNull::from(&mut self.0).cast()
+    }
+}
+
+/// A path that is nobody else's, gone with this.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("pumice-swap-{name}-{}", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn read_in<E: Engine>(swap: &Swap, queue: &mut Queue<E>, slot: Slot) -> Result<Frame, SwapError> {
+    let mut frame = Frame([0; FRAME_SIZE]);
+    // SAFETY: the frame is here until the queue is empty.
+    unsafe { swap.read(queue, slot, frame.at(), 0)? };
+    let mut went = Ok(());
+    queue.drain(|_, result| went = result).expect("the engine goes on");
+    went.map_err(|errno| SwapError::Read { slot, errno })?;
+    swap.check(slot, &frame.0)?;
+    Ok(frame)
+}
+
+/// Writes pages, some of which fail, and reads back those that did not.
+fn survives<E: Engine>(swap: &Swap, mut queue: Queue<E>, pages: u64) -> (usize, usize) {
+    let mut frames: Vec<(Frame, Slot, bool)> = Vec::new();
+    for page in 0..pages {
+        frames.push((Frame::of(page), swap.get().expect("a free slot"), false));
+    }
+    for page in 0..frames.len() {
+        while queue.room() == 0 {
+            queue
+                .reap(|token, result| frames[token as usize].2 = result.is_ok())
+                .expect("it goes on");
+        }
+        let (frame, slot, _) = &mut frames[page];
+        // SAFETY: the frames stay until the queue is empty.
+        unsafe { swap.write(&mut queue, (*slot, page as u32), frame.at(), page as u64) }
+            .expect("room");
+    }
+    queue.drain(|token, result| frames[token as usize].2 = result.is_ok()).expect("it goes on");
+    let (mut written, mut read) = (0, 0);
+    for (page, (frame, slot, is_written)) in frames.iter().enumerate() {
+        if *is_written {
+            written += 1;
+            assert_eq!(swap.note(*slot), page as u32);
+            if let Ok(back) = read_in(swap, &mut queue, *slot) {
+                read += 1;
+                assert!(back.0 == frame.0, "page {page}");
+            }
+        }
+        assert!(swap.put(*slot));
+        assert!(!swap.put(*slot));
+    }
+    (written, read)
+}
+
+#[test]
+fn pages_come_back_by_every_engine() {
+    for cached in [Cached::No, Cached::Yes] {
+        let path = Scratch::new(&format!("engines-{cached:?}"));
+        let swap = Swap::create(&path.0, 4 << 20, cached).expect("a swap area");
+        assert_eq!(
+            survives(&swap, Queue::new(Plain::new(swap.file().clone()), 16), 300),
+            (300, 300)
+        );
+        assert_eq!(
+            survives(&swap, Queue::new(engine::best(swap.file().clone(), 64), 64), 900),
+            (900, 900)
+        );
+        match Ring::new(swap.file().clone(), 8) {
+            Ok(ring) => assert_eq!(survives(&swap, Queue::new(ring, 8), 300), (300, 300)),
+            Err(errno) => eprintln!("skipped: no io_uring ({errno})"),
+        }
+        assert_eq!(swap.usage(), (1023, 0));
+    }
+}
+
+#[test]
+fn faults_of_the_device_lose_nothing_else() {
+    let path = Scratch::new("faults");
+    let swap = Swap::create(&path.0, 4 << 20, Cached::No).expect("a swap area");
+    let faults = Faults { error: 10, no_space: 20, short: 3, late: 4 };
+    let seed = u64::from(std::process::id());
+    eprintln!("seed {seed}");
+    for round in 0..4 {
+        let fake = FakeEngine::new(engine::best(swap.file().clone(), 32), faults, seed + round);
+        let (written, read) = survives(&swap, Queue::new(fake, 32), 500);
+        assert!(
+            (300..500).contains(&written) && (100..written).contains(&read),
+            "{written} {read}"
+        );
+    }
+    let late = Faults { late: 2, short: 2, ..Faults::default() };
+    let fake = FakeEngine::new(Plain::new(swap.file().clone()), late, seed);
+    assert_eq!(survives(&swap, Queue::new(fake, 32), 500), (500, 500));
+}
+
+#[test]
+fn lost_and_misplaced_writes_are_found() {
+    let path = Scratch::new("lost");
+    let swap = Swap::create(&path.0, 1 << 20, Cached::Yes).expect("a swap area");
+    let mut queue = Queue::new(Plain::new(swap.file().clone()), 4);
+    let mut frame = Frame::of(5);
+    let (one, other) = (swap.get().expect("a slot"), swap.get().expect("a slot"));
+    for slot in [one, other] {
+        // SAFETY: the frame stays until the queue is empty.
+        unsafe { swap.write(&mut queue, (slot, 0), frame.at(), 0) }.expect("room");
+    }
+    queue.drain(|_, result| result.expect("written")).expect("it goes on");
+    assert!(read_in(&swap, &mut queue, one).is_ok());
+    let mut bytes = fs::read(&path.0).expect("the file");
+    bytes[one.0 as usize * FRAME_SIZE + 77] ^= 1;
+    fs::write(&path.0, &bytes).expect("the file");
+    assert!(
+        matches!(read_in(&swap, &mut queue, one), Err(SwapError::Checksum { slot }) if slot == one)
+    );
+    assert!(read_in(&swap, &mut queue, other).is_ok());
+    // The same page is in both, but each slot has its own checksum.
+    bytes.copy_within(
+        other.0 as usize * FRAME_SIZE..(other.0 as usize + 1) * FRAME_SIZE,
+        one.0 as usize * FRAME_SIZE,
+    );
+    fs::write(&path.0, &bytes).expect("the file");
+    assert!(read_in(&swap, &mut queue, one).is_ok(), "the very bytes that were written");
+    bytes.truncate(FRAME_SIZE);
+    fs::write(&path.0, &bytes).expect("the file");
+    assert!(matches!(read_in(&swap, &mut queue, one), Err(SwapError::Read { .. })));
+}
+
+#[test]
+fn what_is_not_swap_is_left_alone() {
+    let path = Scratch::new("other");
+    fs::write(&path.0, "somebody's letters").expect("a file");
+    let error = Swap::create(&path.0, 1 << 20, Cached::No).expect_err("not ours");
+    assert!(matches!(error, SwapError::NotSwap { .. }), "{error}");
+    fs::write(&path.0, vec![b'x'; 10_000]).expect("a file");
+    let error = Swap::create(&path.0, 1 << 20, Cached::No).expect_err("not ours");
+    assert!(error.to_string().contains("begins with something else"), "{error}");
+    assert_eq!(fs::read(&path.0).expect("the file"), vec![b'x'; 10_000]);
+    fs::write(&path.0, "").expect("a file");
+    for _ in 0..2 {
+        Swap::create(&path.0, 1 << 20, Cached::No).expect("an empty file, and then our own");
+    }
+    assert!(matches!(Swap::create(&path.0, 4096, Cached::No), Err(SwapError::BadSize { .. })));
+    assert!(matches!(
+        Swap::create(Path::new("/no/such/folder"), 1 << 20, Cached::No),
+        Err(SwapError::Open { .. })
+    ));
+}
+
+#[test]
+fn full_swap_says_so() {
+    let path = Scratch::new("full");
+    let swap = Swap::create(&path.0, 8 * FRAME_SIZE as u64, Cached::No).expect("a swap area");
+    let slots: Vec<Slot> = (0..7).map(|_| swap.get().expect("a slot")).collect();
+    assert!(matches!(swap.get(), Err(SwapError::Full { slots: 7 })));
+    assert!(swap.is_scarce());
+    for slot in &slots[..4] {
+        assert!(swap.put(*slot));
+    }
+    assert!(!swap.is_scarce() && swap.get().is_ok());
+}

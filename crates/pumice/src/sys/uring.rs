@@ -1,0 +1,103 @@
+//! An io_uring of one thread's: reads and writes between files and memory.
+
+use std::os::fd::RawFd;
+
+use io_uring::{opcode, types, IoUring};
+use rustix::io::Errno;
+
+use super::block::Direction;
+
+/// See the module's top.
+pub struct Uring {
+    ring: IoUring,
+    in_flight: usize,
+}
+
+impl Uring {
+    /// A ring for `depth` requests at a time.
+    ///
+    /// # Errors
+    /// What the kernel says: `ENOSYS` or `EPERM` where it is switched off.
+    pub fn new(depth: u32) -> Result<Uring, Errno> {
+        let ring = IoUring::new(depth.max(1)).map_err(|error| errno(&error))?;
+        Ok(Uring { ring, in_flight: 0 })
+    }
+
+    /// Requests that are not done.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Queues a request, if there is room; [`Uring::wait`] hands it to the kernel.
+    ///
+    /// # Safety
+    /// The `len` bytes at `at` stay, and are nobody else's (of a write: are not written by anybody), and the file
+    /// stays open, until the request is done.
+    pub unsafe fn push(
+        &mut self,
+        direction: Direction,
+        file: RawFd,
+        (at, len): (*mut u8, u32),
+        offset: u64,
+        token: u64,
+    ) -> bool {
+        let file = types::Fd(file);
+        let entry = match direction {
+            Direction::Read => opcode::Read::new(file, at, len).offset(offset).build(),
+            Direction::Write => opcode::Write::new(file, at, len).offset(offset).build(),
+        };
+        // SAFETY: the caller's promise.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(token)) }.is_ok();
+        self.in_flight += usize::from(pushed);
+        pushed
+    }
+
+    /// Hands over what is queued, and waits until `done` requests are done.
+    ///
+    /// # Errors
+    /// What the kernel says, but for an interruption.
+    pub fn wait(&mut self, done: usize) -> Result<(), Errno> {
+        loop {
+            match self.ring.submit_and_wait(done.min(self.in_flight)).map_err(|error| errno(&error))
+            {
+                Err(Errno::INTR) => {}
+                // Completions are to be taken first.
+                Err(Errno::BUSY | Errno::AGAIN) => return Ok(()),
+                result => return result.map(|_| ()),
+            }
+        }
+    }
+
+    /// A request that is done: its token, and the bytes that went.
+    pub fn pop(&mut self) -> Option<(u64, Result<usize, Errno>)> {
+        let entry = self.ring.completion().next()?;
+        self.in_flight -= 1;
+        let result = match entry.result() {
+            bytes @ 0.. => Ok(bytes as usize),
+            errno => Err(Errno::from_raw_os_error(-errno)),
+        };
+        Some((entry.user_data(), result))
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // The memory of what is in flight is its owner's again afterwards.
+        while self.in_flight > 0 {
+            if self.wait(1).is_err() {
+                break;
+            }
+            while self.pop().is_some() {}
+        }
+    }
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uring").field("in_flight", &self.in_flight).finish_non_exhaustive()
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
