@@ -33,6 +33,8 @@ use weather::{Noise, Ticks, Weather};
 
 /// `--quick` ends within five minutes; the page takes none of the rest.
 const QUICK: Duration = Duration::from_secs(290);
+/// This share of what those after an experiment take is not its to use.
+const KEPT_FOR_LATER: f64 = 0.9;
 /// An experiment that has less left than this share of what it takes is not begun.
 const WORTH_BEGINNING: f64 = 0.3;
 /// One that takes so many times as long as it should hangs.
@@ -82,8 +84,10 @@ pub fn all(options: &AllArgs) -> Result<ExitCode, Failure> {
     let mut weather = Weather::measure();
     for (index, &entry) in entries.iter().enumerate() {
         let setting = if options.quick { entry.quick } else { entry.full };
-        let until = started + QUICK;
-        let until = options.quick.then_some(until);
+        let until = options.quick.then(|| {
+            let later = entries[index + 1..].iter().map(|entry| entry.quick.seconds).sum::<f64>();
+            started + QUICK - Duration::from_secs_f64(later * KEPT_FOR_LATER).min(QUICK)
+        });
         progress.begin(index);
         let ticks = Ticks::now();
         let ran = match turn(&interrupts, &setting, until) {

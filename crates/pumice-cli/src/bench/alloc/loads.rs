@@ -171,7 +171,7 @@ pub const LOADS: [Load; 19] = [
         needs: &[CC, Need::Program("make", "apt-get install make")],
         input: Input::Project,
         line: &["make", "-s", "-B", "-j2", "-C", "{input}"],
-        amount: amount(40, 8),
+        amount: amount(40, 5),
     },
     Load {
         name: "gzip",

@@ -94,7 +94,7 @@ pub static PIN: Entry = Entry {
     about: "From nothing until all is pinned, by buffers registered with io_uring (as devices pin) and by mlock: fresh \
             memory, and a slot that a daemon has ready.",
     part: Part::D,
-    quick: Setting { arguments: &["--sizes", "512M", "--rounds", "3"], seconds: 16.0 },
+    quick: Setting { arguments: &["--sizes", "256M", "--rounds", "3"], seconds: 10.0 },
     full: Setting { arguments: &[], seconds: 240.0 },
     published: &[],
     keys: &["bytes", "pin", "pages"],

@@ -94,7 +94,7 @@ const SMALL: Condition = is("backend", "kernel-4k");
 const HUGE: Condition = is("backend", "kernel-thp");
 const PUMICE: Condition = is("backend", "pumice");
 
-const PFT_COLUMNS: [super::Column; 10] = [
+const PFT_COLUMNS: [super::Column; 12] = [
     words("", "{backend}"),
     number("Gb", "gb", 2),
     number("Rep", "rep", 0),
@@ -104,7 +104,9 @@ const PFT_COLUMNS: [super::Column; 10] = [
     number("fault/wsec", "flt_wall_s", 0),
     number("flt/cpu/s with filling", "flt_cpu_s_with_filling", 0),
     times("gain over kernel-4k", "flt_cpu_s", "backend", "kernel-4k"),
+    times("with filling", "flt_cpu_s_with_filling", "backend", "kernel-4k"),
     times("over kernel-thp", "flt_cpu_s", "backend", "kernel-thp"),
+    times("with filling", "flt_cpu_s_with_filling", "backend", "kernel-thp"),
 ];
 
 /// `bench clear`

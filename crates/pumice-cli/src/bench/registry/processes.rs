@@ -12,7 +12,7 @@ pub static MAP: Entry = Entry {
             memory for the first time that --ready has populated. By turns with the kernel's small pages, its huge \
             pages, and under pumice run.",
     part: Part::F,
-    quick: Setting { arguments: &["--quick", "--rounds", "5"], seconds: 10.0 },
+    quick: Setting { arguments: &["--quick", "--rounds", "3"], seconds: 14.0 },
     full: Setting { arguments: &[], seconds: 120.0 },
     published: &[],
     keys: &["load", "way"],

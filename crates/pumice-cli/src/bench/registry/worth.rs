@@ -13,7 +13,7 @@ pub static PROGRAMS: Entry = Entry {
             bound what ready memory can save. Then it runs by turns as it is, with glibc told to use huge pages \
             (glibc.malloc.hugetlb=1), and under pumice run. \"Too close to call\" is a result, and so is \"nothing\".",
     part: Part::C,
-    quick: Setting { arguments: &["--quick"], seconds: 75.0 },
+    quick: Setting { arguments: &["--quick"], seconds: 60.0 },
     full: Setting { arguments: &[], seconds: 420.0 },
     published: &[Published {
         caption: "A kernel build on DragonFly, 2.4 GHz P4, 2 GB: \"too close to call\"",
@@ -77,7 +77,7 @@ pub static START: Entry = Entry {
     title: "What it costs a program with nothing to gain",
     about: "Short programs run by turns plain, under env and under pumice run: what is added is the price of trying.",
     part: Part::C,
-    quick: Setting { arguments: &["--rounds", "10"], seconds: 12.0 },
+    quick: Setting { arguments: &["--rounds", "10"], seconds: 7.0 },
     full: Setting { arguments: &[], seconds: 80.0 },
     published: &[],
     keys: &["program"],
