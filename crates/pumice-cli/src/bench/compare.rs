@@ -289,7 +289,9 @@ fn print(comparison: &Comparison, unchanged: bool) {
             ("", 12),
         ]);
         for change in shown {
-            let row: Vec<_> = change.row.values().map(String::as_str).collect();
+            let keys = entry(&change.experiment).map_or(&[][..], |entry| entry.keys);
+            let row = keys.iter().filter_map(|key| change.row.get(key).map(String::as_str));
+            let row: Vec<_> = row.collect();
             table.row(&[
                 change.experiment.clone(),
                 row.join(" ").chars().take(48).collect(),

@@ -16,6 +16,8 @@ use crate::estimate::costs::Costs;
 
 /// Repetitions of the loop that computes.
 const LOOPS: usize = 5;
+/// Of the other two, each of which takes three measurements.
+const REPETITIONS: usize = 2;
 /// Steps of it: some milliseconds.
 const STEPS: u64 = 4_000_000;
 /// From here on a difference is said to be there.
@@ -29,23 +31,25 @@ const BUSY: f64 = 0.10;
 pub struct Weather {
     /// Milliseconds of each time that the loop computed.
     pub compute_ms: Vec<f64>,
-    /// Nanoseconds: zeroing 4 KiB of memory that is there, and a fault that brings a small page.
+    /// Nanoseconds: zeroing 4 KiB of memory that is there, and a fault that brings a small page; the best
+    /// of several times, since where the memory lies differs each time.
     pub zero_ns: f64,
     pub fault_ns: f64,
 }
 
 impl Weather {
-    /// Runs the loops: a fifth of a second.
+    /// Runs the loops: half a second.
     pub fn measure() -> Weather {
         let compute_ms = (0..LOOPS).map(|_| compute_ms()).collect();
         let mut costs = Costs::default();
-        // Without memory for it there is nothing to say.
-        let _ = costs.measure();
-        let cost = |samples: &crate::estimate::costs::Samples| samples.cost().map(|it| it.middle);
+        for _ in 0..REPETITIONS {
+            // Without memory for it there is nothing to say.
+            let _ = costs.measure();
+        }
         Weather {
             compute_ms,
-            zero_ns: cost(&costs.fill_gb_s).map_or(0.0, |gb_s| 4096.0 / gb_s),
-            fault_ns: cost(&costs.small_ns).unwrap_or(0.0),
+            zero_ns: costs.fill_gb_s.cost().map_or(0.0, |cost| 4096.0 / cost.high),
+            fault_ns: costs.small_ns.cost().map_or(0.0, |cost| cost.low),
         }
     }
 

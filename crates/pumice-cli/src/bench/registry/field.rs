@@ -107,9 +107,15 @@ pub fn identity(keys: &[&str], row: &Row) -> Vec<String> {
 
 /// A number with so many decimals; with none, thousands are grouped.
 pub fn decimal(number: f64, decimals: usize) -> String {
-    match decimals {
+    let shown = match decimals {
         0 => thousands(number),
         decimals => format!("{number:.decimals$}"),
+    };
+    let is_nothing = shown.chars().all(|letter| matches!(letter, '-' | '0' | '.'));
+    if is_nothing {
+        shown.trim_start_matches('-').to_owned()
+    } else {
+        shown
     }
 }
 
@@ -168,6 +174,12 @@ mod tests {
         assert_eq!(label("{way}, {thr} threads", &row), "kernel-4k, 2 threads");
         assert_eq!(label("{bytes|size} {gone}", &row), "1 GiB ");
         assert_eq!(label("{way", &row), "kernel-4k");
+    }
+
+    #[test]
+    fn nothing_has_no_sign() {
+        assert_eq!([-0.04, -0.4, 1e6].map(|it| decimal(it, 1)), ["0.0", "-0.4", "1000000.0"]);
+        assert_eq!(decimal(-1_234.0, 0), "-1,234");
     }
 
     #[test]
