@@ -143,8 +143,14 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             self.settle(&walked, access, Latch::None).map(|entry| entry.frame())
         });
         match frame.map(|frame| self.space.tables.source.bytes(frame)) {
-            // SAFETY: the offset lies within the frame.
-            Ok(start) => Ok(unsafe { start.add(address % FRAME_SIZE) }),
+            Ok(start) => {
+                // SAFETY: the offset lies within the frame.
+                let at = unsafe { start.add(address % FRAME_SIZE) };
+                if access == Access::Write {
+                    self.fetch_ahead(at);
+                }
+                Ok(at)
+            }
             Err(trap) => Err(self.error(trap, address, access)),
         }
     }

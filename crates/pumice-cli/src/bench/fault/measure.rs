@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::ground::Ground;
 use super::locking::{Locking, Plain, Scheme};
+use super::row::{PageSize, Way};
 use crate::args::Failure;
 use crate::bench::cpu::{pin, CpuClock};
 use crate::bench::pft::backend::Source;
@@ -151,33 +152,29 @@ fn together(
 }
 
 /// Faults in a space of ours.
-pub fn ours(
-    ground: &Ground,
-    locking: Locking,
-    prefault_pages: usize,
-    job: &Job,
-) -> Result<Spent, Failure> {
-    match locking {
-        Locking::Whole => in_space::<Plain>(ground, prefault_pages, job),
-        Locking::Short => in_space::<Emulated>(ground, prefault_pages, job),
-        Locking::Atomic | Locking::Kernel => in_space::<Atomic>(ground, prefault_pages, job),
+pub fn ours(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Failure> {
+    match way.locking {
+        Locking::Whole => in_space::<Plain>(ground, way, job),
+        Locking::Short => in_space::<Emulated>(ground, way, job),
+        Locking::Atomic | Locking::Kernel => in_space::<Atomic>(ground, way, job),
     }
 }
 
-fn in_space<S: Scheme>(
-    ground: &Ground,
-    prefault_pages: usize,
-    job: &Job,
-) -> Result<Spent, Failure> {
+fn in_space<S: Scheme>(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Failure> {
     let failure = |error| Failure::system(format!("no space: {error}"));
     let space = VmSpace::new(ground.map().frames(), S::default()).map_err(failure)?;
-    space.set_prefault(prefault_pages);
+    space.set_prefault(way.prefault_pages);
     if job.lines == 0 {
         // Fetching ahead is for what will be written, and here nothing is.
         space.set_fetch_ahead(0);
     }
     let task = space.enter().map_err(failure)?;
-    let at = task.map(job.pages * FRAME_SIZE, Rights::READ_WRITE).map_err(failure)?;
+    let bytes = job.pages * FRAME_SIZE;
+    let at = match way.page_size {
+        PageSize::Small => task.map(bytes, Rights::READ_WRITE),
+        PageSize::Huge => task.map_huge(bytes, Rights::READ_WRITE),
+    };
+    let at = at.map_err(failure)?;
     let lock = Mutex::new(());
     let work = |index: usize, lines: &Lines| {
         let task = space.enter().expect("room for a thread");

@@ -7,7 +7,8 @@
 //!
 //! All ways take turns. Our frames are there and zero when the clock starts; what clearing them took
 //! is in *w/ filling*. `CLine` says how many lines of each page are written: 0 is the fault path
-//! alone (the kernel has no such thing: a line is written there).
+//! alone, which fetches nothing ahead (the kernel has no such thing: a line is written there). `prefault` says
+//! how many pages a sequence populates at once, or that the region is of huge pages.
 //!
 //! There are more threads than processors on purpose: who holds a lock may then have none.
 //!
@@ -36,7 +37,7 @@ use crate::args::Failure;
 use ground::Ground;
 use locking::Locking;
 use measure::{Job, Pattern};
-use row::{FaultRow, Way};
+use row::{FaultRow, PageSize, Way};
 
 /// Threads of the V12 table, as far as it goes.
 const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -117,7 +118,15 @@ pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
 }
 
 fn way(locking: Locking, prefault_pages: usize) -> Way {
-    Way { backend: Backend::Pumice, locking, prefault_pages }
+    Way { backend: Backend::Pumice, locking, prefault_pages, page_size: PageSize::Small }
+}
+
+fn huge_way() -> Way {
+    Way { page_size: PageSize::Huge, ..way(Locking::Atomic, 1) }
+}
+
+fn kernel_way(backend: Backend) -> Way {
+    Way { backend, ..way(Locking::Kernel, 1) }
 }
 
 fn atomic_ways() -> Vec<Way> {
@@ -131,13 +140,13 @@ fn each(job: Job, ways: &[Way]) -> Vec<(Job, Way)> {
 
 /// All ways to compare with so many threads.
 fn ways(threads: usize) -> Vec<Way> {
-    let kernel = |backend| Way { backend, locking: Locking::Kernel, prefault_pages: 1 };
-    let mut ways = [Backend::Kernel4k, Backend::KernelThp].map(kernel).to_vec();
+    let mut ways = [Backend::Kernel4k, Backend::KernelThp].map(kernel_way).to_vec();
     for locking in Locking::OURS {
         ways.extend([way(locking, 1), way(locking, PREFAULT_PAGES)]);
     }
     if threads == 1 {
         ways.push(way(Locking::Atomic, PREFAULT_PAGES_MORE));
+        ways.push(huge_way());
     }
     ways
 }
@@ -185,7 +194,7 @@ impl Bench {
             Backend::Pumice => {
                 // Before, so that the warm-up round counts it as the others do.
                 let filling_s = self.ground.refill();
-                (measure::ours(&self.ground, way.locking, way.prefault_pages, job)?, filling_s)
+                (measure::ours(&self.ground, way, job)?, filling_s)
             }
         };
         Ok(Round { spent, filling_s, hot_cleared_mb: 0.0 })
@@ -199,7 +208,7 @@ impl Bench {
         self.rows.iter().filter(move |row| {
             (row.row.thr, row.row.lines, row.pattern) == job
                 && (row.row.backend, row.locking) == (way.backend, way.locking)
-                && row.prefault_pages == way.prefault_pages
+                && (row.prefault_pages, row.page_size) == (way.prefault_pages, way.page_size)
         })
     }
 
@@ -211,8 +220,7 @@ impl Bench {
     fn print_ratios(&self) {
         println!("ratios");
         let table = Table::begin(&[("", 62), ("ratio", 7)]);
-        let kernel = |backend| Way { backend, locking: Locking::Kernel, prefault_pages: 1 };
-        let (small, huge) = (kernel(Backend::Kernel4k), kernel(Backend::KernelThp));
+        let (small, huge) = (kernel_way(Backend::Kernel4k), kernel_way(Backend::KernelThp));
         let atomic = way(Locking::Atomic, 1);
         let (one, alone) = ((1, 1, Pattern::Own), (1, 0, Pattern::Own));
         let cpu = |row: &FaultRow| row.row.flt_cpu_s;
@@ -230,6 +238,7 @@ impl Bench {
             cpu,
         );
         ratio("atomic / kernel-thp", row(one, atomic), row(one, huge), cpu);
+        ratio("atomic, 2 MiB pages / kernel-thp", row(one, huge_way()), row(one, huge), cpu);
         ratio("atomic, path alone / kernel-4k", row(alone, atomic), row(alone, small), cpu);
         ratio("atomic / whole, 1 thread", row(one, atomic), row(one, way(Locking::Whole, 1)), cpu);
         for pages in [PREFAULT_PAGES, PREFAULT_PAGES_MORE] {
@@ -272,10 +281,9 @@ impl Bench {
 
     /// The rate against threads, without prefaulting, and with.
     fn series(&self) -> Vec<Series> {
-        let kernel = |backend| Way { backend, locking: Locking::Kernel, prefault_pages: 1 };
         let lines = [
-            ("kernel, 4 KiB pages", kernel(Backend::Kernel4k)),
-            ("kernel, huge pages", kernel(Backend::KernelThp)),
+            ("kernel, 4 KiB pages", kernel_way(Backend::Kernel4k)),
+            ("kernel, huge pages", kernel_way(Backend::KernelThp)),
             ("whole: one lock over the fault", way(Locking::Whole, 1)),
             ("short: a lock for each change", way(Locking::Short, 1)),
             ("atomic", way(Locking::Atomic, 1)),

@@ -17,6 +17,19 @@ pub struct Way {
     pub locking: Locking,
     /// Pages that a sequence populates at once at most; 1 is without prefaulting.
     pub prefault_pages: usize,
+    /// Of ours: what the region asks for.
+    pub page_size: PageSize,
+}
+
+/// Pages that a region of ours asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PageSize {
+    /// 4 KiB.
+    #[serde(rename = "4k")]
+    Small,
+    /// 2 MiB, where the zone has them.
+    #[serde(rename = "2m")]
+    Huge,
 }
 
 /// Medians over the rounds. The field names are those of `--json`.
@@ -28,6 +41,7 @@ pub struct FaultRow {
     /// Whether sequences of faults populate ahead.
     pub prefault: bool,
     pub prefault_pages: usize,
+    pub page_size: PageSize,
     pub pattern: Pattern,
 }
 
@@ -48,6 +62,7 @@ impl FaultRow {
             locking: way.locking,
             prefault: way.prefault_pages > 1,
             prefault_pages: way.prefault_pages,
+            page_size: way.page_size,
             pattern: job.pattern,
         }
     }
@@ -95,7 +110,11 @@ impl FaultRow {
             thousands(row.flt_wall_s),
             thousands(row.flt_cpu_s_with_filling),
             self.locking.name().to_owned(),
-            if self.prefault { self.prefault_pages.to_string() } else { "off".to_owned() },
+            match (self.page_size, self.prefault) {
+                (PageSize::Huge, _) => "2 MiB".to_owned(),
+                (_, true) => self.prefault_pages.to_string(),
+                (_, false) => "off".to_owned(),
+            },
             self.pattern.name().to_owned(),
         ]
     }
