@@ -16,8 +16,8 @@
 //! - *latch*: how many guards there are for reading, or [`EXCLUSIVE`] for one for writing. While it is
 //!   not 0, the frame stays what and where it is. Of a page that is not in memory: [`EXCLUSIVE`] while a
 //!   fault reads it.
-//! - *version*: goes up with each write guard that ends, in every state, and when a page leaves or comes
-//!   back; a read without a guard is
+//! - *version*: goes up with each write guard that ends, in every state, and when a page leaves, comes
+//!   back or is copied; a read without a guard is
 //!   good if the whole word but *A* was the same before and after it. Twenty bits come round again: such
 //!   a read must not last as long as a million writes to the page, which take 10 ms and more.
 //!

@@ -59,9 +59,12 @@ impl Evicted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadFailed;
 
-/// What reclaim is to spaces. It is called by faulting threads, which hold no lock; it must not use the task
-/// that called.
-pub trait Pager: Sync {
+/// What reclaim is to spaces. It is called by threads that fault, and by those that unmap and fork, which hold
+/// the space's `mmap_lock`: what it asks of that space in the call must not map, unmap, protect or fork.
+///
+/// # Safety
+/// In a call it does not use the task that called, by whatever way it has come to it.
+pub unsafe trait Pager: Sync {
     /// Pages of a space came in. A batch is a hint: some may be gone again.
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]);
 

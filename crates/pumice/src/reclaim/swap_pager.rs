@@ -226,7 +226,8 @@ fn slot_of(evicted: Evicted) -> Slot {
     }
 }
 
-impl<P: Policy + Send> Pager for SwapPager<P> {
+// SAFETY: it knows of no task: its lists and its swap are all it uses.
+unsafe impl<P: Policy + Send> Pager for SwapPager<P> {
     fn lru_add(&self, _space: SpaceId, pages: &[LruPage]) {
         let mut state = self.state();
         for &LruPage { page, frame: Pfn(number) } in pages {

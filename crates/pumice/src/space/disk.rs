@@ -73,7 +73,8 @@ impl Disk {
     }
 }
 
-impl Pager for Disk {
+// SAFETY: it uses no task in its calls.
+unsafe impl Pager for Disk {
     fn lru_add(&self, _: SpaceId, pages: &[LruPage]) {
         self.told.lock().expect("no panic").extend(pages);
     }

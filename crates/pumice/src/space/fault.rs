@@ -429,7 +429,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             let free = now.with_latch(0);
             let next = match own {
                 Some(_) if now.state() != State::Present => free,
-                Some(own) => free.with_frame(own).with_cow(false),
+                // Another version: frames come round again while somebody reads without a guard.
+                Some(own) => free.with_frame(own).with_cow(false).with_next_version(),
                 None => free,
             };
             match tables.ops.ptep_cmpxchg(walked.ptep, now, next) {
@@ -527,8 +528,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// What `unmap` left to the last guard of a page.
     #[cold]
     fn finish_doomed(&self, ptep: &AtomicU64, doomed: Entry) {
-        let done = self.space.tables.ops.ptep_cmpxchg(ptep, doomed, doomed.gone());
-        debug_assert!(done.is_ok(), "nobody changes a doomed page that nobody holds");
+        let mut now = doomed;
+        // Who asks whether the page is young, and saw it before it was doomed, may take *accessed* off it yet.
+        while let Err(found) = self.space.tables.ops.ptep_cmpxchg(ptep, now, now.gone()) {
+            now = found;
+        }
         self.give_up(doomed);
     }
 

@@ -32,8 +32,9 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
     pub fn fork(&self) -> Result<VmSpace<F, T>> {
         let parent = self.space;
         let mut child = VmSpace::new(parent.tables.source, T::default())?;
-        // Relaxed: a setting.
+        // Relaxed: settings.
         child.set_prefault(parent.prefault_pages.load(Ordering::Relaxed));
+        child.set_fetch_ahead(parent.fetch_ahead.load(Ordering::Relaxed));
         let state = parent.mmap_lock.lock();
         // On an error the child, as far as it came, is dropped and gives back what it has.
         let shared = self.share_with(&mut child);
@@ -112,7 +113,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                 }
             }
         }
-        child.count_inherited(resident);
+        child.count_inherited(resident).ok_or(VmError::OutOfRecords("thread"))?;
         result
     }
 
@@ -139,7 +140,9 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                     ) {
                         now = found;
                     }
-                    return Ok(entry.with_latch(0).with_cow(true).with_accessed(false));
+                    let childs = entry.with_latch(0).with_cow(true).with_accessed(false);
+                    // Dirty: a copy that the pager has is one of the parent's page.
+                    return Ok(childs.with_dirty(true));
                 }
                 State::Present => {
                     backoff.wait();
@@ -164,10 +167,10 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
 
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// Counts pages that came with `fork`, in a record that no thread has yet.
-    fn count_inherited(&self, pages: i64) {
-        if let Some((_, slot)) = super::rss::Slot::take(&self.slots) {
-            slot.count(Counter::Anon, pages);
-            slot.leave();
-        }
+    fn count_inherited(&self, pages: i64) -> Option<()> {
+        let (_, slot) = super::rss::Slot::take(&self.slots)?;
+        slot.count(Counter::Anon, pages);
+        slot.leave();
+        Some(())
     }
 }

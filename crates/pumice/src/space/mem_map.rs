@@ -267,8 +267,14 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
         loop {
             let admitted = zone.admit(Gfp::KERNEL, 1);
             let found = admitted.then(|| zone.get_frame(self.cpu, Want::Dirty)).flatten();
+            // In a shortage, what this list has, of which the zone does not know.
+            let found = found.map(|(frame, _zeroed)| frame).or_else(|| self.spare.take());
+            let found = found.or_else(|| {
+                let may_ask = admitted || !self.pcp.is_empty();
+                may_ask.then(|| self.pcp.get()).flatten().map(|(frame, _zeroed)| frame)
+            });
             if found.is_some() || !self.wait_for_frames() {
-                return found.map(|(frame, _zeroed)| frame);
+                return found;
             }
         }
     }

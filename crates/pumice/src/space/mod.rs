@@ -70,6 +70,8 @@
 //! keeps new guards out, and the last guard gives the frame back. `protect` and `fork` look at rights
 //! when a guard is made: one that is there keeps what it has; `fork` waits for guards that write.
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod corners;
 #[cfg(test)]
 mod disk;
 mod error;

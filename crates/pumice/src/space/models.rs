@@ -338,6 +338,20 @@ mod loom_models {
     }
 
     #[test]
+    fn loom_the_last_guard_of_a_doomed_page_and_who_asks_whether_it_is_young() {
+        let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
+            let region = task.region(at).expect("mapped");
+            let held = region.read(0).expect("mapped");
+            unmap_one(task, at);
+            drop(held);
+        };
+        let young = |task: &Task<'_, Model, Atomic>, at: usize| {
+            task.test_and_clear_young(at / PAGE);
+        };
+        race::<Atomic>(write, unmap, young, |task, _| assert_eq!(task.space().anon_rss(), 0));
+    }
+
+    #[test]
     fn loom_two_swap_out() {
         race_in(Shared::paged, add_one, out, out, |task, at| {
             assert_eq!(task.space().swap_rss(), 1);

@@ -70,6 +70,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let Some((place, vma)) = vma else {
             return Err(self.error(Trap::Unmapped, address, Access::Read));
         };
+        // A region has its last granule to itself, beyond its end too.
+        if address / FRAME_SIZE >= vma.first_page() + vma.pages() {
+            self.let_go_region(place);
+            return Err(self.error(Trap::Unmapped, address, Access::Read));
+        }
         let granules = vma.granules::<F>();
         let slots = granules.start >> F::TABLE_BITS..((granules.end - 1) >> F::TABLE_BITS) + 1;
         let middle = tables.middle_tables(slots);
@@ -145,9 +150,20 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         latch: Latch,
     ) -> core::result::Result<Latched<'w>, Trap> {
         let entry = self.settle(walked, access, latch)?;
+        if access == Access::Write {
+            latch_before_writes();
+        }
         let bytes = self.space.tables.source.bytes(entry.frame());
         Ok(Latched { ptep: walked.ptep, bytes })
     }
+}
+
+/// Who reads a page without a guard and sees what a guard has written sees its latch, too. A latch by
+/// compare-and-swap alone lets stores after it be seen before it, but for processors like x86's.
+#[inline(always)]
+fn latch_before_writes() {
+    // Release: pairs with the fence in `Region::read_optimistic`.
+    fence(Ordering::Release);
 }
 
 /// A page whose word is latched.
@@ -359,6 +375,9 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
             _ => return None,
         };
         ops.ptep_cmpxchg(walked.ptep, entry, held).ok()?;
+        if access == Access::Write {
+            latch_before_writes();
+        }
         Some(Latched { ptep: walked.ptep, bytes: self.source.bytes(entry.frame()) })
     }
 

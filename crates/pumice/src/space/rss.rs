@@ -42,12 +42,17 @@ pub(super) struct Slot<'s>(&'s [AtomicU64; SLOT_WORDS]);
 impl<'s> Slot<'s> {
     /// Takes a record that no thread has: its number, and it.
     pub fn take<F: FrameSource>(slots: &'s Slots<F>) -> Option<(usize, Slot<'s>)> {
-        (0..Slots::<F>::CAPACITY).find_map(|index| {
+        for index in 0..Slots::<F>::CAPACITY {
+            // Without frames this ends: who looks at all records looks no further than the first chunk
+            // that is missing.
             let words = slots.get_or_add(index)?;
             // Acquire: the counts go on from where the thread before left them.
             let taken = words[OWNED].compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
-            taken.is_ok().then_some((index, Slot(words)))
-        })
+            if taken.is_ok() {
+                return Some((index, Slot(words)));
+            }
+        }
+        None
     }
 
     /// Leaves it to another thread. Nothing is held any more.

@@ -56,6 +56,12 @@ impl Transit {
     pub fn is_dirty(&self) -> bool {
         self.entry.dirty()
     }
+
+    /// Whether a word is still the one that began this. `protect` may have changed its rights, and who
+    /// asked whether the page is young when it was there may have taken *accessed* off it since.
+    fn is_still(&self, word: Entry) -> bool {
+        word.with_rights(self.entry.rights()).with_accessed(self.entry.accessed()) == self.entry
+    }
 }
 
 /// Pages that came in by one thread, and that the pager has not been told of.
@@ -156,7 +162,6 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let walked = self.walk_if_there(page).ok_or(to)?;
         let out = to.entry(entry);
         let mut now = entry;
-        // `protect` may have changed the rights meanwhile.
         while self
             .space
             .tables
@@ -165,7 +170,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             .is_err()
         {
             let found = self.space.tables.ops.ptep_get(walked.ptep);
-            if found.with_rights(entry.rights()) != entry {
+            if !transit.is_still(found) {
                 return Err(to);
             }
             now = found;
@@ -181,7 +186,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let Some(walked) = self.walk_if_there(transit.page) else { return };
         let ops = &self.space.tables.ops;
         let mut now = ops.ptep_get(walked.ptep);
-        while now.with_rights(transit.entry.rights()) == transit.entry {
+        while transit.is_still(now) {
             match ops.ptep_cmpxchg(walked.ptep, now, now.with_state(State::Present)) {
                 Ok(()) => return,
                 Err(found) => now = found,

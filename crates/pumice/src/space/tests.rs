@@ -18,7 +18,7 @@ fn zone() -> Zone {
 }
 
 /// Frames that are not free, by asking each.
-fn taken(zone: &Zone) -> usize {
+pub(super) fn taken(zone: &Zone) -> usize {
     let ledger = &zone.ledger;
     let is_taken = |frame: &usize| ledger.is_allocated(crate::addr::Pfn(*frame));
     let of = |block: usize| match ledger.block(block).state() {
@@ -44,7 +44,7 @@ fn with_space<T: TableOps + Default>(test: impl FnOnce(&VmSpace<Frames<'_>, T>))
     assert_eq!(taken(&zone), 0);
 }
 
-fn byte(task: &Task<'_, Frames<'_>, impl TableOps>, address: usize) -> Result<u8> {
+pub(super) fn byte(task: &Task<'_, Frames<'_>, impl TableOps>, address: usize) -> Result<u8> {
     let mut byte = [0];
     task.read_at(address, &mut byte).map(|()| byte[0])
 }

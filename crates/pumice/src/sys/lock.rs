@@ -1,6 +1,7 @@
 //! A lock for what is short and not on a path that many take: spins, then yields.
 
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +58,7 @@ impl<T> SpinLock<T> {
         while self.is_locked.swap(true, Ordering::Acquire) {
             backoff.wait();
         }
-        SpinGuard { lock: self }
+        SpinGuard { lock: self, value: PhantomData }
     }
 
     /// The value of a lock that nobody else has.
@@ -66,10 +67,20 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// The value, until this is dropped.
+/// The value, until this is dropped. Threads can share it if they can share the value, which is more than
+/// the lock asks:
+///
+/// ```compile_fail,E0277
+/// use core::cell::Cell;
+/// use pumice::sys::lock::SpinLock;
+///
+/// fn share<T: Sync>(_: &T) {}
+/// share(&SpinLock::new(Cell::new(0)).lock());
+/// ```
 #[derive(Debug)]
 pub struct SpinGuard<'l, T> {
     lock: &'l SpinLock<T>,
+    value: PhantomData<&'l mut T>,
 }
 
 impl<T> Deref for SpinGuard<'_, T> {

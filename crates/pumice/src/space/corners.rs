@@ -1,0 +1,134 @@
+//! Spaces where frames are short, and where what is asked meets what went on meanwhile.
+
+use core::mem::ManuallyDrop;
+use std::sync::atomic::AtomicUsize;
+use std::vec::Vec;
+
+use super::disk::Disk;
+use super::tests::{byte, taken};
+use super::*;
+use crate::addr::FRAME_SIZE;
+use crate::clear::Clearer;
+use crate::frame::zone::{Reclaim, Watermarks};
+use crate::frame::{Gfp, Zone};
+use crate::page_table::pager::Evicted;
+use crate::page_table::Rights;
+use crate::sys::mem::Huge;
+
+const PAGE: usize = FRAME_SIZE;
+
+fn zone() -> Zone {
+    Zone::new(4 << 20, 1, Huge::No).expect("address space")
+}
+
+/// A zone that refuses a number of requests, and then none.
+struct Refusals(AtomicUsize);
+
+impl Reclaim for Refusals {
+    fn wake(&self) {}
+    fn reclaim(&self, _: Gfp, _: usize) -> usize {
+        let less = |left: usize| left.checked_sub(1);
+        usize::from(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err())
+    }
+}
+
+/// All threads are seen by who unmaps and who counts, also the one that came in a shortage.
+#[test]
+fn records_have_no_holes() {
+    static REFUSALS: Refusals = Refusals(AtomicUsize::new(0));
+    let mut zone = zone();
+    let always = usize::MAX;
+    zone.set_reclaim(Watermarks { min: always, low: always, high: always }, &REFUSALS);
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let mut tasks: Vec<_> = (0..32).map(|_| space.enter().expect("frames")).collect();
+    let at = tasks[0].map(PAGE, Rights::READ_WRITE).expect("room");
+    REFUSALS.0.store(40, Ordering::Relaxed);
+    assert!(matches!(space.enter(), Err(VmError::OutOfRecords(_))));
+    REFUSALS.0.store(0, Ordering::Relaxed);
+    tasks.push(space.enter().expect("frames"));
+    tasks[32].fault(at, Access::Write).expect("mapped");
+    assert_eq!(space.anon_rss(), 1);
+}
+
+#[test]
+fn in_a_shortage_a_thread_has_its_own_frames() {
+    let (zone, disk) = (zone(), Disk::default());
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
+    let source = map.frames();
+    let space = VmSpace::new(source, Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+    task.write_at(at, &[5]).expect("mapped");
+    assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
+    let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
+    assert_eq!(byte(&task, at), Ok(5));
+    all.into_iter().for_each(|frame| source.put_run(frame));
+    drop(task);
+    drop(space);
+    drop(map);
+    assert_eq!(taken(&zone), 0);
+}
+
+#[test]
+fn a_page_in_transit_goes_though_it_is_seen_to_be_old() {
+    let (zone, disk) = (zone(), Disk::default());
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
+    // It is not dropped, which would free a slot that the disk does not have.
+    let space = ManuallyDrop::new(VmSpace::new(map.frames(), Atomic).expect("frames"));
+    let task = space.enter().expect("frames");
+    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+    let page = at / PAGE;
+    task.fault(at, Access::Write).expect("mapped");
+    // As who found it present and clears the bit a little later.
+    let clear = || {
+        let word = task.walk(page).expect("mapped");
+        assert!(space.tables.ops.ptep_test_and_clear_young(word.ptep));
+    };
+    let transit = task.begin_swap_out(page).expect("present");
+    clear();
+    task.cancel_swap_out(transit);
+    assert_eq!(task.test_and_clear_young(page), Some(false), "it is there");
+    task.fault(at, Access::Read).expect("mapped");
+    let transit = task.begin_swap_out(page).expect("present");
+    clear();
+    assert_eq!(task.end_swap_out(transit, Evicted::Swapped(7)), Ok(()));
+    let word = space.tables.ops.ptep_get(task.walk(page).expect("mapped").ptep);
+    assert_eq!(Evicted::of(word), Some(Evicted::Swapped(7)));
+}
+
+#[test]
+fn a_child_has_no_copies_elsewhere_and_its_copies_are_of_another_version() {
+    let (zone, disk) = (zone(), Disk::default());
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
+    let page = at / PAGE;
+    task.write_at(at, &[5]).expect("mapped");
+    assert!(disk.swap_out(&task, page, Evicted::Swapped));
+    // Read in again: clean in the parent.
+    let child = task.fork().expect("frames");
+    let version = || space.tables.ops.ptep_get(task.walk(page).expect("mapped").ptep).version();
+    let before = version();
+    task.fault(at, Access::Write).expect("mapped");
+    assert_ne!(version(), before, "it has another frame");
+    let kid = child.enter().expect("frames");
+    let transit = kid.begin_swap_out(page).expect("its own now");
+    assert!(transit.is_dirty(), "the pager has nothing of the child's");
+    kid.cancel_swap_out(transit);
+    assert_eq!(byte(&kid, at), Ok(5));
+}
+
+#[test]
+fn a_region_ends_where_it_ends() {
+    let zone = zone();
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    let at = task.map(3 * PAGE, Rights::READ_WRITE).expect("room");
+    for _ in 0..2 * rss::MAX_HELD {
+        assert!(matches!(task.region(at + 3 * PAGE), Err(VmError::Unmapped(_))));
+    }
+    assert!(task.region(at + 3 * PAGE - 1).is_ok());
+}
