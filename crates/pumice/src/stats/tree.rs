@@ -108,7 +108,13 @@ impl Tree {
         for back in 1..=LOOK_BACK {
             self.release_gone(&self.slots[(start + offset + SLOTS - back) % SLOTS], Some(pid));
         }
-        Some(at(offset))
+        // This process's life before an exec may be any: who reads would find two of it.
+        let own = at(offset);
+        let others = self.slots().iter().filter(|slot| !core::ptr::eq(*slot, own));
+        others.filter(|slot| slot.pid() == pid).for_each(|slot| {
+            self.release_gone(slot, Some(pid));
+        });
+        Some(own)
     }
 
     /// Frees the slot of a process that is gone, and its share of the pool; its counters stay.
@@ -116,7 +122,8 @@ impl Tree {
     fn release_gone(&self, slot: &Slot, successor: Option<u32>) -> bool {
         let owner = slot.pid();
         let is_gone = || successor == Some(owner) || !thread::process_exists(owner);
-        if owner == 0 || slot.pool_bytes() == 0 || !is_gone() {
+        let has_nothing = slot.pool_bytes() == 0 && successor != Some(owner);
+        if owner == 0 || has_nothing || !is_gone() {
             return false;
         }
         // Acquire: the former owner's share is seen. Whoever gets this far and is killed leaves a
@@ -282,6 +289,24 @@ mod tests {
         assert!(tree.grow_pool(own, 4096));
         assert!(!tree.grow_pool(own, 4096), "and its own is no longer free");
         assert_eq!(tree.total(Event::Requests), 3);
+    }
+
+    #[test]
+    fn a_life_before_an_exec_is_over() {
+        let tree = Tree::private(1 << 30, 0).expect("memory");
+        for (pid, bytes) in [(1, 4096), (2, 0)] {
+            let before = tree.attach(pid).expect("a slot");
+            before.add(Event::Requests, 1);
+            assert!(tree.grow_pool(before, bytes));
+        }
+        for _ in 0..2 * LOOK_BACK {
+            tree.attach(u32::MAX - 1).expect("a slot");
+        }
+        for pid in [1, 2] {
+            tree.attach(pid).expect("a slot");
+            assert_eq!(tree.slots().iter().filter(|slot| slot.pid() == pid).count(), 1);
+        }
+        assert_eq!((tree.pool_bytes(), tree.total(Event::Requests)), (0, 2));
     }
 
     #[test]
