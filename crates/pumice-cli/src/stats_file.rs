@@ -109,7 +109,9 @@ pub fn sweep() {
             continue;
         };
         let unlocked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        if unlocked && open(&path).is_none_or(|tree| live_slots(tree).next().is_none()) {
+        // A copy: whoever made the file, under whatever name, may cut it short.
+        let is_over = |file: &Snapshot| live_slots(file.tree()).next().is_none();
+        if unlocked && Snapshot::read(&path).as_ref().is_none_or(is_over) {
             let _ = fs::remove_file(&path);
         }
     }
@@ -126,8 +128,8 @@ pub struct Maker {
 
 /// All files there are, of all users.
 pub fn files() -> impl Iterator<Item = (PathBuf, Maker)> {
-    let entries = FOLDERS.into_iter().find_map(|folder| fs::read_dir(folder).ok());
-    let entries = entries.into_iter().flatten();
+    // In all of them: one that can be read is not yet one in which a file could be made.
+    let entries = FOLDERS.into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
     entries.flatten().filter_map(|entry| {
         let maker = maker_of(entry.file_name().to_str()?)?;
         Some((entry.path(), maker))
