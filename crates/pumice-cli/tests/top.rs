@@ -158,6 +158,34 @@ fn a_program_is_watched() {
 }
 
 #[test]
+fn it_stops_and_goes_on() {
+    let Some(terminal) = Terminal::new("top-stopped", 80, 24) else { return };
+    let is_shown = |screen: &str| screen.contains("HITS%");
+    terminal.keys(&["set -m", "Enter"]);
+    terminal.keys(&[&format!("{PUMICE} top --interval 60"), "Enter"]);
+    terminal.wait_for("top", is_shown);
+    for told in [true, false] {
+        if told {
+            let pane = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
+            let children = format!("/proc/{0}/task/{0}/children", pane.trim());
+            let children = std::fs::read_to_string(children).expect("the shell's children");
+            let top: i32 = children.split_whitespace().next().expect("top").parse().expect("one");
+            // SAFETY: the program that this test has just started.
+            unsafe { libc::kill(top, libc::SIGTSTP) };
+        } else {
+            terminal.keys(&["C-z"]);
+        }
+        terminal.wait_for("the shell", |screen| !is_shown(screen));
+        terminal.keys(&["stty -a | grep -o ' echo '; fg", "Enter"]);
+        terminal.wait_for("top again", is_shown);
+    }
+    // Keys are read one by one, as before.
+    terminal.keys(&["q"]);
+    let screen = terminal.wait_for("the shell", |screen| !is_shown(screen));
+    assert_eq!(screen.lines().filter(|line| line.trim() == "echo").count(), 2, "{screen}");
+}
+
+#[test]
 fn without_colours_all_is_told_by_letters() {
     let Some((mut child, _)) = served() else { return };
     let Some(terminal) = Terminal::new("top-plain", 80, 24) else { return };

@@ -80,15 +80,24 @@ pub struct SignalSet(libc::sigset_t);
 
 /// Blocks those by which a process is told to end, to be waited for.
 pub fn block_endings() -> SignalSet {
+    block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+}
+
+/// Blocks these too, and that by which a terminal's process is told to stop: see [`stop_like`].
+pub fn block_endings_and_stop() -> SignalSet {
+    block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGTSTP])
+}
+
+fn block(signals: &[c_int]) -> SignalSet {
     // SAFETY: plain system calls on sets that live here.
     unsafe {
-        let mut endings = empty_set();
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let mut set = empty_set();
+        for &signal in signals {
             libc::signal(signal, libc::SIG_DFL);
-            libc::sigaddset(&mut endings, signal);
+            libc::sigaddset(&mut set, signal);
         }
-        libc::sigprocmask(libc::SIG_BLOCK, &endings, null_mut());
-        SignalSet(endings)
+        libc::sigprocmask(libc::SIG_BLOCK, &set, null_mut());
+        SignalSet(set)
     }
 }
 
@@ -239,7 +248,7 @@ fn next_change(child: libc::pid_t) -> io::Result<Change> {
 
 /// Stops this process too, so that the shell sees its job stopped. Returns when it goes on; the
 /// SIGCONT that did it, if a process sent it to us alone, is then passed on like any other.
-fn stop_like(signal: c_int) {
+pub fn stop_like(signal: c_int) {
     // SAFETY: plain system calls. The signal's disposition is the default one.
     unsafe {
         let mut only = empty_set();

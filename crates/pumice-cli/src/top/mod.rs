@@ -6,7 +6,8 @@
 //! | [`draw`] | how, for the room there is |
 //! | [`glyphs`] | bars and sparklines of letters, for terminals with and without Unicode and colours |
 //!
-//! The terminal is given back as it was on every way out: at the end, on a panic, and on a signal.
+//! The terminal is given back as it was on every way out: at the end, on a panic, and on a signal; and for as
+//! long as this is stopped.
 
 mod draw;
 mod glyphs;
@@ -14,6 +15,7 @@ mod state;
 
 use std::env;
 use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,9 @@ use crate::stat::parse_interval;
 use crate::stat::sample::Sample;
 use glyphs::Looks;
 use state::{State, Told};
+
+/// Somebody else than the terminal wants this to stop. Relaxed: nothing is published with it.
+static IS_TO_STOP: AtomicBool = AtomicBool::new(false);
 
 /// What `pumice top` is asked for.
 #[derive(Args, Debug)]
@@ -55,10 +60,16 @@ pub fn top(options: &TopArgs) -> Result<(), Failure> {
     }
     let failed = |error: io::Error| Failure::system(format!("the terminal can't be used: {error}"));
     // Before there are threads.
-    let endings = spawn::block_endings();
+    let signals = spawn::block_endings_and_stop();
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let watcher = thread::Builder::new().name("pumice-signals".into()).spawn(move || {
-        let signal = spawn::wait_for(&endings);
+    let watcher = thread::Builder::new().name("pumice-signals".into()).spawn(move || loop {
+        let signal = spawn::wait_for(&signals);
+        if signal == libc::SIGTSTP {
+            IS_TO_STOP.store(true, Ordering::Relaxed);
+            // SAFETY: a plain system call. As if the size had changed: who waits for a key looks up.
+            unsafe { libc::kill(libc::getpid(), libc::SIGWINCH) };
+            continue;
+        }
         ratatui::restore();
         spawn::end_like(signal)
     });
@@ -74,6 +85,9 @@ fn show(terminal: &mut DefaultTerminal, options: &TopArgs) -> io::Result<()> {
     state.take(Sample::take(&options.pids));
     let mut next = Instant::now() + options.interval;
     loop {
+        if IS_TO_STOP.swap(false, Ordering::Relaxed) {
+            stop(terminal)?;
+        }
         terminal.draw(|frame| draw::draw(frame, &state, looks))?;
         let now = Instant::now();
         if now >= next {
@@ -86,12 +100,22 @@ fn show(terminal: &mut DefaultTerminal, options: &TopArgs) -> io::Result<()> {
         if event::poll(next - now)? {
             // A change of size is drawn at once, as anything else is.
             if let Event::Key(key) = event::read()? {
-                if key.kind != KeyEventKind::Release && ends(&mut state, key) {
+                if key.code == KeyCode::Char('z') && key.modifiers.contains(KeyModifiers::CONTROL) {
+                    stop(terminal)?;
+                } else if key.kind != KeyEventKind::Release && ends(&mut state, key) {
                     return Ok(());
                 }
             }
         }
     }
+}
+
+/// Stops this process until the shell has it go on; the terminal is the shell's meanwhile.
+fn stop(terminal: &mut DefaultTerminal) -> io::Result<()> {
+    ratatui::restore();
+    spawn::stop_like(libc::SIGTSTP);
+    *terminal = ratatui::try_init()?;
+    Ok(())
 }
 
 /// Does what a key says; whether that is to end.
