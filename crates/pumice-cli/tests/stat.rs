@@ -307,3 +307,12 @@ fn no_pressure_to_read_is_no_reason_to_fail() {
     assert!(number(&object(pid), "requests") > 0);
     end(child);
 }
+
+#[test]
+fn watching_ends_with_its_reader() {
+    // As service managers start programs: SIGPIPE is ignored.
+    let pumice = env!("CARGO_BIN_EXE_pumice");
+    let line = format!("trap '' PIPE; {pumice} stat --watch --interval 0.01 | head -n 1");
+    let output = Command::new("sh").args(["-c", &line]).output().expect("sh runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
+}

@@ -89,6 +89,9 @@ pub fn stat(options: &StatArgs) -> Result<(), Failure> {
 /// Shows what changes until there were enough samples, or nobody reads any more.
 fn watch(options: &StatArgs, mut before: Sample) -> Result<(), Failure> {
     let mut left = options.samples;
+    // SAFETY: a plain call. Whoever started this may ignore it; then nobody would notice that there is no
+    // reader any more.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     while left != Some(0) {
         thread::sleep(options.interval);
         let now = Sample::take(&options.pids);
