@@ -4,7 +4,7 @@
 //! data: nothing of it is taken for a path, a command or markup.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -163,13 +163,16 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     // A pipe or a device has nothing to keep, and a link should stay one.
     let is_plain = fs::symlink_metadata(path).map_or(true, |data| data.is_file());
     if !is_plain {
-        let mut out = BufWriter::new(File::create(path).map_err(failure)?);
-        return out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failure);
+        return fs::write(path, text).map_err(failure);
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let beside = path.with_file_name(name);
-    let done = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    let done = match fs::write(&beside, text) {
+        // A file may be written where none may be made.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => fs::write(path, text),
+        made => made.and_then(|()| fs::rename(&beside, path)),
+    };
     done.inspect_err(|_| drop(fs::remove_file(&beside))).map_err(failure)
 }
 
@@ -201,6 +204,21 @@ mod tests {
         let read = Results::parse(&text).expect("read");
         assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
         assert_eq!(read.experiment("frame").map(|one| one.state), Some(State::CutOff));
+    }
+
+    #[test]
+    fn no_folder_need_be_writable() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("pumice-read-only-{}", std::process::id()));
+        fs::create_dir(&folder).expect("made");
+        let path = folder.join("results");
+        fs::write(&path, "old").expect("written");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o500)).expect("ours");
+        // Who is root makes a file beside it all the same.
+        write_whole(&path, "new").expect("written");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("ours");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "new");
+        fs::remove_dir_all(&folder).expect("ours");
     }
 
     #[test]
