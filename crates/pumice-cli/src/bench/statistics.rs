@@ -49,6 +49,10 @@ const T_99: [f64; 20] = [
     2.977, 2.947, 2.921, 2.898, 2.878, 2.861, 2.845,
 ];
 
+/// How much less sure a median of many is than their mean, for a normal distribution: the root of half of pi.
+/// Of one or two values they are the same.
+pub const MEDIAN_TO_MEAN: f64 = 1.2533;
+
 /// How far the 99 % interval of the difference of two means reaches to either side, where the two may vary
 /// by different amounts (B. L. Welch, Biometrika 1947). `None` with fewer than two values of either.
 pub fn welch_99(ours: &[f64], theirs: &[f64]) -> Option<f64> {

@@ -1,5 +1,6 @@
 //! What a policy is asked and told.
 
+#[cfg(any(test, feature = "std"))]
 use super::list::Page;
 
 /// What a policy wrote down of a page when it went out: [`Shadow::BITS`] bits, which only the policy reads.
