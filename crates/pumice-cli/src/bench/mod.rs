@@ -19,6 +19,7 @@
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
 //! | [`pin`] | pinning memory: fresh against a slot |
 //! | [`populate`] | a daemon that populates: its speed, and what it costs those beside it |
+//! | [`reclaim`] | a region larger than its memory, beside the kernel's swap |
 //! | [`replace`] | replacement policies over traces: hit ratios |
 //! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
 //! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
@@ -56,6 +57,7 @@ mod pin;
 mod plot;
 mod populate;
 mod programs;
+mod reclaim;
 pub mod region;
 mod registry;
 mod replace;
@@ -111,6 +113,8 @@ enum Experiment {
     Populate(populate::PopulateArgs),
     /// Programs that you know: what each could gain, what it does gain, a verdict
     Programs(programs::ProgramsArgs),
+    /// A region many times larger than its memory: accesses, waits and processor time, and the kernel's swap
+    Reclaim(reclaim::ReclaimArgs),
     /// Write the page of results that were measured before
     Report(show::ReportArgs),
     /// What part of a trace's references each replacement policy finds in memory
@@ -140,6 +144,7 @@ pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
         Experiment::Pft(options) => pft::pft(&options),
         Experiment::Pin(options) => pin::pin(&options),
         Experiment::Populate(options) => populate::populate(&options),
+        Experiment::Reclaim(options) => reclaim::reclaim(&options),
         Experiment::Replace(options) => replace::replace(&options),
         Experiment::Scrub(options) => scrub::scrub(options),
         Experiment::Start(options) => start::start(&options),

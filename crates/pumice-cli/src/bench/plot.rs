@@ -83,6 +83,19 @@ pub fn rate_against_threads(path: &Path, subtitle: &str, series: &[Series]) -> R
     draw_to(path, &words, series, COLOURS.len())
 }
 
+/// Draws accesses a second against threads.
+pub fn accesses_against_threads(
+    path: &Path,
+    subtitle: &str,
+    series: &[Series],
+) -> Result<(), Failure> {
+    let title = "Accesses a second to a region larger than its memory";
+    let legend = SeriesLabelPosition::UpperLeft;
+    let (x, y, scale) = ("threads", "accesses per second", Scale::Logarithmic);
+    let words = Words { title, subtitle, x, y, legend, scale };
+    draw_to(path, &words, series, COLOURS.len())
+}
+
 /// Draws hit ratios, in percent, against frames.
 pub fn hits_against_frames(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Failure> {
     let words = Words {

@@ -24,7 +24,7 @@ pub mod kit;
 pub mod loads;
 pub mod measure;
 mod picture;
-mod random;
+pub mod random;
 pub mod row;
 mod turns;
 

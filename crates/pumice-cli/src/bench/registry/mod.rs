@@ -6,7 +6,7 @@
 //! | [`faults`] | part B |
 //! | [`worth`] | part C |
 //! | [`machines`] | part D |
-//! | [`paging`] | part E: what was published; its experiments add themselves here |
+//! | [`paging`] | part E |
 //! | [`processes`] | part F |
 //! | [`field`] | how data names what rows say |
 //!
@@ -24,7 +24,7 @@ pub mod worth;
 pub use field::{is, Condition, Row};
 
 /// All experiments, in the order in which they run and are shown.
-pub const ENTRIES: [&Entry; 13] = [
+pub const ENTRIES: [&Entry; 14] = [
     &prezeroing::PFT,
     &prezeroing::CLEAR,
     &prezeroing::SCRUB,
@@ -35,6 +35,7 @@ pub const ENTRIES: [&Entry; 13] = [
     &machines::LEASE,
     &machines::PIN,
     &machines::POPULATE,
+    &paging::RECLAIM,
     &processes::MAP,
     &processes::FORK,
     &processes::FRAME,

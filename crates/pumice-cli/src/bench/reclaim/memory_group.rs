@@ -1,0 +1,97 @@
+//! A control group with little memory, version 1 or 2, removed when it is over.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+/// What the program itself may take beside the region: its stacks, its counts.
+const SLACK_BYTES: usize = 8 << 20;
+/// A group is busy for a moment after its last process has ended.
+const TRIES: usize = 50;
+
+/// A group.
+#[derive(Debug)]
+pub struct MemoryGroup {
+    path: PathBuf,
+    limit_file: &'static str,
+}
+
+impl MemoryGroup {
+    /// Below our own group in version 1, below the root in version 2, where a group with processes has no groups.
+    pub fn create() -> io::Result<MemoryGroup> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let (parent, limit_file) = place(&own, Path::new("/sys/fs/cgroup")).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "no control groups that limit memory")
+        })?;
+        let path = parent.join(format!("pumice-reclaim-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        let group = MemoryGroup { path, limit_file };
+        // Without the controller there is the folder, but no such file.
+        fs::metadata(group.path.join(limit_file))?;
+        Ok(group)
+    }
+
+    /// Lets its processes use so much.
+    pub fn limit(&self, bytes: usize) -> io::Result<()> {
+        fs::write(self.path.join(self.limit_file), (bytes + SLACK_BYTES).to_string())
+    }
+
+    /// Moves a process in. What it had before stays where it was counted.
+    pub fn enter(&self, pid: u32) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.procs"), pid.to_string())
+    }
+}
+
+/// Where a group can be made, and the file with its limit.
+fn place(own: &str, root: &Path) -> Option<(PathBuf, &'static str)> {
+    let version_1 = own.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (names, path) = (fields.next()?, fields.next()?);
+        let is_memory = names.split(',').any(|name| name == "memory");
+        is_memory.then(|| root.join("memory").join(path.trim_start_matches('/')))
+    });
+    match version_1 {
+        Some(parent) => Some((parent, "memory.limit_in_bytes")),
+        None => {
+            let on = fs::read_to_string(root.join("cgroup.subtree_control")).ok()?;
+            let has_memory = on.split_whitespace().any(|name| name == "memory");
+            has_memory.then(|| (root.to_owned(), "memory.max"))
+        }
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        for left in (0..TRIES).rev() {
+            match fs::remove_dir(&self.path) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && left > 0 => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Err(error) => {
+                    eprintln!("{} is left behind: {error}", self.path.display());
+                    return;
+                }
+                Ok(()) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_1_is_below_our_own() {
+        let own = "9:name=systemd:/\n4:memory:/a/b\n0::/\n";
+        let (place, file) = place(own, Path::new("/g")).expect("a place");
+        assert_eq!((place.as_path(), file), (Path::new("/g/memory/a/b"), "memory.limit_in_bytes"));
+    }
+
+    #[test]
+    fn without_a_controller_there_is_none() {
+        assert_eq!(place("0::/user\n", Path::new("/no/such/folder")), None);
+    }
+}

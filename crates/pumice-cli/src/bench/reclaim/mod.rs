@@ -1,0 +1,411 @@
+//! `pumice bench reclaim`: a region many times larger than its memory, in a space of ours and in the kernel.
+//!
+//! Ours has so many frames and a swap file; the kernel's process is in a control group that may use as much memory, and
+//! swaps to a file of the same size in the same folder. Each is a process of its own ([`worker`]), fills its region
+//! first, and then they take turns, round by round.
+//!
+//! | pattern | what threads do |
+//! |---|---|
+//! | `fill` | write all of the region once, in order: one round, nothing is in swap before it |
+//! | `random-write`, `random-read` | any page, each as likely |
+//! | `sequential-write`, `sequential-read` | each thread its share, in order, going on where it was |
+//! | `zipf-write` | few pages often (Zipf, 0.99), scattered over the region |
+//! | `google` | SPEC.md's "google testcase": all of the region is in use, half a memory full of it is written to at random, and one more thread reads a file twice the memory, again and again: through the page cache in the kernel, direct in ours |
+//! | `hit`, `hit-shared` | read guards on pages that are there, with a pager: 4,096 of each thread's own, or the same for all; ns are without the loop |
+//! | `device-read`, `device-mixed` | nothing of ours: single pages of a file, direct; mixed are half writes |
+//!
+//! An access is a word of a page, at random or in turn, and waits are how long accesses took, whether the page was
+//! there or not. *CPU* is all of the process's threads and, for the kernel, its `kswapd`; *machine's* is everybody's,
+//! interrupts and the kernel's workers included, and so whatever else ran.
+
+mod device;
+mod job;
+mod kernel;
+mod memory_group;
+mod order;
+mod ours;
+mod row;
+mod swap_area;
+mod team;
+mod waits;
+mod worker;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use pumice::addr::{BLOCK_SIZE, FRAME_SIZE};
+use pumice::config::parse_size;
+use pumice::sys::cpu;
+
+use super::interrupts::Interrupts;
+use super::json_lines::JsonLines;
+use super::plot::{self, Series, Stroke};
+use super::table::Table;
+use crate::args::Failure;
+use job::{Answer, Pattern, Request, Setup};
+use memory_group::MemoryGroup;
+use row::{Backend, Case, Row};
+use swap_area::SwapArea;
+use team::Worker;
+use worker::Kind;
+
+/// Swap, by the region: so that copies of pages that are in memory may stay there, in both.
+const SWAP_TIMES: usize = 2;
+/// The file that is read, by the frames.
+const FILE_TIMES: usize = 2;
+/// Threads that take guards.
+const HIT_THREADS: [usize; 2] = [1, 2];
+
+/// What `pumice bench reclaim` is asked for.
+#[derive(Args, Debug)]
+pub struct ReclaimArgs {
+    /// Memory for the region's pages [default: 1G, or 64M with --quick]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    frames: Option<usize>,
+    /// How many times as large the region is [default: 2,4, or 4 with --quick]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    times: Vec<u32>,
+    /// How many threads there are [default: 1,2,8,32, or 1,8 with --quick]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
+    /// Only these patterns [default: all, or random-write,zipf-write,hit with --quick]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    patterns: Vec<Pattern>,
+    /// Measurements of each row [default: 10, or 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// How long each of them is [default: 1, or 0.3 with --quick]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Who chooses the pages that go
+    #[arg(long, value_name = "NAME", default_value = "adaptive", value_parser = ["adaptive", "two-list"])]
+    policy: String,
+    /// Where swap is, on both sides, in a folder of its own [default: where temporary files are]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Ours alone, without the kernel's
+    #[arg(long)]
+    alone: bool,
+    /// Less memory, fewer rounds and fewer rows
+    #[arg(long)]
+    quick: bool,
+    /// Write the rows as JSON Lines as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the accesses against the threads, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Be the process that is measured
+    #[arg(long, hide = true)]
+    worker: Option<Kind>,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = parse_size(text).filter(|bytes| (16 << 20..=1 << 37).contains(bytes));
+    bytes
+        .map(|bytes| bytes.next_multiple_of(BLOCK_SIZE))
+        .ok_or_else(|| "a size from 16M to 128G, such as 1G".to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "seconds from 0.01 to 3600, such as 1.5".to_owned())
+}
+
+/// Measures all rows.
+pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
+    if let Some(kind) = options.worker {
+        return worker::run(kind);
+    }
+    let json = JsonLines::create(options.json.as_deref())?;
+    if let Some(path) = &options.plot {
+        // So that a bad path is told before anything is measured.
+        fs::write(path, "")
+            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+    }
+    let plan = Plan::new(options);
+    let signals = Interrupts::take();
+    let folder = Folder::make(options.dir.clone().unwrap_or_else(std::env::temp_dir))?;
+    println!(
+        "a region larger than its {} MiB (medians of {} rounds, {} s each)",
+        (plan.frames * FRAME_SIZE) >> 20,
+        plan.rounds,
+        plan.seconds
+    );
+    let table = Row::begin_table();
+    let mut bench = Bench { plan, signals, folder, json, table, rows: Vec::new() };
+    bench.device()?;
+    for times in bench.plan.times.clone() {
+        bench.region(times)?;
+    }
+    if let Some(path) = &options.plot {
+        let largest = bench.plan.times.iter().max().copied().unwrap_or(1);
+        let subtitle = format!("on a region {largest} times the memory");
+        plot::accesses_against_threads(path, &subtitle, &bench.series(largest))?;
+    }
+    bench.json.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is measured.
+#[derive(Debug)]
+struct Plan {
+    frames: usize,
+    times: Vec<usize>,
+    threads: Vec<usize>,
+    patterns: Vec<Pattern>,
+    rounds: usize,
+    seconds: f64,
+    policy: String,
+    alone: bool,
+}
+
+impl Plan {
+    fn new(options: &ReclaimArgs) -> Plan {
+        let list = |asked: &[u32], quick: &[u32], full: &[u32]| {
+            let default = if options.quick { quick } else { full };
+            let list = if asked.is_empty() { default } else { asked };
+            list.iter().map(|&it| it as usize).collect()
+        };
+        let quick = [Pattern::RandomWrite, Pattern::ZipfWrite, Pattern::Hit];
+        Plan {
+            frames: options.frames.unwrap_or(if options.quick { 64 << 20 } else { 1 << 30 })
+                / FRAME_SIZE,
+            times: list(&options.times, &[4], &[2, 4]),
+            threads: list(&options.threads, &[1, 8], &[1, 2, 8, 32]),
+            patterns: match (options.patterns.is_empty(), options.quick) {
+                (false, _) => options.patterns.clone(),
+                (true, true) => quick.to_vec(),
+                (true, false) => Pattern::ALL.to_vec(),
+            },
+            rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }) as usize,
+            seconds: options.seconds.unwrap_or(if options.quick { 0.3 } else { 1.0 }),
+            policy: options.policy.clone(),
+            alone: options.alone,
+        }
+    }
+}
+
+/// A folder that goes, with what is in it, when this is over.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make(parent: PathBuf) -> Result<Folder, Failure> {
+        let path = parent.join(format!("pumice-reclaim.{}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| {
+            Failure::usage(format!("can't make the folder {}: {error}", path.display()))
+        })?;
+        Ok(Folder(path))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("file")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}
+
+/// The kernel's process and what it needs. They end in this order: swap that nobody has pages in goes at once.
+#[derive(Debug)]
+struct Peer {
+    worker: Worker,
+    _swap: SwapArea,
+    _group: MemoryGroup,
+}
+
+impl Peer {
+    fn start(worker: Worker, folder: &Path, setup: &Setup) -> Result<Peer, String> {
+        let group = MemoryGroup::create().map_err(|error| format!("no control group: {error}"))?;
+        group
+            .limit(setup.frames * FRAME_SIZE)
+            .map_err(|error| format!("no limit on a control group's memory: {error}"))?;
+        let swap = SwapArea::on(&folder.join("kernel.swap"), setup.swap_bytes)
+            .map_err(|error| format!("no swap of the kernel's in {}: {error}", folder.display()))?;
+        group
+            .enter(worker.pid())
+            .map_err(|error| format!("the control group takes no process: {error}"))?;
+        Ok(Peer { worker, _swap: swap, _group: group })
+    }
+}
+
+/// The rows so far, and where they go.
+struct Bench {
+    plan: Plan,
+    signals: Interrupts,
+    folder: Folder,
+    json: JsonLines,
+    table: Table,
+    rows: Vec<Row>,
+}
+
+impl Bench {
+    fn show(&mut self, row: Row) -> Result<(), Failure> {
+        self.table.row(&row.cells());
+        self.json.write(&row)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// What there is to reach.
+    fn device(&mut self) -> Result<(), Failure> {
+        let file = self.folder.file();
+        let pages = FILE_TIMES * self.plan.frames;
+        device::make_file(&file, (pages * FRAME_SIZE) as u64)?;
+        for pattern in [Pattern::DeviceRead, Pattern::DeviceMixed] {
+            for threads in self.plan.threads.clone() {
+                let mut rounds = Vec::new();
+                for round in 0..self.plan.rounds as u64 {
+                    self.look_for_signals()?;
+                    rounds.push(device::run(&file, pattern, threads, self.plan.seconds, round)?);
+                }
+                let (region_pages, frames) = (pages, 0);
+                let backend = Backend::Device;
+                let case = Case { pattern, backend, threads, region_pages, frames };
+                self.show(Row::new(&case, &rounds))?;
+            }
+        }
+        self.table.gap();
+        Ok(())
+    }
+
+    /// All patterns on a region so many times the frames.
+    fn region(&mut self, times: usize) -> Result<(), Failure> {
+        let frames = self.plan.frames;
+        let region_pages = times * frames;
+        let swap_bytes = (SWAP_TIMES * region_pages * FRAME_SIZE) as u64;
+        let in_folder = |name: &str| self.folder.0.join(name).to_string_lossy().into_owned();
+        let setup = Setup {
+            region_pages,
+            frames,
+            swap: in_folder("pumice.swap"),
+            swap_bytes,
+            policy: self.plan.policy.clone(),
+            file: in_folder("file"),
+        };
+        let mut ours = Worker::start(Kind::Pumice)?;
+        ours.prepare(&setup, &self.signals)?;
+        let mut peer = None;
+        if !self.plan.alone {
+            match Peer::start(Worker::start(Kind::Kernel)?, &self.folder.0, &setup) {
+                Ok(mut started) => {
+                    started.worker.prepare(&setup, &self.signals)?;
+                    peer = Some(started);
+                }
+                Err(why) => eprintln!("without the kernel's: {why}"),
+            }
+        }
+        let mut sides = vec![(Backend::Pumice, &mut ours)];
+        if let Some(peer) = &mut peer {
+            sides.insert(0, (Backend::Kernel, &mut peer.worker));
+        }
+        let case = Case {
+            pattern: Pattern::Fill,
+            backend: Backend::Pumice,
+            threads: 1,
+            region_pages,
+            frames,
+        };
+        eprintln!("reclaim: filling {times} times the memory …");
+        self.compare(&mut sides, case, 1)?;
+        let rounds = self.plan.rounds;
+        for pattern in self.plan.patterns.clone() {
+            eprintln!("reclaim: {times} times the memory, {} …", pattern.name());
+            if pattern.is_hit() {
+                for threads in HIT_THREADS.into_iter().filter(|&threads| threads <= cpu::count()) {
+                    let (_, worker) = sides.last_mut().expect("ours is there");
+                    let only = &mut [(Backend::Pumice, &mut **worker)];
+                    self.compare(only, Case { pattern, threads, ..case }, rounds)?;
+                }
+                continue;
+            }
+            for threads in self.plan.threads.clone() {
+                self.compare(&mut sides, Case { pattern, threads, ..case }, rounds)?;
+            }
+        }
+        self.table.gap();
+        let _ = fs::remove_file(&setup.swap);
+        Ok(())
+    }
+
+    /// One case on all sides, in turns, after a round each to warm up; and a row for each.
+    fn compare(
+        &mut self,
+        sides: &mut [(Backend, &mut Worker)],
+        case: Case,
+        rounds: usize,
+    ) -> Result<(), Failure> {
+        let is_first = case.pattern == Pattern::Fill;
+        let mut answers: Vec<Vec<Answer>> = vec![Vec::new(); sides.len()];
+        for round in usize::from(is_first)..=rounds {
+            for turn in 0..sides.len() {
+                self.look_for_signals()?;
+                let which = (round + turn) % sides.len();
+                let request = Request {
+                    pattern: case.pattern,
+                    threads: case.threads,
+                    seconds: self.plan.seconds,
+                    seed: round as u64,
+                };
+                let answer = sides[which].1.run(&request, &self.signals)?;
+                if round > 0 {
+                    answers[which].push(answer);
+                }
+            }
+        }
+        let mut kernel: Option<Row> = None;
+        for ((backend, _), rounds) in sides.iter().zip(&answers) {
+            let row = Row::new(&Case { backend: *backend, ..case }, rounds);
+            let row = match &kernel {
+                Some(kernel) => row.beside(kernel),
+                None => row,
+            };
+            if *backend == Backend::Kernel {
+                kernel = Some(row.clone());
+            }
+            self.show(row)?;
+        }
+        Ok(())
+    }
+
+    fn look_for_signals(&self) -> Result<(), Failure> {
+        match self.signals.came() {
+            Some(_) => Err(Failure::system("interrupted")),
+            None => Ok(()),
+        }
+    }
+
+    /// Accesses against threads.
+    fn series(&self, times: usize) -> Vec<Series> {
+        let lines = [
+            ("kernel, uniform writes", Backend::Kernel, Pattern::RandomWrite, Stroke::Dotted),
+            ("pumice, uniform writes", Backend::Pumice, Pattern::RandomWrite, Stroke::Solid),
+            ("kernel, Zipf writes", Backend::Kernel, Pattern::ZipfWrite, Stroke::Dotted),
+            ("pumice, Zipf writes", Backend::Pumice, Pattern::ZipfWrite, Stroke::Solid),
+        ];
+        let points = |backend: Backend, pattern: Pattern| {
+            self.rows
+                .iter()
+                .filter(|row| {
+                    (row.backend, row.pattern, row.times) == (backend, pattern.name(), times)
+                })
+                .map(|row| (row.threads as f64, row.accesses_per_s))
+                .collect()
+        };
+        lines
+            .map(|(name, backend, pattern, stroke)| Series {
+                name,
+                stroke,
+                points: points(backend, pattern),
+            })
+            .into()
+    }
+}

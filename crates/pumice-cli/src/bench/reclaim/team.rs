@@ -1,0 +1,103 @@
+//! A worker as its parent sees it.
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::job::{Answer, Reply, Request, Setup};
+use super::worker::Kind;
+use crate::args::Failure;
+use crate::bench::interrupts::Interrupts;
+use crate::bench::slot_daemon::die_with_us;
+
+/// How often a signal is looked for meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A process. Dropping it kills it.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    input: ChildStdin,
+    replies: Receiver<String>,
+}
+
+impl Worker {
+    /// Starts one, which has nothing yet.
+    pub fn start(kind: Kind) -> Result<Worker, Failure> {
+        let own = env::current_exe()
+            .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
+        let mut command = Command::new(own);
+        let kind = match kind {
+            Kind::Pumice => "pumice",
+            Kind::Kernel => "kernel",
+        };
+        command.args(["bench", "reclaim", "--worker", kind]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = die_with_us(&mut command).spawn();
+        let mut child =
+            child.map_err(|error| Failure::system(format!("can't start a worker: {error}")))?;
+        let (input, output) = child.stdin.take().zip(child.stdout.take()).expect("pipes");
+        let (said, replies) = mpsc::channel();
+        // It ends with the worker.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if said.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Worker { child, input, replies })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives it its memory.
+    pub fn prepare(&mut self, setup: &Setup, signals: &Interrupts) -> Result<(), Failure> {
+        self.ask(setup, signals).map(|_| ())
+    }
+
+    /// Has it do something.
+    pub fn run(&mut self, request: &Request, signals: &Interrupts) -> Result<Answer, Failure> {
+        match self.ask(request, signals)? {
+            Reply::Done(answer) => Ok(answer),
+            other => Err(Failure::system(format!("a worker answered {other:?}"))),
+        }
+    }
+
+    fn ask(&mut self, what: &impl Serialize, signals: &Interrupts) -> Result<Reply, Failure> {
+        let gone = || Failure::system("a worker ended: was it killed for its memory?");
+        let line = serde_json::to_string(what)
+            .map_err(|error| Failure::system(format!("can't tell a worker what to do: {error}")))?;
+        writeln!(self.input, "{line}").map_err(|_| gone())?;
+        loop {
+            match self.replies.recv_timeout(LOOK) {
+                Ok(line) => {
+                    return match serde_json::from_str(&line) {
+                        Ok(Reply::Failed(error)) => Err(Failure::system(error)),
+                        Ok(reply) => Ok(reply),
+                        Err(error) => Err(Failure::system(format!("a worker's answer: {error}"))),
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) if signals.came().is_some() => {
+                    return Err(Failure::system("interrupted"))
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
