@@ -7,10 +7,73 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::file::BlockFile;
+use crate::addr::FRAME_SIZE;
 use crate::sys::block;
 use crate::sys::uring::Uring;
 
-pub use crate::sys::block::Direction;
+pub use crate::sys::block::{Direction, Piece};
+
+/// Where a request's bytes are in memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Bytes {
+    /// All in one place.
+    Run {
+        /// The first.
+        at: NonNull<u8>,
+        /// How many there are.
+        len: usize,
+    },
+    /// In frames here and there, which lie beside each other in the file.
+    Frames {
+        /// A list of them, which stays until the request is done.
+        pieces: NonNull<Piece>,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl Bytes {
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        match *self {
+            Bytes::Run { len, .. } => len,
+            Bytes::Frames { count, .. } => count * FRAME_SIZE,
+        }
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first `len`, of frames whole ones.
+    #[must_use]
+    pub fn first(self, len: usize) -> Bytes {
+        match self {
+            Bytes::Run { at, len: all } => Bytes::Run { at, len: len.min(all) },
+            Bytes::Frames { pieces, count } => {
+                Bytes::Frames { pieces, count: count.min(len / FRAME_SIZE) }
+            }
+        }
+    }
+
+    /// What is left when `done` went, of frames whole ones.
+    #[must_use]
+    pub fn after(self, done: usize) -> Bytes {
+        match self {
+            Bytes::Run { at, len } => {
+                let done = done.min(len);
+                // SAFETY: within the bytes, or at their end.
+                Bytes::Run { at: unsafe { at.add(done) }, len: len - done }
+            }
+            Bytes::Frames { pieces, count } => {
+                let done = (done / FRAME_SIZE).min(count);
+                // SAFETY: within the list, or at its end.
+                Bytes::Frames { pieces: unsafe { pieces.add(done) }, count: count - done }
+            }
+        }
+    }
+}
 
 /// Bytes to read or write.
 #[derive(Clone, Copy, Debug)]
@@ -18,9 +81,7 @@ pub struct Request {
     /// Which way they go.
     pub direction: Direction,
     /// Where they are in memory.
-    pub at: NonNull<u8>,
-    /// How many there are.
-    pub len: usize,
+    pub bytes: Bytes,
     /// Where they are in the file.
     pub offset: u64,
     /// Says which request it was when it is done.
@@ -47,8 +108,8 @@ pub trait Engine {
     /// What the kernel says; the request is then not taken.
     ///
     /// # Safety
-    /// The bytes in memory stay there, and are the engine's (of a write: are written by nobody), until the request
-    /// is done or the engine dropped.
+    /// The bytes in memory, and their list, stay until the request is done or the engine dropped; those to be read
+    /// into are the engine's. What is written may change meanwhile: it is then not known what went.
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno>;
 
     /// Waits until `least` requests are done, or all that are in flight; with 0 it does not wait.
@@ -100,13 +161,17 @@ impl Engine for Plain {
     }
 
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
-        let Request { direction, at, len, offset, token } = request;
+        let Request { direction, bytes, offset, token } = request;
         let file = self.file.fd();
-        let result = match direction {
-            // SAFETY: the bytes are this engine's.
-            Direction::Read => unsafe { block::read_at(file, at.as_ptr(), len, offset) },
-            // SAFETY: as above.
-            Direction::Write => unsafe { block::write_at(file, at.as_ptr(), len, offset) },
+        let result = match bytes {
+            Bytes::Run { at, len } => {
+                // SAFETY: the caller's promise.
+                unsafe { block::transfer(direction, file, (at.as_ptr(), len), offset) }
+            }
+            Bytes::Frames { pieces, count } => {
+                // SAFETY: as above.
+                unsafe { block::transfer_pieces(direction, file, (pieces.as_ptr(), count), offset) }
+            }
         };
         self.done.push_back(Completion { token, result });
         Ok(())
@@ -146,14 +211,27 @@ impl Engine for Ring {
     }
 
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
-        let Request { direction, at, len, offset, token } = request;
-        let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
-        let memory = (at.as_ptr(), len);
-        // SAFETY: the caller's promise, and the file is kept.
-        while !unsafe { self.ring.push(direction, self.file.raw(), memory, offset, token) } {
+        let Request { direction, bytes, offset, token } = request;
+        let short = |number: usize| u32::try_from(number).map_err(|_| Errno::INVAL);
+        let file = self.file.raw();
+        loop {
+            let is_taken = match bytes {
+                Bytes::Run { at, len } => {
+                    let run = (at.as_ptr(), short(len)?);
+                    // SAFETY: the caller's promise, and the file is kept.
+                    unsafe { self.ring.push(direction, file, run, offset, token) }
+                }
+                Bytes::Frames { pieces, count } => {
+                    let pieces = (pieces.as_ptr().cast_const(), short(count)?);
+                    // SAFETY: as above.
+                    unsafe { self.ring.push_pieces(direction, file, pieces, offset, token) }
+                }
+            };
+            if is_taken {
+                return Ok(());
+            }
             self.ring.wait(0)?;
         }
-        Ok(())
     }
 
     fn wait(&mut self, least: usize) -> Result<(), Errno> {

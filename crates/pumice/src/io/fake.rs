@@ -64,14 +64,15 @@ impl<E: Engine> Engine for FakeEngine<E> {
             self.fail(request.token, Errno::NOSPC);
             return Ok(());
         }
-        let is_short = request.len > FRAME_SIZE && self.one_in(short);
-        let len = if is_short { FRAME_SIZE } else { request.len };
-        if request.len == FRAME_SIZE && self.one_in(short) {
+        let len = request.bytes.len();
+        let is_short = len > FRAME_SIZE && self.one_in(short);
+        let bytes = if is_short { request.bytes.first(FRAME_SIZE) } else { request.bytes };
+        if len == FRAME_SIZE && self.one_in(short) {
             self.fail(request.token, Errno::AGAIN);
             return Ok(());
         }
         // SAFETY: the caller's promise, for a part of the bytes at most.
-        unsafe { self.engine.submit(Request { len, ..request }) }
+        unsafe { self.engine.submit(Request { bytes, ..request }) }
     }
 
     fn wait(&mut self, least: usize) -> Result<(), Errno> {

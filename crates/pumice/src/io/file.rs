@@ -94,12 +94,8 @@ impl BlockFile {
         while done < len {
             // SAFETY: less than `len` is done.
             let (at, offset) = (unsafe { at.as_ptr().add(done) }, offset + done as u64);
-            let went = match direction {
-                // SAFETY: the rest of the caller's bytes.
-                Direction::Read => unsafe { block::read_at(&self.file, at, len - done, offset) },
-                // SAFETY: as above.
-                Direction::Write => unsafe { block::write_at(&self.file, at, len - done, offset) },
-            };
+            // SAFETY: the rest of the caller's bytes.
+            let went = unsafe { block::transfer(direction, &self.file, (at, len - done), offset) };
             match went {
                 Ok(0) => return Err(Errno::IO),
                 Ok(bytes) => done += bytes,

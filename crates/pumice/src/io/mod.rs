@@ -12,6 +12,6 @@ pub mod queue;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Completion, Engine, Plain, Request, Ring};
+pub use engine::{Bytes, Completion, Engine, Plain, Request, Ring};
 pub use file::{BlockFile, Cached};
 pub use queue::Queue;

@@ -3,8 +3,6 @@
 //! An engine may do less than it was asked for, be interrupted, or do nothing; a queue asks again for the rest. What
 //! was asked for past the end of the file fails. So whoever uses a queue is told of whole requests only.
 
-use std::ptr::NonNull;
-
 use rustix::io::Errno;
 
 use super::engine::{Completion, Engine, Request};
@@ -56,8 +54,7 @@ impl<E: Engine> Queue<E> {
     /// `EBUSY` without room, or what the engine says.
     ///
     /// # Safety
-    /// The bytes in memory stay there, and are the queue's (of a write: are written by nobody), until the request is
-    /// said to be done or the queue dropped.
+    /// As [`Engine::submit`], until the request is said to be done or the queue dropped.
     pub unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
         let place = self.vacant.pop().ok_or(Errno::BUSY)?;
         let asked = Request { token: place as u64, ..request };
@@ -91,6 +88,20 @@ impl<E: Engine> Queue<E> {
         }
     }
 
+    /// Hands over what was asked for, waits for nothing, and says of all that are done how they went.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn poll(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
+        self.engine.wait(0)?;
+        while let Some(completion) = self.engine.next() {
+            if let Some((token, result)) = self.completed(completion) {
+                done(token, result);
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until all are done.
     ///
     /// # Errors
@@ -107,7 +118,7 @@ impl<E: Engine> Queue<E> {
         let pending = self.pending.get_mut(place)?.as_mut()?;
         let Pending { request, done, retries } = pending;
         let result = match completion.result {
-            Ok(bytes) if *done + bytes >= request.len => Some(Ok(())),
+            Ok(bytes) if *done + bytes >= request.bytes.len() => Some(Ok(())),
             // The end of the file, or a device that takes no more.
             Ok(0) => Some(Err(Errno::IO)),
             Ok(bytes) => {
@@ -128,9 +139,7 @@ impl<E: Engine> Queue<E> {
             None if *retries > MOST_RETRIES => Some(Err(Errno::IO)),
             None => {
                 let rest = Request {
-                    // SAFETY: less than `len` is done, so this lies within the request's bytes.
-                    at: unsafe { NonNull::new_unchecked(request.at.as_ptr().add(*done)) },
-                    len: request.len - *done,
+                    bytes: request.bytes.after(*done),
                     offset: request.offset + *done as u64,
                     token: place as u64,
                     ..*request

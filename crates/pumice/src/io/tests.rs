@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::engine::{self, Direction};
+use super::engine::{self, Direction, Piece};
 use super::fake::{FakeEngine, Faults};
 use super::*;
 use crate::addr::FRAME_SIZE;
@@ -34,7 +34,7 @@ fn runs_come_back<E: Engine>(engine: E) {
             let at = NonNull::from(&mut run.0).cast();
             let len = FRAMES * FRAME_SIZE;
             let (offset, token) = ((index * len) as u64, index as u64);
-            let request = Request { direction, at, len, offset, token };
+            let request = Request { direction, bytes: Bytes::Run { at, len }, offset, token };
             // SAFETY: the runs stay until the queue is empty.
             unsafe { queue.submit(request) }.expect("room");
         }
@@ -65,14 +65,54 @@ fn all_bytes_go_however_short_the_engine_is() {
     let _ = fs::remove_file(path);
 }
 
+/// Frames that lie the other way round in memory than in the file.
+fn frames_come_back<E: Engine>(engine: E) {
+    let mut queue = Queue::new(engine, 8);
+    let mut run = Box::new(Run([0; FRAMES * FRAME_SIZE]));
+    for (frame, bytes) in run.0.chunks_exact_mut(FRAME_SIZE).enumerate() {
+        bytes.fill(frame as u8 + 1);
+    }
+    let at = NonNull::from(&mut run.0).cast::<u8>();
+    // SAFETY: within the run.
+    let frame = |nth: usize| Piece::frame(unsafe { at.add(nth * FRAME_SIZE) });
+    let backwards: Vec<Piece> = (0..FRAMES).rev().map(frame).collect();
+    let forwards: Vec<Piece> = (0..FRAMES).map(frame).collect();
+    for (direction, pieces) in [(Direction::Write, backwards), (Direction::Read, forwards)] {
+        let first = NonNull::from(&pieces[0]);
+        let bytes = Bytes::Frames { pieces: first, count: FRAMES };
+        let request = Request { direction, bytes, offset: FRAME_SIZE as u64, token: 3 };
+        // SAFETY: the run and the list stay until the queue is empty.
+        unsafe { queue.submit(request) }.expect("room");
+        let mut said = None;
+        queue.drain(|token, result| said = Some((token, result))).expect("it goes on");
+        assert_eq!(said, Some((3, Ok(()))));
+    }
+    for (frame, bytes) in run.0.chunks_exact(FRAME_SIZE).enumerate() {
+        assert!(bytes.iter().all(|&byte| usize::from(byte) == FRAMES - frame), "frame {frame}");
+    }
+}
+
+#[test]
+fn scattered_frames_go_beside_each_other() {
+    let (path, file) = file("frames");
+    frames_come_back(Plain::new(file.clone()));
+    frames_come_back(engine::best(file.clone(), 8));
+    for seed in 0..20 {
+        let faults = Faults { short: 2, late: 3, ..Faults::default() };
+        frames_come_back(FakeEngine::new(Plain::new(file.clone()), faults, seed));
+        frames_come_back(FakeEngine::new(engine::best(file.clone(), 8), faults, seed));
+    }
+    let _ = fs::remove_file(path);
+}
+
 #[test]
 fn a_queue_says_when_it_is_full_and_what_lies_past_the_end() {
     let (path, file) = file("end");
     let mut queue = Queue::new(Plain::new(file), 1);
     let mut run = Box::new(Run([0; FRAMES * FRAME_SIZE]));
     let at = NonNull::from(&mut run.0).cast();
-    let request =
-        Request { direction: Direction::Read, at, len: FRAME_SIZE, offset: 1 << 30, token: 7 };
+    let bytes = Bytes::Run { at, len: FRAME_SIZE };
+    let request = Request { direction: Direction::Read, bytes, offset: 1 << 30, token: 7 };
     // SAFETY: the run stays until the queue is empty.
     unsafe { queue.submit(request) }.expect("room");
     // SAFETY: as above.

@@ -92,18 +92,20 @@ pub(super) struct State<P> {
     /// The last round freed nothing.
     pub is_stuck: bool,
     pub is_stopped: bool,
+    /// It waits to be woken.
+    pub is_kswapd_asleep: bool,
     /// Who frees frames, and can't wait for that.
     pub kswapd: Option<ThreadId>,
     pub last_error: Option<SwapError>,
 }
 
 impl<P: Policy> State<P> {
-    /// Whether pages are to be taken out.
-    pub fn is_short(&mut self) -> bool {
+    /// Whether pages are to be taken out, beside those that leave already.
+    pub fn is_short(&mut self, leaving: usize) -> bool {
         let pages = self.policy.len();
         self.is_balancing =
             pages > self.limits.low || (self.is_balancing && pages > self.limits.high);
-        (self.is_balancing || self.waiting > 0) && pages > 0
+        (self.is_balancing || self.waiting > leaving) && pages > 0
     }
 
     /// Keeps an error for who asks, and counts it.
@@ -143,6 +145,7 @@ impl<P: Policy> SwapPager<P> {
             freed: 0,
             is_stuck: false,
             is_stopped: false,
+            is_kswapd_asleep: false,
             kswapd: None,
             last_error: None,
         };
@@ -197,8 +200,11 @@ impl<P: Policy> SwapPager<P> {
     pub(super) fn tell(&self, state: &mut State<P>, freed: usize) {
         state.freed += freed as u64;
         state.is_stuck = freed == 0;
-        if state.waiting > 0 {
+        // No more than will find one.
+        if state.is_stuck || freed >= state.waiting {
             self.frames_freed.notify_all();
+        } else {
+            (0..freed).for_each(|_| self.frames_freed.notify_one());
         }
     }
 
@@ -245,7 +251,7 @@ unsafe impl<P: Policy + Send> Pager for SwapPager<P> {
             }
             state.policy.add(number as u32, came.map_or(Arrival::Fresh, Arrival::Refault));
         }
-        if state.is_short() {
+        if state.is_kswapd_asleep && state.is_short(0) {
             self.wake.notify_one();
         }
     }
@@ -299,7 +305,9 @@ unsafe impl<P: Policy + Send> Pager for SwapPager<P> {
         let before = state.freed;
         state.waiting += 1;
         state.is_stuck = false;
-        self.wake.notify_one();
+        if state.is_kswapd_asleep {
+            self.wake.notify_one();
+        }
         while state.freed == before && !state.is_stuck && !state.is_stopped {
             let waited = self.frames_freed.wait_timeout(state, LOOK_AGAIN);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;

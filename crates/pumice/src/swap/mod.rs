@@ -1,12 +1,13 @@
 //! Pages that are not in memory: slots of a file or a block device.
 //!
 //! - [`header`]: what is in the first slot's place, so that nothing else is taken for swap.
-//! - [`slots`]: which slots are taken.
+//! - [`slots`]: which slots are taken; [`checksum`]: what their bytes were.
 //!
 //! A [`Swap`] says where a page goes and whether what comes back is what went: of each slot it keeps a checksum, and
 //! what the policy wrote of the page (eight bytes a slot). The bytes go by a [`Queue`] of the caller's. Nothing is
 //! found in a swap area by the next process: it is a place for this one's pages, no more.
 
+pub mod checksum;
 pub mod header;
 pub mod slots;
 #[cfg(test)]
@@ -14,15 +15,14 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::addr::FRAME_SIZE;
 use crate::io::engine::Direction;
-use crate::io::{BlockFile, Cached, Engine, Queue, Request};
+use crate::io::{BlockFile, Bytes, Cached, Engine, Queue, Request};
 use header::{Header, HeaderError};
 use slots::SlotMap;
 
@@ -93,6 +93,8 @@ pub enum SwapError {
 pub struct Swap {
     file: Arc<BlockFile>,
     map: Mutex<SlotMap>,
+    /// As the map says, for who asks without its lock.
+    taken: AtomicU32,
     /// For each slot a checksum, and above it what the policy wrote. Relaxed: who has the slot's number has it from
     /// a page's entry, whose ordering covers this.
     records: Vec<AtomicU64>,
@@ -128,6 +130,7 @@ impl Swap {
         Ok(Swap {
             file: Arc::new(file),
             map: Mutex::new(SlotMap::new(slots)),
+            taken: AtomicU32::new(0),
             records: (0..=slots).map(|_| AtomicU64::new(0)).collect(),
         })
     }
@@ -151,53 +154,81 @@ impl Swap {
     /// Whether a page that came back should give its slot up at once: swap is more than half full. Else it keeps its
     /// copy, which saves writing it again, until it is written to (SPEC E7).
     pub fn is_scarce(&self) -> bool {
-        let (slots, taken) = self.usage();
-        taken > slots / 2
+        // Relaxed: a hint, of a number that changes all the time.
+        self.taken.load(Ordering::Relaxed) as usize > self.records.len() / 2
     }
 
-    /// A slot. Slots got after each other lie beside each other as far as they can.
+    /// A slot.
     ///
     /// # Errors
     /// [`SwapError::Full`].
     pub fn get(&self) -> Result<Slot, SwapError> {
+        self.get_run(1).map(|(first, _)| first)
+    }
+
+    /// Slots that lie beside each other, `most` at most: the first, and how many.
+    ///
+    /// # Errors
+    /// [`SwapError::Full`].
+    pub fn get_run(&self, most: u32) -> Result<(Slot, u32), SwapError> {
         let mut map = self.map();
-        map.get().map(Slot).ok_or(SwapError::Full { slots: map.len() })
+        let run = map.get_run(most);
+        self.taken.store(map.taken(), Ordering::Relaxed);
+        run.map(|(first, run)| (Slot(first), run)).ok_or(SwapError::Full { slots: map.len() })
     }
 
     /// Gives a slot back that nobody reads any more. `false`: it is not taken.
     pub fn put(&self, slot: Slot) -> bool {
-        self.map().put(slot.0)
+        self.put_all([slot])
+    }
+
+    /// As [`Swap::put`], of many. `false`: one of them is not taken.
+    pub fn put_all(&self, slots: impl IntoIterator<Item = Slot>) -> bool {
+        let mut slots = slots.into_iter().peekable();
+        if slots.peek().is_none() {
+            return true;
+        }
+        let mut map = self.map();
+        let mut were_taken = true;
+        slots.for_each(|slot| were_taken &= map.put(slot.0));
+        self.taken.store(map.taken(), Ordering::Relaxed);
+        were_taken
     }
 
     fn offset(slot: Slot) -> u64 {
         u64::from(slot.0) * FRAME_SIZE as u64
     }
 
-    /// Asks `queue` to write a page into a slot of the caller's, and keeps its checksum and `note`, of 32 bits.
+    /// Keeps the checksum of a page that is to be written to a slot of the caller's, and a note of 32 bits.
+    ///
+    /// # Safety
+    /// There is a frame at `at`. It may be written meanwhile; it is then not to be read back.
+    pub unsafe fn seal(&self, slot: Slot, at: NonNull<u8>, note: u32) {
+        // SAFETY: the caller's promise.
+        let sum = unsafe { checksum::of_frame(at, slot.0) };
+        if let Some(record) = self.records.get(slot.0 as usize) {
+            record.store(u64::from(note) << 32 | u64::from(sum), Ordering::Relaxed);
+        }
+    }
+
+    /// Asks `queue` to write pages, sealed before, to slots from `first` on, which are the caller's.
     ///
     /// # Errors
     /// [`SwapError::Write`] if it can't be asked for; else the queue says how it went, under `token`.
     ///
     /// # Safety
-    /// As [`Queue::submit`]: the frame at `at` stays, unwritten, until then.
+    /// As [`Queue::submit`]: the frames stay until then.
     pub unsafe fn write<E: Engine>(
         &self,
         queue: &mut Queue<E>,
-        (slot, note): (Slot, u32),
-        at: NonNull<u8>,
+        first: Slot,
+        bytes: Bytes,
         token: u64,
     ) -> Result<(), SwapError> {
-        let record = self
-            .records
-            .get(slot.0 as usize)
-            .ok_or(SwapError::Write { slot, errno: Errno::INVAL })?;
-        // SAFETY: a frame that nobody writes.
-        let sum = checksum(slot, unsafe { at.cast::<[u8; FRAME_SIZE]>().as_ref() });
-        record.store(u64::from(note) << 32 | u64::from(sum), Ordering::Relaxed);
-        let (direction, len, offset) = (Direction::Write, FRAME_SIZE, Swap::offset(slot));
-        let request = Request { direction, at, len, offset, token };
+        let request =
+            Request { direction: Direction::Write, bytes, offset: Swap::offset(first), token };
         // SAFETY: the caller's promise.
-        unsafe { queue.submit(request) }.map_err(|errno| SwapError::Write { slot, errno })
+        unsafe { queue.submit(request) }.map_err(|errno| SwapError::Write { slot: first, errno })
     }
 
     /// Asks `queue` to read a page; when it is done, [`Swap::check`] says whether it is the one that went.
@@ -214,8 +245,9 @@ impl Swap {
         at: NonNull<u8>,
         token: u64,
     ) -> Result<(), SwapError> {
-        let (direction, len, offset) = (Direction::Read, FRAME_SIZE, Swap::offset(slot));
-        let request = Request { direction, at, len, offset, token };
+        let bytes = Bytes::Run { at, len: FRAME_SIZE };
+        let request =
+            Request { direction: Direction::Read, bytes, offset: Swap::offset(slot), token };
         // SAFETY: the caller's promise.
         unsafe { queue.submit(request) }.map_err(|errno| SwapError::Read { slot, errno })
     }
@@ -224,10 +256,12 @@ impl Swap {
     ///
     /// # Errors
     /// [`SwapError::Checksum`].
-    pub fn check(&self, slot: Slot, page: &[u8; FRAME_SIZE]) -> Result<(), SwapError> {
+    pub fn check(&self, slot: Slot, page: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {
         let record = self.records.get(slot.0 as usize).map(|record| record.load(Ordering::Relaxed));
+        // SAFETY: the caller's page.
+        let sum = unsafe { checksum::of_frame(NonNull::from(page).cast(), slot.0) };
         match record {
-            Some(record) if record as u32 == checksum(slot, page) => Ok(()),
+            Some(record) if record as u32 == sum => Ok(()),
             _ => Err(SwapError::Checksum { slot }),
         }
     }
@@ -245,11 +279,6 @@ impl Swap {
         let record = self.records.get(slot.0 as usize);
         record.map_or(0, |record| (record.load(Ordering::Relaxed) >> 32) as u32)
     }
-}
-
-/// Differs for the same bytes in another slot, so that a write that went astray is found.
-fn checksum(slot: Slot, page: &[u8; FRAME_SIZE]) -> u32 {
-    xxh3_64_with_seed(page, u64::from(slot.0)) as u32
 }
 
 /// A frame where direct I/O takes it.

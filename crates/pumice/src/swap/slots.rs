@@ -1,7 +1,8 @@
 //! Which slots are taken: a bit each, got in the order of their numbers so that pages which go together lie together.
 //!
-//! The search goes on where it ended last, and prefers *clusters*, 64 slots of which none is taken, to what is left of
-//! others (`swap_map` and its clusters in `mm/swapfile.c`): a device that seeks or erases likes long writes.
+//! Pages that go out together get *runs* of slots, so that they are written by one request. The search goes round by
+//! *clusters*, of 64 slots, as a log does: by when it comes round, pages have come back and freed what they had there.
+//! (Where slots are twice the pages in swap, of a cluster 80 % are free again; where they are a third more, half.)
 
 /// Slots of a cluster: a word's bits.
 const CLUSTER: u32 = u64::BITS;
@@ -15,8 +16,6 @@ pub struct SlotMap {
     taken: u32,
     /// The cluster that is being filled.
     cluster: usize,
-    /// Clusters of which no slot is taken, about: it never says too few.
-    empty: u32,
 }
 
 impl SlotMap {
@@ -30,7 +29,7 @@ impl SlotMap {
         if used != 0 {
             words[clusters - 1] |= u64::MAX << used;
         }
-        SlotMap { words, len, taken: 0, cluster: 0, empty: clusters as u32 }
+        SlotMap { words, len, taken: 0, cluster: 0 }
     }
 
     /// Slots there are.
@@ -48,9 +47,9 @@ impl SlotMap {
         self.taken
     }
 
-    /// A free slot.
-    pub fn get(&mut self) -> Option<u32> {
-        if self.taken == self.len {
+    /// Free slots that lie beside each other, `most` at most: the first, and how many.
+    pub fn get_run(&mut self, most: u32) -> Option<(u32, u32)> {
+        if self.taken == self.len || most == 0 {
             return None;
         }
         if self.words[self.cluster] == u64::MAX {
@@ -58,29 +57,19 @@ impl SlotMap {
         }
         let word = &mut self.words[self.cluster];
         let bit = word.trailing_ones();
-        *word |= 1 << bit;
-        self.taken += 1;
-        Some(self.cluster as u32 * CLUSTER + bit)
+        let run = (!*word >> bit).trailing_ones().min(most);
+        *word |= (u64::MAX >> (CLUSTER - run)) << bit;
+        self.taken += run;
+        Some((self.cluster as u32 * CLUSTER + bit, run))
     }
 
-    /// The next cluster that is empty, or else that has a free slot. There is one.
-    fn next_cluster(&mut self) -> usize {
-        let (before, after) = self.words.split_at(self.cluster);
-        let order = || (self.cluster..self.words.len()).zip(after).chain((0..).zip(before));
-        let find =
-            |is_good: fn(u64) -> bool| order().find(|(_, &word)| is_good(word)).map(|(at, _)| at);
-        let empty = (self.empty > 0).then(|| find(|word| word == 0)).flatten();
-        match empty {
-            Some(at) => {
-                self.empty -= 1;
-                at
-            }
-            None => {
-                let partly = find(|word| word != u64::MAX).unwrap_or(self.cluster);
-                self.empty = 0;
-                partly
-            }
-        }
+    /// The next cluster with as many free slots as there are in one on average, or more. Going round, that is
+    /// most often the next one, which was filled longest ago; those filled lately are left to get emptier.
+    fn next_cluster(&self) -> usize {
+        let average = (self.len - self.taken) as usize / self.words.len();
+        let after = self.cluster + 1..self.words.len();
+        let is_good = |at: &usize| self.words[*at].count_zeros() as usize >= average.max(1);
+        after.chain(0..=self.cluster).find(is_good).unwrap_or(self.cluster)
     }
 
     /// Gives a slot back. `false`: it was not taken.
@@ -91,7 +80,6 @@ impl SlotMap {
         }
         self.words[at] &= !bit;
         self.taken -= 1;
-        self.empty += u32::from(self.words[at] == 0);
         true
     }
 }
@@ -111,8 +99,13 @@ mod tests {
             let mut taken = BTreeSet::new();
             for (step, slot) in steps {
                 if step < 3 {
-                    match map.get() {
-                        Some(slot) => prop_assert!((1..=len).contains(&slot) && taken.insert(slot)),
+                    match map.get_run(slot % 9 + 1) {
+                        Some((first, run)) => {
+                            prop_assert!((1..=slot % 9 + 1).contains(&run));
+                            for slot in first..first + run {
+                                prop_assert!((1..=len).contains(&slot) && taken.insert(slot));
+                            }
+                        }
                         None => prop_assert_eq!(taken.len(), len as usize),
                     }
                 } else {
@@ -126,13 +119,17 @@ mod tests {
     #[test]
     fn slots_lie_beside_each_other() {
         let mut map = SlotMap::new(1000);
-        let slots: Vec<u32> = (0..500).filter_map(|_| map.get()).collect();
-        assert_eq!(slots, (1..=500).collect::<Vec<_>>());
-        for slot in (100..200).step_by(2) {
+        assert_eq!(map.get_run(200), Some((1, 63)));
+        let runs: Vec<_> = (0..6).filter_map(|_| map.get_run(64)).collect();
+        assert_eq!(runs, (1..7).map(|cluster| (cluster * 64, 64)).collect::<Vec<_>>());
+        for slot in (64..192).step_by(16) {
             assert!(map.put(slot));
         }
-        // Whole clusters come before what was given back here and there.
-        let slots: Vec<u32> = (0..400).filter_map(|_| map.get()).collect();
-        assert_eq!(slots, (501..=900).collect::<Vec<_>>());
+        // Clusters that are emptier come before what was given back here and there.
+        let runs: Vec<_> = (0..8).filter_map(|_| map.get_run(64)).collect();
+        assert_eq!(runs[..4], [(448, 64), (512, 64), (576, 64), (640, 64)]);
+        while map.taken() < map.len() {
+            assert!(map.get_run(64).is_some());
+        }
     }
 }

@@ -49,8 +49,24 @@ fn read_in<E: Engine>(swap: &Swap, queue: &mut Queue<E>, slot: Slot) -> Result<F
     let mut went = Ok(());
     queue.drain(|_, result| went = result).expect("the engine goes on");
     went.map_err(|errno| SwapError::Read { slot, errno })?;
-    swap.check(slot, &frame.0)?;
+    swap.check(slot, &mut frame.0)?;
     Ok(frame)
+}
+
+/// # Safety
+/// The frame stays until the request is done.
+unsafe fn write<E: Engine>(
+    swap: &Swap,
+    queue: &mut Queue<E>,
+    (slot, note): (Slot, u32),
+    at: NonNull<u8>,
+    token: u64,
+) -> Result<(), SwapError> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        swap.seal(slot, at, note);
+        swap.write(queue, slot, Bytes::Run { at, len: FRAME_SIZE }, token)
+    }
 }
 
 /// Writes pages, some of which fail, and reads back those that did not.
@@ -67,7 +83,7 @@ fn survives<E: Engine>(swap: &Swap, mut queue: Queue<E>, pages: u64) -> (usize, 
         }
         let (frame, slot, _) = &mut frames[page];
         // SAFETY: the frames stay until the queue is empty.
-        unsafe { swap.write(&mut queue, (*slot, page as u32), frame.at(), page as u64) }
+        unsafe { write(swap, &mut queue, (*slot, page as u32), frame.at(), page as u64) }
             .expect("room");
     }
     queue.drain(|token, result| frames[token as usize].2 = result.is_ok()).expect("it goes on");
@@ -137,7 +153,7 @@ fn lost_and_misplaced_writes_are_found() {
     let (one, other) = (swap.get().expect("a slot"), swap.get().expect("a slot"));
     for slot in [one, other] {
         // SAFETY: the frame stays until the queue is empty.
-        unsafe { swap.write(&mut queue, (slot, 0), frame.at(), 0) }.expect("room");
+        unsafe { write(&swap, &mut queue, (slot, 0), frame.at(), 0) }.expect("room");
     }
     queue.drain(|_, result| result.expect("written")).expect("it goes on");
     assert!(read_in(&swap, &mut queue, one).is_ok());

@@ -1,10 +1,14 @@
 //! Files and block devices, read and written at an offset straight from memory.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::ptr::NonNull;
 
 use rustix::fs::{self, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
-use rustix::io::{self, Errno};
+use rustix::io::Errno;
+
+use super::raw::{number, syscall};
+use crate::addr::FRAME_SIZE;
 
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,38 +53,66 @@ pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     }
 }
 
-/// One `pread`.
-///
-/// # Errors
-/// What the kernel says.
-///
-/// # Safety
-/// The `len` bytes at `at` are the caller's to write.
-pub unsafe fn read_at(
-    file: &OwnedFd,
+/// A frame of a scattered request: an `iovec`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Piece {
     at: *mut u8,
     len: usize,
-    offset: u64,
-) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise; any bytes are bytes.
-    let buffer = unsafe { core::slice::from_raw_parts_mut(at, len) };
-    io::pread(file, buffer, offset)
 }
 
-/// One `pwrite`.
+// SAFETY: an address; whose the memory is, the requests say that it is in.
+unsafe impl Send for Piece {}
+
+impl Piece {
+    /// The frame at `at`.
+    pub const fn frame(at: NonNull<u8>) -> Piece {
+        Piece { at: at.as_ptr(), len: FRAME_SIZE }
+    }
+}
+
+/// One `pread` or `pwrite`.
+///
+/// No reference is made of the bytes: what is written may be memory that its owner takes back meanwhile.
 ///
 /// # Errors
 /// What the kernel says.
 ///
 /// # Safety
-/// The `len` bytes at `at` are there, and nobody writes them.
-pub unsafe fn write_at(
+/// The `len` bytes at `at` are there; to be read into, they are the caller's.
+pub unsafe fn transfer(
+    direction: Direction,
     file: &OwnedFd,
-    at: *const u8,
-    len: usize,
+    (at, len): (*mut u8, usize),
     offset: u64,
 ) -> Result<usize, Errno> {
+    let call = match direction {
+        Direction::Read => number::__NR_pread64,
+        Direction::Write => number::__NR_pwrite64,
+    };
     // SAFETY: the caller's promise.
-    let buffer = unsafe { core::slice::from_raw_parts(at, len) };
-    io::pwrite(file, buffer, offset)
+    unsafe { syscall(call, [file.as_raw_fd() as usize, at as usize, len, offset as usize, 0, 0]) }
+}
+
+/// One `preadv` or `pwritev`.
+///
+/// # Errors
+/// What the kernel says.
+///
+/// # Safety
+/// There are `count` pieces at `pieces`, of which [`transfer`] says what must hold.
+pub unsafe fn transfer_pieces(
+    direction: Direction,
+    file: &OwnedFd,
+    (pieces, count): (*const Piece, usize),
+    offset: u64,
+) -> Result<usize, Errno> {
+    let call = match direction {
+        Direction::Read => number::__NR_preadv,
+        Direction::Write => number::__NR_pwritev,
+    };
+    // The offset's upper half, on 64 bits, is not looked at.
+    let args = [file.as_raw_fd() as usize, pieces as usize, count, offset as usize, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { syscall(call, args) }
 }

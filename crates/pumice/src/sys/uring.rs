@@ -2,10 +2,10 @@
 
 use std::os::fd::RawFd;
 
-use io_uring::{opcode, types, IoUring};
+use io_uring::{opcode, squeue, types, IoUring};
 use rustix::io::Errno;
 
-use super::block::Direction;
+use super::block::{Direction, Piece};
 
 /// See the module's top.
 pub struct Uring {
@@ -19,7 +19,10 @@ impl Uring {
     /// # Errors
     /// What the kernel says: `ENOSYS` or `EPERM` where it is switched off.
     pub fn new(depth: u32) -> Result<Uring, Errno> {
-        let ring = IoUring::new(depth.max(1)).map_err(|error| errno(&error))?;
+        // What is done is looked at when it is asked for, so nobody need be interrupted for it. Kernels before 5.19
+        // don't know that.
+        let ring = IoUring::builder().setup_coop_taskrun().build(depth.max(1));
+        let ring = ring.or_else(|_| IoUring::new(depth.max(1))).map_err(|error| errno(&error))?;
         Ok(Uring { ring, in_flight: 0 })
     }
 
@@ -31,8 +34,8 @@ impl Uring {
     /// Queues a request, if there is room; [`Uring::wait`] hands it to the kernel.
     ///
     /// # Safety
-    /// The `len` bytes at `at` stay, and are nobody else's (of a write: are not written by anybody), and the file
-    /// stays open, until the request is done.
+    /// The `len` bytes at `at` stay (to be read into, nobody else's), and the file stays open, until the request is
+    /// done.
     pub unsafe fn push(
         &mut self,
         direction: Direction,
@@ -47,7 +50,39 @@ impl Uring {
             Direction::Write => opcode::Write::new(file, at, len).offset(offset).build(),
         };
         // SAFETY: the caller's promise.
-        let pushed = unsafe { self.ring.submission().push(&entry.user_data(token)) }.is_ok();
+        unsafe { self.push_entry(&entry.user_data(token)) }
+    }
+
+    /// As [`Uring::push`], from or to many places.
+    ///
+    /// # Safety
+    /// As there, of each piece; and the `count` pieces stay.
+    pub unsafe fn push_pieces(
+        &mut self,
+        direction: Direction,
+        file: RawFd,
+        (pieces, count): (*const Piece, u32),
+        offset: u64,
+        token: u64,
+    ) -> bool {
+        let file = types::Fd(file);
+        let entry = match direction {
+            Direction::Read => {
+                opcode::Readv::new(file, pieces.cast(), count).offset(offset).build()
+            }
+            Direction::Write => {
+                opcode::Writev::new(file, pieces.cast(), count).offset(offset).build()
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.push_entry(&entry.user_data(token)) }
+    }
+
+    /// # Safety
+    /// What the entry refers to stays until it is done.
+    unsafe fn push_entry(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: the caller's promise.
+        let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
         self.in_flight += usize::from(pushed);
         pushed
     }
