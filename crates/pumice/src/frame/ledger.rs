@@ -86,7 +86,7 @@ pub enum Want {
 }
 
 impl Want {
-    const fn other(self) -> Want {
+    pub(super) const fn other(self) -> Want {
         match self {
             Want::Zeroed => Want::Dirty,
             Want::Dirty => Want::Zeroed,
@@ -94,7 +94,7 @@ impl Want {
     }
 
     #[inline]
-    const fn candidates<G: Geometry>(self, word: Word) -> u32 {
+    pub(super) const fn candidates<G: Geometry>(self, word: Word) -> u32 {
         match self {
             Want::Zeroed => word.free_zeroed(),
             Want::Dirty => word.free_dirty(G::MASK),
@@ -118,7 +118,7 @@ impl Want {
 
 /// How much of a word a request takes.
 #[derive(Clone, Copy)]
-enum Take {
+pub(super) enum Take {
     One,
     All,
 }
@@ -133,7 +133,7 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    fn of(&self, want: Want) -> &AtomicUsize {
+    pub(super) fn of(&self, want: Want) -> &AtomicUsize {
         match want {
             Want::Zeroed => &self.zeroed,
             Want::Dirty => &self.dirty,
@@ -165,10 +165,13 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     /// The fork epoch; see [`Ledger::advance_epoch`].
     epoch: AtomicU32,
     /// How often something came free of which the hints did not tell before.
-    changes: AtomicUsize,
+    pub(super) changes: AtomicUsize,
     /// For each [`Want`]: 1 + the changes there had been when a search last found nothing. Until
     /// there is another, nobody searches in vain again.
-    found_none: [AtomicUsize; 2],
+    pub(super) found_none: [AtomicUsize; 2],
+    /// The same for a search for blocks in parts that nobody has reserved. It looks at all blocks, and
+    /// where whole ones are taken, one after the other, there is none for long.
+    pub(super) found_none_open: [AtomicUsize; 2],
     /// What a helper works on within blocks in parts.
     pub(super) working: Working,
     pub(super) hidden_ranges: HiddenRanges,
@@ -192,6 +195,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             epoch: AtomicU32::new(0),
             changes: AtomicUsize::new(0),
             found_none: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            found_none_open: [AtomicUsize::new(0), AtomicUsize::new(0)],
             working: Working::new(),
             hidden_ranges: HiddenRanges::new(),
             backing,
@@ -326,13 +330,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.get_elsewhere(cpu, want, take)
     }
 
-    fn first_of(word: usize) -> usize {
+    pub(super) fn first_of(word: usize) -> usize {
         word * G::FRAMES_PER_WORD as usize
     }
 
     /// Claims frames of the wanted kind in a word: their bits.
     #[inline]
-    fn claim_bits(&self, index: usize, want: Want, take: Take) -> Option<u32> {
+    pub(super) fn claim_bits(&self, index: usize, want: Want, take: Take) -> Option<u32> {
         let chosen = |word: Word| {
             let candidates = want.candidates::<G>(word);
             match take {
@@ -346,115 +350,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             (bits != 0).then(|| word.allocate(bits, bits))
         });
         before.ok().map(chosen)
-    }
-
-    /// The rest of the reserved block, then other blocks, then the other kind of frame.
-    #[cold]
-    #[inline(never)]
-    fn get_elsewhere(&self, cpu: usize, want: Want, take: Take) -> Option<(usize, u32, bool)> {
-        for kind in [want, want.other()] {
-            let slot = self.cpu(cpu).of(kind);
-            let mut from = 0;
-            let mut found = None;
-            if let Some(word) = slot.load(Ordering::Relaxed).checked_sub(1) {
-                from = word / G::WORDS_PER_BLOCK;
-                found = self.claim_in_block(word, kind, take);
-                if found.is_none() {
-                    self.retire(from, kind);
-                }
-            }
-            if let Some((word, bits)) = found.or_else(|| self.reserve(cpu, kind, from, take)) {
-                slot.store(word + 1, Ordering::Relaxed);
-                return Some((Self::first_of(word), bits, kind == Want::Zeroed));
-            }
-            slot.store(0, Ordering::Relaxed);
-        }
-        // Without belief in hints: the last resort finds everything there is.
-        [want, want.other()].into_iter().find_map(|kind| {
-            let (word, bits) = (0..self.grown())
-                .filter(|&block| self.block(block).state() == BlockState::Parts)
-                .find_map(|block| self.claim_in_block(block * G::WORDS_PER_BLOCK, kind, take))?;
-            Some((Self::first_of(word), bits, kind == Want::Zeroed))
-        })
-    }
-
-    /// Claims frames in the block of word `from`, looking at that word first and going round.
-    fn claim_in_block(&self, from: usize, want: Want, take: Take) -> Option<(usize, u32)> {
-        let first = from & !(G::WORDS_PER_BLOCK - 1);
-        (0..G::WORDS_PER_BLOCK).find_map(|step| {
-            let word = first + ((from + step) & (G::WORDS_PER_BLOCK - 1));
-            self.claim_bits(word, want, take).map(|bits| (word, bits))
-        })
-    }
-
-    /// Ends the reservation of a block in which nothing of this kind was found.
-    fn retire(&self, block: usize, want: Want) {
-        self.update_hints(block, |word| {
-            let word = want.with_hint(word, false).with_reserver(0);
-            if word.zeroed() || word.dirty() {
-                word
-            } else {
-                word.with_room(0)
-            }
-        });
-        let words = &self.words[self.words_of(block)];
-        // SeqCst: see "The hint that must not get lost" in `block`.
-        let freed = |word: &AtomicU64| want.candidates::<G>(Word(word.load(Ordering::SeqCst))) != 0;
-        if words.iter().any(freed) {
-            self.note_free(block, want);
-        }
-    }
-
-    /// Reserves a block with frames of this kind, searching from block `from` and going round,
-    /// and claims from it.
-    fn reserve(&self, cpu: usize, want: Want, from: usize, take: Take) -> Option<(usize, u32)> {
-        // Acquire: pairs with `note_change`.
-        let now = self.changes.load(Ordering::Acquire) + 1;
-        let found_none = &self.found_none[want as usize];
-        if found_none.load(Ordering::Relaxed) == now {
-            return None;
-        }
-        let grown = self.grown();
-        let order = (from..grown).chain(0..from.min(grown));
-        let reserver = (cpu % self.cpus.len() + 1) as u8;
-        // Blocks in parts that nobody has, then whole ones.
-        for block in order.clone() {
-            let word = self.block(block);
-            let open = word.state() == BlockState::Parts && word.reserver() == 0;
-            if !(open && want.hinted(word)) {
-                continue;
-            }
-            if !self.swap_block(block, word, word.with_reserver(reserver)) {
-                continue;
-            }
-            match self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take) {
-                Some(found) => return Some(found),
-                None => self.retire(block, want),
-            }
-        }
-        for block in order.clone() {
-            let word = self.block(block);
-            let fits = word.state() == BlockState::Free && word.zeroed() == (want == Want::Zeroed);
-            if fits && self.split(block, word, 0) {
-                self.update_hints(block, |word| word.with_reserver(reserver));
-                // A stale block became zeroed when it was split: then it is of the other kind.
-                if let Some(found) = self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take) {
-                    return Some(found);
-                }
-                self.retire(block, want);
-            }
-        }
-        // What others have reserved.
-        let shared = order
-            .filter(|&block| {
-                let word = self.block(block);
-                word.state() == BlockState::Parts && want.hinted(word)
-            })
-            .find_map(|block| self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take));
-        if shared.is_none() {
-            found_none.store(now, Ordering::Relaxed);
-        }
-        shared
     }
 
     /// Turns a free block into one in parts whose first `taken` frames are allocated as one run.

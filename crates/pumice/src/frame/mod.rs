@@ -43,6 +43,7 @@ mod loom_models;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod model;
 pub mod pcp;
+mod reserve;
 pub mod runs;
 mod search;
 mod tally;

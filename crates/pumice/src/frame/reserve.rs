@@ -1,0 +1,153 @@
+//! Which block a processor takes single frames from: its reservation, and the search for the next.
+//!
+//! A block in parts that nobody has reserved comes before a whole one, which could still serve a run.
+
+use super::block::BlockState;
+use super::ledger::{Backing, Geometry, Ledger, Take, Want};
+use super::word::Word;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+impl<G: Geometry, B: Backing> Ledger<G, B> {
+    /// The rest of the reserved block, then other blocks, then the other kind of frame.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn get_elsewhere(
+        &self,
+        cpu: usize,
+        want: Want,
+        take: Take,
+    ) -> Option<(usize, u32, bool)> {
+        for kind in [want, want.other()] {
+            let slot = self.cpu(cpu).of(kind);
+            let mut from = 0;
+            let mut found = None;
+            if let Some(word) = slot.load(Ordering::Relaxed).checked_sub(1) {
+                from = word / G::WORDS_PER_BLOCK;
+                found = self.claim_in_block(word, kind, take);
+                if found.is_none() {
+                    self.retire(from, kind);
+                }
+            }
+            if let Some((word, bits)) = found.or_else(|| self.reserve(cpu, kind, from, take)) {
+                slot.store(word + 1, Ordering::Relaxed);
+                return Some((Self::first_of(word), bits, kind == Want::Zeroed));
+            }
+            slot.store(0, Ordering::Relaxed);
+        }
+        // Without belief in hints: the last resort finds everything there is.
+        [want, want.other()].into_iter().find_map(|kind| {
+            let (word, bits) = (0..self.grown())
+                .filter(|&block| self.block(block).state() == BlockState::Parts)
+                .find_map(|block| self.claim_in_block(block * G::WORDS_PER_BLOCK, kind, take))?;
+            Some((Self::first_of(word), bits, kind == Want::Zeroed))
+        })
+    }
+
+    /// Claims frames in the block of word `from`, looking at that word first and going round.
+    pub(super) fn claim_in_block(
+        &self,
+        from: usize,
+        want: Want,
+        take: Take,
+    ) -> Option<(usize, u32)> {
+        let first = from & !(G::WORDS_PER_BLOCK - 1);
+        (0..G::WORDS_PER_BLOCK).find_map(|step| {
+            let word = first + ((from + step) & (G::WORDS_PER_BLOCK - 1));
+            self.claim_bits(word, want, take).map(|bits| (word, bits))
+        })
+    }
+
+    /// Ends the reservation of a block in which nothing of this kind was found.
+    fn retire(&self, block: usize, want: Want) {
+        self.update_hints(block, |word| {
+            let word = want.with_hint(word, false).with_reserver(0);
+            if word.zeroed() || word.dirty() {
+                word
+            } else {
+                word.with_room(0)
+            }
+        });
+        let words = &self.words[self.words_of(block)];
+        // SeqCst: see "The hint that must not get lost" in `block`.
+        let freed = |word: &AtomicU64| want.candidates::<G>(Word(word.load(Ordering::SeqCst))) != 0;
+        if words.iter().any(freed) {
+            self.note_free(block, want);
+        }
+    }
+
+    /// Reserves a block with frames of this kind, searching from block `from` and going round,
+    /// and claims from it.
+    fn reserve(&self, cpu: usize, want: Want, from: usize, take: Take) -> Option<(usize, u32)> {
+        // Acquire: pairs with `note_change`.
+        let now = self.changes.load(Ordering::Acquire) + 1;
+        let found_none = &self.found_none[want as usize];
+        if found_none.load(Ordering::Relaxed) == now {
+            return None;
+        }
+        let grown = self.grown();
+        let order = (from..grown).chain(0..from.min(grown));
+        let reserver = (cpu % self.cpus.len() + 1) as u8;
+        // Blocks in parts that nobody has, then whole ones.
+        if let Some(found) = self.reserve_open(want, order.clone(), reserver, take, now) {
+            return Some(found);
+        }
+        for block in order.clone() {
+            let word = self.block(block);
+            let fits = word.state() == BlockState::Free && word.zeroed() == (want == Want::Zeroed);
+            if fits && self.split(block, word, 0) {
+                self.update_hints(block, |word| word.with_reserver(reserver));
+                // A stale block became zeroed when it was split: then it is of the other kind.
+                if let Some(found) = self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take) {
+                    return Some(found);
+                }
+                self.retire(block, want);
+            }
+        }
+        // What others have reserved.
+        let shared = order
+            .filter(|&block| {
+                let word = self.block(block);
+                word.state() == BlockState::Parts && want.hinted(word)
+            })
+            .find_map(|block| self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take));
+        if shared.is_none() {
+            found_none.store(now, Ordering::Relaxed);
+        }
+        shared
+    }
+
+    /// Reserves one of the blocks in parts that nobody has. `now` is 1 + the changes there had been before.
+    fn reserve_open(
+        &self,
+        want: Want,
+        mut order: impl Iterator<Item = usize>,
+        reserver: u8,
+        take: Take,
+        now: usize,
+    ) -> Option<(usize, u32)> {
+        // Relaxed, as for `found_none`: who believes it in vain takes a whole block.
+        let found_none = &self.found_none_open[want as usize];
+        if found_none.load(Ordering::Relaxed) == now {
+            return None;
+        }
+        let found = order.find_map(|block| {
+            let word = self.block(block);
+            let is_open = word.state() == BlockState::Parts && word.reserver() == 0;
+            if !(is_open && want.hinted(word)) {
+                return None;
+            }
+            if !self.swap_block(block, word, word.with_reserver(reserver)) {
+                return None;
+            }
+            let found = self.claim_in_block(block * G::WORDS_PER_BLOCK, want, take);
+            if found.is_none() {
+                self.retire(block, want);
+            }
+            found
+        });
+        if found.is_none() {
+            found_none.store(now, Ordering::Relaxed);
+        }
+        found
+    }
+}
