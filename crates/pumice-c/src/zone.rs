@@ -86,7 +86,8 @@ pub unsafe extern "C" fn pumice_zone_put(zone: *const Zone, at: *mut c_void) -> 
     guard(|| {
         // SAFETY: as the caller promises.
         let zone = unsafe { zone.as_ref() }.ok_or(Status::Invalid)?;
-        Ok(zone.zone.put(at.cast())?)
+        // SAFETY: as the caller promises.
+        Ok(unsafe { zone.zone.put(at.cast()) }?)
     })
 }
 

@@ -17,6 +17,7 @@ mod imp {
     use core::arch::asm;
 
     use super::{fnv1a, FNV_OFFSET};
+    use crate::sys::cpuid::{cpuid, Leaf};
 
     /// Which engines can run here.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,20 +31,11 @@ mod imp {
         pub cpu_key: u64,
     }
 
-    /// Registers as CPUID leaves them.
-    #[derive(Clone, Copy)]
-    struct Leaf {
-        eax: u32,
-        ebx: u32,
-        ecx: u32,
-        edx: u32,
-    }
-
     impl Features {
         pub fn detect() -> Features {
             let first = cpuid(0);
             let basic = cpuid(1);
-            let extended = if first.eax >= 7 { cpuid(7) } else { NO_LEAF };
+            let extended = if first.eax >= 7 { cpuid(7) } else { Leaf::NONE };
             let vendor = vendor(first);
 
             const OSXSAVE: u32 = 27;
@@ -79,27 +71,6 @@ mod imp {
 
     fn bit(register: u32, bit: u32) -> bool {
         register >> bit & 1 != 0
-    }
-
-    const NO_LEAF: Leaf = Leaf { eax: 0, ebx: 0, ecx: 0, edx: 0 };
-
-    /// Subleaf 0 of a leaf.
-    fn cpuid(leaf: u32) -> Leaf {
-        let (eax, ebx, ecx, edx): (u32, u64, u32, u32);
-        // SAFETY: CPUID only reads; rbx, which the compiler reserves, is put back.
-        unsafe {
-            asm!(
-                "mov {saved}, rbx",
-                "cpuid",
-                "xchg {saved}, rbx",
-                saved = out(reg) ebx,
-                inout("eax") leaf => eax,
-                inout("ecx") 0 => ecx,
-                out("edx") edx,
-                options(nostack, nomem, preserves_flags),
-            );
-        }
-        Leaf { eax, ebx: ebx as u32, ecx, edx }
     }
 
     /// The register states the kernel saves. To be asked only where CPUID says OSXSAVE.

@@ -33,6 +33,11 @@ impl<'l, G: Geometry, B: Backing> Pcp<'l, G, B> {
         Pcp { ledger, cpu, want, first, frames, are_zeroed, put_first: 0, put_frames: 0 }
     }
 
+    /// Whose reservations the next refill is from.
+    pub fn refill_from(&mut self, cpu: usize) {
+        self.cpu = cpu;
+    }
+
     /// Gets a frame: its number, and whether it is zeroed.
     #[inline]
     pub fn get(&mut self) -> Option<(Pfn, bool)> {

@@ -8,6 +8,7 @@ use crossbeam_utils::CachePadded;
 use super::entry::Entry;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::SpinLock;
+use crate::sys::pair::Pairs;
 
 /// Operations on entries that others change at the same time.
 ///
@@ -38,6 +39,12 @@ pub unsafe trait TableOps: Sync {
 
     /// Clears the bits of `mask`; the entry as it was.
     fn ptep_clear_bits(&self, ptep: &AtomicU64, mask: u64) -> Entry;
+
+    /// By what two entries side by side can be changed at once, if they can: it may be used beside the
+    /// other operations.
+    fn pairs(&self) -> Option<Pairs> {
+        None
+    }
 
     /// Takes what is there and leaves nothing.
     fn ptep_get_and_clear(&self, ptep: &AtomicU64) -> Entry {
@@ -83,6 +90,10 @@ unsafe impl TableOps for Atomic {
         ptep.compare_exchange(old.into(), new.into(), Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
             .map_err(Entry::from)
+    }
+
+    fn pairs(&self) -> Option<Pairs> {
+        Pairs::detect()
     }
 
     #[inline]

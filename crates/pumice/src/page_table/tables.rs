@@ -23,6 +23,7 @@ use super::ops::TableOps;
 use super::pager::Pager;
 use crate::addr::Pfn;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sys::pair::Pair;
 
 /// Where frames come from, and where they are. A small value that is passed around.
 ///
@@ -39,8 +40,8 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     /// A thread's own list of frames.
     type List: FrameList;
 
-    /// A list for the thread with this number.
-    fn list(self, index: usize) -> Self::List;
+    /// A list for a thread.
+    fn list(self) -> Self::List;
     /// A frame as words.
     fn words(self, frame: Pfn) -> NonNull<AtomicU64>;
     /// A frame as memory.
@@ -118,6 +119,16 @@ impl<F: FrameSource> Table<F> {
     pub fn entry<'t>(self, number: usize) -> &'t AtomicU64 {
         // SAFETY: a table has that many words, and is there as `at` was promised.
         unsafe { self.words.add(number & (F::ENTRIES - 1)).as_ref() }
+    }
+
+    /// The entries of a page with an even number and of the one after it.
+    #[inline]
+    pub fn pair<'t>(self, number: usize) -> &'t Pair {
+        debug_assert!(number % 2 == 0);
+        let first = core::ptr::from_ref(self.entry(number & !1));
+        // SAFETY: as above; a table's words are aligned as a frame is, and an even number of them, so the pair is
+        // within it and aligned. It is nothing but two of these words.
+        unsafe { &*first.cast() }
     }
 
     /// Of a table of the middle level, or of one that follows it `tables` later: what it says of a

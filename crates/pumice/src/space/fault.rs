@@ -16,20 +16,6 @@ use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
-use crate::sys::prefetch::prefetch_write;
-
-/// How a thread's faults have gone: what would be the next of a sequence, and how many pages were
-/// populated at once last.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Prefault {
-    next: usize,
-    batch: usize,
-}
-
-/// Words of a table in a cache line.
-const WORDS_PER_LINE: usize = 8;
-/// Frames that lie further apart are no sequence.
-const FAR: usize = 4;
 
 /// The table of pages that a thread's last walk by address ended in. It can be used again without
 /// walking for as long as its VMA is held: it is the granule's table until nobody holds that, and what is
@@ -152,35 +138,6 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 Ok(at)
             }
             Err(trap) => Err(self.error(trap, address, access)),
-        }
-    }
-
-    /// Memory that was cleared ahead of need is not in the cache, and the next fault's locked operation
-    /// waits until this one's first write is done. So what a sequence of faults will write is fetched
-    /// while there is time: as far from here as this is from the last, some times over. (A processor's
-    /// own prefetcher does that within a page, but not across.)
-    #[inline]
-    fn fetch_ahead(&self, at: NonNull<u8>) {
-        // Relaxed: a setting.
-        let faults = self.space.fetch_ahead.load(Ordering::Relaxed);
-        let address = at.as_ptr() as usize;
-        let last = self.last_data.replace(address);
-        // Frames and offsets go on each by itself: where the offset begins anew, so does the guess.
-        let frames = (address / FRAME_SIZE).wrapping_sub(last / FRAME_SIZE);
-        if faults != 0 && frames.wrapping_add(FAR) < 2 * FAR {
-            let frame = (address / FRAME_SIZE).wrapping_add(faults.wrapping_mul(frames));
-            let offsets = address.wrapping_sub(last).wrapping_mul(faults);
-            let offset = address.wrapping_add(offsets) % FRAME_SIZE;
-            let ahead = frame.wrapping_mul(FRAME_SIZE) + offset;
-            prefetch_write(at.as_ptr().wrapping_add(ahead.wrapping_sub(address)));
-        }
-    }
-
-    /// A table is as cold when it is new: its next line, when a line is begun.
-    #[inline]
-    fn fetch_table(&self, leaf: Table<F>, page: usize) {
-        if page % WORDS_PER_LINE == 0 {
-            prefetch_write(core::ptr::from_ref(leaf.entry(page + WORDS_PER_LINE)).cast());
         }
     }
 
@@ -450,60 +407,6 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 Err(found) => now = found,
             }
         }
-    }
-
-    /// After a fault of a sequence: populates the pages after it, up to the end of the table, as far
-    /// as they are as untouched as it was. How many.
-    ///
-    /// They are marked accessed and dirty, as in V12: a page that will be used a moment later would
-    /// cost a second locked operation to be marked then. Where somebody else populates too, this ends.
-    #[inline]
-    fn prefault(&self, leaf: Table<F>, page: usize, like: Entry, new: Entry) -> usize {
-        // Relaxed: a setting.
-        let limit = self.space.prefault_pages.load(Ordering::Relaxed);
-        if limit <= 1 {
-            return 0;
-        }
-        self.prefault_batch(leaf, page, limit, like, new)
-    }
-
-    #[inline(never)]
-    fn prefault_batch(
-        &self,
-        leaf: Table<F>,
-        page: usize,
-        limit: usize,
-        like: Entry,
-        new: Entry,
-    ) -> usize {
-        let last = self.prefault.get();
-        let batch = if last.next == page { (2 * last.batch).clamp(1, limit) } else { 1 };
-        let table_end = (page | (F::ENTRIES - 1)) + 1;
-        let end = (page + batch).min(table_end);
-        let ops = &self.space.tables.ops;
-        let done = self.with_list(|list| {
-            let mut next = page + 1;
-            while next < end {
-                let Some((first, frames)) = list.get_zeroed_run(end - next) else { break };
-                let run_end = next + frames;
-                let mut entry = new.with_frame(first);
-                // No look before: the comparison is one.
-                while next < run_end && ops.ptep_cmpxchg(leaf.entry(next), like, entry).is_ok() {
-                    self.lru_add(next, entry.frame());
-                    entry = entry.with_next_frame();
-                    next += 1;
-                }
-                if next < run_end {
-                    list.put_zeroed_run(entry.frame(), run_end - next);
-                    break;
-                }
-            }
-            next
-        });
-        // Where it ended early there is no sequence of this thread's alone.
-        let batch = if done == end { batch } else { 1 };
-        self.prefault.set(Prefault { next: done, batch });
-        done - page - 1
     }
 
     /// Ends a guard for reading.

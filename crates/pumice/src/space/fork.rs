@@ -168,7 +168,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// Counts pages that came with `fork`, in a record that no thread has yet.
     fn count_inherited(&self, pages: i64) -> Option<()> {
-        let (_, slot) = super::rss::Slot::take(&self.slots)?;
+        let slot = super::rss::Slot::take(&self.slots)?;
         slot.count(Counter::Anon, pages);
         slot.leave();
         Some(())

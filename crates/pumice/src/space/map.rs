@@ -303,7 +303,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// Gives everything back. No task is left, and nobody holds anything.
     pub(super) fn put_everything(&mut self) {
         let source = self.tables.source;
-        let mut list = source.list(0);
+        let mut list = source.list();
         let ops = &self.tables.ops;
         let mut put = |entry: Entry| {
             let is_own = entry.has_frame() && entry.frame() != source.zero_page();
@@ -312,7 +312,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             }
             self.free_evicted(entry);
         };
-        let mut tables = source.list(1);
+        let mut tables = source.list();
         for slot in 0..F::ENTRIES {
             if self.tables.middle_table(slot).is_none() {
                 continue;

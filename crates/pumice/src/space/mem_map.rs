@@ -13,6 +13,7 @@ use crate::page_table::pager::Pager;
 use crate::page_table::tables::FrameList;
 use crate::page_table::FrameSource;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sys::cpu;
 use crate::sys::mem::{self, Memory, Os};
 
 /// A zone's frames as spaces use them. The kernel's `mem_map` has a `struct page` for each frame; what
@@ -120,9 +121,9 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
     const TABLE_BITS: u32 = 9;
     type List = List<'m, M, L>;
 
-    fn list(self, index: usize) -> List<'m, M, L> {
-        let pcp = Pcp::new(&self.map.zone.ledger, index, Want::Zeroed);
-        List { pcp, spare: None, frames: self, cpu: index }
+    fn list(self) -> List<'m, M, L> {
+        let pcp = Pcp::new(&self.map.zone.ledger, cpu::current(), Want::Zeroed);
+        List { pcp, spare: None, frames: self }
     }
 
     #[inline]
@@ -132,8 +133,10 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
 
     #[inline]
     fn bytes(self, frame: Pfn) -> NonNull<u8> {
-        // SAFETY: numbers of frames come from the zone, so this stays within it.
-        unsafe { self.base.add(frame.0 * FRAME_SIZE) }
+        // A number that is none of the zone's gives an address that nobody may use, and no more than that.
+        let at = self.base.as_ptr().wrapping_add((frame.0 & MAX_NUMBER) * FRAME_SIZE);
+        // SAFETY: 1 TiB after an address of a process there is no null.
+        unsafe { NonNull::new_unchecked(at) }
     }
 
     fn get_run(self, frames: usize) -> Option<Pfn> {
@@ -155,7 +158,8 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
     }
 
     fn put_run(self, first: Pfn) {
-        let put = self.map.zone.put(self.bytes(first).as_ptr());
+        // SAFETY: whoever puts a run has no more use for it, as the trait says.
+        let put = unsafe { self.map.zone.put(self.bytes(first).as_ptr()) };
         debug_assert_eq!(put, Ok(()), "{first:?}");
     }
 
@@ -184,7 +188,6 @@ pub struct List<'m, M: Memory = Os, L: Budget = ()> {
     /// A zeroed frame that was not needed after all.
     spare: Option<Pfn>,
     frames: Frames<'m, M, L>,
-    cpu: usize,
 }
 
 impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
@@ -209,6 +212,9 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
         if !zone.admit(Gfp::KERNEL | Gfp::ZERO, 1) {
             return None;
         }
+        // Where the thread runs now: two that run at the same time take frames from blocks of their own,
+        // one after the other, which is what fetching ahead goes by.
+        self.pcp.refill_from(cpu::current());
         loop {
             if let Some(found) = self.pcp.get() {
                 return Some(found);
@@ -266,7 +272,7 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
         let zone = self.frames.map.zone;
         loop {
             let admitted = zone.admit(Gfp::KERNEL, 1);
-            let found = admitted.then(|| zone.get_frame(self.cpu, Want::Dirty)).flatten();
+            let found = admitted.then(|| zone.get_frame(cpu::current(), Want::Dirty)).flatten();
             // In a shortage, what this list has, of which the zone does not know.
             let found = found.map(|(frame, _zeroed)| frame).or_else(|| self.spare.take());
             let found = found.or_else(|| {

@@ -70,6 +70,7 @@
 //! keeps new guards out, and the last guard gives the frame back. `protect` and `fork` look at rights
 //! when a guard is made: one that is there keeps what it has; `fork` waits for guards that write.
 
+mod ahead;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod corners;
 #[cfg(test)]
@@ -106,6 +107,7 @@ use crossbeam_utils::CachePadded;
 use crate::page_table::{Atomic, FrameSource, TableOps, Tables};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sys::lock::SpinLock;
+use crate::sys::pair::Pairs;
 use records::Records;
 use rss::{Counter, Slots};
 use vma::{MapState, Vmas};
@@ -114,7 +116,7 @@ use vma::{MapState, Vmas};
 pub const DEFAULT_PREFAULT_PAGES: usize = 16;
 /// How many faults ahead the memory of a sequence is fetched into the cache, until told otherwise: what
 /// takes 100 to 200 ns to come is then there.
-pub const DEFAULT_FETCH_AHEAD: usize = 12;
+pub const DEFAULT_FETCH_AHEAD: usize = 16;
 
 /// See the module's top.
 ///
@@ -133,6 +135,8 @@ pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     prefault_pages: AtomicUsize,
     /// Relaxed: as above.
     fetch_ahead: AtomicUsize,
+    /// For batches of entries, where the processor can.
+    pairs: Option<Pairs>,
 }
 
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
@@ -145,10 +149,11 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         let slots = Records::new(frames).ok_or_else(none)?;
         let vmas = Records::new(frames).ok_or_else(none)?;
         let tables = Tables::new(frames, ops).ok_or_else(none)?;
+        let pairs = tables.ops.pairs();
         let mmap_lock = CachePadded::new(SpinLock::new(MapState::new()));
         let prefault_pages = AtomicUsize::new(DEFAULT_PREFAULT_PAGES);
         let fetch_ahead = AtomicUsize::new(DEFAULT_FETCH_AHEAD);
-        Ok(VmSpace { tables, slots, vmas, mmap_lock, prefault_pages, fetch_ahead })
+        Ok(VmSpace { tables, slots, vmas, mmap_lock, prefault_pages, fetch_ahead, pairs })
     }
 
     /// The calling thread's part in the space.
@@ -160,9 +165,9 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     }
 
     /// How many pages a sequence of faults populates at once at most: batches double up to that.
-    /// With 1 there is no prefaulting.
+    /// With 1 there is no prefaulting; more than the 512 pages of a table is as those.
     pub fn set_prefault(&self, pages: usize) {
-        self.prefault_pages.store(pages.max(1), Ordering::Relaxed);
+        self.prefault_pages.store(pages.clamp(1, F::ENTRIES), Ordering::Relaxed);
     }
 
     /// How many faults ahead a sequence of faults for writing fetches the line that it will write, if it

@@ -91,7 +91,7 @@ unsafe impl FrameSource for Model {
     const TABLE_BITS: u32 = BITS;
     type List = Model;
 
-    fn list(self, _index: usize) -> Model {
+    fn list(self) -> Model {
         self
     }
     fn words(self, frame: Pfn) -> NonNull<AtomicU64> {

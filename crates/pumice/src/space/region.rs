@@ -313,7 +313,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     /// A guard that shares a page with others that read it, and keeps it in place. Waits for one that
-    /// writes.
+    /// writes: if it is the calling thread's own, for ever.
     ///
     /// # Errors
     /// As [`Task::fault`].

@@ -40,8 +40,8 @@ pub(super) type Slots<F> = Records<F, SLOT_WORDS>;
 pub(super) struct Slot<'s>(&'s [AtomicU64; SLOT_WORDS]);
 
 impl<'s> Slot<'s> {
-    /// Takes a record that no thread has: its number, and it.
-    pub fn take<F: FrameSource>(slots: &'s Slots<F>) -> Option<(usize, Slot<'s>)> {
+    /// Takes a record that no thread has.
+    pub fn take<F: FrameSource>(slots: &'s Slots<F>) -> Option<Slot<'s>> {
         for index in 0..Slots::<F>::CAPACITY {
             // Without frames this ends: who looks at all records looks no further than the first chunk
             // that is missing.
@@ -49,7 +49,7 @@ impl<'s> Slot<'s> {
             // Acquire: the counts go on from where the thread before left them.
             let taken = words[OWNED].compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {
-                return Some((index, Slot(words)));
+                return Some(Slot(words));
             }
         }
         None

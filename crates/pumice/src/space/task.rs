@@ -2,8 +2,9 @@
 
 use core::cell::{Cell, UnsafeCell};
 
+use super::ahead::Prefault;
 use super::error::Trap;
-use super::fault::{LastWalk, Prefault};
+use super::fault::LastWalk;
 use super::rss::{Counter, Slot, MAX_HELD};
 use super::swap_out::Batch;
 use super::vma::VmaId;
@@ -34,15 +35,17 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     pub(super) prefault: Cell<Prefault>,
     /// Where the last fault's byte was.
     pub(super) last_data: Cell<usize>,
+    /// How far that was from the one before.
+    pub(super) last_step: Cell<usize>,
 }
 
 impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     pub(super) fn new(space: &'s VmSpace<F, T>) -> Result<Self> {
-        let (index, slot) = Slot::take(&space.slots).ok_or(VmError::OutOfRecords("thread"))?;
+        let slot = Slot::take(&space.slots).ok_or(VmError::OutOfRecords("thread"))?;
         Ok(Task {
             space,
             slot,
-            list: UnsafeCell::new(space.tables.source.list(index)),
+            list: UnsafeCell::new(space.tables.source.list()),
             is_paged: space.tables.source.pager().is_some(),
             batch: UnsafeCell::new(Batch::EMPTY),
             held: Cell::new(0),
@@ -50,6 +53,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
             last_walk: Cell::new(LastWalk::NONE),
             prefault: Cell::new(Prefault::default()),
             last_data: Cell::new(0),
+            last_step: Cell::new(0),
         })
     }
 

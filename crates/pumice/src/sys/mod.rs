@@ -8,6 +8,8 @@
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod block;
 pub mod cpu;
+#[cfg(target_arch = "x86_64")]
+pub mod cpuid;
 #[cfg(any(test, feature = "std"))]
 pub mod fake;
 pub mod file;
@@ -15,6 +17,7 @@ pub mod lines;
 pub mod lock;
 pub mod mem;
 pub mod mempolicy;
+pub mod pair;
 pub mod prefetch;
 pub mod privilege;
 pub mod raw;
