@@ -1,6 +1,10 @@
 //! What it costs to get at pages that are there: one thread, pages in random order.
+//!
+//! A guard is two locked operations on the page's word. What those take by themselves, on words of as many
+//! pages, is a row.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use pumice::addr::FRAME_SIZE;
@@ -22,8 +26,9 @@ const ACCESSES: usize = 1 << 20;
 type Ours<'t, 'f> = Region<'t, Frames<'f>, Atomic>;
 
 /// What is measured, in the order of [`sample`].
-const OPERATIONS: [&str; 6] = [
+const OPERATIONS: [&str; 7] = [
     "the loop alone",
+    "two locked operations",
     "translate",
     "translate, plain read",
     "optimistic read",
@@ -62,11 +67,21 @@ fn time(pages: usize, operation: impl Fn(usize) -> u64) -> f64 {
     elapsed.as_nanos() as f64 / ACCESSES as f64
 }
 
-fn sample(region: &Ours<'_, '_>) -> [f64; OPERATIONS.len()] {
+/// What a latch is at least: taken if the word is as it was read, and let go.
+#[inline]
+fn latch_and_let_go(word: &AtomicU64) -> u64 {
+    let before = word.load(Ordering::Acquire);
+    let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+    let _ = black_box(word.compare_exchange(before, before + 1, order, failed));
+    word.fetch_sub(1, Ordering::AcqRel)
+}
+
+fn sample(region: &Ours<'_, '_>, words: &[AtomicU64]) -> [f64; OPERATIONS.len()] {
     let pages = region.pages();
     let at = |page| region.translate(page).map_or(0, |at| at.as_ptr() as usize);
     [
         time(pages, |page| page as u64),
+        time(pages, |page| latch_and_let_go(&words[page])),
         time(pages, |page| at(page) as u64),
         time(pages, |page| {
             let word = (at(page) as *const u64).wrapping_add(page % 512);
@@ -100,12 +115,13 @@ pub fn measure(ground: &Ground, rounds: usize, json: &mut JsonLines) -> Result<(
         if !has_frames {
             task.protect(at, bytes, Rights::READ).map_err(failure)?;
         }
-        let rounds: Vec<_> = (0..rounds).map(|_| sample(&region)).collect();
+        let words: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
+        let rounds: Vec<_> = (0..rounds).map(|_| sample(&region, &words)).collect();
         let of = |index: usize| rounds.iter().map(|round| round[index]).collect::<Vec<_>>();
         let loop_ns = median(&of(0));
-        columns.push([0, 1, 2, 3, 4, 5].map(|index| match index {
+        columns.push([0, 1, 2, 3, 4, 5, 6].map(|index| match index {
             0 => Some(of(0)),
-            5 if !has_frames => None,
+            6 if !has_frames => None,
             _ => Some(of(index).into_iter().map(|ns| ns - loop_ns).collect()),
         }));
     }

@@ -18,6 +18,8 @@ pub enum Locking {
     Short,
     /// None.
     Atomic,
+    /// No faults at all: pages that are there, and what writing to them costs.
+    Ready,
 }
 
 impl Locking {
@@ -31,6 +33,7 @@ impl Locking {
             Locking::Whole => "whole",
             Locking::Short => "short",
             Locking::Atomic => "atomic",
+            Locking::Ready => "ready",
         }
     }
 }

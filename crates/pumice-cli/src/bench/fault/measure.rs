@@ -6,8 +6,8 @@ use std::sync::{Barrier, Mutex};
 
 use pumice::addr::{BLOCK_FRAMES, CACHE_LINE, FRAME_SIZE};
 use pumice::page_table::{Atomic, Emulated, Rights};
-use pumice::space::{Access, Frames, Task, VmSpace};
-use pumice::sys::{cpu, thread::now_ns};
+use pumice::space::{Access, Frames, Task, VmSpace, DEFAULT_FETCH_AHEAD};
+use pumice::sys::{cpu, prefetch::prefetch_write, thread::now_ns};
 use serde::Serialize;
 
 use super::ground::Ground;
@@ -156,7 +156,7 @@ pub fn ours(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Failure> {
     match way.locking {
         Locking::Whole => in_space::<Plain>(ground, way, job),
         Locking::Short => in_space::<Emulated>(ground, way, job),
-        Locking::Atomic | Locking::Kernel => in_space::<Atomic>(ground, way, job),
+        Locking::Atomic | Locking::Kernel | Locking::Ready => in_space::<Atomic>(ground, way, job),
     }
 }
 
@@ -164,7 +164,7 @@ fn in_space<S: Scheme>(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Fa
     let failure = |error| Failure::system(format!("no space: {error}"));
     let space = VmSpace::new(ground.map().frames(), S::default()).map_err(failure)?;
     space.set_prefault(way.prefault_pages);
-    if job.lines == 0 {
+    if job.lines == 0 || way.locking == Locking::Ready {
         // Fetching ahead is for what will be written, and here nothing is.
         space.set_fetch_ahead(0);
     }
@@ -178,6 +178,10 @@ fn in_space<S: Scheme>(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Fa
     let lock = Mutex::new(());
     let work = |index: usize, lines: &Lines| {
         let task = space.enter().expect("room for a thread");
+        if way.locking == Locking::Ready {
+            let there = populate(&task, at, job, index);
+            return lines.time(|| write_to(&there));
+        }
         lines.time(|| touch(&task, &lock, at, job, index))
     };
     let mapper = |is_over: &AtomicBool| go_round(&space, &lock, is_over);
@@ -213,6 +217,30 @@ fn touch<S: Scheme>(
                 unsafe { line.cast::<u64>().write_volatile(page as u64) };
             }
         });
+    }
+}
+
+/// Faults a thread's share in without writing to it: where its lines are.
+fn populate<S: Scheme>(
+    task: &Task<'_, Frames<'_>, S>,
+    at: usize,
+    job: &Job,
+    index: usize,
+) -> Vec<NonNull<u8>> {
+    let mut there = Vec::with_capacity(job.faults() / job.threads);
+    job.share(index, |page| there.extend(task.fault(at + touched(page), Access::Write)));
+    there
+}
+
+/// As [`touch`], of pages that are there, and fetched ahead as faults do.
+#[inline(never)]
+fn write_to(there: &[NonNull<u8>]) {
+    for (page, line) in there.iter().enumerate() {
+        if let Some(ahead) = there.get(page + DEFAULT_FETCH_AHEAD) {
+            prefetch_write(ahead.as_ptr());
+        }
+        // SAFETY: a page of a space that outlives this, of which nothing is unmapped meanwhile.
+        unsafe { line.cast::<u64>().write_volatile(page as u64) };
     }
 }
 

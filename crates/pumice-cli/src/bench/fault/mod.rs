@@ -10,6 +10,9 @@
 //! alone, which fetches nothing ahead (the kernel has no such thing: a line is written there). `prefault` says
 //! how many pages a sequence populates at once, or that the region is of huge pages.
 //!
+//! `ready` takes no faults: it writes to pages that were faulted in before, and never written. What that costs, a
+//! fault with the write can't save.
+//!
 //! There are more threads than processors on purpose: who holds a lock may then have none.
 //!
 //! A second table says what access costs to pages that are there.
@@ -147,6 +150,7 @@ fn ways(threads: usize) -> Vec<Way> {
     if threads == 1 {
         ways.push(way(Locking::Atomic, PREFAULT_PAGES_MORE));
         ways.push(huge_way());
+        ways.push(way(Locking::Ready, 1));
     }
     ways
 }
@@ -256,6 +260,12 @@ impl Bench {
                 cpu,
             );
         }
+        ratio(
+            "ready: no fault / atomic, 1 thread",
+            row(one, way(Locking::Ready, 1)),
+            row(one, atomic),
+            cpu,
+        );
         let (two, many) = ((2, 1, Pattern::Own), (64, 1, Pattern::Own));
         ratio("atomic, 2 threads / 1, per second", row(two, atomic), row(one, atomic), wall);
         ratio("atomic, 64 threads / 2", row(many, atomic), row(two, atomic), wall);
