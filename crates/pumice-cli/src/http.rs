@@ -1,13 +1,14 @@
 //! Just enough HTTP for Prometheus: a request's head is read and dropped, and one page is the answer to all.
 //!
-//! A thread of its own serves one client after the other, each for a second at most, so that a slow reader
-//! holds up other readers of metrics, and nobody else.
+//! Each client has a thread and a second to send its request, and another to take the answer, so that who is
+//! slow or says nothing holds up nobody else. There are [`CLIENTS`] at a time; more wait until one of them goes.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,12 @@ use rustix::net::SocketType;
 use crate::args::Failure;
 use crate::serve::{bind_to, clear_socket};
 
-/// How long a client may take.
+/// How long a client may take to send, and again to receive.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest head of a request.
 const MOST_HEAD: usize = 8 << 10;
+/// Clients at a time.
+const CLIENTS: usize = 16;
 
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,12 +53,70 @@ enum Listening {
     Tcp(TcpListener),
 }
 
-/// Listens, and starts the thread. `option` is what the address was given with; `page` makes the answer,
+impl Listening {
+    fn accept(&self) -> io::Result<Box<dyn Client>> {
+        Ok(match self {
+            Listening::Unix(listener) => Box::new(listener.accept()?.0),
+            Listening::Tcp(listener) => Box::new(listener.accept()?.0),
+        })
+    }
+}
+
+/// Who asks.
+trait Client: Read + Write + Send {
+    /// The next read or write waits so long at most.
+    fn wait_at_most(&self, left: Duration) -> io::Result<()>;
+}
+
+impl Client for UnixStream {
+    fn wait_at_most(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left))?;
+        self.set_write_timeout(Some(left))
+    }
+}
+
+impl Client for TcpStream {
+    fn wait_at_most(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left))?;
+        self.set_write_timeout(Some(left))
+    }
+}
+
+/// Places for clients that are being served.
+struct Places {
+    taken: Mutex<usize>,
+    left: Condvar,
+}
+
+/// One of them, until it is dropped.
+struct Place(Arc<Places>);
+
+impl Places {
+    /// Waits until there is one.
+    fn take(self: &Arc<Places>) -> Place {
+        // A number is right whoever panicked.
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |taken: &mut usize| *taken >= CLIENTS;
+        let mut taken =
+            self.left.wait_while(taken, is_full).unwrap_or_else(PoisonError::into_inner);
+        *taken += 1;
+        Place(Arc::clone(self))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.left.notify_one();
+    }
+}
+
+/// Listens, and starts the threads. `option` is what the address was given with; `page` makes the answer,
 /// `None` when there is nobody any more who knows it. Returns the address, whose port may have been 0.
 pub fn start(
     address: &Address,
     option: &'static str,
-    page: impl Fn() -> Option<String> + Send + 'static,
+    page: impl Fn() -> Option<String> + Send + Sync + 'static,
 ) -> Result<String, Failure> {
     let refused = |at: &dyn std::fmt::Display, error: &io::Error| {
         Failure::usage(format!("can't serve metrics at {at}: {error}; name another with {option}"))
@@ -75,22 +136,22 @@ pub fn start(
             (Listening::Tcp(listener), format!("http://{at}/metrics"))
         }
     };
+    let page = Arc::new(page);
+    let places = Arc::new(Places { taken: Mutex::new(0), left: Condvar::new() });
     let serve = move || loop {
-        let served = match &listening {
-            Listening::Unix(listener) => {
-                listener.accept().and_then(|(stream, _)| serve_unix(stream, &page))
-            }
-            Listening::Tcp(listener) => {
-                listener.accept().and_then(|(stream, _)| serve_tcp(stream, &page))
-            }
-        };
-        if let Err(error) = served {
-            // Out of descriptors, perhaps: no reason to spin.
-            if error.kind() != io::ErrorKind::WouldBlock
-                && error.kind() != io::ErrorKind::BrokenPipe
-            {
-                thread::sleep(Duration::from_millis(20));
-            }
+        let place = places.take();
+        let page = Arc::clone(&page);
+        let served = listening.accept().and_then(|client| {
+            let serve = move || {
+                // Who does not listen is told nothing.
+                let _ = answer(client, &*page);
+                drop(place);
+            };
+            thread::Builder::new().name("pumice-metrics".into()).spawn(serve)
+        });
+        if served.is_err() {
+            // Out of descriptors or threads, perhaps: no reason to spin.
+            thread::sleep(Duration::from_millis(20));
         }
     };
     let started = thread::Builder::new().name("pumice-metrics".into()).spawn(serve);
@@ -111,25 +172,14 @@ pub fn clear(address: &Address) {
     }
 }
 
-fn serve_unix(stream: UnixStream, page: &impl Fn() -> Option<String>) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    answer(stream, page)
-}
-
-fn serve_tcp(stream: TcpStream, page: &impl Fn() -> Option<String>) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    answer(stream, page)
-}
-
-fn answer(mut stream: impl Read + Write, page: &impl Fn() -> Option<String>) -> io::Result<()> {
+fn answer(mut client: Box<dyn Client>, page: &impl Fn() -> Option<String>) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let read = stream.read(&mut piece)?;
-        if read == 0 || head.len() > MOST_HEAD || Instant::now() > until {
+        client.wait_at_most(left(until)?)?;
+        let read = client.read(&mut piece)?;
+        if read == 0 || head.len() > MOST_HEAD {
             return Ok(());
         }
         head.extend(&piece[..read]);
@@ -137,12 +187,27 @@ fn answer(mut stream: impl Read + Write, page: &impl Fn() -> Option<String>) -> 
     let Some(page) = page() else { return Ok(()) };
     let is_get = head.starts_with(b"GET ");
     let (status, body) = if is_get { ("200 OK", &*page) } else { ("405 Method Not Allowed", "") };
-    write!(
-        stream,
+    let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n{body}",
         body.len()
-    )
+    );
+    let until = Instant::now() + PATIENCE;
+    let mut rest = answer.as_bytes();
+    while !rest.is_empty() {
+        client.wait_at_most(left(until)?)?;
+        match client.write(rest)? {
+            0 => return Ok(()),
+            written => rest = &rest[written..],
+        }
+    }
+    Ok(())
+}
+
+/// How long it still is; an error if it is no longer.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    Some(left).filter(|left| !left.is_zero()).ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 #[cfg(test)]

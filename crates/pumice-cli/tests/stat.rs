@@ -6,49 +6,13 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use support::served::{end, python, python_by, served};
 use support::{pumice, stderr, stdout};
-
-/// A program that has been served and waits; its process id. `None` without python3.
-fn served() -> Option<(Child, u32)> {
-    python("import os,sys; x = bytearray(1 << 26); x[:] = b'1' * len(x); say(os.getpid()); wait()")
-}
-
-/// A script under `pumice run`, which says a number and waits until its input is closed.
-fn python(script: &str) -> Option<(Child, u32)> {
-    python_by(pumice(&["run", "--", "python3"]), script)
-}
-
-fn python_by(mut command: Command, script: &str) -> Option<(Child, u32)> {
-    let tools = "import sys\ndef say(n): print(n, flush=True)\ndef wait(): sys.stdin.readline()\n";
-    let mut child = command
-        .args(["-c", &format!("{tools}{script}")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("pumice starts");
-    let mut pid = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut pid).expect("a line");
-    match pid.trim_end().parse() {
-        Ok(pid) => Some((child, pid)),
-        Err(_) => {
-            eprintln!("skipped: no python3");
-            child.wait().expect("waited");
-            None
-        }
-    }
-}
-
-fn end(mut child: Child) {
-    drop(child.stdin.take());
-    child.wait().expect("waited");
-}
 
 /// The object of one process.
 fn object(pid: u32) -> Value {
@@ -142,6 +106,18 @@ fn what_is_no_file_of_counters_is_passed_over() {
 }
 
 #[test]
+fn what_is_in_use_is_told_before_anything_is_freed() {
+    let Some((child, pid)) = python("import os\nx = bytearray(100000); say(os.getpid()); wait()")
+    else {
+        return;
+    };
+    let object = object(pid);
+    let (pool, used) = (number(&object, "pool_bytes"), number(&object, "in_use_bytes"));
+    assert!((100_000..pool).contains(&used), "a part of a block: {object}");
+    end(child);
+}
+
+#[test]
 fn what_is_free_is_told_from_what_is_in_use() {
     let size = 48 << 20;
     let script = format!(
@@ -178,6 +154,16 @@ fn children_others_that_follow_and_crashes_are_seen() {
     let until = Instant::now() + Duration::from_secs(60);
     while stdout(&stat(&["--json", &run])).lines().count() != 1 {
         assert!(Instant::now() < until, "a process that was killed is still shown");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    end(child);
+
+    let script = "import os\nx = bytearray(1 << 26); say(os.getpid())\n\
+                  os.execvp('cat', ['cat'])";
+    let Some((child, pid)) = python(script) else { return };
+    let until = Instant::now() + Duration::from_secs(60);
+    while object(pid)["program"] != "cat" {
+        assert!(Instant::now() < until, "what it was before is still named");
         std::thread::sleep(Duration::from_millis(5));
     }
     end(child);
@@ -248,6 +234,21 @@ fn check_page(page: &str, pid: u32) {
     assert!(page.contains("pumice_tree_scrubber_seconds_total{"), "{page}");
 }
 
+/// Who says nothing is let go after a while; who comes later is answered before that.
+fn check_that_idle_clients_hold_up_nobody(path: &std::path::Path) {
+    let is_held = |mut idle: UnixStream| {
+        idle.set_nonblocking(true).expect("a socket");
+        idle.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    // On a machine that stands still meanwhile both may be over.
+    let is_so = (0..20).any(|_| {
+        let idle = UnixStream::connect(path).expect("it listens");
+        get(UnixStream::connect(path).expect("it listens"));
+        is_held(idle)
+    });
+    assert!(is_so, "an answer comes only when an idle client is gone");
+}
+
 #[test]
 fn prometheus_is_served() {
     let Some((child, pid)) = served() else { return };
@@ -263,6 +264,9 @@ fn prometheus_is_served() {
         let said = server.stderr.take().expect("piped");
         BufReader::new(said).read_line(&mut line).expect("a line");
         let at = line.trim_end().rsplit(' ').next().expect("an address").to_owned();
+        if at.starts_with("unix:") {
+            check_that_idle_clients_hold_up_nobody(&path);
+        }
         for _ in 0..2 {
             let page = match at.strip_prefix("http://") {
                 Some(at) => {

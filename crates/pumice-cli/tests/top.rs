@@ -2,10 +2,10 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use support::served::{end, served};
 use support::{folder, pumice, stderr};
 
 /// Far longer than anything here takes.
@@ -73,32 +73,11 @@ impl Drop for Terminal {
     }
 }
 
-/// A program that is being served; `None` without python3.
-fn served() -> Option<(Child, u32)> {
-    let script = "import os,sys; x = bytearray(1 << 26); x[:] = b'1' * len(x); \
-                  print(os.getpid(), flush=True); sys.stdin.readline()";
-    let mut child = pumice(&["run", "--", "python3", "-c", script])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("pumice starts");
-    let mut pid = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut pid).expect("a line");
-    let Ok(pid) = pid.trim_end().parse() else {
-        eprintln!("skipped: no python3");
-        child.wait().expect("waited");
-        return None;
-    };
-    Some((child, pid))
-}
-
 const PUMICE: &str = env!("CARGO_BIN_EXE_pumice");
 
 #[test]
 fn a_program_is_watched() {
-    let Some((mut child, pid)) = served() else { return };
+    let Some((child, pid)) = served() else { return };
     let Some(terminal) = Terminal::new("top", 80, 24) else { return };
     let start = format!("LC_ALL=C {PUMICE} top --interval 0.1 {}; echo gone $?", child.id());
     terminal.keys(&[&start, "Enter"]);
@@ -153,8 +132,7 @@ fn a_program_is_watched() {
     terminal.wait_for("the shell", |screen| screen.contains("gone 143"));
     terminal.keys(&["stty -a | grep -o ' echo '", "Enter"]);
     terminal.wait_for("echo", |screen| screen.lines().any(|line| line.trim() == "echo"));
-    drop(child.stdin.take());
-    child.wait().expect("waited");
+    end(child);
 }
 
 #[test]
@@ -187,7 +165,7 @@ fn it_stops_and_goes_on() {
 
 #[test]
 fn without_colours_all_is_told_by_letters() {
-    let Some((mut child, _)) = served() else { return };
+    let Some((child, _)) = served() else { return };
     let Some(terminal) = Terminal::new("top-plain", 80, 24) else { return };
     let command = |before: &str| format!("{before} {PUMICE} top --interval 0.1 {}", child.id());
     // SGR 30 to 37 set a colour, 38 one of 256.
@@ -207,8 +185,7 @@ fn without_colours_all_is_told_by_letters() {
         terminal.keys(&["q"]);
         terminal.wait_for("the shell", |screen| !screen.contains("HITS%"));
     }
-    drop(child.stdin.take());
-    child.wait().expect("waited");
+    end(child);
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! The program under test, free of what the caller's environment says about pumice.
 
+#[allow(dead_code, reason = "not every test file watches programs")]
+pub mod served;
+
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
