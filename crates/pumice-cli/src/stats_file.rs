@@ -13,13 +13,16 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{null_mut, NonNull};
 
-use pumice::stats::{Slot, Tree, TREE_SIZE};
+use pumice::stats::{Slot, Tree, FOLDS, TREE_SIZE};
 use pumice::sys::{file, thread};
 use rustix::fs::{flock, FlockOperation, OFlags};
 use rustix::mm::{mmap, MapFlags, ProtFlags};
 
 /// Where the file may lie, best first.
 const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
+
+/// A file that changes each time is shown as it is.
+const MOST_READINGS: usize = 4;
 
 /// A tree's file, held by the `pumice run` that made it.
 #[derive(Debug)]
@@ -169,11 +172,20 @@ impl Snapshot {
         if !metadata.is_file() || metadata.len() != TREE_SIZE as u64 {
             return None;
         }
-        let mut page = Box::new(Page([0; TREE_SIZE]));
-        file.read_exact_at(&mut page.0, 0).ok()?;
-        // SAFETY: the bytes are there for as long as the reference is looked at.
-        unsafe { Tree::open(NonNull::from(&mut page.0).cast()) }?;
-        Some(Snapshot(page))
+        let mut snapshot = Snapshot(Box::new(Page([0; TREE_SIZE])));
+        // While a slot goes to another process, its counters are nowhere. That takes a microsecond, unless who
+        // does it is killed.
+        for _ in 0..MOST_READINGS {
+            file.read_exact_at(&mut snapshot.0 .0, 0).ok()?;
+            // SAFETY: the bytes are there for as long as the reference is looked at.
+            let tree = unsafe { Tree::open(NonNull::from(&mut snapshot.0 .0).cast()) }?;
+            let mut later = [0; FOLDS.end - FOLDS.start];
+            file.read_exact_at(&mut later, FOLDS.start as u64).ok()?;
+            if tree.is_settled() && snapshot.0 .0[FOLDS] == later {
+                break;
+            }
+        }
+        Some(snapshot)
     }
 
     /// What is in it.
@@ -184,14 +196,32 @@ impl Snapshot {
     }
 }
 
-/// The user whose process it is; `None` of one that has ended, waited for or not.
-pub fn process_owner(pid: u32) -> Option<u32> {
-    let folder = format!("/proc/{pid}");
-    let owner = fs::metadata(&folder).ok()?.uid();
-    let stat = fs::read_to_string(folder + "/stat").ok()?;
-    // The name before it may hold anything.
-    let state = stat.rsplit_once(") ")?.1.chars().next()?;
-    (!matches!(state, 'Z' | 'X')).then_some(owner)
+/// A process that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The user.
+    pub uid: u32,
+    /// The program's name, which after an `exec` is another than what a slot says. It may hold anything.
+    pub name: String,
+}
+
+impl Running {
+    /// `None` of one that has ended, waited for or not.
+    pub fn find(pid: u32) -> Option<Running> {
+        let folder = format!("/proc/{pid}");
+        let uid = fs::metadata(&folder).ok()?.uid();
+        let stat = fs::read(folder + "/stat").ok()?;
+        let (name, state) = name_and_state(&stat)?;
+        let name = String::from_utf8_lossy(name).into_owned();
+        (!matches!(state, b'Z' | b'X')).then_some(Running { uid, name })
+    }
+}
+
+/// Of `/proc/PID/stat`: between the first parenthesis and the last there may be anything.
+fn name_and_state(stat: &[u8]) -> Option<(&[u8], u8)> {
+    let first = stat.iter().position(|&byte| byte == b'(')? + 1;
+    let last = stat.iter().rposition(|&byte| byte == b')')?;
+    Some((stat.get(first..last)?, *stat.get(last + 2)?))
 }
 
 /// The user whose file it is.
@@ -205,6 +235,8 @@ fn no_follow() -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use pumice::stats::Event;
+
     use super::*;
 
     #[test]
@@ -215,6 +247,40 @@ mod tests {
         {
             assert_eq!(maker_of(none), None, "{none:?}");
         }
+    }
+
+    #[test]
+    fn names_may_hold_anything() {
+        assert_eq!(name_and_state(b"7 (a b) S 1"), Some((&b"a b"[..], b'S')));
+        assert_eq!(name_and_state(b"7 (a) R (\xff) Z 1"), Some((&b"a) R (\xff"[..], b'Z')));
+        for bad in [&b""[..], b"7 a S", b"7 )(", b"7 (a)"] {
+            assert_eq!(name_and_state(bad), None, "{bad:?}");
+        }
+        let own = Running::find(std::process::id()).expect("it runs");
+        assert!(!own.name.is_empty());
+    }
+
+    #[test]
+    fn totals_never_go_back_while_slots_change_hands() {
+        let made = StatsFile::create(1 << 30, 0).expect("a folder for it");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let relaxed = std::sync::atomic::Ordering::Relaxed;
+                while !stop.load(relaxed) {
+                    // No process has such a number, so each takes the slot of one before.
+                    made.tree.attach(u32::MAX - 1).expect("a slot").add(Event::Requests, 1 << 20);
+                }
+            });
+            let mut most = 0;
+            for _ in 0..2000 {
+                let now = Snapshot::read(&made.path).expect("a tree").tree().total(Event::Requests);
+                assert!(now >= most, "{most}, then {now}");
+                most = now;
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        fs::remove_file(&made.path).expect("ours");
     }
 
     #[test]

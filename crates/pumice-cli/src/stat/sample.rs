@@ -10,7 +10,7 @@ use std::time::Instant;
 use pumice::stats::{Event, PoolSplit, Slot, Tree};
 use serde::Serialize;
 
-use crate::stats_file::{self, Snapshot};
+use crate::stats_file::{self, Running, Snapshot};
 
 /// Files that are read at most: any user may make as many as there is room for.
 const MOST_FILES: usize = 4096;
@@ -25,7 +25,7 @@ pub struct Process {
     pub uid: u32,
     /// The process.
     pub pid: u32,
-    /// Its name, which is whatever it wrote.
+    /// Its name, which is whatever it calls itself.
     pub program: String,
     /// Its share of the pool.
     pub pool_bytes: u64,
@@ -131,12 +131,14 @@ impl Sample {
     fn add(&mut self, tree: &Tree, run_pid: u32, uid: u32, pids: &[u32]) {
         let meant = |slot: &&Slot| {
             let is_named = |pid: &u32| *pid == run_pid || *pid == slot.pid();
-            let is_theirs = || stats_file::process_owner(slot.pid()) == Some(uid);
-            (pids.is_empty() || pids.iter().any(is_named)) && is_theirs()
+            pids.is_empty() || pids.iter().any(is_named)
         };
         let before = self.processes.len();
         let slots = stats_file::live_slots(tree).filter(meant);
-        self.processes.extend(slots.map(|slot| Process::new(tree, slot, run_pid, uid)));
+        self.processes.extend(slots.filter_map(|slot| {
+            let running = Running::find(slot.pid()).filter(|running| running.uid == uid)?;
+            Some(Process::new(tree, slot, run_pid, running))
+        }));
         if self.processes.len() > before {
             self.trees.push(Totals::new(tree, run_pid, uid));
         }
@@ -158,13 +160,13 @@ impl Totals {
 }
 
 impl Process {
-    fn new(tree: &Tree, slot: &Slot, run_pid: u32, uid: u32) -> Process {
+    fn new(tree: &Tree, slot: &Slot, run_pid: u32, running: Running) -> Process {
         let served = slot.get(Event::Hits).saturating_add(slot.get(Event::Misses));
         Process {
             run_pid,
-            uid,
+            uid: running.uid,
             pid: slot.pid(),
-            program: stats_file::program_name(slot),
+            program: running.name,
             pool_bytes: slot.pool_bytes(),
             split: slot.pool_split().into(),
             tree_pool_bytes: tree.pool_bytes(),

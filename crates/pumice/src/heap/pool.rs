@@ -49,8 +49,10 @@ impl Pool {
 
 impl Budget for Pool {
     fn charge(&self, blocks: usize) -> bool {
-        let charged = self.tree.grow_pool(self.slot(), (blocks * BLOCK_SIZE) as u64);
+        let bytes = (blocks * BLOCK_SIZE) as u64;
+        let charged = self.tree.grow_pool(self.slot(), bytes);
         if charged {
+            self.slot().add_absent(bytes);
             // Relaxed, here and below: an amount that orders nothing.
             self.blocks.fetch_add(blocks, Ordering::Relaxed);
         }

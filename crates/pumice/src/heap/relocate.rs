@@ -51,7 +51,9 @@ impl Heap {
     pub(super) fn get_pristine(&self, zone: &PoolZone, frames: usize) -> Option<Run> {
         let (blocks, tail) = blocks_and_tail(frames);
         let get = || zone.ledger.get_blocks(blocks, tail, 1, BlockWord::is_pristine);
-        get().or_else(|| self.grow(zone, blocks + 1).then(get)?)
+        let run = get().or_else(|| self.grow(zone, blocks + 1).then(get)?)?;
+        self.take_free(0, 0, frames);
+        Some(run)
     }
 
     /// The pages of `from` are those of `to` now: so say their blocks.

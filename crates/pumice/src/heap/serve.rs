@@ -10,7 +10,7 @@ use crate::frame::ledger::Want;
 use crate::frame::zone::ZONE_ALIGN;
 use crate::frame::{BlockState, BlockWord, Native, Run};
 use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
-use crate::stats::Event;
+use crate::stats::{Event, FreeBytes};
 use crate::sync::atomic::Ordering;
 use crate::sys::cpu;
 use crate::sys::mem::{Huge, Memory};
@@ -221,9 +221,18 @@ impl Heap {
         self.slot().add(event, 1);
         if ready > 0 {
             self.slot().add(Event::Ozfod, zeroed as u64);
-            let bytes = |frames: usize| (frames * FRAME_SIZE) as u64;
-            self.slot().take_free(bytes(zeroed), bytes(ready - zeroed));
         }
+        self.take_free(zeroed, ready - zeroed, run.range.frames - ready);
+    }
+
+    /// Writes down which frames, of all that are free, a run was made of.
+    pub(super) fn take_free(&self, zeroed: usize, unzeroed: usize, absent: usize) {
+        let bytes = |frames: usize| (frames * FRAME_SIZE) as u64;
+        self.slot().take_free(FreeBytes {
+            zeroed: bytes(zeroed),
+            unzeroed: bytes(unzeroed),
+            absent: bytes(absent),
+        });
     }
 
     /// `PUMICE_VERIFY`: panics if memory said to be zero is not.
@@ -396,6 +405,8 @@ impl Heap {
             self.grow(zone, added.div_ceil(BLOCK_FRAMES));
         }
         let Some(run) = zone.ledger.extend_run(range, frames) else { return false };
+        // Mostly: what follows a run in use is seldom ready. The next count puts it right.
+        self.take_free(0, 0, added);
         if self.is_ready_zone(zone) {
             self.footprint.add(added);
         }

@@ -411,6 +411,11 @@ fn zeros_are_wanted_while_fewer_are_there_than_were_asked_for() {
 /// What the slot says after a count: zeroed, unzeroed, absent, in use.
 fn split(heap: &'static Heap) -> [usize; 4] {
     heap.publish();
+    told_split(heap)
+}
+
+/// What it says without one.
+fn told_split(heap: &'static Heap) -> [usize; 4] {
     let split = heap.slot().pool_split().expect("counted");
     let free = split.free;
     [free.zeroed, free.unzeroed, free.absent, split.in_use].map(|bytes| bytes as usize)
@@ -442,6 +447,23 @@ fn what_the_pool_consists_of_is_told() {
     let told = split(heap);
     assert_eq!(told[0] + told[3], 0, "{told:?}");
     assert_eq!(told.iter().sum::<usize>() as u64, heap.slot().pool_bytes());
+}
+
+#[test]
+fn what_is_in_use_is_told_before_anything_is_freed() {
+    let heap = heap(0, u64::MAX);
+    let small = get(heap, 100 << 10, Content::Any);
+    let of_small = [0, 0, BLOCK_SIZE - (100 << 10), 100 << 10];
+    assert_eq!(told_split(heap), of_small, "a block, of which little is in use");
+    let large = get(heap, 5 << 20, Content::Any);
+    assert_eq!(told_split(heap)[3], (5 << 20) + (100 << 10));
+    // SAFETY: it is this test's.
+    if unsafe { heap.resize_in_place(large, 7 << 20) } {
+        assert_eq!(told_split(heap)[3], (7 << 20) + (100 << 10));
+    }
+    assert_eq!(told_split(heap), split(heap), "as it is counted");
+    free(heap, large);
+    free(heap, small);
 }
 
 #[test]

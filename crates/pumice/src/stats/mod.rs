@@ -19,4 +19,4 @@ pub use event::{Event, EVENTS};
 pub use reason::Reason;
 pub use slot::{Slot, SETTINGS};
 pub use split::{FreeBytes, PoolSplit};
-pub use tree::{Tree, MAGIC, SLOTS, TREE_SIZE, VERSION};
+pub use tree::{Tree, FOLDS, MAGIC, SLOTS, TREE_SIZE, VERSION};

@@ -1,8 +1,8 @@
 //! What a process's share of the pool consists of.
 //!
 //! Whoever works on free memory counts it and writes down what it found: the helper threads, ten
-//! times a second at most while they have work and once before they sleep. A request that is served from
-//! ready memory takes off what it got. So requests pay nothing for it but what they gain by it.
+//! times a second at most while they have work and once before they sleep. In between, and before there are
+//! any, what a share grows by is free and absent, and each request takes off what it got.
 
 use super::Slot;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -78,14 +78,28 @@ impl Slot {
         self.set_free(FreeBytes { zeroed: UNKNOWN, unzeroed: UNKNOWN, absent: UNKNOWN });
     }
 
-    /// A request got so many of these bytes.
-    pub fn take_free(&self, zeroed: u64, unzeroed: u64) {
-        for (counter, bytes) in [(&self.free.zeroed, zeroed), (&self.free.unzeroed, unzeroed)] {
-            let less = |now: u64| (now != UNKNOWN).then(|| now.saturating_sub(bytes));
+    /// The share has become larger by so many bytes, which nobody has touched.
+    pub fn add_absent(&self, bytes: u64) {
+        self.change(&self.free.absent, |now| now.saturating_add(bytes).min(UNKNOWN - 1));
+    }
+
+    /// A request got these.
+    pub fn take_free(&self, free: FreeBytes) {
+        let counters = &self.free;
+        for (counter, bytes) in [
+            (&counters.zeroed, free.zeroed),
+            (&counters.unzeroed, free.unzeroed),
+            (&counters.absent, free.absent),
+        ] {
             if bytes > 0 {
-                let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+                self.change(counter, |now| now.saturating_sub(bytes));
             }
         }
+    }
+
+    fn change(&self, counter: &AtomicU64, by: impl Fn(u64) -> u64) {
+        let changed = |now: u64| (now != UNKNOWN).then(|| by(now));
+        let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
     }
 
     /// What the process's share of the pool consists of; `None` where nobody counts.
@@ -122,17 +136,31 @@ mod tests {
     }
 
     #[test]
+    fn what_a_share_grows_by_is_free_until_it_is_taken() {
+        let tree = Tree::private(1 << 30, 0).expect("memory");
+        let slot = tree.attach(std::process::id()).expect("a slot");
+        assert!(tree.grow_pool(slot, 100));
+        slot.add_absent(100);
+        slot.take_free(FreeBytes { absent: 30, ..FreeBytes::default() });
+        let split = slot.pool_split().expect("counted");
+        assert_eq!((split.in_use, split.free.absent), (30, 70));
+        slot.add_absent(u64::MAX);
+        assert!(slot.pool_split().is_some(), "too much is not unknown");
+    }
+
+    #[test]
     fn what_is_taken_is_no_longer_free() {
         let tree = Tree::private(1 << 30, 0).expect("memory");
         let slot = tree.attach(std::process::id()).expect("a slot");
         assert!(tree.grow_pool(slot, 100));
         assert_eq!(slot.pool_split(), Some(PoolSplit::of(100, FreeBytes::default())));
         slot.set_free(FreeBytes { zeroed: 50, unzeroed: 20, absent: 0 });
-        slot.take_free(40, 30);
+        slot.take_free(FreeBytes { zeroed: 40, unzeroed: 30, absent: 0 });
         let split = slot.pool_split().expect("counted");
         assert_eq!((split.free.zeroed, split.free.unzeroed, split.in_use), (10, 0, 90));
         slot.forget_free();
-        slot.take_free(1, 1);
+        slot.take_free(FreeBytes { zeroed: 1, unzeroed: 1, absent: 1 });
+        slot.add_absent(1);
         assert_eq!(slot.pool_split(), None);
         let again = tree.attach(std::process::id()).expect("a slot");
         assert!(again.pool_split().is_some(), "a new owner begins anew");

@@ -1,19 +1,23 @@
 //! The file: a tree's totals, and its slots.
 
+use core::mem::offset_of;
+use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::{Event, FreeBytes, Slot, EVENTS};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use crate::sys::{mem, thread};
 
 /// What the file starts with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
 /// Changes whenever the layout does.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Processes that can count at the same time.
 pub const SLOTS: usize = 512;
 /// Slots that a process which takes one looks back at, for processes that are gone.
 const LOOK_BACK: usize = 16;
+/// Numbers of processes that are remembered with their slots, for the next life of each after an `exec`.
+const LIVES: usize = 2048;
 /// A full pool looks for shares of the gone this seldom, in nanoseconds.
 const SWEEP_PAUSE_NS: u64 = 10_000_000;
 /// The whole file.
@@ -36,10 +40,19 @@ pub struct Tree {
     /// Processes that ever took a slot, and the slot where the next search starts.
     processes: AtomicU64,
     next_slot: AtomicU64,
+    /// How often counters of a slot were begun to be added to `retired`, and how often that was finished: in
+    /// between they are in neither.
+    folds_begun: AtomicU64,
+    folds_ended: AtomicU64,
     /// Counters of processes that are gone and whose slots were taken by others.
     retired: [AtomicU64; EVENTS],
+    /// Who took which slot last, by process number modulo [`LIVES`]; see [`Life`].
+    lives: [AtomicU64; LIVES],
     slots: [Slot; SLOTS],
 }
+
+/// Where the file says how often counters were moved: see [`Tree::is_settled`].
+pub const FOLDS: Range<usize> = offset_of!(Tree, folds_begun)..offset_of!(Tree, retired);
 
 /// Bytes of the file.
 pub const TREE_SIZE: usize = size_of::<Tree>();
@@ -92,14 +105,11 @@ impl Tree {
     pub fn attach(&self, pid: u32) -> Option<&Slot> {
         let start = self.next_slot.load(Ordering::Relaxed) as usize;
         let at = |offset: usize| &self.slots[(start + offset) % SLOTS];
-        let free = (0..SLOTS).find(|&offset| self.claim(at(offset), 0, pid));
-        let offset = free.or_else(|| {
-            (0..SLOTS).find(|&offset| {
-                let owner = at(offset).pid();
-                // The same pid is this process's life before an exec.
-                let gone = owner == pid || !thread::process_exists(owner);
-                gone && self.claim(at(offset), owner, pid)
-            })
+        let offset = (0..SLOTS).find(|&offset| {
+            let owner = at(offset).pid();
+            // The same pid is this process's life before an exec.
+            let is_free = owner == 0 || owner == pid || !thread::process_exists(owner);
+            is_free && self.claim(at(offset), owner, pid)
         })?;
         self.next_slot.store(((start + offset + 1) % SLOTS) as u64, Ordering::Relaxed);
         self.processes.fetch_add(1, Ordering::Relaxed);
@@ -108,13 +118,38 @@ impl Tree {
         for back in 1..=LOOK_BACK {
             self.release_gone(&self.slots[(start + offset + SLOTS - back) % SLOTS], Some(pid));
         }
-        // This process's life before an exec may be any: who reads would find two of it.
-        let own = at(offset);
-        let others = self.slots().iter().filter(|slot| !core::ptr::eq(*slot, own));
-        others.filter(|slot| slot.pid() == pid).for_each(|slot| {
-            self.release_gone(slot, Some(pid));
-        });
-        Some(own)
+        let index = (start + offset) % SLOTS;
+        self.end_life_before(pid, index);
+        Some(&self.slots[index])
+    }
+
+    /// Frees the slot of this process's life before an exec, for who reads would find two of it, and
+    /// remembers the one of this life, at `index`.
+    fn end_life_before(&self, pid: u32, index: usize) {
+        let own = &self.slots[index];
+        let release = |slot: &Slot| {
+            if !core::ptr::eq(slot, own) && slot.pid() == pid {
+                self.release_gone(slot, Some(pid));
+            }
+        };
+        let life = &self.lives[pid as usize % LIVES];
+        // Relaxed, here and below: a hint; whose slot it is, its owner says.
+        let mut word = life.load(Ordering::Relaxed);
+        let before = loop {
+            let before = Life::from_word(word);
+            let is_shared = before.is_shared
+                || (before.pid != pid && before.pid != 0 && thread::process_exists(before.pid));
+            let now = Life { pid, slot: index, is_shared }.into_word();
+            match life.compare_exchange(word, now, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break before,
+                Err(changed) => word = changed,
+            }
+        };
+        if before.pid == pid {
+            release(&self.slots[before.slot]);
+        } else if before.is_shared {
+            self.slots().iter().for_each(release);
+        }
     }
 
     /// Frees the slot of a process that is gone, and its share of the pool; its counters stay.
@@ -153,9 +188,15 @@ impl Tree {
         if claimed.is_err() {
             return false;
         }
+        self.folds_begun.fetch_add(1, Ordering::Relaxed);
+        // Release: who sees any of what follows sees that it has begun (pairs with nothing here: files are
+        // copied by the kernel).
+        fence(Ordering::Release);
         for (total, event) in self.retired.iter().zip(&slot.events) {
             total.fetch_add(event.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
+        // Release: who sees that it has ended sees all of it (as above).
+        self.folds_ended.fetch_add(1, Ordering::Release);
         self.shrink_pool(slot, slot.pool_bytes());
         slot.set_free(FreeBytes::default());
         slot.reason.store(0, Ordering::Relaxed);
@@ -220,6 +261,13 @@ impl Tree {
         self.slots().iter().fold(retired, |sum, slot| sum.wrapping_add(slot.get(event)))
     }
 
+    /// Whether the counters of no slot are being moved into the totals of those that are gone. If so, and if
+    /// the bytes at [`FOLDS`] are the same before and after all others were copied, the copy misses nothing.
+    pub fn is_settled(&self) -> bool {
+        // Relaxed: of a copy.
+        self.folds_begun.load(Ordering::Relaxed) == self.folds_ended.load(Ordering::Relaxed)
+    }
+
     /// Processes that ever took a slot.
     pub fn processes(&self) -> u64 {
         self.processes.load(Ordering::Relaxed)
@@ -244,6 +292,29 @@ impl Tree {
     /// last one taken: a reader touches no page that nobody wrote.
     pub fn slots(&self) -> &[Slot] {
         &self.slots[..SLOTS.min(self.processes() as usize)]
+    }
+}
+
+/// Which slot a process took last. Numbers that are the same modulo [`LIVES`] share a word: where two of
+/// them were alive, the word is *shared* from then on, and says of one only where its slot is.
+///
+/// In the word: the number in bits 0 to 31, the slot in 32 to 47, shared in 48.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Life {
+    pid: u32,
+    slot: usize,
+    is_shared: bool,
+}
+
+impl Life {
+    /// Whatever a program wrote there: a slot that there is.
+    fn from_word(word: u64) -> Life {
+        let slot = (word >> 32) as usize & 0xffff;
+        Life { pid: word as u32, slot: slot % SLOTS, is_shared: word >> 48 & 1 == 1 }
+    }
+
+    fn into_word(self) -> u64 {
+        u64::from(self.pid) | (self.slot as u64) << 32 | u64::from(self.is_shared) << 48
     }
 }
 
@@ -307,6 +378,46 @@ mod tests {
             assert_eq!(tree.slots().iter().filter(|slot| slot.pid() == pid).count(), 1);
         }
         assert_eq!((tree.pool_bytes(), tree.total(Event::Requests)), (0, 2));
+    }
+
+    #[test]
+    fn lives_that_share_a_word_are_found() {
+        let tree = Tree::private(0, 0).expect("memory");
+        // This process lives, and so does the first there is.
+        let (one, other) = (std::process::id(), 1);
+        let of = |pid: u32| tree.slots().iter().filter(|slot| slot.pid() == pid).count();
+        let word = &tree.lives[one as usize % LIVES];
+        tree.attach(one).expect("a slot");
+        let first = Life::from_word(word.load(Ordering::Relaxed));
+        assert_eq!(first, Life { pid: one, slot: 0, is_shared: false });
+        // As if the two numbers were the same modulo LIVES, and the other came later.
+        for _ in 0..2 * LOOK_BACK {
+            tree.attach(u32::MAX - 1).expect("a slot");
+        }
+        let later = Life { pid: other, slot: 7, is_shared: true };
+        word.store(later.into_word(), Ordering::Relaxed);
+        tree.attach(one).expect("a slot");
+        assert_eq!(of(one), 1);
+        assert!(Life::from_word(word.load(Ordering::Relaxed)).is_shared);
+        // What the word says of a slot need not be so.
+        word.store(u64::MAX, Ordering::Relaxed);
+        tree.attach(one).expect("a slot");
+        word.store(u64::from(one) | 0xffff << 32, Ordering::Relaxed);
+        tree.attach(one).expect("a slot");
+    }
+
+    #[test]
+    fn who_comes_where_another_lives_marks_the_word() {
+        let tree = Tree::private(0, 0).expect("memory");
+        let (one, other) = (std::process::id(), std::process::id() + LIVES as u32);
+        tree.attach(one).expect("a slot");
+        tree.attach(other).expect("a slot");
+        let word = &tree.lives[one as usize % LIVES];
+        let life = Life::from_word(word.load(Ordering::Relaxed));
+        assert_eq!(life, Life { pid: other, slot: 1, is_shared: true });
+        assert!(tree.is_settled());
+        tree.folds_begun.fetch_add(1, Ordering::Relaxed);
+        assert!(!tree.is_settled());
     }
 
     #[test]
