@@ -3,6 +3,7 @@
 mod shim;
 mod support;
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Output;
 
@@ -65,6 +66,9 @@ fn known_faults_are_counted() {
         let counted = object["translation_s"]["low"].as_f64().expect("a number");
         let most = number(&object, "system_s") + counted;
         assert!(number(&object, "bound_s") <= most + 1e-9, "{object}");
+        // Looked up now and then: less than there was, if it was there for long enough.
+        assert!(number(&object, "first_bytes") <= f64::from(pages) * 4096.0 + 2e6, "{object}");
+        assert!(pages < 100_000 || number(&object, "first_bytes") > 0.0, "{object}");
         let over_huge = object["bound_over_huge_s"]["high"].as_f64().expect("a number");
         assert!(over_huge <= number(&object, "bound_s"), "{object}");
     }
@@ -111,6 +115,101 @@ fn both_ways_are_tried_and_output_is_shown_once() {
     assert_eq!(number(&object, "runs"), 2.0);
     assert!(number(&object, "saved_low_s") <= number(&object, "saved_high_s"));
     assert!(stderr(&output).contains("tried "), "{}", stderr(&output));
+    check_schema(&object);
+}
+
+/// A field, and what it is: n a number, r a range or a cost, b a truth, s words; ? if it may be null.
+const SCHEMA: [(&str, &str); 45] = [
+    ("program", "s"),
+    ("exit_status", "n?"),
+    ("signal", "n?"),
+    ("wall_s", "n"),
+    ("user_s", "n"),
+    ("system_s", "n"),
+    ("peak_resident_bytes", "n"),
+    ("zfod", "n"),
+    ("zfod_small", "n"),
+    ("zfod_huge", "n"),
+    ("served_small", "n"),
+    ("served_huge", "n"),
+    ("heap_small", "n"),
+    ("heap_huge", "n"),
+    ("copied", "n"),
+    ("file", "n"),
+    ("split", "b"),
+    ("sees_system_calls", "b"),
+    ("lost_records", "n"),
+    ("small_fault_ns", "r"),
+    ("huge_fault_ns", "r?"),
+    ("small_written_ns", "r"),
+    ("huge_written_ns", "r?"),
+    ("touch_ns", "r"),
+    ("fill_gb_s", "r"),
+    ("served_bytes", "n"),
+    ("zeroing_s", "n"),
+    ("faults_s", "r"),
+    ("written_s", "r"),
+    ("first_bytes", "n"),
+    ("first_s", "r"),
+    ("spread", "n"),
+    ("kernel_s", "n?"),
+    ("huge_alone_s", "n"),
+    ("translation_s", "r"),
+    ("small_step_ns", "r?"),
+    ("huge_step_ns", "r?"),
+    ("tlb_misses", "n?"),
+    ("bound_s", "n"),
+    ("bound_share", "n"),
+    ("bound_range_s", "r"),
+    ("bound_over_huge_s", "r"),
+    ("verdict", "s"),
+    // With --try.
+    ("runs", "n?"),
+    ("plain_s", "n?"),
+];
+
+fn check_schema(object: &Value) {
+    let is_range = |value: &Value| {
+        let ends = ["low", "middle", "high"].map(|end| value[end].as_f64());
+        matches!(ends, [Some(low), Some(middle), Some(high)] if low <= middle && middle <= high)
+    };
+    for (name, kind) in SCHEMA {
+        let value = &object[name];
+        let is_right = match kind.as_bytes()[0] {
+            b'n' => value.as_f64().is_some_and(|it| it >= 0.0),
+            b'r' => is_range(value),
+            b'b' => value.is_boolean(),
+            _ => value.is_string(),
+        };
+        assert!(is_right || (kind.ends_with('?') && value.is_null()), "{name}: {object}");
+    }
+    let known = |name: &String| SCHEMA.iter().any(|(known, _)| known == name);
+    let tried = ["pumice_s", "saved_s", "saved_low_s", "saved_high_s"];
+    for name in object.as_object().expect("an object").keys() {
+        assert!(known(name) || tried.contains(&name.as_str()), "{name} is not in the schema");
+    }
+}
+
+#[test]
+fn whatever_a_program_does_there_is_an_estimate() {
+    let program = faults();
+    let forks = format!("for i in 1 2 3; do ( {program} small 3000 ) & done; wait");
+    let executes = format!("{program} small 2000; exec {program} small 5000");
+    for (name, script, expected) in
+        [("forks", &*forks, 9000.0), ("executes", &executes, 7000.0), ("crashes", "", 4000.0)]
+    {
+        let crashes = format!("{program} small 4000; kill -SEGV $$");
+        let script = if script.is_empty() { &*crashes } else { script };
+        let (output, object) = estimate(&format!("estimate-{name}"), &[], &["sh", "-c", script]);
+        check_schema(&object);
+        let is_crash = name == "crashes";
+        assert_eq!(output.status.signal(), is_crash.then_some(libc::SIGSEGV), "{name}");
+        assert_eq!(object["signal"].as_i64(), is_crash.then_some(i64::from(libc::SIGSEGV)));
+        if is_split(&object) {
+            let served = number(&object, "served_small");
+            assert!((served - expected).abs() <= 600.0, "{name}: {object}");
+        }
+    }
 }
 
 #[test]

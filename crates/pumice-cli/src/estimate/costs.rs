@@ -52,6 +52,10 @@ pub struct Costs {
     pub small_ns: Samples,
     /// Nanoseconds of one that brings a huge page; none where there are no huge pages.
     pub huge_ns: Samples,
+    /// The same for who then writes all of the page, less what that takes longer in memory that is there already:
+    /// what the kernel zeroed a moment ago is still in the cache.
+    pub small_written_ns: Samples,
+    pub huge_written_ns: Samples,
     /// Nanoseconds from one line of memory to the next, which it names, at random, in small pages...
     pub small_step_ns: Samples,
     /// ... and in huge ones.
@@ -78,10 +82,14 @@ impl Costs {
             let fault_ns = small.touch(FRAME_SIZE);
             self.touch_ns.0.push(small.touch(FRAME_SIZE));
             self.small_ns.0.push(fault_ns + small.give_back(FRAME_SIZE));
+            let small = Fresh::new(SMALL_BYTES, Huge::No)?;
+            self.small_written_ns.0.push(small.write_twice(FRAME_SIZE));
             if has_huge_pages() {
                 let huge = Fresh::new(HUGE_BYTES, Huge::Yes)?;
                 let fault_ns = huge.touch(BLOCK_SIZE);
                 self.huge_ns.0.push(fault_ns + huge.give_back(BLOCK_SIZE));
+                let huge = Fresh::new(HUGE_BYTES, Huge::Yes)?;
+                self.huge_written_ns.0.push(huge.write_twice(BLOCK_SIZE));
             }
         }
         Ok(())
@@ -142,6 +150,15 @@ impl Fresh {
 }
 
 impl Fresh {
+    /// Writes all of it, once fresh and once more, and gives it back: how much longer the first time and the
+    /// giving back took than the second, in nanoseconds for each of `step` bytes; not less than nothing.
+    fn write_twice(self, step: usize) -> f64 {
+        const LINE: usize = 64;
+        let [fresh_ns, again_ns] =
+            [self.touch(LINE), self.touch(LINE)].map(|line_ns| line_ns * (step / LINE) as f64);
+        (fresh_ns + self.give_back(step) - again_ns).max(0.0)
+    }
+
     /// Gives its pages back: nanoseconds for each of `step` bytes.
     fn give_back(self, step: usize) -> f64 {
         let len = self.len;

@@ -22,7 +22,8 @@ use perf_event::data::{Comm, Fork, Lost, Mmap2, RecordMetadata, Sample, Visitor}
 use perf_event::events::Software;
 use perf_event::{Builder, Record, SampleFlag, Sampler};
 
-use super::spaces::{Area, Counts, Happening, Spaces, What};
+use super::peaks::Peaks;
+use super::spaces::{Area, Counts, Happening, Spaces, ThreadFaults, What};
 use crate::run::spawn;
 
 /// Every fault is a sample until there were so many, and then for as long as they come more slowly.
@@ -49,6 +50,10 @@ pub struct Faults {
     pub all: u64,
     /// Of these, by kind.
     pub counts: Counts,
+    /// Of the thread that had most of those in what is served.
+    pub busiest: ThreadFaults,
+    /// Bytes that were touched for the first time, at least, in what is served.
+    pub first_bytes: u64,
     /// Whether faults were seen that system calls take, as well as those of the program's own code.
     pub sees_system_calls: bool,
     /// Whether kinds were told apart at all.
@@ -61,7 +66,9 @@ impl Faults {
     /// Where nothing but their number is known: all may be worth saving.
     pub fn unsplit(all: u64) -> Faults {
         let counts = Counts { small: all, heap_small: all, ..Counts::default() };
-        Faults { all, counts, ..Faults::default() }
+        // Of one thread, for all that is known.
+        let busiest = ThreadFaults { small: all, huge: 0 };
+        Faults { all, counts, busiest, ..Faults::default() }
     }
 }
 
@@ -176,6 +183,7 @@ struct Reader {
     /// What was read and may still be overtaken by what another processor wrote.
     waiting: Vec<Happening>,
     spaces: Spaces,
+    peaks: Peaks,
     lost: u64,
 }
 
@@ -189,6 +197,7 @@ impl Reader {
             switched_ns: None,
             waiting: Vec::new(),
             spaces: Spaces::default(),
+            peaks: Peaks::default(),
             lost: 0,
         }
     }
@@ -200,6 +209,7 @@ impl Reader {
             // Acquire: see `Watch::end`.
             let is_last = is_over.load(Ordering::Acquire);
             self.drain();
+            self.peaks.look();
             if self.is_fast() {
                 self.switch()?;
             }
@@ -217,6 +227,8 @@ impl Reader {
         Ok(Faults {
             all,
             counts: self.spaces.counts().scaled_to(all),
+            busiest: self.spaces.busiest_thread(),
+            first_bytes: self.peaks.first_bytes(&self.spaces),
             sees_system_calls: self.sees_system_calls,
             is_split: true,
             lost: self.lost,
@@ -253,6 +265,7 @@ impl Reader {
                     match parse(&record, &ring.config, weight) {
                         Some(Parsed::Happening(happening)) => {
                             self.every += u64::from(happening.what.is_sampled_by(1));
+                            self.peaks.note(happening.what.pid());
                             self.waiting.push(happening);
                         }
                         Some(Parsed::Lost(lost)) => self.lost += lost,
@@ -313,6 +326,7 @@ impl Visitor<'_> for Keep {
             sample.time()?,
             What::Fault {
                 pid: sample.pid()?,
+                tid: sample.tid()?,
                 at: sample.addr()?,
                 page_bytes: sample.data_page_size().unwrap_or(0),
                 weight: self.weight,

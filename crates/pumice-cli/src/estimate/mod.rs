@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`faults`] | counts the program's faults from outside, and reads of what kind they are |
 //! | [`spaces`] | the address spaces behind that |
+//! | [`peaks`] | how much memory the processes had at their most |
 //! | [`costs`] | what this machine takes for a fault and for zeroing |
 //! | [`translation`] | how often addresses had to be looked up, where the processor counts that |
 //! | [`verdict`] | the arithmetic |
@@ -14,6 +15,7 @@
 
 pub mod costs;
 mod faults;
+mod peaks;
 mod show;
 mod spaces;
 mod translation;
@@ -62,6 +64,7 @@ pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
     let no_memory = |error| Failure::system(format!("no memory to measure this machine: {error}"));
     costs.measure().map_err(no_memory)?;
     costs.measure_translation().map_err(no_memory)?;
+    forget_peak();
     let misses = Misses::begin();
     let watch = Watch::begin();
     let started = Instant::now();
@@ -80,9 +83,14 @@ pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
         counts: faults.counts,
         user_s: usage.user.as_secs_f64(),
         system_s: usage.system.as_secs_f64(),
+        wall_s,
         resident_bytes: usage.peak_resident_bytes,
+        first_bytes: faults.first_bytes,
+        busiest: faults.busiest,
         small_ns: costs.small_ns.cost().unwrap_or_default(),
         huge_ns: costs.huge_ns.cost(),
+        small_written_ns: costs.small_written_ns.cost().unwrap_or_default(),
+        huge_written_ns: costs.huge_written_ns.cost(),
         steps_ns: costs.small_step_ns.cost().zip(costs.huge_step_ns.cost()),
         tlb_misses,
         fill_gb_s: costs.fill_gb_s.cost().unwrap_or_default(),
@@ -100,6 +108,13 @@ pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
         End::Exited(status) => Ok(status),
         End::Killed(signal) => spawn::end_like(signal),
     }
+}
+
+/// Forgets how much memory this process had at its most, which the kernel would else say of the program
+/// too, since that starts in this one's memory.
+fn forget_peak() {
+    // Where the kernel can't, the program is said to have had some 100 MiB.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
 /// Runs the program as it is and under `pumice run`, by turns, after once each way that is not counted.

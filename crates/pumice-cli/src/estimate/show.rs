@@ -44,11 +44,22 @@ pub struct Estimate {
     lost_records: u64,
     small_fault_ns: Cost,
     huge_fault_ns: Option<Cost>,
+    /// What is saved of each where all of the page is written then.
+    small_written_ns: Cost,
+    huge_written_ns: Option<Cost>,
     touch_ns: Cost,
     fill_gb_s: Cost,
     served_bytes: u64,
     zeroing_s: f64,
     faults_s: Range,
+    /// What is saved of these where all of each page is written.
+    written_s: Range,
+    /// What the program has at its most, at least, and touching that for the first time: part of `faults_s`, and
+    /// saved only if it is populated ahead.
+    first_bytes: u64,
+    first_s: Range,
+    /// The part of all these seconds by which the program runs longer: less than 1 where threads share them.
+    spread: f64,
     /// What these may have taken in this run; `null` where system calls took most of the time in the kernel.
     kernel_s: Option<f64>,
     huge_alone_s: f64,
@@ -58,7 +69,7 @@ pub struct Estimate {
     huge_step_ns: Option<Cost>,
     /// `null` where the processor does not count them.
     tlb_misses: Option<u64>,
-    /// The most that ready memory can save: of the program as it is, and where glibc uses huge pages.
+    /// The most that `pumice run` can save: of the program as it is, and where glibc uses huge pages.
     bound_s: f64,
     /// Of the time it ran.
     bound_share: f64,
@@ -125,11 +136,17 @@ impl Estimate {
             lost_records: faults.lost,
             small_fault_ns: costs.small_ns.cost().unwrap_or_default(),
             huge_fault_ns: costs.huge_ns.cost(),
+            small_written_ns: costs.small_written_ns.cost().unwrap_or_default(),
+            huge_written_ns: costs.huge_written_ns.cost(),
             touch_ns: costs.touch_ns.cost().unwrap_or_default(),
             fill_gb_s: costs.fill_gb_s.cost().unwrap_or_default(),
             served_bytes: bounds.bytes,
             zeroing_s: bounds.zeroing_s,
             faults_s: bounds.faults_s,
+            written_s: bounds.written_s,
+            first_bytes: faults.first_bytes,
+            first_s: bounds.first_s,
+            spread: bounds.spread,
             kernel_s: bounds.kernel_s,
             huge_alone_s: bounds.huge_alone_s,
             translation_s: bounds.translation_s,
@@ -259,11 +276,12 @@ impl Estimate {
         let Range { middle, low, high } = self.faults_s;
         lines.push(format!(
             "faults      {} x {:.2} us + {} x {:.0} us = {middle:.4} s [{low:.4}, {high:.4}]: \
-             what ready memory saves at most",
+             what ready memory saves at most ('pumice run --ready'); {:.4} s where all of each page is written",
             count(small),
             self.small_fault_ns.middle / 1e3,
             count(huge),
             self.huge_fault_ns.map_or(0.0, |huge| huge.middle) / 1e3,
+            self.written_s.middle,
         ));
         if let Some(kernel_s) = self.kernel_s.filter(|&kernel_s| kernel_s > high) {
             lines.push(format!(
@@ -271,10 +289,22 @@ impl Estimate {
                  where a host has to find the memory"
             ));
         }
+        let Range { middle, low, high } = self.first_s;
+        lines.push(format!(
+            "first touch {:.1} MiB at its most: {middle:.4} s [{low:.4}, {high:.4}] that 'pumice run' does not save \
+             without --ready",
+            mib(self.first_bytes)
+        ));
+        if self.spread < 1.0 {
+            lines.push(format!(
+                "threads     {:.0} % of that lengthens the run: they do the rest beside each other",
+                100.0 * self.spread
+            ));
+        }
         lines.push(self.translation());
         lines.push(format!(
             "huge pages  {:.4} s of the faults and all of the translation by huge pages alone \
-             ('GLIBC_TUNABLES=glibc.malloc.hugetlb=1'); then ready memory saves {:.4} s at most",
+             ('GLIBC_TUNABLES=glibc.malloc.hugetlb=1'); then pumice run saves {:.4} s at most",
             self.huge_alone_s, self.bound_over_huge_s.high
         ));
         let percent = 100.0 * self.bound_share;
@@ -283,7 +313,14 @@ impl Estimate {
             Verdict::TooClose => {
                 format!("at most {percent:.1} %: it may be too close to call; try --try")
             }
-            Verdict::Try => format!("up to {percent:.0} %: try 'pumice run -- {}'", self.program),
+            Verdict::Try => {
+                let low = 100.0 * self.bound_range_s.low / self.wall_s.max(f64::MIN_POSITIVE);
+                let least = match percent - low >= 1.0 {
+                    true => format!(" ({low:.0} % if it writes all of its memory)"),
+                    false => String::new(),
+                };
+                format!("up to {percent:.0} %{least}: try 'pumice run -- {}'", self.program)
+            }
         };
         // Beside a time that is known, what is not is worth a word only if it is much.
         let unknown_s = self.translation_s.high - self.translation_s.low;

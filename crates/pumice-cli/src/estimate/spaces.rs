@@ -1,6 +1,6 @@
 //! Address spaces as their mappings and faults show them, and what kind of fault each one is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A mapping of so many bytes and more is one that `pumice run` serves.
 const SERVED_MAPPING: u64 = pumice::config::DEFAULT_MMAP_THRESHOLD as u64;
@@ -53,7 +53,7 @@ pub struct Happening {
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     /// A fault that stands for `weight` of them, and the size of the page that came; 0 if not known.
-    Fault { pid: u32, at: u64, page_bytes: u64, weight: u64 },
+    Fault { pid: u32, tid: u32, at: u64, page_bytes: u64, weight: u64 },
     /// A mapping was made or grown.
     Map { pid: u32, at: u64, len: u64, area: Area },
     /// A process or thread was started.
@@ -63,6 +63,16 @@ pub enum What {
 }
 
 impl What {
+    /// Whose it is.
+    pub fn pid(&self) -> u32 {
+        match *self {
+            What::Fault { pid, .. }
+            | What::Map { pid, .. }
+            | What::Fork { pid, .. }
+            | What::Exec { pid } => pid,
+        }
+    }
+
     /// Whether it is a fault that stands for so many.
     pub fn is_sampled_by(&self, faults: u64) -> bool {
         matches!(self, What::Fault { weight, .. } if *weight == faults)
@@ -140,11 +150,28 @@ struct Mapping {
 /// One process's mappings, by their start.
 type Space = BTreeMap<u64, Mapping>;
 
+/// A huge page's fault takes about as long as so many of small pages.
+const HUGE_IN_SMALL: u64 = 128;
+
+/// Faults of one thread in what is served or may be: small pages and huge ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadFaults {
+    /// Those that brought small pages.
+    pub small: u64,
+    /// Those that brought huge ones.
+    pub huge: u64,
+}
+
 /// All processes' mappings.
 #[derive(Debug, Default)]
 pub struct Spaces {
     spaces: HashMap<u32, Space>,
     counts: Counts,
+    /// Processes that were forked and have executed nothing since.
+    copies: HashSet<u32>,
+    /// Bytes of each process that were zero-filled and are nothing that is served.
+    other_bytes: HashMap<u32, u64>,
+    threads: HashMap<u32, ThreadFaults>,
 }
 
 impl Spaces {
@@ -153,10 +180,38 @@ impl Spaces {
         self.counts
     }
 
+    /// Whether a process is what another one forked, memory and all.
+    pub fn is_copy(&self, pid: u32) -> bool {
+        self.copies.contains(&pid)
+    }
+
+    /// Bytes of a process that were zero-filled and are nothing that is served: stacks, small mappings.
+    pub fn other_bytes(&self, pid: u32) -> u64 {
+        self.other_bytes.get(&pid).copied().unwrap_or(0)
+    }
+
+    /// Of the thread whose faults took longest, by and large.
+    pub fn busiest_thread(&self) -> ThreadFaults {
+        let long = |thread: &&ThreadFaults| thread.small + HUGE_IN_SMALL * thread.huge;
+        self.threads.values().max_by_key(long).copied().unwrap_or_default()
+    }
+
     /// Takes note of what happened; in order of time.
     pub fn note(&mut self, what: &What) {
         match *what {
-            What::Fault { pid, at, page_bytes, weight } => self.fault(pid, at, page_bytes, weight),
+            What::Fault { pid, tid, at, page_bytes, weight } => {
+                let is_huge = page_bytes > 4096;
+                match self.fault(pid, at, is_huge, weight) {
+                    Kind::Served => {
+                        let thread = self.threads.entry(tid).or_default();
+                        *(if is_huge { &mut thread.huge } else { &mut thread.small }) += weight;
+                    }
+                    Kind::Other => {
+                        *self.other_bytes.entry(pid).or_default() += page_bytes.max(4096) * weight;
+                    }
+                    Kind::Elsewhere => {}
+                }
+            }
             What::Map { pid, at, len, area } => {
                 let end = at.saturating_add(len);
                 let mapping = Mapping { end, area, is_inherited: false };
@@ -167,15 +222,18 @@ impl Spaces {
                 let mut space = self.spaces.get(&parent).cloned().unwrap_or_default();
                 space.values_mut().for_each(|mapping| mapping.is_inherited = true);
                 self.spaces.insert(pid, space);
+                self.copies.insert(pid);
             }
             What::Fork { .. } => {}
             What::Exec { pid } => {
                 self.spaces.insert(pid, Space::new());
+                self.copies.remove(&pid);
             }
         }
     }
 
-    fn fault(&mut self, pid: u32, at: u64, page_bytes: u64, weight: u64) {
+    /// Counts it, and says where it belongs.
+    fn fault(&mut self, pid: u32, at: u64, is_huge: bool, weight: u64) -> Kind {
         let found = self.spaces.get(&pid).and_then(|space| {
             let (_, mapping) = space.range(..=at).next_back()?;
             (at < mapping.end).then_some(*mapping)
@@ -183,15 +241,14 @@ impl Spaces {
         // What was moved there by mremap, of which the kernel does not tell, is large and anonymous.
         let moved = Mapping { end: 0, area: Area::Anonymous(u64::MAX), is_inherited: false };
         let mapping = found.unwrap_or(moved);
-        let is_huge = page_bytes > 4096;
         let counts = &mut self.counts;
         if mapping.area == Area::File {
             counts.file += weight;
-            return;
+            return Kind::Elsewhere;
         }
         if mapping.is_inherited {
             counts.copied += weight;
-            return;
+            return Kind::Elsewhere;
         }
         let (all, served, heap) = match is_huge {
             true => (&mut counts.huge, &mut counts.served_huge, &mut counts.heap_huge),
@@ -203,9 +260,20 @@ impl Spaces {
                 *served += weight
             }
             Area::Heap => *heap += weight,
-            _ => {}
+            _ => return Kind::Other,
         }
+        Kind::Served
     }
+}
+
+/// Where a fault belongs.
+enum Kind {
+    /// In what is served, or may be.
+    Served,
+    /// In other memory that it filled with zeros.
+    Other,
+    /// It filled nothing with zeros.
+    Elsewhere,
 }
 
 /// Whether a mapping's length is one that glibc makes for an allocation of its own.
@@ -245,7 +313,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn fault(pid: u32, at: u64) -> What {
-        What::Fault { pid, at, page_bytes: 4096, weight: 1 }
+        What::Fault { pid, tid: pid, at, page_bytes: 4096, weight: 1 }
     }
 
     fn map(pid: u32, at: u64, len: u64, area: Area) -> What {
@@ -271,7 +339,7 @@ mod tests {
 
     #[test]
     fn kinds_are_told_apart() {
-        let huge = What::Fault { pid: 1, at: 10 * MIB, page_bytes: 2 * MIB, weight: 3 };
+        let huge = What::Fault { pid: 1, tid: 1, at: 10 * MIB, page_bytes: 2 * MIB, weight: 3 };
         let counts = counted(&[
             map(1, 10 * MIB, 4 * MIB, Area::Anonymous(4 * MIB)),
             map(1, 20 * MIB, MIB, Area::Heap),
@@ -310,6 +378,17 @@ mod tests {
             fault(2, MIB),
         ]);
         assert_eq!((counts.copied, counts.small), (1, 2));
+    }
+
+    #[test]
+    fn the_busiest_thread_is_found() {
+        let mut spaces = Spaces::default();
+        assert_eq!(spaces.busiest_thread(), ThreadFaults::default());
+        spaces.note(&map(1, 0, 10 * MIB, Area::Anonymous(10 * MIB)));
+        for (tid, page_bytes, weight) in [(1, 4096, 100), (2, 2 * MIB, 1), (2, 4096, 3)] {
+            spaces.note(&What::Fault { pid: 1, tid, at: MIB, page_bytes, weight });
+        }
+        assert_eq!(spaces.busiest_thread(), ThreadFaults { small: 3, huge: 1 });
     }
 
     #[test]

@@ -5,6 +5,16 @@
 //! what one takes. No fault takes time that the kernel did not take, so a program's time in the kernel
 //! is a bound of its own.
 //!
+//! Memory that a program has never had must be found first, whoever does it: unless it is populated ahead
+//! (`--ready`), what a program has at its most is touched for the first time under `pumice run` too, in
+//! huge pages at best. So that is not in the bound.
+//!
+//! What the kernel zeroed a moment ago is in the cache, and who writes all of it is the faster for it. Where all
+//! of each page is written, less is saved than the fault: that is the lower end of the range.
+//!
+//! What several threads spend is spread over the processors that they keep busy, unless one of them has most of
+//! the faults.
+//!
 //! Huge pages save looking addresses up in page tables besides. Where the processor counts how often that
 //! happens, that is known; where it does not, between nothing (memory is used in order) and what a chain of
 //! random accesses gains, for as much of the program's own time as goes to such memory.
@@ -12,7 +22,7 @@
 use serde::Serialize;
 
 use super::costs::Cost;
-use super::spaces::Counts;
+use super::spaces::{Counts, ThreadFaults};
 
 /// Less than this share of a program's time is not worth looking at.
 const NOTHING: f64 = 0.01;
@@ -33,12 +43,22 @@ pub struct Given {
     pub user_s: f64,
     /// Its processor time in the kernel.
     pub system_s: f64,
+    /// How long it ran.
+    pub wall_s: f64,
     /// The most memory it had.
     pub resident_bytes: u64,
+    /// Bytes that are touched for the first time, at least, in what is served.
+    pub first_bytes: u64,
+    /// Faults there of the thread that has most of them.
+    pub busiest: ThreadFaults,
     /// Nanoseconds of a fault that brings a small page.
     pub small_ns: Cost,
     /// The same for a huge page, where there are any.
     pub huge_ns: Option<Cost>,
+    /// What is saved of each where all of the page is written then.
+    pub small_written_ns: Cost,
+    /// The same for a huge page.
+    pub huge_written_ns: Option<Cost>,
     /// Nanoseconds from one line to the next at random, in small and in huge pages.
     pub steps_ns: Option<(Cost, Cost)>,
     /// Reads whose translation was not at hand, where they were counted.
@@ -87,6 +107,19 @@ impl Range {
     fn at_most(self, most: f64) -> Range {
         Range { middle: self.middle.min(most), low: self.low.min(most), high: self.high.min(most) }
     }
+
+    /// Without another, but not less than nothing: the most of it without the least of the other.
+    fn without(self, other: Range) -> Range {
+        Range {
+            middle: (self.middle - other.middle).max(0.0),
+            low: (self.low - other.high).max(0.0),
+            high: (self.high - other.low).max(0.0),
+        }
+    }
+
+    fn times(self, share: f64) -> Range {
+        Range { middle: self.middle * share, low: self.low * share, high: self.high * share }
+    }
 }
 
 /// What follows.
@@ -100,13 +133,20 @@ pub struct Bounds {
     pub faults_s: Range,
     /// What these may have taken in this run: their part of the time in the kernel, if that went to faults.
     pub kernel_s: Option<f64>,
+    /// What is saved of these where all of each page is written.
+    pub written_s: Range,
+    /// Touching for the first time what the program has at its most: in `faults_s`, and not saved unless it is
+    /// populated ahead.
+    pub first_s: Range,
+    /// The part of all these seconds that it runs longer for them; less than 1 where threads share them.
+    pub spread: f64,
     /// What huge pages alone would save of these.
     pub huge_alone_s: f64,
     /// What huge pages save of the program's own time: least, most, and half of that where it is not counted.
     pub translation_s: Range,
     /// Where they were counted.
     pub tlb_misses: Option<u64>,
-    /// What ready memory saves at most: of a program with glibc as it is.
+    /// What `pumice run` saves at most of the time that a program runs with glibc as it is.
     pub bound_s: Range,
     /// The same where glibc uses huge pages already.
     pub over_huge_s: Range,
@@ -121,6 +161,30 @@ fn kernel_time_of(given: &Given, served_s: f64) -> Option<f64> {
     let all_s = (small * given.small_ns.middle + counts.huge as f64 * huge_ns) / 1e9;
     let is_mainly = all_s > 0.0 && all_s >= MAINLY_FAULTS * given.system_s;
     is_mainly.then(|| given.system_s * (served_s / all_s).min(1.0))
+}
+
+/// What a program has at its most, touched for the first time in whichever pages are cheapest.
+fn first_touches(given: &Given) -> Range {
+    let of = |cost: Cost, page_bytes: f64| {
+        let pages = given.first_bytes as f64 / page_bytes;
+        Range::of(cost, cost, |ns, _| pages * ns / 1e9)
+    };
+    let small = of(given.small_ns, 4096.0);
+    given.huge_ns.map_or(small, |huge| of(huge, f64::from(2 << 20)).within(small))
+}
+
+/// The part of all its faults' time that a program runs longer for them: what its busiest thread has of it, or
+/// what there is for each of the processors that it keeps busy.
+fn spread(given: &Given, faults_s: f64) -> f64 {
+    let huge_ns = given.huge_ns.map_or(0.0, |huge| huge.middle);
+    let busiest = &given.busiest;
+    let busiest_s =
+        (busiest.small as f64 * given.small_ns.middle + busiest.huge as f64 * huge_ns) / 1e9;
+    let processors = (given.user_s + given.system_s) / given.wall_s;
+    match faults_s > 0.0 && processors > 1.0 {
+        true => (busiest_s / faults_s).max(1.0 / processors).min(1.0),
+        false => 1.0,
+    }
 }
 
 /// What huge pages save in memory of which `small_bytes` came in small ones.
@@ -173,19 +237,31 @@ impl Bounds {
         // who use their memory in order.
         let certain =
             Range { middle: translation_s.low, low: translation_s.low, high: translation_s.low };
+        let written_s =
+            Range::of(given.small_written_ns, given.huge_written_ns.unwrap_or_default(), faults);
+        let first_s = first_touches(given);
+        let spread = spread(given, faults_s.middle);
         let kernel_s = kernel_time_of(given, faults_s.middle);
-        let dearest = Range { high: faults_s.high.max(kernel_s.unwrap_or(0.0)), ..faults_s };
-        let bound_s = dearest.at_most(given.system_s).and(certain);
+        let widest = Range {
+            low: written_s.low.min(faults_s.low),
+            high: faults_s.high.max(kernel_s.unwrap_or(0.0)),
+            ..faults_s
+        };
+        let bound = |range: Range| range.at_most(given.system_s).without(first_s).times(spread);
+        let bound_s = bound(widest).and(certain);
         Bounds {
             bytes,
             zeroing_s: bytes as f64 / (given.fill_gb_s.middle * 1e9),
             faults_s,
+            written_s,
+            first_s,
+            spread,
             kernel_s,
             huge_alone_s: (faults_s.middle - in_huge_s.middle).max(0.0),
             translation_s,
             tlb_misses: given.tlb_misses,
             bound_s,
-            over_huge_s: in_huge_s.at_most(given.system_s).within(bound_s),
+            over_huge_s: bound(in_huge_s).within(bound_s),
         }
     }
 
@@ -220,11 +296,16 @@ mod tests {
             counts: Counts { small: served_small, served_small, ..Counts::default() },
             user_s: 0.0,
             system_s,
+            wall_s: 20.0,
             resident_bytes: 1 << 30,
+            first_bytes: 0,
+            busiest: ThreadFaults { small: served_small, huge: 0 },
             steps_ns: None,
             tlb_misses: None,
             small_ns: cost(2_000.0),
             huge_ns: Some(cost(512_000.0)),
+            small_written_ns: cost(1_600.0),
+            huge_written_ns: Some(cost(256_000.0)),
             fill_gb_s: cost(10.0),
         }
     }
@@ -235,7 +316,7 @@ mod tests {
         assert_eq!(bounds.bytes, 4_096_000_000);
         assert!((bounds.zeroing_s - 0.4096).abs() < 1e-9);
         assert_eq!(bounds.faults_s, Range { middle: 2.0, low: 1.0, high: 4.0 });
-        assert_eq!(bounds.bound_s, bounds.faults_s);
+        assert_eq!(bounds.bound_s, Range { low: 0.8, ..bounds.faults_s }, "if all is written");
         assert!((bounds.over_huge_s.middle - 1.0).abs() < 1e-9);
         assert!((bounds.huge_alone_s - 1.0).abs() < 1e-9);
         assert_eq!(bounds.verdict(20.0), Verdict::Try);
@@ -244,13 +325,44 @@ mod tests {
     #[test]
     fn where_there_are_no_huge_pages_they_save_nothing() {
         let bounds = Bounds::of(&Given { huge_ns: None, ..given(1_000_000, 10.0) });
-        assert_eq!((bounds.huge_alone_s, bounds.over_huge_s), (0.0, bounds.bound_s));
+        assert_eq!((bounds.huge_alone_s, bounds.over_huge_s.high), (0.0, bounds.bound_s.high));
     }
 
     #[test]
     fn no_more_than_the_kernel_took() {
         let bounds = Bounds::of(&given(1_000_000, 1.5));
-        assert_eq!(bounds.bound_s, Range { middle: 1.5, low: 1.0, high: 1.5 });
+        assert_eq!(bounds.bound_s, Range { middle: 1.5, low: 0.8, high: 1.5 });
+    }
+
+    #[test]
+    fn what_is_touched_for_the_first_time_is_not_saved() {
+        // A quarter of all that is touched: 512 blocks.
+        let bounds = Bounds::of(&Given { first_bytes: 1 << 30, ..given(1 << 20, 10.0) });
+        let first_s = 512.0 * 0.000_512;
+        let expected = Range { middle: first_s, low: first_s / 2.0, high: first_s * 2.0 };
+        assert_eq!(bounds.first_s, expected);
+        let all_s = (1 << 20) as f64 * 2e-6;
+        assert!((bounds.bound_s.high - (2.0 * all_s - first_s / 2.0)).abs() < 1e-9, "{bounds:?}");
+        assert!((bounds.bound_s.middle - (all_s - first_s)).abs() < 1e-9, "{bounds:?}");
+        let once = Bounds::of(&Given { first_bytes: 1 << 40, ..given(1 << 20, 10.0) });
+        assert_eq!(once.bound_s, Range::default(), "and never less than nothing");
+        let small = Given { huge_ns: None, first_bytes: 4096, ..given(1, 10.0) };
+        assert_eq!(
+            Bounds::of(&small).bound_s.middle,
+            0.0,
+            "in small pages, if there are no others"
+        );
+    }
+
+    #[test]
+    fn threads_share_what_faults_take() {
+        let of = |busiest, user_s| {
+            let busiest = ThreadFaults { small: busiest, huge: 0 };
+            Bounds::of(&Given { busiest, user_s, ..given(1_000_000, 10.0) }).spread
+        };
+        assert_eq!(of(250_000, 0.0), 1.0, "one processor at most was busy");
+        assert_eq!(of(250_000, 30.0), 0.5, "two were");
+        assert_eq!(of(750_000, 30.0), 0.75, "but one thread has most");
     }
 
     #[test]
@@ -258,7 +370,7 @@ mod tests {
         let counts = Counts { small: 1_000_000, served_small: 500_000, ..Counts::default() };
         let bounds = Bounds::of(&Given { counts, ..given(0, 6.0) });
         assert_eq!(bounds.kernel_s, Some(3.0), "half of all faults, and of the time");
-        assert_eq!(bounds.bound_s, Range { middle: 1.0, low: 0.5, high: 3.0 });
+        assert_eq!(bounds.bound_s, Range { middle: 1.0, low: 0.4, high: 3.0 });
         let bounds = Bounds::of(&Given { counts, ..given(0, 9.0) });
         assert_eq!(bounds.kernel_s, None, "its system calls took most of it");
         assert_eq!(bounds.bound_s.high, 2.0);

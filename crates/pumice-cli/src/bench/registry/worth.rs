@@ -10,7 +10,8 @@ pub static PROGRAMS: Entry = Entry {
     name: "programs",
     title: "Programs that you know",
     about: "Each program is first estimated as it is: its zero-fill faults, times what one takes on this machine, \
-            bound what ready memory can save. Then it runs by turns as it is, with glibc told to use huge pages \
+            bound what pumice run can save: less where all of the memory is written, since what the kernel has just \
+            zeroed is in the cache. It runs by turns as it is, with glibc told to use huge pages \
             (glibc.malloc.hugetlb=1), and under pumice run. \"Too close to call\" is a result, and so is \"nothing\".",
     part: Part::C,
     quick: Setting { arguments: &["--quick"], seconds: 60.0 },
@@ -36,6 +37,7 @@ pub static PROGRAMS: Entry = Entry {
             columns: &[
                 words("", "{program}"),
                 number("bound %", "bound_pct", 1),
+                number("if all is written %", "bound_low_pct", 1),
                 interval("saved %", "saved_pct", ["saved_low_pct", "saved_high_pct"], 1),
                 interval("by huge pages alone %", "huge_saved_pct", ["huge_saved_low_pct", "huge_saved_high_pct"], 1),
                 words("verdict", "{verdict}"),
