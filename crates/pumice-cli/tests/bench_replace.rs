@@ -44,6 +44,27 @@ fn every_policy_has_its_rows() {
 }
 
 #[test]
+fn who_has_no_trace_gets_some() {
+    let folder = folder("bench-replace-made");
+    let json = folder.join("rows.jsonl");
+    let mut command = pumice(&["bench", "replace", "--frames", "4000", "--only", "lru,opt"]);
+    let output = command.arg("--json").arg(&json).output().expect("pumice starts");
+    assert!(output.status.success(), "{output:?}");
+    let rows = fs::read_to_string(&json).expect("rows");
+    let hits = |trace: &str, policy: &str| {
+        let rows = rows.lines().map(serde_json::from_str::<serde_json::Value>);
+        let mut rows = rows.map(|row| row.expect("an object a line"));
+        let row = rows.find(|row| row["trace"] == trace && row["policy"] == policy);
+        row.unwrap_or_else(|| panic!("{trace} {policy}"))["hit_pct"].as_f64().expect("a number")
+    };
+    assert_eq!(hits("loop", "lru"), 0.0);
+    assert!(hits("loop", "opt") > 50.0);
+    for trace in ["zipf", "scans", "phases"] {
+        assert!(0.0 < hits(trace, "lru") && hits(trace, "lru") < hits(trace, "opt"), "{trace}");
+    }
+}
+
+#[test]
 fn compressed_traces_are_read() {
     let folder = folder("bench-replace-zstd");
     let trace = folder.join("pages.lis.zst");

@@ -6,7 +6,9 @@
 //! wider, as medians vary that much more than means. For ratios it is made wider, either way, by as much as
 //! the calibration loops around that experiment
 //! differ between the files: rounds of one run had the same weather, two runs have not. What lies
-//! outside is more than noise. A figure of which a file has fewer than two rounds can't be told.
+//! outside is more than noise. A figure of which a file has fewer than two rounds, or rounds that are all the
+//! same (a clock too coarse to show how they differ), can't be told. One that is the same each time by its nature
+//! differs if it differs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,6 +23,8 @@ use super::statistics::{welch_99, MEDIAN_TO_MEAN};
 use super::table::Table;
 use crate::args::Failure;
 
+/// Rows of one file only that are named.
+const MOST_NAMED: usize = 5;
 /// What the status says where all could be read.
 const STATUS_SOMETHING_WORSE: u8 = 1;
 
@@ -175,18 +179,37 @@ fn compare_experiment(
     }
     let weather = between(one, other);
     let after = keyed(entry, &other.rows);
-    let mut missing = 0;
-    for (key, row) in keyed(entry, &one.rows) {
-        let Some(then) = after.get(&key) else {
-            missing += 1;
-            continue;
-        };
-        let both = [row, then];
+    let before = keyed(entry, &one.rows);
+    for (key, row) in &before {
+        let Some(then) = after.get(key) else { continue };
+        let both = [*row, *then];
         changes.extend(entry.figures.iter().filter_map(|it| change(entry, it, both, weather)));
     }
-    if missing > 0 && both.iter().all(|measured| measured.state == State::Complete) {
-        warnings.push(format!("{name}: {missing} rows are only in the first file"));
+    if both.iter().all(|measured| measured.state == State::Complete) {
+        for (which, ours, theirs) in [("first", &before, &after), ("second", &after, &before)] {
+            let only: Vec<_> = ours.keys().filter(|key| !theirs.contains_key(key)).collect();
+            warnings.extend(only_in(name, which, &only));
+        }
     }
+}
+
+/// Rows that are in one file only, by their keys; some of them, where there are many.
+fn only_in(name: &str, which: &str, rows: &[&(Vec<String>, usize)]) -> Option<String> {
+    let words = |(keys, _): &&(Vec<String>, usize)| {
+        let words: Vec<_> = keys.iter().filter(|key| !key.is_empty()).cloned().collect();
+        words.join(" ")
+    };
+    let named: Vec<_> = rows.iter().take(MOST_NAMED).map(words).collect();
+    let more = match rows.len().saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let count = match rows.len() {
+        0 => return None,
+        1 => "1 row is".to_owned(),
+        count => format!("{count} rows are"),
+    };
+    Some(format!("{name}: {count} only in the {which} file: {}{more}", named.join("; ")))
 }
 
 /// How far the weather of two measurements is apart.
@@ -218,6 +241,7 @@ fn change(
     let (by, sign) = match figure.scale {
         Scale::Ratio => ratio(before, after, &rounds, weather)?,
         Scale::Difference => difference(before, after, &rounds),
+        Scale::Exact => exact(before, after),
     };
     let verdict = match (sign, figure.better) {
         (None, _) => Verdict::CantTell,
@@ -262,6 +286,13 @@ fn difference(before: f64, after: f64, rounds: &[Vec<f64>; 2]) -> (By, Option<i8
     (By::Difference { difference, low, high }, sign(low, high, 0.0))
 }
 
+/// What does not vary needs no rounds.
+fn exact(before: f64, after: f64) -> (By, Option<i8>) {
+    let difference = after - before;
+    let ends = Some(difference);
+    (By::Difference { difference, low: ends, high: ends }, sign(ends, ends, 0.0))
+}
+
 /// Welch's reach is that of means; what stands in the middle are medians, which vary more.
 fn median_reach(rounds: &[Vec<f64>; 2]) -> Option<f64> {
     welch_99(&rounds[0], &rounds[1]).map(|reach| reach * MEDIAN_TO_MEAN)
@@ -278,7 +309,7 @@ fn sign(low: Option<f64>, high: Option<f64>, none: f64) -> Option<i8> {
 
 fn print(comparison: &Comparison, unchanged: bool) {
     for warning in &comparison.warnings {
-        eprintln!("note: {warning}");
+        eprintln!("note: {}", harmless(warning));
     }
     let count = |verdict| comparison.changes.iter().filter(|it| it.verdict == verdict).count();
     let is_shown =
@@ -300,7 +331,7 @@ fn print(comparison: &Comparison, unchanged: bool) {
             let row: Vec<_> = row.collect();
             table.row(&[
                 change.experiment.clone(),
-                row.join(" ").chars().take(48).collect(),
+                harmless(&row.join(" ")).chars().take(48).collect(),
                 change.figure.to_owned(),
                 short(change.before),
                 short(change.after),
@@ -318,6 +349,15 @@ fn print(comparison: &Comparison, unchanged: bool) {
         count(Verdict::CantTell),
         (all - count(Verdict::CantTell)) as f64 / 100.0
     );
+}
+
+/// What a file says, without what a terminal takes for orders.
+fn harmless(text: &str) -> String {
+    let letter = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    text.chars().map(letter).collect()
 }
 
 impl By {
@@ -400,6 +440,15 @@ mod tests {
         let wild = [50.0, 100.0, 200.0];
         assert_eq!(verdict(&wild, &wild.map(|value| value * 1.3), 1000.0), Verdict::WithinNoise);
         assert_eq!(verdict(&[100.0], &[200.0], 1000.0), Verdict::CantTell);
+        // As coarse as the clock.
+        assert_eq!(verdict(&[100.0; 3], &[101.0; 3], 1000.0), Verdict::CantTell);
+        assert_eq!(verdict(STEADY, &[101.0; 3], 1000.0), Verdict::CantTell);
+    }
+
+    #[test]
+    fn what_never_varies_differs_if_it_differs() {
+        assert_eq!(exact(33.0, 33.0).1, Some(0));
+        assert_eq!(exact(33.0, 33.01).1, Some(1));
     }
 
     #[test]
@@ -421,17 +470,22 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told() {
-        let before = results(&[("get", STEADY), ("put", STEADY)], 1000.0);
-        let mut after = results(&[("get", STEADY)], 1000.0);
+        let before = results(&[("get", STEADY), ("put\u{1b}[2J", STEADY)], 1000.0);
+        let many = ["a", "b", "c", "d", "e", "f", "g", "get"].map(|name| (name, STEADY));
+        let mut after = results(&many, 1000.0);
         after.machine.processors = 7;
         after.complete = false;
         let comparison = comparison(&before, &after);
         assert_eq!(comparison.changes.len(), 1);
-        for part in
-            ["1 rows are only in the first", "processors: 0, then 7", "did not come to its end"]
-        {
+        for part in [
+            "1 row is only in the first file: put",
+            "7 rows are only in the second file: a; b; c; d; e and 2 more",
+            "processors: 0, then 7",
+            "did not come to its end",
+        ] {
             assert!(comparison.warnings.iter().any(|it| it.contains(part)), "{comparison:?}");
         }
+        assert_eq!(harmless("put\u{1b}[2J\u{9b}"), "put\\u{1b}[2J\\u{9b}");
     }
 
     #[test]

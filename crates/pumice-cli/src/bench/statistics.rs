@@ -54,7 +54,8 @@ const T_99: [f64; 20] = [
 pub const MEDIAN_TO_MEAN: f64 = 1.2533;
 
 /// How far the 99 % interval of the difference of two means reaches to either side, where the two may vary
-/// by different amounts (B. L. Welch, Biometrika 1947). `None` with fewer than two values of either.
+/// by different amounts (B. L. Welch, Biometrika 1947). `None` with fewer than two values of either, or where all of
+/// either are the same: how much they vary is not known then.
 pub fn welch_99(ours: &[f64], theirs: &[f64]) -> Option<f64> {
     let error = |values: &[f64]| {
         let count = values.len() as f64;
@@ -66,8 +67,8 @@ pub fn welch_99(ours: &[f64], theirs: &[f64]) -> Option<f64> {
         return None;
     }
     let (one, other) = (error(ours), error(theirs));
-    if one + other == 0.0 {
-        return Some(0.0);
+    if one == 0.0 || other == 0.0 {
+        return None;
     }
     let of = |error: f64, values: &[f64]| error.powi(2) / (values.len() as f64 - 1.0);
     let freedom = (one + other).powi(2) / (of(one, ours) + of(other, theirs));

@@ -2,8 +2,8 @@
 
 use super::field::equals;
 use super::{
-    is, less, more, number, series, times, words, Column, Condition, Entry, Lines, Part, Plot,
-    Published, Setting, Table,
+    is, less, more, number, series, times, value, words, Bars, Better, Column, Condition, Entry,
+    Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value,
 };
 
 /// The tables that nothing reproduces yet.
@@ -86,3 +86,73 @@ const COLUMNS: [Column; 10] = [
     number("longest wait, µs", "max_us", 0),
     number("drift %", "drift_percent", 1),
 ];
+
+/// `bench replace`
+pub static REPLACE: Entry = Entry {
+    name: "replace",
+    title: "Which page goes: hit ratios",
+    about: "What part of the references each replacement policy finds in memory, over traces that are made up: zipf \
+            (some pages are far more frequent than others), scans (the same, and now and then 10,000 pages in a row \
+            that are used once), loop (6,000 pages around and around), phases (5,000 pages at a time). two-list \
+            and adaptive are pumice's, the very code that reclaim runs; opt knows what will come. 'pumice bench \
+            replace --trace FILE' does the same for a trace of yours.",
+    part: Part::E,
+    quick: Setting { arguments: &[], seconds: 6.0 },
+    full: Setting { arguments: &[], seconds: 6.0 },
+    published: &[Published {
+        caption: "OLTP, an hour of a database's references (Megiddo and Modha, FAST 2003), hits in percent by \
+                  libcachesim 0.3.5",
+        head: &["frames", "FIFO", "LRU", "CLOCK", "2Q", "ARC", "LIRS", "S3-FIFO", "SIEVE", "OPT"],
+        rows: &[
+            &["1,000", "28.53", "32.83", "33.27", "40.53", "38.95", "34.58", "40.86", "32.56", "53.61"],
+            &["5,000", "49.68", "53.65", "53.83", "55.73", "55.25", "52.62", "55.75", "51.89", "68.27"],
+            &["15,000", "61.42", "64.63", "64.77", "65.72", "65.40", "63.98", "65.98", "65.10", "75.14"],
+        ],
+    }],
+    keys: &["trace", "frames", "policy"],
+    figures: &[Figure { field: "hit_pct", unit: "%", better: Better::More, scale: Scale::Exact }],
+    tables: &[
+        hits("1,000 frames", AT_1000),
+        hits("4,000 frames", AT_4000),
+        hits("16,000 frames", AT_16000),
+    ],
+    plots: &[
+        hit_bars("Hits of zipf, 4,000 frames", ZIPF_TRACE),
+        hit_bars("Hits of scans, 4,000 frames", SCANS),
+        hit_bars("Hits of loop, 4,000 frames", LOOP),
+        hit_bars("Hits of phases, 4,000 frames", PHASES),
+    ],
+};
+
+const AT_1000: &[Condition] = &[equals("frames", 1000.0)];
+const AT_4000: &[Condition] = &[equals("frames", 4000.0)];
+const AT_16000: &[Condition] = &[equals("frames", 16_000.0)];
+const ZIPF_TRACE: &[Condition] = &[equals("frames", 4000.0), is("trace", "zipf")];
+const SCANS: &[Condition] = &[equals("frames", 4000.0), is("trace", "scans")];
+const LOOP: &[Condition] = &[equals("frames", 4000.0), is("trace", "loop")];
+const PHASES: &[Condition] = &[equals("frames", 4000.0), is("trace", "phases")];
+
+const HIT_COLUMNS: [Column; 5] = [
+    words("trace", "{trace}"),
+    words("policy", "{policy}"),
+    number("hits %", "hit_pct", 2),
+    times("times LRU", "hit_pct", "policy", "lru"),
+    times("of the optimum", "hit_pct", "policy", "opt"),
+];
+const HITS: [Value; 1] = [value("hit_pct")];
+const OURS: [Condition; 1] = [is("policy", "adaptive")];
+
+const fn hits(caption: &'static str, only: &'static [Condition]) -> Table {
+    Table { caption, only, columns: &HIT_COLUMNS }
+}
+
+const fn hit_bars(title: &'static str, only: &'static [Condition]) -> Plot {
+    Plot::Bars(Bars {
+        title,
+        only,
+        label: "{policy}",
+        unit: ("%", 2),
+        values: &HITS,
+        marked: &OURS,
+    })
+}

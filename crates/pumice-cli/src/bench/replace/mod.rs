@@ -2,8 +2,10 @@
 //!
 //! No memory is used and no time is measured: ours are the very policies that reclaim runs
 //! ([`pumice::reclaim`]), the others are as published ([`peers`]), and [`opt`] knows what will come. A
-//! memory is empty at first, so first references count against all of them.
+//! memory is empty at first, so first references count against all of them. Who has no trace gets some that are
+//! [`made`] up.
 
+mod made;
 mod opt;
 mod ours;
 mod peers;
@@ -40,11 +42,11 @@ const MOST_FRAMES: i64 = (1 << 28) - 1;
 #[derive(Args, Debug)]
 pub struct ReplaceArgs {
     /// References to pages, as text, which zstd may have compressed: a page's number a line, or as in the ARC
-    /// paper's traces 'first_page number_of_pages ignored request_number'
+    /// paper's traces 'first_page number_of_pages ignored request_number' [default: some that are made up]
     #[arg(long, value_name = "FILE")]
-    trace: PathBuf,
+    trace: Option<PathBuf>,
     /// How many frames there are, such as 1000,5000,15000
-    #[arg(long, value_name = "LIST", required = true, value_delimiter = ',',
+    #[arg(long, value_name = "LIST", default_value = "1000,4000,16000", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=MOST_FRAMES))]
     frames: Vec<u32>,
     /// Only these policies, of fifo, lru, clock, 2q, two-list, adaptive, opt
@@ -54,7 +56,7 @@ pub struct ReplaceArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the hit ratio against the frames, as SVG
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "trace")]
     plot: Option<PathBuf>,
 }
 
@@ -62,15 +64,19 @@ pub struct ReplaceArgs {
 #[derive(Debug, Serialize)]
 struct Row<'t> {
     trace: &'t str,
-    policy: &'static str,
+    policy: &'t str,
     frames: u32,
     /// From 0 to 1.
     hit_ratio: f64,
+    hit_pct: f64,
 }
 
-/// Runs all policies over the trace.
+/// Runs all policies over the trace, or over those that are made up.
 pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
-    let trace = trace::read(&options.trace)?;
+    let traces = match &options.trace {
+        Some(path) => vec![trace::read(path)?],
+        None => made::traces(),
+    };
     let mut json = JsonLines::create(options.json.as_deref())?;
     if let Some(path) = &options.plot {
         // So that a bad path is told before the work.
@@ -81,36 +87,54 @@ pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
         .into_iter()
         .filter(|&policy| options.only.is_empty() || options.only.iter().any(|one| one == policy))
         .collect();
-    let (references, pages) = (trace.references.len(), trace.pages);
-    println!("{}: {references} references to {pages} pages; hits in percent", trace.name);
-    let mut columns = vec![("frames", 10)];
-    columns.extend(policies.iter().map(|&policy| (policy, 8)));
-    let shown = Table::begin(&columns);
+    let references: usize = traces.iter().map(|trace| trace.references.len()).sum();
     let bar = bar(references * policies.len() * options.frames.len());
-    let next_uses = opt::next_uses(&trace.references, pages);
-    let name =
-        |&policy: &&'static str| Series { name: policy, stroke: Stroke::Solid, points: vec![] };
-    let mut series: Vec<Series> = policies.iter().map(name).collect();
-    for &frames in &options.frames {
-        let mut cells = vec![frames.to_string()];
-        for (policy, line) in policies.iter().zip(&mut series) {
-            let hits = hits(policy, frames, &trace, &next_uses, &bar);
-            let hit_ratio = hits as f64 / references as f64;
-            json.write(&Row { trace: &trace.name, policy, frames, hit_ratio })?;
-            line.points.push((f64::from(frames), 100.0 * hit_ratio));
-            cells.push(format!("{:.2}", 100.0 * hit_ratio));
+    for trace in &traces {
+        let mut series = run_trace(trace, &policies, &options.frames, &mut json, &bar)?;
+        if let Some(path) = &options.plot {
+            for line in &mut series {
+                line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            }
+            plot::hits_against_frames(path, &trace.name, &series)?;
         }
-        bar.suspend(|| shown.row(&cells));
     }
     bar.finish_and_clear();
     json.finish()?;
-    if let Some(path) = &options.plot {
-        for line in &mut series {
-            line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        }
-        plot::hits_against_frames(path, &trace.name, &series)?;
-    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a table of one trace, and returns a line for each policy.
+fn run_trace(
+    trace: &Trace,
+    policies: &[&'static str],
+    frame_counts: &[u32],
+    json: &mut JsonLines,
+    bar: &ProgressBar,
+) -> Result<Vec<Series>, Failure> {
+    let (references, pages) = (trace.references.len(), trace.pages);
+    let mut columns = vec![("frames", 10)];
+    columns.extend(policies.iter().map(|&policy| (policy, 8)));
+    let shown = bar.suspend(|| {
+        println!("{}: {references} references to {pages} pages; hits in percent", trace.name);
+        Table::begin(&columns)
+    });
+    let next_uses = opt::next_uses(&trace.references, pages);
+    let line =
+        |&policy: &&'static str| Series { name: policy, stroke: Stroke::Solid, points: vec![] };
+    let mut series: Vec<_> = policies.iter().map(line).collect();
+    for &frames in frame_counts {
+        let mut cells = vec![frames.to_string()];
+        for (&policy, line) in policies.iter().zip(&mut series) {
+            let hits = hits(policy, frames, trace, &next_uses, bar);
+            let hit_ratio = hits as f64 / references as f64;
+            let hit_pct = 100.0 * hit_ratio;
+            json.write(&Row { trace: &trace.name, policy, frames, hit_ratio, hit_pct })?;
+            line.points.push((f64::from(frames), hit_pct));
+            cells.push(format!("{hit_pct:.2}"));
+        }
+        bar.suspend(|| shown.row(&cells));
+    }
+    Ok(series)
 }
 
 /// How far it is, if somebody looks.

@@ -28,6 +28,26 @@ pub struct Trace {
     pub pages: usize,
 }
 
+impl Trace {
+    /// Of pages that have any numbers.
+    pub fn of(name: &str, pages: &[u64]) -> Trace {
+        let mut numbers = Numbers::default();
+        let references = pages.iter().map(|&page| numbers.of(page)).collect();
+        Trace { name: name.to_owned(), references, pages: numbers.0.len() }
+    }
+}
+
+/// Pages, numbered as they come.
+#[derive(Default)]
+struct Numbers(HashMap<u64, u32>);
+
+impl Numbers {
+    fn of(&mut self, page: u64) -> u32 {
+        let new = self.0.len() as u32;
+        *self.0.entry(page).or_insert(new)
+    }
+}
+
 /// Reads a trace.
 ///
 /// # Errors
@@ -77,7 +97,7 @@ const SHOWN_CHARS: usize = 40;
 const LONGEST_LINE: u64 = 256;
 
 fn parse(mut text: impl BufRead) -> Result<(Vec<u32>, usize), TraceError> {
-    let mut numbers: HashMap<u64, u32> = HashMap::new();
+    let mut numbers = Numbers::default();
     let mut references = Vec::new();
     let mut buffer = Vec::new();
     for number in 1.. {
@@ -98,11 +118,10 @@ fn parse(mut text: impl BufRead) -> Result<(Vec<u32>, usize), TraceError> {
             return Err(TraceError::TooLong(number));
         }
         for page in first..first + count {
-            let new = numbers.len() as u32;
-            references.push(*numbers.entry(page).or_insert(new));
+            references.push(numbers.of(page));
         }
     }
-    Ok((references, numbers.len()))
+    Ok((references, numbers.0.len()))
 }
 
 /// The first page, and how many.
