@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::io::engine::Piece;
 use crate::io::{Bytes, Queue};
-use crate::page_table::pager::Evicted;
+use crate::page_table::pager::{Evicted, LruPage};
 use crate::page_table::{FrameSource, TableOps};
 use crate::space::{Result, Task, Transit, VmSpace};
 use crate::swap::{Slot, SwapError};
@@ -29,6 +29,8 @@ const BATCH: usize = 32;
 const MOST_LEAVING: usize = 128;
 /// Accessed bits looked at for each page that goes.
 const SCANNED_PER_PAGE: usize = 4;
+/// Rounds from one look for pages that nobody told of to the next. A look is at 2 MiB.
+const ROUNDS_PER_SWEEP: usize = 16;
 /// How long nothing is tried after a round in which nothing went.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -85,6 +87,10 @@ struct Round<'r, 's, P, F: FrameSource, T: TableOps> {
     /// Where the scan of accessed bits goes on, and what it found.
     hand: usize,
     looked_at: Vec<(u32, usize, bool)>,
+    /// Where the look for pages that nobody told of goes on, what it found, and rounds since.
+    sweep_from: usize,
+    found: Vec<LruPage>,
+    since_sweep: usize,
     /// Rounds in a row by which nothing became free, and whether anything failed meanwhile.
     fruitless: usize,
     has_failed: bool,
@@ -115,12 +121,16 @@ impl<P: Policy + Send> SwapPager<P> {
             notes: Notes::default(),
             hand: 0,
             looked_at: Vec::with_capacity(BATCH * SCANNED_PER_PAGE),
+            sweep_from: 0,
+            found: Vec::new(),
+            since_sweep: 0,
             fruitless: 0,
             has_failed: false,
         };
         self.state().kswapd = Some(std::thread::current().id());
         while round.wait() {
             round.scan();
+            round.sweep_now_and_then();
             round.take_out();
         }
         while round.queue.in_flight() > 0 {
@@ -186,6 +196,44 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
         for &(frame, page, _) in &self.looked_at {
             if state.frames[frame as usize].owner == page && state.policy.contains(frame) {
                 state.policy.accessed(frame);
+            }
+        }
+    }
+
+    /// Meets pages that are in memory and that the policy does not know, as 2.4's `swap_out` goes round page tables:
+    /// those in the batches of threads that sleep, and those whose frame is said to be another page's by a thread that
+    /// told late.
+    fn sweep_now_and_then(&mut self) {
+        self.since_sweep += 1;
+        if self.since_sweep >= ROUNDS_PER_SWEEP {
+            self.since_sweep = 0;
+            self.sweep();
+        }
+    }
+
+    /// Looks at the next 2 MiB that have a table. Returns how many pages were found.
+    fn sweep(&mut self) -> usize {
+        let found = &mut self.found;
+        self.sweep_from = self.task.scan_present(self.sweep_from, |page| found.push(page));
+        let (mut many, mut state) = (0, self.pager.state());
+        for page in self.found.drain(..) {
+            if !state.knows(page) {
+                many += 1;
+                self.notes.slots.extend(state.add(page));
+            }
+        }
+        many
+    }
+
+    /// Looks at all there are until some are found. Returns whether any were.
+    fn sweep_all(&mut self) -> bool {
+        self.sweep_from = 0;
+        loop {
+            if self.sweep() > 0 {
+                return true;
+            }
+            if self.sweep_from == 0 {
+                return false;
             }
         }
     }
@@ -429,20 +477,24 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
         if let Some(error) = error.take() {
             state.note_error(error);
         }
-        let pages = state.policy.len();
+        let mut is_at_end = false;
         if freed > 0 {
             (self.fruitless, self.has_failed) = (0, false);
             self.pager.tell(&mut state, freed);
         } else {
             // A round in which all pages had been accessed says nothing yet.
             self.fruitless += 1;
-            let tried_all = self.has_failed || self.fruitless * BATCH > 4 * pages;
-            if self.leaving == 0 && tried_all {
-                self.pager.tell(&mut state, 0);
-            }
+            let tried_all = self.has_failed || self.fruitless * BATCH > 4 * state.policy.len();
+            is_at_end = self.leaving == 0 && tried_all;
         }
+        let has_lost_pages = state.has_lost_pages();
         drop(state);
-        self.pager.swap.put_all(slots.drain(..));
+        if is_at_end && has_lost_pages && self.sweep_all() {
+            (self.fruitless, self.has_failed) = (0, false);
+        } else if is_at_end {
+            self.pager.tell(&mut self.pager.state(), 0);
+        }
+        self.pager.swap.put_all(self.notes.slots.drain(..));
     }
 }
 

@@ -6,7 +6,8 @@
 //! somebody waits.
 //!
 //! What is known of a frame may be out of date: nobody says that a page was unmapped. So a page that is to go is
-//! looked up by its number, and where it is in another frame, or in none, nothing but the record goes.
+//! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. What a thread
+//! tells late may so hide a page that has the frame by then; `kswapd` meets that page when it walks the tables.
 //!
 //! One lock, never held over I/O, over a walk, or while anybody waits for another lock but the slot map's.
 
@@ -105,7 +106,32 @@ impl<P: Policy> State<P> {
         let pages = self.policy.len();
         self.is_balancing =
             pages > self.limits.low || (self.is_balancing && pages > self.limits.high);
-        (self.is_balancing || self.waiting > leaving) && pages > 0
+        self.is_balancing || self.waiting > leaving
+    }
+
+    /// A page is in a frame. Returns the slot of a copy of another page, which was there before and was unmapped.
+    pub fn add(&mut self, LruPage { page, frame: Pfn(number) }: LruPage) -> Option<Slot> {
+        let frame = self.frames.get_mut(number)?;
+        let came = frame.came.take().filter(|_| frame.owner == page + 1);
+        let old = *frame;
+        let copy = if came.is_some() { old.copy } else { 0 };
+        *frame = Frame { owner: page + 1, copy, came: None, is_new: true };
+        if self.policy.contains(number as u32) {
+            self.policy.forget(number as u32);
+        }
+        self.policy.add(number as u32, came.map_or(Arrival::Fresh, Arrival::Refault));
+        (old.copy != copy).then_some(Slot(old.copy))
+    }
+
+    /// Whether it is known that a page is in a frame.
+    pub fn knows(&self, LruPage { page, frame: Pfn(number) }: LruPage) -> bool {
+        let is_its = self.frames.get(number).is_some_and(|frame| frame.owner == page + 1);
+        is_its && self.policy.contains(number as u32)
+    }
+
+    /// Whether so few pages are known that others may be in memory too.
+    pub fn has_lost_pages(&self) -> bool {
+        self.policy.len() < self.limits.high / 2
     }
 
     /// Keeps an error for who asks, and counts it.
@@ -236,20 +262,10 @@ fn slot_of(evicted: Evicted) -> Slot {
 unsafe impl<P: Policy + Send> Pager for SwapPager<P> {
     fn lru_add(&self, _space: SpaceId, pages: &[LruPage]) {
         let mut state = self.state();
-        for &LruPage { page, frame: Pfn(number) } in pages {
-            let Some(frame) = state.frames.get_mut(number) else { continue };
-            let came = frame.came.take().filter(|_| frame.owner == page + 1);
-            let old = *frame;
-            let copy = if came.is_some() { old.copy } else { 0 };
-            *frame = Frame { owner: page + 1, copy, came: None, is_new: true };
-            // The frame was another page's, which was unmapped.
-            if old.copy != copy {
-                self.swap.put(Slot(old.copy));
+        for &page in pages {
+            if let Some(copy) = state.add(page) {
+                self.swap.put(copy);
             }
-            if state.policy.contains(number as u32) {
-                state.policy.forget(number as u32);
-            }
-            state.policy.add(number as u32, came.map_or(Arrival::Fresh, Arrival::Refault));
         }
         if state.is_kswapd_asleep && state.is_short(0) {
             self.wake.notify_one();

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use super::policy::table;
 use super::swap_pager::{Limits, SwapPager};
 use super::{Adaptive, Policy, TwoList};
-use crate::addr::FRAME_SIZE;
+use crate::addr::{Pfn, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::frame::Zone;
 use crate::io::fake::{FakeEngine, Faults};
 use crate::io::{engine, Cached};
+use crate::page_table::pager::{LruPage, Pager, SpaceId};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{MemMap, VmError, VmSpace};
 use crate::swap::{Swap, SwapError};
@@ -224,6 +225,45 @@ fn full_swap_ends_in_an_error() {
         // What is there stays there.
         for page in (0..written).rev().take(FRAMES / 2) {
             assert!(is_filled(&region.read(page).expect("there"), page, 1));
+        }
+        pager.stop();
+        kswapd.join().expect("no panic").expect("a task");
+    });
+}
+
+/// A thread may tell of pages when they are no more and others have their frames.
+#[test]
+fn pages_that_somebody_told_of_too_late_hide_no_others() {
+    let scratch = Scratch::new("late");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Limits::of(FRAMES));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(|| pager.kswapd(&space));
+        let task = space.enter().expect("a task");
+        let pages = 2 * FRAMES;
+        let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        let region = task.region(at).expect("mapped");
+        let write = |page: usize| fill(&mut region.write(page).expect("a frame"), page, 1);
+        (0..FRAMES / 2).for_each(write);
+        task.lru_drain();
+        let mut late = Vec::new();
+        let mut from = 0;
+        loop {
+            let unmapped = |page: LruPage| LruPage { page: page.page + (1 << 20), ..page };
+            from = task.scan_present(from, |page| late.push(unmapped(page)));
+            if from == 0 {
+                break;
+            }
+        }
+        assert_eq!(late.len(), FRAMES / 2);
+        pager.lru_add(SpaceId(Pfn(0)), &late);
+        (FRAMES / 2..pages).for_each(write);
+        for page in 0..pages {
+            assert!(is_filled(&region.read(page).expect("there"), page, 1), "page {page}");
         }
         pager.stop();
         kswapd.join().expect("no panic").expect("a task");

@@ -31,7 +31,7 @@ use crate::addr::Pfn;
 use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::tables::FrameList;
-use crate::page_table::{Entry, FrameSource, State, TableOps};
+use crate::page_table::{Entry, FrameSource, State, TableOps, Tables};
 use crate::sync::atomic::Ordering;
 use crate::sys::lock::Backoff;
 
@@ -125,6 +125,37 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let entry = ops.ptep_get(ptep);
         let is_present = entry.state() == State::Present;
         is_present.then(|| ops.ptep_test_and_clear_young(ptep) || entry.latch() != 0)
+    }
+
+    /// Says of the pages that have frames of their own where they are, in the order of their numbers from `page` on,
+    /// up to the end of the first table that there is. Where to go on from; 0 at the end. Of a huge page nothing
+    /// is said.
+    pub fn scan_present(&self, page: usize, mut found: impl FnMut(LruPage)) -> usize {
+        let tables = &self.space.tables;
+        let mut page = page;
+        while page < Tables::<F, T>::PAGES {
+            let granule = page >> F::TABLE_BITS;
+            if tables.middle_table(granule >> F::TABLE_BITS).is_none() {
+                page = ((granule >> F::TABLE_BITS) + 1) << (2 * F::TABLE_BITS);
+                continue;
+            }
+            let end = (granule + 1) << F::TABLE_BITS;
+            let pmd = self.middle(page).ok().map(|middle| tables.ops.ptep_get(middle.pmdp));
+            let Some(pmd) = pmd.filter(|pmd| pmd.state() == State::Table) else {
+                page = end;
+                continue;
+            };
+            // SAFETY: the VMA is held, and with it its tables.
+            let leaf = unsafe { tables.leaf(pmd) };
+            for page in page..end {
+                let entry = tables.ops.ptep_get(leaf.entry(page));
+                if entry.state() == State::Present {
+                    found(LruPage { page, frame: entry.frame() });
+                }
+            }
+            return if end < Tables::<F, T>::PAGES { end } else { 0 };
+        }
+        0
     }
 
     /// Begins to take a page out: `None` if it has no frame of its own, or somebody has a guard of it. From
