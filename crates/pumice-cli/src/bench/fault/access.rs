@@ -100,6 +100,8 @@ pub fn measure(ground: &Ground, rounds: usize, json: &mut JsonLines) -> Result<(
     println!("\naccess to pages that are there, ns each (medians of {rounds} rounds)");
     let mut columns = Vec::new();
     for pages in PAGES {
+        // What was there before is in parts yet, and does not count as free.
+        ground.refill();
         let space = VmSpace::new(ground.map().frames(), Atomic).map_err(failure)?;
         let task = space.enter().map_err(failure)?;
         let bytes = pages * FRAME_SIZE;
