@@ -149,6 +149,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         like: Entry,
         entry: Entry,
     ) -> usize {
+        debug_assert!(like.may_become(entry), "{like:?} to {entry:?}");
         if let (Some(pairs), true) = (self.space.pairs, pages.start % 2 == 0 && pages.len() > 1) {
             let new = [entry, entry.with_next_frame()].map(u64::from);
             if pairs.compare_exchange(leaf.pair(pages.start), [like.into(); 2], new) {

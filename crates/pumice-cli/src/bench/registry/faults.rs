@@ -29,7 +29,7 @@ pub static FAULT: Entry = Entry {
             &["512", "72,752", "1,050,416"],
         ],
     }],
-    keys: &["experiment", "backend", "locking", "prefault_pages", "pattern", "thr", "lines", "operation", "pages"],
+    keys: &["experiment", "backend", "locking", "prefault_pages", "page_size", "pattern", "thr", "lines", "operation", "pages"],
     figures: &[more("flt_wall_s", "faults per second"), more("flt_cpu_s", "faults per CPU second"), less("ns", "ns")],
     tables: &[
         Table {
@@ -55,7 +55,7 @@ pub static FAULT: Entry = Entry {
             series("kernel, huge pages", &[OWN, ONE_LINE, is("backend", "kernel-thp")]),
             series("one lock over the fault", &[OWN, ONE_LINE, ALONE, is("locking", "whole")]),
             series("a lock for each change", &[OWN, ONE_LINE, ALONE, is("locking", "short")]),
-            series("atomic", &[OWN, ONE_LINE, ALONE, is("locking", "atomic")]),
+            series("atomic", &[OWN, ONE_LINE, ALONE, SMALL, is("locking", "atomic")]),
             series(
                 "atomic, prefaulting 16 pages",
                 &[OWN, ONE_LINE, equals("prefault_pages", 16.0), is("locking", "atomic")],
@@ -67,11 +67,13 @@ pub static FAULT: Entry = Entry {
 const OWN: Condition = is("pattern", "own");
 const ONE_LINE: Condition = equals("lines", 1.0);
 const ALONE: Condition = equals("prefault_pages", 1.0);
+const SMALL: Condition = is("page_size", "4k");
 
-const COLUMNS: [super::Column; 9] = [
+const COLUMNS: [super::Column; 10] = [
     words("", "{backend}"),
     words("locking", "{locking}"),
     words("pattern", "{pattern}"),
+    words("pages", "{page_size}"),
     number("prefault pages", "prefault_pages", 0),
     number("threads", "thr", 0),
     number("lines", "lines", 0),
