@@ -29,7 +29,18 @@ pub static FAULT: Entry = Entry {
             &["512", "72,752", "1,050,416"],
         ],
     }],
-    keys: &["experiment", "backend", "locking", "prefault_pages", "page_size", "pattern", "thr", "lines", "operation", "pages"],
+    keys: &[
+        "experiment",
+        "backend",
+        "locking",
+        "prefault_pages",
+        "page_size",
+        "pattern",
+        "thr",
+        "lines",
+        "operation",
+        "pages",
+    ],
     figures: &[more("flt_wall_s", "faults per second"), more("flt_cpu_s", "faults per CPU second"), less("ns", "ns")],
     tables: &[
         Table {
