@@ -21,6 +21,54 @@ fn object(pid: u32) -> Value {
     serde_json::from_str(&stdout(&output)).expect("one object")
 }
 
+/// Every field is there, each of its kind, and no other.
+fn check_schema(object: &Value, is_watched: bool) {
+    let numbers = [
+        "time_s",
+        "run_pid",
+        "uid",
+        "pid",
+        "pool_bytes",
+        "tree_pool_bytes",
+        "tree_pool_peak_bytes",
+        "tree_pool_max_bytes",
+        "scrubber_s",
+    ];
+    let events = pumice::stats::Event::ALL.map(|event| event.name());
+    let may_be_null = [
+        "zeroed_bytes",
+        "unzeroed_bytes",
+        "absent_bytes",
+        "in_use_bytes",
+        "hit_rate",
+        "zeroed_rate",
+    ];
+    let of_changes = [
+        "requests_per_s",
+        "recent_hit_rate",
+        "zfod_per_s",
+        "scrubbed_bytes_per_s",
+        "hot_cleared_bytes_per_s",
+        "scrubber_cpu",
+    ];
+    let is_number = |name: &&str| object[*name].as_f64().is_some_and(|it| it >= 0.0);
+    let is_null = |name: &&str| object.get(*name).is_some_and(Value::is_null);
+    for name in numbers.iter().chain(&events) {
+        assert!(is_number(name), "{name}: {object}");
+    }
+    let changes = if is_watched { &of_changes[..] } else { &[] };
+    for name in may_be_null.iter().chain(changes) {
+        assert!(is_number(name) || is_null(name), "{name}: {object}");
+    }
+    assert!(object["program"].is_string(), "{object}");
+    assert!(object["reason"].is_string() || is_null(&"reason"), "{object}");
+    let known = numbers.iter().chain(&events).chain(&may_be_null).chain(changes);
+    let known: Vec<_> = known.copied().chain(["program", "reason"]).collect();
+    for name in object.as_object().expect("an object").keys() {
+        assert!(known.contains(&name.as_str()), "{name} is not in the schema");
+    }
+}
+
 fn number(object: &Value, key: &str) -> u64 {
     object[key].as_u64().unwrap_or_else(|| panic!("no number {key} in {object}"))
 }
@@ -43,6 +91,7 @@ fn running_programs_are_shown() {
         let output = stat(&["--json", named]);
         assert!(output.status.success(), "{}", stderr(&output));
         let object: Value = serde_json::from_str(&stdout(&output)).expect("one object");
+        check_schema(&object, false);
         assert_eq!(object["pid"], pid);
         assert_eq!(object["run_pid"], child.id());
         assert!(object["requests"].as_u64() > Some(0), "{object}");
@@ -197,6 +246,7 @@ fn changes_are_watched() {
         output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(objects.len(), 2, "{output}");
     for object in objects {
+        check_schema(&object, true);
         assert!(object["requests_per_s"].as_f64() > Some(0.0), "{object}");
         assert!(object["scrubber_cpu"].as_f64() >= Some(0.0), "{object}");
         assert!(object["time_s"].as_f64() > Some(0.0), "{object}");

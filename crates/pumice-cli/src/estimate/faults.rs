@@ -38,6 +38,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// ... and smaller ones before they are full.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
 const LARGE_RING: usize = 1 << 20;
+/// How often it is looked up how much memory processes have.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// What comes from different processors is put in order as long as it is so much apart at most.
 const WINDOW_NS: u64 = 200_000_000;
 /// `PERF_RECORD_MISC_COMM_EXEC`
@@ -74,7 +76,8 @@ impl Faults {
 
 /// What is read of one processor.
 struct Rings {
-    every: Ring,
+    /// Until some stand for all. Then it is closed: each process that starts would have to be given a copy.
+    every: Option<Ring>,
     /// These, and mappings.
     some: Ring,
 }
@@ -155,7 +158,7 @@ fn open_on(cpu: usize, sees_system_calls: bool) -> io::Result<Rings> {
         .sample_id_all(true);
     let every = open_ring(builder.sample_period(1))?;
     builder.mmap(true).mmap2(true).mmap_data(true).comm(true).comm_exec(true).task(true);
-    Ok(Rings { every, some: open_ring(builder.sample_period(SOME))? })
+    Ok(Rings { every: Some(every), some: open_ring(builder.sample_period(SOME))? })
 }
 
 /// With as large a ring as may be.
@@ -203,13 +206,18 @@ impl Reader {
     }
 
     fn read_until(mut self, is_over: &AtomicBool) -> io::Result<Faults> {
-        let are_large = self.rings.iter().all(|rings| rings.every.bytes >= LARGE_RING);
+        let is_large = |ring: &Ring| ring.bytes >= LARGE_RING;
+        let are_large = self.rings.iter().all(|rings| rings.every.as_ref().is_some_and(is_large));
         let pause = if are_large { PAUSE } else { SHORT_PAUSE };
+        let mut looked = Instant::now();
         loop {
             // Acquire: see `Watch::end`.
             let is_last = is_over.load(Ordering::Acquire);
             self.drain();
-            self.peaks.look();
+            if looked.elapsed() >= LOOK_PAUSE {
+                self.peaks.look();
+                looked = Instant::now();
+            }
             if self.is_fast() {
                 self.switch()?;
             }
@@ -249,10 +257,11 @@ impl Reader {
 
     /// From here on some stand for all.
     fn switch(&mut self) -> io::Result<()> {
-        for rings in &mut self.rings {
-            rings.every.sampler.as_counter_mut().disable()?;
+        for every in self.rings.iter_mut().filter_map(|rings| rings.every.as_mut()) {
+            every.sampler.as_counter_mut().disable()?;
         }
         self.drain();
+        self.rings.iter_mut().for_each(|rings| rings.every = None);
         let every = self.waiting.iter().filter(|one| one.what.is_sampled_by(1));
         self.switched_ns = every.map(|one| one.time_ns).max().or(Some(0));
         Ok(())
@@ -260,7 +269,8 @@ impl Reader {
 
     fn drain(&mut self) {
         for rings in &mut self.rings {
-            for (ring, weight) in [(&mut rings.every, 1), (&mut rings.some, SOME)] {
+            let every = rings.every.as_mut().map(|ring| (ring, 1));
+            for (ring, weight) in every.into_iter().chain([(&mut rings.some, SOME)]) {
                 while let Some(record) = ring.sampler.next_record() {
                     match parse(&record, &ring.config, weight) {
                         Some(Parsed::Happening(happening)) => {
