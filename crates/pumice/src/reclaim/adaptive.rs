@@ -56,8 +56,6 @@ pub struct Adaptive<'t> {
     /// One for each bucket of `ages`, and the inactive queue.
     lists: Lists<'t>,
     ages: Ages,
-    nr_active: usize,
-    nr_inactive: usize,
     evictions: u64,
     /// In 1 / [`USES_PER_LOSS`] of a hit.
     credit: i64,
@@ -90,15 +88,7 @@ impl<'t> Adaptive<'t> {
         let pages = lists.pages();
         let ages = Ages::new(pages);
         let credit = pages as i64 * USES_PER_LOSS / PAGES_PER_LOSS;
-        Adaptive {
-            lists,
-            ages,
-            nr_active: 0,
-            nr_inactive: 0,
-            evictions: 0,
-            credit,
-            trials: Trials::default(),
-        }
+        Adaptive { lists, ages, evictions: 0, credit, trials: Trials::default() }
     }
 
     /// Pages that are in and that plain LRU would not have.
@@ -113,12 +103,12 @@ impl<'t> Adaptive<'t> {
     fn add_inactive(&mut self, page: u32) {
         self.lists.page_mut(page).set_flags(Flags::LRU);
         self.lists.push_head(self.inactive(), page);
-        self.nr_inactive += 1;
+        self.lists.nr_inactive += 1;
     }
 
     fn add_active(&mut self, page: u32, trial: Flags) {
         self.place(page, trial);
-        self.nr_active += 1;
+        self.lists.nr_active += 1;
     }
 
     /// Puts an active page on the list its stamp says.
@@ -127,19 +117,6 @@ impl<'t> Adaptive<'t> {
         entry.set_flags(Flags::LRU | Flags::ACTIVE | trial);
         let list = self.ages.list(entry.stamp());
         self.lists.insert(self.lists.head(list), page, SORT_STEPS);
-    }
-
-    fn remove(&mut self, page: u32) -> Flags {
-        debug_assert!(self.contains(page));
-        self.lists.remove(page);
-        let flags = self.lists.page(page).flags();
-        self.lists.page_mut(page).set_flags(Flags::empty());
-        if flags.contains(Flags::ACTIVE) {
-            self.nr_active -= 1;
-        } else {
-            self.nr_inactive -= 1;
-        }
-        flags
     }
 
     fn turn(&mut self) {
@@ -180,7 +157,7 @@ impl<'t> Adaptive<'t> {
             if !self.lists.page(page).flags().contains(activated) {
                 return Some(page);
             }
-            self.remove(page);
+            self.lists.take_off(page);
             self.add_active(page, Flags::empty());
         }
     }
@@ -199,7 +176,7 @@ impl<'t> Adaptive<'t> {
             return self.oldest();
         }
         let inactive = self.oldest_inactive(Flags::FAR);
-        if self.nr_inactive > self.len() * INACTIVE_PERCENT / 100 {
+        if self.lists.nr_inactive > self.len() * INACTIVE_PERCENT / 100 {
             inactive
         } else {
             self.oldest_active().or(inactive)
@@ -238,7 +215,7 @@ impl<'t> Adaptive<'t> {
         if is_known && past.made_room {
             self.trials.failed(self.len());
         }
-        let room = self.nr_active + self.len() * INACTIVE_PERCENT / 100 + 1 < self.len();
+        let room = self.lists.nr_active + self.len() * INACTIVE_PERCENT / 100 + 1 < self.len();
         let oldest =
             self.oldest_active().map(|page| self.ages.epoch(self.lists.page(page).stamp()));
         // Nothing in place of what is there already, but not nothing for ever: a loop of many memories' size.
@@ -339,7 +316,7 @@ impl Policy for Adaptive<'_> {
     }
 
     fn forget(&mut self, page: u32) {
-        self.remove(page);
+        self.lists.take_off(page);
         self.ages.forget(self.lists.page(page).stamp());
     }
 
@@ -347,7 +324,7 @@ impl Policy for Adaptive<'_> {
         self.ages.set_room(self.len());
         let page = self.choose()?;
         let stamp = self.lists.page(page).stamp();
-        let flags = self.remove(page);
+        let flags = self.lists.take_off(page);
         self.ages.go(stamp);
         let made_room = flags.contains(Flags::ACTIVE) && self.trials.makes_room();
         let shadow = self.shadow(stamp, made_room);
@@ -361,7 +338,7 @@ impl Policy for Adaptive<'_> {
     }
 
     fn len(&self) -> usize {
-        self.nr_active + self.nr_inactive
+        self.lists.nr_active + self.lists.nr_inactive
     }
 
     fn contains(&self, page: u32) -> bool {

@@ -75,6 +75,9 @@ pub(super) struct Head(u32);
 pub(super) struct Lists<'t> {
     table: &'t mut [Page],
     pages: usize,
+    /// Pages that are active, and that are not, of those on lists. Who puts a page on one counts it.
+    pub nr_active: usize,
+    pub nr_inactive: usize,
 }
 
 impl<'t> Lists<'t> {
@@ -83,7 +86,7 @@ impl<'t> Lists<'t> {
         let pages = table.len().checked_sub(lists).expect("a table has an entry for each list");
         assert!(table.len() <= u32::MAX as usize, "pages are numbered by 32 bits");
         table.fill(Page::new());
-        let mut lists = Lists { table, pages };
+        let mut lists = Lists { table, pages, nr_active: 0, nr_inactive: 0 };
         for head in pages..lists.table.len() {
             lists.close(head as u32);
         }
@@ -145,6 +148,20 @@ impl<'t> Lists<'t> {
     pub fn remove(&mut self, page: u32) {
         let Page { prev, next, .. } = self.table[page as usize];
         self.join(prev, next);
+    }
+
+    /// Takes a page off the lists for good: what was known of it.
+    pub fn take_off(&mut self, page: u32) -> Flags {
+        let flags = self.page(page).flags();
+        debug_assert!(flags.contains(Flags::LRU));
+        self.remove(page);
+        self.page_mut(page).set_flags(Flags::empty());
+        if flags.contains(Flags::ACTIVE) {
+            self.nr_active -= 1;
+        } else {
+            self.nr_inactive -= 1;
+        }
+        flags
     }
 
     /// The oldest.

@@ -18,8 +18,6 @@ const BATCH: usize = 32;
 #[derive(Debug)]
 pub struct TwoList<'t> {
     lists: Lists<'t>,
-    nr_active: usize,
-    nr_inactive: usize,
     balance_ratio: usize,
     /// What is left of the batch that was balanced for.
     batch_left: usize,
@@ -28,13 +26,7 @@ pub struct TwoList<'t> {
 impl<'t> TwoList<'t> {
     /// Over a table of [`Policy::table_len`] entries.
     pub fn new(table: &'t mut [Page]) -> TwoList<'t> {
-        TwoList {
-            lists: Lists::new(table, 2),
-            nr_active: 0,
-            nr_inactive: 0,
-            balance_ratio: DEFAULT_BALANCE_RATIO,
-            batch_left: 0,
-        }
+        TwoList { lists: Lists::new(table, 2), balance_ratio: DEFAULT_BALANCE_RATIO, batch_left: 0 }
     }
 
     /// Sets `vm_balance_ratio`, 1 at least.
@@ -44,7 +36,7 @@ impl<'t> TwoList<'t> {
 
     /// Pages on the active list, and on the inactive one.
     pub fn lengths(&self) -> (usize, usize) {
-        (self.nr_active, self.nr_inactive)
+        (self.lists.nr_active, self.lists.nr_inactive)
     }
 
     fn inactive(&self) -> Head {
@@ -58,25 +50,13 @@ impl<'t> TwoList<'t> {
     fn add_inactive(&mut self, page: u32, referenced: Flags) {
         self.lists.page_mut(page).set_flags(Flags::LRU | referenced);
         self.lists.push_head(self.inactive(), page);
-        self.nr_inactive += 1;
+        self.lists.nr_inactive += 1;
     }
 
     fn add_active(&mut self, page: u32) {
         self.lists.page_mut(page).set_flags(Flags::LRU | Flags::ACTIVE);
         self.lists.push_head(self.active(), page);
-        self.nr_active += 1;
-    }
-
-    fn remove(&mut self, page: u32) {
-        debug_assert!(self.contains(page));
-        self.lists.remove(page);
-        let flags = self.lists.page(page).flags();
-        self.lists.page_mut(page).set_flags(Flags::empty());
-        if flags.contains(Flags::ACTIVE) {
-            self.nr_active -= 1;
-        } else {
-            self.nr_inactive -= 1;
-        }
+        self.lists.nr_active += 1;
     }
 
     /// `refill_inactive`: takes `pages` from the active list.
@@ -85,7 +65,7 @@ impl<'t> TwoList<'t> {
         while left > 0 {
             let Some(page) = self.lists.tail(self.active()) else { return };
             let referenced = self.lists.page(page).flags().contains(Flags::REFERENCED);
-            self.remove(page);
+            self.lists.take_off(page);
             if referenced {
                 self.add_active(page);
             } else {
@@ -98,9 +78,10 @@ impl<'t> TwoList<'t> {
 
     /// What comes before a batch: the lists are balanced.
     fn balance(&mut self, batch: usize) {
-        let ratio = batch * self.nr_active / ((self.nr_inactive + 1) * self.balance_ratio);
-        let ratio = if self.nr_inactive == 0 { ratio.max(batch) } else { ratio };
-        self.refill_inactive(ratio.min(self.nr_active));
+        let ratio =
+            batch * self.lists.nr_active / ((self.lists.nr_inactive + 1) * self.balance_ratio);
+        let ratio = if self.lists.nr_inactive == 0 { ratio.max(batch) } else { ratio };
+        self.refill_inactive(ratio.min(self.lists.nr_active));
     }
 }
 
@@ -126,7 +107,7 @@ impl Policy for TwoList<'_> {
     fn accessed(&mut self, page: u32) {
         let flags = self.lists.page(page).flags();
         if flags & (Flags::ACTIVE | Flags::REFERENCED) == Flags::REFERENCED {
-            self.remove(page);
+            self.lists.take_off(page);
             self.add_active(page);
         } else {
             self.lists.page_mut(page).set_flags(flags | Flags::REFERENCED);
@@ -134,17 +115,17 @@ impl Policy for TwoList<'_> {
     }
 
     fn forget(&mut self, page: u32) {
-        self.remove(page);
+        self.lists.take_off(page);
     }
 
     fn evict(&mut self) -> Option<(u32, Shadow)> {
-        if self.batch_left == 0 || self.nr_inactive == 0 {
+        if self.batch_left == 0 || self.lists.nr_inactive == 0 {
             self.batch_left = Self::batch(self.lists.pages());
             self.balance(self.batch_left);
         }
         let page = self.lists.tail(self.inactive())?;
         self.batch_left -= 1;
-        self.remove(page);
+        self.lists.take_off(page);
         Some((page, Shadow(0)))
     }
 
@@ -153,7 +134,7 @@ impl Policy for TwoList<'_> {
     }
 
     fn len(&self) -> usize {
-        self.nr_active + self.nr_inactive
+        self.lists.nr_active + self.lists.nr_inactive
     }
 
     fn contains(&self, page: u32) -> bool {
