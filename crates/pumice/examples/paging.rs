@@ -167,7 +167,7 @@ fn measure<P: Policy + Send>(
         region.write(page)?.fill(page as u8 | 1);
     }
     drop(region);
-    println!("threads accesses/s pages-in/s CPU-us/page  p50-us  p99-us p99.9-us   max-us  out/in");
+    println!("threads accesses/s pages-in/s CPU-us/page  p50-us  p99-us p99.9-us   max-us  out/in out/write stalls");
     let counts = (0..plan.rounds).flat_map(|_| &plan.threads);
     for (nth, &threads) in counts.enumerate() {
         let before = pager.counts();
@@ -177,7 +177,7 @@ fn measure<P: Policy + Send>(
         let now = pager.counts();
         let came = (now.pswpin - before.pswpin).max(1) as f64;
         println!(
-            "{threads:7} {:10.0} {:10.0} {:11.1} {:7.1} {:7.0} {:8.0} {:8.0} {:7.2}",
+            "{threads:7} {:10.0} {:10.0} {:11.1} {:7.1} {:7.0} {:8.0} {:8.0} {:7.2} {:9.1} {:6}",
             times.0.iter().sum::<u64>() as f64 / wall.as_secs_f64(),
             came / wall.as_secs_f64(),
             cpu.as_secs_f64() * 1e6 / came,
@@ -186,6 +186,8 @@ fn measure<P: Policy + Send>(
             times.quantile(0.999),
             times.quantile(1.0),
             (now.pswpout - before.pswpout) as f64 / came,
+            (now.pswpout - before.pswpout) as f64 / (now.writes - before.writes).max(1) as f64,
+            now.allocstall - before.allocstall,
         );
     }
     println!("{:?}", pager.counts());

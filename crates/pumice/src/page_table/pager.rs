@@ -4,7 +4,7 @@
 
 use crate::addr::{Pfn, FRAME_SIZE};
 
-use super::{Entry, State};
+use super::{Entry, Rights, State};
 
 /// A space, among those that there are on a zone at a time: the frame of its first table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,8 +82,8 @@ pub unsafe trait Pager: Sync {
     ) -> Result<(), ReadFailed>;
 
     /// A page is in memory, clean, and no entry names where it was: a copy to be kept for when it goes
-    /// again, or freed.
-    fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted);
+    /// again, or freed. It came in to be used so: of a page that is written now, no copy is good for long.
+    fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights);
 
     /// No frame is left: waits until some may be free. `false`: there will be none. It is called by
     /// faulting threads, which may have claimed a page's word.

@@ -66,6 +66,7 @@ struct Notes {
     /// Slots that hold nothing any more.
     slots: Vec<Slot>,
     pswpout: u64,
+    writes: u64,
     clean: u64,
     rescued: u64,
     error: Option<SwapError>,
@@ -367,7 +368,10 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
         // SAFETY: as above; the list is not touched before the request is done.
         let asked = unsafe { self.pager.swap.write(&mut self.queue, first, bytes, place as u64) };
         match asked {
-            Ok(()) => self.leaving += pages.len(),
+            Ok(()) => {
+                self.leaving += pages.len();
+                self.notes.writes += 1;
+            }
             Err(error) => {
                 self.give_up_write(place);
                 self.fail(error);
@@ -463,9 +467,10 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
 
     /// Writes down what became of pages, and wakes who waits for `freed` frames, or for nothing.
     fn note(&mut self, freed: usize) {
-        let Notes { stay, slots, pswpout, clean, rescued, error } = &mut self.notes;
+        let Notes { stay, slots, pswpout, writes, clean, rescued, error } = &mut self.notes;
         let mut state = self.pager.state();
         state.counts.pswpout += std::mem::take(pswpout);
+        state.counts.writes += std::mem::take(writes);
         state.counts.clean += std::mem::take(clean);
         state.counts.rescued += std::mem::take(rescued);
         for (victim, is_used) in stay.drain(..) {

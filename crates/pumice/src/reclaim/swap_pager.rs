@@ -18,6 +18,7 @@ use std::time::Duration;
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::io::{engine, Engine, Plain, Queue};
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::Rights;
 use crate::swap::{Slot, Swap, SwapError};
 
 use super::policy::{Arrival, Policy, Shadow};
@@ -53,6 +54,8 @@ impl Limits {
 pub struct Counts {
     /// `pswpout`: written to swap.
     pub pswpout: u64,
+    /// Requests that they were written by.
+    pub writes: u64,
     /// `pswpin`: read from it.
     pub pswpin: u64,
     /// Taken out without being written: the copy in swap was good.
@@ -285,10 +288,10 @@ unsafe impl<P: Policy + Send> Pager for SwapPager<P> {
         })
     }
 
-    fn swapped_in(&self, _space: SpaceId, page: LruPage, from: Evicted) {
+    fn swapped_in(&self, _space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
         let slot = slot_of(from);
         let came = Some(Shadow::from_bits(self.swap.note(slot)));
-        let keeps = !self.swap.is_scarce();
+        let keeps = !used.contains(Rights::WRITE) && !self.swap.is_scarce();
         let mut state = self.state();
         state.counts.pswpin += 1;
         let mut given_up = (!keeps).then_some(slot);

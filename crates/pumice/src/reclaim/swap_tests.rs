@@ -11,7 +11,7 @@ use crate::clear::Clearer;
 use crate::frame::Zone;
 use crate::io::fake::{FakeEngine, Faults};
 use crate::io::{engine, Cached};
-use crate::page_table::pager::{LruPage, Pager, SpaceId};
+use crate::page_table::pager::{Evicted, LruPage, Pager, SpaceId};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{MemMap, VmError, VmSpace};
 use crate::swap::{Swap, SwapError};
@@ -268,4 +268,25 @@ fn pages_that_somebody_told_of_too_late_hide_no_others() {
         pager.stop();
         kswapd.join().expect("no panic").expect("a task");
     });
+}
+
+/// SPEC E7: a slot is given back at the first write, of a page that is read not before swap is half full.
+#[test]
+fn a_page_that_comes_to_be_written_gives_its_slot_back() {
+    let scratch = Scratch::new("slot");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let pager =
+        SwapPager::new(scratch.swap(100), Adaptive::new(&mut entries), FRAMES, Limits::of(FRAMES));
+    let space = SpaceId(Pfn(0));
+    let comes = |page: usize, used: Rights| {
+        let slot = pager.swap().get().expect("a slot");
+        let frame = LruPage { page, frame: Pfn(page) };
+        pager.swapped_in(space, frame, Evicted::Swapped(slot.0), used);
+        pager.swap().usage().1
+    };
+    assert_eq!(comes(1, Rights::WRITE), 0);
+    assert_eq!(comes(2, Rights::READ), 1);
+    assert_eq!(comes(3, Rights::WRITE), 1);
+    let most = (4..100).map(|page| comes(page, Rights::READ)).max();
+    assert_eq!(most, Some(50));
 }

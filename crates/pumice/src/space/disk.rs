@@ -9,7 +9,7 @@ use super::region::Page;
 use super::Task;
 use crate::addr::FRAME_SIZE;
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
-use crate::page_table::{FrameSource, TableOps};
+use crate::page_table::{FrameSource, Rights, TableOps};
 
 /// Locks of the machine's own: nothing of loom or shuttle happens while they are held.
 #[derive(Debug, Default)]
@@ -96,7 +96,7 @@ unsafe impl Pager for Disk {
         Ok(())
     }
 
-    fn swapped_in(&self, _: SpaceId, _: LruPage, from: Evicted) {
+    fn swapped_in(&self, _: SpaceId, _: LruPage, from: Evicted, _: Rights) {
         self.take(from);
     }
 

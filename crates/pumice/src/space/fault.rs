@@ -247,7 +247,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     if !entry.rights().contains(access.needs()) {
                         return Err(Trap::Denied);
                     }
-                    self.swap_in(walked, entry, latch, &mut backoff).map(Err)?
+                    self.swap_in(walked, entry, (access, latch), &mut backoff).map(Err)?
                 }
                 State::Gone | State::Doomed | State::Table | State::Closed => {
                     return Err(Trap::Unmapped)

@@ -155,7 +155,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                     let _ = tables.ops.ptep_cmpxchg(ptep, entry, back);
                 }
                 State::Swapped | State::Shadow => {
-                    self.swap_in(walked, entry, Latch::Wait, &mut backoff)?;
+                    self.swap_in(walked, entry, (Access::Read, Latch::Wait), &mut backoff)?;
                 }
                 State::Zero => return Ok(entry.with_latch(0)),
                 State::Doomed => return Ok(entry.gone()),

@@ -26,7 +26,7 @@ use super::fault::{Latch, Walked};
 use super::region::Page;
 use super::rss::Counter;
 use super::task::Task;
-use super::VmSpace;
+use super::{Access, VmSpace};
 use crate::addr::Pfn;
 use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
@@ -248,7 +248,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         &self,
         walked: &Walked<'_, F>,
         entry: Entry,
-        latch: Latch,
+        (access, latch): (Access, Latch),
         backoff: &mut Backoff,
     ) -> Result<Entry, Trap> {
         let tables = &self.space.tables;
@@ -292,7 +292,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     self.count(Counter::Anon, 1);
                     self.count(Counter::Swap, -from.in_swap());
                     let page = LruPage { page: walked.page, frame };
-                    pager.swapped_in(self.space.id(), page, from);
+                    pager.swapped_in(self.space.id(), page, from, access.needs());
                     self.lru_add(page.page, frame);
                     return Ok(next);
                 }
