@@ -1,9 +1,9 @@
 //! A region larger than its frames, used by threads at random: what paging does, by itself.
 //!
 //! `cargo run --release --example paging -- FILE [--frames N] [--times N] [--threads LIST] [--seconds N] [--zipf S]
-//! [--rounds N] [--reads]` makes a swap area in FILE and prints a line for each number of threads: accesses and pages
-//! brought in a second, processor time a page brought in (the process's, all of its threads), and how long accesses
-//! took. `pumice bench reclaim` compares with the kernel; this is for a profiler to look at.
+//! [--rounds N] [--reads] [--sequential]` makes a swap area in FILE and prints a line for each number of threads:
+//! accesses and pages brought in a second, processor time a page brought in (the process's, all of its threads), and
+//! how long accesses took. `pumice bench reclaim` compares with the kernel; this is for a profiler to look at.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +32,7 @@ struct Plan {
     /// Of the distribution; 0 for a uniform one.
     zipf: f64,
     is_reading: bool,
+    is_sequential: bool,
 }
 
 /// Zipf's distribution (Gray and others, "Quickly generating billion-record synthetic databases", 1994).
@@ -111,12 +112,17 @@ fn arguments() -> Result<(String, Plan), Failed> {
         rounds: 1,
         zipf: 0.0,
         is_reading: false,
+        is_sequential: false,
     };
     let mut arguments = std::env::args().skip(1);
     let file = arguments.next().ok_or("which file is to be the swap area?")?;
     while let Some(name) = arguments.next() {
         if name == "--reads" {
             plan.is_reading = true;
+            continue;
+        }
+        if name == "--sequential" {
+            plan.is_sequential = true;
             continue;
         }
         let value = arguments.next().ok_or_else(|| format!("{name} of what?"))?;
@@ -212,12 +218,17 @@ fn run(
                     let region = task.region(at)?;
                     let mut times = Times([0; 64 * 8]);
                     let mut state = mix((nth * 64 + thread) as u64 + 1);
+                    let mut next = 0;
                     let mut last = Instant::now();
                     // Relaxed: when it is seen does not matter.
                     while !is_over.load(Ordering::Relaxed) {
                         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
                         let random = mix(state);
-                        let page = if plan.zipf > 0.0 {
+                        let page = if plan.is_sequential {
+                            // Its share of the region, round and round.
+                            next += 1;
+                            pages / threads * thread + next % (pages / threads)
+                        } else if plan.zipf > 0.0 {
                             let rank = zipf.rank((random >> 11) as f64 / (1u64 << 53) as f64);
                             mix(rank as u64) as usize % pages
                         } else {

@@ -2,6 +2,8 @@
 //!
 //! `space::swap_out` says how pages go and come back.
 
+use core::ptr::NonNull;
+
 use crate::addr::{Pfn, FRAME_SIZE};
 
 use super::{Entry, Rights, State};
@@ -59,6 +61,19 @@ impl Evicted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadFailed;
 
+/// A page to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    /// Its number.
+    pub page: usize,
+    /// Where it is.
+    pub from: Evicted,
+    /// A frame for it.
+    pub into: NonNull<[u8; FRAME_SIZE]>,
+    /// How that went.
+    pub result: Result<(), ReadFailed>,
+}
+
 /// What reclaim is to spaces. It is called by threads that fault, and by those that unmap and fork, which hold
 /// the space's `mmap_lock`: what it asks of that space in the call must not map, unmap, protect or fork.
 ///
@@ -81,8 +96,22 @@ pub unsafe trait Pager: Sync {
         into: &mut [u8; FRAME_SIZE],
     ) -> Result<(), ReadFailed>;
 
+    /// As [`Pager::swap_in`], of pages of which somebody wants the first, and the others perhaps later. All of
+    /// them are waited for.
+    ///
+    /// # Safety
+    /// The frames are this call's.
+    unsafe fn swap_in_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        for page in pages {
+            // SAFETY: the caller's promise.
+            let into = unsafe { page.into.as_mut() };
+            page.result = self.swap_in(space, page.page, page.from, into);
+        }
+    }
+
     /// A page is in memory, clean, and no entry names where it was: a copy to be kept for when it goes
-    /// again, or freed. It came in to be used so: of a page that is written now, no copy is good for long.
+    /// again, or freed. It came in to be used so: of a page that is written now, no copy is good for long; one that
+    /// is not used at all was read ahead.
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights);
 
     /// No frame is left: waits until some may be free. `false`: there will be none. It is called by

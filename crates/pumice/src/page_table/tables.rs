@@ -71,6 +71,10 @@ pub trait FrameList {
     fn get_zeroed(&mut self) -> Option<Pfn>;
     /// Gets a frame whose content is unknown.
     fn get_any(&mut self) -> Option<Pfn>;
+    /// As [`FrameList::get_any`], if there is one at once: what is fetched ahead of need waits for nobody.
+    fn get_any_at_once(&mut self) -> Option<Pfn> {
+        None
+    }
     /// Gets frames that lie side by side and read as zeros, `most` at most: the first, and how many.
     fn get_zeroed_run(&mut self, most: usize) -> Option<(Pfn, usize)> {
         debug_assert!(most > 0);

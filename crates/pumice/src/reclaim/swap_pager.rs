@@ -11,14 +11,19 @@
 //!
 //! One lock, never held over I/O, over a walk, or while anybody waits for another lock but the slot map's.
 
+use std::ptr::NonNull;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::addr::{Pfn, FRAME_SIZE};
-use crate::io::{engine, Engine, Plain, Queue};
-use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::io::engine::Piece;
+use crate::io::{engine, Bytes, Engine, Plain, Queue};
+use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::Rights;
+use crate::space::swap_in::READ_AHEAD;
 use crate::swap::{Slot, Swap, SwapError};
 
 use super::policy::{Arrival, Policy, Shadow};
@@ -58,6 +63,8 @@ pub struct Counts {
     pub writes: u64,
     /// `pswpin`: read from it.
     pub pswpin: u64,
+    /// Of these, such as nobody had asked for yet.
+    pub read_ahead: u64,
     /// Taken out without being written: the copy in swap was good.
     pub clean: u64,
     /// Met again by a fault while they were written.
@@ -75,8 +82,8 @@ pub(super) struct Frame {
     pub owner: usize,
     /// The slot with a copy of the page as it came, 0 for none.
     pub copy: u32,
-    /// It came from swap, and what the policy wrote then; the policy has not been told.
-    pub came: Option<Shadow>,
+    /// It came from swap; the policy has not been told.
+    pub came: Option<Arrival>,
     /// Its accessed bit says no more than that it came.
     pub is_new: bool,
 }
@@ -118,11 +125,12 @@ impl<P: Policy> State<P> {
         let came = frame.came.take().filter(|_| frame.owner == page + 1);
         let old = *frame;
         let copy = if came.is_some() { old.copy } else { 0 };
-        *frame = Frame { owner: page + 1, copy, came: None, is_new: true };
+        let is_new = came != Some(Arrival::ReadAhead);
+        *frame = Frame { owner: page + 1, copy, came: None, is_new };
         if self.policy.contains(number as u32) {
             self.policy.forget(number as u32);
         }
-        self.policy.add(number as u32, came.map_or(Arrival::Fresh, Arrival::Refault));
+        self.policy.add(number as u32, came.unwrap_or(Arrival::Fresh));
         (old.copy != copy).then_some(Slot(old.copy))
     }
 
@@ -151,8 +159,9 @@ pub struct SwapPager<P> {
     pub(super) wake: Condvar,
     frames_freed: Condvar,
     pub(super) make_engine: MakeEngine,
-    /// Queues that nobody reads with at the moment.
+    /// Queues that nobody reads with at the moment: for one page, and for many.
     readers: Mutex<Vec<Queue<AnyEngine>>>,
+    ahead_readers: Mutex<Vec<Queue<AnyEngine>>>,
 }
 
 impl<P: Policy> SwapPager<P> {
@@ -185,6 +194,7 @@ impl<P: Policy> SwapPager<P> {
             frames_freed: Condvar::new(),
             make_engine: Box::new(make_engine),
             readers: Mutex::new(Vec::new()),
+            ahead_readers: Mutex::new(Vec::new()),
         }
     }
 
@@ -242,9 +252,9 @@ impl<P: Policy> SwapPager<P> {
         let reader = readers.pop();
         drop(readers);
         let mut reader = reader.unwrap_or_else(|| Queue::new((self.make_engine)(1), 1));
-        let at = std::ptr::NonNull::from(&mut *into).cast();
+        let at = NonNull::from(&mut *into).cast();
         // SAFETY: the bytes are borrowed until the queue is empty, or dropped.
-        unsafe { self.swap.read(&mut reader, slot, at, 0) }?;
+        unsafe { self.swap.read(&mut reader, slot, Bytes::Run { at, len: FRAME_SIZE }, 0) }?;
         let mut went = Ok(());
         reader
             .drain(|_, result| went = result)
@@ -252,6 +262,48 @@ impl<P: Policy> SwapPager<P> {
             .map_err(|errno| SwapError::Read { slot, errno })?;
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
         self.swap.check(slot, into)
+    }
+}
+
+impl<P: Policy> SwapPager<P> {
+    /// Reads pages, those in slots beside each other by one request.
+    ///
+    /// # Safety
+    /// The frames are this call's.
+    unsafe fn read_all(&self, pages: &mut [Incoming]) -> Result<(), Errno> {
+        // Before the queue, which is dropped first.
+        let pieces: Vec<Piece> = pages.iter().map(|page| Piece::frame(page.into.cast())).collect();
+        let readers = || self.ahead_readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = readers().pop();
+        let depth = READ_AHEAD as u32;
+        let mut reader =
+            reader.unwrap_or_else(|| Queue::new((self.make_engine)(depth), READ_AHEAD));
+        let slots: Vec<Slot> = pages.iter().map(|page| slot_of(page.from)).collect();
+        pages.iter_mut().for_each(|page| page.result = Err(ReadFailed));
+        let mut runs = Vec::with_capacity(pages.len());
+        let mut first = 0;
+        for run in slots.chunk_by(|one, next| one.0 + 1 == next.0) {
+            let list = NonNull::from(&pieces[first..]).cast();
+            let bytes = Bytes::Frames { pieces: list, count: run.len() };
+            // SAFETY: the caller's promise, and the list stays until the queue is empty, or dropped.
+            if unsafe { self.swap.read(&mut reader, run[0], bytes, runs.len() as u64) }.is_err() {
+                break;
+            }
+            runs.push(first..first + run.len());
+            first += run.len();
+        }
+        reader.drain(|run, went| {
+            if went.is_ok() {
+                pages[runs[run as usize].clone()].iter_mut().for_each(|page| page.result = Ok(()));
+            }
+        })?;
+        readers().push(reader);
+        for (page, slot) in pages.iter_mut().zip(slots).filter(|(page, _)| page.result.is_ok()) {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { page.into.as_mut() };
+            page.result = self.swap.check(slot, bytes).map_err(|_| ReadFailed);
+        }
+        Ok(())
     }
 }
 
@@ -288,12 +340,30 @@ unsafe impl<P: Policy + Send> Pager for SwapPager<P> {
         })
     }
 
+    unsafe fn swap_in_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        // SAFETY: the caller's promise.
+        if unsafe { self.read_all(pages) }.is_err() {
+            // The queue is gone, and with it all that it had to do.
+            pages.iter_mut().for_each(|page| page.result = Err(ReadFailed));
+        }
+        if let Some(first) = pages.first_mut().filter(|first| first.result.is_err()) {
+            // By itself: it may have failed for another's sake, and somebody is to be told why.
+            // SAFETY: as above.
+            let into = unsafe { first.into.as_mut() };
+            first.result = self.swap_in(space, first.page, first.from, into);
+        }
+    }
+
     fn swapped_in(&self, _space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
         let slot = slot_of(from);
-        let came = Some(Shadow::from_bits(self.swap.note(slot)));
+        let came = Some(match used.is_empty() {
+            true => Arrival::ReadAhead,
+            false => Arrival::Refault(Shadow::from_bits(self.swap.note(slot))),
+        });
         let keeps = !used.contains(Rights::WRITE) && !self.swap.is_scarce();
         let mut state = self.state();
         state.counts.pswpin += 1;
+        state.counts.read_ahead += u64::from(used.is_empty());
         let mut given_up = (!keeps).then_some(slot);
         if let Some(frame) = state.frames.get_mut(page.frame.0) {
             let copy = if keeps { slot.0 } else { 0 };

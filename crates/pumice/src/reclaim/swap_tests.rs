@@ -290,3 +290,93 @@ fn a_page_that_comes_to_be_written_gives_its_slot_back() {
     let most = (4..100).map(|page| comes(page, Rights::READ)).max();
     assert_eq!(most, Some(50));
 }
+
+/// What is read in order is read ahead, and is what it should be; what is not, is not.
+#[test]
+fn sequences_are_read_ahead() {
+    let scratch = Scratch::new("ahead");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let swap = scratch.swap(8 * FRAMES);
+    let file = swap.file().clone();
+    let seed = u64::from(std::process::id());
+    eprintln!("seed {seed}");
+    // Short, which is no error, and late.
+    let faults = Faults { short: 7, late: 5, ..Faults::default() };
+    let pager =
+        SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES)).with_engines(move |depth| {
+            Box::new(FakeEngine::new(engine::best(file.clone(), depth), faults, seed))
+        });
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(|| pager.kswapd(&space));
+        let task = space.enter().expect("a task");
+        let pages = 4 * FRAMES;
+        let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        let region = task.region(at).expect("mapped");
+        for page in 0..pages {
+            fill(&mut region.write(page).expect("frames"), page, 1);
+        }
+        let mut random = Random(7);
+        for _ in 0..FRAMES {
+            let page = random.below(pages);
+            assert!(is_filled(&region.read(page).expect("there"), page, 1), "page {page}");
+        }
+        let random = pager.counts();
+        assert!(random.read_ahead * 20 < random.pswpin, "{random:?}");
+        for page in 0..pages {
+            assert!(is_filled(&region.read(page).expect("there"), page, 1), "page {page}");
+        }
+        let ordered = pager.counts();
+        let (ahead, all) = (ordered.read_ahead - random.read_ahead, ordered.pswpin - random.pswpin);
+        assert!(ahead * 4 > all * 3, "{random:?} {ordered:?}");
+        assert_eq!(ordered.errors, 0);
+        pager.stop();
+        kswapd.join().expect("no panic").expect("a task");
+    });
+}
+
+/// A thread that can't take anything out waits, it does not try all the time.
+#[test]
+fn kswapd_rests_where_nothing_can_go() {
+    let scratch = Scratch::new("rest");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(64), policy, FRAMES, Limits::of(FRAMES));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let (started, of_thread) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(|| {
+            started.send(rustix::thread::gettid()).expect("somebody listens");
+            pager.kswapd(&space)
+        });
+        let thread = of_thread.recv().expect("a thread").as_raw_nonzero();
+        let task = space.enter().expect("a task");
+        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        let region = task.region(at).expect("mapped");
+        let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
+        assert!(full.is_some(), "swap is too small for all of it");
+        // What it ran, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
+        let ran = || {
+            let path = format!("/proc/self/task/{thread}/schedstat");
+            let text = std::fs::read_to_string(path).ok()?;
+            text.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        match ran() {
+            Some(before) => {
+                let start = std::time::Instant::now();
+                std::thread::sleep(std::time::Duration::from_millis(400));
+                let wall = start.elapsed().as_nanos() as u64;
+                let ran = ran().expect("it was there") - before;
+                assert!(ran * 20 < wall, "{ran} ns of {wall}");
+            }
+            None => eprintln!("skipped: no schedstat"),
+        }
+        pager.stop();
+        kswapd.join().expect("no panic").expect("a task");
+    });
+}

@@ -285,6 +285,13 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
         }
     }
 
+    fn get_any_at_once(&mut self) -> Option<Pfn> {
+        let zone = self.frames.map.zone;
+        let admitted = zone.admit(Gfp::NOWAIT, 1);
+        let found = admitted.then(|| zone.get_frame(cpu::current(), Want::Dirty)).flatten();
+        found.map(|(frame, _zeroed)| frame)
+    }
+
     #[inline]
     fn put(&mut self, frame: Pfn) {
         let put = self.pcp.put(frame);

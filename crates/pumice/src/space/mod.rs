@@ -10,7 +10,7 @@
 //! - `fault`: the fault path, copying on write, prefaulting.
 //! - `huge`: pages of 2 MiB, and how they become small ones.
 //! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
-//! - [`swap_out`]: how pages leave memory, and come back.
+//! - [`swap_out`], [`swap_in`]: how pages leave memory, and come back.
 //! - `map`: `map`, `unmap`, `protect`; `fork`; `vma`: which addresses are whose.
 //!
 //! ```
@@ -89,6 +89,7 @@ mod models;
 mod records;
 pub mod region;
 pub mod rss;
+pub mod swap_in;
 pub mod swap_out;
 mod task;
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -19,21 +19,14 @@
 //! What is accessed is seen in the entry: guards and faults mark it as they latch it, at no further cost,
 //! and [`Task::test_and_clear_young`] asks. [`super::Region::translate`] does not mark.
 
-use core::ptr::NonNull;
-
-use super::error::Trap;
-use super::fault::{Latch, Walked};
-use super::region::Page;
+use super::fault::Walked;
 use super::rss::Counter;
 use super::task::Task;
-use super::{Access, VmSpace};
+use super::VmSpace;
 use crate::addr::Pfn;
-use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
-use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, State, TableOps, Tables};
 use crate::sync::atomic::Ordering;
-use crate::sys::lock::Backoff;
 
 /// Pages in a batch: with 15, as in Linux, a fault costs a fifth more.
 pub const BATCH_PAGES: usize = 64;
@@ -239,75 +232,6 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             let leaf = unsafe { tables.leaf(pmd) };
             Walked { ptep: leaf.entry(page), rights: pmd.rights(), leaf, page }
         })
-    }
-
-    /// A fault has met a page that is not in memory: what its word is then.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn swap_in(
-        &self,
-        walked: &Walked<'_, F>,
-        entry: Entry,
-        (access, latch): (Access, Latch),
-        backoff: &mut Backoff,
-    ) -> Result<Entry, Trap> {
-        let tables = &self.space.tables;
-        let (Some(pager), Some(from)) = (tables.source.pager(), Evicted::of(entry)) else {
-            return Err(Trap::NotResident);
-        };
-        if entry.latch() != 0 {
-            // Another thread reads it.
-            return self.wait(walked, latch, backoff);
-        }
-        let claimed = entry.with_latch(EXCLUSIVE);
-        if let Err(found) = tables.ops.ptep_cmpxchg(walked.ptep, entry, claimed) {
-            return Ok(found);
-        }
-        let read =
-            self.with_list(|list| list.get_any()).ok_or(Trap::OutOfFrames).and_then(|frame| {
-                let into: NonNull<Page> = tables.source.bytes(frame).cast();
-                // SAFETY: the frame is this thread's alone until it is installed.
-                let into = unsafe { &mut *into.as_ptr() };
-                pager.swap_in(self.space.id(), walked.page, from, into).map(|()| frame).map_err(
-                    |_| {
-                        self.with_list(|list| list.put(frame));
-                        Trap::ReadFailed
-                    },
-                )
-            });
-        let mut now = claimed;
-        loop {
-            // Another version: who reads without a guard must not take it for the page that went.
-            let free = now.with_latch(0);
-            let next = match read {
-                Ok(frame) => {
-                    let back = free.with_state(State::Present).with_frame(frame);
-                    back.with_accessed(true).with_next_version()
-                }
-                Err(_) => free,
-            };
-            match tables.ops.ptep_cmpxchg(walked.ptep, now, next) {
-                Ok(()) => {
-                    let frame = read?;
-                    self.count(Counter::Anon, 1);
-                    self.count(Counter::Swap, -from.in_swap());
-                    let page = LruPage { page: walked.page, frame };
-                    pager.swapped_in(self.space.id(), page, from, access.needs());
-                    self.lru_add(page.page, frame);
-                    return Ok(next);
-                }
-                // `protect`, which leaves the claim.
-                Err(found) if found.latch() == EXCLUSIVE && Evicted::of(found) == Some(from) => {
-                    now = found;
-                }
-                Err(found) => {
-                    if let Ok(frame) = read {
-                        self.with_list(|list| list.put(frame));
-                    }
-                    return Ok(found);
-                }
-            }
-        }
     }
 
     /// Gives up what is kept elsewhere of a page that is gone now.

@@ -6,6 +6,7 @@ use super::ahead::Prefault;
 use super::error::Trap;
 use super::fault::LastWalk;
 use super::rss::{Counter, Slot, MAX_HELD};
+use super::swap_in::SwapAhead;
 use super::swap_out::Batch;
 use super::vma::VmaId;
 use super::{Access, Place, Result, VmError, VmSpace};
@@ -33,6 +34,7 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     /// Of the VMA that is held for addresses.
     pub(super) last_walk: Cell<LastWalk<F>>,
     pub(super) prefault: Cell<Prefault>,
+    pub(super) swap_ahead: Cell<SwapAhead>,
     /// Where the last fault's byte was.
     pub(super) last_data: Cell<usize>,
     /// How far that was from the one before.
@@ -52,6 +54,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
             regions: Cell::new(0),
             last_walk: Cell::new(LastWalk::NONE),
             prefault: Cell::new(Prefault::default()),
+            swap_ahead: Cell::new(SwapAhead::default()),
             last_data: Cell::new(0),
             last_step: Cell::new(0),
         })

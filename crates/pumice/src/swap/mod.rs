@@ -231,25 +231,25 @@ impl Swap {
         unsafe { queue.submit(request) }.map_err(|errno| SwapError::Write { slot: first, errno })
     }
 
-    /// Asks `queue` to read a page; when it is done, [`Swap::check`] says whether it is the one that went.
+    /// Asks `queue` to read pages from slots from `first` on; when it is done, [`Swap::check`] says whether each is the
+    /// one that went.
     ///
     /// # Errors
     /// [`SwapError::Read`] if it can't be asked for.
     ///
     /// # Safety
-    /// As [`Queue::submit`]: the frame at `at` is the queue's until then.
+    /// As [`Queue::submit`]: the frames are the queue's until then.
     pub unsafe fn read<E: Engine>(
         &self,
         queue: &mut Queue<E>,
-        slot: Slot,
-        at: NonNull<u8>,
+        first: Slot,
+        bytes: Bytes,
         token: u64,
     ) -> Result<(), SwapError> {
-        let bytes = Bytes::Run { at, len: FRAME_SIZE };
-        let request =
-            Request { direction: Direction::Read, bytes, offset: Swap::offset(slot), token };
+        let offset = Swap::offset(first);
+        let request = Request { direction: Direction::Read, bytes, offset, token };
         // SAFETY: the caller's promise.
-        unsafe { queue.submit(request) }.map_err(|errno| SwapError::Read { slot, errno })
+        unsafe { queue.submit(request) }.map_err(|errno| SwapError::Read { slot: first, errno })
     }
 
     /// Whether a page that was read from a slot is the one that was written there.

@@ -45,7 +45,7 @@ impl Drop for Scratch {
 fn read_in<E: Engine>(swap: &Swap, queue: &mut Queue<E>, slot: Slot) -> Result<Frame, SwapError> {
     let mut frame = Frame([0; FRAME_SIZE]);
     // SAFETY: the frame is here until the queue is empty.
-    unsafe { swap.read(queue, slot, frame.at(), 0)? };
+    unsafe { swap.read(queue, slot, Bytes::Run { at: frame.at(), len: FRAME_SIZE }, 0)? };
     let mut went = Ok(());
     queue.drain(|_, result| went = result).expect("the engine goes on");
     went.map_err(|errno| SwapError::Read { slot, errno })?;
