@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use support::{folder, pumice, stderr, stdout};
 
 const SHORT: [&str; 9] =
-    ["bench", "reclaim", "--frames", "16M", "--seconds", "0.05", "--rounds", "2", "--threads"];
+    ["bench", "reclaim", "--frames", "64M", "--seconds", "0.05", "--rounds", "2", "--threads"];
 
 fn areas() -> String {
     fs::read_to_string("/proc/swaps").unwrap_or_default()

@@ -1,14 +1,14 @@
 //! Swap of the kernel's in a file of this experiment's own, taken off again when it is over.
 
 use std::ffi::CString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pumice::addr::FRAME_SIZE;
-use rustix::fs::{fallocate, FallocateFlags};
+use rustix::fs::{fallocate, flock, FallocateFlags, FlockOperation};
 
 /// `SWAP_FLAG_PREFER` and the highest priority: before any other swap the machine has.
 const FLAGS: libc::c_int = 0x8000 | 0x7fff;
@@ -18,14 +18,21 @@ const FLAGS: libc::c_int = 0x8000 | 0x7fff;
 pub struct SwapArea {
     path: PathBuf,
     is_on: bool,
+    /// Let go when all else is done.
+    _turn: Option<File>,
 }
+
+/// There is one swap for the whole machine: what one experiment's process has paged out may lie in another's
+/// area, whose end brings it back, where there is no room for it. So they take turns.
+const TURN: &str = "/run/pumice-bench-swap.lock";
 
 impl SwapArea {
     /// Makes a file that was not there, and has the kernel use it. Needs root.
     pub fn on(path: &Path, bytes: u64) -> io::Result<SwapArea> {
         let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = options?;
-        let mut area = SwapArea { path: path.to_owned(), is_on: false };
+        let mut area = SwapArea { path: path.to_owned(), is_on: false, _turn: None };
+        area._turn = wait_for_turn()?;
         fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
         file.write_all_at(&header(bytes / FRAME_SIZE as u64), 0)?;
         file.sync_all()?;
@@ -38,6 +45,18 @@ impl SwapArea {
         area.is_on = true;
         Ok(area)
     }
+}
+
+/// `None` where there is no such file to be had.
+fn wait_for_turn() -> io::Result<Option<File>> {
+    let options =
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(TURN);
+    let Ok(turn) = options else { return Ok(None) };
+    if flock(&turn, FlockOperation::NonBlockingLockExclusive).is_err() {
+        eprintln!("waiting for another process that uses swap ({TURN}) …");
+        flock(&turn, FlockOperation::LockExclusive)?;
+    }
+    Ok(Some(turn))
 }
 
 impl Drop for SwapArea {
