@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::io::fake::{FakeEngine, Faults};
 use crate::io::{engine, Plain, Ring};
@@ -208,4 +210,44 @@ fn full_swap_says_so() {
         assert!(swap.put(*slot));
     }
     assert!(!swap.is_scarce() && swap.get().is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+    /// Whatever is in a file: it is swap of ours, or is nobody's, or is left as it was with an error that says why.
+    #[test]
+    fn no_file_is_too_bad(
+        len in 0usize..3 * FRAME_SIZE,
+        begin in prop::collection::vec(any::<u8>(), 0..64),
+        kind in 0u8..4,
+        change in prop::option::of((0usize..64, any::<u8>())),
+        bytes in prop_oneof![0u64..5 * FRAME_SIZE as u64, 1u64 << 40..u64::MAX],
+    ) {
+        let path = Scratch::new("fuzz");
+        let mut content = vec![0; len];
+        let mut frame = [0; FRAME_SIZE];
+        match kind {
+            0 => frame[..begin.len()].copy_from_slice(&begin),
+            1 => Header { slots: u32::from_le_bytes([7, 0, 0, begin.len() as u8]) }.write(&mut frame),
+            2 => Header { slots: 3 }.write(&mut frame),
+            _ => {}
+        }
+        if let Some((at, byte)) = change {
+            frame[at] = byte;
+        }
+        let head = len.min(FRAME_SIZE);
+        content[..head].copy_from_slice(&frame[..head]);
+        fs::write(&path.0, &content).expect("a file");
+        let cached = if kind % 2 == 0 { Cached::Yes } else { Cached::No };
+        match Swap::create(&path.0, bytes, cached) {
+            Ok(swap) => {
+                prop_assert!(Header::read(&frame).is_ok() || frame.iter().all(|&byte| byte == 0) || len == 0);
+                prop_assert_eq!(u64::from(swap.usage().0), bytes / FRAME_SIZE as u64 - 1);
+            }
+            Err(SwapError::NotSwap { .. } | SwapError::BadSize { .. }) => {
+                prop_assert_eq!(fs::read(&path.0).expect("the file"), content);
+            }
+            Err(error) => prop_assert!(matches!(error, SwapError::Open { .. }), "{}", error),
+        }
+    }
 }

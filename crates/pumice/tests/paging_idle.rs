@@ -1,0 +1,59 @@
+//! The thread that takes pages out spends next to nothing where it can't. A file of its own: nothing else may run in
+//! the process.
+
+use std::time::{Duration, Instant};
+
+use pumice::addr::{BLOCK_SIZE, FRAME_SIZE};
+use pumice::clear::Clearer;
+use pumice::frame::Zone;
+use pumice::io::Cached;
+use pumice::page_table::{Atomic, Rights};
+use pumice::reclaim::policy::table;
+use pumice::reclaim::swap_pager::{Limits, SwapPager};
+use pumice::reclaim::Adaptive;
+use pumice::space::{MemMap, VmSpace};
+use pumice::swap::Swap;
+use pumice::sys::thread::process_cpu_time_ns;
+use pumice::sys::{cpu, mem::Huge};
+
+const FRAMES: usize = 4096;
+
+/// What part of a processor the process uses for a while.
+fn used() -> f64 {
+    let (begun, before) = (Instant::now(), process_cpu_time_ns());
+    std::thread::sleep(Duration::from_secs(1));
+    (process_cpu_time_ns() - before) as f64 / begun.elapsed().as_nanos() as f64
+}
+
+#[test]
+fn kswapd_does_not_spin() {
+    let path = std::env::temp_dir().join(format!("pumice-idle-{}", std::process::id()));
+    let swap = Swap::create(&path, 1 << 20, Cached::No).expect("a file");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let pager = SwapPager::new(swap, Adaptive::new(&mut entries), FRAMES, Limits::of(FRAMES));
+    let bytes = (FRAMES * FRAME_SIZE).next_multiple_of(BLOCK_SIZE);
+    let zone = Zone::new(bytes, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(|| pager.kswapd(&space));
+        let task = space.enter().expect("a task");
+        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        let region = task.region(at).expect("mapped");
+        let nothing_to_do = used();
+        let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
+        // More pages than it likes, and nowhere to put them.
+        let stuck = used();
+        // Nobody told it that they are gone.
+        task.unmap(at, 2 * FRAMES * FRAME_SIZE).expect("mapped");
+        let unmapped = used();
+        pager.stop();
+        kswapd.join().expect("no panic").expect("a task");
+        std::fs::remove_file(&path).expect("ours");
+        assert!(full.is_some(), "swap is full");
+        for (used, when) in [(nothing_to_do, "idle"), (stuck, "stuck"), (unmapped, "unmapped")] {
+            eprintln!("{when}: {:.2} % of a processor", 100.0 * used);
+            assert!(used < 0.1, "{when}: {used}");
+        }
+    });
+}
