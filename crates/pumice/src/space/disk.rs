@@ -47,7 +47,7 @@ impl Disk {
     }
 
     /// Pages it was told of.
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(shuttle))]
     pub fn told(&self) -> Vec<LruPage> {
         self.told.lock().expect("no panic").clone()
     }

@@ -206,6 +206,9 @@ fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<()> {
 }
 
 #[cfg(loom)]
+mod lru;
+
+#[cfg(loom)]
 mod loom_models {
     use super::*;
     use loom::thread;
