@@ -92,9 +92,11 @@ struct Round<'r, 's, P, F: FrameSource, T: TableOps> {
     sweep_from: usize,
     found: Vec<LruPage>,
     since_sweep: usize,
-    /// Rounds in a row by which nothing became free, and whether anything failed meanwhile.
+    /// Rounds in a row by which nothing became free, whether anything failed meanwhile, and how many had asked for
+    /// frames when the first of them began, if one has.
     fruitless: usize,
     has_failed: bool,
+    asked: Option<u64>,
 }
 
 impl<P: Policy + Send> SwapPager<P> {
@@ -127,6 +129,7 @@ impl<P: Policy + Send> SwapPager<P> {
             since_sweep: 0,
             fruitless: 0,
             has_failed: false,
+            asked: None,
         };
         self.state().kswapd = Some(std::thread::current().id());
         while round.wait() {
@@ -151,6 +154,7 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
             }
             let is_short = state.is_short(self.leaving);
             if is_short && !state.is_stuck && self.leaving < MOST_LEAVING {
+                self.asked.get_or_insert(state.asked);
                 return true;
             }
             if self.leaving > 0 {
@@ -164,7 +168,6 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
                 let waited = self.pager.wake.wait_timeout(state, PAUSE);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 state.is_stuck = false;
-                (self.fruitless, self.has_failed) = (0, false);
             } else {
                 state = self.pager.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -484,7 +487,7 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
         }
         let mut is_at_end = false;
         if freed > 0 {
-            (self.fruitless, self.has_failed) = (0, false);
+            (self.fruitless, self.has_failed, self.asked) = (0, false, None);
             self.pager.tell(&mut state, freed);
         } else {
             // A round in which all pages had been accessed says nothing yet.
@@ -494,10 +497,12 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
         }
         let has_lost_pages = state.has_lost_pages();
         drop(state);
-        if is_at_end && has_lost_pages && self.sweep_all() {
+        if is_at_end {
             (self.fruitless, self.has_failed) = (0, false);
-        } else if is_at_end {
-            self.pager.tell(&mut self.pager.state(), 0);
+            let asked = self.asked.take();
+            if !(has_lost_pages && self.sweep_all()) {
+                self.pager.refuse(&mut self.pager.state(), asked.unwrap_or(0));
+            }
         }
         self.pager.swap.put_all(self.notes.slots.drain(..));
     }

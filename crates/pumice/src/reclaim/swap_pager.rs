@@ -100,7 +100,10 @@ pub(super) struct State<P> {
     waiting: usize,
     /// Grows when frames become free.
     freed: u64,
-    /// The last round freed nothing.
+    /// Times threads began to wait, and up to which of them it is said that there will be no frames.
+    pub asked: u64,
+    refused: u64,
+    /// There was no more to try, and nobody has asked since.
     pub is_stuck: bool,
     pub is_stopped: bool,
     /// It waits to be woken.
@@ -181,6 +184,8 @@ impl<P: Policy> SwapPager<P> {
             is_balancing: false,
             waiting: 0,
             freed: 0,
+            asked: 0,
+            refused: 0,
             is_stuck: false,
             is_stopped: false,
             is_kswapd_asleep: false,
@@ -235,16 +240,24 @@ impl<P: Policy> SwapPager<P> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells those who wait that frames are free, or that none will be.
+    /// Tells those who wait that frames are free.
     pub(super) fn tell(&self, state: &mut State<P>, freed: usize) {
         state.freed += freed as u64;
-        state.is_stuck = freed == 0;
+        state.is_stuck = false;
         // No more than will find one.
-        if state.is_stuck || freed >= state.waiting {
+        if freed >= state.waiting {
             self.frames_freed.notify_all();
         } else {
             (0..freed).for_each(|_| self.frames_freed.notify_one());
         }
+    }
+
+    /// Tells those who had asked when what failed now was begun that there will be no frames; for the others it is
+    /// tried again.
+    pub(super) fn refuse(&self, state: &mut State<P>, asked: u64) {
+        state.refused = state.refused.max(asked);
+        state.is_stuck = asked == state.asked;
+        self.frames_freed.notify_all();
     }
 
     fn read(&self, slot: Slot, into: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {
@@ -393,11 +406,13 @@ unsafe impl<P: Policy + Send> Pager for SwapPager<P> {
         state.counts.allocstall += 1;
         let before = state.freed;
         state.waiting += 1;
+        state.asked += 1;
+        let turn = state.asked;
         state.is_stuck = false;
         if state.is_kswapd_asleep {
             self.wake.notify_one();
         }
-        while state.freed == before && !state.is_stuck && !state.is_stopped {
+        while state.freed == before && state.refused < turn && !state.is_stopped {
             let waited = self.frames_freed.wait_timeout(state, LOOK_AGAIN);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
