@@ -14,6 +14,7 @@ use crate::frame::{Gfp, Zone};
 use crate::page_table::pager::Evicted;
 use crate::page_table::Rights;
 use crate::sys::mem::Huge;
+use crate::sys::thread;
 
 const PAGE: usize = FRAME_SIZE;
 
@@ -131,4 +132,29 @@ fn a_region_ends_where_it_ends() {
         assert!(matches!(task.region(at + 3 * PAGE), Err(VmError::Unmapped(_))));
     }
     assert!(task.region(at + 3 * PAGE - 1).is_ok());
+}
+
+#[test]
+fn who_waits_for_a_page_for_long_sleeps() {
+    let zone = zone();
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+    let region = task.region(at).expect("mapped");
+    let guard = region.write(0).expect("mapped");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let task = space.enter().expect("frames");
+            let (from_ns, used_ns) = (thread::now_ns(), thread::cpu_time_ns());
+            assert_eq!(byte(&task, at), Ok(3));
+            (thread::now_ns() - from_ns, thread::cpu_time_ns() - used_ns)
+        });
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let mut guard = guard;
+        guard[0] = 3;
+        drop(guard);
+        let (waited_ns, used_ns) = waiter.join().expect("no panic");
+        assert!(used_ns < waited_ns / 4, "{used_ns} of {waited_ns}");
+    });
 }

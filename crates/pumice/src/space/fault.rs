@@ -5,6 +5,7 @@
 //! over when the word has become another. Whoever loses gives its frame back, still zeroed.
 
 use core::ptr::NonNull;
+use core::time::Duration;
 
 use super::error::Trap;
 use super::rss::Counter;
@@ -16,6 +17,14 @@ use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
+use crate::sys::thread;
+
+/// How often who waits for a page looks before it sleeps: 50 to 100 µs. A guard lasts less, mostly; a page that another
+/// thread reads takes longer.
+const WAITS_AWAKE: u32 = 192;
+/// How long it then sleeps, and up to how many times as long when it finds that it has to go on.
+const SLEEP: Duration = Duration::from_micros(50);
+const MOST_SLEEPS: u32 = 20;
 
 /// The table of pages that a thread's last walk by address ended in. It can be used again without
 /// walking for as long as its VMA is held: it is the granule's table until nobody holds that, and what is
@@ -337,6 +346,10 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             return Err(Trap::Busy);
         }
         backoff.wait();
+        let waits = backoff.waits();
+        if waits > WAITS_AWAKE && !cfg!(any(loom, shuttle)) {
+            thread::sleep(SLEEP * (waits - WAITS_AWAKE).min(MOST_SLEEPS));
+        }
         Ok(self.space.tables.ops.ptep_get(walked.ptep))
     }
 

@@ -183,6 +183,12 @@ pub fn yield_now() {
     rustix::thread::sched_yield();
 }
 
+/// Sleeps so long, or until a signal.
+pub fn sleep(time: Duration) {
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
 /// Sleeps until woken, for `timeout` at most, and not at all if the word is no longer `expected`.
 #[cfg(not(any(loom, shuttle)))]
 pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
