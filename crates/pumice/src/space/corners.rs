@@ -158,3 +158,29 @@ fn who_waits_for_a_page_for_long_sleeps() {
         assert!(used_ns < waited_ns / 4, "{used_ns} of {waited_ns}");
     });
 }
+
+/// Its rights may be gone before it is written to, or a pager may look at it.
+#[test]
+fn a_page_with_a_new_frame_is_dirty_at_once() {
+    let (zone, disk) = (zone(), Disk::default());
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
+    let is_dirty_once_writable = |page: usize| {
+        let walked = task.walk(page).expect("mapped");
+        let entry = space.tables.ops.ptep_get(walked.ptep);
+        assert!(!entry.dirty() && !entry.can_write());
+        assert!(task.make_writable(&walked, entry).expect("frames").can_write());
+        let transit = task.begin_swap_out(page).expect("its own now");
+        task.cancel_swap_out(transit);
+        transit.is_dirty()
+    };
+    assert_eq!(byte(&task, at), Ok(0));
+    assert!(is_dirty_once_writable(at / PAGE), "it was the zero page");
+    task.write_at(at + PAGE, &[5]).expect("mapped");
+    assert!(disk.swap_out(&task, at / PAGE + 1, Evicted::Swapped));
+    let child = task.fork().expect("frames");
+    assert!(is_dirty_once_writable(at / PAGE + 1), "it was shared");
+    drop(child);
+}

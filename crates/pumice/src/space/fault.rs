@@ -354,14 +354,15 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Gives a page a frame of its own: in place of the zero page, or of one that `fork` has shared. What
-    /// its word is then.
+    /// its word is then: dirty, for what the pager knows of the frame may be of what the page was when it had that
+    /// frame before.
     #[cold]
     #[inline(never)]
-    fn make_writable(&self, walked: &Walked<'_, F>, entry: Entry) -> Settled<Entry> {
+    pub(super) fn make_writable(&self, walked: &Walked<'_, F>, entry: Entry) -> Settled<Entry> {
         let tables = &self.space.tables;
         if entry.state() == State::Zero {
             let frame = self.with_list(|list| list.get_zeroed()).ok_or(Trap::OutOfFrames)?;
-            let own = entry.with_state(State::Present).with_frame(frame);
+            let own = entry.with_state(State::Present).with_frame(frame).with_dirty(true);
             return match tables.ops.ptep_cmpxchg(walked.ptep, entry, own) {
                 Ok(()) => {
                     self.count(Counter::Anon, 1);
@@ -400,7 +401,9 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             let next = match own {
                 Some(_) if now.state() != State::Present => free,
                 // Another version: frames come round again while somebody reads without a guard.
-                Some(own) => free.with_frame(own).with_cow(false).with_next_version(),
+                Some(own) => {
+                    free.with_frame(own).with_cow(false).with_dirty(true).with_next_version()
+                }
                 None => free,
             };
             match tables.ops.ptep_cmpxchg(walked.ptep, now, next) {
