@@ -110,8 +110,8 @@ pub unsafe trait Pager: Sync {
     }
 
     /// A page is in memory, clean, and no entry names where it was: a copy to be kept for when it goes
-    /// again, or freed. It came in to be used so: of a page that is written now, no copy is good for long; one that
-    /// is not used at all was read ahead.
+    /// again, or freed. It does not go again before this returns. It came in to be used so: of a page that is
+    /// written now, no copy is good for long; one that is not used at all was read ahead.
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights);
 
     /// No frame is left: waits until some may be free. `false`: there will be none. It is called by

@@ -2,6 +2,7 @@
 
 use core::mem::ManuallyDrop;
 use std::sync::atomic::AtomicUsize;
+use std::sync::Barrier;
 use std::vec::Vec;
 
 use super::disk::Disk;
@@ -11,7 +12,7 @@ use crate::addr::FRAME_SIZE;
 use crate::clear::Clearer;
 use crate::frame::zone::{Reclaim, Watermarks};
 use crate::frame::{Gfp, Zone};
-use crate::page_table::pager::Evicted;
+use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::Rights;
 use crate::sys::mem::Huge;
 use crate::sys::thread;
@@ -183,4 +184,64 @@ fn a_page_with_a_new_frame_is_dirty_at_once() {
     let child = task.fork().expect("frames");
     assert!(is_dirty_once_writable(at / PAGE + 1), "it was shared");
     drop(child);
+}
+
+/// A pager that others meet twice while it is told that a page came.
+struct Slow {
+    disk: Disk,
+    meet: Barrier,
+}
+
+// SAFETY: it uses no task in its calls.
+unsafe impl Pager for Slow {
+    fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
+        self.disk.lru_add(space, pages);
+    }
+    fn swap_in(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut region::Page,
+    ) -> core::result::Result<(), ReadFailed> {
+        self.disk.swap_in(space, page, from, into)
+    }
+    fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
+        self.meet.wait();
+        self.meet.wait();
+        self.disk.swapped_in(space, page, from, used);
+    }
+    fn free(&self, space: SpaceId, from: Evicted) {
+        self.disk.free(space, from);
+    }
+}
+
+#[test]
+fn a_page_that_comes_back_stays_until_the_pager_knows() {
+    let (zone, slow) = (zone(), Slow { disk: Disk::default(), meet: Barrier::new(2) });
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&slow);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+    let page = at / PAGE;
+    let while_it_comes = |work: fn(&Task<'_, Frames<'_>, Atomic>, usize) -> bool| {
+        assert!(slow.disk.swap_out(&task, page, Evicted::Swapped));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| byte(&space.enter().expect("frames"), at));
+            slow.meet.wait();
+            let did = work(&task, at);
+            slow.meet.wait();
+            (did, reader.join().expect("no panic"))
+        })
+    };
+    task.write_at(at, &[5]).expect("mapped");
+    let (went, read) = while_it_comes(|task, at| task.begin_swap_out(at / PAGE).is_some());
+    assert_eq!((went, read), (false, Ok(5)));
+    let (went, read) = while_it_comes(|task, at| task.unmap(at, PAGE).is_ok());
+    assert!(went && matches!(read, Err(VmError::Unmapped(_))), "{read:?}");
+    assert_eq!((space.anon_rss(), space.swap_rss(), slow.disk.used()), (0, 0, 0));
+    drop(task);
+    drop(space);
+    drop(map);
+    assert_eq!(taken(&zone), 0);
 }

@@ -164,14 +164,13 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let Claim { ptep, page, claimed, from } = claim;
         let mut now = claimed;
         loop {
-            // Another version: who reads without a guard must not take it for the page that went.
-            let free = now.with_latch(0);
             let next = match read {
+                // Still held: it is neither to go again nor to be copied before the pager knows where it came from.
                 Ok(frame) => {
-                    let back = free.with_state(State::Present).with_frame(frame);
-                    back.with_accessed(!used.is_empty()).with_next_version()
+                    let back = now.with_state(State::Present).with_frame(frame);
+                    back.with_accessed(!used.is_empty())
                 }
-                Err(_) => free,
+                Err(_) => now.with_latch(0),
             };
             match ops.ptep_cmpxchg(ptep, now, next) {
                 Ok(()) => {
@@ -181,8 +180,10 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     if let Some(pager) = pager {
                         pager.swapped_in(self.space.id(), LruPage { page, frame }, from, used);
                     }
+                    // Another version: who reads without a guard must not take it for the page that went.
+                    self.end_write(ptep);
                     self.lru_add(page, frame);
-                    return Ok(next);
+                    return Ok(ops.ptep_get(ptep));
                 }
                 // `protect`, which leaves the claim.
                 Err(found) if found.latch() == EXCLUSIVE && Evicted::of(found) == Some(from) => {
