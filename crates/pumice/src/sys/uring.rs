@@ -1,11 +1,13 @@
 //! An io_uring of one thread's: reads and writes between files and memory.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use io_uring::{opcode, squeue, types, IoUring};
 use rustix::io::Errno;
 
 use super::block::{Direction, Piece};
+use super::thread;
 
 /// See the module's top.
 pub struct Uring {
@@ -117,10 +119,11 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // The memory of what is in flight is its owner's again afterwards.
-        while self.in_flight > 0 {
+        // The memory of what is in flight is its owner's again afterwards. What the kernel was not handed it does not
+        // touch; what it was, it goes on with, also where it refuses to be asked about it.
+        while self.in_flight > self.ring.submission().len() {
             if self.wait(1).is_err() {
-                break;
+                thread::sleep(Duration::from_millis(1));
             }
             while self.pop().is_some() {}
         }
@@ -135,4 +138,42 @@ impl std::fmt::Debug for Uring {
 
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    use super::*;
+
+    /// A descriptor that somebody else closed, as programs do that close all they find.
+    #[test]
+    fn nothing_is_in_flight_once_it_is_dropped() {
+        let Ok(mut ring) = Uring::new(4) else {
+            eprintln!("skipped: no io_uring here");
+            return;
+        };
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        let mut byte = Box::new(0u8);
+        let at = (&raw mut *byte, 1);
+        // SAFETY: both stay until the ring is dropped.
+        assert!(unsafe { ring.push(Direction::Read, reader.as_raw_fd(), at, 0, 7) });
+        ring.wait(0).expect("room");
+        let null = std::fs::File::open("/dev/null").expect("there");
+        // SAFETY: the ring's descriptor, which stays its own: it is only no ring any more.
+        let mut its =
+            std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ring.ring.as_raw_fd()) });
+        rustix::io::dup2(&null, &mut its).expect("descriptors");
+        assert!(ring.wait(1).is_err());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                writer.write_all(&[9]).expect("a reader");
+            });
+            drop(ring);
+            // SAFETY: read by nobody else any more.
+            assert_eq!(unsafe { std::ptr::read_volatile(&raw const *byte) }, 9);
+        });
+    }
 }
