@@ -88,6 +88,8 @@ pub trait FrameList {
     fn put(&mut self, frame: Pfn);
     /// Puts back a frame that was got zeroed and not written.
     fn put_zeroed(&mut self, frame: Pfn);
+    /// Lets others have what was put back.
+    fn flush(&mut self) {}
 }
 
 /// One table.

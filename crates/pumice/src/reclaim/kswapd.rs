@@ -470,6 +470,9 @@ impl<P: Policy + Send, F: FrameSource, T: TableOps> Round<'_, '_, P, F, T> {
 
     /// Writes down what became of pages, and wakes who waits for `freed` frames, or for nothing.
     fn note(&mut self, freed: usize) {
+        if freed > 0 {
+            self.task.give_frames_back();
+        }
         let Notes { stay, slots, pswpout, writes, clean, rescued, error } = &mut self.notes;
         let mut state = self.pager.state();
         state.counts.pswpout += std::mem::take(pswpout);

@@ -245,3 +245,20 @@ fn a_page_that_comes_back_stays_until_the_pager_knows() {
     drop(map);
     assert_eq!(taken(&zone), 0);
 }
+
+#[test]
+fn frames_of_pages_that_went_are_there_for_others() {
+    let (zone, disk) = (zone(), Disk::default());
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
+    let source = map.frames();
+    let space = VmSpace::new(source, Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+    task.write_at(at, &[5]).expect("mapped");
+    let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
+    assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
+    task.give_frames_back();
+    let frame = source.get_run(1).expect("the page's");
+    source.put_run(frame);
+    all.into_iter().for_each(|frame| source.put_run(frame));
+}

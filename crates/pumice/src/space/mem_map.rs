@@ -305,6 +305,11 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
             debug_assert_eq!(put, Ok(()), "{other:?}");
         }
     }
+
+    fn flush(&mut self) {
+        let flushed = self.pcp.flush();
+        debug_assert_eq!(flushed, Ok(()));
+    }
 }
 
 impl<M: Memory, L: Budget> Drop for List<'_, M, L> {

@@ -25,6 +25,7 @@ use super::task::Task;
 use super::VmSpace;
 use crate::addr::Pfn;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
+use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, State, TableOps, Tables};
 use crate::sync::atomic::Ordering;
 
@@ -203,6 +204,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         self.count(Counter::Anon, -1);
         self.count(Counter::Swap, to.in_swap());
         Ok(())
+    }
+
+    /// Lets others have the frames of pages that this task has taken out: it gathers some of them.
+    pub fn give_frames_back(&self) {
+        self.with_list(|list| list.flush());
     }
 
     /// Leaves the page where it is.
