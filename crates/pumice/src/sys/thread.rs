@@ -6,7 +6,6 @@
 //! it calls nothing but this crate, and blocks every signal, so that no handler runs on it.
 
 use core::ffi::c_void;
-#[cfg(not(any(loom, shuttle)))]
 use core::time::Duration;
 use rustix::io::Errno;
 #[cfg(not(any(loom, shuttle)))]
