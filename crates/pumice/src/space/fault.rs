@@ -20,7 +20,7 @@ use crate::sys::lock::Backoff;
 use crate::sys::thread;
 
 /// How often who waits for a page looks before it sleeps: 50 to 100 µs. A guard lasts less, mostly; a page that another
-/// thread reads takes longer.
+/// thread reads takes longer. ([`Backoff`] is for locks too, which are held for less, and does not sleep.)
 const WAITS_AWAKE: u32 = 192;
 /// How long it then sleeps, and up to how many times as long when it finds that it has to go on.
 const SLEEP: Duration = Duration::from_micros(50);
