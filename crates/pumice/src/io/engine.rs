@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::file::BlockFile;
+use super::file::FileRef;
 use crate::addr::FRAME_SIZE;
 use crate::sys::block;
 use crate::sys::uring::Uring;
@@ -78,6 +77,8 @@ impl Bytes {
 /// Bytes to read or write.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
+    /// The file.
+    pub file: FileRef,
     /// Which way they go.
     pub direction: Direction,
     /// Where they are in memory.
@@ -97,7 +98,7 @@ pub struct Completion {
     pub result: Result<usize, Errno>,
 }
 
-/// A way of reading and writing one file, for one thread at a time.
+/// A way of reading and writing files, for one thread at a time.
 pub trait Engine {
     /// Requests it takes at a time.
     fn depth(&self) -> usize;
@@ -108,8 +109,9 @@ pub trait Engine {
     /// What the kernel says; the request is then not taken.
     ///
     /// # Safety
-    /// The bytes in memory, and their list, stay until the request is done or the engine dropped; those to be read
-    /// into are the engine's. What is written may change meanwhile: it is then not known what went.
+    /// The file stays open, and the bytes in memory and their list stay, until the request is done or the engine
+    /// dropped; those to be read into are the engine's. What is written may change meanwhile: it is then not known what
+    /// went.
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno>;
 
     /// Waits until `least` requests are done, or all that are in flight; with 0 it does not wait.
@@ -142,16 +144,15 @@ impl<E: Engine + ?Sized> Engine for Box<E> {
 }
 
 /// `pread` and `pwrite`: each request is done when it is taken.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plain {
-    file: Arc<BlockFile>,
     done: VecDeque<Completion>,
 }
 
 impl Plain {
-    /// For a file.
-    pub fn new(file: Arc<BlockFile>) -> Plain {
-        Plain { file, done: VecDeque::new() }
+    /// With nothing asked of it.
+    pub fn new() -> Plain {
+        Plain::default()
     }
 }
 
@@ -161,8 +162,9 @@ impl Engine for Plain {
     }
 
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
-        let Request { direction, bytes, offset, token } = request;
-        let file = self.file.fd();
+        let Request { file, direction, bytes, offset, token } = request;
+        // SAFETY: the caller keeps it open.
+        let file = unsafe { file.borrow() };
         let result = match bytes {
             Bytes::Run { at, len } => {
                 // SAFETY: the caller's promise.
@@ -189,19 +191,18 @@ impl Engine for Plain {
 /// io_uring: requests are taken together, and done in any order.
 #[derive(Debug)]
 pub struct Ring {
-    // Before the file: it waits for what is in flight when it is dropped.
+    /// It waits for what is in flight when it is dropped.
     ring: Uring,
-    file: Arc<BlockFile>,
     depth: usize,
 }
 
 impl Ring {
-    /// For a file, with `depth` requests at a time.
+    /// For `depth` requests at a time.
     ///
     /// # Errors
     /// What the kernel says: `ENOSYS` or `EPERM` where io_uring is switched off.
-    pub fn new(file: Arc<BlockFile>, depth: u32) -> Result<Ring, Errno> {
-        Ok(Ring { ring: Uring::new(depth)?, file, depth: depth.max(1) as usize })
+    pub fn new(depth: u32) -> Result<Ring, Errno> {
+        Ok(Ring { ring: Uring::new(depth)?, depth: depth.max(1) as usize })
     }
 }
 
@@ -211,14 +212,14 @@ impl Engine for Ring {
     }
 
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
-        let Request { direction, bytes, offset, token } = request;
+        let Request { file, direction, bytes, offset, token } = request;
         let short = |number: usize| u32::try_from(number).map_err(|_| Errno::INVAL);
-        let file = self.file.raw();
+        let file = file.raw();
         loop {
             let is_taken = match bytes {
                 Bytes::Run { at, len } => {
                     let run = (at.as_ptr(), short(len)?);
-                    // SAFETY: the caller's promise, and the file is kept.
+                    // SAFETY: the caller's promise.
                     unsafe { self.ring.push(direction, file, run, offset, token) }
                 }
                 Bytes::Frames { pieces, count } => {
@@ -245,9 +246,9 @@ impl Engine for Ring {
 }
 
 /// io_uring where the kernel has it, else plain calls.
-pub fn best(file: Arc<BlockFile>, depth: u32) -> Box<dyn Engine + Send> {
-    match Ring::new(file.clone(), depth) {
+pub fn best(depth: u32) -> Box<dyn Engine + Send> {
+    match Ring::new(depth) {
         Ok(ring) => Box::new(ring),
-        Err(_) => Box::new(Plain::new(file)),
+        Err(_) => Box::new(Plain::new()),
     }
 }

@@ -1,6 +1,6 @@
-//! An open file or block device.
+//! A file or a block device that requests are made of.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -8,6 +8,8 @@ use rustix::io::Errno;
 
 use crate::addr::FRAME_SIZE;
 use crate::sys::block::{self, Direction};
+
+pub use crate::sys::block::{FileId, Opening};
 
 /// Whether data goes through the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,31 +21,90 @@ pub enum Cached {
     Yes,
 }
 
+/// How data goes, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Straight between the device and the caller's memory.
+    Direct {
+        /// What addresses are a multiple of.
+        memory: u32,
+        /// What offsets and lengths are a multiple of.
+        offset: u32,
+    },
+    /// Through the kernel's page cache.
+    Buffered(Buffered),
+}
+
+/// Why data goes through the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffered {
+    /// It was asked for.
+    AsAsked,
+    /// The file system does no direct I/O, or not of this file.
+    Refused,
+    /// The file system is in memory: there is nothing that data could go to directly.
+    InMemory,
+    /// Direct I/O takes multiples of this many bytes, which is more than a frame.
+    Coarse(u32),
+}
+
+/// An open file, as a request names it: a descriptor, open for as long as the [`BlockFile`] is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRef(RawFd);
+
+impl FileRef {
+    pub(super) fn raw(self) -> RawFd {
+        self.0
+    }
+
+    /// # Safety
+    /// The file is open for as long as this is used.
+    pub(super) unsafe fn borrow<'f>(self) -> BorrowedFd<'f> {
+        // SAFETY: the caller's promise.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
 /// See the module's top.
 #[derive(Debug)]
 pub struct BlockFile {
     file: OwnedFd,
-    cached: Cached,
+    way: Way,
     is_device: bool,
     len: u64,
 }
 
 impl BlockFile {
     /// Opens a file, made if there is none, or a block device. What the kernel can't do directly goes
-    /// through the page cache: [`BlockFile::cached`] says so.
+    /// through the page cache: [`BlockFile::way`] says so.
     ///
     /// # Errors
     /// What the kernel says; `EINVAL` for what is neither.
     pub fn open(path: &Path, cached: Cached) -> Result<BlockFile, Errno> {
-        let (file, cached) = match cached {
-            Cached::Yes => (block::open(path, false)?, Cached::Yes),
-            Cached::No => match block::open(path, true) {
-                Err(Errno::INVAL) => (block::open(path, false)?, Cached::Yes),
-                file => (file?, Cached::No),
+        BlockFile::open_to(path, Opening::Create, cached)
+    }
+
+    /// As [`BlockFile::open`], to read it only, or without making it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_to(path: &Path, opening: Opening, cached: Cached) -> Result<BlockFile, Errno> {
+        let buffered = |why| Ok((block::open(path, opening, false)?, Way::Buffered(why)));
+        let (file, way) = match cached {
+            Cached::Yes => buffered(Buffered::AsAsked)?,
+            Cached::No => match block::open(path, opening, true) {
+                Err(Errno::INVAL) => buffered(Buffered::Refused)?,
+                file => {
+                    let file = file?;
+                    match direct_way(&file) {
+                        Way::Buffered(why) => buffered(why)?,
+                        way => (file, way),
+                    }
+                }
             },
         };
         let (is_device, len) = block::extent(&file)?;
-        Ok(BlockFile { file, cached, is_device, len })
+        Ok(BlockFile { file, way, is_device, len })
     }
 
     /// Makes a file `len` bytes long at least, whole frames, with blocks behind them where the file system can; a
@@ -61,7 +122,7 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Length in bytes.
+    /// Length in bytes, when it was opened or reserved.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -71,9 +132,56 @@ impl BlockFile {
         self.len == 0
     }
 
+    /// Whether it is a block device.
+    pub fn is_device(&self) -> bool {
+        self.is_device
+    }
+
     /// Whether data goes through the page cache.
     pub fn cached(&self) -> Cached {
-        self.cached
+        match self.way {
+            Way::Direct { .. } => Cached::No,
+            Way::Buffered(_) => Cached::Yes,
+        }
+    }
+
+    /// How data goes, and why.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Which file it is.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn id(&self) -> Result<FileId, Errno> {
+        block::id(&self.file)
+    }
+
+    /// Its name in requests.
+    pub fn reference(&self) -> FileRef {
+        FileRef(self.file.as_raw_fd())
+    }
+
+    /// Makes a file so long, or so short. [`BlockFile::len`] stays what it was.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_len(&self, len: u64) -> Result<(), Errno> {
+        block::set_len(&self.file, len)
+    }
+
+    /// Waits until what was written is on the device, and the length with it.
+    ///
+    /// # Errors
+    /// What the kernel says. An error is said once: what was written since the last time may be lost.
+    pub fn sync_data(&self) -> Result<(), Errno> {
+        loop {
+            match block::sync_data(&self.file) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
     }
 
     /// Reads or writes all of `len` bytes, waiting.
@@ -94,8 +202,9 @@ impl BlockFile {
         while done < len {
             // SAFETY: less than `len` is done.
             let (at, offset) = (unsafe { at.as_ptr().add(done) }, offset + done as u64);
+            let (file, rest) = (self.file.as_fd(), (at, len - done));
             // SAFETY: the rest of the caller's bytes.
-            let went = unsafe { block::transfer(direction, &self.file, (at, len - done), offset) };
+            let went = unsafe { block::transfer(direction, file, rest, offset) };
             match went {
                 Ok(0) => return Err(Errno::IO),
                 Ok(bytes) => done += bytes,
@@ -105,12 +214,19 @@ impl BlockFile {
         }
         Ok(())
     }
+}
 
-    pub(super) fn raw(&self) -> RawFd {
-        self.file.as_raw_fd()
+/// How data goes by a descriptor that was opened for direct I/O.
+fn direct_way(file: &OwnedFd) -> Way {
+    // Before 6.1, and in file systems that don't say: what all devices and file systems take.
+    const ANY: u32 = FRAME_SIZE as u32;
+    if block::is_in_memory(file) {
+        return Way::Buffered(Buffered::InMemory);
     }
-
-    pub(super) fn fd(&self) -> &OwnedFd {
-        &self.file
+    let (memory, offset) = block::direct_alignment(file).unwrap_or((ANY, ANY));
+    match memory.max(offset) {
+        _ if memory == 0 || offset == 0 => Way::Buffered(Buffered::Refused),
+        coarse if coarse > ANY => Way::Buffered(Buffered::Coarse(coarse)),
+        _ => Way::Direct { memory, offset },
     }
 }

@@ -13,5 +13,5 @@ pub mod queue;
 mod tests;
 
 pub use engine::{Bytes, Completion, Engine, Plain, Request, Ring};
-pub use file::{BlockFile, Cached};
+pub use file::{BlockFile, Cached, FileRef, Opening, Way};
 pub use queue::Queue;

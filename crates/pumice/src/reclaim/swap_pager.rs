@@ -30,7 +30,7 @@ use super::policy::{Arrival, Policy, Shadow};
 
 /// An engine of any kind.
 pub type AnyEngine = Box<dyn Engine + Send>;
-/// Makes engines on the swap area, for so many requests at a time.
+/// Makes engines, for so many requests at a time.
 type MakeEngine = Box<dyn Fn(u32) -> AnyEngine + Send + Sync>;
 
 /// Longest that a thread waits for frames before it looks again; who frees them wakes it.
@@ -170,11 +170,10 @@ pub struct SwapPager<P> {
 impl<P: Policy> SwapPager<P> {
     /// With a policy for the `frames` frames of a zone.
     pub fn new(swap: Swap, policy: P, frames: usize, limits: Limits) -> SwapPager<P> {
-        let file = swap.file().clone();
-        let make_engine = move |depth| match depth {
+        let make_engine = |depth| match depth {
             // One call either way, and the ring's is dearer.
-            1 => Box::new(Plain::new(file.clone())) as AnyEngine,
-            _ => engine::best(file.clone(), depth),
+            1 => Box::new(Plain::new()) as AnyEngine,
+            _ => engine::best(depth),
         };
         let state = State {
             policy,

@@ -184,14 +184,11 @@ fn errors_of_the_device_reach_who_asks_and_nobody_else() {
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
     let swap = scratch.swap(5 * FRAMES);
-    let file = swap.file().clone();
     let seed = u64::from(std::process::id());
     eprintln!("seed {seed}");
     let faults = Faults { error: 50, no_space: 70, short: 5, late: 3 };
-    let pager =
-        SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES)).with_engines(move |depth| {
-            Box::new(FakeEngine::new(engine::best(file.clone(), depth), faults, seed))
-        });
+    let pager = SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES))
+        .with_engines(move |depth| Box::new(FakeEngine::new(engine::best(depth), faults, seed)));
     let errors = pages_survive(&pager, 4 * FRAMES, 3, 3 * FRAMES);
     assert!(errors > 0 && pager.counts().errors >= errors as u64, "{errors} {:?}", pager.counts());
 }
@@ -298,15 +295,12 @@ fn sequences_are_read_ahead() {
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
     let swap = scratch.swap(8 * FRAMES);
-    let file = swap.file().clone();
     let seed = u64::from(std::process::id());
     eprintln!("seed {seed}");
     // Short, which is no error, and late.
     let faults = Faults { short: 7, late: 5, ..Faults::default() };
-    let pager =
-        SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES)).with_engines(move |depth| {
-            Box::new(FakeEngine::new(engine::best(file.clone(), depth), faults, seed))
-        });
+    let pager = SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES))
+        .with_engines(move |depth| Box::new(FakeEngine::new(engine::best(depth), faults, seed)));
     let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");

@@ -135,7 +135,7 @@ impl Swap {
         })
     }
 
-    /// The file, for engines.
+    /// The file.
     pub fn file(&self) -> &Arc<BlockFile> {
         &self.file
     }
@@ -195,8 +195,9 @@ impl Swap {
         were_taken
     }
 
-    fn offset(slot: Slot) -> u64 {
-        u64::from(slot.0) * FRAME_SIZE as u64
+    fn request(&self, direction: Direction, first: Slot, bytes: Bytes, token: u64) -> Request {
+        let offset = u64::from(first.0) * FRAME_SIZE as u64;
+        Request { file: self.file.reference(), direction, bytes, offset, token }
     }
 
     /// Keeps the checksum of a page that is to be written to a slot of the caller's, and a note of 32 bits.
@@ -217,7 +218,7 @@ impl Swap {
     /// [`SwapError::Write`] if it can't be asked for; else the queue says how it went, under `token`.
     ///
     /// # Safety
-    /// As [`Queue::submit`]: the frames stay until then.
+    /// As [`Queue::submit`]: the frames stay until then, and so does this.
     pub unsafe fn write<E: Engine>(
         &self,
         queue: &mut Queue<E>,
@@ -225,8 +226,7 @@ impl Swap {
         bytes: Bytes,
         token: u64,
     ) -> Result<(), SwapError> {
-        let request =
-            Request { direction: Direction::Write, bytes, offset: Swap::offset(first), token };
+        let request = self.request(Direction::Write, first, bytes, token);
         // SAFETY: the caller's promise.
         unsafe { queue.submit(request) }.map_err(|errno| SwapError::Write { slot: first, errno })
     }
@@ -238,7 +238,7 @@ impl Swap {
     /// [`SwapError::Read`] if it can't be asked for.
     ///
     /// # Safety
-    /// As [`Queue::submit`]: the frames are the queue's until then.
+    /// As [`Queue::submit`]: the frames are the queue's until then, and this stays.
     pub unsafe fn read<E: Engine>(
         &self,
         queue: &mut Queue<E>,
@@ -246,8 +246,7 @@ impl Swap {
         bytes: Bytes,
         token: u64,
     ) -> Result<(), SwapError> {
-        let offset = Swap::offset(first);
-        let request = Request { direction: Direction::Read, bytes, offset, token };
+        let request = self.request(Direction::Read, first, bytes, token);
         // SAFETY: the caller's promise.
         unsafe { queue.submit(request) }.map_err(|errno| SwapError::Read { slot: first, errno })
     }

@@ -110,15 +110,9 @@ fn pages_come_back_by_every_engine() {
     for cached in [Cached::No, Cached::Yes] {
         let path = Scratch::new(&format!("engines-{cached:?}"));
         let swap = Swap::create(&path.0, 4 << 20, cached).expect("a swap area");
-        assert_eq!(
-            survives(&swap, Queue::new(Plain::new(swap.file().clone()), 16), 300),
-            (300, 300)
-        );
-        assert_eq!(
-            survives(&swap, Queue::new(engine::best(swap.file().clone(), 64), 64), 900),
-            (900, 900)
-        );
-        match Ring::new(swap.file().clone(), 8) {
+        assert_eq!(survives(&swap, Queue::new(Plain::new(), 16), 300), (300, 300));
+        assert_eq!(survives(&swap, Queue::new(engine::best(64), 64), 900), (900, 900));
+        match Ring::new(8) {
             Ok(ring) => assert_eq!(survives(&swap, Queue::new(ring, 8), 300), (300, 300)),
             Err(errno) => eprintln!("skipped: no io_uring ({errno})"),
         }
@@ -134,7 +128,7 @@ fn faults_of_the_device_lose_nothing_else() {
     let seed = u64::from(std::process::id());
     eprintln!("seed {seed}");
     for round in 0..4 {
-        let fake = FakeEngine::new(engine::best(swap.file().clone(), 32), faults, seed + round);
+        let fake = FakeEngine::new(engine::best(32), faults, seed + round);
         let (written, read) = survives(&swap, Queue::new(fake, 32), 500);
         assert!(
             (300..500).contains(&written) && (100..written).contains(&read),
@@ -142,7 +136,7 @@ fn faults_of_the_device_lose_nothing_else() {
         );
     }
     let late = Faults { late: 2, short: 2, ..Faults::default() };
-    let fake = FakeEngine::new(Plain::new(swap.file().clone()), late, seed);
+    let fake = FakeEngine::new(Plain::new(), late, seed);
     assert_eq!(survives(&swap, Queue::new(fake, 32), 500), (500, 500));
 }
 
@@ -150,7 +144,7 @@ fn faults_of_the_device_lose_nothing_else() {
 fn lost_and_misplaced_writes_are_found() {
     let path = Scratch::new("lost");
     let swap = Swap::create(&path.0, 1 << 20, Cached::Yes).expect("a swap area");
-    let mut queue = Queue::new(Plain::new(swap.file().clone()), 4);
+    let mut queue = Queue::new(Plain::new(), 4);
     let mut frame = Frame::of(5);
     let (one, other) = (swap.get().expect("a slot"), swap.get().expect("a slot"));
     for slot in [one, other] {

@@ -1,10 +1,10 @@
 //! Files and block devices, read and written at an offset straight from memory.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
-use rustix::fs::{self, FallocateFlags, FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{self, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::raw::{number, syscall};
@@ -19,14 +19,85 @@ pub enum Direction {
     Write,
 }
 
-/// Opens for reading and writing, around the page cache if `direct`; makes the file if there is none.
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// To be read; it must be there.
+    Read,
+    /// To be read and written; it must be there.
+    Write,
+    /// To be read and written; made if there is none.
+    Create,
+}
+
+/// Opens a file, around the page cache if `direct`.
 ///
 /// # Errors
 /// What the kernel says: `EINVAL` where the file system does no direct I/O.
-pub fn open(path: &Path, direct: bool) -> Result<OwnedFd, Errno> {
+pub fn open(path: &Path, opening: Opening, direct: bool) -> Result<OwnedFd, Errno> {
     let around = if direct { OFlags::DIRECT } else { OFlags::empty() };
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | around;
-    fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+    let access = match opening {
+        Opening::Read => OFlags::RDONLY,
+        Opening::Write => OFlags::RDWR,
+        Opening::Create => OFlags::RDWR | OFlags::CREATE,
+    };
+    fs::open(path, access | OFlags::CLOEXEC | around, Mode::RUSR | Mode::WUSR)
+}
+
+/// What direct I/O wants of addresses, and of offsets and lengths; `None` where the kernel does not say.
+///
+/// A file system that does not do it for this file says 0 (statx(2), `STATX_DIOALIGN`).
+pub fn direct_alignment(file: &OwnedFd) -> Option<(u32, u32)> {
+    let stat = fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let is_said = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    is_said.then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+}
+
+/// Whether a file's bytes are in memory only: such a file system takes `O_DIRECT` and does nothing about it.
+pub fn is_in_memory(file: &OwnedFd) -> bool {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    // The type's width is the architecture's.
+    #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
+    fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as i64, TMPFS_MAGIC | RAMFS_MAGIC))
+}
+
+/// Which file it is: no two that are there at a time have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// The device it lies on; of a block device 0.
+    device: u64,
+    /// Its inode; of a block device which one it is.
+    inode: u64,
+}
+
+/// See [`FileId`].
+///
+/// # Errors
+/// What the kernel says.
+pub fn id(file: &OwnedFd) -> Result<FileId, Errno> {
+    let stat = fs::fstat(file)?;
+    // Of one block device there may be many nodes.
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => FileId { device: 0, inode: stat.st_rdev },
+        _ => FileId { device: stat.st_dev, inode: stat.st_ino },
+    })
+}
+
+/// Makes a file so long, or so short.
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_len(file: &OwnedFd, len: u64) -> Result<(), Errno> {
+    fs::ftruncate(file, len)
+}
+
+/// Waits until what was written is on the device, and what is needed to find it: the length, too.
+///
+/// # Errors
+/// What the kernel says.
+pub fn sync_data(file: &OwnedFd) -> Result<(), Errno> {
+    fs::fdatasync(file)
 }
 
 /// Whether it is a block device, and its length in bytes.
@@ -82,7 +153,7 @@ impl Piece {
 /// The `len` bytes at `at` are there; to be read into, they are the caller's.
 pub unsafe fn transfer(
     direction: Direction,
-    file: &OwnedFd,
+    file: BorrowedFd<'_>,
     (at, len): (*mut u8, usize),
     offset: u64,
 ) -> Result<usize, Errno> {
@@ -103,7 +174,7 @@ pub unsafe fn transfer(
 /// There are `count` pieces at `pieces`, of which [`transfer`] says what must hold.
 pub unsafe fn transfer_pieces(
     direction: Direction,
-    file: &OwnedFd,
+    file: BorrowedFd<'_>,
     (pieces, count): (*const Piece, usize),
     offset: u64,
 ) -> Result<usize, Errno> {

@@ -79,12 +79,11 @@ impl Scenario {
         let limits = self
             .used
             .map_or(Limits::of(self.frames), |used| Limits { low: used, high: used - used / 16 });
-        let file = swap.file().clone();
         let mut pager = SwapPager::new(swap, policy, self.frames, limits);
         if let Some(faults) = self.faults {
             let made = AtomicUsize::new(0);
             pager = pager.with_engines(move |depth| {
-                let engine = engine::best(file.clone(), depth);
+                let engine = engine::best(depth);
                 let nth = made.fetch_add(1, Ordering::Relaxed) as u64;
                 Box::new(FakeEngine::new(engine, faults, seed.wrapping_add(nth << 32)))
             });
