@@ -42,10 +42,13 @@
 //! | Zero, Present | Doomed | `unmap`, while guards are held |
 //! | Doomed | Gone | the last guard |
 //! | Present | Present | latch, rights, A, D, C; another frame where C is taken off |
+//! | Present, D | Present, one reader more | write-back begins: it can't be written to meanwhile |
+//! | Present | Present, one reader less | write-back ends; D again if that failed |
 //! | Present p | InTransit | `swap_out`, where no guard is held |
 //! | InTransit | Present | a fault that meets it: the frame is still there |
 //! | InTransit | Swapped, Shadow | written out; or clean, and its copy elsewhere is good |
 //! | InTransit, Swapped, Shadow | itself | rights; of the latter two also the claim of the one fault that reads it |
+//! | Shadow | Shadow 0 | a file is cut off before the page: it is as if it never was in memory |
 //! | Swapped, Shadow | Present | read in again, by who has claimed it |
 //! | Table m | Closed m | `unmap`, when all of the VMA is gone: nobody walks in any more |
 //! | Closed m, Gone m | Untouched | when nobody holds the VMA any more: its addresses are free |
@@ -68,7 +71,7 @@ pub enum State {
     /// upper levels: nothing is mapped.
     Untouched = 0,
     /// Mapped and empty, with rights of its own. At the middle level, the number is 1 where the region
-    /// wants huge pages.
+    /// wants huge pages, and 2 where it is of a file: a table for it begins with shadows.
     Absent = 1,
     /// Unmapped, of a VMA of which something is still mapped or held.
     Gone = 2,
@@ -82,7 +85,7 @@ pub enum State {
     InTransit = 6,
     /// In swap, in the slot that is the number.
     Swapped = 7,
-    /// Evicted; the number is the eviction's age (`mm/workingset.c`).
+    /// Evicted; the number is the eviction's age (`mm/workingset.c`). Of a file's page that never was in memory 0.
     Shadow = 8,
     /// At the upper levels: a table, in the frame that is the number. The rights are those of its
     /// untouched pages, and do not change while it is there.
@@ -218,6 +221,16 @@ impl Entry {
         matches!(self.state(), State::Absent) && self.number_bits() == 1
     }
 
+    /// As [`Entry::absent`], of a granule of a file: its pages are elsewhere, and were never in memory.
+    pub const fn absent_file(rights: Rights) -> Entry {
+        Entry::absent(rights).with_number_bits(2)
+    }
+
+    /// Whether a granule without a table is a file's.
+    pub const fn is_absent_file(self) -> bool {
+        matches!(self.state(), State::Absent) && self.number_bits() == 2
+    }
+
     /// A table in frame `table`, whose untouched pages have these rights.
     pub const fn table(table: Pfn, rights: Rights) -> Entry {
         Entry::new().with_state(State::Table).with_frame(table).with_rights(rights)
@@ -350,7 +363,8 @@ impl Entry {
             (Untouched | Absent | InTransit, Gone) => !is_held,
             // Whoever reads it finds that it is gone.
             (Swapped | Shadow, Gone) => true,
-            (Swapped, Swapped) | (Shadow, Shadow) => same_frame,
+            (Swapped, Swapped) => same_frame,
+            (Shadow, Shadow) => same_frame || (next.number_bits() == 0 && !is_held),
             (Zero | Present, Gone) => !is_held,
             (Zero, Zero) => same_frame,
             (Zero, Present) => !is_held || self.latch() == EXCLUSIVE,
@@ -440,6 +454,29 @@ mod tests {
         assert!(!present.with_cow(true).can_write());
         assert!(!present.with_write(false).can_write());
         assert!(!present.with_state(State::Zero).can_write());
+    }
+
+    #[test]
+    fn a_page_under_write_back_can_be_read_and_not_written() {
+        let dirty = Entry::new().with_state(State::Present).with_rights(Rights::READ_WRITE);
+        let dirty = dirty.with_dirty(true);
+        let written_back = dirty.with_dirty(false).with_latch(1);
+        assert!(dirty.may_become(written_back) && written_back.may_become(dirty));
+        assert!(written_back.may_become(written_back.held_for_reading()));
+        for state in [State::InTransit, State::Gone, State::Shadow] {
+            assert!(!written_back.may_become(Entry::new().with_state(state)), "{state:?}");
+        }
+        // Unmapped meanwhile, and the last reader's.
+        assert!(written_back.may_become(written_back.with_state(State::Doomed)));
+    }
+
+    #[test]
+    fn a_shadow_is_forgotten_or_stays_what_it_is() {
+        let shadow = Entry::new().with_state(State::Shadow);
+        assert!(shadow.with_number(7).may_become(shadow));
+        assert!(!shadow.with_number(7).may_become(shadow.with_number(8)));
+        assert!(!shadow.with_number(7).with_latch(EXCLUSIVE).may_become(shadow));
+        assert!(!shadow.may_become(shadow.with_number(8)));
     }
 
     #[test]

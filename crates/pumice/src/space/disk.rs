@@ -1,11 +1,14 @@
-//! A pager for tests: slots in memory, which are counted.
+//! A pager for tests: slots in memory, which are counted; or a file, each of whose pages has its place.
 
 use std::boxed::Box;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 use std::vec::Vec;
 
+use super::file::{Begun, Patience};
 use super::region::Page;
+use super::write_back::WriteFailed;
 use super::Task;
 use crate::addr::FRAME_SIZE;
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
@@ -17,6 +20,8 @@ pub(super) struct Disk {
     slots: Mutex<Vec<Option<Box<Page>>>>,
     told: Mutex<Vec<LruPage>>,
     pub fails: AtomicBool,
+    /// Of a file, what was written of its pages; the others are zeros.
+    file: Option<Mutex<BTreeMap<usize, Box<Page>>>>,
 }
 
 fn slot(at: Evicted) -> usize {
@@ -26,6 +31,62 @@ fn slot(at: Evicted) -> usize {
 }
 
 impl Disk {
+    /// A file.
+    pub fn file() -> Disk {
+        Disk { file: Some(Mutex::default()), ..Disk::default() }
+    }
+
+    /// The first eight bytes of a page of the file.
+    pub fn first_word(&self, page: usize) -> u64 {
+        let file = self.file.as_ref().expect("a file").lock().expect("no panic");
+        file.get(&page)
+            .map_or(0, |page| u64::from_ne_bytes(page[..8].try_into().expect("eight bytes")))
+    }
+
+    /// Writes a page of the file back, if it is dirty and nobody writes to it. Whether it was.
+    pub fn write_back<F: FrameSource>(
+        &self,
+        task: &Task<'_, F, impl TableOps>,
+        page: usize,
+        went: Result<(), WriteFailed>,
+    ) -> bool {
+        let Some(begun) = task.begin_write_back(page) else { return false };
+        let from = task.space().tables.source.bytes(begun.page().frame);
+        let mut copy = [0; FRAME_SIZE];
+        // SAFETY: nobody writes to the page.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(copy.as_mut_ptr(), FRAME_SIZE) };
+        if went.is_ok() {
+            let file = self.file.as_ref().expect("a file");
+            file.lock().expect("no panic").insert(page, Box::new(copy));
+        }
+        task.end_write_back(begun, went);
+        true
+    }
+
+    /// Takes a page of the file out, if it is clean. Whether it went.
+    pub fn evict_clean(
+        &self,
+        task: &Task<'_, impl FrameSource, impl TableOps>,
+        page: usize,
+    ) -> bool {
+        let Some(transit) = task.begin_swap_out(page) else { return false };
+        if transit.is_dirty() {
+            task.cancel_swap_out(transit);
+            return false;
+        }
+        task.end_swap_out(transit, Evicted::Shadow(7)).is_ok()
+    }
+
+    /// Reads a page of the file as a batch of reads does: begun, and ended later.
+    pub fn fill(&self, task: &Task<'_, impl FrameSource, impl TableOps>, page: usize) {
+        let begun = task.begin_fill(page, Patience::None).expect("mapped");
+        let Begun::Filling(filling) = begun else { return };
+        let mut into = task.space().tables.source.bytes(filling.frame()).cast::<Page>();
+        // SAFETY: the frame is this read's.
+        let read = self.swap_in(task.space().id(), page, filling.from(), unsafe { into.as_mut() });
+        task.end_fill(filling, read, Rights::empty());
+    }
+
     fn put(&self, page: Page) -> u32 {
         let mut slots = self.slots.lock().expect("no panic");
         let free = slots.iter().position(Option::is_none).unwrap_or(slots.len());
@@ -37,6 +98,9 @@ impl Disk {
     }
 
     fn take(&self, at: Evicted) {
+        if self.file.is_some() {
+            return;
+        }
         let slot = self.slots.lock().expect("no panic")[slot(at)].take();
         assert!(slot.is_some(), "{at:?} is freed, and free");
     }
@@ -82,12 +146,17 @@ unsafe impl Pager for Disk {
     fn swap_in(
         &self,
         _: SpaceId,
-        _: usize,
+        page: usize,
         from: Evicted,
         into: &mut Page,
     ) -> Result<(), ReadFailed> {
         if self.fails.load(Ordering::Relaxed) {
             return Err(ReadFailed);
+        }
+        if let Some(file) = &self.file {
+            let file = file.lock().expect("no panic");
+            *into = file.get(&page).map_or([0; FRAME_SIZE], |page| **page);
+            return Ok(());
         }
         // One that was freed meanwhile is read in vain.
         if let Some(Some(page)) = self.slots.lock().expect("no panic").get(slot(from)) {

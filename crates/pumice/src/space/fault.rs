@@ -13,6 +13,7 @@ use super::task::Task;
 use super::{Access, Result, VmSpace};
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::page_table::entry::{END_WRITE, EXCLUSIVE, MAX_READERS, ONE_READER};
+use crate::page_table::pager::Evicted;
 use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -206,14 +207,20 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let vma = self.space.vma(middle.vma.load(Ordering::Acquire)).ok_or(Trap::Unmapped);
         let pages = vma.map(|vma| vma.pages_in::<F>(page >> F::TABLE_BITS));
         let end = pages.map_or(F::ENTRIES, |pages| pages.len());
+        // Relaxed: nobody knows of the table; installing it releases this.
         for beyond in end..F::ENTRIES {
             let gone = Entry::new().with_state(State::Gone);
-            // Relaxed: nobody knows of the table; installing it releases this.
             leaf.entry(beyond).store(gone.into(), Ordering::Relaxed);
+        }
+        if pmd.is_absent_file() {
+            let elsewhere = Evicted::Shadow(0).entry(Entry::EMPTY.with_rights(pmd.rights()));
+            for page in 0..end {
+                leaf.entry(page).store(elsewhere.into(), Ordering::Relaxed);
+            }
         }
         let table = Entry::table(frame, pmd.rights());
         if !tables.ops.pmd_test_and_populate(middle.pmdp, pmd, table) {
-            let is_zeroed = end == F::ENTRIES;
+            let is_zeroed = end == F::ENTRIES && !pmd.is_absent_file();
             self.with_list(|list| if is_zeroed { list.put_zeroed(frame) } else { list.put(frame) });
         }
         Ok(())
@@ -459,7 +466,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     pub(super) fn give_up(&self, entry: Entry) {
         if entry.has_frame() && entry.frame() != self.space.tables.source.zero_page() {
             self.put_frame(entry.frame(), entry.cow());
-            self.count(Counter::Anon, -1);
+            self.count(self.space.paged, -1);
         }
         self.give_up_evicted(entry);
     }

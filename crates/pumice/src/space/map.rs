@@ -22,7 +22,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// [`VmError::BadRange`] for no bytes, [`VmError::OutOfAddresses`], [`VmError::OutOfRecords`], and
     /// [`VmError::OutOfFrames`] without any for tables.
     pub fn map(&self, bytes: usize, rights: Rights) -> Result<usize> {
-        self.map_granules(bytes, Entry::absent(rights), rights)
+        self.map_granules(bytes, Entry::absent(rights), Entry::absent(rights))
     }
 
     /// As [`Task::map`], with huge pages: the first write to 2 MiB that the region fills brings them all in
@@ -32,11 +32,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// # Errors
     /// As [`Task::map`].
     pub fn map_huge(&self, bytes: usize, rights: Rights) -> Result<usize> {
-        self.map_granules(bytes, Entry::absent_huge(rights), rights)
+        self.map_granules(bytes, Entry::absent_huge(rights), Entry::absent(rights))
     }
 
-    /// Maps granules, those that are filled as `whole`, and the last, if it is not, as small pages.
-    fn map_granules(&self, bytes: usize, whole: Entry, rights: Rights) -> Result<usize> {
+    /// Maps granules, those that are filled as `whole`, and the last, if it is not, as `part`.
+    pub(super) fn map_granules(&self, bytes: usize, whole: Entry, part: Entry) -> Result<usize> {
         let pages = bytes.div_ceil(FRAME_SIZE);
         if pages == 0 {
             return Err(VmError::BadRange(Extent { start: 0, bytes }));
@@ -58,7 +58,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             // Release: who reads the number finds the record as it was written.
             middle.vma.store(id, Ordering::Release);
             let is_filled = (granule + 1) << F::TABLE_BITS <= first_page + pages;
-            let absent = if is_filled { whole } else { Entry::absent(rights) };
+            let absent = if is_filled { whole } else { part };
             let done = space.tables.ops.ptep_cmpxchg(middle.pmdp, Entry::EMPTY, absent);
             debug_assert!(done.is_ok(), "found free, under the lock");
         }

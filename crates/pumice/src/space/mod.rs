@@ -11,6 +11,7 @@
 //! - `huge`: pages of 2 MiB, and how they become small ones.
 //! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
 //! - [`swap_out`], [`swap_in`]: how pages leave memory, and come back.
+//! - [`file`]: pages of files, as a page cache has them; [`write_back`]: how they become clean and stay.
 //! - `map`: `map`, `unmap`, `protect`; `fork`; `vma`: which addresses are whose.
 //!
 //! ```
@@ -77,6 +78,7 @@ mod corners;
 mod disk;
 mod error;
 mod fault;
+pub mod file;
 mod fork;
 mod huge;
 mod map;
@@ -95,6 +97,7 @@ mod task;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod vma;
+pub mod write_back;
 
 pub use error::{Access, Extent, Place, Result, VmError};
 #[cfg(not(any(loom, shuttle)))]
@@ -136,6 +139,8 @@ pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     prefault_pages: AtomicUsize,
     /// Relaxed: as above.
     fetch_ahead: AtomicUsize,
+    /// What pages that come and go by the pager count for.
+    paged: Counter,
     /// For batches of entries, where the processor can.
     pairs: Option<Pairs>,
 }
@@ -146,6 +151,10 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// # Errors
     /// [`VmError::OutOfRecords`] if the source has no frames for the first tables.
     pub fn new(frames: F, ops: T) -> Result<VmSpace<F, T>> {
+        VmSpace::of(frames, ops, Counter::Anon)
+    }
+
+    fn of(frames: F, ops: T, paged: Counter) -> Result<VmSpace<F, T>> {
         let none = || VmError::OutOfRecords("space");
         let slots = Records::new(frames).ok_or_else(none)?;
         let vmas = Records::new(frames).ok_or_else(none)?;
@@ -154,7 +163,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         let mmap_lock = CachePadded::new(SpinLock::new(MapState::new()));
         let prefault_pages = AtomicUsize::new(DEFAULT_PREFAULT_PAGES);
         let fetch_ahead = AtomicUsize::new(DEFAULT_FETCH_AHEAD);
-        Ok(VmSpace { tables, slots, vmas, mmap_lock, prefault_pages, fetch_ahead, pairs })
+        Ok(VmSpace { tables, slots, vmas, mmap_lock, prefault_pages, fetch_ahead, paged, pairs })
     }
 
     /// The calling thread's part in the space.

@@ -207,6 +207,7 @@ fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<()> {
 
 #[cfg(loom)]
 mod lru;
+mod write_back;
 
 #[cfg(loom)]
 mod loom_models {

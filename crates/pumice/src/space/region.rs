@@ -167,7 +167,7 @@ fn latch_before_writes() {
 }
 
 /// A page whose word is latched.
-struct Latched<'w> {
+pub(super) struct Latched<'w> {
     ptep: &'w AtomicU64,
     bytes: NonNull<u8>,
 }
@@ -363,7 +363,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// A guard of a page that can be used as it is, and of which nobody has another that stands
     /// against it.
     #[inline(always)]
-    fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
+    pub(super) fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
         let ops = &self.task.space.tables.ops;
         let walked = self.look(page)?;
         let entry = ops.ptep_get(walked.ptep);
@@ -389,8 +389,20 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         latched.map_err(|trap| self.error(trap, page, access))
     }
 
+    /// The guard of a page whose word has just been latched for writing.
     #[inline]
-    fn walk(&self, page: usize) -> core::result::Result<Walked<'_, F>, Trap> {
+    pub(super) fn held_for_writing<'r>(
+        &'r self,
+        walked: &Walked<'r, F>,
+        frame: Pfn,
+    ) -> WriteGuard<'r, F, T> {
+        latch_before_writes();
+        let latched = Latched { ptep: walked.ptep, bytes: self.source.bytes(frame) };
+        WriteGuard { latched, task: self.task }
+    }
+
+    #[inline]
+    pub(super) fn walk(&self, page: usize) -> core::result::Result<Walked<'_, F>, Trap> {
         match self.look(page) {
             Some(walked) => Ok(walked),
             None => self.walk_slowly(page),
@@ -404,7 +416,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     #[cold]
-    fn error(&self, trap: Trap, page: usize, access: Access) -> VmError {
+    pub(super) fn error(&self, trap: Trap, page: usize, access: Access) -> VmError {
         let address = page.saturating_add(self.first_page).saturating_mul(FRAME_SIZE);
         trap.at(Place { address, region: Some(self.extent()) }, access)
     }
@@ -443,8 +455,8 @@ impl<'p> Words<'p> {
 
 /// See [`Region::read`].
 pub struct ReadGuard<'r, F: FrameSource, T: TableOps> {
-    latched: Latched<'r>,
-    task: &'r Task<'r, F, T>,
+    pub(super) latched: Latched<'r>,
+    pub(super) task: &'r Task<'r, F, T>,
 }
 
 impl<F: FrameSource, T: TableOps> Deref for ReadGuard<'_, F, T> {

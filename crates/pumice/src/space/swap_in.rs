@@ -36,11 +36,11 @@ pub(super) struct SwapAhead {
 
 /// A page that this thread reads, and everybody else waits for.
 #[derive(Clone, Copy)]
-struct Claim<'t> {
-    ptep: &'t AtomicU64,
-    page: usize,
-    claimed: Entry,
-    from: Evicted,
+pub(super) struct Claim<'t> {
+    pub ptep: &'t AtomicU64,
+    pub page: usize,
+    pub claimed: Entry,
+    pub from: Evicted,
 }
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
@@ -154,7 +154,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Puts a page where it belongs that was read into a frame, or gives its claim up. What its word is then.
-    fn come_in(
+    pub(super) fn come_in(
         &self,
         claim: Claim<'_>,
         read: Result<Pfn, Trap>,
@@ -175,7 +175,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             match ops.ptep_cmpxchg(ptep, now, next) {
                 Ok(()) => {
                     let frame = read?;
-                    self.count(Counter::Anon, 1);
+                    self.count(self.space.paged, 1);
                     self.count(Counter::Swap, -from.in_swap());
                     if let Some(pager) = pager {
                         pager.swapped_in(self.space.id(), LruPage { page, frame }, from, used);

@@ -201,7 +201,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             now = found;
         }
         self.put_frame(entry.frame(), entry.cow());
-        self.count(Counter::Anon, -1);
+        self.count(self.space.paged, -1);
         self.count(Counter::Swap, to.in_swap());
         Ok(())
     }
@@ -225,7 +225,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// A page's word, if there is a table it is in. A huge page is split.
-    fn walk_if_there(&self, page: usize) -> Option<Walked<'_, F>> {
+    pub(super) fn walk_if_there(&self, page: usize) -> Option<Walked<'_, F>> {
         let tables = &self.space.tables;
         let middle = self.middle(page).ok()?;
         let mut pmd = tables.ops.ptep_get(middle.pmdp);

@@ -1,0 +1,433 @@
+//! Pages of files: what a page cache needs of a space beyond what anonymous memory does.
+//!
+//! A region of a file is as any other, but that its pages begin as shadows (number 0): they are elsewhere, and the
+//! pager knows where. So a fault finds nothing new, and frames for them need not be zeroed. What is added here are
+//! reads that begin and end at different times ([`Task::begin_fill`]), so that one thread can have many pages on their
+//! way; a guard that says whether its page was clean; and pages that are forgotten, as where a file is cut off.
+
+use core::ops::Range;
+
+use super::error::Trap;
+use super::region::{ReadGuard, Region, WriteGuard};
+use super::rss::Counter;
+use super::swap_in::Claim;
+use super::task::Task;
+use super::{Access, Result, VmSpace};
+use crate::addr::Pfn;
+use crate::page_table::entry::EXCLUSIVE;
+use crate::page_table::pager::{Evicted, ReadFailed};
+use crate::page_table::tables::FrameList;
+use crate::page_table::{Entry, FrameSource, Rights, State, TableOps, Tables};
+use crate::sys::lock::Backoff;
+
+/// A page that is being read, begun by [`Task::begin_fill`]. Whoever wants it waits.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a read is ended"]
+pub struct Filling {
+    page: usize,
+    frame: Pfn,
+    claimed: Entry,
+    from: Evicted,
+}
+
+impl Filling {
+    /// Its number.
+    pub fn page(&self) -> usize {
+        self.page
+    }
+
+    /// The frame it is to be read into, which is nobody else's until the read is ended.
+    pub fn frame(&self) -> Pfn {
+        self.frame
+    }
+
+    /// Where it is.
+    pub fn from(&self) -> Evicted {
+        self.from
+    }
+}
+
+/// What [`Task::begin_fill`] has found.
+#[derive(Clone, Copy, Debug)]
+pub enum Begun {
+    /// The page is to be read.
+    Filling(Filling),
+    /// It is in memory.
+    InMemory,
+    /// Somebody reads it.
+    BeingRead,
+    /// There is no frame for it.
+    NoFrame,
+}
+
+/// Whether a read that begins waits for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// It is done without the page if there is none.
+    None,
+    /// It waits as a fault does.
+    Fault,
+}
+
+/// What became of a page that was to be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgotten {
+    /// It was not in memory, or clean.
+    Clean,
+    /// It was in memory and dirty.
+    Dirty,
+}
+
+impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
+    /// An empty space for regions of files.
+    ///
+    /// # Errors
+    /// As [`VmSpace::new`].
+    pub fn for_files(frames: F, ops: T) -> Result<VmSpace<F, T>> {
+        VmSpace::of(frames, ops, Counter::File)
+    }
+}
+
+impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
+    /// Maps `bytes` (rounded up to pages) of a file: as [`Task::map`], but that the pages are where the space's pager
+    /// says, under [`Evicted::Shadow`] with number 0.
+    ///
+    /// # Errors
+    /// As [`Task::map`].
+    pub fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize> {
+        self.map_granules(bytes, Entry::absent_file(rights), Entry::absent_file(rights))
+    }
+
+    /// Claims a page that is not in memory, with a frame to read it into. From here to [`Task::end_fill`], which any
+    /// task of the space may call, its region is not unmapped, or somebody holds it ([`Region`]).
+    ///
+    /// # Errors
+    /// [`super::VmError::Unmapped`]; [`super::VmError::OutOfFrames`] without any for a table.
+    pub fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
+        let address = page.saturating_mul(crate::addr::FRAME_SIZE);
+        let error = |trap| self.error(trap, address, Access::Read);
+        let walked = self.walk(page).map_err(error)?;
+        let ops = &self.space.tables.ops;
+        let mut entry = ops.ptep_get(walked.ptep);
+        let Some(from) = Evicted::of(entry) else {
+            return match entry.has_frame() {
+                true => Ok(Begun::InMemory),
+                false => Err(error(Trap::Unmapped)),
+            };
+        };
+        if entry.latch() != 0 {
+            return Ok(Begun::BeingRead);
+        }
+        let frame = self.with_list(|list| match patience {
+            Patience::None => list.get_any_at_once(),
+            Patience::Fault => list.get_any(),
+        });
+        let Some(frame) = frame else { return Ok(Begun::NoFrame) };
+        loop {
+            let claimed = entry.with_latch(EXCLUSIVE);
+            match ops.ptep_cmpxchg(walked.ptep, entry, claimed) {
+                Ok(()) => return Ok(Begun::Filling(Filling { page, frame, claimed, from })),
+                // `protect`.
+                Err(found) if Evicted::of(found) == Some(from) && found.latch() == 0 => {
+                    entry = found;
+                }
+                Err(_) => {
+                    self.with_list(|list| list.put(frame));
+                    return Ok(Begun::BeingRead);
+                }
+            }
+        }
+    }
+
+    /// Ends a read: the page is in memory, or where it was. `used`: what it is going to be used for; nothing, if
+    /// nobody has asked for it yet.
+    pub fn end_fill(
+        &self,
+        filling: Filling,
+        read: core::result::Result<(), ReadFailed>,
+        used: Rights,
+    ) {
+        let Filling { page, frame, claimed, from } = filling;
+        let Some(walked) = self.walk_if_there(page) else {
+            self.with_list(|list| list.put(frame));
+            return;
+        };
+        let claim = Claim { ptep: walked.ptep, page, claimed, from };
+        let read = read.map(|()| frame).map_err(|ReadFailed| {
+            self.with_list(|list| list.put(frame));
+            Trap::ReadFailed
+        });
+        // Who wants the page asks for it again, and is told what is wrong.
+        let _ = self.come_in(claim, read, used);
+    }
+
+    /// Whether somebody reads a page.
+    pub fn is_being_read(&self, page: usize) -> bool {
+        let walked = self.walk_if_there(page);
+        let entry = walked.map(|walked| self.space.tables.ops.ptep_get(walked.ptep));
+        entry.is_some_and(|entry| Evicted::of(entry).is_some() && entry.latch() != 0)
+    }
+
+    /// Says of pages that are dirty which they are, in the order of their numbers. One that is held for writing is.
+    pub fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
+        let ops = &self.space.tables.ops;
+        self.scan(pages, |page, ptep| {
+            let entry = ops.ptep_get(ptep);
+            if entry.state() == State::Present && entry.dirty() {
+                found(page);
+            }
+        });
+    }
+
+    /// Forgets pages, in memory or not: they are as they were when their region was mapped. Waits for those who have
+    /// guards of them, or read them; `waits` is called each time. How many were dirty.
+    pub fn forget(&self, pages: Range<usize>, mut waits: impl FnMut()) -> usize {
+        let mut dirty = 0;
+        let mut later = [0; 64];
+        let mut start = pages.start;
+        while start < pages.end {
+            let end = pages.end.min((start | (F::ENTRIES - 1)) + 1);
+            let mut len;
+            let mut backoff = Backoff::default();
+            loop {
+                len = 0;
+                self.scan(start..end, |page, _| {
+                    if len < later.len() {
+                        match self.try_forget(page) {
+                            Some(Forgotten::Dirty) => dirty += 1,
+                            Some(Forgotten::Clean) => {}
+                            None => {
+                                later[len] = page;
+                                len += 1;
+                            }
+                        }
+                    }
+                });
+                if len == 0 {
+                    break;
+                }
+                waits();
+                backoff.wait();
+                if backoff.waits() > 64 && !cfg!(any(loom, shuttle)) {
+                    crate::sys::thread::sleep(core::time::Duration::from_micros(50));
+                }
+            }
+            start = end;
+        }
+        dirty
+    }
+
+    /// Forgets a page: `None` if somebody has a guard of it, or reads it.
+    fn try_forget(&self, page: usize) -> Option<Forgotten> {
+        let ops = &self.space.tables.ops;
+        let Some(walked) = self.walk_if_there(page) else { return Some(Forgotten::Clean) };
+        loop {
+            let entry = ops.ptep_get(walked.ptep);
+            match entry.state() {
+                State::Shadow if entry.latch() != 0 => return None,
+                State::Shadow if entry.number() == 0 => return Some(Forgotten::Clean),
+                State::Shadow => {
+                    let forgotten = entry.with_number(0).with_next_version();
+                    if ops.ptep_cmpxchg(walked.ptep, entry, forgotten).is_ok() {
+                        return Some(Forgotten::Clean);
+                    }
+                }
+                State::Present if entry.latch() != 0 => return None,
+                State::Present => {
+                    let Some(transit) = self.begin_swap_out(page) else { continue };
+                    let was_dirty = transit.is_dirty();
+                    if self.end_swap_out(transit, Evicted::Shadow(0)).is_ok() {
+                        return Some(if was_dirty { Forgotten::Dirty } else { Forgotten::Clean });
+                    }
+                }
+                State::InTransit => {
+                    let back = entry.with_state(State::Present);
+                    let _ = ops.ptep_cmpxchg(walked.ptep, entry, back);
+                }
+                _ => return Some(Forgotten::Clean),
+            }
+        }
+    }
+
+    /// Goes through the words of pages that have one.
+    fn scan(
+        &self,
+        pages: Range<usize>,
+        mut look: impl FnMut(usize, &crate::sync::atomic::AtomicU64),
+    ) {
+        let tables = &self.space.tables;
+        let mut page = pages.start;
+        while page < pages.end.min(Tables::<F, T>::PAGES) {
+            let end = pages.end.min((page | (F::ENTRIES - 1)) + 1);
+            let pmd = self.middle(page).ok().map(|middle| tables.ops.ptep_get(middle.pmdp));
+            if let Some(pmd) = pmd.filter(|pmd| pmd.state() == State::Table) {
+                // SAFETY: the VMA is held, and with it its tables.
+                let leaf = unsafe { tables.leaf(pmd) };
+                (page..end).for_each(|page| look(page, leaf.entry(page)));
+            }
+            page = end;
+        }
+    }
+}
+
+impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
+    /// A guard for reading of a page that is there and that nobody writes to.
+    #[inline(always)]
+    pub fn read_at_once(&self, page: usize) -> Option<ReadGuard<'_, F, T>> {
+        let latched = self.guard_at_once(page, Access::Read)?;
+        Some(ReadGuard { latched, task: self.task() })
+    }
+
+    /// As [`Region::try_write`], and whether the page was clean before.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn try_write_noting(&self, page: usize) -> Result<(WriteGuard<'_, F, T>, Noted)> {
+        let ops = &self.task().space.tables.ops;
+        loop {
+            let walked = self.walk(page).map_err(|trap| self.error(trap, page, Access::Write))?;
+            let entry = ops.ptep_get(walked.ptep);
+            if entry.can_write() && entry.latch() == 0 {
+                if ops.ptep_cmpxchg(walked.ptep, entry, entry.held_for_writing()).is_ok() {
+                    let noted = if entry.dirty() { Noted::Dirty } else { Noted::Clean };
+                    return Ok((self.held_for_writing(&walked, entry.frame()), noted));
+                }
+            } else if entry.can_write() {
+                return Err(self.error(Trap::Busy, page, Access::Write));
+            } else if Evicted::of(entry).is_some() || entry.state() == State::InTransit {
+                // A guard for writing would leave it dirty.
+                drop(self.try_read(page)?);
+            } else {
+                // Not a file's, or not to be written.
+                return Ok((self.try_write(page)?, Noted::Dirty));
+            }
+        }
+    }
+}
+
+/// What a page was before its guard for writing was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// Clean: as it is on the device.
+    Clean,
+    /// Dirty.
+    Dirty,
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::disk::Disk;
+    use super::super::write_back::WriteFailed;
+    use super::super::{MemMap, VmError};
+    use super::*;
+    use crate::clear::Clearer;
+    use crate::frame::Zone;
+    use crate::page_table::Atomic;
+    use crate::sys::mem::Huge;
+
+    /// Runs a test on a file of 700 pages, the last of a table of 512 among them.
+    fn with_file(test: impl FnOnce(&Disk, &Task<'_, super::super::Frames<'_>, Atomic>, usize)) {
+        let disk = Disk::file();
+        let zone = Zone::new(8 << 20, 1, Huge::No).expect("a zone");
+        let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&disk);
+        let space = VmSpace::for_files(map.frames(), Atomic).expect("frames");
+        let task = space.enter().expect("a task");
+        let at = task.map_file(700 * crate::addr::FRAME_SIZE, Rights::READ_WRITE).expect("room");
+        test(&disk, &task, at);
+        assert_eq!(space.anon_rss(), 0);
+    }
+
+    #[test]
+    fn pages_of_a_file_come_and_go_without_being_zeroed() {
+        with_file(|disk, task, at| {
+            let region = task.region(at).expect("mapped");
+            let first = at / crate::addr::FRAME_SIZE;
+            for page in [0, 511, 512, 699] {
+                assert!(region.translate(page).is_none());
+                let (mut guard, noted) = region.try_write_noting(page).expect("there");
+                assert_eq!(noted, Noted::Clean);
+                guard[0] = page as u8;
+                drop(guard);
+                assert_eq!(region.try_write_noting(page).expect("there").1, Noted::Dirty);
+            }
+            assert!(matches!(region.read(700), Err(VmError::Unmapped(_))));
+            assert_eq!(task.space().rss(), 4);
+            let mut dirty = Vec::new();
+            task.scan_dirty(first..first + 700, |page| dirty.push(page - first));
+            assert_eq!(dirty, [0, 511, 512, 699]);
+            assert!(!disk.evict_clean(task, first + 511), "dirty");
+            assert!(disk.write_back(task, first + 511, Err(WriteFailed)));
+            assert!(!disk.evict_clean(task, first + 511), "dirty again");
+            assert!(disk.write_back(task, first + 511, Ok(())));
+            assert!(!disk.write_back(task, first + 511, Ok(())), "clean");
+            assert!(disk.evict_clean(task, first + 511));
+            assert_eq!((task.space().rss(), task.space().swap_rss()), (3, 0));
+            assert_eq!(region.read(511).expect("in the file")[0], 255);
+            assert_eq!(disk.first_word(first + 511) as u8, 255);
+        });
+    }
+
+    #[test]
+    fn who_reads_does_not_stand_against_write_back_and_who_writes_does() {
+        with_file(|_, task, at| {
+            let region = task.region(at).expect("mapped");
+            let first = at / crate::addr::FRAME_SIZE;
+            let held = region.try_write_noting(0).expect("there").0;
+            assert!(task.begin_write_back(first).is_none());
+            drop(held);
+            let held = region.read(0).expect("there");
+            let begun = task.begin_write_back(first).expect("dirty");
+            assert!(region.try_read(0).is_ok());
+            drop(held);
+            assert!(matches!(region.try_write_noting(0), Err(VmError::Busy(_))));
+            task.end_write_back(begun, Ok(()));
+            assert_eq!(region.try_write_noting(0).expect("there").1, Noted::Clean);
+        });
+    }
+
+    #[test]
+    fn a_page_that_is_being_filled_is_waited_for_and_filled_once() {
+        with_file(|disk, task, at| {
+            let region = task.region(at).expect("mapped");
+            let first = at / crate::addr::FRAME_SIZE;
+            let Ok(Begun::Filling(filling)) = task.begin_fill(first, Patience::None) else {
+                panic!("it is not in memory");
+            };
+            assert!(task.is_being_read(first));
+            assert!(matches!(task.begin_fill(first, Patience::None), Ok(Begun::BeingRead)));
+            assert!(matches!(region.try_read(0), Err(VmError::Busy(_))));
+            task.end_fill(filling, Err(ReadFailed), Rights::empty());
+            assert!(region.try_read(0).is_ok());
+            assert!(matches!(task.begin_fill(first, Patience::None), Ok(Begun::InMemory)));
+            assert!(task.begin_fill(first + 700, Patience::None).is_err());
+            disk.fill(task, first + 600);
+            assert!(region.translate(600).is_some());
+        });
+    }
+
+    #[test]
+    fn what_is_forgotten_is_as_it_was_at_first() {
+        with_file(|disk, task, at| {
+            let region = task.region(at).expect("mapped");
+            let first = at / crate::addr::FRAME_SIZE;
+            for page in 0..600 {
+                region.try_write_noting(page).expect("there").0[0] = 7;
+                disk.write_back(task, first + page, Ok(()));
+            }
+            assert!(disk.evict_clean(task, first + 3));
+            region.try_write_noting(599).expect("there").0[0] = 8;
+            assert_eq!(task.forget(first + 2..first + 700, || ()), 1);
+            assert_eq!(task.space().rss(), 2);
+            // It is in the file.
+            assert_eq!(region.read(599).expect("there")[0], 7);
+            let mut times = 0;
+            let held = std::cell::Cell::new(Some(region.read(0).expect("there")));
+            let dirty = task.forget(first..first + 1, || {
+                times += 1;
+                drop(held.take());
+            });
+            assert_eq!((dirty, times), (0, 1));
+        });
+    }
+}

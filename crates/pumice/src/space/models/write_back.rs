@@ -1,0 +1,221 @@
+//! A file's pages: filled, written to, written back, evicted and forgotten at the same time.
+//!
+//! What must hold: no update is lost, a page that is clean is in the file as it is in memory, and no frame is lost.
+
+use super::*;
+use crate::space::write_back::WriteFailed;
+
+fn disk<'t>(task: &Task<'t, Model, Atomic>) -> &'static Disk {
+    task.space().tables.source.0.disk.as_ref().expect("a file")
+}
+
+fn file() -> Shared<Atomic> {
+    let model = Model::new(Some(Disk::file()));
+    let space = VmSpace::for_files(model, Atomic).expect("frames");
+    space.set_prefault(1);
+    Shared { space: Box::leak(Box::new(space)), model }
+}
+
+/// Adds to the first word of a page by a guard that notes whether the page was clean.
+fn add_noting(task: &Task<'_, Model, Atomic>, at: usize) {
+    let region = task.region(at).expect("mapped");
+    let page = (at - region.start()) / PAGE;
+    let mut guard = loop {
+        match region.try_write_noting(page) {
+            Ok((guard, _)) => break guard,
+            Err(VmError::Busy(_)) => crate::sync::spin_loop(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let value = u64::from_ne_bytes(guard[..8].try_into().expect("eight bytes"));
+    guard[..8].copy_from_slice(&(value + 1).to_ne_bytes());
+}
+
+fn write_back(task: &Task<'_, Model, Atomic>, at: usize) {
+    disk(task).write_back(task, at / PAGE, Ok(()));
+}
+
+/// What a page has and what the file has of it, when nobody does anything: `expected`.
+fn check(task: &Task<'_, Model, Atomic>, at: usize, expected: u64) {
+    let mut dirty = 0;
+    task.scan_dirty(at / PAGE..at / PAGE + 1, |_| dirty += 1);
+    if dirty == 0 {
+        assert_eq!(disk(task).first_word(at / PAGE), expected, "clean, and not in the file");
+    }
+    assert_eq!(word(task, at), Ok(expected));
+    disk(task).write_back(task, at / PAGE, Ok(()));
+    assert_eq!(disk(task).first_word(at / PAGE), expected);
+}
+
+#[cfg(loom)]
+mod loom_models {
+    use super::*;
+    use loom::thread;
+
+    type Step = fn(&Task<'_, Model, Atomic>, usize);
+
+    fn race(prepare: Step, one: Step, two: Step, after: Step) {
+        loom::model(move || {
+            let shared = file();
+            let task = shared.enter();
+            let at = task.map_file(PAGE, Rights::READ_WRITE).expect("room");
+            prepare(&task, at);
+            let other = shared.enter();
+            let thread = thread::spawn(move || two(&other, at));
+            one(&task, at);
+            thread.join().expect("no panic");
+            after(&task, at);
+            drop(task);
+            shared.end();
+        });
+    }
+
+    fn evict(task: &Task<'_, Model, Atomic>, at: usize) {
+        disk(task).evict_clean(task, at / PAGE);
+    }
+
+    fn fill(task: &Task<'_, Model, Atomic>, at: usize) {
+        disk(task).fill(task, at / PAGE);
+    }
+
+    fn fail(task: &Task<'_, Model, Atomic>, at: usize) {
+        disk(task).write_back(task, at / PAGE, Err(WriteFailed));
+    }
+
+    fn forget(task: &Task<'_, Model, Atomic>, at: usize) {
+        task.forget(at / PAGE..at / PAGE + 1, || ());
+    }
+
+    fn clean(task: &Task<'_, Model, Atomic>, at: usize) {
+        add_noting(task, at);
+        write_back(task, at);
+    }
+
+    #[test]
+    fn loom_write_back_and_a_guard() {
+        race(add_noting, write_back, add_noting, |task, at| check(task, at, 2));
+    }
+
+    #[test]
+    fn loom_two_write_back() {
+        race(add_noting, write_back, write_back, |task, at| check(task, at, 1));
+    }
+
+    #[test]
+    fn loom_write_back_that_fails_and_a_guard() {
+        race(add_noting, fail, add_noting, |task, at| check(task, at, 2));
+    }
+
+    #[test]
+    fn loom_write_back_and_eviction() {
+        race(add_noting, write_back, evict, |task, at| check(task, at, 1));
+    }
+
+    #[test]
+    fn loom_eviction_and_a_guard() {
+        race(clean, evict, add_noting, |task, at| check(task, at, 2));
+    }
+
+    #[test]
+    fn loom_a_fill_and_a_guard() {
+        race(|_, _| (), fill, add_noting, |task, at| check(task, at, 1));
+    }
+
+    #[test]
+    fn loom_two_fills() {
+        race(|_, _| (), fill, fill, |task, at| check(task, at, 0));
+    }
+
+    #[test]
+    fn loom_a_fill_and_forgetting() {
+        race(
+            clean,
+            |task, at| {
+                evict(task, at);
+                fill(task, at);
+            },
+            forget,
+            |task, at| check(task, at, 1),
+        );
+    }
+
+    #[test]
+    fn loom_write_back_and_unmap() {
+        let unmap: Step = |task, at| task.unmap(at, PAGE).expect("aligned");
+        let held: Step = |task, at| {
+            if let Ok(_held) = task.region(at) {
+                write_back(task, at);
+            }
+        };
+        race(add_noting, held, unmap, |task, at| assert!(word(task, at).is_err()));
+    }
+}
+
+#[cfg(shuttle)]
+mod shuttle_models {
+    use super::*;
+    use shuttle::rand::{thread_rng, Rng};
+    use shuttle::sync::atomic::{AtomicU64, Ordering};
+    use shuttle::thread;
+
+    const PAGES: usize = 3;
+    const ITERATIONS: usize = 2_000;
+
+    /// Three threads that each do some of: fill, evict, write, sync.
+    fn scenario() {
+        let shared = file();
+        let task = shared.enter();
+        let at = task.map_file(PAGES * PAGE, Rights::READ_WRITE).expect("room");
+        let added: &'static [AtomicU64; PAGES] =
+            Box::leak(Box::new(core::array::from_fn(|_| AtomicU64::new(0))));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let task = shared.enter();
+                thread::spawn(move || {
+                    for _ in 0..6 {
+                        let page = thread_rng().gen_range(0..PAGES);
+                        let at = at + page * PAGE;
+                        match thread_rng().gen_range(0..6) {
+                            0 => disk(&task).fill(&task, at / PAGE),
+                            1 => drop(disk(&task).evict_clean(&task, at / PAGE)),
+                            2 | 3 => {
+                                add_noting(&task, at);
+                                // After the guard: who syncs after this finds it.
+                                added[page].fetch_add(1, Ordering::SeqCst);
+                            }
+                            4 => {
+                                disk(&task).write_back(&task, at / PAGE, Err(WriteFailed));
+                            }
+                            _ => sync(&task, at, added),
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        for (page, added) in added.iter().enumerate() {
+            check(&task, at + page * PAGE, added.load(Ordering::SeqCst));
+        }
+        drop(task);
+        shared.end();
+    }
+
+    /// All that was written before this began is in the file when it is over, unless somebody else is writing it there.
+    fn sync(task: &Task<'_, Model, Atomic>, at: usize, added: &[AtomicU64; PAGES]) {
+        let page = (at / PAGE) % (1 << BITS);
+        let before = added[page].load(Ordering::SeqCst);
+        if let Some(begun) = task.wait_to_write_back(at / PAGE) {
+            let had = word(task, at).expect("mapped");
+            assert!(had >= before, "{had} of {before} are in what is written");
+            task.end_write_back(begun, Err(WriteFailed));
+        }
+        write_back(task, at);
+    }
+
+    #[test]
+    fn shuttle_fill_evict_write_sync() {
+        shuttle::check_random(scenario, ITERATIONS);
+    }
+}

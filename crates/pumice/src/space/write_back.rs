@@ -1,0 +1,100 @@
+//! Write-back: a page is written to where it lies on the device, and stays in memory.
+//!
+//! ```text
+//!   who writes back, a Task of its own               others meanwhile
+//!   1  begin_write_back: dirty -> clean, and held     readers read it; who wants to write waits
+//!      as by one reader more, in one step
+//!   2  writes the frame to its place                  unmap dooms the page: the frame stays
+//!   3  end_write_back: one reader less, dirty again    who writes now makes it dirty, for the next time
+//!      if that failed
+//! ```
+//!
+//! So the bytes do not change while the device reads them, and no page is being written twice at a time: what is
+//! clean is not written, and it becomes dirty by a guard only, which nobody gets before the first write is over. A
+//! page on its way out by [`Task::begin_swap_out`] has neither: a fault takes it back in between. That is good for
+//! swap, where each write goes to a new slot, and not for pages that have one place: these are cleaned first, and go
+//! then.
+
+use super::fault::Latch;
+use super::task::Task;
+use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
+use crate::page_table::pager::LruPage;
+use crate::page_table::{FrameSource, State, TableOps};
+use crate::sys::lock::Backoff;
+
+/// A page that is being written back, begun by [`Task::begin_write_back`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "write-back is ended"]
+pub struct WriteBack {
+    page: LruPage,
+}
+
+impl WriteBack {
+    /// Its number and frame.
+    pub fn page(&self) -> LruPage {
+        self.page
+    }
+}
+
+impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
+    /// Begins to write a page back: `None` if it is not in memory, clean, or held by a guard for writing.
+    ///
+    /// From here to [`Task::end_write_back`], which any task of the space may call, its region is not unmapped, or
+    /// somebody holds it ([`super::Region`]).
+    pub fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
+        let walked = self.walk_if_there(page)?;
+        let ops = &self.space.tables.ops;
+        let mut entry = ops.ptep_get(walked.ptep);
+        loop {
+            let is_free = entry.latch() < MAX_READERS;
+            if entry.state() != State::Present || !entry.dirty() || !is_free {
+                return None;
+            }
+            let begun = entry.with_dirty(false).with_latch(entry.latch() + 1);
+            match ops.ptep_cmpxchg(walked.ptep, entry, begun) {
+                Ok(()) => {
+                    return Some(WriteBack { page: LruPage { page, frame: entry.frame() } });
+                }
+                Err(found) => entry = found,
+            }
+        }
+    }
+
+    /// As [`Task::begin_write_back`]; waits for who has a guard for writing: if it is the caller's own, for ever.
+    pub fn wait_to_write_back(&self, page: usize) -> Option<WriteBack> {
+        let mut backoff = Backoff::default();
+        loop {
+            if let Some(begun) = self.begin_write_back(page) {
+                return Some(begun);
+            }
+            let walked = self.walk_if_there(page)?;
+            let entry = self.space.tables.ops.ptep_get(walked.ptep);
+            let is_held = matches!(entry.latch(), MAX_READERS | EXCLUSIVE);
+            if entry.state() != State::Present || !entry.dirty() || !is_held {
+                return None;
+            }
+            // It waits as faults do, and never fails then.
+            let _ = self.wait(&walked, Latch::Wait, &mut backoff);
+        }
+    }
+
+    /// Ends it: the page is as it was written, or dirty again.
+    pub fn end_write_back(&self, begun: WriteBack, went: Result<(), WriteFailed>) {
+        let Some(walked) = self.walk_if_there(begun.page.page) else { return };
+        let ops = &self.space.tables.ops;
+        if went.is_err() {
+            let mut entry = ops.ptep_get(walked.ptep);
+            while entry.state() == State::Present && !entry.dirty() {
+                match ops.ptep_cmpxchg(walked.ptep, entry, entry.with_dirty(true)) {
+                    Ok(()) => break,
+                    Err(found) => entry = found,
+                }
+            }
+        }
+        self.end_read(walked.ptep);
+    }
+}
+
+/// A page could not be written back; who wrote knows why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteFailed;
