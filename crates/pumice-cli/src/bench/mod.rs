@@ -26,6 +26,7 @@
 //! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
 //! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
+//! | [`team`] | what experiments share that compare processes of ours and the kernel's |
 //! | [`interrupts`] | signals that would end an experiment |
 //! | [`start_line`] | where threads start together |
 //! | [`statistics`] | medians, and how sure they are |
@@ -70,6 +71,7 @@ mod start;
 mod start_line;
 pub mod statistics;
 pub mod table;
+mod team;
 mod three_ways;
 mod vm;
 

@@ -9,10 +9,10 @@ use pumice::io::{BlockFile, Cached};
 use pumice::sys::thread::now_ns;
 
 use super::job::{Answer, Pattern};
-use super::waits::Waits;
 use crate::args::Failure;
 use crate::bench::alloc::random::Random;
 use crate::bench::start_line::StartLine;
+use crate::bench::team::waits::Waits;
 
 /// Bytes that are written at a time when the file is made.
 const RUN: usize = 1 << 20;

@@ -115,11 +115,3 @@ pub struct Answer {
     /// Of hits: for each access, the loop alone taken off.
     pub hit_ns: f64,
 }
-
-/// An answer, or why there is none.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Reply {
-    Ready,
-    Done(Answer),
-    Failed(String),
-}

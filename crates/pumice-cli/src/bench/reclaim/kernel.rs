@@ -9,7 +9,8 @@ use pumice::io::Cached;
 use rustix::mm::{madvise, mmap_anonymous, Advice, MapFlags, ProtFlags};
 
 use super::job::{Answer, Request};
-use super::worker::{kernel_threads_cpu_s, Memory, Touch};
+use super::worker::{Memory, Touch};
+use crate::bench::team::spent::kernel_threads_cpu_s;
 
 /// A private anonymous mapping in pages of 4 KiB.
 #[derive(Debug)]

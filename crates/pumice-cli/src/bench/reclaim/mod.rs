@@ -21,13 +21,10 @@
 mod device;
 mod job;
 mod kernel;
-mod memory_group;
 mod order;
 mod ours;
 mod row;
 mod swap_area;
-mod team;
-mod waits;
 mod worker;
 
 use std::fs;
@@ -43,12 +40,13 @@ use super::interrupts::Interrupts;
 use super::json_lines::JsonLines;
 use super::plot::{self, Series, Stroke};
 use super::table::Table;
+use super::team::folder::Folder;
+use super::team::memory_group::MemoryGroup;
+use super::team::worker::Worker;
 use crate::args::Failure;
 use job::{Answer, Pattern, Request, Setup};
-use memory_group::MemoryGroup;
 use row::{Backend, Case, Row};
 use swap_area::SwapArea;
-use team::Worker;
 use worker::Kind;
 
 /// Swap, by the region: so that copies of pages that are in memory may stay there, in both.
@@ -127,7 +125,7 @@ pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
     }
     let plan = Plan::new(options);
     let signals = Interrupts::take();
-    let folder = Folder::make(options.dir.clone().unwrap_or_else(std::env::temp_dir))?;
+    let folder = Folder::make(options.dir.as_deref(), "reclaim")?;
     println!(
         "a region larger than its {} MiB (medians of {} rounds, {} s each)",
         (plan.frames * FRAME_SIZE) >> 20,
@@ -188,32 +186,6 @@ impl Plan {
     }
 }
 
-/// A folder that goes, with what is in it, when this is over.
-#[derive(Debug)]
-struct Folder(PathBuf);
-
-impl Folder {
-    fn make(parent: PathBuf) -> Result<Folder, Failure> {
-        let path = parent.join(format!("pumice-reclaim.{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| {
-            Failure::usage(format!("can't make the folder {}: {error}", path.display()))
-        })?;
-        Ok(Folder(path))
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join("file")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("{} is left behind: {error}", self.0.display());
-        }
-    }
-}
-
 /// The kernel's process and what it needs. They end in this order: swap that nobody has pages in goes at once.
 #[derive(Debug)]
 struct Peer {
@@ -257,7 +229,7 @@ impl Bench {
 
     /// What there is to reach.
     fn device(&mut self) -> Result<(), Failure> {
-        let file = self.folder.file();
+        let file = self.folder.path().join("file");
         let pages = FILE_TIMES * self.plan.frames;
         device::make_file(&file, (pages * FRAME_SIZE) as u64)?;
         for pattern in [Pattern::DeviceRead, Pattern::DeviceMixed] {
@@ -282,7 +254,7 @@ impl Bench {
         let frames = self.plan.frames;
         let region_pages = times * frames;
         let swap_bytes = (SWAP_TIMES * region_pages * FRAME_SIZE) as u64;
-        let in_folder = |name: &str| self.folder.0.join(name).to_string_lossy().into_owned();
+        let in_folder = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
         let setup = Setup {
             region_pages,
             frames,
@@ -291,11 +263,11 @@ impl Bench {
             policy: self.plan.policy.clone(),
             file: in_folder("file"),
         };
-        let mut ours = Worker::start(Kind::Pumice)?;
+        let mut ours = Worker::start("reclaim", "pumice")?;
         ours.prepare(&setup, &self.signals)?;
         let mut peer = None;
         if !self.plan.alone {
-            match Peer::start(Worker::start(Kind::Kernel)?, &self.folder.0, &setup) {
+            match Peer::start(Worker::start("reclaim", "kernel")?, self.folder.path(), &setup) {
                 Ok(mut started) => {
                     started.worker.prepare(&setup, &self.signals)?;
                     peer = Some(started);

@@ -3,9 +3,8 @@
 use std::hint::black_box;
 use std::path::Path;
 
-use pumice::addr::{BLOCK_SIZE, FRAME_SIZE};
+use pumice::addr::FRAME_SIZE;
 use pumice::clear::Clearer;
-use pumice::frame::Zone;
 use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
@@ -13,13 +12,12 @@ use pumice::reclaim::swap_pager::{Limits, SwapPager};
 use pumice::reclaim::{Adaptive, Policy, TwoList};
 use pumice::space::{Frames, MemMap, Region, VmSpace};
 use pumice::swap::Swap;
-use pumice::sys::cpu;
-use pumice::sys::mem::{Huge, Memory as _, Os};
 use pumice::sys::thread::now_ns;
 
 use super::job::{Answer, Pattern, Request, Setup};
 use super::worker::{Memory, Touch};
 use crate::bench::start_line::StartLine;
+use crate::bench::team::zone::zone;
 
 /// Pages of which guards are taken over and over: a power of two.
 const HIT_PAGES: usize = 4096;
@@ -70,20 +68,6 @@ fn start<P: Policy + Send + 'static>(
         .map(setup.region_pages * FRAME_SIZE, Rights::READ_WRITE)
         .map_err(|error| error.to_string())?;
     Ok(Box::leak(Box::new(Ours { space, pager, region_at })))
-}
-
-/// So many frames, faulted in: the kernel's pages come without that only when they are first touched, which filling
-/// does.
-fn zone(frames: usize) -> Result<&'static Zone, String> {
-    let bytes = (frames * FRAME_SIZE).next_multiple_of(BLOCK_SIZE);
-    let zone = Zone::new(bytes, cpu::count(), Huge::Yes).map_err(|error| error.to_string())?;
-    let zone: &'static Zone = Box::leak(Box::new(zone));
-    let blocks = bytes / BLOCK_SIZE;
-    zone.grow(blocks).map_err(|error| error.to_string())?;
-    // SAFETY: the zone's own range, all of which was made usable.
-    unsafe { Os.populate(zone.block_address(0), bytes) }
-        .map_err(|errno| format!("can't populate {bytes} bytes: {errno}"))?;
-    Ok(zone)
 }
 
 struct Ways<'r>(Region<'r, Frames<'static>, Atomic>);

@@ -4,7 +4,6 @@
 //! into a control group.
 
 use std::fs::{self, File};
-use std::io::{BufRead, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,15 +14,16 @@ use std::sync::Mutex;
 use pumice::io::engine::Direction;
 use pumice::io::{BlockFile, Cached};
 use pumice::sys::thread::now_ns;
-use serde::de::DeserializeOwned;
 
-use super::job::{Answer, Pattern, Reply, Request, Setup};
+use super::job::{Answer, Pattern, Request, Setup};
 use super::kernel::Kernel;
 use super::order::{Order, Zipf};
 use super::ours;
-use super::waits::Waits;
 use crate::args::Failure;
 use crate::bench::start_line::StartLine;
+use crate::bench::team::spent::{machine_cpu_s, process_cpu_s};
+use crate::bench::team::waits::Waits;
+use crate::bench::team::worker::{next, say, Reply};
 
 /// A thread's way to the pages of the region.
 pub trait Touch {
@@ -52,8 +52,6 @@ pub trait Memory: Sync {
 
 /// Bytes that are read from the file at a time.
 const FILE_BYTES: usize = 1 << 20;
-/// The kernel's unit of time in `/proc`.
-const TICKS_PER_S: f64 = 100.0;
 
 /// Which of the two a worker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -75,11 +73,11 @@ pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
     let memory = match memory {
         Ok(memory) => memory,
         Err(error) => {
-            say(&Reply::Failed(error))?;
+            say::<()>(&Reply::Failed(error))?;
             return Ok(ExitCode::FAILURE);
         }
     };
-    say(&Reply::Ready)?;
+    say::<()>(&Reply::Ready)?;
     let zipf = Zipf::new(setup.region_pages);
     let job = Job { memory, setup, zipf, positions: Mutex::new(Vec::new()) };
     while let Some(request) = next::<Request>()? {
@@ -91,28 +89,6 @@ pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
         say(&reply.map_or_else(Reply::Failed, Reply::Done))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn next<T: DeserializeOwned>() -> Result<Option<T>, Failure> {
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line);
-    match read {
-        Ok(0) => Ok(None),
-        Ok(_) => serde_json::from_str(&line)
-            .map(Some)
-            .map_err(|error| Failure::usage(format!("not for people: {error}"))),
-        Err(error) => Err(Failure::system(format!("can't read: {error}"))),
-    }
-}
-
-fn say(reply: &Reply) -> Result<(), Failure> {
-    let line = serde_json::to_string(reply);
-    let mut out = std::io::stdout().lock();
-    let said = line.map_err(std::io::Error::from).and_then(|line| {
-        writeln!(out, "{line}")?;
-        out.flush()
-    });
-    said.map_err(|error| Failure::system(format!("can't answer: {error}")))
 }
 
 struct Job {
@@ -322,36 +298,4 @@ impl Spent {
             ..Answer::default()
         }
     }
-}
-
-fn process_cpu_s() -> f64 {
-    // All threads, those that have ended too.
-    pumice::sys::thread::process_cpu_time_ns() as f64 / 1e9
-}
-
-/// Processor time of everybody, interrupts included.
-fn machine_cpu_s() -> f64 {
-    let mut text = String::new();
-    let read = File::open("/proc/stat").and_then(|mut file| file.read_to_string(&mut text));
-    let line = read.ok().and_then(|_| text.lines().next()).unwrap_or_default();
-    let ticks: Vec<f64> =
-        line.split_whitespace().skip(1).filter_map(|tick| tick.parse().ok()).collect();
-    // user nice system idle iowait irq softirq
-    [0, 1, 2, 5, 6].iter().filter_map(|&index| ticks.get(index)).sum::<f64>() / TICKS_PER_S
-}
-
-/// Processor time of the kernel's threads whose names begin so.
-pub fn kernel_threads_cpu_s(name: &str) -> f64 {
-    let mut ticks = 0.0;
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        // 'pid (name) state ...': the 14th and 15th fields are ticks in user and kernel.
-        let Some((head, rest)) = stat.rsplit_once(')') else { continue };
-        let is_one = head.split_once('(').is_some_and(|(_, comm)| comm.starts_with(name));
-        if is_one {
-            let field = |index: usize| rest.split_whitespace().nth(index)?.parse::<f64>().ok();
-            ticks += field(11).unwrap_or(0.0) + field(12).unwrap_or(0.0);
-        }
-    }
-    ticks / TICKS_PER_S
 }

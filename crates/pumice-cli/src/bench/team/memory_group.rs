@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +11,9 @@ use std::time::Duration;
 const SLACK_BYTES: usize = 8 << 20;
 /// A group is busy for a moment after its last process has ended.
 const TRIES: usize = 50;
+
+/// How many this process has made.
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A group.
 #[derive(Debug)]
@@ -21,11 +25,13 @@ pub struct MemoryGroup {
 impl MemoryGroup {
     /// Below our own group in version 1, below the root in version 2, where a group with processes has no groups.
     pub fn create() -> io::Result<MemoryGroup> {
+        // Relaxed: only that each is another.
+        let nth = MADE.fetch_add(1, Ordering::Relaxed);
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let (parent, limit_file) = place(&own, Path::new("/sys/fs/cgroup")).ok_or_else(|| {
             io::Error::new(io::ErrorKind::NotFound, "no control groups that limit memory")
         })?;
-        let path = parent.join(format!("pumice-reclaim-{}", std::process::id()));
+        let path = parent.join(format!("pumice-bench-{}-{nth}", std::process::id()));
         fs::create_dir(&path)?;
         let group = MemoryGroup { path, limit_file };
         // Without the controller there is the folder, but no such file.

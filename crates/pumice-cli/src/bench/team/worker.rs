@@ -1,4 +1,4 @@
-//! A worker as its parent sees it.
+//! A worker as its parent sees it, and how it hears and answers: a line of JSON each.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -6,16 +6,47 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-use super::job::{Answer, Reply, Request, Setup};
-use super::worker::Kind;
 use crate::args::Failure;
 use crate::bench::interrupts::Interrupts;
 use crate::bench::slot_daemon::die_with_us;
 
 /// How often a signal is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// What a worker answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Reply<A> {
+    Ready,
+    Done(A),
+    Failed(String),
+}
+
+/// The next line that a worker is told, `None` when nothing more will come.
+pub fn next<T: DeserializeOwned>() -> Result<Option<T>, Failure> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    match read {
+        Ok(0) => Ok(None),
+        Ok(_) => serde_json::from_str(&line)
+            .map(Some)
+            .map_err(|error| Failure::usage(format!("not for people: {error}"))),
+        Err(error) => Err(Failure::system(format!("can't read: {error}"))),
+    }
+}
+
+/// A worker's answer.
+pub fn say<A: Serialize>(reply: &Reply<A>) -> Result<(), Failure> {
+    let line = serde_json::to_string(reply);
+    let mut out = std::io::stdout().lock();
+    let said = line.map_err(std::io::Error::from).and_then(|line| {
+        writeln!(out, "{line}")?;
+        out.flush()
+    });
+    said.map_err(|error| Failure::system(format!("can't answer: {error}")))
+}
 
 /// A process. Dropping it kills it.
 #[derive(Debug)]
@@ -26,16 +57,12 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one, which has nothing yet.
-    pub fn start(kind: Kind) -> Result<Worker, Failure> {
+    /// Starts one of this experiment and kind, which has nothing yet.
+    pub fn start(experiment: &str, kind: &str) -> Result<Worker, Failure> {
         let own = env::current_exe()
             .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
         let mut command = Command::new(own);
-        let kind = match kind {
-            Kind::Pumice => "pumice",
-            Kind::Kernel => "kernel",
-        };
-        command.args(["bench", "reclaim", "--worker", kind]);
+        command.args(["bench", experiment, "--worker", kind]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = die_with_us(&mut command).spawn();
         let mut child =
@@ -58,20 +85,31 @@ impl Worker {
         self.child.id()
     }
 
-    /// Gives it its memory.
-    pub fn prepare(&mut self, setup: &Setup, signals: &Interrupts) -> Result<(), Failure> {
-        self.ask(setup, signals).map(|_| ())
+    /// Gives it what it works with.
+    pub fn prepare(&mut self, setup: &impl Serialize, signals: &Interrupts) -> Result<(), Failure> {
+        match self.ask::<()>(setup, signals)? {
+            Reply::Ready => Ok(()),
+            other => Err(Failure::system(format!("a worker answered {other:?}"))),
+        }
     }
 
     /// Has it do something.
-    pub fn run(&mut self, request: &Request, signals: &Interrupts) -> Result<Answer, Failure> {
+    pub fn run<A: DeserializeOwned + std::fmt::Debug>(
+        &mut self,
+        request: &impl Serialize,
+        signals: &Interrupts,
+    ) -> Result<A, Failure> {
         match self.ask(request, signals)? {
             Reply::Done(answer) => Ok(answer),
             other => Err(Failure::system(format!("a worker answered {other:?}"))),
         }
     }
 
-    fn ask(&mut self, what: &impl Serialize, signals: &Interrupts) -> Result<Reply, Failure> {
+    fn ask<A: DeserializeOwned>(
+        &mut self,
+        what: &impl Serialize,
+        signals: &Interrupts,
+    ) -> Result<Reply<A>, Failure> {
         let gone = || Failure::system("a worker ended: was it killed for its memory?");
         let line = serde_json::to_string(what)
             .map_err(|error| Failure::system(format!("can't tell a worker what to do: {error}")))?;
