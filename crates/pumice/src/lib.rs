@@ -18,6 +18,7 @@
 //! | [`page_table`] | tables of entries that change by single atomic operations |
 //! | [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
 //! | [`io`] | files and devices, by io_uring and plain calls, direct and buffered; with the feature `std` only |
+//! | [`backing`] | what pages are copies of: the face that swap and caches show to reclaim; with the feature `std` only |
 //! | [`swap`] | pages that are not in memory: slots of a file or a device; with the feature `std` only |
 //! | [`reclaim`] | which pages to give up when memory is short |
 //! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
@@ -32,6 +33,8 @@
 pub mod addr;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod allocator;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod backing;
 pub mod clear;
 pub mod config;
 pub mod error;

@@ -3,15 +3,18 @@
 //! - [`mod@file`]: an open file or device.
 //! - [`engine`]: one face over the ways there are; [`engine::Plain`], [`engine::Ring`].
 //! - [`queue`]: requests that are done when all of their bytes went, whatever the engine makes of them.
+//! - [`queues`]: engines to be had, and queues that nobody uses at the moment.
 //! - [`fake`]: an engine that fails on demand, for tests.
 
 pub mod engine;
 pub mod fake;
 pub mod file;
 pub mod queue;
+pub mod queues;
 #[cfg(test)]
 mod tests;
 
 pub use engine::{Bytes, Completion, Engine, Plain, Request, Ring};
 pub use file::{BlockFile, Cached, FileRef, Opening, Way};
 pub use queue::Queue;
+pub use queues::{AnyEngine, Engines, Queues};

@@ -3,7 +3,10 @@
 //! - [`policy`]: what a policy is asked and told.
 //! - [`two_list`]: Linux 2.4's active and inactive lists.
 //! - [`adaptive`]: ours, and the default.
-//! - `swap_pager`: what faults tell reclaim and ask of it; `kswapd`: the thread that takes pages out (feature `std`).
+//! - [`zone`]: what is known of a zone's pages, whichever space's they are; who waits for frames.
+//! - `spaces`: the spaces whose pages may go, which come and go themselves.
+//! - `kswapd`: the thread that takes pages out; `writeout`: how they go.
+//! - [`paging`]: what faults of a space tell reclaim and ask of it.
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
 //!
@@ -11,22 +14,36 @@
 //! reclaim can know of it, no more: that it came in, from where, that it was used since it last asked, and
 //! what it wrote itself when the page went out (a [`policy::Shadow`] of 28 bits, which fits into a page's entry).
 //! `pumice bench replace` runs it over traces as it is.
+//!
+//! What takes pages out needs the feature `std`.
 
 pub mod adaptive;
 mod ages;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 mod kswapd;
 mod list;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod paging;
 pub mod policy;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
-pub mod swap_pager;
+mod spaces;
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod spaces_tests;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod swap_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod two_list;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+mod writeout;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod zone;
 
 pub use adaptive::Adaptive;
 pub use list::Page;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub use paging::{Paging, SwapPager};
 pub use policy::{Arrival, Policy, Shadow};
 pub use two_list::TwoList;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub use zone::{Limits, ZoneReclaim};

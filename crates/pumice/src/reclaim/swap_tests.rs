@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::policy::table;
-use super::swap_pager::{Limits, SwapPager};
 use super::{Adaptive, Policy, TwoList};
+use super::{Limits, SwapPager};
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::frame::Zone;
@@ -17,17 +17,17 @@ use crate::space::{MemMap, VmError, VmSpace};
 use crate::swap::{Swap, SwapError};
 use crate::sys::{cpu, mem::Huge};
 
-const FRAMES: usize = 2048;
+pub(super) const FRAMES: usize = 2048;
 
 /// A swap file that is gone with this.
-struct Scratch(PathBuf);
+pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub fn new(name: &str) -> Scratch {
         Scratch(std::env::temp_dir().join(format!("pumice-reclaim-{name}-{}", std::process::id())))
     }
 
-    fn swap(&self, pages: usize) -> Swap {
+    pub fn swap(&self, pages: usize) -> Swap {
         Swap::create(&self.0, ((pages + 1) * FRAME_SIZE) as u64, Cached::No).expect("a swap area")
     }
 }
@@ -39,13 +39,13 @@ impl Drop for Scratch {
 }
 
 /// A page whose every word says which page it is, and how often it was written.
-fn fill(bytes: &mut [u8; FRAME_SIZE], page: usize, version: u32) {
+pub(super) fn fill(bytes: &mut [u8; FRAME_SIZE], page: usize, version: u32) {
     for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(&word_of(page, version, at).to_le_bytes());
     }
 }
 
-fn is_filled(bytes: &[u8; FRAME_SIZE], page: usize, version: u32) -> bool {
+pub(super) fn is_filled(bytes: &[u8; FRAME_SIZE], page: usize, version: u32) -> bool {
     // A page that was never written is zero.
     let word = |at: usize| if version == 0 { 0 } else { word_of(page, version, at) };
     bytes.chunks_exact(8).enumerate().all(|(at, bytes)| bytes == word(at).to_le_bytes())
@@ -55,10 +55,10 @@ fn word_of(page: usize, version: u32, at: usize) -> u64 {
     (page as u64) << 40 ^ u64::from(version) << 10 ^ at as u64
 }
 
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -274,18 +274,25 @@ fn a_page_that_comes_to_be_written_gives_its_slot_back() {
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let pager =
         SwapPager::new(scratch.swap(100), Adaptive::new(&mut entries), FRAMES, Limits::of(FRAMES));
-    let space = SpaceId(Pfn(0));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
     let comes = |page: usize, used: Rights| {
         let slot = pager.swap().get().expect("a slot");
         let frame = LruPage { page, frame: Pfn(page) };
-        pager.swapped_in(space, frame, Evicted::Swapped(slot.0), used);
+        pager.swapped_in(space.id(), frame, Evicted::Swapped(slot.0), used);
         pager.swap().usage().1
     };
-    assert_eq!(comes(1, Rights::WRITE), 0);
-    assert_eq!(comes(2, Rights::READ), 1);
-    assert_eq!(comes(3, Rights::WRITE), 1);
-    let most = (4..100).map(|page| comes(page, Rights::READ)).max();
-    assert_eq!(most, Some(50));
+    let work = || {
+        assert_eq!(comes(1, Rights::WRITE), 0);
+        assert_eq!(comes(2, Rights::READ), 1);
+        assert_eq!(comes(3, Rights::WRITE), 1);
+        let most = (4..100).map(|page| comes(page, Rights::READ)).max();
+        assert_eq!(most, Some(50));
+    };
+    pager.attach(&space, work).expect("a task");
+    assert_eq!(pager.swap().usage().1, 0, "nobody keeps copies for a space that is not attached");
+    assert_eq!(comes(101, Rights::READ), 0, "nor takes any");
 }
 
 /// What is read in order is read ahead, and is what it should be; what is not, is not.

@@ -70,7 +70,13 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
     /// The frames, for [`crate::space::VmSpace::new`].
     pub fn frames(&self) -> Frames<'_, M, L> {
         let base = NonNull::new(self.zone.address(Pfn(0))).expect("a zone is at no null address");
-        Frames { base, map: self }
+        Frames { base, map: self, pager: self.pager }
+    }
+
+    /// The frames, for a space that has a pager of its own: its pages are copies of something else than those of other
+    /// spaces. Reclaim of a zone is one: pagers of spaces on it belong to the same.
+    pub fn frames_of<'m>(&'m self, pager: &'m dyn Pager) -> Frames<'m, M, L> {
+        Frames { pager: Some(pager), ..self.frames() }
     }
 
     /// The zone.
@@ -94,6 +100,7 @@ impl<M: Memory, L: Budget> Drop for MemMap<'_, M, L> {
 pub struct Frames<'m, M: Memory = Os, L: Budget = ()> {
     base: NonNull<u8>,
     map: &'m MemMap<'m, M, L>,
+    pager: Option<&'m dyn Pager>,
 }
 
 impl<M: Memory, L: Budget> Clone for Frames<'_, M, L> {
@@ -177,7 +184,7 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
 
     #[inline]
     fn pager(&self) -> Option<&dyn Pager> {
-        self.map.pager
+        self.pager
     }
 }
 
@@ -204,7 +211,7 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
 
     /// Whether it is worth looking for frames again: reclaim has freed some.
     fn wait_for_frames(&self) -> bool {
-        self.frames.map.pager.is_some_and(|pager| pager.wait_for_frames())
+        self.frames.pager.is_some_and(|pager| pager.wait_for_frames())
     }
 
     fn get_more_at_once(&mut self) -> Option<(Pfn, bool)> {

@@ -2,11 +2,13 @@
 //!
 //! - [`header`]: what is in the first slot's place, so that nothing else is taken for swap.
 //! - [`slots`]: which slots are taken; [`checksum`]: what their bytes were.
+//! - [`mod@backing`]: swap as reclaim and faults see it.
 //!
 //! A [`Swap`] says where a page goes and whether what comes back is what went: of each slot it keeps a checksum, and
 //! what the policy wrote of the page (eight bytes a slot). The bytes go by a [`Queue`] of the caller's. Nothing is
 //! found in a swap area by the next process: it is a place for this one's pages, no more.
 
+pub mod backing;
 pub mod checksum;
 pub mod header;
 pub mod slots;
@@ -195,8 +197,13 @@ impl Swap {
         were_taken
     }
 
+    /// Where a slot is in the file.
+    fn offset(slot: Slot) -> u64 {
+        u64::from(slot.0) * FRAME_SIZE as u64
+    }
+
     fn request(&self, direction: Direction, first: Slot, bytes: Bytes, token: u64) -> Request {
-        let offset = u64::from(first.0) * FRAME_SIZE as u64;
+        let offset = Swap::offset(first);
         Request { file: self.file.reference(), direction, bytes, offset, token }
     }
 

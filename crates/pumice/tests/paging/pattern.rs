@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pumice::addr::FRAME_SIZE;
-use pumice::reclaim::swap_pager::SwapPager;
 use pumice::reclaim::Policy;
+use pumice::reclaim::SwapPager;
 
 /// Numbers that look random: SplitMix64.
 pub struct Random(pub u64);

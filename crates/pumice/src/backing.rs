@@ -1,0 +1,197 @@
+//! What a space's pages are copies of: the face that swap and caches show to reclaim.
+//!
+//! Pages of an anonymous space go to swap, and those of a file to the file. Reclaim and faults treat both alike: a
+//! [`Backing`] says where a page goes that leaves, and reads what comes back. Reclaim does the writing itself, many
+//! pages by one request, since it alone knows what leaves together.
+//!
+//! ```text
+//!   reclaim                                        backing
+//!   chooses, begins transit
+//!     clean                 drop_clean             where it will be found; or it is written after all
+//!     dirty, by number      place                  file and offset of the first so many, checksums sealed
+//!   one request
+//!   it is done              written
+//!   ends each transit       evicted                what the entry says from now on
+//!     met by a fault        give_up                its place holds nothing
+//! ```
+
+use core::ptr::NonNull;
+
+use rustix::io::Errno;
+
+use crate::addr::FRAME_SIZE;
+use crate::frame::Gfp;
+use crate::io::FileRef;
+use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
+use crate::page_table::Rights;
+
+/// A page that leaves: in transit, so its frame stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing {
+    /// Whose it is.
+    pub space: SpaceId,
+    /// Its number: its address in the space, by 4096.
+    pub page: usize,
+    /// Its bytes. A fault may take the page back and write them; what was made of them is then not used.
+    pub at: NonNull<u8>,
+    /// What [`Came::copy`] said when it came in; 0 for none.
+    pub copy: u32,
+    /// What the policy notes of it, in 28 bits.
+    pub note: u32,
+}
+
+/// Where pages go that lie beside each other, by one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, open until [`Backing::written`].
+    pub file: FileRef,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// How many: 1 at least, and no more than were asked about.
+    pub pages: usize,
+    /// Bytes to be written: all of the pages', less only if it is one.
+    pub bytes: usize,
+    /// The backing's own.
+    pub tag: u64,
+}
+
+/// Why pages can't be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The first of them must not be written yet: what has to be on disk before is not. It stays, and others go.
+    NotNow,
+    /// There is no room for any.
+    Full,
+    /// None can be written, for an error.
+    Failed,
+}
+
+/// What a backing says of a page that came in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// What the policy noted of it when it went; `None` if it was never in memory.
+    pub note: Option<u32>,
+    /// Names the copy that is left, to be given up by [`Backing::release`]; 0 for none that takes room.
+    pub copy: u32,
+}
+
+/// See the module's top. What goes wrong a backing keeps for who asks; a caller is only told that it did.
+///
+/// # Safety
+/// In a call it does not use the task that called, by whatever way it has come to it.
+pub unsafe trait Backing: Send + Sync {
+    /// What starting a write needs of who reclaims: [`Gfp::IO`], of files [`Gfp::FS`] too.
+    fn needs(&self) -> Gfp;
+
+    /// Reads a page into a frame. It may have been unmapped meanwhile, and `from` freed: what is read is then thrown
+    /// away.
+    ///
+    /// # Errors
+    /// [`ReadFailed`]: the page stays where it is.
+    fn read(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed>;
+
+    /// As [`Backing::read`], of pages of which somebody wants the first, and the others perhaps later.
+    ///
+    /// # Safety
+    /// The frames are this call's.
+    unsafe fn read_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        for page in pages {
+            // SAFETY: the caller's promise.
+            let into = unsafe { page.into.as_mut() };
+            page.result = self.read(space, page.page, page.from, into);
+        }
+    }
+
+    /// A page is in memory, clean, and no entry names where it was. It came in to be used so: of a page that is
+    /// written now, no copy is good for long; one that is not used at all was read ahead.
+    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came;
+
+    /// A page was unmapped where it was.
+    fn free(&self, space: SpaceId, from: Evicted);
+
+    /// Where a clean page that goes will be found. `None`: nowhere, and it is written as a dirty one is.
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted>;
+
+    /// Where the first of these pages go, which are one space's and in the order of their numbers. Keeps what it needs
+    /// to know them again.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    ///
+    /// # Safety
+    /// Their frames can be read.
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal>;
+
+    /// The request for a place is over, before anybody is told so of its pages.
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>);
+
+    /// Where the `nth` page of a place is, which was written and goes.
+    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted;
+
+    /// The `nth` page of a place stays in memory, and is dirty: it was not written, or a fault met it meanwhile.
+    fn give_up(&self, place: &Place, nth: usize);
+
+    /// Nobody knows any more of copies that [`Came::copy`] named.
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>);
+}
+
+// SAFETY: it is the same backing.
+unsafe impl<B: Backing + ?Sized> Backing for &B {
+    fn needs(&self) -> Gfp {
+        (**self).needs()
+    }
+
+    fn read(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        (**self).read(space, page, from, into)
+    }
+
+    unsafe fn read_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { (**self).read_all(space, pages) };
+    }
+
+    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
+        (**self).came_in(space, page, from, used)
+    }
+
+    fn free(&self, space: SpaceId, from: Evicted) {
+        (**self).free(space, from);
+    }
+
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        (**self).drop_clean(page)
+    }
+
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { (**self).place(pages) }
+    }
+
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
+        (**self).written(place, pages, result);
+    }
+
+    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
+        (**self).evicted(place, nth, page)
+    }
+
+    fn give_up(&self, place: &Place, nth: usize) {
+        (**self).give_up(place, nth);
+    }
+
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
+        (**self).release(copies);
+    }
+}

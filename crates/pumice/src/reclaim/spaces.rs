@@ -1,0 +1,223 @@
+//! The spaces whose pages a zone's reclaim may take out: they come and go while it works.
+//!
+//! A space is a member between [`ZoneReclaim::attach`]'s begin and end. Of each, reclaim has a task, which the
+//! reclaimers use in turn, and the backing. They look members up by place, under the zone's lock, and keep
+//! what they found for as long as they work on its pages: each [`Attached`] is counted. Who detaches takes the
+//! member's pages off the policy, so that none is chosen any more, and waits until nobody has it: for writes that
+//! are in flight, no longer.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::addr::Pfn;
+use crate::backing::Backing;
+use crate::page_table::pager::{Evicted, LruPage, SpaceId};
+use crate::page_table::{FrameSource, TableOps};
+use crate::space::{Result, Task, Transit, VmSpace};
+
+use super::policy::Policy;
+use super::zone::ZoneReclaim;
+
+/// Frames looked at under one lock when a member goes.
+const FORGOTTEN_AT_ONCE: usize = 4096;
+/// How long it is waited before it is looked again whether a member can go; who lets go of it wakes who waits.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// What reclaim does with a space: [`Task`], whatever its kind.
+pub(super) trait PagedTask {
+    fn test_and_clear_young(&self, page: usize) -> Option<bool>;
+    fn begin_swap_out(&self, page: usize) -> Option<Transit>;
+    fn end_swap_out(&self, transit: Transit, to: Evicted) -> core::result::Result<(), Evicted>;
+    fn cancel_swap_out(&self, transit: Transit);
+    fn give_frames_back(&self);
+    fn scan_present(&self, from: usize, found: &mut dyn FnMut(LruPage)) -> usize;
+    fn bytes(&self, frame: Pfn) -> NonNull<u8>;
+}
+
+impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
+    fn test_and_clear_young(&self, page: usize) -> Option<bool> {
+        self.test_and_clear_young(page)
+    }
+    fn begin_swap_out(&self, page: usize) -> Option<Transit> {
+        self.begin_swap_out(page)
+    }
+    fn end_swap_out(&self, transit: Transit, to: Evicted) -> core::result::Result<(), Evicted> {
+        self.end_swap_out(transit, to)
+    }
+    fn cancel_swap_out(&self, transit: Transit) {
+        self.cancel_swap_out(transit);
+    }
+    fn give_frames_back(&self) {
+        self.give_frames_back();
+    }
+    fn scan_present(&self, from: usize, found: &mut dyn FnMut(LruPage)) -> usize {
+        self.scan_present(from, found)
+    }
+    fn bytes(&self, frame: Pfn) -> NonNull<u8> {
+        self.space().frames().bytes(frame)
+    }
+}
+
+type AnyTask<'s> = Box<dyn PagedTask + Send + 's>;
+
+/// A space that reclaim works on.
+pub(super) struct Attached {
+    pub id: SpaceId,
+    task: Mutex<AnyTask<'static>>,
+    backing: &'static dyn Backing,
+}
+
+impl Attached {
+    /// The task, for one reclaimer at a time. Nobody waits for anything but memory while they have it.
+    pub fn task(&self) -> MutexGuard<'_, AnyTask<'static>> {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn backing(&self) -> &dyn Backing {
+        self.backing
+    }
+}
+
+impl std::fmt::Debug for Attached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Attached({:?})", self.id)
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    space: Arc<Attached>,
+    /// Nobody is told of it any more.
+    is_leaving: bool,
+}
+
+/// Spaces by place.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    places: Vec<Option<Member>>,
+    /// Goes up when one comes or goes.
+    pub changes: u64,
+}
+
+impl Members {
+    /// Where a space is, unless it is leaving.
+    pub fn find(&self, space: SpaceId) -> Option<usize> {
+        let is_it = |place: &Option<Member>| {
+            place.as_ref().is_some_and(|member| member.space.id == space && !member.is_leaving)
+        };
+        self.places.iter().position(is_it)
+    }
+
+    /// Whether a place's pages may be chosen.
+    pub fn is_open(&self, place: usize) -> bool {
+        matches!(self.places.get(place), Some(Some(member)) if !member.is_leaving)
+    }
+
+    /// What is at a place, unless it is leaving.
+    pub fn get(&self, place: usize) -> Option<&Arc<Attached>> {
+        let member = self.places.get(place)?.as_ref().filter(|member| !member.is_leaving);
+        member.map(|member| &member.space)
+    }
+
+    /// Places there are, some of them empty.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Gives up the copy of a member's page.
+    pub fn release(&self, place: usize, copy: u32) {
+        if let Some(Some(member)) = self.places.get(place) {
+            member.space.backing().release(&mut std::iter::once(copy));
+        }
+    }
+
+    fn add(&mut self, space: Arc<Attached>) -> usize {
+        self.changes += 1;
+        let member = Some(Member { space, is_leaving: false });
+        match self.places.iter().position(Option::is_none) {
+            Some(place) => {
+                self.places[place] = member;
+                place
+            }
+            None => {
+                self.places.push(member);
+                self.places.len() - 1
+            }
+        }
+    }
+}
+
+/// Ends a membership when it is dropped.
+struct Membership<'r, P: Policy> {
+    zone: &'r ZoneReclaim<P>,
+    place: usize,
+}
+
+impl<P: Policy> Drop for Membership<'_, P> {
+    fn drop(&mut self) {
+        self.zone.detach(self.place);
+    }
+}
+
+impl<P: Policy> ZoneReclaim<P> {
+    /// Takes pages of `space` out too while `work` is done, to `backing`.
+    ///
+    /// # Errors
+    /// As [`VmSpace::enter`].
+    pub fn attach<F: FrameSource, T: TableOps, R>(
+        &self,
+        space: &VmSpace<F, T>,
+        backing: &dyn Backing,
+        work: impl FnOnce() -> R,
+    ) -> Result<R>
+    where
+        F::List: Send,
+    {
+        let task: AnyTask<'_> = Box::new(space.enter()?);
+        // SAFETY: the lifetimes are shorter than they then say: `Membership` takes the member out when `work` is over,
+        // however that ends, and waits until nobody has it.
+        let (task, backing) = unsafe {
+            (
+                std::mem::transmute::<AnyTask<'_>, AnyTask<'static>>(task),
+                std::mem::transmute::<&dyn Backing, &'static dyn Backing>(backing),
+            )
+        };
+        let space = Arc::new(Attached { id: space.id(), task: Mutex::new(task), backing });
+        let place = self.state().members.add(space);
+        let membership = Membership { zone: self, place };
+        let result = work();
+        drop(membership);
+        Ok(result)
+    }
+
+    fn detach(&self, place: usize) {
+        let mut state = self.state();
+        state.members.changes += 1;
+        if let Some(Some(member)) = state.members.places.get_mut(place) {
+            member.is_leaving = true;
+        }
+        let (mut copies, mut next) = (Vec::new(), Some(0));
+        while let Some(first) = next {
+            next = state.forget_pages(place, first, FORGOTTEN_AT_ONCE, &mut copies);
+            if next.is_some() {
+                drop(state);
+                state = self.state();
+            }
+        }
+        let mut member = loop {
+            // Those who have it look whether it is still there before they wait for anything.
+            self.wake.notify_all();
+            let member = state.members.places[place].as_mut();
+            if member.is_none_or(|member| Arc::get_mut(&mut member.space).is_some()) {
+                break state.members.places[place].take();
+            }
+            let waited = self.let_go.wait_timeout(state, LOOK_AGAIN);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        drop(state);
+        if let Some(member) = member.take() {
+            member.space.backing().release(&mut copies.into_iter());
+        }
+    }
+}

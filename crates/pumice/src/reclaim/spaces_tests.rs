@@ -1,0 +1,223 @@
+//! Several spaces on one zone, which come and go while their pages do.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::policy::table;
+use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
+use super::{Adaptive, Limits, Paging, Policy, SwapPager, ZoneReclaim};
+use crate::addr::FRAME_SIZE;
+use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
+use crate::clear::Clearer;
+use crate::frame::{Gfp, Zone};
+use crate::io::Engines;
+use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
+use crate::page_table::{Atomic, Rights};
+use crate::space::{Frames, MemMap, VmSpace};
+use crate::swap::backing::SwapBacking;
+use crate::sys::{cpu, mem::Huge};
+
+/// Writes pages of a region, and reads and writes them at random: each is as it was left.
+fn use_pages(space: &VmSpace<Frames<'_>>, pages: usize, steps: usize, seed: u64) {
+    let task = space.enter().expect("a task");
+    let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+    let region = task.region(at).expect("mapped");
+    let mut versions = vec![0; pages];
+    let mut random = Random(seed);
+    for step in 0..pages + steps {
+        let page = if step < pages { step } else { random.below(pages) };
+        if step < pages || random.below(2) == 0 {
+            let mut guard = region.write(page).expect("a frame");
+            assert!(is_filled(&guard, page, versions[page]), "page {page}");
+            versions[page] += 1;
+            fill(&mut guard, page ^ seed as usize, 0);
+            fill(&mut guard, page, versions[page]);
+        } else {
+            let guard = region.read(page).expect("a frame");
+            assert!(is_filled(&guard, page, versions[page]), "page {page}");
+        }
+    }
+    drop(region);
+    task.unmap(at, pages * FRAME_SIZE).expect("mapped");
+}
+
+fn on_a_zone<P: Policy + Send>(policy: P, work: impl FnOnce(&Zone, &Arc<ZoneReclaim<P>>)) {
+    let reclaim = Arc::new(ZoneReclaim::new(policy, FRAMES, Limits::of(FRAMES)));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(|| reclaim.kswapd());
+        let worked = catch_unwind(AssertUnwindSafe(|| work(&zone, &reclaim)));
+        reclaim.stop();
+        kswapd.join().expect("no panic");
+        worked.expect("no panic");
+    });
+}
+
+#[test]
+fn one_reclaim_takes_pages_of_several_spaces_to_several_places() {
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    on_a_zone(Adaptive::new(&mut entries), |zone, reclaim| {
+        let scratch = [Scratch::new("several-0"), Scratch::new("several-1")];
+        let pagers = scratch.each_ref().map(|scratch| {
+            let swap = SwapBacking::new(scratch.swap(3 * FRAMES), &Engines::default());
+            Paging::on(reclaim.clone(), swap)
+        });
+        let map = MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(&pagers[0]);
+        let sources = [map.frames(), map.frames_of(&pagers[1]), map.frames()];
+        std::thread::scope(|scope| {
+            for (seed, source) in (1..).zip(sources) {
+                let pager = &pagers[(seed as usize + 1) % 2];
+                scope.spawn(move || {
+                    let space = VmSpace::new(source, Atomic).expect("frames");
+                    let work = || use_pages(&space, FRAMES, 2 * FRAMES, seed);
+                    pager.attach(&space, work).expect("a task");
+                });
+            }
+        });
+        for pager in &pagers {
+            let (_, taken) = pager.swap().usage();
+            assert_eq!(taken, 0, "all is unmapped");
+        }
+        let counts = reclaim.counts();
+        assert!(counts.pswpout > FRAMES as u64 && counts.pswpin > FRAMES as u64, "{counts:?}");
+        assert_eq!(counts.errors, 0);
+    });
+}
+
+/// With pages in flight, in batches and on the lists.
+#[test]
+fn spaces_come_and_go() {
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    on_a_zone(Adaptive::new(&mut entries), |zone, reclaim| {
+        let scratch = Scratch::new("come-and-go");
+        let swap = SwapBacking::new(scratch.swap(8 * FRAMES), &Engines::default());
+        let pager = &Paging::on(reclaim.clone(), swap);
+        let map = &MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(pager);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+                let work = || use_pages(&space, 2 * FRAMES, 2 * FRAMES, 1);
+                pager.attach(&space, work).expect("a task");
+            });
+            for seed in 2..4 {
+                scope.spawn(move || {
+                    for round in 0..24 {
+                        let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+                        let pages = 1 + (round * 97 * seed as usize) % FRAMES;
+                        let work = || use_pages(&space, pages, pages / 2, seed);
+                        pager.attach(&space, work).expect("a task");
+                    }
+                });
+            }
+        });
+        assert_eq!(pager.swap().usage().1, 0, "all is unmapped");
+        assert_eq!(reclaim.counts().errors, 0);
+    });
+}
+
+#[test]
+fn a_panic_detaches() {
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    on_a_zone(Adaptive::new(&mut entries), |zone, reclaim| {
+        let scratch = Scratch::new("panic");
+        let swap = SwapBacking::new(scratch.swap(2 * FRAMES), &Engines::default());
+        let pager: SwapPager<_> = Paging::on(reclaim.clone(), swap);
+        let map = MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(&pager);
+        let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+        let fails = || -> () {
+            use_pages(&space, FRAMES + FRAMES / 2, 100, 3);
+            panic!("on purpose");
+        };
+        let attached = catch_unwind(AssertUnwindSafe(|| pager.attach(&space, fails)));
+        assert!(attached.is_err());
+        drop(space);
+        let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+        pager.attach(&space, || use_pages(&space, 2 * FRAMES, 100, 4)).expect("a task");
+    });
+}
+
+/// Swap that says when it may be written to.
+struct Log {
+    swap: SwapBacking,
+    is_durable: AtomicBool,
+    refused: AtomicUsize,
+}
+
+// SAFETY: it knows of no task.
+unsafe impl Backing for Log {
+    fn needs(&self) -> Gfp {
+        self.swap.needs()
+    }
+    fn read(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        self.swap.read(space, page, from, into)
+    }
+    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
+        self.swap.came_in(space, page, from, used)
+    }
+    fn free(&self, space: SpaceId, from: Evicted) {
+        self.swap.free(space, from);
+    }
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        self.swap.drop_clean(page)
+    }
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        // Relaxed: a flag.
+        if !self.is_durable.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::NotNow);
+        }
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { self.swap.place(pages) }
+    }
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
+        self.swap.written(place, pages, result);
+    }
+    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
+        self.swap.evicted(place, nth, page)
+    }
+    fn give_up(&self, place: &Place, nth: usize) {
+        self.swap.give_up(place, nth);
+    }
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
+        self.swap.release(copies);
+    }
+}
+
+#[test]
+fn pages_that_must_not_be_written_yet_are_waited_for() {
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    on_a_zone(Adaptive::new(&mut entries), |zone, reclaim| {
+        let scratch = Scratch::new("log");
+        let swap = SwapBacking::new(scratch.swap(2 * FRAMES), &Engines::default());
+        let (is_durable, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let pager = Paging::on(reclaim.clone(), Log { swap, is_durable, refused });
+        let log = pager.backing();
+        let map = MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(&pager);
+        let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+        let work = || {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while log.refused.load(Ordering::Relaxed) < 2 * FRAMES / 32 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    log.is_durable.store(true, Ordering::Relaxed);
+                });
+                use_pages(&space, FRAMES + FRAMES / 2, 100, 9);
+            });
+        };
+        pager.attach(&space, work).expect("a task");
+        assert_eq!(reclaim.counts().errors, 0);
+        let refused = log.refused.load(Ordering::Relaxed);
+        assert!(refused < 100 * FRAMES, "{refused}: it does not try all the time");
+    });
+}

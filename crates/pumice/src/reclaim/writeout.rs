@@ -1,0 +1,431 @@
+//! How pages that were chosen go: what is clean at once, the rest when it is written.
+//!
+//! Pages that go together are written together, as far as their backing has places beside each other. What is in
+//! flight a reclaimer keeps until it is done, and then ends each page's transit. The page has gone, or a fault has
+//! taken it back meanwhile: then it stays, and its place is given up.
+
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+
+use crate::addr::FRAME_SIZE;
+use crate::backing::{Outgoing, Place, Refusal};
+use crate::io::engine::{Direction, Piece};
+use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
+use crate::page_table::pager::SpaceId;
+use crate::space::Transit;
+
+use super::kswapd::{Round, BATCH};
+use super::policy::{Policy, Shadow};
+use super::zone::{Copy as PageCopy, Owner};
+
+/// Writes in flight at most.
+const DEPTH: u32 = 64;
+
+/// Rounds in a row after which who waits is told that there will be no frames, where nothing went since pages must not
+/// be written yet. With a pause after each, it is a second.
+const MOST_PUT_OFF: usize = 50;
+
+/// A page that the policy chose.
+#[derive(Clone, Copy)]
+pub(super) struct Victim {
+    pub frame: u32,
+    pub shadow: Shadow,
+    pub owner: Owner,
+    pub copy: u32,
+    pub is_new: bool,
+}
+
+/// A page on its way out.
+#[derive(Clone, Copy)]
+pub(super) struct Leaving {
+    victim: Victim,
+    transit: Transit,
+}
+
+/// Pages that are being written: one space's.
+struct Write {
+    place: Option<Place>,
+    pages: Vec<Leaving>,
+    outgoing: Vec<Outgoing>,
+    pieces: Vec<Piece>,
+}
+
+/// What is in flight.
+pub(super) struct Writes {
+    queue: Queue<AnyEngine>,
+    /// By the requests' tokens, and those of which none is in flight.
+    writes: Vec<Write>,
+    vacant: Vec<usize>,
+    pages: usize,
+    /// Those asked about at the moment.
+    outgoing: Vec<Outgoing>,
+}
+
+impl Writes {
+    pub fn new(engines: &Engines) -> Writes {
+        let queue = Queue::new(engines.make(DEPTH), DEPTH as usize);
+        let depth = queue.room();
+        let write = |_| Write {
+            place: None,
+            pages: Vec::with_capacity(BATCH),
+            outgoing: Vec::with_capacity(BATCH),
+            pieces: Vec::with_capacity(BATCH),
+        };
+        Writes {
+            queue,
+            writes: (0..depth).map(write).collect(),
+            vacant: (0..depth).collect(),
+            pages: 0,
+            outgoing: Vec::with_capacity(BATCH),
+        }
+    }
+
+    /// Pages in flight.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+}
+
+/// What a batch leaves to be noted, under one lock.
+#[derive(Default)]
+pub(super) struct Notes {
+    /// They stay, and whether they were used.
+    stay: Vec<(Victim, bool)>,
+    /// Copies that nobody knows of any more.
+    pub copies: Vec<PageCopy>,
+    pswpout: u64,
+    writes: u64,
+    clean: u64,
+    rescued: u64,
+    errors: u64,
+}
+
+impl<P: Policy + Send> Round<'_, P> {
+    /// Begins to take out pages of one space. Returns frames that are free by it: of those that need not be written.
+    pub fn begin_all(&mut self, victims: &[Victim]) -> usize {
+        let Some(&Victim { owner, .. }) = victims.first() else { return 0 };
+        let Some(space) = self.space(owner.member()).cloned() else {
+            // One that has come or gone since.
+            self.notes.stay.extend(victims.iter().map(|&victim| (victim, false)));
+            return 0;
+        };
+        let task = space.task();
+        let mut freed = 0;
+        for &victim in victims {
+            let is_young = task.test_and_clear_young(victim.owner.page()) == Some(true);
+            if is_young && !victim.is_new {
+                self.notes.stay.push((victim, true));
+                continue;
+            }
+            let Some(transit) = task.begin_swap_out(victim.owner.page()) else {
+                // Somebody has a guard, or several spaces share the frame; or it was unmapped.
+                match task.test_and_clear_young(victim.owner.page()) {
+                    Some(_) => self.notes.stay.push((victim, false)),
+                    None => self.notes.give_up_copy(victim),
+                }
+                continue;
+            };
+            if transit.page().frame.0 != victim.frame as usize {
+                // The page came back in another frame, by which the policy knows it.
+                task.cancel_swap_out(transit);
+                self.notes.give_up_copy(victim);
+                continue;
+            }
+            let leaving = Leaving { victim, transit };
+            if !transit.is_dirty() {
+                let at = task.bytes(transit.page().frame);
+                let outgoing = leaving.outgoing(space.id, at);
+                if let Some(to) = space.backing().drop_clean(&outgoing) {
+                    match task.end_swap_out(transit, to) {
+                        Ok(()) => freed += 1,
+                        Err(_) => {
+                            self.notes.rescued += 1;
+                            self.notes.give_up_copy(victim);
+                            self.notes.stay.push((victim.without_copy(), false));
+                        }
+                    }
+                    continue;
+                }
+            }
+            self.notes.give_up_copy(victim);
+            self.dirty.push(Leaving { victim: victim.without_copy(), transit });
+        }
+        self.notes.clean += freed as u64;
+        self.known[owner.member()].has_frames |= freed > 0;
+        freed
+    }
+
+    /// Begins to write the pages of the batch that are dirty. Returns how many frames are free, of earlier ones.
+    pub fn write_out(&mut self) -> usize {
+        let dirty = std::mem::take(&mut self.dirty);
+        let mut freed = 0;
+        for of_space in dirty.chunk_by(|one, next| one.member() == next.member()) {
+            let mut rest = of_space;
+            // Copies that were given up make room for this very batch.
+            self.release_copies();
+            while !rest.is_empty() {
+                match self.place(rest) {
+                    Ok(place) => {
+                        let (now, later) = rest.split_at(place.pages.clamp(1, rest.len()));
+                        freed += self.write(place, now);
+                        rest = later;
+                    }
+                    Err(Refusal::NotNow) => {
+                        self.is_put_off = true;
+                        self.stay(&rest[..1]);
+                        rest = &rest[1..];
+                    }
+                    Err(Refusal::Full | Refusal::Failed) => {
+                        self.stay(rest);
+                        self.has_failed = true;
+                        self.notes.errors += 1;
+                        break;
+                    }
+                }
+            }
+        }
+        self.dirty = dirty;
+        self.dirty.clear();
+        freed
+    }
+
+    /// Where pages go. If there is no room, pages in memory give up their copies.
+    fn place(&mut self, pages: &[Leaving]) -> Result<Place, Refusal> {
+        let member = pages[0].member();
+        let space = self.space(member).cloned().ok_or(Refusal::Failed)?;
+        let task = space.task();
+        let outgoing = &mut self.writes.outgoing;
+        outgoing.clear();
+        outgoing.extend(pages.iter().map(|leaving| {
+            let at = task.bytes(leaving.transit.page().frame);
+            leaving.outgoing(space.id, at)
+        }));
+        drop(task);
+        // SAFETY: the frames are the pages', and stay, until their transits end. If a fault takes a page back, its
+        // transit does not end, and the place is given up.
+        let place = unsafe { space.backing().place(&self.writes.outgoing) };
+        if place != Err(Refusal::Full) {
+            return place;
+        }
+        let mut copies = Vec::new();
+        let mut state = self.zone.state();
+        for frame in state.frames.iter_mut().filter(|frame| frame.copy != 0) {
+            if frame.owner.member() == member {
+                copies.push(std::mem::take(&mut frame.copy));
+            }
+        }
+        drop(state);
+        space.backing().release(&mut copies.into_iter());
+        // SAFETY: as above.
+        unsafe { space.backing().place(&self.writes.outgoing) }
+    }
+
+    /// Begins to write pages, the first of those that were asked about last. Returns how many frames are free, of
+    /// earlier ones, if it has to wait for a turn.
+    fn write(&mut self, place: Place, pages: &[Leaving]) -> usize {
+        let mut freed = 0;
+        let turn = loop {
+            match self.writes.vacant.pop() {
+                Some(turn) => break turn,
+                None => freed += self.complete(true),
+            }
+        };
+        let Writes { queue, writes, outgoing, .. } = &mut self.writes;
+        let write = &mut writes[turn];
+        write.place = Some(place);
+        write.pages.clear();
+        write.pages.extend(pages);
+        write.outgoing.clear();
+        write.outgoing.extend(&outgoing[..pages.len()]);
+        write.pieces.clear();
+        write.pieces.extend(write.outgoing.iter().map(|page| Piece::frame(page.at)));
+        let bytes = match pages.len() {
+            1 => Bytes::Run { at: write.outgoing[0].at, len: place.bytes.min(FRAME_SIZE) },
+            count => {
+                let pieces = NonNull::from(&mut write.pieces[..]).cast();
+                Bytes::Frames { pieces, count }
+            }
+        };
+        let (direction, token) = (Direction::Write, turn as u64);
+        let request = Request { file: place.file, direction, bytes, offset: place.offset, token };
+        // SAFETY: the frames stay as in `place`, the file as its backing says, and the list is not touched before the
+        // request is done.
+        let asked = unsafe { queue.submit(request) };
+        self.writes.pages += pages.len();
+        self.known[pages[0].member()].leaving += pages.len();
+        match asked {
+            Ok(()) => self.notes.writes += 1,
+            Err(errno) => {
+                self.end_write(turn, Err(errno));
+            }
+        }
+        freed
+    }
+
+    /// Takes note of writes that are done, and if it is to wait, of one at least.
+    pub fn reap(&mut self, is_to_wait: bool) {
+        let freed = self.complete(is_to_wait);
+        self.note(freed);
+    }
+
+    /// Ends what writes were for that are done. Returns how many frames are free.
+    fn complete(&mut self, is_to_wait: bool) -> usize {
+        let mut done = [(0usize, Ok(())); DEPTH as usize];
+        let mut len = 0;
+        let note = |turn: u64, result| {
+            done[len] = (turn as usize, result);
+            len += 1;
+        };
+        let queue = &mut self.writes.queue;
+        let reaped = if is_to_wait { queue.reap(note) } else { queue.poll(note) };
+        self.notes.errors += u64::from(reaped.is_err());
+        done[..len].iter().map(|&(turn, result)| self.end_write(turn, result)).sum()
+    }
+
+    /// A request is over. Returns how many frames are free.
+    fn end_write(&mut self, turn: usize, result: Result<(), Errno>) -> usize {
+        let write = &mut self.writes.writes[turn];
+        let pages = std::mem::take(&mut write.pages);
+        let outgoing = std::mem::take(&mut write.outgoing);
+        let place = write.place.take();
+        self.writes.vacant.push(turn);
+        self.writes.pages -= pages.len();
+        let mut freed = 0;
+        if let (Some(place), Some(&first)) = (place, pages.first()) {
+            let known = &mut self.known[first.member()];
+            known.leaving -= pages.len();
+            // It is known for as long as pages are in flight.
+            let space = known.space.clone().expect("a space with pages in flight");
+            space.backing().written(&place, &outgoing, result);
+            let task = space.task();
+            for (nth, (leaving, page)) in pages.iter().zip(&outgoing).enumerate() {
+                let ended = result.is_ok() && {
+                    let to = space.backing().evicted(&place, nth, page);
+                    let ended = task.end_swap_out(leaving.transit, to).is_ok();
+                    self.notes.rescued += u64::from(!ended);
+                    ended
+                };
+                if ended {
+                    freed += 1;
+                } else {
+                    space.backing().give_up(&place, nth);
+                    task.cancel_swap_out(leaving.transit);
+                    self.notes.stay.push((leaving.victim, false));
+                }
+            }
+            self.known[first.member()].has_frames |= freed > 0;
+            self.notes.pswpout += freed as u64;
+            if result.is_err() {
+                self.has_failed = true;
+                self.notes.errors += 1;
+            }
+        }
+        let write = &mut self.writes.writes[turn];
+        (write.pages, write.outgoing) = (pages, outgoing);
+        freed
+    }
+
+    /// Pages of one space are back to where they were before.
+    fn stay(&mut self, pages: &[Leaving]) {
+        let space = pages.first().and_then(|leaving| self.space(leaving.member()).cloned());
+        let task = space.as_ref().map(|space| space.task());
+        for leaving in pages {
+            if let Some(task) = &task {
+                task.cancel_swap_out(leaving.transit);
+            }
+            self.notes.stay.push((leaving.victim, false));
+        }
+    }
+
+    fn release_copies(&mut self) {
+        let mut copies = std::mem::take(&mut self.notes.copies);
+        for of_space in copies.chunk_by(|one, next| one.0 == next.0) {
+            if let Some(space) = self.space(of_space[0].0) {
+                space.backing().release(&mut of_space.iter().map(|&(_, copy)| copy));
+            }
+        }
+        copies.clear();
+        self.notes.copies = copies;
+    }
+
+    /// Writes down what became of pages, and wakes who waits for `freed` frames, or for nothing.
+    pub fn note(&mut self, freed: usize) {
+        for known in self.known.iter_mut().filter(|known| known.has_frames) {
+            known.has_frames = false;
+            if let Some(space) = &known.space {
+                space.task().give_frames_back();
+            }
+        }
+        let Notes { stay, copies, pswpout, writes, clean, rescued, errors } = &mut self.notes;
+        let mut state = self.zone.state();
+        state.counts.pswpout += std::mem::take(pswpout);
+        state.counts.writes += std::mem::take(writes);
+        state.counts.clean += std::mem::take(clean);
+        state.counts.rescued += std::mem::take(rescued);
+        state.counts.errors += std::mem::take(errors);
+        for (victim, is_used) in stay.drain(..) {
+            copies.extend(state.stays(victim.owner, victim.frame, victim.copy, victim.shadow));
+            if is_used && state.policy.contains(victim.frame) {
+                state.policy.accessed(victim.frame);
+            }
+        }
+        let mut is_at_end = false;
+        if freed > 0 {
+            (self.fruitless, self.has_failed, self.asked) = (0, false, None);
+            self.put_off = 0;
+            self.zone.tell(&mut state, freed);
+        } else if self.is_put_off {
+            // What is waited for takes its time.
+            state.is_stuck = self.writes.pages == 0;
+            self.put_off += usize::from(state.is_stuck);
+            is_at_end = self.put_off > MOST_PUT_OFF;
+        } else {
+            // A round in which all pages had been accessed says nothing yet.
+            self.fruitless += 1;
+            let tried_all = self.has_failed || self.fruitless * BATCH > 4 * state.policy.len();
+            is_at_end = self.writes.pages == 0 && tried_all;
+        }
+        self.is_put_off = false;
+        let has_lost_pages = state.has_lost_pages();
+        drop(state);
+        if is_at_end {
+            (self.fruitless, self.has_failed, self.put_off) = (0, false, 0);
+            let asked = self.asked.take();
+            if !(has_lost_pages && self.sweep_all()) {
+                self.zone.refuse(&mut self.zone.state(), asked.unwrap_or(0));
+            }
+        }
+        self.release_copies();
+    }
+}
+
+impl Notes {
+    fn give_up_copy(&mut self, victim: Victim) {
+        if victim.copy != 0 {
+            self.copies.push((victim.owner.member(), victim.copy));
+        }
+    }
+}
+
+impl Victim {
+    fn without_copy(self) -> Victim {
+        Victim { copy: 0, ..self }
+    }
+}
+
+impl Leaving {
+    fn member(&self) -> usize {
+        self.victim.owner.member()
+    }
+
+    fn outgoing(&self, space: SpaceId, at: NonNull<u8>) -> Outgoing {
+        let Victim { owner, copy, shadow, .. } = self.victim;
+        Outgoing { space, page: owner.page(), at, copy, note: shadow.to_bits() }
+    }
+}
