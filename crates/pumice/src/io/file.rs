@@ -220,7 +220,9 @@ impl BlockFile {
 fn direct_way(file: &OwnedFd) -> Way {
     // Before 6.1, and in file systems that don't say: what all devices and file systems take.
     const ANY: u32 = FRAME_SIZE as u32;
-    if block::is_in_memory(file) {
+    // A device's node lies in a file system in memory, its blocks do not.
+    let is_device = block::extent(file).is_ok_and(|(is_device, _)| is_device);
+    if !is_device && block::is_in_memory(file) {
         return Way::Buffered(Buffered::InMemory);
     }
     let (memory, offset) = block::direct_alignment(file).unwrap_or((ANY, ANY));
