@@ -14,6 +14,7 @@
 //! | [`fault`] | page faults in a space of our own: with one lock, with none, and the kernel's |
 //! | [`fork`] | a server that takes snapshots by `fork`, and knows nothing of pumice |
 //! | [`frame`] | what getting and putting frames costs |
+//! | [`io`] | files through the kernel's page cache and through ours: the bonnie table |
 //! | [`lease`] | how soon leased memory is in hand, and what leases leave behind |
 //! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
@@ -48,6 +49,7 @@ mod fault;
 mod fork;
 mod frame;
 mod interrupts;
+mod io;
 pub mod json_lines;
 mod lease;
 mod map;
@@ -103,6 +105,8 @@ enum Experiment {
     Fork(fork::ForkArgs),
     /// What getting and putting frames costs, beside a peer's if one is given
     Frame(frame::FrameArgs),
+    /// Files through the kernel's page cache and through ours, under the same memory: the bonnie table
+    Io(io::IoArgs),
     /// How soon leased memory is in hand, and what thousands of leases leave behind
     Lease(lease::LeaseArgs),
     /// A loop of mmap, touch and munmap, and a first touch of memory that is ready
@@ -141,6 +145,7 @@ pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
         Experiment::Fault(options) => fault::fault(&options),
         Experiment::Fork(options) => fork::fork(&options),
         Experiment::Frame(options) => frame::frame(&options),
+        Experiment::Io(options) => io::io(&options),
         Experiment::Lease(options) => lease::lease(&options),
         Experiment::Map(options) => map::map(&options),
         Experiment::Pft(options) => pft::pft(&options),

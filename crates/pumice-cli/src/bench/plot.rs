@@ -96,6 +96,19 @@ pub fn accesses_against_threads(
     draw_to(path, &words, series, COLOURS.len())
 }
 
+/// Draws pages read a second against threads.
+pub fn reads_against_threads(
+    path: &Path,
+    subtitle: &str,
+    series: &[Series],
+) -> Result<(), Failure> {
+    let title = "Pages read a second, at random";
+    let legend = SeriesLabelPosition::LowerRight;
+    let (x, y, scale) = ("threads", "pages per second", Scale::Logarithmic);
+    let words = Words { title, subtitle, x, y, legend, scale };
+    draw_to(path, &words, series, COLOURS.len())
+}
+
 /// Draws hit ratios, in percent, against frames.
 pub fn hits_against_frames(path: &Path, subtitle: &str, series: &[Series]) -> Result<(), Failure> {
     let words = Words {

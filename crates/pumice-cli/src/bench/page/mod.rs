@@ -126,18 +126,13 @@ fn one_part(results: &Results, part: Part) -> Markup {
     let of_part =
         |one: &&Measured| registry::entry(&one.name).is_some_and(|entry| entry.part == part);
     let measured: Vec<_> = results.experiments.iter().filter(of_part).collect();
-    let not_reproduced = part.not_reproduced();
     html! {
-        @if !measured.is_empty() || !not_reproduced.is_empty() {
+        @if !measured.is_empty() {
             section {
                 h2 { (part.title()) }
                 p.source { "After " (part.source()) "." }
                 @for one in measured {
                     @if let Some(entry) = registry::entry(&one.name) { (experiment(one, entry)) }
-                }
-                @if !not_reproduced.is_empty() {
-                    p { "No experiment of this version sets pumice's figures beside these:" }
-                    @for table in not_reproduced { (tables::published(table)) }
                 }
             }
         }

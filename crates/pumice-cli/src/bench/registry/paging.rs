@@ -1,20 +1,10 @@
-//! Part E: paging. What was published and has no experiment yet waits here too.
+//! Part E: paging.
 
-use super::field::equals;
+use super::field::{begins, equals};
 use super::{
-    is, less, more, number, series, times, value, words, Bars, Better, Column, Condition, Entry,
-    Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value,
+    is, less, lower_share, more, number, series, times, value, words, Bars, Better, Column,
+    Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value,
 };
-
-/// The tables that nothing reproduces yet.
-pub static PUBLISHED: [Published; 1] = [Published {
-    caption: "bonnie, 400 MB: the same speed, a tenth of the processor time",
-    head: &["", "out KB/s", "CPU %", "rewrite KB/s", "CPU %", "in KB/s", "CPU %"],
-    rows: &[
-        &["buffered", "12,999", "12.1", "5,918", "10.8", "13,412", "12.1"],
-        &["direct", "12,810", "1.8", "5,855", "1.6", "13,529", "1.2"],
-    ],
-}];
 
 /// `bench reclaim`
 pub static RECLAIM: Entry = Entry {
@@ -85,6 +75,92 @@ const COLUMNS: [Column; 10] = [
     number("99 of 100 waits, µs", "p99_us", 0),
     number("longest wait, µs", "max_us", 0),
     number("drift %", "drift_percent", 1),
+];
+
+/// `bench io`
+pub static IO: Entry = Entry {
+    name: "io",
+    title: "Files larger than their memory",
+    about: "A file is written, rewritten and read in order, and read at random: through the kernel's page cache by \
+            read and write (buffered) and mapped (mmap), in control groups with as much memory, and by fio, which has \
+            no cache and says what the device does. Pages at random are those that came from the device. The \
+            scan's rows say what part of a working set's accesses found their page beside a scan, and what part of \
+            the set was still in memory after one; resident rows are reads of pages that are in memory.",
+    part: Part::E,
+    quick: Setting { arguments: &["--quick"], seconds: 40.0 },
+    full: Setting { arguments: &[], seconds: 600.0 },
+    published: &[Published {
+        caption: "bonnie, 400 MB: the same speed, a tenth of the processor time",
+        head: &["", "out KB/s", "CPU %", "rewrite KB/s", "CPU %", "in KB/s", "CPU %"],
+        rows: &[
+            &["buffered", "12,999", "12.1", "5,918", "10.8", "13,412", "12.1"],
+            &["direct", "12,810", "1.8", "5,855", "1.6", "13,529", "1.2"],
+        ],
+    }],
+    keys: &["op", "backend", "threads", "file_bytes", "frames_bytes"],
+    figures: &[
+        more("mb_s", "MB/s"),
+        lower_share("cpu_percent"),
+        more("iops", "accesses per second"),
+        less("p99_us", "µs"),
+    ],
+    tables: &[
+        Table { caption: "Written in order, and made durable", only: &[is("op", "out")], columns: &IN_ORDER },
+        Table { caption: "Read, changed and written back", only: &[is("op", "rewrite")], columns: &IN_ORDER },
+        Table { caption: "Read in order", only: &[is("op", "in")], columns: &IN_ORDER },
+        Table { caption: "Pages at random, one at a time", only: &[is("op", "random")], columns: &AT_RANDOM },
+        Table { caption: "Pages at random, asked for ahead", only: &[is("op", "random-ahead")], columns: &AT_RANDOM },
+        Table {
+            caption: "A working set, and a scan of ten times the memory",
+            only: &[is("op", "scan")],
+            columns: &[
+                words("", "{backend}"),
+                number("hits beside it, %", "hits_percent", 1),
+                number("there after one, %", "kept_percent", 1),
+            ],
+        },
+        Table {
+            caption: "Pages in memory, at random",
+            only: &[begins("op", "resident")],
+            columns: &[
+                words("", "{backend}"),
+                words("of", "{file_bytes|size}"),
+                number("threads", "threads", 0),
+                number("reads per second", "iops", 0),
+                times("of unguarded reads", "iops", "backend", "unguarded"),
+            ],
+        },
+    ],
+    plots: &[Plot::Lines(Lines {
+        title: "Pages read at random against threads",
+        x: ("threads", "threads"),
+        y: ("in_per_s", "pages per second"),
+        series: &[
+            series("fio, asked ahead", &[is("op", "random-ahead"), is("backend", "fio")]),
+            series("mmap, asked ahead", &[is("op", "random-ahead"), is("backend", "mmap")]),
+            series("mmap, one at a time", &[is("op", "random"), is("backend", "mmap")]),
+        ],
+    })],
+};
+
+const IN_ORDER: [Column; 6] = [
+    words("", "{backend}"),
+    number("MB/s", "mb_s", 0),
+    number("CPU %", "cpu_percent", 1),
+    number("CPU s per GB", "cpu_s_per_gb", 3),
+    number("the machine's", "machine_s_per_gb", 3),
+    times("of fio's MB/s", "mb_s", "backend", "fio"),
+];
+
+const AT_RANDOM: [Column; 8] = [
+    words("", "{backend}"),
+    number("threads", "threads", 0),
+    number("accesses per second", "iops", 0),
+    number("pages in per second", "in_per_s", 0),
+    number("CPU %", "cpu_percent", 1),
+    number("CPU µs per page in", "cpu_us_per_page", 2),
+    number("99 of 100 waits, µs", "p99_us", 0),
+    times("of fio's pages in", "in_per_s", "backend", "fio"),
 ];
 
 /// `bench replace`
