@@ -292,7 +292,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
     }
 
-    fn note_change(&self) {
+    pub(super) fn note_change(&self) {
         // Release: who searches because of it finds what is free.
         self.changes.fetch_add(1, Ordering::Release);
     }

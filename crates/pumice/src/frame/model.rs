@@ -255,3 +255,24 @@ fn every_frame_can_be_had_one_by_one() {
     model.ledger.put_frame(Pfn(77)).expect("allocated");
     assert_eq!(model.ledger.get_frame(0, Want::Zeroed), Some((Pfn(77), false)));
 }
+
+/// What a processor leaves of a block that it had reserved is found by the others before they split a whole one.
+#[test]
+fn what_a_reservation_leaves_comes_before_whole_blocks() {
+    let model = Model::new();
+    let ledger = &model.ledger;
+    let get = |cpu, want| ledger.get_frame(cpu, want).expect("frames are left");
+    let run = ledger.get_blocks(3, 0, 1, |_| true).expect("room");
+    ledger.put_run(run.range.start, |_, word| word.with_zeroed(false)).expect("allocated");
+    // A block with a dirty frame that one processor has reserved for zeroed ones: the other splits a dirty block.
+    let first: Vec<Pfn> = (0..BLOCK_FRAMES).map(|_| get(0, Want::Zeroed).0).collect();
+    ledger.put_zeroed_frame(first[0]).expect("allocated");
+    let (again, _) = get(0, Want::Zeroed);
+    ledger.put_frame(again).expect("allocated");
+    for _ in 0..BLOCK_FRAMES {
+        assert_ne!(get(1, Want::Dirty).0, again);
+    }
+    // It is through with its block, and goes on to the next.
+    assert!(get(0, Want::Zeroed).1);
+    assert_eq!(get(1, Want::Dirty), (again, false));
+}

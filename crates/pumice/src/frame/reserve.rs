@@ -67,6 +67,10 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 word.with_room(0)
             }
         });
+        // Who looked for the other kind while the block was reserved has passed over what there is of it.
+        if want.other().hinted(self.block(block)) {
+            self.note_change();
+        }
         let words = &self.words[self.words_of(block)];
         // SeqCst: see "The hint that must not get lost" in `block`.
         let freed = |word: &AtomicU64| want.candidates::<G>(Word(word.load(Ordering::SeqCst))) != 0;
