@@ -69,6 +69,26 @@ fn every_pattern_has_its_rows() {
     fs::remove_dir_all(&folder).expect("ours");
 }
 
+/// Devices of compressed memory on both sides, which are gone when it is over.
+#[test]
+fn zram_comes_and_goes() {
+    let devices = || fs::read_dir("/sys/block").expect("there").count();
+    let before = devices();
+    let folder = folder("bench-reclaim-zram");
+    let mut command = pumice(&SHORT);
+    command.args(["2", "--times", "2", "--patterns", "random-write", "--swap-on", "zram"]);
+    let output = command.arg("--dir").arg(&folder).output().expect("pumice starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(&folder).expect("ours").count(), 0);
+    fs::remove_dir_all(&folder).expect("ours");
+    if stderr(&output).contains("there is no zram to be had") {
+        eprintln!("skipped: {}", stderr(&output));
+        return;
+    }
+    assert!(stdout(&output).contains("pumice-zram"), "{}", stdout(&output));
+    assert_eq!(devices(), before);
+}
+
 /// A signal in the middle of it: swap is off, files are gone.
 #[test]
 fn an_interrupt_leaves_nothing_behind() {

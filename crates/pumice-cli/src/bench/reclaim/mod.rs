@@ -2,7 +2,8 @@
 //!
 //! Ours has so many frames and a swap file; the kernel's process is in a control group that may use as much memory, and
 //! swaps to a file of the same size in the same folder. Each is a process of its own ([`worker`]), fills its region
-//! first, and then they take turns, round by round.
+//! first, and then they take turns, round by round. With `--swap-on zram`, and where the kernel can't swap to a file,
+//! a device of compressed memory stands in its place: pages here are zeros but for a word, and take next to nothing.
 //!
 //! | pattern | what threads do |
 //! |---|---|
@@ -26,12 +27,13 @@ mod ours;
 mod row;
 mod swap_area;
 mod worker;
+mod zram;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pumice::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice::config::parse_size;
 use pumice::sys::cpu;
@@ -48,6 +50,7 @@ use job::{Answer, Pattern, Request, Setup};
 use row::{Backend, Case, Row};
 use swap_area::SwapArea;
 use worker::Kind;
+use zram::Zram;
 
 /// Swap, by the region: so that copies of pages that are in memory may stay there, in both.
 const SWAP_TIMES: usize = 2;
@@ -55,6 +58,15 @@ const SWAP_TIMES: usize = 2;
 const FILE_TIMES: usize = 2;
 /// Threads that take guards.
 const HIT_THREADS: [usize; 2] = [1, 2];
+
+/// What pages go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SwapOn {
+    /// A file for each side.
+    File,
+    /// A device of compressed memory for each, which costs memory beside what is allowed.
+    Zram,
+}
 
 /// What `pumice bench reclaim` is asked for.
 #[derive(Args, Debug)]
@@ -83,6 +95,9 @@ pub struct ReclaimArgs {
     /// Where swap is, on both sides, in a folder of its own [default: where temporary files are]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// What pages go to, on both sides: a file each, or a device of compressed memory each
+    #[arg(long, value_name = "WHAT", default_value = "file")]
+    swap_on: SwapOn,
     /// Ours alone, without the kernel's
     #[arg(long)]
     alone: bool,
@@ -157,6 +172,7 @@ struct Plan {
     rounds: usize,
     seconds: f64,
     policy: String,
+    swap_on: SwapOn,
     alone: bool,
 }
 
@@ -181,6 +197,7 @@ impl Plan {
             rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }) as usize,
             seconds: options.seconds.unwrap_or(if options.quick { 0.3 } else { 1.0 }),
             policy: options.policy.clone(),
+            swap_on: options.swap_on,
             alone: options.alone,
         }
     }
@@ -190,22 +207,47 @@ impl Plan {
 #[derive(Debug)]
 struct Peer {
     worker: Worker,
+    backend: Backend,
     _swap: SwapArea,
     _group: MemoryGroup,
 }
 
 impl Peer {
-    fn start(worker: Worker, folder: &Path, setup: &Setup) -> Result<Peer, String> {
+    fn start(
+        worker: Worker,
+        swap_on: SwapOn,
+        folder: &Path,
+        setup: &Setup,
+    ) -> Result<Peer, String> {
         let group = MemoryGroup::create().map_err(|error| format!("no control group: {error}"))?;
         group
             .limit(setup.frames * FRAME_SIZE)
             .map_err(|error| format!("no limit on a control group's memory: {error}"))?;
-        let swap = SwapArea::on(&folder.join("kernel.swap"), setup.swap_bytes)
-            .map_err(|error| format!("no swap of the kernel's in {}: {error}", folder.display()))?;
+        let in_file = match swap_on {
+            SwapOn::File => {
+                match SwapArea::on(&folder.join("kernel.swap"), setup.swap_bytes) {
+                    Ok(swap) => Some(swap),
+                    Err(error) => {
+                        let folder = folder.display();
+                        eprintln!("no swap of the kernel's in {folder}, so on zram, if there is any: {error}");
+                        None
+                    }
+                }
+            }
+            SwapOn::Zram => None,
+        };
+        let (swap, backend) = match in_file {
+            Some(swap) => (swap, Backend::Kernel),
+            None => {
+                let swap = SwapArea::on_zram(setup.swap_bytes);
+                let swap = swap.map_err(|error| format!("no swap on zram: {error}"))?;
+                (swap, Backend::KernelZram)
+            }
+        };
         group
             .enter(worker.pid())
             .map_err(|error| format!("the control group takes no process: {error}"))?;
-        Ok(Peer { worker, _swap: swap, _group: group })
+        Ok(Peer { worker, backend, _swap: swap, _group: group })
     }
 }
 
@@ -255,10 +297,26 @@ impl Bench {
         let region_pages = times * frames;
         let swap_bytes = (SWAP_TIMES * region_pages * FRAME_SIZE) as u64;
         let in_folder = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
+        // Removed when the worker, which has it open, is gone.
+        let zram = match self.plan.swap_on {
+            SwapOn::File => None,
+            SwapOn::Zram => match Zram::add(swap_bytes) {
+                Ok(zram) => Some(zram),
+                Err(error) => {
+                    eprintln!("skipped: there is no zram to be had: {error}");
+                    return Ok(());
+                }
+            },
+        };
+        let swap = match &zram {
+            Some(zram) => zram.path().to_string_lossy().into_owned(),
+            None => in_folder("pumice.swap"),
+        };
+        let backend = if zram.is_some() { Backend::PumiceZram } else { Backend::Pumice };
         let setup = Setup {
             region_pages,
             frames,
-            swap: in_folder("pumice.swap"),
+            swap,
             swap_bytes,
             policy: self.plan.policy.clone(),
             file: in_folder("file"),
@@ -267,7 +325,8 @@ impl Bench {
         ours.prepare(&setup, &self.signals)?;
         let mut peer = None;
         if !self.plan.alone {
-            match Peer::start(Worker::start("reclaim", "kernel")?, self.folder.path(), &setup) {
+            let worker = Worker::start("reclaim", "kernel")?;
+            match Peer::start(worker, self.plan.swap_on, self.folder.path(), &setup) {
                 Ok(mut started) => {
                     started.worker.prepare(&setup, &self.signals)?;
                     peer = Some(started);
@@ -275,17 +334,11 @@ impl Bench {
                 Err(why) => eprintln!("without the kernel's: {why}"),
             }
         }
-        let mut sides = vec![(Backend::Pumice, &mut ours)];
+        let mut sides = vec![(backend, &mut ours)];
         if let Some(peer) = &mut peer {
-            sides.insert(0, (Backend::Kernel, &mut peer.worker));
+            sides.insert(0, (peer.backend, &mut peer.worker));
         }
-        let case = Case {
-            pattern: Pattern::Fill,
-            backend: Backend::Pumice,
-            threads: 1,
-            region_pages,
-            frames,
-        };
+        let case = Case { pattern: Pattern::Fill, backend, threads: 1, region_pages, frames };
         eprintln!("reclaim: filling {times} times the memory …");
         self.compare(&mut sides, case, 1)?;
         let rounds = self.plan.rounds;
@@ -294,8 +347,8 @@ impl Bench {
             if pattern.is_hit() {
                 for threads in HIT_THREADS.into_iter().filter(|&threads| threads <= cpu::count()) {
                     let (_, worker) = sides.last_mut().expect("ours is there");
-                    let only = &mut [(Backend::Pumice, &mut **worker)];
-                    self.compare(only, Case { pattern, threads, ..case }, rounds)?;
+                    let mut only = vec![(backend, &mut **worker)];
+                    self.compare(&mut only, Case { pattern, threads, ..case }, rounds)?;
                 }
                 continue;
             }
@@ -304,14 +357,18 @@ impl Bench {
             }
         }
         self.table.gap();
-        let _ = fs::remove_file(&setup.swap);
+        if zram.is_none() {
+            let _ = fs::remove_file(&setup.swap);
+        }
         Ok(())
     }
 
-    /// One case on all sides, in turns, after a round each to warm up; and a row for each.
+    /// One case on all sides, in turns, after a round each to warm up; and a row for each. A side of the kernel's that
+    /// the kernel kills, as it does where a group is so small that all of its pages were just used, is no side any
+    /// more.
     fn compare(
         &mut self,
-        sides: &mut [(Backend, &mut Worker)],
+        sides: &mut Vec<(Backend, &mut Worker)>,
         case: Case,
         rounds: usize,
     ) -> Result<(), Failure> {
@@ -321,6 +378,7 @@ impl Bench {
             for turn in 0..sides.len() {
                 self.look_for_signals()?;
                 let which = (round + turn) % sides.len();
+                let (backend, worker) = &mut sides[which];
                 let request = Request {
                     pattern: case.pattern,
                     threads: case.threads,
@@ -328,7 +386,20 @@ impl Bench {
                     // Other pages than in the rows before, of which many are still in memory.
                     seed: (case.pattern as u64) << 32 | (case.threads as u64) << 16 | round as u64,
                 };
-                let answer = sides[which].1.run(&request, &self.signals)?;
+                let answer = match worker.run(&request, &self.signals) {
+                    Err(_) if backend.is_kernel() && worker.was_killed() => {
+                        eprintln!(
+                            "without the kernel's from here on: its process was killed, for its group of {} MiB was \
+                             out of memory ({}, {} threads); give it more by --frames",
+                            (case.frames * FRAME_SIZE) >> 20,
+                            case.pattern.name(),
+                            case.threads
+                        );
+                        sides.remove(which);
+                        return self.compare(sides, case, rounds);
+                    }
+                    answer => answer?,
+                };
                 if round > 0 {
                     answers[which].push(answer);
                 }
@@ -341,7 +412,7 @@ impl Bench {
                 Some(kernel) => row.beside(kernel),
                 None => row,
             };
-            if *backend == Backend::Kernel {
+            if backend.is_kernel() {
                 kernel = Some(row.clone());
             }
             self.show(row)?;
@@ -364,7 +435,13 @@ impl Bench {
             ("kernel, Zipf writes", Backend::Kernel, Pattern::ZipfWrite, Stroke::Dotted),
             ("pumice, Zipf writes", Backend::Pumice, Pattern::ZipfWrite, Stroke::Solid),
         ];
+        let has_zram = self.plan.swap_on == SwapOn::Zram;
         let points = |backend: Backend, pattern: Pattern| {
+            let backend = match backend {
+                Backend::Pumice if has_zram => Backend::PumiceZram,
+                Backend::Kernel if has_zram => Backend::KernelZram,
+                backend => backend,
+            };
             self.rows
                 .iter()
                 .filter(|row| {

@@ -15,6 +15,11 @@ pub enum Backend {
     Pumice,
     #[serde(rename = "kernel-swap")]
     Kernel,
+    /// Both, on a device of compressed memory each.
+    #[serde(rename = "pumice-zram")]
+    PumiceZram,
+    #[serde(rename = "kernel-zram")]
+    KernelZram,
     #[serde(rename = "device")]
     Device,
 }
@@ -24,8 +29,15 @@ impl Backend {
         match self {
             Backend::Pumice => "pumice",
             Backend::Kernel => "kernel-swap",
+            Backend::PumiceZram => "pumice-zram",
+            Backend::KernelZram => "kernel-zram",
             Backend::Device => "device",
         }
+    }
+
+    /// Whether the kernel pages.
+    pub const fn is_kernel(self) -> bool {
+        matches!(self, Backend::Kernel | Backend::KernelZram)
     }
 }
 

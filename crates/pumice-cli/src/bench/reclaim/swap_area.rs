@@ -1,4 +1,4 @@
-//! Swap of the kernel's in a file of this experiment's own, taken off again when it is over.
+//! Swap of the kernel's in a file or device of this experiment's own, taken off again when it is over.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -10,14 +10,18 @@ use std::path::{Path, PathBuf};
 use pumice::addr::FRAME_SIZE;
 use rustix::fs::{fallocate, flock, FallocateFlags, FlockOperation};
 
+use super::zram::Zram;
+
 /// `SWAP_FLAG_PREFER` and the highest priority: before any other swap the machine has.
 const FLAGS: libc::c_int = 0x8000 | 0x7fff;
 
-/// A file that the kernel swaps to. Dropping it has the kernel bring back what is there, and removes the file.
+/// What the kernel swaps to. Dropping it has the kernel bring back what is there, and removes the file.
 #[derive(Debug)]
 pub struct SwapArea {
     path: PathBuf,
     is_on: bool,
+    /// Goes when it is off.
+    zram: Option<Zram>,
     /// Let go when all else is done.
     _turn: Option<File>,
 }
@@ -31,19 +35,34 @@ impl SwapArea {
     pub fn on(path: &Path, bytes: u64) -> io::Result<SwapArea> {
         let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = options?;
-        let mut area = SwapArea { path: path.to_owned(), is_on: false, _turn: None };
+        let mut area = SwapArea { path: path.to_owned(), is_on: false, zram: None, _turn: None };
         area._turn = wait_for_turn()?;
         fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+        area.begin(&file, bytes)?;
+        Ok(area)
+    }
+
+    /// Makes a device of compressed memory, and has the kernel use it. Needs root.
+    pub fn on_zram(bytes: u64) -> io::Result<SwapArea> {
+        let zram = Zram::add(bytes)?;
+        let path = zram.path();
+        let file = OpenOptions::new().write(true).open(&path)?;
+        let mut area = SwapArea { path, is_on: false, zram: Some(zram), _turn: None };
+        area._turn = wait_for_turn()?;
+        area.begin(&file, bytes)?;
+        Ok(area)
+    }
+
+    fn begin(&mut self, file: &File, bytes: u64) -> io::Result<()> {
         file.write_all_at(&header(bytes / FRAME_SIZE as u64), 0)?;
         file.sync_all()?;
-        drop(file);
-        let name = CString::new(path.as_os_str().as_bytes())?;
+        let name = CString::new(self.path.as_os_str().as_bytes())?;
         // SAFETY: a plain system call with a string of this function's.
         if unsafe { libc::swapon(name.as_ptr(), FLAGS) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        area.is_on = true;
-        Ok(area)
+        self.is_on = true;
+        Ok(())
     }
 }
 
@@ -64,8 +83,13 @@ impl Drop for SwapArea {
         if self.is_on {
             if let Err(error) = swap_off(&self.path) {
                 eprintln!("{} stays in use as swap: {error}", self.path.display());
+                // Which could not be removed either.
+                std::mem::forget(self.zram.take());
                 return;
             }
+        }
+        if self.zram.is_some() {
+            return;
         }
         if let Err(error) = fs::remove_file(&self.path) {
             eprintln!("{} is left behind: {error}", self.path.display());

@@ -2,8 +2,10 @@
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -70,7 +72,7 @@ impl Worker {
         let (input, output) = child.stdin.take().zip(child.stdout.take()).expect("pipes");
         let (said, replies) = mpsc::channel();
         // It ends with the worker.
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if said.send(line).is_err() {
                     break;
@@ -83,6 +85,14 @@ impl Worker {
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether it was killed, as the kernel does where memory is short.
+    pub fn was_killed(&mut self) -> bool {
+        // Its pipe closes a moment before it has ended.
+        thread::sleep(LOOK);
+        let status = self.child.try_wait().ok().flatten();
+        status.is_some_and(|status| status.signal() == Some(libc::SIGKILL))
     }
 
     /// Gives it what it works with.
