@@ -112,6 +112,13 @@ pub unsafe trait Backing: Send + Sync {
     /// written now, no copy is good for long; one that is not used at all was read ahead.
     fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came;
 
+    /// An entry of another space is to name where a page is as well, until each of the two is freed or came in by
+    /// itself. `false`: it can't.
+    fn share(&self, from: Evicted) -> bool {
+        let _ = from;
+        false
+    }
+
     /// A page was unmapped where it was.
     fn free(&self, space: SpaceId, from: Evicted);
 
@@ -164,6 +171,10 @@ unsafe impl<B: Backing + ?Sized> Backing for &B {
 
     fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
         (**self).came_in(space, page, from, used)
+    }
+
+    fn share(&self, from: Evicted) -> bool {
+        (**self).share(from)
     }
 
     fn free(&self, space: SpaceId, from: Evicted) {

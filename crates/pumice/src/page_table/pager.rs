@@ -120,6 +120,13 @@ pub unsafe trait Pager: Sync {
         false
     }
 
+    /// A page that is not in memory is to be in two spaces: its copy stays until each of the two entries is read or
+    /// freed. `false`: the pager does not do that.
+    fn share(&self, space: SpaceId, from: Evicted) -> bool {
+        let _ = (space, from);
+        false
+    }
+
     /// A page was unmapped where it was.
     fn free(&self, space: SpaceId, from: Evicted);
 }

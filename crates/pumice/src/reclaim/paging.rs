@@ -139,6 +139,10 @@ unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
         }
     }
 
+    fn share(&self, _space: SpaceId, from: Evicted) -> bool {
+        self.backing.share(from)
+    }
+
     fn free(&self, space: SpaceId, from: Evicted) {
         self.backing.free(space, from);
     }

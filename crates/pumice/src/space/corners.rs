@@ -108,8 +108,8 @@ fn a_child_has_no_copies_elsewhere_and_its_copies_are_of_another_version() {
     let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
     let page = at / PAGE;
     task.write_at(at, &[5]).expect("mapped");
-    assert!(disk.swap_out(&task, page, Evicted::Swapped));
-    // Read in again: clean in the parent.
+    assert!(disk.swap_out(&task, page, Evicted::Shadow));
+    // Read in again, since only slots are shared: clean in the parent.
     let child = task.fork().expect("frames");
     let version = || space.tables.ops.ptep_get(task.walk(page).expect("mapped").ptep).version();
     let before = version();
@@ -180,7 +180,7 @@ fn a_page_with_a_new_frame_is_dirty_at_once() {
     assert_eq!(byte(&task, at), Ok(0));
     assert!(is_dirty_once_writable(at / PAGE), "it was the zero page");
     task.write_at(at + PAGE, &[5]).expect("mapped");
-    assert!(disk.swap_out(&task, at / PAGE + 1, Evicted::Swapped));
+    assert!(disk.swap_out(&task, at / PAGE + 1, Evicted::Shadow));
     let child = task.fork().expect("frames");
     assert!(is_dirty_once_writable(at / PAGE + 1), "it was shared");
     drop(child);

@@ -14,10 +14,13 @@ use crate::addr::FRAME_SIZE;
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::{FrameSource, Rights, TableOps};
 
+/// A page, and how many entries name it.
+type Slot = (Box<Page>, usize);
+
 /// Locks of the machine's own: nothing of loom or shuttle happens while they are held.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
-    slots: Mutex<Vec<Option<Box<Page>>>>,
+    slots: Mutex<Vec<Option<Slot>>>,
     told: Mutex<Vec<LruPage>>,
     pub fails: AtomicBool,
     /// Of a file, what was written of its pages; the others are zeros.
@@ -93,7 +96,7 @@ impl Disk {
         if free == slots.len() {
             slots.push(None);
         }
-        slots[free] = Some(Box::new(page));
+        slots[free] = Some((Box::new(page), 1));
         free as u32
     }
 
@@ -101,8 +104,12 @@ impl Disk {
         if self.file.is_some() {
             return;
         }
-        let slot = self.slots.lock().expect("no panic")[slot(at)].take();
-        assert!(slot.is_some(), "{at:?} is freed, and free");
+        let slot = &mut self.slots.lock().expect("no panic")[slot(at)];
+        let Some((_, entries)) = slot else { panic!("{at:?} is freed, and free") };
+        *entries -= 1;
+        if *entries == 0 {
+            *slot = None;
+        }
     }
 
     /// Slots in use.
@@ -159,7 +166,7 @@ unsafe impl Pager for Disk {
             return Ok(());
         }
         // One that was freed meanwhile is read in vain.
-        if let Some(Some(page)) = self.slots.lock().expect("no panic").get(slot(from)) {
+        if let Some(Some((page, _))) = self.slots.lock().expect("no panic").get(slot(from)) {
             *into = **page;
         }
         Ok(())
@@ -167,6 +174,17 @@ unsafe impl Pager for Disk {
 
     fn swapped_in(&self, _: SpaceId, _: LruPage, from: Evicted, _: Rights) {
         self.take(from);
+    }
+
+    fn share(&self, _: SpaceId, from: Evicted) -> bool {
+        // What has a shadow is read first.
+        if !matches!(from, Evicted::Swapped(_)) {
+            return false;
+        }
+        let slot = &mut self.slots.lock().expect("no panic")[slot(from)];
+        let (_, entries) = slot.as_mut().expect("an entry names it");
+        *entries += 1;
+        true
     }
 
     fn free(&self, _: SpaceId, from: Evicted) {

@@ -4,6 +4,11 @@
 //! under a latch for reading, so that a page that is being written is waited for, and nobody copies or frees
 //! the frame between its count going up and its entry saying that it is shared. What is written to the parent
 //! beside the call is in the child or not, page by page.
+//!
+//! Nothing is read for it: of a page in swap both entries name the slot, which counts them ([`Pager::share`]). Only
+//! where a pager can't do that, pages come in first.
+//!
+//! [`Pager::share`]: crate::page_table::pager::Pager::share
 
 use super::error::Trap;
 use super::fault::{Latch, Walked};
@@ -11,15 +16,16 @@ use super::rss::Counter;
 use super::task::Task;
 use super::{Access, Result, VmError, VmSpace};
 use crate::addr::FRAME_SIZE;
-use crate::page_table::entry::MAX_READERS;
+use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
+use crate::page_table::pager::Evicted;
 use crate::page_table::tables::Table;
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
 
-/// Waits for a guard that writes before `fork` gives up: seconds, on a machine with nothing else to do
-/// much less. It may be the caller's own.
-const MAX_WAITS: u32 = 1 << 17;
+/// Waits for a guard that writes before `fork` gives up: four seconds, since who holds the page may wait for a frame
+/// to copy it to. It may be the caller's own.
+const MAX_WAITS: u32 = 1 << 12;
 
 impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
     /// A copy of the space: the same addresses, rights and contents. Frames are shared, and whoever
@@ -28,7 +34,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
     /// # Errors
     /// [`VmError::Busy`] if a page stays held for writing, also by the calling thread itself;
     /// [`VmError::OutOfFrames`] and [`VmError::OutOfRecords`] without memory for the child's tables;
-    /// [`VmError::ReadFailed`]: what is in swap is read first.
+    /// [`VmError::ReadFailed`] of a page that has to be read, since its pager does not share it.
     pub fn fork(&self) -> Result<VmSpace<F, T>> {
         let parent = self.space;
         let mut child = VmSpace::new(parent.tables.source, T::default())?;
@@ -97,13 +103,14 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
         old: Table<F>,
         new: Table<F>,
     ) -> Result<()> {
-        let mut resident = 0;
+        let (mut resident, mut swapped) = (0, 0);
         let mut result = Ok(());
         for page in granule << F::TABLE_BITS..(granule + 1) << F::TABLE_BITS {
             let ptep = old.entry(page);
             match self.share_page(&Walked { ptep, rights: Rights::empty(), leaf: old, page }) {
                 Ok(entry) => {
                     resident += i64::from(entry.has_frame());
+                    swapped += Evicted::of(entry).map_or(0, Evicted::in_swap);
                     // Relaxed: the child is handed on whole.
                     new.entry(page).store(entry.into(), Ordering::Relaxed);
                 }
@@ -113,7 +120,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                 }
             }
         }
-        child.count_inherited(resident).ok_or(VmError::OutOfRecords("thread"))?;
+        child.count_inherited(resident, swapped).ok_or(VmError::OutOfRecords("thread"))?;
         result
     }
 
@@ -145,7 +152,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                     return Ok(childs.with_dirty(true));
                 }
                 State::Present => {
-                    backoff.wait();
+                    self.wait(walked, Latch::Wait, &mut backoff)?;
                     if backoff.waits() > MAX_WAITS {
                         return Err(Trap::Busy);
                     }
@@ -155,6 +162,9 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                     let _ = tables.ops.ptep_cmpxchg(ptep, entry, back);
                 }
                 State::Swapped | State::Shadow => {
+                    if let Some(childs) = self.share_evicted(ptep, entry) {
+                        return Ok(childs);
+                    }
                     self.swap_in(walked, entry, (Access::Read, Latch::Wait), &mut backoff)?;
                 }
                 State::Zero => return Ok(entry.with_latch(0)),
@@ -163,13 +173,32 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
             }
         }
     }
+
+    /// Has the child's entry name what the parent's does of a page that is not in memory: the child's. `None` if it
+    /// can't be, or the page is on its way in.
+    fn share_evicted(&self, ptep: &AtomicU64, entry: Entry) -> Option<Entry> {
+        let tables = &self.space.tables;
+        let (pager, from) = (tables.source.pager()?, Evicted::of(entry)?);
+        if entry.latch() != 0 {
+            return None;
+        }
+        // Held, so that it is neither read nor freed before the pager has counted it.
+        let mut now = entry.with_latch(EXCLUSIVE);
+        tables.ops.ptep_cmpxchg(ptep, entry, now).ok()?;
+        let is_shared = pager.share(self.space.id(), from);
+        while let Err(found) = tables.ops.ptep_cmpxchg(ptep, now, now.with_latch(0)) {
+            now = found;
+        }
+        is_shared.then_some(entry)
+    }
 }
 
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// Counts pages that came with `fork`, in a record that no thread has yet.
-    fn count_inherited(&self, pages: i64) -> Option<()> {
+    fn count_inherited(&self, resident: i64, swapped: i64) -> Option<()> {
         let slot = super::rss::Slot::take(&self.slots)?;
-        slot.count(Counter::Anon, pages);
+        slot.count(Counter::Anon, resident);
+        slot.count(Counter::Swap, swapped);
         slot.leave();
         Some(())
     }

@@ -429,12 +429,21 @@ fn pages_leave_and_come_back() {
         let held = region.read(1).expect("mapped");
         assert!(task.begin_swap_out(first + 1).is_none(), "a guard keeps it");
         drop(held);
-        // What is in swap is unmapped, and dropped, and read for a child.
+        // What is in swap is unmapped, and dropped, and a child's too; what can't be shared is read for it.
         assert!(disk.swap_out(&task, first, Evicted::Swapped));
-        assert!(disk.swap_out(&task, first + 1, Evicted::Swapped));
+        assert!(disk.swap_out(&task, first + 1, Evicted::Shadow));
         let child = task.fork().expect("frames");
-        assert_eq!((space.swap_rss(), child.anon_rss()), (0, 2));
-        assert!(task.begin_swap_out(first).is_none(), "it is the child's too");
+        assert_eq!((space.swap_rss(), child.swap_rss(), child.anon_rss()), (1, 1, 1));
+        assert!(task.begin_swap_out(first + 1).is_none(), "it is the child's too");
+        let kid = child.enter().expect("frames");
+        assert_eq!(byte(&kid, at), Ok(1));
+        assert_eq!((space.swap_rss(), child.swap_rss(), disk.used()), (1, 0, 1));
+        assert_eq!(byte(&task, at), Ok(1));
+        drop(kid);
+        assert_eq!(disk.used(), 0);
+        assert!(disk.swap_out(&task, first, Evicted::Swapped));
+        drop(task.fork().expect("frames"));
+        assert_eq!(byte(&task, at), Ok(1), "the child's end leaves it");
         drop(child);
         assert!(disk.swap_out(&task, first, Evicted::Swapped));
         assert!(disk.swap_out(&task, first + 1, Evicted::Shadow));

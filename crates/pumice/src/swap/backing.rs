@@ -163,6 +163,10 @@ unsafe impl Backing for SwapBacking {
         Came { note, copy: 0 }
     }
 
+    fn share(&self, from: Evicted) -> bool {
+        self.swap.share(slot_of(from))
+    }
+
     fn free(&self, _space: SpaceId, from: Evicted) {
         self.swap.put(slot_of(from));
     }

@@ -179,7 +179,12 @@ impl Swap {
         run.map(|(first, run)| (Slot(first), run)).ok_or(SwapError::Full { slots: map.len() })
     }
 
-    /// Gives a slot back that nobody reads any more. `false`: it is not taken.
+    /// One more has a slot, and gives it back by itself. `false`: it is not taken.
+    pub fn share(&self, slot: Slot) -> bool {
+        self.map().share(slot.0)
+    }
+
+    /// Gives a slot back that its caller does not read any more. `false`: it is not taken.
     pub fn put(&self, slot: Slot) -> bool {
         self.put_all([slot])
     }

@@ -4,6 +4,8 @@
 //! *clusters*, of 64 slots, as a log does: by when it comes round, pages have come back and freed what they had there.
 //! (Where slots are twice the pages in swap, of a cluster 80 % are free again; where they are a third more, half.)
 
+use std::collections::BTreeMap;
+
 /// Slots of a cluster: a word's bits.
 const CLUSTER: u32 = u64::BITS;
 
@@ -16,6 +18,8 @@ pub struct SlotMap {
     taken: u32,
     /// The cluster that is being filled.
     cluster: usize,
+    /// Of slots that several have: how many beside the first.
+    sharers: BTreeMap<u32, u32>,
 }
 
 impl SlotMap {
@@ -29,7 +33,7 @@ impl SlotMap {
         if used != 0 {
             words[clusters - 1] |= u64::MAX << used;
         }
-        SlotMap { words, len, taken: 0, cluster: 0 }
+        SlotMap { words, len, taken: 0, cluster: 0, sharers: BTreeMap::new() }
     }
 
     /// Slots there are.
@@ -72,12 +76,34 @@ impl SlotMap {
         after.chain(0..=self.cluster).find(is_good).unwrap_or(self.cluster)
     }
 
-    /// Gives a slot back. `false`: it was not taken.
-    pub fn put(&mut self, slot: u32) -> bool {
+    /// Whether a slot is taken.
+    fn is_taken(&self, slot: u32) -> bool {
         let (at, bit) = ((slot / CLUSTER) as usize, 1 << (slot % CLUSTER));
-        if slot == 0 || slot > self.len || self.words[at] & bit == 0 {
+        (1..=self.len).contains(&slot) && self.words[at] & bit != 0
+    }
+
+    /// One more has a slot, and will give it back. `false`: it was not taken.
+    pub fn share(&mut self, slot: u32) -> bool {
+        let is_taken = self.is_taken(slot);
+        if is_taken {
+            *self.sharers.entry(slot).or_insert(0) += 1;
+        }
+        is_taken
+    }
+
+    /// Gives a slot back, which is free when all have who had it. `false`: it was not taken.
+    pub fn put(&mut self, slot: u32) -> bool {
+        if !self.is_taken(slot) {
             return false;
         }
+        if let Some(more) = self.sharers.get_mut(&slot) {
+            *more -= 1;
+            if *more == 0 {
+                self.sharers.remove(&slot);
+            }
+            return true;
+        }
+        let (at, bit) = ((slot / CLUSTER) as usize, 1 << (slot % CLUSTER));
         self.words[at] &= !bit;
         self.taken -= 1;
         true
@@ -86,30 +112,42 @@ impl SlotMap {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use proptest::prelude::*;
 
     use super::*;
 
     proptest! {
         #[test]
-        fn slots_are_given_once(len in 1u32..400, steps in prop::collection::vec((0u8..5, 0u32..420), 0..1500)) {
+        fn slots_are_given_once(len in 1u32..400, steps in prop::collection::vec((0u8..6, 0u32..420), 0..1500)) {
             let mut map = SlotMap::new(len);
-            let mut taken = BTreeSet::new();
+            // Each as often as somebody has it.
+            let mut taken = BTreeMap::new();
             for (step, slot) in steps {
-                if step < 3 {
+                if step == 5 {
+                    if let Some(many) = taken.get_mut(&slot) {
+                        *many += 1;
+                    }
+                    prop_assert_eq!(map.share(slot), taken.contains_key(&slot));
+                } else if step < 3 {
                     match map.get_run(slot % 9 + 1) {
                         Some((first, run)) => {
                             prop_assert!((1..=slot % 9 + 1).contains(&run));
                             for slot in first..first + run {
-                                prop_assert!((1..=len).contains(&slot) && taken.insert(slot));
+                                prop_assert!((1..=len).contains(&slot) && taken.insert(slot, 1).is_none());
                             }
                         }
                         None => prop_assert_eq!(taken.len(), len as usize),
                     }
                 } else {
-                    prop_assert_eq!(map.put(slot), taken.remove(&slot));
+                    let many = taken.get_mut(&slot);
+                    prop_assert_eq!(map.put(slot), many.is_some());
+                    let is_free = many.is_some_and(|many| {
+                        *many -= 1;
+                        *many == 0
+                    });
+                    if is_free {
+                        taken.remove(&slot);
+                    }
                 }
                 prop_assert_eq!(map.taken() as usize, taken.len());
             }
