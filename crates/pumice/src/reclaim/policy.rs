@@ -59,7 +59,8 @@ pub trait Policy {
     /// Chooses a page to go out. `None` if there is none.
     fn evict(&mut self) -> Option<(u32, Shadow)>;
 
-    /// Takes a page back that [`Policy::evict`] chose, and that can't go out now.
+    /// Takes a page back that [`Policy::evict`] chose, and that can't go out now: it is rolled over, so that others are
+    /// chosen before it is again.
     fn put_back(&mut self, page: u32, shadow: Shadow);
 
     /// Pages that are in.

@@ -293,3 +293,22 @@ fn a_scan_passes_by() {
     let (lru, ours) = (lru_hits(1_000, &trace), adaptive_hits(1_000, &trace));
     assert!(ours > lru + trace.len() / 20, "{ours} against {lru} of LRU");
 }
+
+/// What can't go is not chosen again before most others were.
+#[test]
+fn what_stays_is_rolled_over() {
+    fn rolls_over<P: Policy>(policy: P) {
+        let mut memory = Memory::new(policy, 64, 64);
+        (0..640).for_each(|step| {
+            memory.access(step % 64);
+        });
+        let mut chosen = std::collections::BTreeSet::new();
+        for _ in 0..32 {
+            let (frame, shadow) = memory.policy.evict().expect("a page is in");
+            assert!(chosen.insert(frame), "{frame} of {chosen:?}");
+            memory.policy.put_back(frame, shadow);
+        }
+    }
+    rolls_over(Adaptive::new(&mut table::<Adaptive<'_>>(64)));
+    rolls_over(TwoList::new(&mut table::<TwoList<'_>>(64)));
+}
