@@ -14,6 +14,11 @@
 //!   ends each transit       evicted                what the entry says from now on
 //!     met by a fault        give_up                its place holds nothing
 //! ```
+//!
+//! A page in transit may come back and be written while the device reads it. Where each write has a new place, as in
+//! swap, what is there is then of no use, and that is all. What is written *in place*, as files are, must be whole:
+//! such a page is written back while it is held for reading ([`crate::space::write_back`]), and goes when it is
+//! clean. Meanwhile its region has to stay mapped: [`Backing::hold`] says whether it does.
 
 use core::ptr::NonNull;
 
@@ -25,14 +30,14 @@ use crate::io::FileRef;
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
 
-/// A page that leaves: in transit, so its frame stays.
+/// A page that leaves: in transit, or held for reading where it is written in place, so its frame stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
     /// Whose it is.
     pub space: SpaceId,
     /// Its number: its address in the space, by 4096.
     pub page: usize,
-    /// Its bytes. A fault may take the page back and write them; what was made of them is then not used.
+    /// Its bytes. In transit, a fault may take the page back and write them; what was made of them is then not used.
     pub at: NonNull<u8>,
     /// What [`Came::copy`] said when it came in; 0 for none.
     pub copy: u32,
@@ -82,6 +87,23 @@ pub struct Came {
 pub unsafe trait Backing: Send + Sync {
     /// What starting a write needs of who reclaims: [`Gfp::IO`], of files [`Gfp::FS`] too.
     fn needs(&self) -> Gfp;
+
+    /// Whether a page is written to where it was before.
+    fn writes_in_place(&self) -> bool {
+        false
+    }
+
+    /// Has the region of a page stay mapped until [`Backing::let_go`], of what is written in place. `false`: it does
+    /// not, and the page is left alone.
+    fn hold(&self, _space: SpaceId, _page: usize) -> bool {
+        true
+    }
+
+    /// Ends one [`Backing::hold`].
+    fn let_go(&self, _space: SpaceId, _page: usize) {}
+
+    /// A page that is written in place was not, and is dirty again.
+    fn dirty_again(&self, _space: SpaceId, _page: usize) {}
 
     /// Reads a page into a frame. It may have been unmapped meanwhile, and `from` freed: what is read is then thrown
     /// away.
@@ -152,6 +174,22 @@ pub unsafe trait Backing: Send + Sync {
 unsafe impl<B: Backing + ?Sized> Backing for &B {
     fn needs(&self) -> Gfp {
         (**self).needs()
+    }
+
+    fn writes_in_place(&self) -> bool {
+        (**self).writes_in_place()
+    }
+
+    fn hold(&self, space: SpaceId, page: usize) -> bool {
+        (**self).hold(space, page)
+    }
+
+    fn let_go(&self, space: SpaceId, page: usize) {
+        (**self).let_go(space, page);
+    }
+
+    fn dirty_again(&self, space: SpaceId, page: usize) {
+        (**self).dirty_again(space, page);
     }
 
     fn read(

@@ -54,9 +54,10 @@ pub(super) struct Round<'r, P> {
     sweep_from: (usize, usize),
     found: Vec<LruPage>,
     since_sweep: usize,
-    /// Rounds in a row by which nothing became free, whether anything failed meanwhile, and how many had asked for
-    /// frames when the first of them began, if one has.
+    /// Rounds in a row by which nothing became free, writes that failed meanwhile, whether there was nothing more to
+    /// try, and how many had asked for frames when the first of them began, if one has.
     pub fruitless: usize,
+    pub failures: usize,
     pub has_failed: bool,
     pub asked: Option<u64>,
     /// Whether pages must not be written yet, and rounds in a row in which that was so and nothing went.
@@ -98,6 +99,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             found: Vec::new(),
             since_sweep: 0,
             fruitless: 0,
+            failures: 0,
             has_failed: false,
             asked: None,
             is_put_off: false,

@@ -14,6 +14,7 @@ use crate::addr::Pfn;
 use crate::backing::Backing;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
+use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Result, Task, Transit, VmSpace};
 
 use super::policy::Policy;
@@ -30,6 +31,8 @@ pub(super) trait PagedTask {
     fn begin_swap_out(&self, page: usize) -> Option<Transit>;
     fn end_swap_out(&self, transit: Transit, to: Evicted) -> core::result::Result<(), Evicted>;
     fn cancel_swap_out(&self, transit: Transit);
+    fn begin_write_back(&self, page: usize) -> Option<WriteBack>;
+    fn end_write_back(&self, begun: WriteBack, went: core::result::Result<(), WriteFailed>);
     fn give_frames_back(&self);
     fn scan_present(&self, from: usize, found: &mut dyn FnMut(LruPage)) -> usize;
     fn bytes(&self, frame: Pfn) -> NonNull<u8>;
@@ -48,6 +51,12 @@ impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
     fn cancel_swap_out(&self, transit: Transit) {
         self.cancel_swap_out(transit);
     }
+    fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
+        self.begin_write_back(page)
+    }
+    fn end_write_back(&self, begun: WriteBack, went: core::result::Result<(), WriteFailed>) {
+        self.end_write_back(begun, went);
+    }
     fn give_frames_back(&self) {
         self.give_frames_back();
     }
@@ -59,7 +68,7 @@ impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
     }
 }
 
-type AnyTask<'s> = Box<dyn PagedTask + Send + 's>;
+pub(super) type AnyTask<'s> = Box<dyn PagedTask + Send + 's>;
 
 /// A space that reclaim works on.
 pub(super) struct Attached {

@@ -1,7 +1,8 @@
 //! Several spaces on one zone, which come and go while their pages do.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ use crate::addr::FRAME_SIZE;
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Zone};
-use crate::io::Engines;
+use crate::io::engine::{self, Direction};
+use crate::io::fake::{FakeEngine, Faults};
+use crate::io::{AnyEngine, BlockFile, Bytes, Cached, Engines, Queues, Request};
 use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, MemMap, VmSpace};
@@ -219,5 +222,126 @@ fn pages_that_must_not_be_written_yet_are_waited_for() {
         assert_eq!(reclaim.counts().errors, 0);
         let refused = log.refused.load(Ordering::Relaxed);
         assert!(refused < 100 * FRAMES, "{refused}: it does not try all the time");
+    });
+}
+
+/// A file in which each page has its place.
+struct InPlace {
+    file: BlockFile,
+    readers: Queues,
+    held: AtomicIsize,
+    dirty_again: AtomicUsize,
+    fails: AtomicBool,
+}
+
+impl InPlace {
+    fn offset(page: usize) -> u64 {
+        // Regions are 2 MiB apart, and the first is not far.
+        (page % (1 << 14) * FRAME_SIZE) as u64
+    }
+}
+
+// SAFETY: it knows of no task.
+unsafe impl Backing for InPlace {
+    fn needs(&self) -> Gfp {
+        Gfp::IO | Gfp::FS
+    }
+    fn writes_in_place(&self) -> bool {
+        true
+    }
+    fn hold(&self, _: SpaceId, page: usize) -> bool {
+        let may_go = page % 17 != 3;
+        self.held.fetch_add(isize::from(may_go), Ordering::Relaxed);
+        may_go
+    }
+    fn let_go(&self, _: SpaceId, _: usize) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+    fn dirty_again(&self, _: SpaceId, _: usize) {
+        self.dirty_again.fetch_add(1, Ordering::Relaxed);
+    }
+    fn read(
+        &self,
+        _: SpaceId,
+        page: usize,
+        _: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        let mut queue = self.readers.take();
+        let (file, direction) = (self.file.reference(), Direction::Read);
+        let bytes = Bytes::Run { at: NonNull::from(&mut *into).cast(), len: FRAME_SIZE };
+        let request = Request { file, direction, bytes, offset: InPlace::offset(page), token: 0 };
+        // SAFETY: the bytes are borrowed until the queue is empty.
+        unsafe { queue.submit(request) }.expect("room");
+        queue.drain(|_, went| went.expect("it was written")).expect("a queue");
+        self.readers.give(queue);
+        Ok(())
+    }
+    fn came_in(&self, _: SpaceId, _: usize, from: Evicted, _: Rights) -> Came {
+        let Evicted::Shadow(note) = from else { panic!("{from:?}") };
+        Came { note: Some(note), copy: 0 }
+    }
+    fn free(&self, _: SpaceId, _: Evicted) {}
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        Some(Evicted::Shadow(page.note))
+    }
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        let first = pages[0].page;
+        if self.fails.load(Ordering::Relaxed) && first % 5 == 0 {
+            return Err(if first % 2 == 0 { Refusal::Failed } else { Refusal::NotNow });
+        }
+        let beside = |&(nth, page): &(usize, &Outgoing)| page.page == first + nth;
+        let run = pages.iter().enumerate().take_while(beside).count();
+        let (file, offset) = (self.file.reference(), InPlace::offset(first));
+        Ok(Place { file, offset, pages: run, bytes: run * FRAME_SIZE, tag: 0 })
+    }
+    fn written(&self, _: &Place, _: &[Outgoing], _: Result<(), Errno>) {}
+    fn evicted(&self, _: &Place, _: usize, _: &Outgoing) -> Evicted {
+        panic!("it goes when it is clean")
+    }
+    fn give_up(&self, _: &Place, _: usize) {}
+    fn release(&self, _: &mut dyn Iterator<Item = u32>) {}
+}
+
+/// Written where they were before, by requests that fail at times, beside pages that go to swap.
+#[test]
+fn pages_that_are_written_in_place_are_not_written_to_meanwhile() {
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    on_a_zone(Adaptive::new(&mut entries), |zone, reclaim| {
+        let scratch = [Scratch::new("in-place"), Scratch::new("beside")];
+        let mut file = BlockFile::open(&scratch[0].0, Cached::No).expect("a file");
+        file.reserve(64 << 20).expect("room");
+        let faults = Faults { error: 20, short: 9, late: 4, ..Faults::default() };
+        let make = move |depth| -> AnyEngine {
+            Box::new(FakeEngine::new(engine::best(depth), faults, 11))
+        };
+        reclaim.set_engines(&Engines::new(make));
+        let readers = Queues::new(Engines::default(), 1);
+        let backing = InPlace {
+            file,
+            readers,
+            held: AtomicIsize::new(0),
+            dirty_again: AtomicUsize::new(0),
+            fails: AtomicBool::new(true),
+        };
+        let files = Paging::on(reclaim.clone(), backing);
+        let swap = SwapBacking::new(scratch[1].swap(3 * FRAMES), &Engines::default());
+        let swap = Paging::on(reclaim.clone(), swap);
+        let map = MemMap::new(zone, Clearer::detect()).expect("tables");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let space = VmSpace::new(map.frames_of(&files), Atomic).expect("frames");
+                let work = || use_pages(&space, FRAMES * 5 / 4, 4 * FRAMES, 5);
+                files.attach(&space, work).expect("a task");
+            });
+            scope.spawn(|| {
+                let space = VmSpace::new(map.frames_of(&swap), Atomic).expect("frames");
+                let work = || use_pages(&space, FRAMES, 2 * FRAMES, 6);
+                swap.attach(&space, work).expect("a task");
+            });
+        });
+        assert_eq!(files.backing().held.load(Ordering::Relaxed), 0);
+        assert!(files.backing().dirty_again.load(Ordering::Relaxed) > 0);
+        assert_eq!(swap.swap().usage().1, 0);
     });
 }

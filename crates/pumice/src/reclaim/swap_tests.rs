@@ -20,7 +20,7 @@ use crate::sys::{cpu, mem::Huge};
 pub(super) const FRAMES: usize = 2048;
 
 /// A swap file that is gone with this.
-pub(super) struct Scratch(PathBuf);
+pub(super) struct Scratch(pub PathBuf);
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {

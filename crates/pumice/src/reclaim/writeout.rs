@@ -2,21 +2,24 @@
 //!
 //! Pages that go together are written together, as far as their backing has places beside each other. What is in
 //! flight a reclaimer keeps until it is done, and then ends each page's transit. The page has gone, or a fault has
-//! taken it back meanwhile: then it stays, and its place is given up.
+//! taken it back meanwhile: then it stays, and its place is given up. A page that is written in place is held for
+//! reading meanwhile, and goes then if it is still clean and nobody uses it.
 
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use crate::addr::FRAME_SIZE;
+use crate::addr::{Pfn, FRAME_SIZE};
 use crate::backing::{Outgoing, Place, Refusal};
 use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
 use crate::page_table::pager::SpaceId;
+use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::Transit;
 
 use super::kswapd::{Round, BATCH};
 use super::policy::{Policy, Shadow};
+use super::spaces::{AnyTask, Attached};
 use super::zone::{Copy as PageCopy, Owner};
 
 /// Writes in flight at most.
@@ -25,6 +28,9 @@ const DEPTH: u32 = 64;
 /// Rounds in a row after which who waits is told that there will be no frames, where nothing went since pages must not
 /// be written yet. With a pause after each, it is a second.
 const MOST_PUT_OFF: usize = 50;
+
+/// Writes that fail in a row, after which who waits is told the same: one that fails says nothing of other pages.
+const MOST_FAILURES: usize = 16;
 
 /// A page that the policy chose.
 #[derive(Clone, Copy)]
@@ -36,11 +42,20 @@ pub(super) struct Victim {
     pub is_new: bool,
 }
 
+/// How a page is kept while it is written.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Whoever wants it takes it back.
+    Transit(Transit),
+    /// Whoever wants to write it waits: it is written in place.
+    Held(WriteBack),
+}
+
 /// A page on its way out.
 #[derive(Clone, Copy)]
 pub(super) struct Leaving {
     victim: Victim,
-    transit: Transit,
+    way: Way,
 }
 
 /// Pages that are being written: one space's.
@@ -121,44 +136,75 @@ impl<P: Policy + Send> Round<'_, P> {
             let is_young = task.test_and_clear_young(victim.owner.page()) == Some(true);
             if is_young && !victim.is_new {
                 self.notes.stay.push((victim, true));
-                continue;
+            } else if space.backing().writes_in_place() {
+                freed += self.begin_in_place(&space, &task, victim);
+            } else {
+                freed += self.begin(&space, &task, victim);
             }
-            let Some(transit) = task.begin_swap_out(victim.owner.page()) else {
-                // Somebody has a guard, or several spaces share the frame; or it was unmapped.
-                match task.test_and_clear_young(victim.owner.page()) {
-                    Some(_) => self.notes.stay.push((victim, false)),
-                    None => self.notes.give_up_copy(victim),
-                }
-                continue;
-            };
-            if transit.page().frame.0 != victim.frame as usize {
-                // The page came back in another frame, by which the policy knows it.
-                task.cancel_swap_out(transit);
-                self.notes.give_up_copy(victim);
-                continue;
-            }
-            let leaving = Leaving { victim, transit };
-            if !transit.is_dirty() {
-                let at = task.bytes(transit.page().frame);
-                let outgoing = leaving.outgoing(space.id, at);
-                if let Some(to) = space.backing().drop_clean(&outgoing) {
-                    match task.end_swap_out(transit, to) {
-                        Ok(()) => freed += 1,
-                        Err(_) => {
-                            self.notes.rescued += 1;
-                            self.notes.give_up_copy(victim);
-                            self.notes.stay.push((victim.without_copy(), false));
-                        }
-                    }
-                    continue;
-                }
-            }
-            self.notes.give_up_copy(victim);
-            self.dirty.push(Leaving { victim: victim.without_copy(), transit });
         }
         self.notes.clean += freed as u64;
         self.known[owner.member()].has_frames |= freed > 0;
         freed
+    }
+
+    /// Begins a page's transit, which is ended at once if it is clean. Returns frames that are free by it.
+    fn begin(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
+        let page = victim.owner.page();
+        let Some(transit) = task.begin_swap_out(page) else {
+            // Somebody has a guard, or several spaces share the frame; or it was unmapped.
+            match task.test_and_clear_young(page) {
+                Some(_) => self.notes.stay.push((victim, false)),
+                None => self.notes.give_up_copy(victim),
+            }
+            return 0;
+        };
+        if transit.page().frame.0 != victim.frame as usize {
+            // The page came back in another frame, by which the policy knows it.
+            task.cancel_swap_out(transit);
+            self.notes.give_up_copy(victim);
+            return 0;
+        }
+        let outgoing = victim.outgoing(space.id, task.bytes(transit.page().frame));
+        let clean = if transit.is_dirty() { None } else { space.backing().drop_clean(&outgoing) };
+        match clean {
+            Some(to) if task.end_swap_out(transit, to).is_ok() => return 1,
+            Some(_) => {
+                self.notes.rescued += 1;
+                self.notes.give_up_copy(victim);
+                self.notes.stay.push((victim.without_copy(), false));
+            }
+            None if space.backing().writes_in_place() => {
+                // It has become dirty a moment ago.
+                task.cancel_swap_out(transit);
+                self.notes.stay.push((victim, false));
+            }
+            None => {
+                self.notes.give_up_copy(victim);
+                let way = Way::Transit(transit);
+                self.dirty.push(Leaving { victim: victim.without_copy(), way });
+            }
+        }
+        0
+    }
+
+    /// Begins to write a page back if it is dirty, else to take it out. Returns frames that are free by it.
+    fn begin_in_place(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
+        let page = victim.owner.page();
+        if !space.backing().hold(space.id, page) {
+            // It is being unmapped, or will be looked at again.
+            self.notes.stay.push((victim, false));
+            return 0;
+        }
+        let begun = task.begin_write_back(page);
+        if let Some(begun) = begun.filter(|begun| begun.page().frame.0 == victim.frame as usize) {
+            self.dirty.push(Leaving { victim, way: Way::Held(begun) });
+            return 0;
+        }
+        if let Some(begun) = begun {
+            give_up_write_back(space, task, begun);
+        }
+        space.backing().let_go(space.id, page);
+        self.begin(space, task, victim)
     }
 
     /// Begins to write the pages of the batch that are dirty. Returns how many frames are free, of earlier ones.
@@ -181,9 +227,10 @@ impl<P: Policy + Send> Round<'_, P> {
                         self.stay(&rest[..1]);
                         rest = &rest[1..];
                     }
-                    Err(Refusal::Full | Refusal::Failed) => {
+                    Err(refusal) => {
                         self.stay(rest);
-                        self.has_failed = true;
+                        self.has_failed |= refusal == Refusal::Full;
+                        self.failures += 1;
                         self.notes.errors += 1;
                         break;
                     }
@@ -203,12 +250,12 @@ impl<P: Policy + Send> Round<'_, P> {
         let outgoing = &mut self.writes.outgoing;
         outgoing.clear();
         outgoing.extend(pages.iter().map(|leaving| {
-            let at = task.bytes(leaving.transit.page().frame);
-            leaving.outgoing(space.id, at)
+            let at = task.bytes(Pfn(leaving.victim.frame as usize));
+            leaving.victim.outgoing(space.id, at)
         }));
         drop(task);
-        // SAFETY: the frames are the pages', and stay, until their transits end. If a fault takes a page back, its
-        // transit does not end, and the place is given up.
+        // SAFETY: the frames are the pages', and stay, until their transits end, or are held. If a fault takes a page
+        // back, its transit does not end, and the place is given up.
         let place = unsafe { space.backing().place(&self.writes.outgoing) };
         if place != Err(Refusal::Full) {
             return place;
@@ -305,24 +352,29 @@ impl<P: Policy + Send> Round<'_, P> {
             space.backing().written(&place, &outgoing, result);
             let task = space.task();
             for (nth, (leaving, page)) in pages.iter().zip(&outgoing).enumerate() {
-                let ended = result.is_ok() && {
-                    let to = space.backing().evicted(&place, nth, page);
-                    let ended = task.end_swap_out(leaving.transit, to).is_ok();
-                    self.notes.rescued += u64::from(!ended);
-                    ended
+                let went = match leaving.way {
+                    Way::Transit(transit) if result.is_ok() => {
+                        let to = space.backing().evicted(&place, nth, page);
+                        task.end_swap_out(transit, to).is_ok()
+                    }
+                    Way::Transit(transit) => {
+                        task.cancel_swap_out(transit);
+                        false
+                    }
+                    Way::Held(begun) => end_in_place(&space, &task, begun, page, result.is_ok()),
                 };
-                if ended {
+                if went {
                     freed += 1;
                 } else {
+                    self.notes.rescued += u64::from(result.is_ok());
                     space.backing().give_up(&place, nth);
-                    task.cancel_swap_out(leaving.transit);
                     self.notes.stay.push((leaving.victim, false));
                 }
             }
             self.known[first.member()].has_frames |= freed > 0;
-            self.notes.pswpout += freed as u64;
+            self.notes.pswpout += if result.is_ok() { pages.len() as u64 } else { 0 };
             if result.is_err() {
-                self.has_failed = true;
+                self.failures += 1;
                 self.notes.errors += 1;
             }
         }
@@ -336,8 +388,14 @@ impl<P: Policy + Send> Round<'_, P> {
         let space = pages.first().and_then(|leaving| self.space(leaving.member()).cloned());
         let task = space.as_ref().map(|space| space.task());
         for leaving in pages {
-            if let Some(task) = &task {
-                task.cancel_swap_out(leaving.transit);
+            if let (Some(task), Some(space)) = (&task, &space) {
+                match leaving.way {
+                    Way::Transit(transit) => task.cancel_swap_out(transit),
+                    Way::Held(begun) => {
+                        give_up_write_back(space, task, begun);
+                        space.backing().let_go(space.id, leaving.victim.owner.page());
+                    }
+                }
             }
             self.notes.stay.push((leaving.victim, false));
         }
@@ -378,7 +436,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let mut is_at_end = false;
         if freed > 0 {
             (self.fruitless, self.has_failed, self.asked) = (0, false, None);
-            self.put_off = 0;
+            (self.put_off, self.failures) = (0, 0);
             self.zone.tell(&mut state, freed);
         } else if self.is_put_off {
             // What is waited for takes its time.
@@ -388,14 +446,17 @@ impl<P: Policy + Send> Round<'_, P> {
         } else {
             // A round in which all pages had been accessed says nothing yet.
             self.fruitless += 1;
-            let tried_all = self.has_failed || self.fruitless * BATCH > 4 * state.policy.len();
+            let tried_all = self.has_failed
+                || self.failures > MOST_FAILURES
+                || self.fruitless * BATCH > 4 * state.policy.len();
             is_at_end = self.writes.pages == 0 && tried_all;
         }
         self.is_put_off = false;
         let has_lost_pages = state.has_lost_pages();
         drop(state);
         if is_at_end {
-            (self.fruitless, self.has_failed, self.put_off) = (0, false, 0);
+            (self.fruitless, self.has_failed) = (0, false);
+            (self.put_off, self.failures) = (0, 0);
             let asked = self.asked.take();
             if !(has_lost_pages && self.sweep_all()) {
                 self.zone.refuse(&mut self.zone.state(), asked.unwrap_or(0));
@@ -403,6 +464,39 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         self.release_copies();
     }
+}
+
+/// A page that was to be written in place was not.
+fn give_up_write_back(space: &Attached, task: &AnyTask<'_>, begun: WriteBack) {
+    task.end_write_back(begun, Err(WriteFailed));
+    space.backing().dirty_again(space.id, begun.page().page);
+}
+
+/// A page was written in place, or could not be. It goes if it is clean still and nobody uses it. Whether it went.
+fn end_in_place(
+    space: &Attached,
+    task: &AnyTask<'_>,
+    begun: WriteBack,
+    page: &Outgoing,
+    is_written: bool,
+) -> bool {
+    match is_written {
+        true => task.end_write_back(begun, Ok(())),
+        false => give_up_write_back(space, task, begun),
+    }
+    let is_idle = is_written && task.test_and_clear_young(page.page) == Some(false);
+    let transit = if is_idle { task.begin_swap_out(page.page) } else { None };
+    let has_gone = transit.is_some_and(|transit| {
+        let is_it = transit.page() == begun.page() && !transit.is_dirty();
+        let to = if is_it { space.backing().drop_clean(page) } else { None };
+        let has_gone = to.is_some_and(|to| task.end_swap_out(transit, to).is_ok());
+        if !has_gone {
+            task.cancel_swap_out(transit);
+        }
+        has_gone
+    });
+    space.backing().let_go(space.id, page.page);
+    has_gone
 }
 
 impl Notes {
@@ -414,6 +508,11 @@ impl Notes {
 }
 
 impl Victim {
+    fn outgoing(&self, space: SpaceId, at: NonNull<u8>) -> Outgoing {
+        let Victim { owner, copy, shadow, .. } = *self;
+        Outgoing { space, page: owner.page(), at, copy, note: shadow.to_bits() }
+    }
+
     fn without_copy(self) -> Victim {
         Victim { copy: 0, ..self }
     }
@@ -422,10 +521,5 @@ impl Victim {
 impl Leaving {
     fn member(&self) -> usize {
         self.victim.owner.member()
-    }
-
-    fn outgoing(&self, space: SpaceId, at: NonNull<u8>) -> Outgoing {
-        let Victim { owner, copy, shadow, .. } = self.victim;
-        Outgoing { space, page: owner.page(), at, copy, note: shadow.to_bits() }
     }
 }
