@@ -21,6 +21,7 @@
 //! | [`backing`] | what pages are copies of: the face that swap and caches show to reclaim; with the feature `std` only |
 //! | [`swap`] | pages that are not in memory: slots of a file or a device; with the feature `std` only |
 //! | [`reclaim`] | which pages to give up when memory is short |
+//! | [`cache`] | the page cache of files and devices; with the feature `std` only |
 //! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
 //! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
 //! | [`slots`] | memory that a daemon has ready, leased to programs; with the feature `std` only |
@@ -35,6 +36,8 @@ pub mod addr;
 pub mod allocator;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod backing;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod cache;
 pub mod clear;
 pub mod config;
 pub mod error;

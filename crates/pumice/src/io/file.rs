@@ -163,6 +163,14 @@ impl BlockFile {
         FileRef(self.file.as_raw_fd())
     }
 
+    /// Has blocks behind the first `len` bytes of a file, which is made so long at least.
+    ///
+    /// # Errors
+    /// `ENOSPC` without room.
+    pub fn allocate(&self, len: u64) -> Result<(), Errno> {
+        block::allocate(&self.file, len)
+    }
+
     /// Makes a file so long, or so short. [`BlockFile::len`] stays what it was.
     ///
     /// # Errors
@@ -213,6 +221,37 @@ impl BlockFile {
             }
         }
         Ok(())
+    }
+
+    /// Reads `len` bytes, or as many as there are: how many there were.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Safety
+    /// The bytes at `at` are there, and the caller's.
+    pub unsafe fn read_up_to(
+        &self,
+        at: NonNull<u8>,
+        len: usize,
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: less than `len` is done.
+            let (at, offset) = (unsafe { at.as_ptr().add(done) }, offset + done as u64);
+            let (file, rest) = (self.file.as_fd(), (at, len - done));
+            // SAFETY: the rest of the caller's bytes.
+            match unsafe { block::transfer(Direction::Read, file, rest, offset) } {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(Errno::INTR) => {}
+                // Direct I/O does not go on from within a block: what ended there ended at the end.
+                Err(Errno::INVAL) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
     }
 }
 

@@ -46,4 +46,4 @@ pub use paging::{Paging, SwapPager};
 pub use policy::{Arrival, Policy, Shadow};
 pub use two_list::TwoList;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
-pub use zone::{Limits, ZoneReclaim};
+pub use zone::{Counts, Limits, ZoneReclaim};

@@ -1,0 +1,95 @@
+//! What can go wrong with a cache: each error names the file, and the page if there is one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::space::VmError;
+
+/// See the module's top.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// A file can't be opened or made.
+    #[error("can't open {} for the cache: {errno}", path.display())]
+    Open {
+        /// The file.
+        path: Arc<Path>,
+        /// What the kernel said; `EINVAL` for what is neither a file nor a block device.
+        errno: Errno,
+    },
+    /// A file is open in the cache for reading only, and is to be written.
+    #[error("{} may only be read: it was opened so", .0.display())]
+    ReadOnly(Arc<Path>),
+    /// There is no such page: the file ends before it.
+    #[error("page {page} lies past the end of {}, which has {pages}", path.display())]
+    PastEnd {
+        /// The file.
+        path: Arc<Path>,
+        /// The page that was asked for.
+        page: usize,
+        /// Pages the file has.
+        pages: usize,
+    },
+    /// The file can't grow so far.
+    #[error(
+        "{} can't be {len} bytes long: {room} are kept for it; open it with more room",
+        path.display()
+    )]
+    NoRoom {
+        /// The file.
+        path: Arc<Path>,
+        /// The length asked for.
+        len: u64,
+        /// The addresses kept for it.
+        room: u64,
+    },
+    /// A page can't be read.
+    #[error("can't read page {page} of {}: {errno}", path.display())]
+    Read {
+        /// The file.
+        path: Arc<Path>,
+        /// The page.
+        page: usize,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// A page could not be written; it is in memory, and dirty.
+    #[error("can't write page {page} of {}: {errno}", path.display())]
+    Write {
+        /// The file.
+        path: Arc<Path>,
+        /// The first page of those that could not be written.
+        page: usize,
+        /// What the kernel said; `ENOSPC` where the file system is full.
+        errno: Errno,
+    },
+    /// What was written can't be made durable.
+    #[error("can't make {} durable: {errno}", path.display())]
+    Sync {
+        /// The file.
+        path: Arc<Path>,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The file's length can't be changed.
+    #[error("can't make {} {len} bytes long: {errno}", path.display())]
+    Resize {
+        /// The file.
+        path: Arc<Path>,
+        /// The length asked for.
+        len: u64,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// There is no memory for the cache.
+    #[error("no memory for the cache: {0}")]
+    Memory(crate::error::Error),
+    /// What the cache's space says: no frames, a page held by another guard, too many regions held.
+    #[error(transparent)]
+    Space(#[from] VmError),
+}
+
+/// [`core::result::Result`] with [`CacheError`].
+pub type Result<T> = core::result::Result<T, CacheError>;

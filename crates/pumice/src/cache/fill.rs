@@ -1,0 +1,266 @@
+//! Reads of many pages at a time: begun by a thread, and ended by whoever looks.
+//!
+//! Each thread has a queue of reads of its own. A page that is on its way is claimed in its word, so it is read once.
+//! A thread that wants such a page ends what its own queue has done; if that does not help, what others' have: their
+//! owners may be busy with something else. So nobody waits for a thread, only for the device.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::inner::Inner;
+use super::table::{count, Counters};
+use super::FileTask;
+use crate::addr::FRAME_SIZE;
+use crate::io::engine::{Direction, Piece};
+use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
+use crate::page_table::pager::ReadFailed;
+use crate::page_table::{FrameSource, Rights};
+use crate::space::file::{Begun, Filling, Patience};
+use crate::space::region::Page;
+
+/// Requests of a thread in flight at a time.
+pub(super) const DEPTH: usize = 256;
+/// Pages read by one request at most.
+pub(super) const RUN_PAGES: usize = 32;
+
+/// A thread's queue of reads.
+pub(super) struct Fills(Mutex<State>);
+
+struct State {
+    /// Before what its requests refer to: it waits for them when it is dropped.
+    queue: Queue<AnyEngine>,
+    /// By the requests' tokens, and those of which none is in flight.
+    reads: Vec<Read>,
+    vacant: Vec<usize>,
+    /// Pages of the space that were asked for, and have come since, or have not.
+    arrived: Vec<usize>,
+}
+
+/// Pages beside each other that are on their way.
+#[derive(Default)]
+struct Read {
+    file: Option<Arc<Inner>>,
+    pages: Vec<Filling>,
+    pieces: Vec<Piece>,
+    is_asked: bool,
+}
+
+// SAFETY: pieces are frames that are the read's alone.
+unsafe impl Send for Read {}
+
+/// Why pages are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// They may be wanted.
+    Ahead,
+    /// Somebody is going to ask which have come.
+    Asked,
+}
+
+/// How far a batch came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Pages of the list that were dealt with.
+    pub pages: usize,
+    /// There were no frames for more.
+    pub is_short: bool,
+}
+
+impl Fills {
+    pub fn new(engines: &Engines) -> Fills {
+        let queue = Queue::new(engines.make(DEPTH as u32), DEPTH);
+        let depth = queue.room();
+        let reads = (0..depth).map(|_| Read::default()).collect();
+        Fills(Mutex::new(State { queue, reads, vacant: (0..depth).collect(), arrived: Vec::new() }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the queue.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to read those of a file's pages that are not in memory.
+    pub fn begin(
+        &self,
+        task: &FileTask<'_>,
+        file: &Arc<Inner>,
+        pages: impl Iterator<Item = usize>,
+        (why, counters): (Why, &Counters),
+    ) -> Progress {
+        let mut state = self.state();
+        let mut progress = Progress { pages: 0, is_short: false };
+        let mut run: Option<usize> = None;
+        for page in pages {
+            let is_new_run = run.is_none_or(|place| !state.reads[place].goes_on_with(file, page));
+            if is_new_run {
+                if let Some(place) = run.take() {
+                    state.submit(task, place, counters);
+                }
+                if state.vacant.is_empty() {
+                    // Some may be done.
+                    let _ = state.reap(task, 0);
+                }
+                if state.vacant.is_empty() {
+                    break;
+                }
+            }
+            let number = file.first_page + page;
+            // Where nothing is on its way, so that nothing will change by itself, it waits for reclaim.
+            let is_idle = progress.pages == 0 && state.queue.in_flight() == 0;
+            let patience = if is_idle { Patience::Fault } else { Patience::None };
+            match task.begin_fill(number, patience) {
+                Ok(Begun::Filling(filling)) => {
+                    // What is no whole page of the file is read by itself, at once.
+                    let is_plain = !file.is_whole(page) || file.is_zeros(page, filling.from());
+                    if let Some(place) = run.take_if(|_| is_plain) {
+                        state.submit(task, place, counters);
+                    }
+                    let place = match run {
+                        Some(place) => place,
+                        None => {
+                            let Some(place) = state.vacant.pop() else {
+                                task.end_fill(filling, Err(ReadFailed), Rights::empty());
+                                break;
+                            };
+                            state.reads[place].file = Some(file.clone());
+                            state.reads[place].is_asked = why == Why::Asked;
+                            run = Some(place);
+                            place
+                        }
+                    };
+                    state.reads[place].pages.push(filling);
+                    if is_plain {
+                        state.read_now(task, place);
+                        run = None;
+                    }
+                }
+                Ok(Begun::NoFrame) => {
+                    progress.is_short = true;
+                    break;
+                }
+                Ok(Begun::InMemory | Begun::BeingRead) | Err(_) => {
+                    if why == Why::Asked {
+                        state.arrived.push(number);
+                    }
+                }
+            }
+            progress.pages += 1;
+        }
+        if let Some(place) = run {
+            state.submit(task, place, counters);
+        }
+        let _ = state.reap(task, 0);
+        progress
+    }
+
+    /// Ends what is done, and waits until `least` requests are, if so many are in flight. Whether any was ended.
+    pub fn reap(&self, task: &FileTask<'_>, least: usize) -> Result<bool, Errno> {
+        self.state().reap(task, least)
+    }
+
+    /// As [`Fills::reap`], of another thread's, if nobody has it.
+    pub fn help(&self, task: &FileTask<'_>) {
+        if let Ok(mut state) = self.0.try_lock() {
+            let _ = state.reap(task, 0);
+        }
+    }
+
+    /// Waits for all that is in flight.
+    pub fn drain(&self, task: &FileTask<'_>) {
+        let mut state = self.state();
+        while state.queue.in_flight() > 0 && state.reap(task, 1).is_ok() {}
+    }
+
+    /// Pages that were asked for and have come, or could not be read; waits for `least`, if so many are on their way.
+    pub fn arrived(
+        &self,
+        task: &FileTask<'_>,
+        least: usize,
+        mut found: impl FnMut(usize),
+    ) -> Result<(), Errno> {
+        let mut state = self.state();
+        state.reap(task, 0)?;
+        while state.arrived.len() < least && state.queue.in_flight() > 0 {
+            state.reap(task, 1)?;
+        }
+        state.arrived.drain(..).for_each(&mut found);
+        Ok(())
+    }
+}
+
+impl State {
+    fn submit(&mut self, task: &FileTask<'_>, place: usize, counters: &Counters) {
+        let State { queue, reads, .. } = self;
+        let Read { file, pages, pieces, .. } = &mut reads[place];
+        let (Some(file), Some(first)) = (file.as_ref(), pages.first()) else { return };
+        let frames = task.space().frames();
+        let bytes = if let [page] = pages[..] {
+            Bytes::Run { at: frames.bytes(page.frame()), len: FRAME_SIZE }
+        } else {
+            pieces.clear();
+            pieces.extend(pages.iter().map(|page| Piece::frame(frames.bytes(page.frame()))));
+            Bytes::Frames { pieces: NonNull::from(&mut pieces[..]).cast(), count: pages.len() }
+        };
+        let offset = ((first.page() - file.first_page) * FRAME_SIZE) as u64;
+        let (file, token) = (file.data.reference(), place as u64);
+        let request = Request { file, direction: Direction::Read, bytes, offset, token };
+        count(&counters.read, pages.len());
+        count(&counters.read_requests, 1);
+        // SAFETY: the frames are this read's, the file is kept with it, and the list is not touched before it is
+        // done.
+        if unsafe { queue.submit(request) }.is_err() {
+            self.end(task, place, Err(ReadFailed));
+        }
+    }
+
+    /// Ends what is done.
+    fn reap(&mut self, task: &FileTask<'_>, least: usize) -> Result<bool, Errno> {
+        let mut done = [(0usize, Ok(())); DEPTH];
+        let mut len = 0;
+        let note = |place: u64, result: Result<(), Errno>| {
+            done[len] = (place as usize, result);
+            len += 1;
+        };
+        let is_to_wait = least > 0 && self.queue.in_flight() > 0;
+        let reaped = if is_to_wait { self.queue.reap(note) } else { self.queue.poll(note) };
+        for &(place, result) in &done[..len] {
+            // Why, who wants the page finds out: it is read once more then.
+            self.end(task, place, result.map_err(|_| ReadFailed));
+        }
+        reaped.map(|()| len > 0)
+    }
+
+    /// Reads a single page of which not all is in the file, waiting.
+    fn read_now(&mut self, task: &FileTask<'_>, place: usize) {
+        let Read { file, pages, .. } = &mut self.reads[place];
+        let (Some(file), Some(filling)) = (file.as_ref(), pages.first()) else { return };
+        let mut at = task.space().frames().bytes(filling.frame()).cast::<Page>();
+        let page = filling.page() - file.first_page;
+        // SAFETY: the frame is this read's.
+        let result = file.read_plainly(page, filling.from(), unsafe { at.as_mut() });
+        self.end(task, place, result.map_err(|_| ReadFailed));
+    }
+
+    fn end(&mut self, task: &FileTask<'_>, place: usize, result: Result<(), ReadFailed>) {
+        let read = &mut self.reads[place];
+        for filling in read.pages.drain(..) {
+            if read.is_asked {
+                self.arrived.push(filling.page());
+            }
+            task.end_fill(filling, result, Rights::empty());
+        }
+        read.file = None;
+        self.vacant.push(place);
+    }
+}
+
+impl Read {
+    /// Whether a page of a file is the next of this.
+    fn goes_on_with(&self, file: &Arc<Inner>, page: usize) -> bool {
+        let is_next =
+            self.pages.last().is_some_and(|last| last.page() + 1 == file.first_page + page);
+        is_next && self.pages.len() < RUN_PAGES
+    }
+}

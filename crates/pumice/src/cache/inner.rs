@@ -1,0 +1,403 @@
+//! A file that the cache has open, as all threads share it: its length, what of it is being written, what went wrong.
+//!
+//! **Lengths.** `len` is what the file's users have made of it, to the byte. Pages that begin before it are there,
+//! others are an error. On the device the file is never longer: its last page is written to the byte, by a descriptor
+//! of its own where direct I/O does not take so few. Of pages from `zero_from` on nothing was ever written that is
+//! still in the file: those that never were in memory since are zeros, and are not read.
+//!
+//! **Writes** are admitted here, whoever writes: not while the file is being cut off, nothing beyond its end, nothing
+//! before its log. Those in flight are counted in one of two epochs; who waits for all that is in flight begins the
+//! other, so that what begins later does not keep it waiting. A page that reclaim cleans counts from before its word
+//! says that it is clean.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::dirty::DirtyMap;
+use super::error::CacheError;
+use super::rule::WriteAhead;
+use crate::addr::FRAME_SIZE;
+use crate::backing::Refusal;
+use crate::io::engine::Direction;
+use crate::io::{BlockFile, Bytes, FileRef, Queues, Request, Way};
+use crate::page_table::pager::Evicted;
+use crate::space::region::Page;
+
+/// Pages written by one request at most.
+pub(super) const MOST_PAGES: usize = 64;
+/// Errors in reading that are kept for who asked.
+const READ_ERRORS: usize = 64;
+const FRAME: u64 = FRAME_SIZE as u64;
+
+/// See the module's top.
+pub(super) struct Inner {
+    pub path: Arc<Path>,
+    pub data: BlockFile,
+    /// For what direct I/O does not take.
+    pub tail: Option<BlockFile>,
+    pub is_writable: bool,
+    /// Of the region, in the cache's space.
+    pub first_page: usize,
+    pub room: usize,
+    len: AtomicU64,
+    zero_from: AtomicUsize,
+    /// As far as the file is known to go on the device.
+    len_on_device: AtomicU64,
+    pub dirty: DirtyMap,
+    pub rule: Option<Arc<dyn WriteAhead>>,
+    /// Held by who looks for dirty pages, until it has begun to write them.
+    pub scan: Mutex<()>,
+    /// Held by who makes things durable, or changes the length.
+    pub order: Mutex<()>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Errors of writes so far.
+    errors: AtomicU64,
+}
+
+struct State {
+    /// Writes in flight, by epoch.
+    writing: [usize; 2],
+    epoch: usize,
+    is_being_cut: bool,
+    /// Pages that reclaim has, which it cleans and drops, and since which epoch.
+    held: BTreeMap<usize, usize>,
+    last_error: Option<CacheError>,
+    read_errors: VecDeque<(usize, Errno)>,
+}
+
+/// Pages that may be written, by one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Admitted {
+    pub file: FileRef,
+    pub offset: u64,
+    pub pages: usize,
+    pub bytes: usize,
+    pub epoch: usize,
+}
+
+impl Inner {
+    pub fn new(
+        path: Arc<Path>,
+        (data, tail): (BlockFile, Option<BlockFile>),
+        is_writable: bool,
+        (first_page, room): (usize, usize),
+        rule: Option<Arc<dyn WriteAhead>>,
+        all_dirty: Arc<AtomicUsize>,
+    ) -> Inner {
+        let len = data.len();
+        let state = State {
+            writing: [0; 2],
+            epoch: 0,
+            is_being_cut: false,
+            held: BTreeMap::new(),
+            last_error: None,
+            read_errors: VecDeque::new(),
+        };
+        Inner {
+            path,
+            data,
+            tail,
+            is_writable,
+            first_page,
+            room,
+            len: AtomicU64::new(len),
+            zero_from: AtomicUsize::new(pages_of(len)),
+            len_on_device: AtomicU64::new(len),
+            dirty: DirtyMap::new(room, all_dirty),
+            rule,
+            scan: Mutex::new(()),
+            order: Mutex::new(()),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            errors: AtomicU64::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        // Acquire: pairs with `set_len`: who sees a file grown sees what was made of its last page.
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Pages that begin before the end.
+    #[inline]
+    pub fn pages(&self) -> usize {
+        pages_of(self.len())
+    }
+
+    pub fn set_len(&self, len: u64) {
+        // Release: see `len`.
+        self.len.store(len, Ordering::Release);
+    }
+
+    /// Makes it so long at least, not while it is being cut off.
+    pub fn grow_to(&self, len: u64) {
+        let mut state = self.state();
+        while state.is_being_cut {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        // Release: see `len`.
+        self.len.fetch_max(len, Ordering::Release);
+    }
+
+    /// As far as it is known to go on the device. Relaxed: a hint, which who goes by it finds out.
+    pub fn len_on_device(&self) -> u64 {
+        self.len_on_device.load(Ordering::Relaxed)
+    }
+
+    /// It goes so far on the device, cut off or grown.
+    pub fn set_len_on_device(&self, len: u64) {
+        self.len_on_device.store(len, Ordering::Relaxed);
+    }
+
+    /// Nothing from this page on is in the file any more.
+    pub fn nothing_from(&self, page: usize) {
+        // Relaxed: what was in memory is forgotten before; who grows the file releases its length later.
+        self.zero_from.fetch_min(page, Ordering::Relaxed);
+    }
+
+    pub fn past_end(&self, page: usize) -> CacheError {
+        CacheError::PastEnd { path: self.path.clone(), page, pages: self.pages() }
+    }
+
+    // -- Reading ------------------------------------------------------------------------------------------------
+
+    /// Whether a page is zeros that nobody has written yet.
+    pub fn is_zeros(&self, page: usize, from: Evicted) -> bool {
+        // Relaxed: see `nothing_from`.
+        from == Evicted::Shadow(0) && page >= self.zero_from.load(Ordering::Relaxed)
+    }
+
+    /// Whether all of a page is in the file on the device, so that a read of it reads all.
+    pub fn is_whole(&self, page: usize) -> bool {
+        (page as u64 + 1) * FRAME <= self.len_on_device().min(self.len())
+    }
+
+    /// Reads a page, with zeros past the end of the file.
+    pub fn read(
+        &self,
+        queues: &Queues,
+        page: usize,
+        from: Evicted,
+        into: &mut Page,
+    ) -> Result<(), Errno> {
+        if !self.is_whole(page) || self.is_zeros(page, from) {
+            return self.read_plainly(page, from, into);
+        }
+        let mut queue = queues.take();
+        let (at, offset) = (NonNull::from(&mut *into).cast(), page as u64 * FRAME);
+        let (file, bytes) = (self.data.reference(), Bytes::Run { at, len: FRAME_SIZE });
+        let request = Request { file, direction: Direction::Read, bytes, offset, token: 0 };
+        // SAFETY: the bytes are borrowed, and the file is there, until the queue is empty, or dropped.
+        unsafe { queue.submit(request) }?;
+        let mut went = Ok(());
+        queue.drain(|_, result| went = result)?;
+        queues.give(queue);
+        if went.is_err() && (self.state().is_being_cut || !self.is_whole(page)) {
+            // The file ended before it, which is an error to a queue only.
+            return self.read_plainly(page, from, into);
+        }
+        went
+    }
+
+    /// As [`Inner::read`], of a page of which not all need be in the file.
+    pub fn read_plainly(&self, page: usize, from: Evicted, into: &mut Page) -> Result<(), Errno> {
+        let len = self.len();
+        if page >= pages_of(len) {
+            return Err(Errno::OVERFLOW);
+        }
+        if self.is_zeros(page, from) {
+            into.fill(0);
+            return Ok(());
+        }
+        let (at, offset) = (NonNull::from(&mut *into).cast(), page as u64 * FRAME);
+        // SAFETY: the bytes are borrowed.
+        let there = unsafe { self.data.read_up_to(at, FRAME_SIZE, offset) }?;
+        let end = (len - offset).min(there as u64) as usize;
+        into[end..].fill(0);
+        Ok(())
+    }
+
+    /// Keeps why a page could not be read.
+    pub fn note_read_error(&self, page: usize, errno: Errno) {
+        let mut state = self.state();
+        if state.read_errors.len() == READ_ERRORS {
+            state.read_errors.pop_front();
+        }
+        state.read_errors.push_back((page, errno));
+    }
+
+    /// Why a page could not be read, as far as that is known.
+    pub fn read_error(&self, page: usize) -> CacheError {
+        let errors = &self.state().read_errors;
+        let error = errors.iter().rev().find(|(other, _)| *other == page);
+        match error.map_or(Errno::IO, |&(_, errno)| errno) {
+            Errno::OVERFLOW => self.past_end(page),
+            errno => CacheError::Read { path: self.path.clone(), page, errno },
+        }
+    }
+
+    // -- Writing ------------------------------------------------------------------------------------------------
+
+    /// Says which of these pages, which are held for reading and in order, may be written by one request: the first,
+    /// and those that follow it.
+    ///
+    /// # Safety
+    /// The pages' bytes are at these addresses, and nobody changes them.
+    pub unsafe fn admit(
+        &self,
+        pages: impl Iterator<Item = (usize, NonNull<u8>)>,
+    ) -> Result<Admitted, Refusal> {
+        let len = self.len();
+        let durable = self.rule.as_ref().map(|rule| rule.durable());
+        let (mut first, mut many, mut bytes) = (0, 0, 0);
+        for (page, at) in pages.take(MOST_PAGES) {
+            let offset = page as u64 * FRAME;
+            let is_whole = offset + FRAME <= len;
+            if offset >= len || (many > 0 && (page != first + many || !is_whole)) {
+                break;
+            }
+            if let (Some(rule), Some(durable)) = (&self.rule, durable) {
+                // SAFETY: the caller's promise.
+                let position = rule.position(page, unsafe { at.cast().as_ref() });
+                if position > durable {
+                    if many == 0 {
+                        rule.wanted(position);
+                    }
+                    break;
+                }
+            }
+            if many == 0 {
+                first = page;
+            }
+            many += 1;
+            bytes += FRAME.min(len - offset) as usize;
+            if !is_whole {
+                break;
+            }
+        }
+        if many == 0 {
+            return Err(Refusal::NotNow);
+        }
+        let mut state = self.state();
+        if state.is_being_cut {
+            return Err(Refusal::NotNow);
+        }
+        let epoch = state.epoch;
+        state.writing[epoch] += 1;
+        drop(state);
+        let offset = first as u64 * FRAME;
+        Ok(Admitted { file: self.written_by(bytes).reference(), offset, pages: many, bytes, epoch })
+    }
+
+    /// By what so many bytes from the start of a page are written.
+    fn written_by(&self, bytes: usize) -> &BlockFile {
+        match (self.data.way(), &self.tail) {
+            (Way::Direct { offset, .. }, Some(tail)) if bytes % offset as usize != 0 => tail,
+            _ => &self.data,
+        }
+    }
+
+    /// A write that was admitted is over, of this many pages, before their words say so.
+    pub fn written(&self, write: &Admitted, result: Result<(), Errno>) {
+        if result.is_ok() {
+            self.dirty.remove(write.pages);
+            self.len_on_device.fetch_max(write.offset + write.bytes as u64, Ordering::Relaxed);
+        }
+        let mut state = self.state();
+        if let Err(errno) = result {
+            let page = (write.offset / FRAME) as usize;
+            state.last_error = Some(CacheError::Write { path: self.path.clone(), page, errno });
+            // Relaxed: under the lock; who reads it without is told sooner or later.
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        self.end_in_epoch(state, write.epoch);
+    }
+
+    /// Reclaim begins to clean a page; to who waits for writes it is one in flight until [`Inner::let_go`].
+    pub fn hold(&self, page: usize) {
+        let mut state = self.state();
+        let epoch = state.epoch;
+        if state.held.insert(page, epoch).is_none() {
+            state.writing[epoch] += 1;
+        }
+    }
+
+    /// Reclaim is done with a page.
+    pub fn let_go(&self, page: usize) {
+        let mut state = self.state();
+        if let Some(epoch) = state.held.remove(&page) {
+            self.end_in_epoch(state, epoch);
+        }
+    }
+
+    fn end_in_epoch(&self, mut state: MutexGuard<'_, State>, epoch: usize) {
+        state.writing[epoch] -= 1;
+        let is_last = state.writing[epoch] == 0;
+        drop(state);
+        if is_last {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for all writes that are in flight now. By one at a time: it has the file's order.
+    pub fn wait_for_writes(&self) {
+        let mut state = self.state();
+        let epoch = state.epoch;
+        // Of the epoch before, what is left over.
+        while state.writing[1 - epoch] > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.epoch = 1 - epoch;
+        while state.writing[epoch] > 0 {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Admits no writes, or does again.
+    pub fn set_being_cut(&self, is_being_cut: bool) {
+        self.state().is_being_cut = is_being_cut;
+        self.changed.notify_all();
+    }
+
+    // -- Errors -------------------------------------------------------------------------------------------------
+
+    /// How many writes have failed so far.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// The last error in writing, if there was one since `seen`, which is brought up to date.
+    pub fn error_since(&self, seen: &AtomicU64) -> Result<(), CacheError> {
+        let state = self.state();
+        let now = self.errors();
+        // Relaxed: whoever it is, one of those who share what was seen gets the error.
+        if seen.swap(now, Ordering::Relaxed) == now {
+            return Ok(());
+        }
+        state.last_error.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File({}, {} bytes)", self.path.display(), self.len())
+    }
+}
+
+/// Pages that begin before so many bytes.
+pub(super) fn pages_of(len: u64) -> usize {
+    len.div_ceil(FRAME) as usize
+}

@@ -1,0 +1,254 @@
+//! The page cache of a program that caches for itself: files and block devices, many times larger than the memory for
+//! their pages, read and written around the kernel's page cache straight into and from frames.
+//!
+//! - [`Cache`]: the files that are open, over one zone of frames; [`run`] makes one.
+//! - [`CacheTask`]: a thread's part in it; [`View`]: a file as a thread sees it: guards, reads ahead, lengths,
+//!   `sync`.
+//! - [`settings`]: how large a cache is, and how a file is opened; [`rule`]: the log before the page.
+//! - `inner`: a file as all threads share it; `table`: files as reclaim sees them.
+//! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`: writing; `length`: growing and cutting
+//!   off.
+//!
+//! ```
+//! use pumice::cache::{self, Options, Settings};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = std::env::temp_dir().join(format!("pumice-cache-{}", std::process::id()));
+//! cache::run(&Settings::new(1024), |cache| -> Result<(), cache::CacheError> {
+//!     let file = cache.open(&path, &Options::new())?;
+//!     let task = cache.task()?; // one for each thread
+//!     let view = task.view(&file)?;
+//!     view.set_len(64 << 20)?; // sixteen times the memory
+//!     for page in 0..view.pages() {
+//!         view.write(page)?[0] = page as u8;
+//!     }
+//!     view.sync()?; // it is on the device
+//!     assert_eq!(view.read(300)?[0], 300usize as u8);
+//!     Ok(())
+//! })??;
+//! # std::fs::remove_file(path)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it hangs together
+//! A cache is a [`VmSpace`], and each file a region of it; one that is opened twice, by device and inode, is one
+//! region. So the page table says of each page of a file what it says of anonymous memory, and reclaim chooses among
+//! them as among those. A page that is not in memory is a shadow; a fault has the file read it into a frame that is
+//! not zeroed first. A page that is dirty is written where it lies, by whichever thread, while only readers may have
+//! it, and is clean and in memory then: reclaim does that with a page that is to go, before it goes.
+//!
+//! # Locks
+//! Nothing is locked to get a page that is in memory. Else, in this order: a file's *order* (who syncs it or changes
+//! its length), its *scan* (who looks for dirty pages, until it has begun to write them), a thread's queue of reads,
+//! a file's state. Reclaim's comes after these. Nobody who has a guard waits for *order*, but who asks for `sync` or
+//! another length, and none of its guards is waited for by others then. The log is asked under no lock but *order*
+//! and *scan*.
+
+mod dirty;
+mod error;
+mod fill;
+mod flusher;
+mod inner;
+mod length;
+pub mod rule;
+pub mod settings;
+mod table;
+mod task;
+#[cfg(test)]
+mod tests;
+mod view;
+mod write_back;
+
+pub use error::{CacheError, Result};
+pub use rule::WriteAhead;
+pub use settings::{Options, Settings};
+pub use task::{CacheTask, File};
+pub use view::{Advice, PageMut, PageRef, View};
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
+use crate::clear::Clearer;
+use crate::frame::Zone;
+use crate::io::Opening;
+use crate::page_table::{Atomic, Rights};
+use crate::reclaim::{policy, Adaptive, Limits, Paging, Policy, ZoneReclaim};
+use crate::space::{Frames, MemMap, Task, VmSpace};
+use crate::sys::cpu;
+use fill::Fills;
+use inner::Inner;
+use settings::shared;
+use table::{Counters, Files};
+
+/// A task in the space of files.
+type FileTask<'c> = Task<'c, Frames<'c>, Atomic>;
+
+/// See the module's top. Threads share it by reference.
+pub struct Cache<'c> {
+    space: &'c VmSpace<Frames<'c>, Atomic>,
+    files: &'c Files,
+    reclaim: &'c (dyn Fn() -> crate::reclaim::Counts + Sync),
+    /// Of the threads, for each other.
+    fills: &'c RwLock<Vec<Arc<Fills>>>,
+}
+
+/// What happened so far, in pages but for requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Read from files.
+    pub read: u64,
+    /// Requests that they were read by.
+    pub read_requests: u64,
+    /// Of these, such as nobody had asked for yet.
+    pub read_ahead: u64,
+    /// Written to files.
+    pub written: u64,
+    /// Requests that they were written by.
+    pub write_requests: u64,
+    /// Pages that are dirty now.
+    pub dirty: u64,
+    /// Pages in memory now.
+    pub resident: u64,
+    /// Times a thread waited because too much was dirty.
+    pub throttled: u64,
+    /// Times a thread waited for a frame.
+    pub allocstall: u64,
+}
+
+/// Makes a cache, which is there while `work` runs; what is dirty then is synced.
+///
+/// # Errors
+/// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what [`CacheTask::sync_all`] says at the
+/// end.
+pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
+    let frames = (settings.frames * FRAME_SIZE).next_multiple_of(BLOCK_SIZE) / FRAME_SIZE;
+    let files = Files::new(settings);
+    let fills = RwLock::default();
+    let mut entries = policy::table::<Adaptive<'_>>(frames);
+    let reclaim = ZoneReclaim::new(Adaptive::new(&mut entries), frames, Limits::of(frames));
+    let reclaim = Arc::new(reclaim);
+    reclaim.set_engines(&settings.engines);
+    let paging = Paging::on(reclaim.clone(), &files);
+    let zone = Zone::new(frames * FRAME_SIZE, cpu::count(), settings.huge);
+    let zone = zone.map_err(CacheError::Memory)?;
+    let map = MemMap::new(&zone, Clearer::detect()).map_err(CacheError::Memory)?;
+    let space = VmSpace::for_files(map.frames_of(&paging), Atomic)?;
+    let counts = || reclaim.counts();
+    let cache = Cache { space: &space, files: &files, reclaim: &counts, fills: &fills };
+    paging.attach(&space, || with_threads(&cache, &reclaim, work))?
+}
+
+/// Does the work beside the threads that reclaim and write back.
+fn with_threads<R, P: Policy + Send>(
+    cache: &Cache<'_>,
+    reclaim: &ZoneReclaim<P>,
+    work: impl FnOnce(&Cache<'_>) -> R,
+) -> Result<R> {
+    /// Ends the threads, however the work ends.
+    struct Stop<'s, P: Policy>(&'s Files, &'s ZoneReclaim<P>);
+    impl<P: Policy> Drop for Stop<'_, P> {
+        fn drop(&mut self) {
+            self.0.flusher().is_stopped = true;
+            self.0.wake_flusher.notify_all();
+            self.0.flushed.notify_all();
+            self.1.stop();
+        }
+    }
+    std::thread::scope(|scope| {
+        let stop = Stop(cache.files, reclaim);
+        scope.spawn(|| reclaim.kswapd());
+        let flusher = scope.spawn(|| cache.flush_in_background());
+        let result = work(cache);
+        let synced = cache.task().and_then(|task| task.sync_all());
+        drop(stop);
+        // Neither panics; where there were no frames for the flusher, all was synced here.
+        let _ = flusher.join();
+        synced.map(|()| result)
+    })
+}
+
+impl<'c> Cache<'c> {
+    /// The calling thread's part in it.
+    ///
+    /// # Errors
+    /// [`CacheError::Space`] without frames.
+    pub fn task(&self) -> Result<CacheTask<'_>> {
+        CacheTask::new(self)
+    }
+
+    /// Opens a file or a block device. One that is open in the cache is the same, however it is called, and as it was
+    /// opened first.
+    ///
+    /// # Errors
+    /// [`CacheError::Open`]; [`CacheError::ReadOnly`] for one that is open to be read only; [`CacheError::Space`]
+    /// where no addresses are left for it.
+    pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
+        let (data, tail) = table::open(path, options)?;
+        let path = shared(path);
+        let id = data.id().map_err(|errno| CacheError::Open { path: path.clone(), errno })?;
+        let files = self.files;
+        let _opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inner) = files.find_id(id) {
+            if !inner.is_writable && options.opening != Opening::Read {
+                return Err(CacheError::ReadOnly(inner.path.clone()));
+            }
+            return Ok(File { seen: view::seen_now(&inner), inner });
+        }
+        let room = options.room_pages(data.len(), data.is_device());
+        let region = self.region_for(room)?;
+        let is_writable = options.opening != Opening::Read;
+        let (rule, dirty) = (options.rule.clone(), files.dirty.clone());
+        let inner = Arc::new(Inner::new(path, (data, tail), is_writable, region, rule, dirty));
+        files.add(id, inner.clone());
+        Ok(File { seen: view::seen_now(&inner), inner })
+    }
+
+    /// A region of so many pages at least: its first, and how many. By who opens.
+    fn region_for(&self, room: usize) -> Result<(usize, usize)> {
+        let mut vacant = self.files.vacant.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |&(_, pages): &(usize, usize)| pages >= room && pages <= room.saturating_mul(2);
+        if let Some(place) = vacant.iter().position(fits) {
+            return Ok(vacant.swap_remove(place));
+        }
+        drop(vacant);
+        let task = self.space.enter()?;
+        let at = task.map_file(room * FRAME_SIZE, Rights::READ_WRITE)?;
+        Ok((at / FRAME_SIZE, room))
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> Counts {
+        let Counters { read, read_requests, read_ahead, written, write_requests, throttled } =
+            &self.files.counters;
+        // Relaxed: numbers.
+        let number = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let dirty: &AtomicUsize = &self.files.dirty;
+        Counts {
+            read: number(read),
+            read_requests: number(read_requests),
+            read_ahead: number(read_ahead),
+            written: number(written),
+            write_requests: number(write_requests),
+            dirty: dirty.load(Ordering::Relaxed) as u64,
+            resident: self.space.rss() as u64,
+            throttled: number(throttled),
+            allocstall: (self.reclaim)().allocstall,
+        }
+    }
+
+    /// Ends reads of all threads, as far as they are done and nobody else does.
+    fn help(&self, task: &FileTask<'_>) {
+        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        fills.iter().for_each(|fills| fills.help(task));
+    }
+}
+
+impl std::fmt::Debug for Cache<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").finish_non_exhaustive()
+    }
+}

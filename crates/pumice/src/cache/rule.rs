@@ -1,0 +1,19 @@
+//! The write-ahead rule: what has to be in the log before a page is written.
+
+use crate::space::region::Page;
+
+/// What a log says of pages: a page may be written when the log is durable up to the page's position, or further.
+/// It is asked before each write, by whichever thread writes: in the background, for eviction, or for `sync`.
+///
+/// None of it may wait for the cache: no guard, no `sync`.
+pub trait WriteAhead: Send + Sync {
+    /// The log position that must be durable before a page of the file is written, from what is on the page, which
+    /// nobody changes meanwhile.
+    fn position(&self, page: usize, bytes: &Page) -> u64;
+
+    /// Up to where the log is durable.
+    fn durable(&self) -> u64;
+
+    /// Pages wait for the log to be durable up to here. Has somebody see to that, without waiting for it.
+    fn wanted(&self, position: u64);
+}

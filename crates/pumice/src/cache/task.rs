@@ -1,0 +1,203 @@
+//! A thread's part in a cache.
+
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError};
+
+use super::dirty::Which;
+use super::error::{CacheError, Result};
+use super::fill::Fills;
+use super::inner::Inner;
+use super::view::View;
+use super::write_back::Writer;
+use super::{Cache, FileTask};
+use crate::io::Way;
+use crate::sys::lock::Backoff;
+use crate::sys::thread;
+
+/// An open file, to be viewed by any task of its cache. It stays in the cache when this is dropped, as the kernel
+/// keeps pages of files that nobody has open: [`CacheTask::close`] has it go.
+#[derive(Debug)]
+pub struct File {
+    pub(super) inner: Arc<Inner>,
+    /// Errors in writing that were told by way of this.
+    pub(super) seen: Arc<AtomicU64>,
+}
+
+impl Clone for File {
+    /// The same file for somebody else, who is told of errors that happen from now on, or have not been told of yet.
+    fn clone(&self) -> File {
+        // Relaxed: a number.
+        let seen = self.seen.load(std::sync::atomic::Ordering::Relaxed);
+        File { inner: self.inner.clone(), seen: Arc::new(AtomicU64::new(seen)) }
+    }
+}
+
+impl File {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Pages that begin before its end.
+    pub fn pages(&self) -> usize {
+        self.inner.pages()
+    }
+
+    /// Pages that it can grow to.
+    pub fn room(&self) -> usize {
+        self.inner.room
+    }
+
+    /// Whether its data goes straight between the device and frames, or why not.
+    pub fn way(&self) -> Way {
+        self.inner.data.way()
+    }
+
+    /// The path that it was opened by first.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// Pages that are not written yet.
+    pub fn dirty(&self) -> usize {
+        self.inner.dirty.pages()
+    }
+}
+
+/// A thread's part in a [`Cache`]: its frames, its reads in flight. One thread uses it at a time; a thread has as
+/// many as it likes.
+pub struct CacheTask<'c> {
+    pub(super) cache: &'c Cache<'c>,
+    pub(super) task: FileTask<'c>,
+    pub(super) fills: Arc<Fills>,
+}
+
+/// Looks before who waits for a page sleeps.
+const WAITS_AWAKE: u32 = 64;
+const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
+
+impl<'c> CacheTask<'c> {
+    pub(super) fn new(cache: &'c Cache<'c>) -> Result<CacheTask<'c>> {
+        let task = cache.space.enter()?;
+        let fills = Arc::new(Fills::new(&cache.files.settings.engines));
+        cache.fills.write().unwrap_or_else(PoisonError::into_inner).push(fills.clone());
+        Ok(CacheTask { cache, task, fills })
+    }
+
+    /// A file as this thread sees it. A task has seven views at a time.
+    ///
+    /// # Errors
+    /// [`CacheError::Space`] for the eighth.
+    pub fn view<'t>(&'t self, file: &File) -> Result<View<'t, 'c>> {
+        View::new(self, file)
+    }
+
+    /// Writes what is dirty of all files back and makes it durable.
+    ///
+    /// # Errors
+    /// As [`View::sync`], the first there is; the others are synced all the same.
+    pub fn sync_all(&self) -> Result<()> {
+        let mut result = Ok(());
+        for file in self.cache.files.all() {
+            let seen = AtomicU64::new(file.errors());
+            let synced = self.sync(&file, &seen, 0..file.room);
+            result = result.and(synced);
+        }
+        result
+    }
+
+    /// Writes what is dirty of a file back, makes it durable, and has its pages go: the next who opens it reads them
+    /// from the device. Other handles of it are good no longer than this is called, and no thread has a view.
+    ///
+    /// # Errors
+    /// As [`View::sync`]; the file is then still there.
+    pub fn close(&self, file: File) -> Result<()> {
+        let File { inner, seen } = file;
+        if inner.is_writable {
+            self.sync(&inner, &seen, 0..inner.room)?;
+        }
+        let files = &self.cache.files;
+        let _opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let _order = inner.order.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.set_being_cut(true);
+        inner.set_len(0);
+        inner.wait_for_writes();
+        let pages = inner.first_page..inner.first_page + inner.room;
+        inner.dirty.remove(self.task.forget(pages, || self.help()));
+        files.remove(inner.first_page);
+        let mut vacant = files.vacant.lock().unwrap_or_else(PoisonError::into_inner);
+        vacant.push((inner.first_page, inner.room));
+        Ok(())
+    }
+
+    /// Makes durable what of a range of a file's pages was dirty before this.
+    pub(super) fn sync(
+        &self,
+        file: &Arc<Inner>,
+        seen: &AtomicU64,
+        pages: std::ops::Range<usize>,
+    ) -> Result<()> {
+        if !file.is_writable {
+            return Ok(());
+        }
+        let _order = file.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.cache.files;
+        let mut writer = Writer::new(&self.task, &files.counters, files.writers.take());
+        writer.begin(file, Which::All, &pages);
+        writer.finish(file);
+        files.writers.give(writer.into_queue());
+        file.wait_for_writes();
+        let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
+        let len = file.len();
+        if file.len_on_device() < len && !file.data.is_device() {
+            // Its last pages were never written to: they are zeros.
+            file.data.set_len(len).map_err(error)?;
+            file.set_len_on_device(len);
+        }
+        let durable = file.data.sync_data().map_err(error);
+        file.error_since(seen).and(durable)
+    }
+
+    /// Ends reads of this thread's and others', for who waits for a page.
+    pub(super) fn help(&self) {
+        if !matches!(self.fills.reap(&self.task, 0), Ok(true)) {
+            self.cache.help(&self.task);
+        }
+    }
+
+    /// Waits for who has a page: reads it, or has a guard of it.
+    #[cold]
+    pub(super) fn wait_for(&self, page: usize, backoff: &mut Backoff) {
+        if self.task.is_being_read(page) {
+            if matches!(self.fills.reap(&self.task, 1), Ok(true)) {
+                return;
+            }
+            self.cache.help(&self.task);
+        }
+        backoff.wait();
+        if backoff.waits() > WAITS_AWAKE {
+            thread::sleep(SLEEP);
+        }
+    }
+}
+
+impl Drop for CacheTask<'_> {
+    fn drop(&mut self) {
+        let mut fills = self.cache.fills.write().unwrap_or_else(PoisonError::into_inner);
+        fills.retain(|other| !Arc::ptr_eq(other, &self.fills));
+        drop(fills);
+        self.fills.drain(&self.task);
+    }
+}
+
+impl std::fmt::Debug for CacheTask<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CacheTask").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! The log before the page.
+
+use std::sync::Mutex;
+
+use super::*;
+
+/// A log of which somebody else says how far it is durable. The page's first word is the position it needs.
+#[derive(Default)]
+struct Log {
+    durable: AtomicU64,
+    wanted: AtomicU64,
+}
+
+impl WriteAhead for Log {
+    fn position(&self, _: usize, bytes: &Page) -> u64 {
+        u64::from_le_bytes(bytes[..8].try_into().expect("a word"))
+    }
+
+    fn durable(&self) -> u64 {
+        self.durable.load(Ordering::SeqCst)
+    }
+
+    fn wanted(&self, position: u64) {
+        self.wanted.fetch_max(position, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn no_page_is_written_before_its_log() {
+    let scratch = Scratch::new("log");
+    let log = Arc::new(Log::default());
+    const PAGES: usize = 2000;
+    let settings = Settings {
+        dirty_background: 10,
+        dirty_age: std::time::Duration::from_millis(4),
+        ..settings(512)
+    };
+    let written = Mutex::new(vec![0u64; PAGES]);
+    run(&settings, |cache| {
+        let options = Options::new().write_ahead(log.clone());
+        let file = cache.open(&scratch.0, &options).expect("a file");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The log's own thread: a little further each time, and never further than is wanted. What is in the
+                // file is no newer than what was durable when it was looked at last.
+                while !is_over.load(Ordering::Relaxed) {
+                    let (durable, wanted) = (log.durable(), log.wanted.load(Ordering::SeqCst));
+                    let file = fs::read(&scratch.0).expect("the file");
+                    for page in file.chunks_exact(FRAME_SIZE) {
+                        let position = u64::from_le_bytes(page[..8].try_into().expect("a word"));
+                        assert!(
+                            position <= durable,
+                            "{position} is written, and {durable} durable"
+                        );
+                    }
+                    log.durable.store(wanted.min(durable + 300).max(durable), Ordering::SeqCst);
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+            });
+            let task = cache.task().expect("room");
+            let view = task.view(&file).expect("room");
+            let mut position = 0;
+            for round in 0..6000 {
+                let page = mix(round) as usize % PAGES;
+                position += 1;
+                let mut guard = view.write_or_grow(page).expect("room");
+                guard[..8].copy_from_slice(&u64::to_le_bytes(position));
+                drop(guard);
+                written.lock().expect("no panic")[page] = position;
+                if round % 1500 == 0 {
+                    view.sync().expect("the log comes");
+                    assert!(log.durable() >= position, "{} of {position}", log.durable());
+                }
+            }
+            view.sync().expect("the log comes");
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let in_file = plainly(&scratch.0);
+        for (page, &position) in written.lock().expect("no panic").iter().enumerate() {
+            let found = in_file
+                .get(page)
+                .map_or(0, |page| u64::from_le_bytes(page[..8].try_into().expect("a word")));
+            assert_eq!(found, position, "page {page}");
+        }
+    })
+    .expect("a cache");
+}

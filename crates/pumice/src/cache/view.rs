@@ -1,0 +1,349 @@
+//! A file as a thread sees it: its pages, by guards and without.
+
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use super::error::{CacheError, Result};
+use super::fill::Why;
+use super::inner::Inner;
+use super::table::DROPPED;
+use super::task::{CacheTask, File};
+use super::write_back::pages_of_bytes;
+use crate::addr::FRAME_SIZE;
+use crate::page_table::Atomic;
+use crate::space::file::Noted;
+use crate::space::region::{Page, Words};
+use crate::space::{Frames, ReadGuard, Region, VmError, WriteGuard};
+use crate::sys::lock::Backoff;
+
+/// A file as a thread sees it. Pages are counted from the file's start.
+pub struct View<'t, 'c> {
+    pub(super) task: &'t CacheTask<'c>,
+    pub(super) region: Region<'t, Frames<'c>, Atomic>,
+    pub(super) file: Arc<Inner>,
+    seen: Arc<AtomicU64>,
+}
+
+/// A page that nobody else writes.
+pub type PageRef<'v, 'c> = ReadGuard<'v, Frames<'c>, Atomic>;
+
+/// A page that is this guard's alone. It is dirty from here on.
+#[derive(Debug)]
+pub struct PageMut<'v, 'c>(WriteGuard<'v, Frames<'c>, Atomic>);
+
+impl Deref for PageMut<'_, '_> {
+    type Target = Page;
+
+    #[inline]
+    fn deref(&self) -> &Page {
+        &self.0
+    }
+}
+
+impl DerefMut for PageMut<'_, '_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Page {
+        &mut self.0
+    }
+}
+
+/// What is going to be done with pages (`madvise`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// They are read soon.
+    WillNeed,
+    /// They are not needed: those that are clean go.
+    DontNeed,
+}
+
+impl<'t, 'c> View<'t, 'c> {
+    pub(super) fn new(task: &'t CacheTask<'c>, file: &File) -> Result<View<'t, 'c>> {
+        let region = task.task.region(file.inner.first_page * FRAME_SIZE)?;
+        Ok(View { task, region, file: file.inner.clone(), seen: file.seen.clone() })
+    }
+
+    /// The file's region in the cache's space, by which pages are looked at beside guards.
+    pub fn region(&self) -> &Region<'t, Frames<'c>, Atomic> {
+        &self.region
+    }
+
+    /// Length of the file in bytes.
+    pub fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Pages that begin before its end.
+    pub fn pages(&self) -> usize {
+        self.file.pages()
+    }
+
+    /// Shares a page with others that read it, and keeps it in place. It is read if it is not in memory. Waits for
+    /// who writes to it: if it is the calling thread, for ever.
+    ///
+    /// # Errors
+    /// [`CacheError::PastEnd`], [`CacheError::Read`]; [`CacheError::Space`] without frames.
+    #[inline]
+    pub fn read(&self, page: usize) -> Result<PageRef<'_, 'c>> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        match self.region.read_at_once(page) {
+            Some(guard) => Ok(guard),
+            None => self.read_slowly(page),
+        }
+    }
+
+    #[cold]
+    fn read_slowly(&self, page: usize) -> Result<PageRef<'_, 'c>> {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.region.try_read(page) {
+                Err(VmError::Busy(_)) => self.wait_for(page, &mut backoff),
+                guard => return guard.map_err(|error| self.error(error, page)),
+            }
+        }
+    }
+
+    /// Has a page alone, and keeps it in place. It is read if it is not in memory, and dirty from then on. Waits for
+    /// all who have it: a thread that has a guard of it itself waits for ever. Waits a moment where more is dirty
+    /// than may be.
+    ///
+    /// # Errors
+    /// As [`View::read`]; [`CacheError::ReadOnly`].
+    #[inline]
+    pub fn write(&self, page: usize) -> Result<PageMut<'_, 'c>> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        self.check_writable()?;
+        if self.task.cache.files.is_too_dirty() {
+            self.task.cache.throttle();
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            match self.region.try_write_noting(page) {
+                Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard)),
+                Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
+                Err(VmError::Busy(_)) => self.wait_for(page, &mut backoff),
+                Err(error) => return Err(self.error(error, page)),
+            }
+        }
+    }
+
+    /// As [`View::write`]; past the end of the file, that grows, by whole pages.
+    ///
+    /// # Errors
+    /// As there, and [`CacheError::NoRoom`].
+    pub fn write_or_grow(&self, page: usize) -> Result<PageMut<'_, 'c>> {
+        if page >= self.pages() {
+            self.grow_for(page)?;
+        }
+        self.write(page)
+    }
+
+    /// As [`View::read`], without waiting for a guard of somebody else's.
+    ///
+    /// # Errors
+    /// As there, and [`CacheError::Space`] with [`VmError::Busy`].
+    pub fn try_read(&self, page: usize) -> Result<PageRef<'_, 'c>> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        loop {
+            match self.region.try_read(page) {
+                Err(VmError::Busy(_)) if self.ends_a_read_of(page) => {}
+                guard => return guard.map_err(|error| self.error(error, page)),
+            }
+        }
+    }
+
+    /// As [`View::write`], without waiting for a guard of somebody else's.
+    ///
+    /// # Errors
+    /// As there, and [`CacheError::Space`] with [`VmError::Busy`].
+    pub fn try_write(&self, page: usize) -> Result<PageMut<'_, 'c>> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        self.check_writable()?;
+        loop {
+            match self.region.try_write_noting(page) {
+                Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard)),
+                Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
+                Err(VmError::Busy(_)) if self.ends_a_read_of(page) => {}
+                Err(error) => return Err(self.error(error, page)),
+            }
+        }
+    }
+
+    /// Reads a page's words without a guard, as [`Region::read_optimistic`].
+    ///
+    /// # Errors
+    /// As [`View::read`].
+    #[inline]
+    pub fn read_optimistic<R>(
+        &self,
+        page: usize,
+        mut read: impl FnMut(Words<'_>) -> R,
+    ) -> Result<R> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        if self.region.translate(page).is_none() {
+            // Brought in first: waiting for it is not the region's.
+            drop(self.read(page)?);
+        }
+        self.region.read_optimistic(page, &mut read).map_err(|error| self.error(error, page))
+    }
+
+    /// Where a page's frame is, if it is in memory, as [`Region::translate`].
+    #[inline]
+    pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
+        if page < self.pages() {
+            self.region.translate(page)
+        } else {
+            None
+        }
+    }
+
+    /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many of the list
+    /// it has dealt with: all, unless there are no frames for more, or as many are on their way as can be.
+    pub fn prefetch(&self, pages: &[usize]) -> usize {
+        self.begin(pages, Why::Ahead)
+    }
+
+    /// As [`View::prefetch`], of pages that [`View::arrived`] is to tell of.
+    pub fn request(&self, pages: &[usize]) -> usize {
+        self.begin(pages, Why::Asked)
+    }
+
+    fn begin(&self, pages: &[usize], why: Why) -> usize {
+        let end = self.pages();
+        let inside = pages.iter().take_while(|&&page| page < end).copied();
+        let counters = &self.task.cache.files.counters;
+        self.task.fills.begin(&self.task.task, &self.file, inside, (why, counters)).pages
+    }
+
+    /// Pages that were asked for by [`View::request`] and have come since it was last asked, of all files that this
+    /// task views, in any order; waits until there are `least`, if so many are on their way. One that could not be
+    /// read is among them: who reads it is told why.
+    ///
+    /// # Errors
+    /// [`CacheError::Read`] where the kernel does not say what became of them.
+    pub fn arrived(&self, least: usize, pages: &mut Vec<usize>) -> Result<()> {
+        let first = self.file.first_page;
+        let found = |page: usize| pages.push(page.wrapping_sub(first));
+        self.task.fills.arrived(&self.task.task, least, found).map_err(|errno| CacheError::Read {
+            path: self.file.path.clone(),
+            page: 0,
+            errno,
+        })
+    }
+
+    /// Says what is going to be done with pages.
+    pub fn advise(&self, pages: Range<usize>, advice: Advice) {
+        let pages = pages.start..pages.end.min(self.pages());
+        match advice {
+            Advice::WillNeed => {
+                let counters = &self.task.cache.files.counters;
+                let fills = &self.task.fills;
+                fills.begin(&self.task.task, &self.file, pages, (Why::Ahead, counters));
+            }
+            Advice::DontNeed => {
+                let first = self.file.first_page;
+                for page in pages {
+                    if let Some(transit) = self.task.task.begin_swap_out(first + page) {
+                        if transit.is_dirty() {
+                            self.task.task.cancel_swap_out(transit);
+                        } else {
+                            let _ = self.task.task.end_swap_out(transit, DROPPED);
+                        }
+                    }
+                }
+                self.task.task.give_frames_back();
+            }
+        }
+    }
+
+    /// Makes durable what was written to the file, and its length: all that any thread wrote by guards it had before
+    /// this was called. Waits for those it still has, if the calling thread has one, for ever; and for the log.
+    ///
+    /// # Errors
+    /// [`CacheError::Write`], [`CacheError::Sync`]: also of a write in the background that failed since this file was
+    /// last synced by this view, or by others of the same [`File`]. Pages that were not written are dirty, and
+    /// written the next time.
+    pub fn sync(&self) -> Result<()> {
+        self.task.sync(&self.file, &self.seen, 0..self.file.room)
+    }
+
+    /// As [`View::sync`], of a range of pages; others may be written with them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sync_range(&self, pages: Range<usize>) -> Result<()> {
+        let room = self.file.room;
+        let frame = FRAME_SIZE as u64;
+        let bytes = pages.start as u64 * frame..(pages.end.min(room) as u64) * frame;
+        self.task.sync(&self.file, &self.seen, pages_of_bytes(&bytes))
+    }
+
+    /// A page that was clean has a guard for writing.
+    #[cold]
+    fn made_dirty<'v>(
+        &'v self,
+        page: usize,
+        guard: WriteGuard<'v, Frames<'c>, Atomic>,
+    ) -> PageMut<'v, 'c> {
+        self.file.dirty.add(page);
+        self.task.cache.made_dirty();
+        PageMut(guard)
+    }
+
+    pub(super) fn check_writable(&self) -> Result<()> {
+        match self.file.is_writable {
+            true => Ok(()),
+            false => Err(CacheError::ReadOnly(self.file.path.clone())),
+        }
+    }
+
+    fn wait_for(&self, page: usize, backoff: &mut Backoff) {
+        self.task.wait_for(self.file.first_page + page, backoff);
+    }
+
+    /// Whether a page is being read, and that may be over now.
+    fn ends_a_read_of(&self, page: usize) -> bool {
+        let is_being_read = self.task.task.is_being_read(self.file.first_page + page);
+        if is_being_read {
+            self.wait_for(page, &mut Backoff::default());
+        }
+        is_being_read
+    }
+
+    #[cold]
+    pub(super) fn error(&self, error: VmError, page: usize) -> CacheError {
+        match error {
+            VmError::ReadFailed(_) => self.file.read_error(page),
+            error => error.into(),
+        }
+    }
+}
+
+impl std::fmt::Debug for View<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "View({:?})", self.file)
+    }
+}
+
+/// Relaxed: a number that was seen.
+pub(super) fn seen_now(file: &Inner) -> Arc<AtomicU64> {
+    let seen = AtomicU64::new(0);
+    seen.store(file.errors(), Ordering::Relaxed);
+    Arc::new(seen)
+}

@@ -1,0 +1,268 @@
+//! Writing dirty pages back, many at a time: in the background, and for `sync`.
+//!
+//! Pages that lie beside each other go by one request. While it waits for somebody's guard, or for the log, a writer
+//! holds nothing: a thread that has one page and wants another, which is being written, would wait for it.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::dirty::Which;
+use super::inner::{Admitted, Inner, MOST_PAGES};
+use super::table::{count, Counters};
+use super::FileTask;
+use crate::addr::FRAME_SIZE;
+use crate::io::engine::{Direction, Piece};
+use crate::io::{AnyEngine, Bytes, Queue, Request};
+use crate::page_table::FrameSource;
+use crate::space::write_back::{WriteBack, WriteFailed};
+use crate::sys::lock::Backoff;
+use crate::sys::thread;
+
+/// Requests in flight at a time.
+pub(super) const DEPTH: usize = 32;
+/// How long it is waited between looks whether the log is durable by now.
+const LOG_LOOK: Duration = Duration::from_micros(100);
+
+/// Writes pages of files back. It is one thread's, for as long as it takes.
+pub(super) struct Writer<'w, 'c> {
+    task: &'w FileTask<'c>,
+    counters: &'w Counters,
+    queue: Queue<AnyEngine>,
+    /// By the requests' tokens, and those of which none is in flight.
+    writes: Vec<Write>,
+    vacant: Vec<usize>,
+    /// Pages begun, beside each other, that are to be written next.
+    batch: Vec<WriteBack>,
+    /// Pages of the file that somebody writes to, and those that the log does not allow yet.
+    held: Vec<usize>,
+    refused: Vec<usize>,
+}
+
+/// Pages on their way to the device.
+#[derive(Default)]
+struct Write {
+    of: Option<(Arc<Inner>, Admitted)>,
+    pages: Vec<WriteBack>,
+    pieces: Vec<Piece>,
+}
+
+impl<'w, 'c> Writer<'w, 'c> {
+    pub fn new(
+        task: &'w FileTask<'c>,
+        counters: &'w Counters,
+        queue: Queue<AnyEngine>,
+    ) -> Writer<'w, 'c> {
+        let depth = queue.room();
+        Writer {
+            task,
+            counters,
+            queue,
+            writes: (0..depth).map(|_| Write::default()).collect(),
+            vacant: (0..depth).collect(),
+            batch: Vec::with_capacity(MOST_PAGES),
+            held: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// Gives the queue back, with nothing in flight.
+    pub fn into_queue(mut self) -> Queue<AnyEngine> {
+        self.drain();
+        self.queue
+    }
+
+    /// Begins to write what is dirty of a range of a file's pages, of all of their granules in fact. What can't be
+    /// written now is marked again, and left in `held` and `refused`.
+    pub fn begin(&mut self, file: &Arc<Inner>, which: Which, pages: &Range<usize>) {
+        self.held.clear();
+        self.refused.clear();
+        let scan = file.scan.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dirty = Vec::new();
+        let (first, end) = (file.first_page, file.first_page + file.room);
+        file.dirty.take(which, pages, |granule| {
+            let granule = first + granule.start..(first + granule.end).min(end);
+            self.task.scan_dirty(granule, |page| dirty.push(page));
+        });
+        for page in dirty {
+            match self.task.begin_write_back(page) {
+                Some(begun) => self.add(file, begun),
+                None => {
+                    // Somebody writes to it, or has begun to write it back: that looks at it again.
+                    file.dirty.mark(page - first);
+                    self.held.push(page);
+                }
+            }
+        }
+        self.submit(file);
+        drop(scan);
+    }
+
+    /// Writes the pages that [`Writer::begin`] has left: waits for those who write to them, and for the log.
+    pub fn finish(&mut self, file: &Arc<Inner>) {
+        self.drain();
+        for page in std::mem::take(&mut self.held) {
+            // Nothing is held, so who has the page goes on.
+            if let Some(begun) = self.task.wait_to_write_back(page) {
+                self.add(file, begun);
+                self.submit(file);
+                self.drain();
+            }
+        }
+        let mut backoff = Backoff::default();
+        while !self.refused.is_empty() {
+            for page in std::mem::take(&mut self.refused) {
+                if let Some(begun) = self.task.wait_to_write_back(page) {
+                    self.add(file, begun);
+                    self.submit(file);
+                }
+                // As many as may go go together; who waits for a guard holds nothing.
+                self.drain();
+            }
+            if !self.refused.is_empty() {
+                backoff.wait();
+                thread::sleep(LOG_LOOK);
+            }
+        }
+    }
+
+    fn add(&mut self, file: &Arc<Inner>, begun: WriteBack) {
+        let is_next =
+            self.batch.last().is_none_or(|last| last.page().page + 1 == begun.page().page);
+        if !is_next || self.batch.len() == MOST_PAGES {
+            self.submit(file);
+        }
+        self.batch.push(begun);
+    }
+
+    /// Hands the batch over, as far as it may be written.
+    fn submit(&mut self, file: &Arc<Inner>) {
+        let mut batch = std::mem::take(&mut self.batch);
+        let mut rest = &batch[..];
+        while !rest.is_empty() {
+            let place = loop {
+                match self.vacant.pop() {
+                    Some(place) => break place,
+                    None => self.reap(),
+                }
+            };
+            let frames = self.task.space().frames();
+            let pages = rest.iter().map(|begun| {
+                (begun.page().page - file.first_page, frames.bytes(begun.page().frame))
+            });
+            // SAFETY: the pages are held for reading until their write-back is ended.
+            match unsafe { file.admit(pages) } {
+                Ok(admitted) => {
+                    let (now, later) = rest.split_at(admitted.pages);
+                    rest = later;
+                    self.write(file, place, admitted, now);
+                }
+                Err(_) => {
+                    self.vacant.push(place);
+                    let (one, later) = rest.split_at(1);
+                    rest = later;
+                    self.refused.push(one[0].page().page);
+                    self.give_up(file, one);
+                }
+            }
+        }
+        batch.clear();
+        self.batch = batch;
+    }
+
+    fn write(&mut self, file: &Arc<Inner>, place: usize, admitted: Admitted, pages: &[WriteBack]) {
+        let frames = self.task.space().frames();
+        let write = &mut self.writes[place];
+        write.pages.clear();
+        write.pages.extend_from_slice(pages);
+        write.of = Some((file.clone(), admitted));
+        let bytes = if let [page] = pages {
+            Bytes::Run { at: frames.bytes(page.page().frame), len: admitted.bytes }
+        } else {
+            write.pieces.clear();
+            let frame = |page: &WriteBack| Piece::frame(frames.bytes(page.page().frame));
+            write.pieces.extend(pages.iter().map(frame));
+            let pieces = NonNull::from(&mut write.pieces[..]).cast();
+            Bytes::Frames { pieces, count: pages.len() }
+        };
+        let Admitted { file, offset, .. } = admitted;
+        let token = place as u64;
+        let request = Request { file, direction: Direction::Write, bytes, offset, token };
+        // SAFETY: the frames are their pages' until the write-back is ended, the file is kept with it, and the list
+        // is not touched before it is done.
+        if let Err(errno) = unsafe { self.queue.submit(request) } {
+            self.end(place, Err(errno));
+        }
+        self.poll();
+    }
+
+    /// Hands over what was asked for, and ends what is done.
+    fn poll(&mut self) {
+        self.end_done(|queue, note| queue.poll(note));
+    }
+
+    /// Waits for one request at least, if any is in flight.
+    fn reap(&mut self) {
+        self.end_done(|queue, note| queue.reap(note));
+    }
+
+    fn end_done(
+        &mut self,
+        ask: impl FnOnce(
+            &mut Queue<AnyEngine>,
+            &mut dyn FnMut(u64, Result<(), Errno>),
+        ) -> Result<(), Errno>,
+    ) {
+        let mut done = [(0usize, Ok(())); DEPTH];
+        let mut len = 0;
+        let reaped = ask(&mut self.queue, &mut |place, result| {
+            done[len] = (place as usize, result);
+            len += 1;
+        });
+        for &(place, result) in &done[..len] {
+            self.end(place, result);
+        }
+        if reaped.is_err() && len == 0 {
+            thread::sleep(LOG_LOOK);
+        }
+    }
+
+    /// Waits for all that is in flight.
+    pub fn drain(&mut self) {
+        while self.queue.in_flight() > 0 {
+            self.reap();
+        }
+    }
+
+    fn end(&mut self, place: usize, result: Result<(), Errno>) {
+        let Some((file, admitted)) = self.writes[place].of.take() else { return };
+        file.written(&admitted, result);
+        let pages = std::mem::take(&mut self.writes[place].pages);
+        if result.is_ok() {
+            count(&self.counters.written, pages.len());
+            count(&self.counters.write_requests, 1);
+            pages.iter().for_each(|&page| self.task.end_write_back(page, Ok(())));
+        } else {
+            self.give_up(&file, &pages);
+        }
+        self.writes[place].pages = pages;
+        self.vacant.push(place);
+    }
+
+    /// Leaves pages dirty.
+    fn give_up(&self, file: &Arc<Inner>, pages: &[WriteBack]) {
+        for &page in pages {
+            self.task.end_write_back(page, Err(WriteFailed));
+            file.dirty.mark(page.page().page - file.first_page);
+        }
+    }
+}
+
+/// Pages of a file as a range of bytes has them.
+pub(super) fn pages_of_bytes(bytes: &Range<u64>) -> Range<usize> {
+    let frame = FRAME_SIZE as u64;
+    (bytes.start / frame) as usize..bytes.end.div_ceil(frame) as usize
+}
