@@ -44,7 +44,7 @@ struct Read {
     file: Option<Arc<Inner>>,
     pages: Vec<Filling>,
     pieces: Vec<Piece>,
-    is_asked: bool,
+    why: Option<Why>,
 }
 
 // SAFETY: pieces are frames that are the read's alone.
@@ -55,6 +55,8 @@ unsafe impl Send for Read {}
 pub(super) enum Why {
     /// They may be wanted.
     Ahead,
+    /// They will be.
+    Wanted,
     /// Somebody is going to ask which have come.
     Asked,
 }
@@ -125,7 +127,7 @@ impl Fills {
                                 break;
                             };
                             state.reads[place].file = Some(file.clone());
-                            state.reads[place].is_asked = why == Why::Asked;
+                            state.reads[place].why = Some(why);
                             run = Some(place);
                             place
                         }
@@ -193,7 +195,7 @@ impl Fills {
 impl State {
     fn submit(&mut self, task: &FileTask<'_>, place: usize, counters: &Counters) {
         let State { queue, reads, .. } = self;
-        let Read { file, pages, pieces, .. } = &mut reads[place];
+        let Read { file, pages, pieces, why } = &mut reads[place];
         let (Some(file), Some(first)) = (file.as_ref(), pages.first()) else { return };
         let frames = task.space().frames();
         let bytes = if let [page] = pages[..] {
@@ -208,6 +210,9 @@ impl State {
         let request = Request { file, direction: Direction::Read, bytes, offset, token };
         count(&counters.read, pages.len());
         count(&counters.read_requests, 1);
+        if *why == Some(Why::Ahead) {
+            count(&counters.read_ahead, pages.len());
+        }
         // SAFETY: the frames are this read's, the file is kept with it, and the list is not touched before it is
         // done.
         if unsafe { queue.submit(request) }.is_err() {
@@ -245,11 +250,13 @@ impl State {
 
     fn end(&mut self, task: &FileTask<'_>, place: usize, result: Result<(), ReadFailed>) {
         let read = &mut self.reads[place];
+        // To reclaim, what nobody asked for is not used yet.
+        let used = if read.why == Some(Why::Ahead) { Rights::empty() } else { Rights::READ };
         for filling in read.pages.drain(..) {
-            if read.is_asked {
+            if read.why == Some(Why::Asked) {
                 self.arrived.push(filling.page());
             }
-            task.end_fill(filling, result, Rights::empty());
+            task.end_fill(filling, result, used);
         }
         read.file = None;
         self.vacant.push(place);

@@ -6,6 +6,7 @@
 //!   `sync`.
 //! - [`settings`]: how large a cache is, and how a file is opened; [`rule`]: the log before the page.
 //! - `inner`: a file as all threads share it; `table`: files as reclaim sees them.
+//! - `readahead`: which pages will be wanted.
 //! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`: writing; `length`: growing and cutting
 //!   off.
 //!
@@ -51,6 +52,7 @@ mod fill;
 mod flusher;
 mod inner;
 mod length;
+mod readahead;
 pub mod rule;
 pub mod settings;
 mod table;

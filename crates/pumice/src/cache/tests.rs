@@ -230,6 +230,41 @@ fn what_is_asked_for_arrives() {
 }
 
 #[test]
+fn sequences_are_read_ahead_by_few_requests() {
+    let scratch = Scratch::new("ahead");
+    const PAGES: usize = 4000;
+    let mut bytes = vec![0; PAGES * FRAME_SIZE];
+    for (nth, page) in bytes.chunks_exact_mut(FRAME_SIZE).enumerate() {
+        fill(page.try_into().expect("a page"), nth, 1);
+    }
+    fs::write(&scratch.0, &bytes).expect("a file");
+    run(&settings(1024), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("the file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        let orders: [&dyn Fn(usize) -> usize; 3] =
+            [&|nth| nth, &|nth| PAGES - 1 - nth, &|nth| nth * 3 % (PAGES - 1)];
+        for (which, order) in orders.iter().enumerate() {
+            let before = cache.counts();
+            for nth in 0..PAGES {
+                let page = order(nth);
+                check(&view.read(page).expect("there"), page, 1);
+            }
+            let now = cache.counts();
+            let (read, ahead) = (now.read - before.read, now.read_ahead - before.read_ahead);
+            let requests = now.read_requests - before.read_requests;
+            assert!(ahead * 10 > read * 8, "order {which}: {read} read, {ahead} of them ahead");
+            assert!(which == 2 || requests < read / 2, "order {which}: {requests} for {read}");
+        }
+        view.advise(0..0, Advice::Random);
+        let before = cache.counts().read_ahead;
+        (0..500).for_each(|page| check(&view.read(page).expect("there"), page, 1));
+        assert_eq!(cache.counts().read_ahead, before);
+    })
+    .expect("a cache");
+}
+
+#[test]
 fn who_wants_what_another_thread_reads_does_not_wait_for_that_thread() {
     let scratch = Scratch::new("another");
     fs::write(&scratch.0, vec![7; 64 * FRAME_SIZE]).expect("a file");

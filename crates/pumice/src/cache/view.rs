@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::error::{CacheError, Result};
 use super::fill::Why;
 use super::inner::Inner;
+use super::readahead::{Expected, Pattern, Window};
 use super::table::DROPPED;
 use super::task::{CacheTask, File};
 use super::write_back::pages_of_bytes;
@@ -24,6 +25,7 @@ pub struct View<'t, 'c> {
     pub(super) region: Region<'t, Frames<'c>, Atomic>,
     pub(super) file: Arc<Inner>,
     seen: Arc<AtomicU64>,
+    pattern: Pattern,
 }
 
 /// A page that nobody else writes.
@@ -56,12 +58,23 @@ pub enum Advice {
     WillNeed,
     /// They are not needed: those that are clean go.
     DontNeed,
+    /// Of all the view's: what is read ahead is found out from what is read.
+    Normal,
+    /// Of all the view's: nothing is read ahead.
+    Random,
+    /// Of all the view's: they are read in order.
+    Sequential,
 }
+
+/// Pages read ahead of a sequence at most.
+const MOST_AHEAD: usize = 512;
 
 impl<'t, 'c> View<'t, 'c> {
     pub(super) fn new(task: &'t CacheTask<'c>, file: &File) -> Result<View<'t, 'c>> {
         let region = task.task.region(file.inner.first_page * FRAME_SIZE)?;
-        Ok(View { task, region, file: file.inner.clone(), seen: file.seen.clone() })
+        let most = (task.cache.files.settings.frames / 32).min(MOST_AHEAD);
+        let (inner, seen) = (file.inner.clone(), file.seen.clone());
+        Ok(View { task, region, file: inner, seen, pattern: Pattern::new(most) })
     }
 
     /// The file's region in the cache's space, by which pages are looked at beside guards.
@@ -94,6 +107,9 @@ impl<'t, 'c> View<'t, 'c> {
         if page >= self.pages() {
             return Err(self.file.past_end(page));
         }
+        if self.pattern.is_trigger(page) {
+            self.read_on();
+        }
         match self.region.read_at_once(page) {
             Some(guard) => Ok(guard),
             None => self.read_slowly(page),
@@ -102,6 +118,7 @@ impl<'t, 'c> View<'t, 'c> {
 
     #[cold]
     fn read_slowly(&self, page: usize) -> Result<PageRef<'_, 'c>> {
+        self.read_ahead(page);
         let mut backoff = Backoff::default();
         loop {
             match self.region.try_read(page) {
@@ -125,6 +142,12 @@ impl<'t, 'c> View<'t, 'c> {
         self.check_writable()?;
         if self.task.cache.files.is_too_dirty() {
             self.task.cache.throttle();
+        }
+        if self.pattern.is_trigger(page) {
+            self.read_on();
+        }
+        if self.region.translate(page).is_none() {
+            self.read_ahead(page);
         }
         let mut backoff = Backoff::default();
         loop {
@@ -216,7 +239,7 @@ impl<'t, 'c> View<'t, 'c> {
     /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many of the list
     /// it has dealt with: all, unless there are no frames for more, or as many are on their way as can be.
     pub fn prefetch(&self, pages: &[usize]) -> usize {
-        self.begin(pages, Why::Ahead)
+        self.begin(pages, Why::Wanted)
     }
 
     /// As [`View::prefetch`], of pages that [`View::arrived`] is to tell of.
@@ -251,10 +274,13 @@ impl<'t, 'c> View<'t, 'c> {
     pub fn advise(&self, pages: Range<usize>, advice: Advice) {
         let pages = pages.start..pages.end.min(self.pages());
         match advice {
+            Advice::Normal => self.pattern.expect(Expected::Normal),
+            Advice::Random => self.pattern.expect(Expected::Random),
+            Advice::Sequential => self.pattern.expect(Expected::Sequential),
             Advice::WillNeed => {
                 let counters = &self.task.cache.files.counters;
                 let fills = &self.task.fills;
-                fills.begin(&self.task.task, &self.file, pages, (Why::Ahead, counters));
+                fills.begin(&self.task.task, &self.file, pages, (Why::Wanted, counters));
             }
             Advice::DontNeed => {
                 let first = self.file.first_page;
@@ -292,6 +318,30 @@ impl<'t, 'c> View<'t, 'c> {
         let frame = FRAME_SIZE as u64;
         let bytes = pages.start as u64 * frame..(pages.end.min(room) as u64) * frame;
         self.task.sync(&self.file, &self.seen, pages_of_bytes(&bytes))
+    }
+
+    /// A page that is wanted is not in memory: it is read with those that will be wanted next, if it is one of a
+    /// sequence.
+    #[cold]
+    fn read_ahead(&self, page: usize) {
+        if self.task.task.is_being_read(self.file.first_page + page) {
+            return;
+        }
+        if let Some(window) = self.pattern.missed(page) {
+            self.begin_window(window);
+        }
+    }
+
+    /// The thread has come to where it is time to read on.
+    #[cold]
+    fn read_on(&self) {
+        self.begin_window(self.pattern.reached());
+    }
+
+    fn begin_window(&self, window: Window) {
+        let (end, counters) = (self.pages(), &self.task.cache.files.counters);
+        let (task, fills) = (&self.task.task, &self.task.fills);
+        fills.begin(task, &self.file, window.pages(end), (Why::Ahead, counters));
     }
 
     /// A page that was clean has a guard for writing.

@@ -1,0 +1,64 @@
+//! Caches beside other processes and devices: killed at any moment, and over a block device.
+
+mod killed;
+mod looped;
+
+use std::path::PathBuf;
+
+use pumice::cache::Settings;
+use pumice::sys::mem::Huge;
+
+/// Bytes of a page.
+const FRAME: usize = pumice::addr::FRAME_SIZE;
+
+/// A path that is nobody else's, gone with this.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("pumice-cache-{name}-{}", std::process::id());
+        let scratch = Scratch(std::env::temp_dir().join(name));
+        let _ = std::fs::remove_file(&scratch.0);
+        scratch
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Steele, Lea and Flood's SplitMix64.
+fn mix(state: u64) -> u64 {
+    let z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// What a page has after a step, which is its first word: words of which each depends on it.
+fn fill(page: &mut [u8; FRAME], step: u64) {
+    for (at, word) in page.chunks_exact_mut(8).enumerate() {
+        let value = if at == 0 { step } else { mix(step << 10 | at as u64) };
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// After which step a page is as it is; 0 for one of zeros.
+#[track_caller]
+fn step_of(page: &[u8; FRAME]) -> u64 {
+    let step = u64::from_le_bytes(page[..8].try_into().expect("a word"));
+    let mut expected = [0; FRAME];
+    if step != 0 {
+        fill(&mut expected, step);
+    }
+    assert!(*page == expected, "a page is half of what it was after step {step}");
+    step
+}
+
+fn settings(frames: usize) -> Settings {
+    let mut settings = Settings::new(frames);
+    settings.huge = Huge::No;
+    settings
+}
