@@ -34,7 +34,7 @@
 pub mod addr;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod allocator;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 pub mod backing;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod cache;
@@ -44,7 +44,7 @@ pub mod error;
 pub mod frame;
 #[cfg(not(any(loom, shuttle)))]
 pub mod heap;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 pub mod io;
 pub mod page_table;
 #[cfg(not(any(loom, shuttle)))]
@@ -55,7 +55,7 @@ pub mod scrub;
 pub mod slots;
 pub mod space;
 pub mod stats;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 pub mod swap;
 pub mod sync;
 pub mod sys;

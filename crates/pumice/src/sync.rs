@@ -1,6 +1,8 @@
 //! The atomics everything else uses: `core`'s, loom's under `--cfg loom`, or shuttle's under
 //! `--cfg shuttle`.
 //!
+//! With the feature `std` there are locks to sleep on as well, of the standard library or shuttle.
+//!
 //! Loom's are neither `const` to make nor valid as zeroed memory, so structures take slices of
 //! atomics from whoever owns the storage ([`crate::frame::Ledger`]) and nothing shared sits in a
 //! static of this crate, but for the list of heaps that fork handlers need.
@@ -15,6 +17,18 @@ pub use loom::sync::atomic;
 /// Shuttle's atomics, which try random interleavings of whole scenarios.
 #[cfg(shuttle)]
 pub use shuttle::sync::atomic;
+
+/// Locks that who waits for sleeps on: the standard library's.
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub use std::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub use std::thread::{current as current_thread, ThreadId};
+
+/// Shuttle's locks. A wait that has a time limit has none here: what it waits for must come.
+#[cfg(all(feature = "std", shuttle))]
+pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(all(feature = "std", shuttle))]
+pub use shuttle::thread::{current as current_thread, ThreadId};
 
 /// Tells the processor, or the scheduler of loom or shuttle, that this is a spin loop.
 pub fn spin_loop() {

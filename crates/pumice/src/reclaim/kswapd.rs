@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::page_table::pager::LruPage;
+use crate::sync::current_thread;
 
 use super::policy::Policy;
 use super::spaces::Attached;
@@ -70,7 +71,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
     /// for a zone.
     pub fn kswapd(&self) {
         let mut round = Round::new(self);
-        self.state().kswapd = Some(std::thread::current().id());
+        self.state().kswapd = Some(current_thread().id());
         while round.wait() {
             round.scan();
             round.sweep_now_and_then();

@@ -19,13 +19,15 @@
 
 pub mod adaptive;
 mod ages;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 mod kswapd;
 mod list;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(test, feature = "std", shuttle))]
+mod models;
+#[cfg(all(feature = "std", not(loom)))]
 pub mod paging;
 pub mod policy;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 mod spaces;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod spaces_tests;
@@ -34,16 +36,16 @@ mod swap_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod two_list;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 mod writeout;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 pub mod zone;
 
 pub use adaptive::Adaptive;
 pub use list::Page;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 pub use paging::{Paging, SwapPager};
 pub use policy::{Arrival, Policy, Shadow};
 pub use two_list::TwoList;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 pub use zone::{Counts, Limits, ZoneReclaim};

@@ -7,7 +7,7 @@
 //! are in flight, no longer.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::addr::Pfn;
@@ -16,6 +16,7 @@ use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Result, Task, Transit, VmSpace};
+use crate::sync::{Mutex, MutexGuard};
 
 use super::policy::Policy;
 use super::zone::ZoneReclaim;

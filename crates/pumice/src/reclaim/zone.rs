@@ -12,8 +12,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::ThreadId;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::addr::Pfn;
@@ -21,6 +20,7 @@ use crate::backing::Came;
 use crate::io::Engines;
 use crate::page_table::pager::{LruPage, SpaceId};
 use crate::page_table::Rights;
+use crate::sync::{current_thread, Condvar, Mutex, MutexGuard, ThreadId};
 
 use super::policy::{Arrival, Policy, Shadow};
 use super::spaces::Members;
@@ -352,7 +352,7 @@ impl<P: Policy> ZoneReclaim<P> {
     /// Waits until frames may be free. `false`: there will be none.
     pub(super) fn wait_for_frames(&self) -> bool {
         let mut state = self.state();
-        if state.is_stopped || state.kswapd == Some(std::thread::current().id()) {
+        if state.is_stopped || state.kswapd == Some(current_thread().id()) {
             return false;
         }
         state.counts.allocstall += 1;

@@ -87,7 +87,7 @@ pub mod mem_map;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod model;
 #[cfg(all(test, any(loom, shuttle)))]
-mod models;
+pub(crate) mod models;
 mod records;
 pub mod region;
 pub mod rss;

@@ -19,16 +19,18 @@ use crate::page_table::Emulated;
 use crate::page_table::Rights;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
-const FRAMES: usize = 160;
+pub(crate) const FRAMES: usize = 160;
 const BITS: u32 = 2;
-const PAGE: usize = FRAME_SIZE;
+pub(crate) const PAGE: usize = FRAME_SIZE;
 
 /// The frames of a model.
-struct Owners {
+pub(crate) struct Owners {
     words: Vec<AtomicU64>,
     bytes: Vec<[u64; FRAME_SIZE / 8]>,
     sharers: Vec<AtomicU32>,
     disk: Option<Disk>,
+    /// A pager that is none of these models'.
+    pager: Option<&'static dyn Pager>,
     /// For each frame the length of the run it starts, 0 if it is free, `INSIDE` within one. A lock of
     /// the machine's own: nothing of loom or shuttle happens while it is held.
     runs: Mutex<Vec<usize>>,
@@ -37,10 +39,20 @@ struct Owners {
 const INSIDE: usize = usize::MAX;
 
 #[derive(Clone, Copy)]
-struct Model(&'static Owners);
+pub(crate) struct Model(&'static Owners);
 
 impl Model {
     fn new(disk: Option<Disk>) -> Model {
+        Model::with(disk, None)
+    }
+
+    /// With a pager of the caller's.
+    #[cfg(shuttle)]
+    pub fn paged_by(pager: &'static dyn Pager) -> Model {
+        Model::with(None, Some(pager))
+    }
+
+    fn with(disk: Option<Disk>, pager: Option<&'static dyn Pager>) -> Model {
         let mut runs = vec![0; FRAMES];
         // The zero page.
         runs[0] = 1;
@@ -49,6 +61,7 @@ impl Model {
             bytes: vec![[0; FRAME_SIZE / 8]; FRAMES],
             sharers: (0..FRAMES).map(|_| AtomicU32::new(0)).collect(),
             disk,
+            pager,
             runs: Mutex::new(runs),
         };
         Model(Box::leak(Box::new(owners)))
@@ -78,6 +91,30 @@ impl Model {
         let frames = runs[first.0];
         assert!(frames != 0 && frames != INSIDE, "{first:?} is freed, and nobody's");
         runs[first.0..first.0 + frames].fill(0);
+    }
+
+    /// A frame, waited for if there is none.
+    fn take_one(self) -> Option<Pfn> {
+        loop {
+            let found = self.take(1);
+            if found.is_some() || !self.pager().is_some_and(Pager::wait_for_frames) {
+                return found;
+            }
+        }
+    }
+
+    /// Has no more than so many frames be free: those that were taken for that.
+    #[cfg(shuttle)]
+    pub fn keep_all_but(self, room: usize) -> Vec<Pfn> {
+        let mut kept: Vec<Pfn> = core::iter::from_fn(|| self.take(1)).collect();
+        let free = kept.split_off(kept.len() - room);
+        free.into_iter().for_each(|frame| self.give(frame));
+        kept
+    }
+
+    #[cfg(shuttle)]
+    pub fn give_back(self, kept: Vec<Pfn>) {
+        kept.into_iter().for_each(|frame| self.give(frame));
     }
 
     /// Frames that are not free.
@@ -124,15 +161,20 @@ unsafe impl FrameSource for Model {
         Pfn(0)
     }
     fn pager(&self) -> Option<&dyn Pager> {
-        self.0.disk.as_ref().map(|disk| disk as &dyn Pager)
+        self.0.pager.or_else(|| self.0.disk.as_ref().map(|disk| disk as &dyn Pager))
     }
 }
 
 impl FrameList for Model {
     fn get_zeroed(&mut self) -> Option<Pfn> {
-        self.get_run(1)
+        let frame = self.take_one()?;
+        self.zero(frame, 1);
+        Some(frame)
     }
     fn get_any(&mut self) -> Option<Pfn> {
+        self.take_one()
+    }
+    fn get_any_at_once(&mut self) -> Option<Pfn> {
         self.take(1)
     }
     fn put(&mut self, frame: Pfn) {
@@ -144,8 +186,8 @@ impl FrameList for Model {
 }
 
 /// A space that threads can share, and that is checked when it ends.
-struct Shared<T: TableOps + 'static> {
-    space: &'static VmSpace<Model, T>,
+pub(crate) struct Shared<T: TableOps + 'static> {
+    pub space: &'static VmSpace<Model, T>,
     model: Model,
 }
 
@@ -159,18 +201,18 @@ impl<T: TableOps + Default> Shared<T> {
         Shared::over(Model::new(Some(Disk::default())))
     }
 
-    fn over(model: Model) -> Self {
+    pub fn over(model: Model) -> Self {
         let space = VmSpace::new(model, T::default()).expect("frames");
         space.set_prefault(1);
         Shared { space: Box::leak(Box::new(space)), model }
     }
 
-    fn enter(&self) -> Task<'static, Model, T> {
+    pub fn enter(&self) -> Task<'static, Model, T> {
         self.space.enter().expect("room")
     }
 
     /// All threads and other spaces have ended.
-    fn end(self) {
+    pub fn end(self) {
         let resident = self.space.anon_rss();
         // SAFETY: leaked in `new`; whoever used it has ended.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self.space).cast_mut()) });
@@ -179,13 +221,13 @@ impl<T: TableOps + Default> Shared<T> {
     }
 }
 
-fn word(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<u64> {
+pub(crate) fn word(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<u64> {
     let mut bytes = [0; 8];
     task.read_at(address, &mut bytes).map(|()| u64::from_ne_bytes(bytes))
 }
 
 #[cfg(shuttle)]
-fn set(task: &Task<'_, Model, impl TableOps>, address: usize, value: u64) -> Result<()> {
+pub(crate) fn set(task: &Task<'_, Model, impl TableOps>, address: usize, value: u64) -> Result<()> {
     task.write_at(address, &value.to_ne_bytes())
 }
 
@@ -196,7 +238,7 @@ fn swap_out(task: &Task<'_, Model, impl TableOps>, address: usize) -> bool {
 }
 
 /// Adds to a word under a guard for writing: what a lost update would show in.
-fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<()> {
+pub(crate) fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Result<()> {
     let region = task.region(address)?;
     let page = (address - region.start()) / PAGE;
     let mut guard = region.write(page)?;
@@ -481,99 +523,4 @@ mod loom_models {
 }
 
 #[cfg(shuttle)]
-mod shuttle_models {
-    use super::*;
-    use shuttle::thread;
-
-    const ITERATIONS: usize = 3000;
-
-    /// Faults, guards and copies on two threads, unmapping and forking on a third, on six pages.
-    fn scenario<T: TableOps + Default + 'static>() {
-        let shared = Shared::<T>::paged();
-        let task = shared.enter();
-        let at = task.map(6 * PAGE, Rights::READ_WRITE).expect("room");
-        set(&task, at, 40).expect("mapped");
-        // The model has room for four threads.
-        drop(task);
-        let adders: Vec<_> = (0..2)
-            .map(|_| {
-                let task = shared.enter();
-                thread::spawn(move || {
-                    let mut added = 0;
-                    for page in [0, 4, 0] {
-                        let result = add(&task, at + page * PAGE);
-                        added += u64::from(page == 0 && result.is_ok());
-                        assert!(page == 4 || result.is_ok());
-                    }
-                    let _ = task.fault(at + 5 * PAGE, Access::Write);
-                    added
-                })
-            })
-            .collect();
-        let mapper = shared.enter();
-        let mapper = thread::spawn(move || {
-            mapper.unmap(at + 4 * PAGE, 2 * PAGE).expect("aligned");
-            assert!(mapper.fault(at + 5 * PAGE, Access::Write).is_err());
-            let child = mapper.fork().expect("frames");
-            let kid = child.enter().expect("room");
-            let seen = word(&kid, at).expect("mapped");
-            set(&kid, at, 1000).expect("mapped");
-            assert_eq!(word(&kid, at), Ok(1000));
-            assert!(kid.fault(at + 4 * PAGE, Access::Read).is_err());
-            seen
-        });
-        let swapper = shared.enter();
-        let swapper = thread::spawn(move || {
-            for page in [0, 4, 0, 5] {
-                swap_out(&swapper, at + page * PAGE);
-            }
-        });
-        let added: u64 = adders.into_iter().map(|adder| adder.join().expect("no panic")).sum();
-        let seen = mapper.join().expect("no panic");
-        swapper.join().expect("no panic");
-        assert!((40..=44).contains(&seen), "the child saw {seen}");
-        let task = shared.enter();
-        assert_eq!(word(&task, at), Ok(40 + added));
-        assert_eq!(shared.space.anon_rss(), 1);
-        task.unmap(at, 6 * PAGE).expect("aligned");
-        assert_eq!(shared.space.anon_rss(), 0);
-        drop(task);
-        shared.end();
-    }
-
-    #[test]
-    fn shuttle_fault_fault_unmap_fork_swap_out() {
-        shuttle::check_random(scenario::<Atomic>, ITERATIONS);
-    }
-
-    #[test]
-    fn shuttle_fault_fault_unmap_fork_swap_out_emulated() {
-        shuttle::check_random(scenario::<Emulated>, ITERATIONS / 3);
-    }
-
-    #[test]
-    fn shuttle_regions_come_and_go_beside_faults() {
-        let scenario = || {
-            let shared = Shared::<Atomic>::new();
-            let task = shared.enter();
-            let first = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
-            let other = shared.enter();
-            let thread = thread::spawn(move || {
-                for _ in 0..3 {
-                    let _ = other.fault(first, Access::Write);
-                    let _ = word(&other, first + PAGE);
-                }
-            });
-            for _ in 0..3 {
-                task.unmap(first, 2 * PAGE).expect("aligned");
-                let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
-                set(&task, at, 7).expect("mapped");
-                assert_eq!(word(&task, at), Ok(7));
-            }
-            thread.join().expect("no panic");
-            drop(task);
-            shared.end();
-        };
-        shuttle::check_random(scenario, ITERATIONS);
-    }
-}
+mod scenarios;

@@ -140,6 +140,11 @@ impl Piece {
     pub const fn frame(at: NonNull<u8>) -> Piece {
         Piece { at: at.as_ptr(), len: FRAME_SIZE }
     }
+
+    /// Where it is.
+    pub const fn at(&self) -> *mut u8 {
+        self.at
+    }
 }
 
 /// One `pread` or `pwrite`.

@@ -5,7 +5,7 @@
 //! [`mem::Memory`] is what zones ask of an address space; [`fake::FakeMemory`] stands in for the
 //! kernel in tests and fails on demand.
 
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 pub mod block;
 pub mod cpu;
 #[cfg(target_arch = "x86_64")]
@@ -23,5 +23,5 @@ pub mod privilege;
 pub mod raw;
 pub mod thread;
 pub mod topology;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(loom)))]
 pub mod uring;
