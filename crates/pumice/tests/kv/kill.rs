@@ -1,0 +1,193 @@
+//! Processes that are killed anywhere, also while they open: what was committed is there, nothing older shows, the
+//! tree is whole. Pages that the log is about are torn between, as by a power failure.
+//!
+//! A child's thread changes keys of its own. What its nth change is follows from the seed, so what its keys
+//! should be follows from how many changes there were: as many as it said were committed, or some more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::store::check::check;
+use crate::store::log::Log;
+use crate::store::{record, Store};
+use crate::{with_cache, Folder, Random};
+
+const THREADS: usize = 3;
+const KILLS: usize = 12;
+/// Changes between two commits are fewer.
+const UNCOMMITTED: u64 = 64;
+const FRAMES: usize = 512;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A thread's nth change: a key, and its value if it is not removed.
+fn change(seed: u64, thread: usize, nth: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+    let mut random = Random(seed ^ (thread as u64) << 56 ^ nth << 8);
+    let mut key = vec![thread as u8];
+    // So many and so long that they are several times as large as the cache.
+    key.extend((random.below(6000) as u16).to_be_bytes());
+    let len = 8 + random.below(850) as usize;
+    let mut value = nth.to_le_bytes().to_vec();
+    value.resize(len, random.next() as u8);
+    (key, (random.below(4) > 0).then_some(value))
+}
+
+/// The child, which never ends by itself. Arguments by the environment: folder, seed, and how many changes there were.
+#[test]
+#[ignore = "it is the child of another test"]
+fn child() {
+    let Ok(folder) = std::env::var("KV_FOLDER") else { return };
+    let seed: u64 = std::env::var("KV_SEED").expect("a seed").parse().expect("a number");
+    let done = std::env::var("KV_DONE").expect("numbers");
+    let done: Vec<u64> = done.split(',').map(|nth| nth.parse().expect("a number")).collect();
+    with_cache(FRAMES, |cache| {
+        let store = Store::open(cache, Path::new(&folder)).expect("a store");
+        std::thread::scope(|scope| {
+            for (thread, &first) in done.iter().enumerate() {
+                let store = &store;
+                scope.spawn(move || {
+                    let task = cache.task().expect("a task");
+                    let session = store.session(&task).expect("a session");
+                    for nth in first.. {
+                        let (key, value) = change(seed, thread, nth);
+                        let end = match value {
+                            Some(value) => Some(session.put(&key, &value).expect("room")),
+                            None => session.remove(&key).expect("a tree"),
+                        };
+                        if nth % UNCOMMITTED == 7 * thread as u64 {
+                            if let Some(end) = end {
+                                session.commit(end).expect("a disk");
+                                let line = format!("{thread} {}\n", nth + 1);
+                                std::io::stdout().write_all(line.as_bytes()).expect("a parent");
+                            }
+                        }
+                        if thread == 0 && nth % 700 == 699 {
+                            session.checkpoint().expect("a disk");
+                        }
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// Runs a child until it has committed something, and a while longer, or only until it is about to open: what
+/// each thread said was committed last.
+fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> Vec<u64> {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "kill::child", "--ignored", "--nocapture"]);
+    let list: Vec<_> = done.iter().map(u64::to_string).collect();
+    command
+        .env("KV_FOLDER", folder)
+        .env("KV_SEED", seed.to_string())
+        .env("KV_DONE", list.join(","));
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let (said, lines) = mpsc::channel();
+    let output = child.stdout.take().expect("a pipe");
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let _ = said.send(line);
+        }
+    });
+    let mut heard = Vec::new();
+    if random.below(4) > 0 {
+        // The test harness says something, too.
+        let is_first = |line: &String| line.starts_with(|digit: char| digit.is_ascii_digit());
+        while let Ok(line) = lines.recv_timeout(Duration::from_secs(60)) {
+            heard.push(line);
+            if heard.last().is_some_and(is_first) {
+                break;
+            }
+        }
+        std::thread::sleep(Duration::from_micros(random.below(400_000)));
+    } else {
+        std::thread::sleep(Duration::from_micros(random.below(150_000)));
+    }
+    assert!(child.try_wait().expect("a child").is_none(), "it ended by itself: {heard:?}");
+    child.kill().expect("a child");
+    child.wait().expect("a child");
+    reader.join().expect("no panic");
+    heard.extend(lines.try_iter());
+    let mut committed = done.to_vec();
+    for line in heard {
+        let mut fields = line.split(' ').map(str::parse::<u64>);
+        if let (Some(Ok(thread)), Some(Ok(nth))) = (fields.next(), fields.next()) {
+            committed[thread as usize] = nth;
+        }
+    }
+    committed
+}
+
+/// Leaves half of some pages that the log is about as they are, and writes something else over the rest.
+fn tear(folder: &Path, random: &mut Random) {
+    let Ok(tree) = OpenOptions::new().write(true).open(folder.join("tree")) else { return };
+    let log = Log::open(&folder.join("log")).expect("a log");
+    let mut pages = BTreeSet::new();
+    log.replay(|body| {
+        pages.extend(record::parts(body).map(|part| part.expect("a part").0));
+        Ok::<(), std::io::Error>(())
+    })
+    .expect("records");
+    let len = tree.metadata().expect("ours").len();
+    for page in pages {
+        let at = u64::from(page) * 4096;
+        if at + 4096 <= len && random.below(2) == 0 {
+            let rubbish = vec![random.next() as u8; 2048];
+            tree.write_all_at(&rubbish, at + 2048 * random.below(2)).expect("ours");
+        }
+    }
+}
+
+#[test]
+fn what_was_committed_is_there_after_a_kill() {
+    let seed = Random(std::process::id().into()).next();
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let folder = Folder::make("kill");
+    let mut done = vec![0; THREADS];
+    let mut maps = vec![Map::new(); THREADS];
+    for kill in 0..KILLS {
+        let committed = run_and_kill(folder.path(), seed, &done, &mut random);
+        tear(folder.path(), &mut random);
+        let all: Vec<(Vec<u8>, Vec<u8>)> = with_cache(FRAMES, |cache| {
+            let store = Store::open(cache, folder.path()).expect("a store");
+            let task = cache.task().expect("a task");
+            let session = store.session(&task).expect("a session");
+            let shape = check(&session).expect("a tree");
+            let all: Vec<_> =
+                session.range(b"").expect("a tree").map(|entry| entry.expect("one")).collect();
+            assert_eq!(shape.entries, all.len());
+            all
+        });
+        for thread in 0..THREADS {
+            let is_mine = |entry: &&(Vec<u8>, Vec<u8>)| usize::from(entry.0[0]) == thread;
+            let there: Map = all.iter().filter(is_mine).cloned().collect();
+            let map = &mut maps[thread];
+            let most = committed[thread] + 4 * UNCOMMITTED;
+            loop {
+                if done[thread] >= committed[thread] && *map == there {
+                    break;
+                }
+                assert!(
+                    done[thread] < most,
+                    "seed {seed}, kill {kill}: thread {thread} said {} changes were committed",
+                    committed[thread]
+                );
+                let (key, value) = change(seed, thread, done[thread]);
+                match value {
+                    Some(value) => map.insert(key, value),
+                    None => map.remove(&key),
+                };
+                done[thread] += 1;
+            }
+        }
+    }
+    println!("{KILLS} kills, {done:?} changes");
+    assert!(done.iter().all(|&changes| changes > 0), "{done:?}");
+}
