@@ -20,7 +20,7 @@ fn every_operation_has_its_rows() {
     let rows: Vec<serde_json::Value> =
         rows.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
     let said = stderr(&output);
-    let mut backends = Vec::new();
+    let mut backends = vec!["direct"];
     if said.contains("fio is not installed") {
         eprintln!("skipped: fio's rows, it is not installed");
     } else {
@@ -46,8 +46,9 @@ fn every_operation_has_its_rows() {
             }
         }
     }
-    if backends.contains(&"mmap") {
-        let scan = rows.iter().find(|row| row["op"] == "scan").expect("a scan");
+    for backend in backends.iter().filter(|backend| ["mmap", "direct"].contains(backend)) {
+        let is = |row: &&serde_json::Value| row["op"] == "scan" && row["backend"] == *backend;
+        let scan = rows.iter().find(is).expect("a scan");
         for share in ["hits_percent", "kept_percent"] {
             let is_share = |share: &f64| (0.0..=100.0).contains(share);
             assert!(scan[share].as_f64().is_some_and(|share| is_share(&share)), "{scan}");

@@ -8,7 +8,7 @@ use rustix::mm::{madvise, mmap, Advice, MapFlags, ProtFlags};
 
 use super::buffered::{advise, empty, open, pages_read};
 use super::job::{Op, Setup};
-use super::worker::{change, check, fill, Backend, Way, CHUNK_PAGES};
+use super::worker::{change, check, fill, pages_of, Backend, Way};
 
 /// A file that is mapped for the rest of the process.
 #[derive(Debug)]
@@ -81,10 +81,6 @@ impl Mapped {
         debug_assert!((page + 1) * FRAME_SIZE <= self.bytes);
         (self.at + page * FRAME_SIZE) as *mut _
     }
-}
-
-fn pages_of(chunk: usize) -> std::ops::Range<usize> {
-    chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES
 }
 
 impl Way for &Mapped {

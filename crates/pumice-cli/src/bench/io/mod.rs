@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `buffered` | the kernel's cache, by `read` and `write` of 1 MiB (at random: of pages) |
 //! | `mmap` | the kernel's cache, mapped; advised sequential or random where it is that |
+//! | `direct` | our cache (`pumice::cache`): straight from and to its frames |
 //! | `fio` | the device: io_uring, direct, 4 requests of 1 MiB, or `--depth` of pages; where it is installed |
 //!
 //! The kernel's processes are in control groups with as much memory as ours has frames. Each backend has a file of its
@@ -23,6 +24,7 @@
 //! whatever else ran.
 
 mod buffered;
+mod direct;
 mod fio;
 mod job;
 mod mapped;
@@ -362,7 +364,12 @@ impl Bench {
         }
         eprintln!("io: pages in memory …");
         let threads = cpu::count().min(2);
-        for row in resident::measure(resident, threads, rounds, seconds / 4.0, &self.signals)? {
+        for row in resident::measure(
+            &self.file("resident"),
+            (resident, threads),
+            (rounds, seconds / 4.0),
+            &self.signals,
+        )? {
             self.show(row)?;
         }
         Ok(())
@@ -371,6 +378,8 @@ impl Bench {
     /// Pages a second against threads.
     fn series(&self) -> Vec<Series> {
         let lines = [
+            ("direct, asked ahead", "direct", Op::RandomAhead, Stroke::Solid),
+            ("direct, one at a time", "direct", Op::Random, Stroke::Dotted),
             ("fio, asked ahead", "fio", Op::RandomAhead, Stroke::Solid),
             ("fio, one at a time", "fio", Op::Random, Stroke::Dotted),
             ("mmap, asked ahead", "mmap", Op::RandomAhead, Stroke::Solid),

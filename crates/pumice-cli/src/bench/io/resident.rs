@@ -4,12 +4,11 @@
 //! the pointer's line and then the word's ahead. Ours fetch the line of the page's entry and then the word's.
 
 use std::hint::black_box;
+use std::path::Path;
 use std::ptr::NonNull;
 
 use pumice::addr::FRAME_SIZE;
-use pumice::clear::Clearer;
-use pumice::page_table::{Atomic, FrameSource, Rights, TableOps};
-use pumice::space::{MemMap, Region, VmError, VmSpace};
+use pumice::cache::{self, Cache, CacheError, File, Options, Settings, View};
 use pumice::sys::prefetch::prefetch_read;
 use pumice::sys::thread::now_ns;
 
@@ -19,7 +18,6 @@ use crate::args::Failure;
 use crate::bench::alloc::random::Random;
 use crate::bench::interrupts::Interrupts;
 use crate::bench::start_line::StartLine;
-use crate::bench::team::zone::zone;
 
 /// How a page is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,27 +60,39 @@ const FEW: usize = 64;
 
 /// Rows of pages that are there: of so many bytes that all threads read, and of few that each has for itself.
 pub fn measure(
-    bytes: usize,
-    threads: usize,
-    rounds: usize,
-    seconds: f64,
+    file: &Path,
+    (bytes, threads): (usize, usize),
+    (rounds, seconds): (usize, f64),
     signals: &Interrupts,
 ) -> Result<Vec<Row>, Failure> {
-    let failed = |error: VmError| Failure::system(format!("pages in memory: {error}"));
-    let no_map = |error| Failure::system(format!("no map of frames: {error}"));
+    let failed = |error: CacheError| Failure::system(format!("pages in memory: {error}"));
     let pages = bytes / FRAME_SIZE;
-    // Tables of pages are frames, too.
-    let zone = zone(pages + pages / 256 + 1024).map_err(Failure::system)?;
-    let map = MemMap::new(zone, Clearer::detect()).map_err(no_map)?;
-    let space = VmSpace::new(map.frames(), Atomic).map_err(failed)?;
-    let task = space.enter().map_err(failed)?;
-    let at = task.map(bytes, Rights::READ_WRITE).map_err(failed)?;
-    let region = task.region(at).map_err(failed)?;
-    for page in 0..pages {
-        region.write(page).map_err(failed)?.fill(page as u8 | 1);
-    }
-    let pointers = Pointers::of(&region)
-        .ok_or_else(|| Failure::system("pages that were written are not there"))?;
+    // Tables of pages are frames, too, and some are kept free.
+    let settings = Settings::new(pages + pages / 16 + 1024);
+    cache::run(&settings, |cache| {
+        let file = cache.open(file, &Options::new().room(bytes as u64)).map_err(failed)?;
+        let task = cache.task().map_err(failed)?;
+        let view = task.view(&file).map_err(failed)?;
+        for page in 0..pages {
+            view.write_or_grow(page).map_err(failed)?.fill(page as u8 | 1);
+        }
+        view.sync().map_err(failed)?;
+        let pointers = Pointers::of(&view)
+            .ok_or_else(|| Failure::system("pages that were written are not in memory"))?;
+        rows_of(cache, &file, &pointers, (pages, threads), (rounds, seconds), signals)
+    })
+    .map_err(failed)?
+}
+
+fn rows_of(
+    cache: &Cache<'_>,
+    file: &File,
+    pointers: &Pointers,
+    (pages, threads): (usize, usize),
+    (rounds, seconds): (usize, f64),
+    signals: &Interrupts,
+) -> Result<Vec<Row>, Failure> {
+    let failed = |error: CacheError| Failure::system(format!("pages in memory: {error}"));
     let mut rows = Vec::new();
     for what in
         [Pages { threads, pages, is_shared: true }, Pages { threads, pages: FEW, is_shared: false }]
@@ -94,7 +104,7 @@ pub fn measure(
                     return Err(Failure::system("interrupted"));
                 }
                 let which = (round + turn) % Reading::ALL.len();
-                let answer = one_round(&space, at, &pointers, Reading::ALL[which], what, seconds)
+                let answer = one_round(cache, file, pointers, Reading::ALL[which], what, seconds)
                     .map_err(failed)?;
                 // The first warms up.
                 if round > 0 {
@@ -106,7 +116,13 @@ pub fn measure(
         for (reading, rounds) in Reading::ALL.iter().zip(&answers) {
             let op = if what.is_shared { "resident" } else { "resident-few" };
             let backend = reading.name();
-            let case = Case { op, backend, threads, file_bytes, frames_bytes: bytes as u64 };
+            let case = Case {
+                op,
+                backend,
+                threads,
+                file_bytes,
+                frames_bytes: (pages * FRAME_SIZE) as u64,
+            };
             rows.push(Row::new(&case, rounds));
         }
     }
@@ -114,22 +130,30 @@ pub fn measure(
 }
 
 /// All threads at once: the sum of their rates.
-fn one_round<F: FrameSource, T: TableOps>(
-    space: &VmSpace<F, T>,
-    at: usize,
+fn one_round(
+    cache: &Cache<'_>,
+    file: &File,
     pointers: &Pointers,
     reading: Reading,
     what: Pages,
     seconds: f64,
-) -> Result<Answer, VmError> {
+) -> Result<Answer, CacheError> {
     let line = StartLine::new(what.threads);
     let one = |thread: usize| {
-        let task = space.enter()?;
-        let region = task.region(at)?;
+        let task = cache.task()?;
+        let view = task.view(file)?;
         let first = if what.is_shared { 0 } else { thread * what.pages };
         let until = line.wait() + (seconds * 1e9) as u64;
         let seed = thread as u64 + 1;
-        Ok(read(&region, pointers, reading, (first, what.pages), what.is_shared, seed, until))
+        Ok::<_, CacheError>(read(
+            &view,
+            pointers,
+            reading,
+            (first, what.pages),
+            what.is_shared,
+            seed,
+            until,
+        ))
     };
     std::thread::scope(|scope| {
         let one = &one;
@@ -188,15 +212,15 @@ unsafe impl Sync for Pointers {}
 
 impl Pointers {
     /// Of pages that are there, and stay.
-    pub fn of<F: FrameSource, T: TableOps>(region: &Region<'_, F, T>) -> Option<Pointers> {
-        let all = (0..region.pages()).map(|page| region.translate(page));
+    pub fn of(view: &View<'_, '_>) -> Option<Pointers> {
+        let all = (0..view.pages()).map(|page| view.translate(page));
         all.collect::<Option<Vec<_>>>().map(Pointers)
     }
 }
 
 /// Reads words of pages from `first` on for so long; lines are fetched ahead where the pages are many.
-pub fn read<F: FrameSource, T: TableOps>(
-    region: &Region<'_, F, T>,
+pub fn read(
+    view: &View<'_, '_>,
     pointers: &Pointers,
     reading: Reading,
     (first, pages): (usize, usize),
@@ -205,6 +229,7 @@ pub fn read<F: FrameSource, T: TableOps>(
     until: u64,
 ) -> Answer {
     let order = Order::new(seed, first, pages);
+    let region = view.region();
     let none = |_: (usize, usize)| {};
     match reading {
         Reading::Unguarded => {
@@ -224,7 +249,7 @@ pub fn read<F: FrameSource, T: TableOps>(
             }
         }
         Reading::Shared => {
-            let word = |(page, word): (usize, usize)| match region.read(page) {
+            let word = |(page, word): (usize, usize)| match view.read(page) {
                 Ok(guard) => word_of(&guard, word),
                 Err(_) => 0,
             };
@@ -238,7 +263,7 @@ pub fn read<F: FrameSource, T: TableOps>(
         }
         Reading::Optimistic => {
             let word = |(page, word): (usize, usize)| {
-                region.read_optimistic(page, |words| words.load(word)).unwrap_or(0)
+                view.read_optimistic(page, |words| words.load(word)).unwrap_or(0)
             };
             let far = |(page, _): (usize, usize)| region.fetch_entry(page);
             let near = |(page, word): (usize, usize)| region.fetch(page, word * 8);

@@ -1,5 +1,6 @@
 //! The process that reads and writes a file, one way.
 
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +8,7 @@ use pumice::addr::FRAME_SIZE;
 use pumice::sys::thread::now_ns;
 
 use super::job::{Answer, Op, Request, Setup, CHUNK};
-use super::{buffered, mapped};
+use super::{buffered, direct, mapped};
 use crate::args::Failure;
 use crate::bench::alloc::random::Random;
 use crate::bench::start_line::StartLine;
@@ -58,10 +59,11 @@ pub trait Backend: Sync {
 pub enum Kind {
     Buffered,
     Mmap,
+    Direct,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 2] = [Kind::Buffered, Kind::Mmap];
+    pub const ALL: [Kind; 3] = [Kind::Buffered, Kind::Mmap, Kind::Direct];
 
     /// Whether the cache is the kernel's.
     pub const fn is_kernel(self) -> bool {
@@ -77,6 +79,7 @@ impl Kind {
         match self {
             Kind::Buffered => "buffered",
             Kind::Mmap => "mmap",
+            Kind::Direct => "direct",
         }
     }
 }
@@ -87,6 +90,7 @@ pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
     let ended = match kind {
         Kind::Buffered => buffered::Buffered::open(&setup).map(|file| serve(&file, &setup)),
         Kind::Mmap => mapped::Mapped::open(&setup).map(|file| serve(&file, &setup)),
+        Kind::Direct => direct::run(&setup, |file| serve(file, &setup)),
     };
     match ended {
         Ok(served) => served.map(|()| ExitCode::SUCCESS),
@@ -323,6 +327,11 @@ fn of_waits(waits: &Waits) -> Answer {
         max_us: waits.longest_us(),
         ..Answer::default()
     }
+}
+
+/// The pages of a chunk.
+pub fn pages_of(chunk: usize) -> Range<usize> {
+    chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES
 }
 
 /// What a page begins with.

@@ -82,10 +82,11 @@ pub static IO: Entry = Entry {
     name: "io",
     title: "Files larger than their memory",
     about: "A file is written, rewritten and read in order, and read at random: through the kernel's page cache by \
-            read and write (buffered) and mapped (mmap), in control groups with as much memory, and by fio, which has \
-            no cache and says what the device does. Pages at random are those that came from the device. The \
-            scan's rows say what part of a working set's accesses found their page beside a scan, and what part of \
-            the set was still in memory after one; resident rows are reads of pages that are in memory.",
+            read and write (buffered) and mapped (mmap), in control groups with as much memory, through pumice's \
+            (direct), and by fio, which has no cache and says what the device does. Pages at random are those that \
+            came from the device. The scan's rows say what part of a working set's accesses found their page beside \
+            a scan, and what part of the set was still in memory after one; resident rows are reads of pages that \
+            are in memory.",
     part: Part::E,
     quick: Setting { arguments: &["--quick"], seconds: 40.0 },
     full: Setting { arguments: &[], seconds: 600.0 },
@@ -136,6 +137,8 @@ pub static IO: Entry = Entry {
         x: ("threads", "threads"),
         y: ("in_per_s", "pages per second"),
         series: &[
+            series("direct, asked ahead", &[is("op", "random-ahead"), is("backend", "direct")]),
+            series("direct, one at a time", &[is("op", "random"), is("backend", "direct")]),
             series("fio, asked ahead", &[is("op", "random-ahead"), is("backend", "fio")]),
             series("mmap, asked ahead", &[is("op", "random-ahead"), is("backend", "mmap")]),
             series("mmap, one at a time", &[is("op", "random"), is("backend", "mmap")]),

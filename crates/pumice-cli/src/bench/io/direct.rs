@@ -1,0 +1,129 @@
+//! Our page cache, around the kernel's.
+
+use std::path::Path;
+
+use pumice::addr::FRAME_SIZE;
+use pumice::cache::{self, Advice, Cache, CacheError, CacheTask, File, Options, Settings, View};
+use rustix::fs::{fallocate, FallocateFlags};
+
+use super::buffered::open;
+use super::job::{Op, Setup};
+use super::worker::{change, check, fill, pages_of, Backend, Way};
+use crate::args::Failure;
+
+/// A file in a cache of ours.
+struct Direct<'c> {
+    cache: &'c Cache<'c>,
+    file: File,
+    path: &'c str,
+    bytes: u64,
+}
+
+fn explain(error: CacheError) -> String {
+    error.to_string()
+}
+
+/// Runs `work` with the file, in a cache with so many frames. `Err` says why there is none.
+pub fn run(
+    setup: &Setup,
+    work: impl FnOnce(&dyn Backend) -> Result<(), Failure>,
+) -> Result<Result<(), Failure>, String> {
+    let with_cache = |cache: &Cache<'_>| {
+        let options = Options::new().room(setup.bytes);
+        let file = cache.open(Path::new(&setup.file), &options).map_err(explain)?;
+        let (path, bytes) = (setup.file.as_str(), setup.bytes);
+        Ok(work(&Direct { cache, file, path, bytes }))
+    };
+    cache::run(&Settings::new(setup.frames), with_cache).map_err(explain)?
+}
+
+impl Direct<'_> {
+    fn with_view<R>(
+        &self,
+        work: impl FnOnce(&View<'_, '_>) -> Result<R, CacheError>,
+    ) -> Result<R, String> {
+        let task = self.cache.task().map_err(explain)?;
+        let view = task.view(&self.file).map_err(explain)?;
+        work(&view).map_err(explain)
+    }
+}
+
+impl Backend for Direct<'_> {
+    fn prepare(&self, op: Op) -> Result<(), String> {
+        if op == Op::Out {
+            self.with_view(|view| {
+                view.set_len(0)?;
+                view.sync()
+            })?;
+            // A file system without it has the work later.
+            let file = open(self.path)?;
+            let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, self.bytes);
+        }
+        if op == Op::In {
+            self.with_view(|view| {
+                view.advise(0..view.pages(), Advice::DontNeed);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String> {
+        let task: CacheTask<'_> = self.cache.task().map_err(explain)?;
+        let view = task.view(&self.file).map_err(explain)?;
+        work(&mut Ours(view));
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), String> {
+        self.with_view(|view| view.sync())
+    }
+
+    fn pages_in(&self) -> u64 {
+        self.cache.counts().read
+    }
+
+    fn helpers(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+struct Ours<'t, 'c>(View<'t, 'c>);
+
+impl Way for Ours<'_, '_> {
+    fn fill(&mut self, chunk: usize) -> Result<(), String> {
+        pages_of(chunk).try_for_each(|page| {
+            let mut guard = self.0.write_or_grow(page).map_err(explain)?;
+            fill(page, &mut guard[..]);
+            Ok(())
+        })
+    }
+
+    fn change(&mut self, chunk: usize) -> Result<(), String> {
+        pages_of(chunk).try_for_each(|page| {
+            let mut guard = self.0.write(page).map_err(explain)?;
+            check(page, &guard[..])?;
+            change(&mut guard[..]);
+            Ok(())
+        })
+    }
+
+    fn look(&mut self, chunk: usize) -> Result<(), String> {
+        pages_of(chunk).try_for_each(|page| self.look_at(page))
+    }
+
+    fn ask(&mut self, pages: &[usize]) -> Result<(), String> {
+        // What it does not take now is read when it is wanted.
+        self.0.prefetch(pages);
+        Ok(())
+    }
+
+    fn look_at(&mut self, page: usize) -> Result<(), String> {
+        let guard = self.0.read(page).map_err(explain)?;
+        check(page, &guard[..FRAME_SIZE])
+    }
+
+    fn is_there(&mut self, page: usize) -> Option<bool> {
+        Some(self.0.translate(page).is_some())
+    }
+}
