@@ -1,7 +1,7 @@
 //! The thread that takes pages out.
 //!
-//! A round: look which pages were accessed, have the policy choose a batch, begin to take them out, and write those of
-//! which there is no good copy ([`super::writeout`]). Several rounds' writes are in flight at a time; when one is
+//! A round: look which pages were accessed, have the policy choose a batch, begin to take them out, and write those
+//! of which there is no good copy ([`super::writeout`]). Several rounds' writes are in flight at a time; when one is
 //! done, its pages' frames are free. Accessed bits are looked at round robin, [`SCANNED_PER_PAGE`] for each page that
 //! goes, so that all are looked at some times while the memory turns over once.
 
@@ -19,7 +19,8 @@ use super::zone::{Owner, ZoneReclaim};
 /// `SWAP_CLUSTER_MAX`: pages chosen at a time, and written by one request at most.
 pub(super) const BATCH: usize = 32;
 /// Pages in flight at most. More of them does not get them out any sooner, and what is read meanwhile waits behind
-/// them: with 4,096, one read of a thousand took 12 ms and more, with 128 it took 2 to 4, as the device does by itself.
+/// them: with 4,096, one read of a thousand took 12 ms and more, with 128 it took 2 to 4, as the device does by
+/// itself.
 const MOST_LEAVING: usize = 128;
 /// Accessed bits looked at for each page that goes.
 const SCANNED_PER_PAGE: usize = 4;
@@ -38,6 +39,15 @@ pub(super) struct Known {
     pub has_frames: bool,
 }
 
+/// What a page's accessed bit says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    /// It was used once: it came for that, or was read ahead before (SPEC E3: what is only read ahead is not marked).
+    FirstUse,
+    Use,
+}
+
 /// A reclaimer's own.
 pub(super) struct Round<'r, P> {
     pub zone: &'r ZoneReclaim<P>,
@@ -50,7 +60,7 @@ pub(super) struct Round<'r, P> {
     pub notes: Notes,
     /// Where the scan of accessed bits goes on, and what it found.
     hand: usize,
-    looked_at: Vec<(u32, Owner, bool)>,
+    looked_at: Vec<(u32, Owner, Seen)>,
     /// Where the look for pages that nobody told of goes on, what it found, and rounds since.
     sweep_from: (usize, usize),
     found: Vec<LruPage>,
@@ -188,29 +198,34 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         for _ in 0..(BATCH * SCANNED_PER_PAGE).min(state.frames.len()) {
             self.hand = (self.hand + 1) % state.frames.len();
             let frame = &mut state.frames[self.hand];
-            let (owner, is_new) = (frame.owner, std::mem::take(&mut frame.is_new));
+            let (owner, is_new) = (frame.owner, frame.is_new);
             if !owner.is_none() && state.policy.contains(self.hand as u32) {
-                looked_at.push((self.hand as u32, owner, is_new));
+                let seen = if is_new { Seen::FirstUse } else { Seen::Use };
+                looked_at.push((self.hand as u32, owner, seen));
             }
         }
         drop(state);
         for of_space in looked_at.chunk_by_mut(|one, next| one.1.member() == next.1.member()) {
             let Some(space) = self.space(of_space[0].1.member()) else {
-                of_space.iter_mut().for_each(|looked_at| looked_at.2 = true);
+                of_space.iter_mut().for_each(|looked_at| looked_at.2 = Seen::Nothing);
                 continue;
             };
             let task = space.task();
-            for (_, owner, is_new) in of_space {
-                let is_young = task.test_and_clear_young(owner.page()) == Some(true);
-                // From here on: whether nothing is to be said of it.
-                *is_new = !is_young || *is_new;
+            for (_, owner, seen) in of_space {
+                if task.test_and_clear_young(owner.page()) != Some(true) {
+                    *seen = Seen::Nothing;
+                }
             }
         }
-        if looked_at.iter().any(|&(_, _, is_nothing)| !is_nothing) {
+        if looked_at.iter().any(|&(_, _, seen)| seen != Seen::Nothing) {
             let mut state = self.zone.state();
-            for &(frame, owner, _) in looked_at.iter().filter(|looked_at| !looked_at.2) {
+            for &(frame, owner, seen) in looked_at.iter() {
                 if state.frames[frame as usize].owner == owner && state.policy.contains(frame) {
-                    state.policy.accessed(frame);
+                    match seen {
+                        Seen::Nothing => {}
+                        Seen::FirstUse => state.frames[frame as usize].is_new = false,
+                        Seen::Use => state.policy.accessed(frame),
+                    }
                 }
             }
         }
@@ -218,8 +233,8 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     }
 
     /// Meets pages that are in memory and that the policy does not know, as 2.4's `swap_out` goes round page tables:
-    /// those in the batches of threads that sleep, and those whose frame is said to be another page's by a thread that
-    /// told late.
+    /// those in the batches of threads that sleep, and those whose frame is said to be another page's by a thread
+    /// that told late.
     fn sweep_now_and_then(&mut self) {
         self.since_sweep += 1;
         if self.since_sweep >= ROUNDS_PER_SWEEP {

@@ -1,8 +1,8 @@
 //! Reclaim of a zone: the pages of all spaces on it, and what is known of each frame.
 //!
-//! Faulting threads say what came in, in batches, and wait when no frame is left. One thread, [`ZoneReclaim::kswapd`],
-//! takes pages out. It begins when more pages are in memory than [`Limits::low`], works down to [`Limits::high`],
-//! and at any time when somebody waits.
+//! Faulting threads say what came in, in batches, and wait when no frame is left. One thread,
+//! [`ZoneReclaim::kswapd`], takes pages out. It begins when more pages are in memory than [`Limits::low`], works down
+//! to [`Limits::high`], and at any time when somebody waits.
 //!
 //! What is known of a frame may be out of date: nobody says that a page was unmapped. So a page that is to go is
 //! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. What a thread
@@ -104,7 +104,7 @@ pub(super) struct Frame {
     pub copy: u32,
     /// It came back from its backing; the policy has not been told.
     pub came: Option<Arrival>,
-    /// Its accessed bit says no more than that it came.
+    /// Its accessed bit, when it is seen first, says no more than that it came to be used, or was read ahead of that.
     pub is_new: bool,
 }
 
@@ -157,8 +157,7 @@ impl<P: Policy> State<P> {
         let came = frame.came.take().filter(|_| frame.owner == owner);
         let old = *frame;
         let copy = if came.is_some() { old.copy } else { 0 };
-        let is_new = came != Some(Arrival::ReadAhead);
-        *frame = Frame { owner, copy, came: None, is_new };
+        *frame = Frame { owner, copy, came: None, is_new: true };
         if self.policy.contains(number as u32) {
             self.policy.forget(number as u32);
         }

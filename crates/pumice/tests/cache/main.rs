@@ -1,7 +1,8 @@
-//! Caches beside other processes and devices: killed at any moment, and over a block device.
+//! Caches beside other processes and devices: killed at any moment, over a block device, with a scan going through.
 
 mod killed;
 mod looped;
+mod scanned;
 
 use std::path::PathBuf;
 
