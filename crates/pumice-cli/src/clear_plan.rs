@@ -2,33 +2,50 @@
 //!
 //! The plan is kept as text in `$XDG_CACHE_HOME/pumice/clear-KEY` (or `~/.cache/pumice`), where
 //! KEY tells processor models apart. The shim never measures: it takes `PUMICE_CLEAR`, or goes by
-//! CPUID where that is missing or names what the processor lacks.
+//! CPUID where that is missing or names what the processor lacks. Beside the plan stands which kind
+//! of engine zeroes ahead of need, chosen by [`pumice::clear::measure`]: the processor's, or one beside it.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use pumice::clear::calibrate::SCRATCH_BYTES;
-use pumice::clear::Clearer;
-use pumice::config::ENV_CLEAR;
+use pumice::clear::measure::{choose, measure};
+use pumice::clear::{Clearer, EngineKind};
+use pumice::config::{ENV_CLEAR, ENV_ENGINE};
 
 use crate::args::Failure;
 use crate::bench::region::Region;
+use crate::engines;
 
 /// Changes whenever plans are measured differently or read differently.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
-/// The value of `PUMICE_CLEAR` for a program to be started: what the user set, what was measured
-/// before, or what is measured now, in some milliseconds. `None` leaves the choice to CPUID: there
-/// is nowhere to keep a measurement, and one for each start would cost more than it gains.
-pub fn for_children() -> Result<Option<String>, Failure> {
-    match env::var_os(ENV_CLEAR).filter(|text| !text.is_empty()) {
-        Some(text) => checked(&text.to_string_lossy()).map(Some),
-        None => {
-            let detected = Clearer::detect();
-            Ok(cache_file(&detected).and_then(|file| kept_or_measured(file, &detected)))
-        }
+/// What a program to be started is told.
+#[derive(Debug)]
+pub struct ForChildren {
+    /// `PUMICE_CLEAR`. `None` leaves the choice to CPUID: there is nowhere to keep a measurement, and
+    /// one for each start would cost more than it gains.
+    pub plan: Option<String>,
+    /// `PUMICE_ENGINE`, where the user has not set it.
+    pub ahead: EngineKind,
+}
+
+/// What the user set, what was measured before, or what is measured now, in some milliseconds.
+pub fn for_children() -> Result<ForChildren, Failure> {
+    let set = |name| env::var_os(name).filter(|text| !text.is_empty());
+    let plan = set(ENV_CLEAR).map(|text| checked(&text.to_string_lossy())).transpose()?;
+    let named = set(ENV_ENGINE).map(|text| engines::kind(&text.to_string_lossy())).transpose()?;
+    if plan.is_some() {
+        return Ok(ForChildren { plan, ahead: named.unwrap_or_default() });
     }
+    let detected = Clearer::detect();
+    let known = cache_file(&detected).and_then(|file| kept_or_measured(file, &detected));
+    let ahead = known.map_or(EngineKind::Cpu, |known| known.ahead());
+    Ok(ForChildren {
+        plan: known.map(|known| known.plan().to_string()),
+        ahead: named.unwrap_or(ahead),
+    })
 }
 
 fn checked(text: &str) -> Result<String, Failure> {
@@ -36,15 +53,20 @@ fn checked(text: &str) -> Result<String, Failure> {
     Clearer::from_env_str(text).map(|_| text.to_owned()).map_err(bad)
 }
 
-fn kept_or_measured(file: PathBuf, detected: &Clearer) -> Option<String> {
+fn kept_or_measured(file: PathBuf, detected: &Clearer) -> Option<Clearer> {
     if let Some(kept) = read(&file, detected) {
-        return Some(kept.plan().to_string());
+        return Some(kept);
     }
     // Before measuring, so that whoever has no room for the result does not measure every time.
     let draft = Draft::create(file)?;
-    let plan = calibrate()?.plan().to_string();
-    draft.publish(&plan);
-    Some(plan)
+    let measured = calibrate()?;
+    draft.publish(&as_text(&measured));
+    Some(measured)
+}
+
+/// A plan and what zeroes ahead, as [`read`] takes them.
+fn as_text(clearer: &Clearer) -> String {
+    format!("{} {}", clearer.plan(), clearer.ahead().name())
 }
 
 /// What was measured before on this model of processor.
@@ -56,20 +78,39 @@ pub fn kept() -> Option<Clearer> {
 /// Keeps a plan for later starts. Where that fails they measure again, or go by CPUID.
 pub fn keep(clearer: &Clearer) {
     if let Some(draft) = cache_file(clearer).and_then(Draft::create) {
-        draft.publish(&clearer.plan().to_string());
+        draft.publish(&as_text(clearer));
     }
 }
 
 /// Measures now. `None` if there is no memory to do it in.
 pub fn calibrate() -> Option<Clearer> {
-    let mut scratch = Region::populate(SCRATCH_BYTES).ok()?;
-    Some(Clearer::calibrate(scratch.bytes()))
+    // For good: an engine that is lost may go on writing to it.
+    let scratch = Region::populate(SCRATCH_BYTES).ok()?.leak();
+    let clearer = Clearer::calibrate(scratch);
+    Some(clearer.with_ahead(choose_ahead(&clearer, scratch)))
+}
+
+/// What zeroes ahead best here.
+fn choose_ahead(clearer: &Clearer, scratch: &'static mut [u8]) -> EngineKind {
+    let Some((cpu, mut scratch)) = measure(clearer, scratch) else { return EngineKind::Cpu };
+    let mut others = Vec::new();
+    for kind in EngineKind::ALL {
+        let Ok(Some(opened)) = engines::open(kind) else { continue };
+        // One that does not come back keeps the memory.
+        let Some((cost, again)) = measure(opened.as_ref(), scratch) else { return EngineKind::Cpu };
+        scratch = again;
+        others.push((kind, cost));
+    }
+    // SAFETY: all engines are done with it.
+    drop(unsafe { Region::retake(scratch) });
+    choose(cpu, others.into_iter())
 }
 
 fn read(file: &Path, detected: &Clearer) -> Option<Clearer> {
     let text = fs::read_to_string(file).ok()?;
     // Anything may stand in a file: a plan is only believed if this processor can run it.
-    detected.with_plan(text.trim()).ok()
+    let (plan, ahead) = text.trim().split_once(' ')?;
+    Some(detected.with_plan(plan).ok()?.with_ahead(EngineKind::parse(ahead)?))
 }
 
 fn cache_file(clearer: &Clearer) -> Option<PathBuf> {
@@ -144,12 +185,13 @@ mod tests {
         let file = folder.0.join("clear-0-v1");
         let measured =
             kept_or_measured(file.clone(), &Clearer::detect()).expect("memory to measure in");
-        checked(&measured).expect("a plan this processor can run");
-        assert_eq!(fs::read_to_string(&file).expect("kept").trim(), measured);
+        checked(&measured.plan().to_string()).expect("a plan this processor can run");
+        assert_eq!(fs::read_to_string(&file).expect("kept").trim(), as_text(&measured));
 
-        fs::write(&file, "portable\n").expect("write");
+        fs::write(&file, "portable kernel\n").expect("write");
         let kept = kept_or_measured(file, &Clearer::detect()).expect("the one kept");
-        assert!(kept.starts_with("portable,"), "{kept}");
+        assert!(as_text(&kept).starts_with("portable,"), "{kept:?}");
+        assert_eq!(kept.ahead(), EngineKind::Kernel);
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! | [`memory`] | how much memory there is to have |
 //! | [`stats_file`] | the file of a tree's counters: made, found, swept away |
 //! | [`mod@bench`] | `pumice bench`: one experiment a file |
+//! | [`engines`] | engines by name, and whether they are here |
 //! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
 //!
 //! The program starts at C's `main`. Before its own, Rust's runtime would set SIGPIPE to be
@@ -28,6 +29,7 @@ mod args;
 mod bench;
 mod clear_plan;
 mod ctl;
+mod engines;
 mod estimate;
 mod http;
 mod lease;

@@ -34,6 +34,7 @@ fn flags_and_values() {
         (&["run", "--decay", "10", "--", "true"], &["500ms"]),
         (&["run", "--scrub-start", "19", "--", "true"], &["0 to 18"]),
         (&["run", "--scrub-nocache", "maybe", "--", "true"], &["auto, on or off"]),
+        (&["run", "--engine", "abacus", "--", "true"], &["auto, cpu, kernel", "portable"]),
         (&["run", "--report=xml", "--", "true"], &["xml", "json"]),
         (&["run", "--verify=1", "--", "true"], &["--verify"]),
         (&["run", "--report-file", "/no/such/folder/r", "--", "true"], &["/no/such/folder/r"]),

@@ -4,6 +4,7 @@
 mod shim;
 
 use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 
 use shim::{
     command, compare_success, compile, compile_with, describe, preloaded, run, Mode, ALL_MODES,
@@ -22,6 +23,16 @@ fn threads_that_hand_memory_to_each_other() {
 #[test]
 fn zeros_by_the_megabyte() {
     compare_success(&ALL_MODES, compile("zeros"), &[], b"");
+}
+
+#[test]
+fn zeros_by_every_engine_that_programs_can_have() {
+    for engine in ["kernel", "portable", "auto"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
+        command.args(["run", "--verify", "--engine", engine, "--"]).arg(compile("zeros"));
+        let output = run(command, b"");
+        assert!(output.status.success(), "{engine}: {}", describe(&output));
+    }
 }
 
 #[test]

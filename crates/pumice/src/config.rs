@@ -29,6 +29,8 @@ pub const ENV_ONLY: &str = "PUMICE_ONLY";
 pub const ENV_SKIP: &str = "PUMICE_SKIP";
 /// Which engine zeroes what ([`crate::clear::Plan`] as text), measured by whoever starts the tree.
 pub const ENV_CLEAR: &str = "PUMICE_CLEAR";
+/// What zeroes memory ahead of need ([`crate::clear::EngineKind`] by name).
+pub const ENV_ENGINE: &str = "PUMICE_ENGINE";
 /// Checks at each allocation that memory said to be zero is (`1`).
 pub const ENV_VERIFY: &str = "PUMICE_VERIFY";
 

@@ -20,7 +20,7 @@ use core::ffi::CStr;
 use rustix::process::{getppid, getrlimit, Resource};
 
 use crate::addr::FRAME_SIZE;
-use crate::clear::Clearer;
+use crate::clear::{Clearer, EngineKind};
 use crate::config::{self, Setting};
 use crate::stats::{Reason, Slot, Tree, TREE_SIZE};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -162,7 +162,9 @@ pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static
 /// The engines as whoever started the tree measured them; nothing is measured here.
 pub fn clearer(variables: &impl Variables) -> Clearer {
     let measured = variables.get(config::ENV_CLEAR).map(Clearer::from_env_str);
-    measured.and_then(Result::ok).unwrap_or_else(Clearer::detect)
+    let clearer = measured.and_then(Result::ok).unwrap_or_else(Clearer::detect);
+    let ahead = variables.get(config::ENV_ENGINE).and_then(EngineKind::parse);
+    clearer.with_ahead(ahead.unwrap_or_default())
 }
 
 /// The memory nodes of this machine, or those that a test makes up.

@@ -35,6 +35,23 @@ impl Region {
     }
 }
 
+impl Region {
+    /// All of it, for good: where an engine may go on writing to it.
+    pub fn leak(self) -> &'static mut [u8] {
+        let region = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the region owned the range, and no longer gives it back.
+        unsafe { slice::from_raw_parts_mut(region.at, region.len) }
+    }
+
+    /// Takes over what [`Region::leak`] gave.
+    ///
+    /// # Safety
+    /// It is all of that, and nobody else uses it, nor will.
+    pub unsafe fn retake(bytes: &'static mut [u8]) -> Region {
+        Region { at: bytes.as_mut_ptr(), len: bytes.len() }
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: nobody borrows the range any more. What may be left is empty addresses.

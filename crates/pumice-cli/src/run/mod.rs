@@ -25,7 +25,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use pumice::config::{
-    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_FIRST, ENV_READY, ENV_STATS, ENV_THRESHOLD,
+    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_ENGINE, ENV_FIRST, ENV_READY, ENV_STATS,
+    ENV_THRESHOLD,
 };
 
 pub use options::RunArgs;
@@ -43,7 +44,7 @@ const STATUS_NOT_EXECUTABLE: u8 = 126;
 /// Runs the program and returns its exit status; does not return where a signal killed it.
 pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let plan = arguments.plan()?;
-    let clear_plan = clear_plan::for_children()?;
+    let measured = clear_plan::for_children()?;
     let shim = shim_file::find_or_write()?;
     stats_file::sweep();
     let stats = StatsFile::create(plan.pool_max_bytes as u64, plan.ready_bytes as u64)
@@ -59,9 +60,10 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
         0 => env::remove_var(ENV_FIRST),
         _ => env::set_var(ENV_FIRST, std::process::id().to_string()),
     }
-    if let Some(clear_plan) = clear_plan {
+    if let Some(clear_plan) = measured.plan {
         env::set_var(ENV_CLEAR, clear_plan);
     }
+    env::set_var(ENV_ENGINE, measured.ahead.name());
     for (name, value) in &plan.variables {
         env::set_var(name, value);
     }

@@ -10,12 +10,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
+use pumice::clear::EngineKind;
 use pumice::config::{
-    parse_mmap_threshold, parse_size, Setting, ENV_MMAP_THRESHOLD, ENV_ONLY, ENV_POOL_MAX,
-    ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD,
+    parse_mmap_threshold, parse_size, Setting, ENV_CLEAR, ENV_ENGINE, ENV_MMAP_THRESHOLD, ENV_ONLY,
+    ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD,
 };
 
 use crate::args::Failure;
+use crate::engines::{self, Choice};
 use crate::memory;
 
 /// What programs are told of memory and of whom to serve: `pumice run` and `pumice env` take it.
@@ -47,6 +49,10 @@ pub struct PoolArgs {
     /// Do not serve programs of this name (can be repeated)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     skip: Vec<OsString>,
+    /// What zeroes memory ahead of need: auto (as measured), cpu, kernel, or an engine of this
+    /// processor for everything (pumice bench clear lists them)
+    #[arg(long, value_name = "NAME", value_parser = engines::parse)]
+    engine: Option<Choice>,
     /// Check at each request that memory said to be zero is
     #[arg(long)]
     verify: bool,
@@ -156,6 +162,9 @@ impl RunArgs {
         let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;
         let pool_max = or_env(self.pool.pool_max, "--pool-max", ENV_POOL_MAX, size)?;
         or_env(self.pool.threshold, "--threshold", ENV_THRESHOLD, threshold)?;
+        if let Some(Choice::Kind(kind)) = self.pool.engine {
+            engines::check_for_programs(kind)?;
+        }
         let (ready_bytes, pool_max_bytes) = fit(ready, pool_max, memory::available_bytes())?;
 
         let mut variables = variables(&self.pool, &self.scrub);
@@ -196,6 +205,14 @@ pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsStr
     for (list, name) in [(&pool.only, ENV_ONLY), (&pool.skip, ENV_SKIP)] {
         if !list.is_empty() {
             variables.push((name, list.join(OsStr::new(","))));
+        }
+    }
+    match pool.engine {
+        None | Some(Choice::Auto) => {}
+        Some(Choice::Kind(kind)) => variables.push((ENV_ENGINE, kind.name().into())),
+        Some(Choice::Processor(engine)) => {
+            variables.push((ENV_ENGINE, EngineKind::Cpu.name().into()));
+            variables.push((ENV_CLEAR, engine.name().into()));
         }
     }
     if pool.verify {

@@ -3,6 +3,7 @@
 use super::cpu::{CpuEngine, Path};
 use super::detect::Features;
 use super::engine::{Engine, Lost, Piece, State};
+use super::kind::EngineKind;
 use super::plan::{first_on_path, Plan, PlanError, SIZES};
 use super::Warmth;
 use crate::config::Nocache;
@@ -18,6 +19,7 @@ pub struct Clearer {
     /// for [`Nocache::On`]
     around: CpuEngine,
     features: Features,
+    ahead: EngineKind,
 }
 
 impl Clearer {
@@ -42,7 +44,17 @@ impl Clearer {
     /// See [`PlanError`].
     pub fn with_plan(&self, text: &str) -> Result<Clearer, PlanError> {
         let plan = Plan::parse(text, CpuEngine::supported_by(self.features))?;
-        Ok(Clearer::new(plan, self.features))
+        Ok(Clearer { ahead: self.ahead, ..Clearer::new(plan, self.features) })
+    }
+
+    /// The same, but that memory which nobody waits for is for an engine of this kind.
+    pub fn with_ahead(self, ahead: EngineKind) -> Clearer {
+        Clearer { ahead, ..self }
+    }
+
+    /// What memory is for which nobody waits for; the processor does what that can't.
+    pub fn ahead(&self) -> EngineKind {
+        self.ahead
     }
 
     /// A number that differs between models of processor, for naming what was measured on one.
@@ -56,7 +68,8 @@ impl Clearer {
             |path: Path| plan.cold.into_iter().rev().find(|engine| engine.path() == path);
         let first = |path| first_on_path(path, CpuEngine::supported_by(features));
         let on_path = |path| measured(path).or_else(|| first(path)).unwrap_or(CpuEngine::PORTABLE);
-        Clearer { plan, through: on_path(Path::Through), around: on_path(Path::Around), features }
+        let (through, around) = (on_path(Path::Through), on_path(Path::Around));
+        Clearer { plan, through, around, features, ahead: EngineKind::Cpu }
     }
 
     /// The choice; its `Display` is what [`Clearer::from_env_str`] reads.

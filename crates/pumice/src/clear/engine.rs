@@ -19,8 +19,14 @@
 //! Invariant 1: a piece is `Zeroed` only if all of it reads as zeros.
 //! Invariant 2: once a piece is `Zeroed` or `Faulted`, its engine writes to it no more. Where an
 //! engine can't promise that, the piece stays `InFlight`, and its memory is given up.
+//!
+//! One suite of tests (`contract`) holds every engine to this, those that fail included.
+
+use core::time::Duration;
 
 use super::Warmth;
+use crate::sync::spin_loop;
+use crate::sys::thread;
 
 /// Where a piece stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +63,12 @@ impl Piece {
     /// A piece that waits for an engine.
     pub fn new(at: *mut u8, len: usize, warmth: Warmth) -> Piece {
         Piece { at, len, zeroed: 0, warmth, state: State::Waiting, tag: 0, stage: 0 }
+    }
+
+    /// No memory, settled: what stands where a piece has been.
+    pub const fn nothing() -> Piece {
+        let (at, warmth, state) = (core::ptr::null_mut(), Warmth::Cold, State::Zeroed);
+        Piece { at, len: 0, zeroed: 0, warmth, state, tag: 0, stage: 0 }
     }
 
     /// Where it stands.
@@ -112,6 +124,16 @@ impl Piece {
         self.state = State::Faulted;
     }
 
+    /// For engines: `done` more bytes are zero, and the engine goes on with the rest.
+    ///
+    /// # Safety
+    /// The first `done` bytes of [`Piece::remaining`] read as zeros, and the engine writes to
+    /// those no more.
+    pub unsafe fn advance(&mut self, done: usize) {
+        debug_assert!(done <= self.len - self.zeroed);
+        self.zeroed += done;
+    }
+
     /// Lets another engine have what a fault left.
     pub fn retry(&mut self) {
         if self.state == State::Faulted {
@@ -154,4 +176,41 @@ pub unsafe trait Engine: Sync {
     /// # Safety
     /// Every piece in flight in the slice is with this engine.
     unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost>;
+
+    /// Nobody wants the pieces in flight any more: the engine takes no new step on them, such as
+    /// going on after a fault. What is under way comes to its end, and [`Engine::poll`] settles it.
+    ///
+    /// # Safety
+    /// As for [`Engine::poll`].
+    unsafe fn cancel(&self, _pieces: &mut [Piece]) {}
+
+    /// Polls until nothing is in flight, for `patience` at most; also an engine that is lost, whose
+    /// last pieces may still come to their end. Spins for a moment, then sleeps in between.
+    ///
+    /// # Errors
+    /// [`Lost`], as for [`Engine::submit`].
+    ///
+    /// # Safety
+    /// As for [`Engine::poll`].
+    unsafe fn wait(&self, pieces: &mut [Piece], patience: Duration) -> Result<(), Lost> {
+        let begun_ns = thread::now_ns();
+        loop {
+            // SAFETY: as the caller promises.
+            let polled = unsafe { self.poll(pieces) };
+            let waited_ns = thread::now_ns().saturating_sub(begun_ns);
+            let is_over = u128::from(waited_ns) >= patience.as_nanos();
+            if is_over || pieces.iter().all(|piece| piece.state() != State::InFlight) {
+                return polled;
+            }
+            match waited_ns < SPIN_NS {
+                true => spin_loop(),
+                false => thread::sleep(NAP),
+            }
+        }
+    }
 }
+
+/// Waking up takes 10 µs to 100 µs: waiting spins for as long first.
+const SPIN_NS: u64 = 50_000;
+/// And sleeps for this long at a time then.
+const NAP: Duration = Duration::from_micros(50);

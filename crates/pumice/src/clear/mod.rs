@@ -7,6 +7,9 @@
 //! | `cpu` | the processor's engines under one type: [`CpuEngine`] |
 //! | `stosb`, `stream_avx2`, `stream_avx512`, `clzero`, `dc_zva`, `portable` | one engine each |
 //! | `detect` | what the processor and the kernel support |
+//! | `kernel` | the pages handed back and new ones populated: [`Kernel`] |
+//! | `kind` | which kind of engine zeroes ahead: [`EngineKind`] |
+//! | `measure` | what an engine costs, and which to take: [`measure::choose`] |
 //! | `plan` | which engine for which size: [`Plan`], and as text (`PUMICE_CLEAR`) |
 //! | `calibrate` | measuring a plan in a few milliseconds |
 //! | `clearer` | what the rest of the crate calls: [`Clearer`] |
@@ -21,12 +24,19 @@ pub mod chain;
 mod clearer;
 #[cfg(target_arch = "x86_64")]
 mod clzero;
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub(crate) mod contract;
 pub mod cpu;
 mod cut;
 #[cfg(target_arch = "aarch64")]
 mod dc_zva;
 mod detect;
 pub mod engine;
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub(crate) mod fake;
+mod kernel;
+mod kind;
+pub mod measure;
 pub mod plan;
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -43,6 +53,8 @@ pub use chain::Chain;
 pub use clearer::Clearer;
 pub use cpu::{CpuEngine, Path};
 pub use engine::{Engine, Lost, Piece, State};
+pub use kernel::Kernel;
+pub use kind::EngineKind;
 pub use plan::{Plan, PlanError, SIZES};
 pub use zero::is_zero;
 

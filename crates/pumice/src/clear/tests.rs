@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use std::cell::RefCell;
-use std::sync::Mutex;
 
+use super::contract::{uphold, Ground, Hope};
+use super::fake::{device, FakeDevice, Fate};
 use super::*;
 use crate::config::Nocache;
 
@@ -102,128 +103,6 @@ fn calibration_yields_a_plan_that_can_be_handed_on() {
     assert_eq!(Clearer::calibrate(&mut scratch[..1000]), Clearer::detect());
 }
 
-/// What a [`FakeDevice`] does with a piece.
-#[derive(Clone, Copy, Debug)]
-enum Fate {
-    /// does not take it: no room
-    Refuse,
-    /// zeroes it at a later poll
-    Zero { polls: u8 },
-    /// zeroes some of it, says so, and stops
-    Fault { percent: u8 },
-    /// scribbles zeros over some of it but says nothing of it
-    FaultSilently { percent: u8 },
-    /// never comes back
-    Hang,
-}
-
-/// A device that follows a script: the fate of each piece it is offered, in turn.
-#[derive(Debug)]
-struct FakeDevice {
-    script: Vec<Fate>,
-    state: Mutex<DeviceState>,
-    /// is lost after it was offered so many pieces
-    lost_after: usize,
-}
-
-#[derive(Debug, Default)]
-struct DeviceState {
-    offered: usize,
-    /// fate and polls so far of the pieces taken; the tag is the index
-    taken: Vec<(Fate, u8)>,
-    submits_after_loss: usize,
-}
-
-impl FakeDevice {
-    fn new(script: Vec<Fate>, lost_after: usize) -> FakeDevice {
-        FakeDevice { script, lost_after, state: Mutex::default() }
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, DeviceState> {
-        self.state.lock().expect("no test panics in here")
-    }
-}
-
-/// Zeroes the first `percent` of what remains of a piece.
-unsafe fn zero_part(piece: &Piece, percent: u8) -> usize {
-    let (at, len) = piece.remaining();
-    let part = len * usize::from(percent) / 100;
-    // SAFETY: the part lies in the piece.
-    unsafe { at.write_bytes(0, part) };
-    part
-}
-
-// SAFETY: pieces are settled as zeroed after they were zeroed, and touched no more.
-unsafe impl Engine for FakeDevice {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-        let mut state = self.state();
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::Waiting) {
-            if state.offered >= self.lost_after {
-                state.submits_after_loss += 1;
-                return Err(Lost);
-            }
-            let fate = self.script[state.offered % self.script.len()];
-            state.offered += 1;
-            if !matches!(fate, Fate::Refuse) {
-                piece.take(state.taken.len() as u32);
-                state.taken.push((fate, 0));
-            }
-        }
-        Ok(())
-    }
-
-    unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-        let mut state = self.state();
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::InFlight) {
-            let (fate, polls) = &mut state.taken[piece.tag() as usize];
-            *polls += 1;
-            // SAFETY: the pieces' memory is the test's; what is said of it is true.
-            unsafe {
-                match *fate {
-                    Fate::Zero { polls: wanted } if *polls >= wanted => {
-                        zero_part(piece, 100);
-                        piece.settle_zeroed();
-                    }
-                    Fate::Fault { percent } => {
-                        let done = zero_part(piece, percent);
-                        piece.settle_faulted(done);
-                    }
-                    Fate::FaultSilently { percent } => {
-                        zero_part(piece, percent);
-                        piece.settle_faulted(0);
-                    }
-                    Fate::Zero { .. } | Fate::Hang | Fate::Refuse => {}
-                }
-            }
-        }
-        if state.offered >= self.lost_after {
-            Err(Lost)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-fn fate() -> impl Strategy<Value = Fate> {
-    prop_oneof![
-        Just(Fate::Refuse),
-        (0u8..4).prop_map(|polls| Fate::Zero { polls }),
-        (0u8..=100).prop_map(|percent| Fate::Fault { percent }),
-        (0u8..=100).prop_map(|percent| Fate::FaultSilently { percent }),
-        Just(Fate::Hang),
-    ]
-}
-
-fn device() -> impl Strategy<Value = FakeDevice> {
-    let lost_after = prop_oneof![Just(usize::MAX), 0usize..20];
-    (prop::collection::vec(fate(), 1..8), lost_after)
-        .prop_map(|(script, lost_after)| FakeDevice::new(script, lost_after))
-}
-
 proptest! {
     #[test]
     fn a_chain_zeroes_all_that_does_not_hang_and_never_claims_more(
@@ -280,4 +159,61 @@ proptest! {
         prop_assert!(chain.is_lost(0));
         prop_assert_eq!(device.state().submits_after_loss, 1);
     }
+}
+
+#[test]
+fn the_processors_engines_uphold_the_contract() {
+    for engine in CpuEngine::available() {
+        uphold(Hope::AllZeroed, || engine);
+    }
+    uphold(Hope::AllZeroed, Clearer::detect);
+    uphold(Hope::AllZeroed, || Chain::new(&[], Clearer::detect()));
+}
+
+#[test]
+fn the_kernels_engine_upholds_the_contract() {
+    uphold(Hope::AllZeroed, || {
+        // SAFETY: the suite's memory is private and anonymous.
+        unsafe { Kernel::new() }
+    });
+    uphold(Hope::AllZeroed, || {
+        // SAFETY: as above.
+        unsafe { Kernel::one_by_one() }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn devices_that_fail_uphold_the_contract(script in fake::script(), chained in any::<bool>()) {
+        let new = || script.device();
+        uphold(Hope::Anything, new);
+        if chained {
+            let devices = [new(), new()];
+            let engines: [&dyn Engine; 2] = [&devices[0], &devices[1]];
+            uphold(Hope::Anything, || Chain::new(&engines, Clearer::detect()));
+        }
+    }
+}
+
+#[test]
+fn locked_memory_is_not_handed_back_and_not_called_zero() {
+    let ground = Ground::new(4 * 4096, vec![0..4096, 4096..3 * 4096, 3 * 4096..4 * 4096]);
+    let mut pieces = ground.pieces();
+    let (at, len) = pieces[1].range();
+    // SAFETY: locking changes no content.
+    if unsafe { rustix::mm::mlock(at.cast(), len) }.is_err() {
+        eprintln!("skipped: no memory may be locked here");
+        return;
+    }
+    // SAFETY: as above.
+    let kernel = unsafe { Kernel::new() };
+    // SAFETY: the memory is this test's.
+    unsafe { kernel.submit(&mut pieces) }.expect("never lost");
+    let states: Vec<_> = pieces.iter().map(Piece::state).collect();
+    assert_eq!(states, [State::Zeroed, State::Faulted, State::Zeroed]);
+    ground.check(&pieces, "kernel");
+    // SAFETY: as above.
+    unsafe { rustix::mm::munlock(at.cast(), len) }.expect("it is locked");
 }

@@ -1,5 +1,6 @@
 //! The heap against real memory.
 
+mod engines;
 mod nodes;
 mod policy;
 

@@ -148,6 +148,11 @@ impl Helper {
         self.alive.store(0, Ordering::Relaxed);
     }
 
+    /// Whether the helper is to end: a work that takes long asks.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.bell.is_stopped()
+    }
+
     fn end_if_stopped(&self) {
         if self.bell.is_stopped() {
             thread::exit();

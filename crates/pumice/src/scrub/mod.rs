@@ -19,6 +19,9 @@
 //! No thread is woken for nothing (`bell`), and what nobody waits for is not done when anybody else
 //! would notice (`governor`).
 //!
+//! Where the user names an engine beside the processor, scrubd keeps batches of claims in flight there
+//! (`flight`), and does itself what comes back undone.
+//!
 //! [`Source`] is where the first two find their work; the heap implements it over its zones. The layers are
 //! kept this way round so that policy (here) and the ledger (below) can be tested apart.
 
@@ -27,6 +30,10 @@ mod assist;
 #[cfg(not(any(loom, shuttle)))]
 mod assistant;
 mod bell;
+#[cfg(not(any(loom, shuttle)))]
+mod engines;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) mod flight;
 #[cfg(not(any(loom, shuttle)))]
 mod governor;
 #[cfg(not(any(loom, shuttle)))]

@@ -3,11 +3,13 @@
 use core::ffi::c_void;
 use core::time::Duration;
 
+use super::engines::Opened;
+use super::flight::{Back, Flight, BATCHES, CLAIMS};
 use super::governor::{Governor, Limits, Manner, Procfs, Verdict};
 use super::helper::{begin, Helper, Job};
 use super::waiting::{PIECE, STAY_AWAY};
 use super::{Claim, Left, Outcome, Source};
-use crate::addr::{Order, FRAME_SIZE};
+use crate::addr::{Order, BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::Warmth;
 use crate::config::{Nocache, Setting};
 use crate::stats::{Event, Slot};
@@ -26,14 +28,20 @@ const LONGEST_NAP_NS: u64 = 500_000_000;
 const PUBLISH_PAUSE_NS: u64 = 100_000_000;
 /// See [`PUBLISH_PAUSE_NS`].
 const PUBLISH_SHARE: u64 = 1000;
+/// Between two looks at an engine: it needs that long for a block or two.
+const LOOK: Duration = Duration::from_micros(50);
+/// When scrubd is to end it waits so many looks for what is in flight; the rest is given up.
+const LAST_LOOKS: u32 = 2000;
 
 extern "C" fn run(argument: *mut c_void) -> ! {
     // SAFETY: `Helper::ring` passed it.
     let (job, descriptors) = unsafe { begin(argument, c"pumice-scrubd") };
+    let opened = Opened::open(job.scrubber.clearer().ahead());
     let mut scrubd = Scrubd {
         job,
         slot: job.scrubber.slot(),
         governor: Governor::new(Procfs::new(descriptors), Manner::Scrub),
+        flight: opened.engine().map(Flight::new),
         counted_ns: 0,
         publish_ns: 0,
     };
@@ -48,10 +56,12 @@ extern "C" fn run(argument: *mut c_void) -> ! {
 }
 
 /// The thread's own state.
-struct Scrubd {
+struct Scrubd<'e> {
     job: Job,
     slot: &'static Slot,
     governor: Governor<Procfs>,
+    /// What an engine is at work on, where there is one.
+    flight: Option<Flight<'e>>,
     /// Processor time already counted in the slot.
     counted_ns: u64,
     /// When to publish next.
@@ -102,7 +112,7 @@ enum Pass {
     Cleared,
 }
 
-impl Scrubd {
+impl Scrubd<'_> {
     fn helper(&self) -> &'static Helper {
         self.job.scrubber.scrubd()
     }
@@ -141,7 +151,9 @@ impl Scrubd {
                 }
             }
             let started_ns = thread::now_ns();
-            let Some(bytes) = self.burst(orders) else { break };
+            let Some(bytes) = self.burst_by_engine(orders).or_else(|| self.burst(orders)) else {
+                break;
+            };
             pass = Pass::Cleared;
             let took_ns = thread::now_ns().saturating_sub(started_ns);
             self.publish_if_due();
@@ -161,29 +173,68 @@ impl Scrubd {
                 self.helper().nap(STAY_AWAY);
             }
             let Some(claim) = self.source().claim(orders.stop) else { break };
-            let outcome = self.clear(&claim, orders.nocache);
-            self.source().finish(claim, outcome);
-            if outcome == Outcome::Dirty {
+            if finish(&self.job, self.slot, claim, 0, orders.nocache) == Outcome::Dirty {
                 return bytes.or(Some(0));
             }
-            self.slot.add(Event::ScrubbedBytes, claim.len as u64);
             bytes = Some(bytes.unwrap_or(0) + claim.len);
         }
         bytes
     }
 
-    /// Clears a claim, unless somebody comes to wait for it.
-    fn clear(&self, claim: &Claim, nocache: Nocache) -> Outcome {
-        let clearer = self.job.scrubber.clearer();
-        for from in (0..claim.len).step_by(PIECE) {
-            if self.job.scrubber.is_waited_for() {
-                return Outcome::Dirty;
+    /// As [`Scrubd::burst`], by the engine; several batches are in flight at once. `None` if there is
+    /// none, or nothing that is worth its while: whole blocks are.
+    fn burst_by_engine(&mut self, orders: &Orders) -> Option<usize> {
+        let flight = self.flight.as_mut()?;
+        let (job, slot) = (self.job, self.slot);
+        let mut back = |claim: Claim, back: Back| {
+            let zeroed = match back {
+                Back::Zeroed => claim.len,
+                Back::Rest(zeroed) => zeroed,
+            };
+            finish(&job, slot, claim, zeroed, orders.nocache);
+        };
+        // What was given up before may have come to its end meanwhile.
+        flight.collect(&mut back);
+        let claims = (orders.batch_bytes / BLOCK_SIZE).clamp(1, CLAIMS);
+        let mut bytes = 0;
+        let mut area = None;
+        for _ in 0..BATCHES {
+            if !flight.has_room() || job.scrubber.is_waited_for() || area.is_some() {
+                break;
             }
-            let at = claim.at.wrapping_add(from);
-            // SAFETY: the claim is ours alone until it is finished.
-            unsafe { clearer.clear_as(at, PIECE.min(claim.len - from), Warmth::Cold, nocache) };
+            let mut left = claims;
+            let launched = flight.launch(|| {
+                left = left.checked_sub(1)?;
+                let claim = job.source.claim(orders.stop)?;
+                if claim.len < BLOCK_SIZE {
+                    // Of areas within a block there is one claim at a time.
+                    area = Some(claim);
+                    return None;
+                }
+                Some(claim)
+            });
+            if launched == 0 {
+                break;
+            }
+            bytes += launched;
         }
-        Outcome::Zeroed
+        if let Some(claim) = area {
+            if finish(&job, slot, claim, 0, orders.nocache) == Outcome::Zeroed {
+                bytes += claim.len;
+            }
+        }
+        let (mut is_wanted, mut looks) = (true, 0);
+        flight.collect(&mut back);
+        while !flight.is_empty() && !flight.is_lost() && looks < LAST_LOOKS {
+            if is_wanted && (job.scrubber.is_waited_for() || job.scrubber.scrubd().is_stopped()) {
+                flight.cancel();
+                is_wanted = false;
+            }
+            looks += u32::from(job.scrubber.scrubd().is_stopped());
+            thread::sleep(LOOK);
+            flight.collect(&mut back);
+        }
+        (bytes > 0 || area.is_some()).then_some(bytes)
     }
 
     /// Does nothing for so long, unless the settings change meanwhile.
@@ -210,4 +261,28 @@ impl Scrubd {
         self.slot.add(Event::ScrubberNs, used_ns - self.counted_ns);
         self.counted_ns = used_ns;
     }
+}
+
+/// Clears what of a claim is not zeroed yet, and hands it back.
+fn finish(job: &Job, slot: &Slot, claim: Claim, zeroed: usize, nocache: Nocache) -> Outcome {
+    let outcome = clear(job, &claim, zeroed, nocache);
+    if outcome == Outcome::Zeroed {
+        slot.add(Event::ScrubbedBytes, claim.len as u64);
+    }
+    job.source.finish(claim, outcome);
+    outcome
+}
+
+/// Clears a claim from `zeroed` on, unless somebody comes to wait for it.
+fn clear(job: &Job, claim: &Claim, zeroed: usize, nocache: Nocache) -> Outcome {
+    let clearer = job.scrubber.clearer();
+    for from in (zeroed..claim.len).step_by(PIECE) {
+        if job.scrubber.is_waited_for() {
+            return Outcome::Dirty;
+        }
+        let at = claim.at.wrapping_add(from);
+        // SAFETY: the claim is ours alone until it is finished, and no engine has it.
+        unsafe { clearer.clear_as(at, PIECE.min(claim.len - from), Warmth::Cold, nocache) };
+    }
+    Outcome::Zeroed
 }

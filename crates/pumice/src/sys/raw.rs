@@ -1,5 +1,5 @@
 //! System calls that rustix lacks: `clone`, `mincore`, `kill` with 0, those on memory policies,
-//! `madvise` with `MADV_COLLAPSE`; `pread` and `pwrite` of memory that no reference may be made of.
+//! `madvise` with `MADV_COLLAPSE` and of many ranges; `pread` and `pwrite` of memory that no reference may be made of.
 //!
 //! The calling convention is in syscall(2), "Architecture calling conventions".
 
@@ -59,7 +59,7 @@ fn decode(result: isize) -> Result<usize, Errno> {
 pub mod number {
     pub use linux_raw_sys::general::{
         __NR_clone, __NR_exit, __NR_get_mempolicy, __NR_getcpu, __NR_kill, __NR_madvise,
-        __NR_mincore, __NR_munmap, __NR_pread64, __NR_preadv, __NR_pwrite64, __NR_pwritev,
-        __NR_rt_sigprocmask, __NR_set_mempolicy,
+        __NR_mincore, __NR_munmap, __NR_pread64, __NR_preadv, __NR_process_madvise, __NR_pwrite64,
+        __NR_pwritev, __NR_rt_sigprocmask, __NR_set_mempolicy,
     };
 }

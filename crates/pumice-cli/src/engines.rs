@@ -1,0 +1,75 @@
+//! Engines by name, as `--engine` and `PUMICE_ENGINE` have them, and whether they are here.
+
+use pumice::clear::{CpuEngine, Engine, EngineKind, Kernel};
+use pumice::config::ENV_ENGINE;
+
+use crate::args::Failure;
+
+/// What `--engine` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// What was measured to be best.
+    Auto,
+    /// A kind, which zeroes ahead of need.
+    Kind(EngineKind),
+    /// One of the processor's engines, for everything.
+    Processor(CpuEngine),
+}
+
+/// Reads what `--engine` takes.
+pub fn parse(text: &str) -> Result<Choice, String> {
+    if text == "auto" {
+        return Ok(Choice::Auto);
+    }
+    let processor = || CpuEngine::available().find(|engine| engine.name() == text);
+    let kind = EngineKind::parse(text).map(Choice::Kind);
+    kind.or_else(|| processor().map(Choice::Processor)).ok_or_else(|| {
+        let kinds = EngineKind::ALL.map(EngineKind::name);
+        let own: Vec<_> = CpuEngine::available().map(CpuEngine::name).collect();
+        format!("engines here are auto, {} and {}", kinds.join(", "), own.join(", "))
+    })
+}
+
+/// Reads what `PUMICE_ENGINE` takes.
+pub fn kind(text: &str) -> Result<EngineKind, Failure> {
+    EngineKind::parse(text).ok_or_else(|| {
+        let kinds = EngineKind::ALL.map(EngineKind::name).join(", ");
+        let text = text.escape_debug();
+        Failure::usage(format!("bad value in {ENV_ENGINE}={text}: it takes {kinds}"))
+    })
+}
+
+/// Opens an engine; `None` for the processor, which needs no opening. An error says what is missing.
+pub fn open(kind: EngineKind) -> Result<Option<Box<dyn Engine>>, String> {
+    match kind {
+        EngineKind::Cpu => Ok(None),
+        // SAFETY: what this program has zeroed is private anonymous memory.
+        EngineKind::Kernel => Ok(Some(Box::new(unsafe { Kernel::new() }))),
+    }
+}
+
+/// Whether programs under `pumice run` can have an engine of this kind here.
+pub fn check_for_programs(kind: EngineKind) -> Result<(), Failure> {
+    open(kind).map(drop).map_err(|missing| {
+        Failure::usage(format!(
+            "--engine {} is not here: {missing}; type --engine cpu, or leave it out",
+            kind.name()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read() {
+        assert_eq!(parse("auto"), Ok(Choice::Auto));
+        for kind in EngineKind::ALL {
+            assert_eq!(parse(kind.name()), Ok(Choice::Kind(kind)));
+        }
+        assert_eq!(parse("portable"), Ok(Choice::Processor(CpuEngine::PORTABLE)));
+        let why = parse("abacus").expect_err("none");
+        assert!(why.contains("auto, cpu, kernel") && why.contains("portable"), "{why}");
+    }
+}

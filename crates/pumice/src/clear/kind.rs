@@ -1,0 +1,29 @@
+//! Which kind of engine zeroes memory that nobody waits for, by name.
+
+/// What zeroes ahead of need. Whoever waits for zeros gets them from the processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// The processor, by its plan.
+    #[default]
+    Cpu,
+    /// The kernel: pages handed back and new ones populated.
+    Kernel,
+}
+
+impl EngineKind {
+    /// All of them.
+    pub const ALL: [EngineKind; 2] = [EngineKind::Cpu, EngineKind::Kernel];
+
+    /// What `--engine` and `PUMICE_ENGINE` call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EngineKind::Cpu => "cpu",
+            EngineKind::Kernel => "kernel",
+        }
+    }
+
+    /// The one of that name.
+    pub fn parse(text: &str) -> Option<EngineKind> {
+        EngineKind::ALL.into_iter().find(|kind| kind.name() == text)
+    }
+}

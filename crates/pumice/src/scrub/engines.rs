@@ -1,0 +1,28 @@
+//! The engine that zeroes for scrubd, where it is not the processor itself.
+
+use crate::clear::{Engine, EngineKind, Kernel};
+
+/// An engine, opened by the thread that uses it.
+pub(super) enum Opened {
+    /// None: the processor does it.
+    Processor,
+    Kernel(Kernel),
+}
+
+impl Opened {
+    /// Opens an engine of this kind; the processor's where there is none.
+    pub(super) fn open(kind: EngineKind) -> Opened {
+        match kind {
+            EngineKind::Cpu => Opened::Processor,
+            // SAFETY: what scrubd claims is a heap's: private anonymous memory.
+            EngineKind::Kernel => Opened::Kernel(unsafe { Kernel::new() }),
+        }
+    }
+
+    pub(super) fn engine(&self) -> Option<&dyn Engine> {
+        match self {
+            Opened::Processor => None,
+            Opened::Kernel(kernel) => Some(kernel),
+        }
+    }
+}
