@@ -1,5 +1,6 @@
 //! Engines by name, as `--engine` and `PUMICE_ENGINE` have them, and whether they are here.
 
+use pumice::clear::dsa::Dsa;
 use pumice::clear::{CpuEngine, Engine, EngineKind, Kernel};
 use pumice::config::ENV_ENGINE;
 
@@ -45,17 +46,24 @@ pub fn open(kind: EngineKind) -> Result<Option<Box<dyn Engine>>, String> {
         EngineKind::Cpu => Ok(None),
         // SAFETY: what this program has zeroed is private anonymous memory.
         EngineKind::Kernel => Ok(Some(Box::new(unsafe { Kernel::new() }))),
+        EngineKind::Dsa => match Dsa::open() {
+            Ok(dsa) => Ok(Some(Box::new(dsa))),
+            Err(missing) => Err(missing.to_string()),
+        },
     }
 }
 
 /// Whether programs under `pumice run` can have an engine of this kind here.
 pub fn check_for_programs(kind: EngineKind) -> Result<(), Failure> {
-    open(kind).map(drop).map_err(|missing| {
-        Failure::usage(format!(
-            "--engine {} is not here: {missing}; type --engine cpu, or leave it out",
-            kind.name()
-        ))
-    })
+    open(kind).map(drop).map_err(|missing| not_here(kind, &missing))
+}
+
+/// What who named an engine is told that is not here.
+pub fn not_here(kind: EngineKind, missing: &str) -> Failure {
+    let kind = kind.name();
+    Failure::usage(format!(
+        "--engine {kind} is not here: {missing}; type --engine cpu, or leave it out"
+    ))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use support::{folder, pumice, stderr};
@@ -19,6 +20,16 @@ fn one_line(mut command: Command, status: i32, parts: &[&str]) {
     for part in parts {
         assert!(said.contains(part), "{command:?}: no '{part}' in: {said}");
     }
+}
+
+#[test]
+fn an_engine_that_is_not_here() {
+    if Path::new("/sys/bus/dsa").exists() {
+        eprintln!("skipped: this machine may have that accelerator");
+        return;
+    }
+    let typed = ["run", "--engine", "dsa", "--", "true"];
+    one_line(pumice(&typed), 2, &["--engine dsa is not here", "type --engine cpu"]);
 }
 
 #[test]

@@ -20,7 +20,8 @@ fn rows_cover_each_engine_and_size_and_a_plan_is_kept() {
     fs::create_dir_all(&folder).expect("a folder");
     let json = folder.join("rows.jsonl");
     let path = json.to_str().expect("a path that is text");
-    let shortest = ["--seconds-per-cell", "0.001", "--region", "128M", "--json", path];
+    let sizes = ["--region", "128M", "--working-set", "4M"];
+    let shortest = [&["--seconds-per-cell", "0.001", "--json", path], &sizes[..]].concat();
     let output = bench_clear(&folder, &shortest);
     assert!(output.status.success(), "{output:?}");
 
@@ -36,13 +37,27 @@ fn rows_cover_each_engine_and_size_and_a_plan_is_kept() {
     let engines: BTreeSet<_> = pairs.iter().map(|(engine, _)| engine).collect();
     assert_eq!(pairs.len(), engines.len() * 4);
     assert!(engines.contains(&Some("portable".to_owned())));
-    for row in &rows {
+    let others = ["engine", "overhead", "neighbour"];
+    let usage = |row: &serde_json::Value| text(row, "use").expect("a use");
+    let is_other = |row: &&serde_json::Value| others.contains(&usage(row).as_str());
+    let cells: Vec<_> = rows.iter().filter(|row| !is_other(row)).collect();
+    for row in &cells {
         assert!(row["gb_per_s"].as_f64() > Some(0.0), "{row}");
         assert!(row["ns_per_4kib"].as_f64() > Some(0.0), "{row}");
     }
+    let of = |name: &str| rows.iter().filter(|row| row["use"] == name).collect::<Vec<_>>();
+    let batched: BTreeSet<_> = of("engine").iter().map(|row| text(row, "engine")).collect();
+    assert!(batched.contains(&Some("kernel".to_owned())), "{batched:?}");
+    assert_eq!(batched.len(), of("engine").len());
+    assert!(of("engine").iter().all(|row| row["cpu_s_per_gb"].as_f64() > Some(0.0)));
+    assert!(of("overhead")[0]["ns_per_block"].as_f64() > Some(0.0));
+    for row in of("neighbour") {
+        assert!(row["slowdown_percent"].is_f64() && row["alone_lines_per_s"].as_f64() > Some(0.0));
+        assert_eq!(row["working_set_bytes"], 4 << 20);
+    }
     assert_eq!(rows.iter().filter(|row| row["use"] == "read").count(), 1);
     let table = stdout(&output);
-    assert_eq!(table.lines().take_while(|line| !line.is_empty()).count(), rows.len() + 1);
+    assert_eq!(table.lines().take_while(|line| !line.is_empty()).count(), cells.len() + 1);
 
     let kept = fs::read_dir(folder.join("pumice")).expect("a cache").count();
     assert_eq!(kept, 1);
@@ -59,6 +74,9 @@ fn bad_values_get_one_line() {
         ["--region", "big"],
         ["--region", "1000T"],
         ["--json", "/nowhere/rows.jsonl"],
+        ["--engine", "abacus"],
+        ["--working-set", "1K"],
+        ["--beside-gb-per-s", "0"],
     ] {
         let output = bench_clear(&folder, &arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

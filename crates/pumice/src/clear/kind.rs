@@ -8,17 +8,20 @@ pub enum EngineKind {
     Cpu,
     /// The kernel: pages handed back and new ones populated.
     Kernel,
+    /// Intel's Data Streaming Accelerator.
+    Dsa,
 }
 
 impl EngineKind {
     /// All of them.
-    pub const ALL: [EngineKind; 2] = [EngineKind::Cpu, EngineKind::Kernel];
+    pub const ALL: [EngineKind; 3] = [EngineKind::Cpu, EngineKind::Kernel, EngineKind::Dsa];
 
     /// What `--engine` and `PUMICE_ENGINE` call it.
     pub const fn name(self) -> &'static str {
         match self {
             EngineKind::Cpu => "cpu",
             EngineKind::Kernel => "kernel",
+            EngineKind::Dsa => "dsa",
         }
     }
 

@@ -7,6 +7,7 @@
 //! | `cpu` | the processor's engines under one type: [`CpuEngine`] |
 //! | `stosb`, `stream_avx2`, `stream_avx512`, `clzero`, `dc_zva`, `portable` | one engine each |
 //! | `detect` | what the processor and the kernel support |
+//! | [`dsa`] | Intel's Data Streaming Accelerator |
 //! | `kernel` | the pages handed back and new ones populated: [`Kernel`] |
 //! | `kind` | which kind of engine zeroes ahead: [`EngineKind`] |
 //! | `measure` | what an engine costs, and which to take: [`measure::choose`] |
@@ -31,6 +32,7 @@ mod cut;
 #[cfg(target_arch = "aarch64")]
 mod dc_zva;
 mod detect;
+pub mod dsa;
 pub mod engine;
 #[cfg(all(test, not(any(loom, shuttle))))]
 pub(crate) mod fake;

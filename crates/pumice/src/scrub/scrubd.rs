@@ -36,7 +36,7 @@ const LAST_LOOKS: u32 = 2000;
 extern "C" fn run(argument: *mut c_void) -> ! {
     // SAFETY: `Helper::ring` passed it.
     let (job, descriptors) = unsafe { begin(argument, c"pumice-scrubd") };
-    let opened = Opened::open(job.scrubber.clearer().ahead());
+    let opened = Opened::open(job.scrubber.clearer().ahead(), descriptors);
     let mut scrubd = Scrubd {
         job,
         slot: job.scrubber.slot(),

@@ -259,6 +259,18 @@ pub fn map_table(len: usize) -> Result<NonNull<u8>, Errno> {
     NonNull::new(at.cast()).ok_or(Errno::NOMEM)
 }
 
+/// Maps and populates `len` bytes of zeroed private memory that a child process does not have after
+/// `fork` (`MADV_DONTFORK`): for what a device writes to.
+pub fn map_kept_from_children(len: usize) -> Result<NonNull<u8>, Errno> {
+    let at = map_table(len)?;
+    // SAFETY: mapped a moment ago, and holds nothing.
+    unsafe {
+        mm::madvise(at.as_ptr().cast(), len, Advice::LinuxDontFork)?;
+        mm::madvise(at.as_ptr().cast(), len, Advice::LinuxPopulateWrite)?;
+    }
+    Ok(at)
+}
+
 /// Gives addresses and what is at them back to the kernel.
 ///
 /// # Safety

@@ -10,6 +10,8 @@ pub mod block;
 pub mod cpu;
 #[cfg(target_arch = "x86_64")]
 pub mod cpuid;
+#[cfg(target_arch = "x86_64")]
+pub mod enqueue;
 #[cfg(any(test, feature = "std"))]
 pub mod fake;
 pub mod file;

@@ -2,8 +2,8 @@
 
 use super::field::{begins, equals};
 use super::{
-    interval, is, lower_share, more, number, series, times, value, words, Bars, Condition, Entry,
-    Lines, Part, Plot, Published, Series, Setting, Table, Value,
+    interval, is, less, lower_share, more, number, series, times, value, words, Bars, Condition,
+    Entry, Lines, Part, Plot, Published, Series, Setting, Table, Value,
 };
 
 /// `bench pft`
@@ -115,20 +115,30 @@ pub static CLEAR: Entry = Entry {
     title: "Zeroing: bandwidth by engine",
     about: "How fast each engine of this processor zeroes memory that is not in the cache, and how fast memory is \
             read. Streaming stores leave the caches alone: \"near\" and \"far\" rows say what touching the page \
-            afterwards costs.",
+            afterwards costs. Below: engines by batches, with processor time; and how much slower a neighbour walks \
+            through as much memory as the last-level cache holds while others are zeroed beside it.",
     part: Part::A,
-    quick: Setting { arguments: &["--seconds-per-cell", "0.04", "--region", "512M"], seconds: 6.0 },
-    full: Setting { arguments: &[], seconds: 16.0 },
+    quick: Setting {
+        arguments: &["--seconds-per-cell", "0.04", "--region", "512M", "--working-set", "32M"],
+        seconds: 9.0,
+    },
+    full: Setting { arguments: &[], seconds: 28.0 },
     published: &[Published {
         caption: "Dillon's mbwtest, one processor (P4, 2.4 GHz)",
         head: &["", "MB/s"],
         rows: &[&["memory bandwidth", "4,672"]],
     }],
     keys: &["use", "engine", "size_bytes"],
-    figures: &[more("gb_per_s", "GB/s")],
+    figures: &[
+        more("gb_per_s", "GB/s"),
+        less("cpu_s_per_gb", "CPU s/GB"),
+        less("ns_per_block", "ns a block"),
+        lower_share("slowdown_percent"),
+        less("lost_ms_per_gb", "ms/GB"),
+    ],
     tables: &[Table {
         caption: "Bandwidth: one thread's processor time",
-        only: &[],
+        only: &[is("experiment", "bandwidth")],
         columns: &[
             words("use", "{use}"),
             words("engine", "{engine}"),
@@ -136,6 +146,33 @@ pub static CLEAR: Entry = Entry {
             number("GB/s", "gb_per_s", 2),
             number("ns per 4 KiB", "ns_per_4kib", 1),
             number("spread %", "spread_percent", 0),
+        ],
+    }, Table {
+        caption: "Engines by batches of 64 blocks",
+        only: &[is("use", "engine")],
+        columns: &[
+            words("engine", "{engine}"),
+            number("GB/s", "gb_per_s", 2),
+            number("CPU s/GB", "cpu_s_per_gb", 4),
+        ],
+    }, Table {
+        caption: "The processor's part of a batch, on an accelerator in software",
+        only: &[is("use", "overhead")],
+        columns: &[
+            words("engine", "{engine}"),
+            number("submit ns/block", "submit_ns_per_block", 0),
+            number("settle ns/block", "settle_ns_per_block", 0),
+        ],
+    }, Table {
+        caption: "A neighbour's slow-down, the same bytes zeroed by each engine",
+        only: &[is("use", "neighbour")],
+        columns: &[
+            words("engine", "{engine}"),
+            words("walked", "{working_set_bytes|size}"),
+            number("zeroed GB/s", "zeroed_gb_per_s", 2),
+            interval("slow-down %", "slowdown_percent", ["slowdown_low", "slowdown_high"], 1),
+            interval("lost ms per GB zeroed", "lost_ms_per_gb", ["lost_ms_low", "lost_ms_high"], 2),
+            number("of stosb's", "share_of_stosb", 2),
         ],
     }],
     plots: &[Plot::Bars(Bars {

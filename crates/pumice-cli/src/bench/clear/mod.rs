@@ -11,8 +11,12 @@
 //! | `near+1`, `near+64` | the same, but always the same piece: it is in the cache, if it fits |
 //! | `read` | plain loads through the region: what memory gives one thread |
 //!
+//! What zeroing costs the thread that does it, and the one beside it: [`beside`].
+//!
 //! Every cell is measured in several rounds, cells interleaved; the median counts. Times are the
 //! thread's processor time, so that a busy neighbour costs bandwidth but not its turns.
+
+mod beside;
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -22,16 +26,18 @@ use std::time::Instant;
 use clap::Args;
 use pumice::addr::{BLOCK_SIZE, CACHE_LINE, FRAME_SIZE};
 use pumice::clear::calibrate::touch;
-use pumice::clear::{Clearer, CpuEngine, Engine, Piece, Warmth, SIZES};
+use pumice::clear::{Clearer, CpuEngine, Engine, EngineKind, Piece, Warmth, SIZES};
 use pumice::config::parse_size;
 use pumice::sys::thread::cpu_time_ns;
 use serde::Serialize;
 
+use self::beside::{Named, Neighbours};
 use super::json_lines::{JsonLines, Samples};
 use super::region::Region;
 use super::table::Table;
 use crate::args::Failure;
 use crate::clear_plan;
+use crate::engines::{self, Choice};
 use crate::memory;
 
 /// Rounds over all cells.
@@ -67,11 +73,30 @@ pub struct ClearArgs {
     /// Memory to measure in, at least 128M; 1G or a quarter of the memory if that is less
     #[arg(long, value_name = "SIZE", value_parser = parse_region)]
     region: Option<u64>,
+    /// Of the batches, measure only this engine's
+    #[arg(long, value_name = "NAME", value_parser = engines::parse)]
+    engine: Option<Choice>,
+    /// What the neighbour walks through; as much as the last-level cache holds if not given
+    #[arg(long, value_name = "SIZE", value_parser = parse_working_set)]
+    working_set: Option<u64>,
+    /// What is zeroed beside the neighbour, in GB/s
+    #[arg(long, value_name = "RATE", default_value_t = 8.0, value_parser = parse_rate)]
+    beside_gb_per_s: f64,
 }
 
 fn parse_seconds(text: &str) -> Result<f64, &'static str> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=60.0).contains(seconds));
     seconds.ok_or("expected seconds from 0.001 to 60")
+}
+
+fn parse_rate(text: &str) -> Result<f64, &'static str> {
+    let rate = text.parse::<f64>().ok().filter(|rate| (0.1..=100.0).contains(rate));
+    rate.ok_or("expected GB/s from 0.1 to 100")
+}
+
+fn parse_working_set(text: &str) -> Result<u64, &'static str> {
+    let bytes = parse_size(text).map(|bytes| bytes as u64).filter(|&bytes| bytes >= 64 << 10);
+    bytes.ok_or("expected a size such as 32M, 64K or more")
 }
 
 fn parse_region(text: &str) -> Result<u64, &'static str> {
@@ -100,14 +125,24 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
             cell.measure(region.bytes(), slice_ns);
         }
     }
-    drop(region);
 
     let table = Table::begin(&COLUMNS);
     for row in cells.iter().map(Cell::row) {
         table.row(&row.columns());
         json.write(&row)?;
     }
+    beside::engines(&engines_to_measure(options.engine)?, region.bytes(), ROUNDS, &mut json)?;
+    beside::overhead(region.bytes(), 4 * ROUNDS, &mut json)?;
+    let free = memory::available_bytes() / 4;
+    let neighbours = Neighbours {
+        working_set: options.working_set.unwrap_or_else(|| cache_bytes().min(free)) as usize,
+        rate_gb_per_s: options.beside_gb_per_s,
+        window_ns: (options.seconds_per_cell * 1e9) as u64,
+        rounds: 2 * ROUNDS,
+    };
+    beside::neighbours(neighbours, region.bytes(), &mut json)?;
     json.finish()?;
+    drop(region);
     print_plans();
     Ok(ExitCode::SUCCESS)
 }
@@ -121,6 +156,43 @@ fn region_bytes(wanted: Option<u64>) -> Result<usize, Failure> {
     }
     let largest_piece = SIZES[SIZES.len() - 1];
     Ok(bytes as usize / largest_piece * largest_piece)
+}
+
+/// The engines whose batches are measured: the one that was named, or all that are here.
+fn engines_to_measure(choice: Option<Choice>) -> Result<Vec<Named>, Failure> {
+    let open = |kind: EngineKind| engines::open(kind).transpose();
+    match choice {
+        Some(Choice::Processor(engine)) => Ok(vec![(engine.name().into(), Box::new(engine))]),
+        Some(Choice::Kind(kind)) if kind != EngineKind::Cpu => match open(kind) {
+            Some(Ok(engine)) => Ok(vec![(kind.name().into(), engine)]),
+            Some(Err(missing)) => Err(engines::not_here(kind, &missing)),
+            None => Ok(Vec::new()),
+        },
+        other => {
+            let own = |engine: CpuEngine| -> Named { (engine.name().into(), Box::new(engine)) };
+            let mut named: Vec<Named> = CpuEngine::available().map(own).collect();
+            if other == Some(Choice::Kind(EngineKind::Cpu)) {
+                return Ok(named);
+            }
+            for kind in EngineKind::ALL {
+                match open(kind) {
+                    Some(Ok(engine)) => named.push((kind.name().into(), engine)),
+                    Some(Err(missing)) => eprintln!("Skipped: {}: {missing}", kind.name()),
+                    None => {}
+                }
+            }
+            Ok(named)
+        }
+    }
+}
+
+/// Bytes that the last-level cache holds, as the kernel says; 32 MiB where it does not.
+fn cache_bytes() -> u64 {
+    let size = |index: u32| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        parse_size(std::fs::read_to_string(path).ok()?.trim()).map(|bytes| bytes as u64)
+    };
+    (0..8).filter_map(size).max().unwrap_or(32 << 20)
 }
 
 /// What CPUID suggests, what a calibration says now, and which of the two programs get.
@@ -253,6 +325,7 @@ impl Cell {
         let median = sorted[sorted.len() / 2];
         let gb_per_s = |ns: &f64| FRAME_SIZE as f64 / ns;
         Row {
+            experiment: "bandwidth",
             usage: self.usage.name(),
             engine: if self.usage == Use::Read { "loads" } else { self.engine.name() },
             size_bytes: self.size,
@@ -277,6 +350,7 @@ const COLUMNS: [(&str, usize); 6] =
 /// A row of the table.
 #[derive(Debug, Serialize)]
 struct Row {
+    experiment: &'static str,
     #[serde(rename = "use")]
     usage: String,
     engine: &'static str,
