@@ -48,6 +48,8 @@ const BATCH: usize = 512;
 const REGION_BYTES: u64 = 1 << 30;
 /// The least that every cell fits in.
 const MIN_REGION_BYTES: u64 = 128 << 20;
+/// A neighbour is watched for so long at least: it may have to wait for its processor.
+const SHORTEST_WINDOW_NS: u64 = 20_000_000;
 /// Lines in a page.
 const LINES_PER_PAGE: usize = FRAME_SIZE / CACHE_LINE;
 
@@ -137,7 +139,7 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
     let neighbours = Neighbours {
         working_set: options.working_set.unwrap_or_else(|| cache_bytes().min(free)) as usize,
         rate_gb_per_s: options.beside_gb_per_s,
-        window_ns: (options.seconds_per_cell * 1e9) as u64,
+        window_ns: ((options.seconds_per_cell * 1e9) as u64).max(SHORTEST_WINDOW_NS),
         rounds: 2 * ROUNDS,
     };
     beside::neighbours(neighbours, region.bytes(), &mut json)?;
