@@ -94,6 +94,7 @@ pub fn calibrate() -> Option<Clearer> {
 fn choose_ahead(clearer: &Clearer, scratch: &'static mut [u8]) -> EngineKind {
     let Some((cpu, mut scratch)) = measure(clearer, scratch) else { return EngineKind::Cpu };
     let mut others = Vec::new();
+    // What can't be opened here includes the GPU.
     for kind in EngineKind::ALL {
         let Ok(Some(opened)) = engines::open(kind) else { continue };
         // One that does not come back keeps the memory.

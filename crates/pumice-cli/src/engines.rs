@@ -1,5 +1,6 @@
 //! Engines by name, as `--engine` and `PUMICE_ENGINE` have them, and whether they are here.
 
+use pumice::clear::cuda::Cuda;
 use pumice::clear::dsa::Dsa;
 use pumice::clear::{CpuEngine, Engine, EngineKind, Kernel};
 use pumice::config::ENV_ENGINE;
@@ -50,7 +51,31 @@ pub fn open(kind: EngineKind) -> Result<Option<Box<dyn Engine>>, String> {
             Ok(dsa) => Ok(Some(Box::new(dsa))),
             Err(missing) => Err(missing.to_string()),
         },
+        EngineKind::Cuda => {
+            Err("it needs threads that libc knows of, and scrubd is none; it is for \
+             'pumice bench clear --engine cuda', 'pumice bench pin --cuda' and pumice::pinned"
+                .into())
+        }
     }
+}
+
+/// As [`open`], for memory of this program's own, which a GPU has registered with it: so a GPU is only
+/// ever touched where it is named.
+///
+/// # Safety
+/// The memory stays mapped for as long as the engine is there.
+pub unsafe fn open_for(
+    kind: EngineKind,
+    memory: &mut [u8],
+) -> Result<Option<Box<dyn Engine>>, String> {
+    if kind != EngineKind::Cuda {
+        return open(kind);
+    }
+    let cuda = Cuda::open().map_err(|missing| missing.to_string())?;
+    // SAFETY: as the caller promises.
+    let registered = unsafe { cuda.register(memory.as_mut_ptr(), memory.len()) };
+    registered.map_err(|error| error.to_string())?;
+    Ok(Some(Box::new(cuda)))
 }
 
 /// Whether programs under `pumice run` can have an engine of this kind here.

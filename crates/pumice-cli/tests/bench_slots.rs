@@ -50,7 +50,11 @@ fn pinning() {
     let (table, rows) = rows("bench-pin", &["pin", "--sizes", "4M", "--rounds", "1"]);
     assert!(table.contains("registered"), "{table}");
     assert!(rows.len() >= 4, "{table}");
-    assert!(rows.iter().all(|row| row["fresh_s"].as_f64() > Some(0.0)), "{table}");
+    let is_pool = |row: &&serde_json::Value| row["experiment"] == "pool";
+    assert!(rows.iter().filter(is_pool).all(|row| row["mmap_s"].as_f64() > Some(0.0)), "{table}");
+    assert_eq!(rows.iter().filter(is_pool).count(), 1, "{table}");
+    let mut slots = rows.iter().filter(|row| !is_pool(row));
+    assert!(slots.all(|row| row["fresh_s"].as_f64() > Some(0.0)), "{table}");
 }
 
 fn machines() {

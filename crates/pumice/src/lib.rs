@@ -25,6 +25,7 @@
 //! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
 //! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
 //! | [`slots`] | memory that a daemon has ready, leased to programs; with the feature `std` only |
+//! | [`pinned`] | memory that stays registered with a device; with the feature `std` only |
 //!
 //! The crate needs neither `std` nor `alloc`: the preload shim is built from it and must never
 //! allocate through itself. A Rust program uses it as [`Allocator`].
@@ -47,6 +48,8 @@ pub mod heap;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod io;
 pub mod page_table;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod pinned;
 #[cfg(not(any(loom, shuttle)))]
 pub mod process;
 pub mod reclaim;

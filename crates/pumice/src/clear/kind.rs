@@ -10,11 +10,14 @@ pub enum EngineKind {
     Kernel,
     /// Intel's Data Streaming Accelerator.
     Dsa,
+    /// The copy engine of an NVIDIA GPU: only where it is named, and not for programs under the shim.
+    Cuda,
 }
 
 impl EngineKind {
     /// All of them.
-    pub const ALL: [EngineKind; 3] = [EngineKind::Cpu, EngineKind::Kernel, EngineKind::Dsa];
+    pub const ALL: [EngineKind; 4] =
+        [EngineKind::Cpu, EngineKind::Kernel, EngineKind::Dsa, EngineKind::Cuda];
 
     /// What `--engine` and `PUMICE_ENGINE` call it.
     pub const fn name(self) -> &'static str {
@@ -22,6 +25,7 @@ impl EngineKind {
             EngineKind::Cpu => "cpu",
             EngineKind::Kernel => "kernel",
             EngineKind::Dsa => "dsa",
+            EngineKind::Cuda => "cuda",
         }
     }
 

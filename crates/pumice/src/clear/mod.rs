@@ -7,6 +7,7 @@
 //! | `cpu` | the processor's engines under one type: [`CpuEngine`] |
 //! | `stosb`, `stream_avx2`, `stream_avx512`, `clzero`, `dc_zva`, `portable` | one engine each |
 //! | `detect` | what the processor and the kernel support |
+//! | [`cuda`] | the copy engine of an NVIDIA GPU; with the feature `std` only |
 //! | [`dsa`] | Intel's Data Streaming Accelerator |
 //! | `kernel` | the pages handed back and new ones populated: [`Kernel`] |
 //! | `kind` | which kind of engine zeroes ahead: [`EngineKind`] |
@@ -28,6 +29,8 @@ mod clzero;
 #[cfg(all(test, not(any(loom, shuttle))))]
 pub(crate) mod contract;
 pub mod cpu;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod cuda;
 mod cut;
 #[cfg(target_arch = "aarch64")]
 mod dc_zva;

@@ -21,7 +21,8 @@ impl Opened {
             EngineKind::Dsa if descriptors == Descriptors::Own => {
                 Dsa::open().map_or(Opened::Processor, Opened::Dsa)
             }
-            EngineKind::Dsa => Opened::Processor,
+            // A GPU needs threads that libc knows of.
+            EngineKind::Dsa | EngineKind::Cuda => Opened::Processor,
             // SAFETY: what scrubd claims is a heap's: private anonymous memory.
             EngineKind::Kernel => Opened::Kernel(unsafe { Kernel::new() }),
         }

@@ -10,6 +10,8 @@ pub mod block;
 pub mod cpu;
 #[cfg(target_arch = "x86_64")]
 pub mod cpuid;
+#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+pub mod dynamic;
 #[cfg(target_arch = "x86_64")]
 pub mod enqueue;
 #[cfg(any(test, feature = "std"))]

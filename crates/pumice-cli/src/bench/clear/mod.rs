@@ -75,7 +75,7 @@ pub struct ClearArgs {
     /// Memory to measure in, at least 128M; 1G or a quarter of the memory if that is less
     #[arg(long, value_name = "SIZE", value_parser = parse_region)]
     region: Option<u64>,
-    /// Of the batches, measure only this engine's
+    /// Of the batches, measure only this engine's; cuda is not measured unless named
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
     /// What the neighbour walks through; as much as the last-level cache holds if not given
@@ -114,6 +114,7 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
     let len = region_bytes(options.region)?;
     let mut region = Region::populate(len)
         .map_err(|errno| Failure::system(format!("can't populate {}: {errno}", size_name(len))))?;
+    let engines = engines_to_measure(options.engine, region.bytes())?;
     let mut cells = cells();
     let slice_ns = (options.seconds_per_cell * 1e9) as u64 / ROUNDS as u64;
     eprintln!(
@@ -133,7 +134,8 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
         table.row(&row.columns());
         json.write(&row)?;
     }
-    beside::engines(&engines_to_measure(options.engine)?, region.bytes(), ROUNDS, &mut json)?;
+    beside::engines(&engines, region.bytes(), ROUNDS, &mut json)?;
+    drop(engines);
     beside::overhead(region.bytes(), 4 * ROUNDS, &mut json)?;
     let free = memory::available_bytes() / 4;
     let neighbours = Neighbours {
@@ -161,22 +163,26 @@ fn region_bytes(wanted: Option<u64>) -> Result<usize, Failure> {
 }
 
 /// The engines whose batches are measured: the one that was named, or all that are here.
-fn engines_to_measure(choice: Option<Choice>) -> Result<Vec<Named>, Failure> {
+fn engines_to_measure(choice: Option<Choice>, region: &mut [u8]) -> Result<Vec<Named>, Failure> {
     let open = |kind: EngineKind| engines::open(kind).transpose();
     match choice {
         Some(Choice::Processor(engine)) => Ok(vec![(engine.name().into(), Box::new(engine))]),
-        Some(Choice::Kind(kind)) if kind != EngineKind::Cpu => match open(kind) {
-            Some(Ok(engine)) => Ok(vec![(kind.name().into(), engine)]),
-            Some(Err(missing)) => Err(engines::not_here(kind, &missing)),
-            None => Ok(Vec::new()),
-        },
+        Some(Choice::Kind(kind)) if kind != EngineKind::Cpu => {
+            // SAFETY: the region is there until the engines are gone.
+            match unsafe { engines::open_for(kind, region) } {
+                Ok(Some(engine)) => Ok(vec![(kind.name().into(), engine)]),
+                Ok(None) => Ok(Vec::new()),
+                Err(missing) => Err(engines::not_here(kind, &missing)),
+            }
+        }
         other => {
             let own = |engine: CpuEngine| -> Named { (engine.name().into(), Box::new(engine)) };
             let mut named: Vec<Named> = CpuEngine::available().map(own).collect();
             if other == Some(Choice::Kind(EngineKind::Cpu)) {
                 return Ok(named);
             }
-            for kind in EngineKind::ALL {
+            // Nobody's GPU is touched that is not named.
+            for kind in EngineKind::ALL.into_iter().filter(|&kind| kind != EngineKind::Cuda) {
                 match open(kind) {
                     Some(Ok(engine)) => named.push((kind.name().into(), engine)),
                     Some(Err(missing)) => eprintln!("Skipped: {}: {missing}", kind.name()),

@@ -2,7 +2,7 @@
 
 use super::field::begins;
 use super::{
-    interval, less, lower_share, more, number, scaled, value, words, Bars, Entry, Part, Plot,
+    interval, is, less, lower_share, more, number, scaled, value, words, Bars, Entry, Part, Plot,
     Published, Setting, Table, Value,
 };
 
@@ -92,16 +92,17 @@ pub static PIN: Entry = Entry {
     name: "pin",
     title: "Pinning memory",
     about: "From nothing until all is pinned, by buffers registered with io_uring (as devices pin) and by mlock: fresh \
-            memory, and a slot that a daemon has ready.",
+            memory, and a slot that a daemon has ready. Below: a pool whose memory stays pinned, against mapping and \
+            pinning anew.",
     part: Part::D,
     quick: Setting { arguments: &["--sizes", "256M", "--rounds", "3"], seconds: 10.0 },
     full: Setting { arguments: &[], seconds: 240.0 },
     published: &[],
-    keys: &["bytes", "pin", "pages"],
-    figures: &[less("fresh_s", "s"), less("slot_s", "s")],
+    keys: &["experiment", "bytes", "pin", "pages"],
+    figures: &[less("fresh_s", "s"), less("slot_s", "s"), less("pool_s", "s"), less("mmap_s", "s")],
     tables: &[Table {
         caption: "Seconds to map and pin",
-        only: &[],
+        only: &[is("experiment", "slot")],
         columns: &[
             words("pinned by", "{pin}"),
             words("pages", "{pages}"),
@@ -111,10 +112,22 @@ pub static PIN: Entry = Entry {
             interval("times faster", "times_faster", ["times_faster_low", "times_faster_high"], 1),
             number("populated before, in s", "populate_s", 2),
         ],
+    }, Table {
+        caption: "Seconds to a pinned buffer of zeros",
+        only: &[is("experiment", "pool")],
+        columns: &[
+            words("pinned by", "{pin}"),
+            words("size", "{bytes|size}"),
+            number("pool s", "pool_s", 7),
+            number("mmap and pin s", "mmap_s", 4),
+            interval("times faster", "times_faster", ["times_faster_low", "times_faster_high"], 0),
+            number("made before, in s", "prepare_s", 4),
+            number("zeroed again, in s", "rezero_s", 4),
+        ],
     }],
     plots: &[Plot::Bars(Bars {
         title: "Seconds to map and pin",
-        only: &[],
+        only: &[is("experiment", "slot")],
         label: "{bytes|size}, {pin}, {pages}",
         unit: ("s", 4),
         values: &[

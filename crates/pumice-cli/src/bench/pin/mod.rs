@@ -2,7 +2,10 @@
 //!
 //! `registered` are io_uring's registered buffers, a real long-term pin as devices do it; `mlock` is the call.
 //! The clock runs from nothing (no mapping, no lease) until all is pinned. Ways take turns; a
-//! slot's daemon has populated before, and runs for its turn only.
+//! slot's daemon has populated before, and runs for its turn only. Then pools of memory that stays
+//! pinned: [`pools`].
+
+mod pools;
 
 use std::fs::File;
 use std::io;
@@ -13,6 +16,7 @@ use std::ptr::null_mut;
 use std::time::Instant;
 
 use clap::Args;
+use pumice::clear::cuda::Cuda;
 use pumice::slots::{Client, LeaseRequest, PageKind};
 use rustix::mm::{madvise, mlock, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 use serde::Serialize;
@@ -42,6 +46,9 @@ pub struct PinArgs {
     /// Rounds; each pins once in every way
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Only pools of memory that stays pinned, registered with the first NVIDIA GPU, against its driver's own
+    #[arg(long)]
+    cuda: bool,
     /// Also write the rows to FILE, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -61,6 +68,7 @@ const KINDS: [PageKind; 3] = [PageKind::Small, PageKind::Thp, PageKind::Hugetlb2
 /// A row of the table: fresh memory and a slot of one kind of pages.
 #[derive(Debug, Serialize)]
 struct Row {
+    experiment: &'static str,
     bytes: u64,
     pin: Pin,
     pages: &'static str,
@@ -80,6 +88,14 @@ struct Row {
 pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
     let sizes = sizes::that_fit(&options.sizes)?;
     let mut json = JsonLines::create(options.json.as_deref())?;
+    if options.cuda {
+        let gpu = Cuda::open().map_err(|missing| {
+            Failure::system(format!("no GPU to pin memory for: {missing}; leave out --cuda"))
+        })?;
+        pools::pools(&sizes, options.rounds, Some(&gpu), &mut json)?;
+        json.finish()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let table = Table::begin(&[
         ("size MiB", 8),
         ("pin", 10),
@@ -120,6 +136,7 @@ pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
             }
         }
     }
+    pools::pools(&sizes, options.rounds, None, &mut json)?;
     json.finish()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -153,6 +170,7 @@ fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<R
     let ratios: Vec<_> = fresh.iter().zip(&slot).map(|(fresh, slot)| fresh / slot).collect();
     let (low, high) = interval(&ratios);
     Ok(Row {
+        experiment: "slot",
         bytes,
         pin,
         pages: pages.name(),
@@ -167,7 +185,10 @@ fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<R
 }
 
 fn refused(pin: Pin, bytes: u64, error: &io::Error) -> Failure {
-    let what = format!("{pin:?}").to_lowercase();
+    refused_as(&format!("{pin:?}").to_lowercase(), bytes, error)
+}
+
+fn refused_as(what: &str, bytes: u64, error: &dyn std::fmt::Display) -> Failure {
     let mib = bytes >> 20;
     Failure::system(format!("{what} of {mib} MiB is refused: {error}; try 'ulimit -l unlimited'"))
 }
