@@ -50,7 +50,7 @@ mod stosb;
 mod stream_avx2;
 #[cfg(target_arch = "x86_64")]
 mod stream_avx512;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod zero;
 
