@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use pumice::addr::{Order, BLOCK_SIZE};
-use pumice::clear::{Clearer, CpuEngine};
+use pumice::clear::{Clearer, CpuEngine, EngineKind};
 use pumice::scrub::Scrubber;
 use pumice::stats::{Event, Slot, Tree};
 use pumice::sys::cpu;
@@ -36,6 +36,7 @@ use super::region::Region;
 use super::table::Table;
 use crate::args::Failure;
 use crate::clear_plan;
+use crate::engines::{self, Choice};
 use dirt::Dirt;
 
 /// Memory that scrubd clears over and over: more than most caches hold.
@@ -70,6 +71,27 @@ pub struct ScrubArgs {
     /// Only the cases whose name starts with this
     #[arg(long, value_name = "CASE", default_value = "")]
     case: String,
+    /// What scrubd zeroes by: auto (as measured), cpu, kernel, dsa, or an engine of this processor
+    #[arg(long, value_name = "NAME", value_parser = engines::parse)]
+    engine: Option<Choice>,
+}
+
+impl ScrubArgs {
+    /// The engine that was named, or those that were measured before.
+    fn clearer(&self) -> Result<Clearer, Failure> {
+        let kept = clear_plan::kept().unwrap_or_else(Clearer::detect);
+        match self.engine {
+            None | Some(Choice::Auto) => Ok(kept),
+            Some(Choice::Kind(kind)) => {
+                engines::check_for_programs(kind)?;
+                Ok(kept.with_ahead(kind))
+            }
+            Some(Choice::Processor(engine)) => {
+                let plan = kept.with_ahead(EngineKind::Cpu).with_plan(engine.name());
+                plan.map_err(|error| Failure::usage(error.to_string()))
+            }
+        }
+    }
 }
 
 /// A row of the table.
@@ -162,11 +184,10 @@ struct Setup {
 
 impl Setup {
     /// Threads live as long as the process; so does what they use.
-    fn new(dirt: &'static Dirt) -> Result<Setup, Failure> {
+    fn new(dirt: &'static Dirt, clearer: Clearer) -> Result<Setup, Failure> {
         let failure = |what| Failure::system(format!("can't get memory for {what}"));
         let tree = Tree::private(0, 0).map_err(|_| failure("counters"))?;
         let slot = tree.attach(std::process::id()).ok_or_else(|| failure("a slot"))?;
-        let clearer = clear_plan::kept().unwrap_or_else(Clearer::detect);
         Ok(Setup { dirt, scrubber: Box::leak(Box::new(Scrubber::new(slot, clearer))), slot })
     }
 
@@ -197,7 +218,7 @@ impl Drop for Setup {
 }
 
 fn alone(dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, Failure> {
-    let setup = Setup::new(dirt)?;
+    let setup = Setup::new(dirt, options.clearer()?)?;
     let length = Duration::from_millis(options.window_ms);
     let failure = |errno| Failure::system(format!("can't get memory to clear: {errno}"));
     let mut region = Region::populate(DIRT_BYTES).map_err(failure)?;
@@ -263,7 +284,8 @@ fn beside(case: &Case, dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, 
         }
     }
     // Made after the neighbours: they are forks, and fork copies no thread.
-    let setup = Setup::new(dirt).map_err(|failure| format!("{failure:?}"))?;
+    let new = options.clearer().and_then(|clearer| Setup::new(dirt, clearer));
+    let setup = new.map_err(|failure| failure.message)?;
     let length = Duration::from_millis(options.window_ms);
     let work = || neighbours.iter().map(Neighbour::work_done).sum::<u64>();
     let (mut speeds, mut shares) = (Vec::new(), Vec::new());

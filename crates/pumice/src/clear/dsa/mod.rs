@@ -20,7 +20,9 @@
 //! A record that says what no device says of a fill means that nothing is known: the engine is lost,
 //! and what was in flight stays so.
 
+#[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "the engine is not modelled"))]
 mod descriptor;
+#[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "the engine is not modelled"))]
 mod groups;
 mod portal;
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
@@ -28,7 +30,7 @@ mod queues;
 #[cfg(all(any(test, feature = "std"), not(any(loom, shuttle))))]
 pub mod soft;
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;
+pub(crate) mod tests;
 
 pub use descriptor::Descriptor;
 #[cfg(not(any(loom, shuttle)))]

@@ -10,13 +10,13 @@ use crate::clear::contract::{uphold, Ground, Hope};
 use crate::clear::{Engine, Lost, Piece, State};
 
 /// An engine whose device works whenever it is polled.
-struct Driven {
+pub(crate) struct Driven {
     device: &'static SoftDevice,
     dsa: Dsa<&'static SoftDevice>,
 }
 
 impl Driven {
-    fn new(manner: &Manner) -> Driven {
+    pub(crate) fn new(manner: &Manner) -> Driven {
         // Never given back: what is in flight in the end may be written to.
         let device: &SoftDevice = Box::leak(Box::new(SoftDevice::new(manner.clone())));
         Driven { device, dsa: Dsa::on(device).expect("memory") }
@@ -60,7 +60,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-fn manner() -> impl Strategy<Value = Manner> {
+pub(crate) fn manner() -> impl Strategy<Value = Manner> {
     (
         prop::collection::vec(fate(), 1..6),
         prop_oneof![Just(None), (1u32..6).prop_map(Some)],
@@ -134,7 +134,10 @@ proptest! {
         prop_assert!(pieces.iter().all(|piece| piece.state() == State::Zeroed));
         ground.check(&pieces, "dsa");
     }
+}
 
+// As many cases as are asked for: `ci/fuzz-records`.
+proptest! {
     /// Whatever stands in the records: nothing is called zero for it that is not, and nothing else is
     /// written to.
     #[test]
