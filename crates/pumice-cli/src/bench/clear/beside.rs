@@ -11,6 +11,10 @@
 //! prefetcher guesses, each address known from the line before; on another one memory is zeroed, the same bytes in the
 //! same time by every engine that is fast enough. The slow-down is the walk's; for the same bytes also where one is not
 //! fast enough: what the walk loses while a gigabyte is zeroed.
+//!
+//! There are two working sets: as large as the last-level cache says that it is, and as large as what this program
+//! gets of it. On a shared machine others have the rest, and who walks more than that goes to memory for each line: it has
+//! nothing in the cache to lose.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -186,6 +190,45 @@ struct NeighbourRow {
     /// Of that under `rep stosb`, in the same rounds.
     share_of_stosb: Option<f64>,
     samples: Samples,
+}
+
+/// What this program gets of the last-level cache: the most that can be walked in two thirds of the time that memory
+/// takes. `nominal` is what the cache says.
+pub fn cache_share(region: &mut [u8], nominal: usize) -> usize {
+    let most = nominal.min(region.len());
+    let memory_ns = walk_ns(region, region.len());
+    let mut share = LEAST_SHARE;
+    let (mut size, mut step) = (LEAST_SHARE, LEAST_SHARE / 2);
+    while size <= most && walk_ns(region, size) <= memory_ns * 2.0 / 3.0 {
+        share = size;
+        size += step;
+        if size.is_power_of_two() {
+            step = size / 2;
+        }
+    }
+    share
+}
+
+/// Where looking for [`cache_share`] begins: more than any near cache would be taken for.
+const LEAST_SHARE: usize = 1 << 20;
+
+/// Nanoseconds for each line of a walk through the first bytes; the best of three.
+fn walk_ns(region: &mut [u8], size: usize) -> f64 {
+    const STEPS: usize = 200_000;
+    let lines = size / CACHE_LINE;
+    chain(&mut region[..size], lines);
+    let mut offset = 0;
+    let mut steps = |count: usize| {
+        let started_ns = now_ns();
+        for _ in 0..count {
+            // SAFETY: `chain` wrote offsets of lines of this memory.
+            offset = unsafe { region.as_ptr().add(offset).cast::<usize>().read_volatile() };
+        }
+        (now_ns() - started_ns) as f64 / count as f64
+    };
+    // A lap, so that what fits is there.
+    steps(lines.min(4 * STEPS));
+    (0..3).map(|_| steps(STEPS)).fold(f64::MAX, f64::min)
 }
 
 /// What the neighbours' experiment goes by.

@@ -78,7 +78,8 @@ pub struct ClearArgs {
     /// Of the batches, measure only this engine's; cuda is not measured unless named
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
-    /// What the neighbour walks through; as much as the last-level cache holds if not given
+    /// What the neighbour walks through; if not given, what this program gets of the last-level cache, and then
+    /// as much as that holds
     #[arg(long, value_name = "SIZE", value_parser = parse_working_set)]
     working_set: Option<u64>,
     /// What is zeroed beside the neighbour, in GB/s
@@ -137,14 +138,15 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
     beside::engines(&engines, region.bytes(), ROUNDS, &mut json)?;
     drop(engines);
     beside::overhead(region.bytes(), 4 * ROUNDS, &mut json)?;
-    let free = memory::available_bytes() / 4;
-    let neighbours = Neighbours {
-        working_set: options.working_set.unwrap_or_else(|| cache_bytes().min(free)) as usize,
-        rate_gb_per_s: options.beside_gb_per_s,
-        window_ns: ((options.seconds_per_cell * 1e9) as u64).max(SHORTEST_WINDOW_NS),
-        rounds: 2 * ROUNDS,
-    };
-    beside::neighbours(neighbours, region.bytes(), &mut json)?;
+    for working_set in working_sets(options.working_set, region.bytes()) {
+        let neighbours = Neighbours {
+            working_set,
+            rate_gb_per_s: options.beside_gb_per_s,
+            window_ns: ((options.seconds_per_cell * 1e9) as u64).max(SHORTEST_WINDOW_NS),
+            rounds: 2 * ROUNDS,
+        };
+        beside::neighbours(neighbours, region.bytes(), &mut json)?;
+    }
     json.finish()?;
     drop(region);
     print_plans();
@@ -192,6 +194,21 @@ fn engines_to_measure(choice: Option<Choice>, region: &mut [u8]) -> Result<Vec<N
             Ok(named)
         }
     }
+}
+
+/// What is walked: what was asked for, or as much as this program gets of the last-level cache, and as
+/// much as that says it holds.
+fn working_sets(asked: Option<u64>, region: &mut [u8]) -> Vec<usize> {
+    if let Some(asked) = asked {
+        return vec![asked as usize];
+    }
+    let nominal = cache_bytes().min(memory::available_bytes() / 4) as usize;
+    let share = beside::cache_share(region, nominal);
+    let (kept, all) = (size_name(share), size_name(nominal));
+    println!("\nThe last-level cache holds {all}, of which this program gets about {kept}");
+    let mut sets = vec![share, nominal];
+    sets.dedup();
+    sets
 }
 
 /// Bytes that the last-level cache holds, as the kernel says; 32 MiB where it does not.

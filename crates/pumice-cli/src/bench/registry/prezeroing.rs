@@ -128,7 +128,7 @@ pub static CLEAR: Entry = Entry {
         head: &["", "MB/s"],
         rows: &[&["memory bandwidth", "4,672"]],
     }],
-    keys: &["use", "engine", "size_bytes"],
+    keys: &["use", "engine", "size_bytes", "working_set_bytes"],
     figures: &[
         more("gb_per_s", "GB/s"),
         less("cpu_s_per_gb", "CPU s/GB"),
