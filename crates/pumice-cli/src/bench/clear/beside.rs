@@ -12,9 +12,9 @@
 //! same time by every engine that is fast enough. The slow-down is the walk's; for the same bytes also where one is not
 //! fast enough: what the walk loses while a gigabyte is zeroed.
 //!
-//! There are two working sets: as large as the last-level cache says that it is, and as large as what this program
-//! gets of it. On a shared machine others have the rest, and who walks more than that goes to memory for each line: it has
-//! nothing in the cache to lose.
+//! There are two working sets: as large as the last-level cache says that it is, and as large as what this
+//! program gets of it. On a shared machine others have the rest, and who walks more than that goes to memory
+//! for each line: it has nothing in the cache to lose.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
