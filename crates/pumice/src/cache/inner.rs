@@ -65,8 +65,10 @@ struct State {
     writing: [usize; 2],
     epoch: usize,
     is_being_cut: bool,
-    /// Pages that reclaim has, which it cleans and drops, and since which epoch.
-    held: BTreeMap<usize, usize>,
+    /// Pages that reclaimers have, which they clean and drop: since which epoch, and how many have each.
+    held: BTreeMap<usize, (usize, usize)>,
+    /// Times that pages were not admitted.
+    refusals: u64,
     last_error: Option<CacheError>,
     read_errors: VecDeque<(usize, Errno)>,
 }
@@ -96,6 +98,7 @@ impl Inner {
             epoch: 0,
             is_being_cut: false,
             held: BTreeMap::new(),
+            refusals: 0,
             last_error: None,
             read_errors: VecDeque::new(),
         };
@@ -288,11 +291,10 @@ impl Inner {
                 break;
             }
         }
-        if many == 0 {
-            return Err(Refusal::NotNow);
-        }
         let mut state = self.state();
-        if state.is_being_cut {
+        // Cut off since it was looked at how long it is: what was a whole page may be the end of the file now.
+        if many == 0 || state.is_being_cut || self.len() < len {
+            state.refusals += 1;
             return Err(Refusal::NotNow);
         }
         let epoch = state.epoch;
@@ -329,16 +331,22 @@ impl Inner {
     /// Reclaim begins to clean a page; to who waits for writes it is one in flight until [`Inner::let_go`].
     pub fn hold(&self, page: usize) {
         let mut state = self.state();
-        let epoch = state.epoch;
-        if state.held.insert(page, epoch).is_none() {
-            state.writing[epoch] += 1;
+        let State { held, writing, epoch, .. } = &mut *state;
+        let (since, many) = held.entry(page).or_insert((*epoch, 0));
+        if *many == 0 {
+            writing[*since] += 1;
         }
+        *many += 1;
     }
 
     /// Reclaim is done with a page.
     pub fn let_go(&self, page: usize) {
         let mut state = self.state();
-        if let Some(epoch) = state.held.remove(&page) {
+        let Some((epoch, many)) = state.held.get_mut(&page) else { return };
+        *many -= 1;
+        if *many == 0 {
+            let epoch = *epoch;
+            state.held.remove(&page);
             self.end_in_epoch(state, epoch);
         }
     }
@@ -366,7 +374,39 @@ impl Inner {
         }
     }
 
-    /// Admits no writes, or does again.
+    /// Times that pages were not admitted so far.
+    pub fn refusals(&self) -> u64 {
+        self.state().refusals
+    }
+
+    /// Makes the file so long at least, and on the device as long as it then is: its last pages may never have been
+    /// written. By who has the file's order.
+    ///
+    /// # Errors
+    /// What the kernel says. Its length is what it was.
+    pub fn extend(&self, len: u64) -> Result<(), Errno> {
+        if self.data.is_device() || self.len_on_device() >= len.max(self.len()) {
+            self.grow_to(len);
+            return Ok(());
+        }
+        // Nothing is written meanwhile: what is beyond a length that was right a moment ago would be cut off.
+        self.set_being_cut(true);
+        self.wait_for_writes();
+        let len = len.max(self.len());
+        let result = match self.len_on_device() < len {
+            true => self.data.set_len(len),
+            false => Ok(()),
+        };
+        if result.is_ok() {
+            self.len_on_device.fetch_max(len, Ordering::Relaxed);
+            // Release: see `len`.
+            self.len.fetch_max(len, Ordering::Release);
+        }
+        self.set_being_cut(false);
+        result
+    }
+
+    /// Admits no writes, and does not grow, or does again.
     pub fn set_being_cut(&self, is_being_cut: bool) {
         self.state().is_being_cut = is_being_cut;
         self.changed.notify_all();

@@ -65,13 +65,7 @@ impl View<'_, '_> {
             return Ok(());
         }
         self.clear_after(old)?;
-        if len > self.file.len_on_device() {
-            self.file.data.set_len(len).map_err(|errno| self.resize_error(len, errno))?;
-            self.file.set_len_on_device(len);
-        }
-        // Somebody may have written beyond meanwhile.
-        self.file.grow_to(len);
-        Ok(())
+        self.file.extend(len).map_err(|errno| self.resize_error(len, errno))
     }
 
     /// What lies on the last page after the file's end, and somebody may have written there, is nothing.

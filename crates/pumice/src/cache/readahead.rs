@@ -34,8 +34,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Those that there are, of a file of so many pages; those that lie beside each other in the order of the file, so
-    /// that they go by one request.
+    /// Those that there are, of a file of so many pages; those that lie beside each other in the order of the file,
+    /// so that they go by one request.
     pub fn pages(self, end: usize) -> impl Iterator<Item = usize> {
         let Window { first, stride, count } = self;
         let (first, stride) = match stride {

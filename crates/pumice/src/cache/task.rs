@@ -78,6 +78,9 @@ pub struct CacheTask<'c> {
     pub(super) fills: Arc<Fills>,
 }
 
+/// Looks of `sync` at what is dirty. A page would have to be refused to reclaim at as many moments in a row, each
+/// time just while it is looked at, to be overlooked.
+const MOST_LOOKS: usize = 8;
 /// Looks before who waits for a page sleeps.
 const WAITS_AWAKE: u32 = 64;
 const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
@@ -152,17 +155,22 @@ impl<'c> CacheTask<'c> {
         let _order = file.order.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.cache.files;
         let mut writer = Writer::new(&self.task, &files.counters, files.writers.take());
-        writer.begin(file, Which::All, &pages);
-        writer.finish(file);
-        files.writers.give(writer.into_queue());
-        file.wait_for_writes();
-        let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
-        let len = file.len();
-        if file.len_on_device() < len && !file.data.is_device() {
-            // Its last pages were never written to: they are zeros.
-            file.data.set_len(len).map_err(error)?;
-            file.set_len_on_device(len);
+        // A page that somebody else could not write is dirty again a moment before its granule is marked. So it is
+        // looked once more when what was in flight is over, and until nobody was refused since the look before.
+        let mut refusals = None;
+        for _ in 0..MOST_LOOKS {
+            let before = file.refusals();
+            writer.begin(file, Which::All, &pages);
+            writer.finish(file);
+            file.wait_for_writes();
+            if refusals == Some(file.refusals()) {
+                break;
+            }
+            refusals = Some(before);
         }
+        files.writers.give(writer.into_queue());
+        let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
+        file.extend(0).map_err(error)?;
         let durable = file.data.sync_data().map_err(error);
         file.error_since(seen).and(durable)
     }

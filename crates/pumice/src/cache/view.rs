@@ -77,11 +77,6 @@ impl<'t, 'c> View<'t, 'c> {
         Ok(View { task, region, file: inner, seen, pattern: Pattern::new(most) })
     }
 
-    /// The file's region in the cache's space, by which pages are looked at beside guards.
-    pub fn region(&self) -> &Region<'t, Frames<'c>, Atomic> {
-        &self.region
-    }
-
     /// Length of the file in bytes.
     pub fn len(&self) -> u64 {
         self.file.len()
@@ -234,6 +229,24 @@ impl<'t, 'c> View<'t, 'c> {
         } else {
             None
         }
+    }
+
+    /// As [`Region::fetch_entry`]: a page is going to be looked at soon.
+    #[inline]
+    pub fn fetch_entry(&self, page: usize) {
+        self.region.fetch_entry(page);
+    }
+
+    /// As [`Region::fetch_entry_to_guard`]: a guard of a page is going to be taken soon.
+    #[inline]
+    pub fn fetch_entry_to_guard(&self, page: usize) {
+        self.region.fetch_entry_to_guard(page);
+    }
+
+    /// As [`Region::fetch`]: a byte of a page in memory is going to be looked at at once.
+    #[inline]
+    pub fn fetch(&self, page: usize, offset: usize) {
+        self.region.fetch(page, offset);
     }
 
     /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many of the list

@@ -239,14 +239,16 @@ impl<'w, 'c> Writer<'w, 'c> {
 
     fn end(&mut self, place: usize, result: Result<(), Errno>) {
         let Some((file, admitted)) = self.writes[place].of.take() else { return };
-        file.written(&admitted, result);
         let pages = std::mem::take(&mut self.writes[place].pages);
         if result.is_ok() {
+            file.written(&admitted, result);
             count(&self.counters.written, pages.len());
             count(&self.counters.write_requests, 1);
             pages.iter().for_each(|&page| self.task.end_write_back(page, Ok(())));
         } else {
+            // Who waits for what is in flight finds these marked then.
             self.give_up(&file, &pages);
+            file.written(&admitted, result);
         }
         self.writes[place].pages = pages;
         self.vacant.push(place);

@@ -163,12 +163,15 @@ impl BlockFile {
         FileRef(self.file.as_raw_fd())
     }
 
-    /// Has blocks behind the first `len` bytes of a file, which is made so long at least.
+    /// Has blocks behind the first `len` bytes of a file, where the file system can, which makes it so long at least.
     ///
     /// # Errors
     /// `ENOSPC` without room.
     pub fn allocate(&self, len: u64) -> Result<(), Errno> {
-        block::allocate(&self.file, len)
+        match block::preallocate(&self.file, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            result => result,
+        }
     }
 
     /// Makes a file so long, or so short. [`BlockFile::len`] stays what it was.

@@ -118,10 +118,18 @@ pub fn extent(file: &OwnedFd) -> Result<(bool, u64), Errno> {
 /// # Errors
 /// What the kernel says: `ENOSPC` where there is no room.
 pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
-    match fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+    match preallocate(file, len) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(file, len),
         result => result,
     }
+}
+
+/// Has blocks behind the first `len` bytes; a file that is shorter is made so long.
+///
+/// # Errors
+/// What the kernel says: `EOPNOTSUPP` where the file system can't.
+pub fn preallocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
+    fs::fallocate(file, FallocateFlags::empty(), 0, len)
 }
 
 /// A frame of a scattered request: an `iovec`.

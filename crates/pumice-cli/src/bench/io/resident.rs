@@ -229,7 +229,7 @@ pub fn read(
     until: u64,
 ) -> Answer {
     let order = Order::new(seed, first, pages);
-    let region = view.region();
+    let region = view;
     let none = |_: (usize, usize)| {};
     match reading {
         Reading::Unguarded => {

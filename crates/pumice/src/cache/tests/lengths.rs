@@ -154,3 +154,52 @@ fn readers_survive_truncation() {
     })
     .expect("a cache");
 }
+
+/// A thread appends while another syncs, grows the file by less, and has blocks put behind it: nothing that was
+/// appended is cut off.
+#[test]
+fn what_grows_beside_sync_is_not_cut_off() {
+    let scratch = Scratch::new("beside");
+    const PAGES: usize = 4000;
+    let settings = Settings {
+        dirty_background: 8,
+        dirty_age: std::time::Duration::from_millis(4),
+        ..settings(512)
+    };
+    run(&settings, |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..2u64 {
+                let (file, is_over) = (file.clone(), &is_over);
+                scope.spawn(move || {
+                    let task = cache.task().expect("room");
+                    let view = task.view(&file).expect("room");
+                    while !is_over.load(Ordering::Relaxed) {
+                        view.sync().expect("the device is there");
+                        if thread == 0 {
+                            let len = view.len();
+                            view.allocate(len / 2 + 1).expect("room");
+                            // No shorter than it was a moment ago.
+                            assert!(view.len() >= len);
+                        }
+                    }
+                });
+            }
+            let task = cache.task().expect("room");
+            let view = task.view(&file).expect("room");
+            for page in 0..PAGES {
+                fill(&mut view.write_or_grow(page).expect("room"), page, 1);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            view.sync().expect("the device is there");
+            let in_file = plainly(&scratch.0);
+            assert_eq!(in_file.len(), PAGES);
+            for (nth, page) in in_file.iter().enumerate() {
+                check(page, nth, 1);
+                check(&view.read(nth).expect("there"), nth, 1);
+            }
+        });
+    })
+    .expect("a cache");
+}
