@@ -121,7 +121,8 @@ pub struct Counts {
     pub allocstall: u64,
 }
 
-/// Makes a cache, which is there while `work` runs; what is dirty then is synced.
+/// Makes a cache, which is there while `work` runs; what is dirty then is synced, for which a log that pages wait for
+/// has to go on.
 ///
 /// # Errors
 /// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what [`CacheTask::sync_all`] says at the
