@@ -4,9 +4,7 @@ use std::path::Path;
 
 use pumice::addr::FRAME_SIZE;
 use pumice::cache::{self, Advice, Cache, CacheError, CacheTask, File, Options, Settings, View};
-use rustix::fs::{fallocate, FallocateFlags};
 
-use super::buffered::open;
 use super::job::{Op, Setup};
 use super::worker::{change, check, fill, pages_of, Backend, Way};
 use crate::args::Failure;
@@ -15,7 +13,6 @@ use crate::args::Failure;
 struct Direct<'c> {
     cache: &'c Cache<'c>,
     file: File,
-    path: &'c str,
     bytes: u64,
 }
 
@@ -31,8 +28,7 @@ pub fn run(
     let with_cache = |cache: &Cache<'_>| {
         let options = Options::new().room(setup.bytes);
         let file = cache.open(Path::new(&setup.file), &options).map_err(explain)?;
-        let (path, bytes) = (setup.file.as_str(), setup.bytes);
-        Ok(work(&Direct { cache, file, path, bytes }))
+        Ok(work(&Direct { cache, file, bytes: setup.bytes }))
     };
     cache::run(&Settings::new(setup.frames), with_cache).map_err(explain)?
 }
@@ -51,13 +47,12 @@ impl Direct<'_> {
 impl Backend for Direct<'_> {
     fn prepare(&self, op: Op) -> Result<(), String> {
         if op == Op::Out {
+            // As the others' file is. A file system that does not reserve blocks has the work later.
             self.with_view(|view| {
                 view.set_len(0)?;
-                view.sync()
+                view.sync()?;
+                view.allocate(self.bytes).or_else(|_| view.set_len(self.bytes))
             })?;
-            // A file system without it has the work later.
-            let file = open(self.path)?;
-            let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, self.bytes);
         }
         if op == Op::In {
             self.with_view(|view| {
@@ -93,7 +88,7 @@ struct Ours<'t, 'c>(View<'t, 'c>);
 impl Way for Ours<'_, '_> {
     fn fill(&mut self, chunk: usize) -> Result<(), String> {
         pages_of(chunk).try_for_each(|page| {
-            let mut guard = self.0.write_or_grow(page).map_err(explain)?;
+            let mut guard = self.0.write(page).map_err(explain)?;
             fill(page, &mut guard[..]);
             Ok(())
         })

@@ -48,9 +48,9 @@ impl Op {
 pub struct Setup {
     pub file: String,
     pub bytes: u64,
-    /// Of a worker of ours: pages of memory.
+    /// Pages of memory.
     pub frames: usize,
-    /// Pages that a thread asks for ahead.
+    /// Reads that are on their way at a time, where pages are asked for ahead.
     pub depth: usize,
 }
 

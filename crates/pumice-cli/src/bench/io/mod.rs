@@ -6,7 +6,7 @@
 //! | `rewrite` | all of it is read in order, a byte of each page changed, written back, made durable |
 //! | `in` | all of it is read in order, nothing of it in memory before |
 //! | `random` | single pages at random; each thread waits for one at a time |
-//! | `random-ahead` | the same, each thread saying `--depth` pages ahead which it will want |
+//! | `random-ahead` | the same, each thread saying ahead which it will want, so that `--depth` are on their way |
 //! | `scan` | a working set of half the frames, and a scan of a file ten times the frames: what part of the set's accesses found their page beside the scan, and what part of it was there after one beside which nobody asked for it |
 //! | `resident`, `resident-few` | pages that are in memory, read at random: `--resident` shared by all threads, with lines fetched ahead; 64 of each thread's own |
 //!
@@ -15,7 +15,7 @@
 //! | `buffered` | the kernel's cache, by `read` and `write` of 1 MiB (at random: of pages) |
 //! | `mmap` | the kernel's cache, mapped; advised sequential or random where it is that |
 //! | `direct` | our cache (`pumice::cache`): straight from and to its frames |
-//! | `fio` | the device: io_uring, direct, 4 requests of 1 MiB, or `--depth` of pages; where it is installed |
+//! | `fio` | the device: io_uring, direct, 4 requests of 1 MiB, or `--depth` of pages in all; where it is installed |
 //!
 //! The kernel's processes are in control groups with as much memory as ours has frames. Each backend has a file of its
 //! own, and they take turns, round by round. Every page that is read is looked at: it begins with its number. In a
@@ -69,7 +69,7 @@ pub struct IoArgs {
     /// How many threads read at random [default: 1,2]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
-    /// Pages that a thread asks for ahead, and fio's depth
+    /// Reads on their way at a time, of all threads together
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(2..=1024))]
     depth: u32,
     /// Only these operations [default: all]; files are written first in any case
@@ -323,7 +323,7 @@ impl Bench {
                     Some(side) => side.worker.run(&request, &self.signals)?,
                     None => {
                         let before = machine_cpu_s();
-                        let answer = fio::run(&self.file("fio"), bytes, depth, &request)?;
+                        let answer = fio::run(&self.file("fio"), bytes, depth / threads, &request)?;
                         Answer { machine_cpu_s: machine_cpu_s() - before, ..answer }
                     }
                 };

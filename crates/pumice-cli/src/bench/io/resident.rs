@@ -67,8 +67,8 @@ pub fn measure(
 ) -> Result<Vec<Row>, Failure> {
     let failed = |error: CacheError| Failure::system(format!("pages in memory: {error}"));
     let pages = bytes / FRAME_SIZE;
-    // Tables of pages are frames, too, and some are kept free.
-    let settings = Settings::new(pages + pages / 16 + 1024);
+    // So many more that nothing has to go.
+    let settings = Settings::new(pages + pages / 4 + 2048);
     cache::run(&settings, |cache| {
         let file = cache.open(file, &Options::new().room(bytes as u64)).map_err(failed)?;
         let task = cache.task().map_err(failed)?;

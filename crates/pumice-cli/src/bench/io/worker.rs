@@ -18,7 +18,7 @@ use crate::bench::team::worker::{next, say, Reply};
 
 /// Pages of a chunk.
 pub const CHUNK_PAGES: usize = CHUNK / FRAME_SIZE;
-/// Pages that are asked for ahead by one call.
+/// Pages that are asked for ahead by one call, at most.
 const ASK: usize = 16;
 /// Accesses between two looks at whether it is over.
 const STRIDE: usize = 64;
@@ -130,7 +130,7 @@ impl Job<'_> {
         let answer = match request.op {
             Op::Out | Op::Rewrite | Op::In => self.in_order(request.op),
             Op::Random => self.at_random(request, 1),
-            Op::RandomAhead => self.at_random(request, self.setup.depth),
+            Op::RandomAhead => self.at_random(request, self.ahead(request.threads)),
             Op::Scan => self.scan(request),
         }?;
         let after = self.spent();
@@ -140,6 +140,13 @@ impl Job<'_> {
             pages_in: after.2 - before.2,
             ..answer
         })
+    }
+
+    /// Pages that a thread asks for ahead, so that all together have as many on their way as fio has: some of those
+    /// asked for are in memory.
+    fn ahead(&self, threads: usize) -> usize {
+        let missing = self.pages.saturating_sub(self.setup.frames).max(self.pages / 4);
+        (self.setup.depth * self.pages / missing / threads).max(2)
     }
 
     /// Processor time of the process and its helpers, of the machine, and pages read.
@@ -206,7 +213,8 @@ impl Job<'_> {
         let (mut waits, mut begun_ns, mut ended_ns) = (Waits::new(), 0, 0);
         let mut failed = Ok(());
         // Pages that are asked for lie in a ring; what was asked first is wanted first.
-        let mut ring = vec![0; depth.max(1).next_multiple_of(ASK)];
+        let ask = ASK.min(depth);
+        let mut ring = vec![0; depth.next_multiple_of(ask)];
         let (mut asked, mut wanted) = (0, 0);
         self.backend.enter(&mut |way| {
             begun_ns = line.wait();
@@ -214,15 +222,15 @@ impl Job<'_> {
             let mut before = now_ns();
             while before < until {
                 if depth > 1 {
-                    while asked - wanted + ASK <= ring.len() {
+                    while asked - wanted + ask <= ring.len() {
                         let at = asked % ring.len();
-                        let batch = &mut ring[at..at + ASK];
+                        let batch = &mut ring[at..at + ask];
                         batch.fill_with(|| random.below(self.pages));
                         failed = way.ask(batch);
-                        asked += ASK;
+                        asked += ask;
                     }
                 } else {
-                    ring[wanted % ASK] = random.below(self.pages);
+                    ring[0] = random.below(self.pages);
                 }
                 let looked = way.look_at(ring[wanted % ring.len()]);
                 wanted += 1;
