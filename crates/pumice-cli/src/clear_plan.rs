@@ -36,6 +36,7 @@ pub fn for_children() -> Result<ForChildren, Failure> {
     let set = |name| env::var_os(name).filter(|text| !text.is_empty());
     let plan = set(ENV_CLEAR).map(|text| checked(&text.to_string_lossy())).transpose()?;
     let named = set(ENV_ENGINE).map(|text| engines::kind(&text.to_string_lossy())).transpose()?;
+    named.map(engines::check_for_programs).transpose()?;
     if plan.is_some() {
         return Ok(ForChildren { plan, ahead: named.unwrap_or_default() });
     }

@@ -10,7 +10,7 @@
 //! *Neighbours*: a thread on one processor walks a working set, line by line in an order that no
 //! prefetcher guesses, each address known from the line before; on another one memory is zeroed, the same bytes in the
 //! same time by every engine that is fast enough. The slow-down is the walk's; for the same bytes also where one is not
-//! fast enough: what the walk loses while a gigabyte is zeroed.
+//! fast enough: what the walk loses while a gigabyte is zeroed. The walk's speed is by its own processor time.
 //!
 //! There are two working sets: as large as the last-level cache says that it is, and as large as what this
 //! program gets of it. On a shared machine others have the rest, and who walks more than that goes to memory
@@ -367,7 +367,7 @@ fn window(
     at: &mut usize,
     count: &AtomicU64,
 ) -> (f64, f64) {
-    let (started_ns, before) = (now_ns(), count.load(Ordering::Relaxed));
+    let (started_ns, before) = (now_ns(), Walked::of(count));
     let mut bytes = 0;
     let mut elapsed_ns = 0;
     while elapsed_ns < options.window_ns {
@@ -383,8 +383,28 @@ fn window(
         }
         elapsed_ns = now_ns() - started_ns;
     }
-    let walked = count.load(Ordering::Relaxed) - before;
-    (walked as f64 / (elapsed_ns as f64 / 1e9), bytes as f64 / elapsed_ns as f64)
+    let after = Walked::of(count);
+    let (steps, cpu_us) = (after.steps - before.steps, after.cpu_us - before.cpu_us);
+    let lines_per_s = steps as f64 * STEPS as f64 / (cpu_us.max(1) as f64 / 1e6);
+    (lines_per_s, bytes as f64 / elapsed_ns as f64)
+}
+
+/// How far the walk has got, and in how much processor time of its own: others' turns don't count.
+#[derive(Clone, Copy)]
+struct Walked {
+    steps: u64,
+    cpu_us: u64,
+}
+
+/// Lines between two looks at the clock.
+const STEPS: u64 = 1024;
+
+impl Walked {
+    /// Both are in one word, so that they belong together.
+    fn of(count: &AtomicU64) -> Walked {
+        let word = count.load(Ordering::Relaxed);
+        Walked { steps: word >> 32, cpu_us: word & 0xffff_ffff }
+    }
 }
 
 /// Has each line name the next one: a step that is no part of the number of lines visits all.
@@ -409,16 +429,17 @@ fn gcd(one: usize, other: usize) -> usize {
 
 /// Walks until told to stop, and counts.
 fn walk(memory: *const u8, stop: &AtomicBool, count: &AtomicU64) {
-    const STEPS: u64 = 256;
     let mut offset = 0;
-    let mut lines = 0;
+    let mut steps = 0;
+    let begun_ns = cpu_time_ns();
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..STEPS {
             // SAFETY: `chain` wrote offsets of lines of this memory.
             offset = unsafe { memory.add(offset).cast::<usize>().read_volatile() };
         }
-        lines += STEPS;
-        count.store(lines, Ordering::Relaxed);
+        steps += 1;
+        let cpu_us = (cpu_time_ns() - begun_ns) / 1000;
+        count.store(steps << 32 | cpu_us, Ordering::Relaxed);
     }
 }
 
