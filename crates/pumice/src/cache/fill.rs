@@ -6,6 +6,7 @@
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -19,11 +20,14 @@ use crate::page_table::pager::ReadFailed;
 use crate::page_table::{FrameSource, Rights};
 use crate::space::file::{Begun, Filling, Patience};
 use crate::space::region::Page;
+use crate::sys::thread;
 
 /// Requests of a thread in flight at a time.
 pub(super) const DEPTH: usize = 256;
 /// Pages read by one request at most.
 pub(super) const RUN_PAGES: usize = 32;
+/// How long it is waited where the kernel does not say what is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A thread's queue of reads.
 pub(super) struct Fills(Mutex<State>);
@@ -169,10 +173,14 @@ impl Fills {
         }
     }
 
-    /// Waits for all that is in flight.
+    /// Waits for all that is in flight: no page stays claimed by a thread that is no more.
     pub fn drain(&self, task: &FileTask<'_>) {
         let mut state = self.state();
-        while state.queue.in_flight() > 0 && state.reap(task, 1).is_ok() {}
+        while state.queue.in_flight() > 0 {
+            if state.reap(task, 1).is_err() {
+                thread::sleep(LOOK_AGAIN);
+            }
+        }
     }
 
     /// Pages that were asked for and have come, or could not be read; waits for `least`, if so many are on their way.
