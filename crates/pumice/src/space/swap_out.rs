@@ -121,9 +121,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         is_present.then(|| ops.ptep_test_and_clear_young(ptep) || entry.latch() != 0)
     }
 
-    /// Says of the pages that have frames of their own where they are, in the order of their numbers from `page` on,
-    /// up to the end of the first table that there is. Where to go on from; 0 at the end. Of a huge page nothing
-    /// is said.
+    /// Says of the pages that have frames where they are, in the order of their numbers from `page` on, up to the end
+    /// of the first table or huge page that there is. Where to go on from; 0 at the end.
     pub fn scan_present(&self, page: usize, mut found: impl FnMut(LruPage)) -> usize {
         let tables = &self.space.tables;
         let mut page = page;
@@ -135,16 +134,25 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             }
             let end = (granule + 1) << F::TABLE_BITS;
             let pmd = self.middle(page).ok().map(|middle| tables.ops.ptep_get(middle.pmdp));
-            let Some(pmd) = pmd.filter(|pmd| pmd.state() == State::Table) else {
-                page = end;
-                continue;
-            };
-            // SAFETY: the VMA is held, and with it its tables.
-            let leaf = unsafe { tables.leaf(pmd) };
-            for page in page..end {
-                let entry = tables.ops.ptep_get(leaf.entry(page));
-                if entry.state() == State::Present {
-                    found(LruPage { page, frame: entry.frame() });
+            match pmd {
+                Some(pmd) if pmd.state() == State::Table => {
+                    // SAFETY: the VMA is held, and with it its tables.
+                    let leaf = unsafe { tables.leaf(pmd) };
+                    for page in page..end {
+                        let entry = tables.ops.ptep_get(leaf.entry(page));
+                        if entry.state() == State::Present {
+                            found(LruPage { page, frame: entry.frame() });
+                        }
+                    }
+                }
+                Some(huge) if huge.state() == State::Present => {
+                    for page in page..end {
+                        found(LruPage { page, frame: Pfn(huge.frame().0 + page % F::ENTRIES) });
+                    }
+                }
+                _ => {
+                    page = end;
+                    continue;
                 }
             }
             return if end < Tables::<F, T>::PAGES { end } else { 0 };

@@ -361,6 +361,9 @@ fn a_huge_page_is_unmapped_whole_and_dropped_whole() {
         assert_eq!(young(&task), None);
         task.fault(at, Access::Write).expect("mapped");
         assert_eq!((young(&task), young(&task)), (Some(true), Some(false)));
+        let mut found = 0;
+        task.scan_present(at / PAGE, |_| found += 1);
+        assert_eq!(found, BLOCK_FRAMES, "a pager that was not told of them meets its pages");
         task.fault(at + bytes, Access::Write).expect("mapped");
         task.unmap(at, bytes).expect("aligned");
         assert_eq!(space.anon_rss(), BLOCK_FRAMES);
