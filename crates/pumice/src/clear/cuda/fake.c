@@ -71,9 +71,19 @@ int cuMemHostAlloc(void **at, size_t len, unsigned flags) {
     return 0;
 }
 int cuMemFreeHost(void *at) { size_t *block = (size_t *)((char *)at - 4096); return munmap(block, *block + 4096) ? INVALID : 0; }
-int cuMemAlloc_v2(uint64_t *at, size_t len) { *at = (uintptr_t)malloc(len); return *at ? 0 : OUT_OF_MEMORY; }
-int cuMemFree_v2(uint64_t at) { free((void *)(uintptr_t)at); return 0; }
-int cuMemsetD8_v2(uint64_t at, unsigned char byte, size_t len) { memset((void *)(uintptr_t)at, byte, len); return 0; }
+/* Not zero, as the driver's need not be. */
+int cuMemAlloc_v2(uint64_t *at, size_t len) {
+    void *memory = malloc(len);
+    *at = (uintptr_t)memory;
+    return memory ? memset(memory, 0x5a, len), 0 : OUT_OF_MEMORY;
+}
+/* Of device memory, on the NULL stream: over when that is waited for, and ordered with no stream of the others. */
+static struct { void *at; size_t len; unsigned char byte; } fill;
+int cuMemFree_v2(uint64_t at) { fill.at = 0; free((void *)(uintptr_t)at); return 0; }
+int cuMemsetD8_v2(uint64_t at, unsigned char byte, size_t len) {
+    fill.at = (void *)(uintptr_t)at, fill.byte = byte, fill.len = len;
+    return 0;
+}
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t len, void *stream) {
     int code = stream && context_depth > 0 ? 0 : INVALID;
     pthread_mutex_lock(&lock);
@@ -91,7 +101,13 @@ static void work(void) {
     for (int i = 0; i < queued; i++) memcpy(queue[i].to, queue[i].from, queue[i].len);
     queued = 0;
 }
-int cuStreamSynchronize(void *stream) { (void)stream; pthread_mutex_lock(&lock); if (!lose_copies) work(); pthread_mutex_unlock(&lock); return 0; }
+int cuStreamSynchronize(void *stream) {
+    pthread_mutex_lock(&lock);
+    if (!stream && fill.at) memset(fill.at, fill.byte, fill.len), fill.at = 0;
+    if (!lose_copies) work();
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
 int cuEventCreate(void **event, unsigned flags) { *event = calloc(1, sizeof(struct event)); return flags == 2 ? 0 : INVALID; }
 int cuEventDestroy_v2(void *event) { free(event); return 0; }
 int cuEventRecord(void *event, void *stream) {

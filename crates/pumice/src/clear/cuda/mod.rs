@@ -117,10 +117,13 @@ impl Cuda {
         let _current = self.driver.enter()?;
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: places for what is returned; the zeros are written before anybody copies them.
+        // The memset runs on the NULL stream, and returns before it is over (CUDA Driver API, "API
+        // synchronization behavior"); a stream that is non-blocking does not wait for that one.
         unsafe {
             self.driver.stream_create((&mut self.stream, NON_BLOCKING))?;
             self.driver.alloc((&mut self.zeros, ZEROS_BYTES))?;
             self.driver.fill((self.zeros, 0, ZEROS_BYTES))?;
+            self.driver.stream_wait((null_mut(),))?;
             for batch in &mut state.batches {
                 self.driver.event_create((&mut batch.event, NO_TIMING))?;
             }
