@@ -135,11 +135,15 @@ mod engine {
         }
 
         /// Hands a descriptor over where the queue has room for it.
-        fn hand_over(&self, descriptor: &Descriptor) -> bool {
+        ///
+        /// # Safety
+        /// As [`Portal::hand_over`].
+        unsafe fn hand_over(&self, descriptor: &Descriptor) -> bool {
             if !self.groups.enter_queue(self.portal.entries().unwrap_or(u32::MAX)) {
                 return false;
             }
-            let handed = self.portal.hand_over(descriptor);
+            // SAFETY: as the caller promises.
+            let handed = unsafe { self.portal.hand_over(descriptor) };
             if handed == Handover::Broken {
                 self.lose();
             }
@@ -179,17 +183,19 @@ mod engine {
             self.groups.begin(number, count, how);
             // SAFETY: as above.
             let list = unsafe { group.read(count) };
+            // SAFETY: the pieces are the caller's until they are settled, and the group ours until then.
+            let hand_over = |one: &Descriptor| unsafe { self.hand_over(one) };
             let taken = match how {
                 Handed::AsBatch => {
                     let record = core::ptr::from_ref(&group.batch) as u64;
                     let batch = Descriptor::batch(group.list_at(), count as u32, record);
-                    if self.hand_over(&batch) {
+                    if hand_over(&batch) {
                         count
                     } else {
                         0
                     }
                 }
-                Handed::OneByOne => list.iter().take_while(|one| self.hand_over(one)).count(),
+                Handed::OneByOne => list.iter().take_while(|one| hand_over(one)).count(),
             };
             if taken == 0 {
                 self.groups.give_back(number);
@@ -265,7 +271,8 @@ mod engine {
             // SAFETY: the device has ended the descriptor that was there.
             let rest = unsafe { group.write(index, self.descriptor(piece, group, index)) };
             note.set_entry();
-            if !self.hand_over(rest) {
+            // SAFETY: as in `submit_group`: the piece is in flight still.
+            if !unsafe { self.hand_over(rest) } {
                 note.take_entry();
                 // As the device would say it, for the next look.
                 record.complete(status::BAD_OPCODE, 0, 0);

@@ -20,7 +20,11 @@ pub enum Handover {
 /// a batch to the records of its list and its own.
 pub unsafe trait Portal: Sync {
     /// Hands a descriptor over. All stores before are the device's to see.
-    fn hand_over(&self, descriptor: &Descriptor) -> Handover;
+    ///
+    /// # Safety
+    /// What the descriptor has the device read and write is the caller's, and stays so until its record
+    /// says that it came to an end.
+    unsafe fn hand_over(&self, descriptor: &Descriptor) -> Handover;
 
     /// Entries that the queue has; `None` where the device itself says whether there is room.
     fn entries(&self) -> Option<u32>;
@@ -43,7 +47,7 @@ pub enum Hardware {}
 // SAFETY: there is none.
 #[cfg(all(not(target_arch = "x86_64"), not(any(loom, shuttle))))]
 unsafe impl Portal for Hardware {
-    fn hand_over(&self, _descriptor: &Descriptor) -> Handover {
+    unsafe fn hand_over(&self, _descriptor: &Descriptor) -> Handover {
         match *self {}
     }
 
@@ -125,7 +129,7 @@ mod hardware {
 
     // SAFETY: the device is as the architecture specification says.
     unsafe impl Portal for Hardware {
-        fn hand_over(&self, descriptor: &Descriptor) -> Handover {
+        unsafe fn hand_over(&self, descriptor: &Descriptor) -> Handover {
             let Way::Mapped { at, next } = &self.way else {
                 return match write(&self._file, &descriptor.bytes()) {
                     Ok(64) => Handover::Taken,

@@ -256,7 +256,7 @@ fn complete(record: u64, status: u8, bytes: u32, fault_at: u64) {
 
 // SAFETY: it writes where its descriptors say.
 unsafe impl Portal for &SoftDevice {
-    fn hand_over(&self, descriptor: &Descriptor) -> Handover {
+    unsafe fn hand_over(&self, descriptor: &Descriptor) -> Handover {
         let mut state = self.state();
         state.offers += 1;
         if state.offers > self.manner.broken_after {
