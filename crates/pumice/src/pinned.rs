@@ -8,6 +8,10 @@
 //! few.
 //!
 //! The memory is locked for as long as the pool lives: nobody else has it. That is the price.
+//!
+//! A child made by `fork` does not have it (`MADV_DONTFORK`), and gets SIGSEGV where it touches a
+//! buffer: pinned pages would have to be copied for it at once, or the device would go on with pages
+//! that the parent no longer has.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range};
@@ -15,6 +19,7 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
+use rustix::mm::{madvise, Advice};
 
 use crate::addr::BLOCK_SIZE;
 use crate::clear::cuda::{Cuda, CudaError};
@@ -131,7 +136,8 @@ impl<R: Registrar> Pool<R> {
             Os.commit(at, len).and_then(|()| {
                 // A kernel without huge pages refuses; small ones do.
                 let _ = Os.set_huge(at, len, Huge::Yes);
-                Os.populate(at, len)
+                Os.populate(at, len)?;
+                madvise(at.cast(), len, Advice::LinuxDontFork)
             })
         };
         if let Err(errno) = populated {
@@ -178,8 +184,12 @@ impl<R: Registrar> Pool<R> {
 
     /// Zeroes free blocks that are not, in batches, by `engine`; what it leaves, the processor does. How
     /// many bytes were. To be called when nobody is in a hurry.
+    ///
+    /// An engine that does not answer within seconds is asked no more by this call, and keeps the
+    /// blocks that it has, for good: it may still write to them.
     pub fn zero_free(&self, engine: &dyn Engine) -> usize {
         let mut zeroed = 0;
+        let mut is_lost = false;
         loop {
             let batch = self.take_dirty();
             if batch.is_empty() {
@@ -187,11 +197,14 @@ impl<R: Registrar> Pool<R> {
             }
             let piece = |&block: &usize| Piece::new(self.block(block), BLOCK_SIZE, Warmth::Cold);
             let mut pieces: Vec<_> = batch.iter().map(piece).collect();
-            // SAFETY: the blocks are taken, and stay mapped: a pool of which an engine has blocks is
-            // not unmapped.
-            unsafe {
-                let _lost = engine.submit(&mut pieces);
-                let _lost = engine.wait(&mut pieces, PATIENCE);
+            if !is_lost {
+                // SAFETY: the blocks are taken, and stay mapped: a pool of which an engine has blocks
+                // is not unmapped.
+                is_lost = unsafe {
+                    let submitted = engine.submit(&mut pieces);
+                    submitted.and(engine.wait(&mut pieces, PATIENCE)).is_err()
+                };
+                is_lost |= pieces.iter().any(|piece| piece.state() == State::InFlight);
             }
             for (block, piece) in batch.into_iter().zip(pieces) {
                 if piece.state() == State::InFlight {
@@ -359,6 +372,50 @@ mod tests {
             }
             Err(error) => eprintln!("skipped: {error}"),
         }
+    }
+
+    /// Pins nothing.
+    struct Nobody;
+
+    impl Registrar for Nobody {
+        type Error = Errno;
+
+        unsafe fn register(&self, _at: *mut u8, _len: usize) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        unsafe fn unregister(&self, _at: *mut u8, _len: usize) {}
+    }
+
+    /// Takes whatever it is given, and never says anything of it.
+    #[derive(Default)]
+    struct Hung(AtomicUsize);
+
+    // SAFETY: nothing is ever settled.
+    unsafe impl Engine for Hung {
+        fn name(&self) -> &'static str {
+            "hung"
+        }
+
+        unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), crate::clear::Lost> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            pieces.iter_mut().for_each(|piece| piece.take(0));
+            Ok(())
+        }
+
+        unsafe fn poll(&self, _pieces: &mut [Piece]) -> Result<(), crate::clear::Lost> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_engine_that_no_longer_answers_is_asked_no_more() {
+        let hung = Hung::default();
+        let pool = Pool::new((BATCH + 1) * BLOCK_SIZE, Nobody).expect("memory");
+        drop(pool.take((BATCH + 1) * BLOCK_SIZE, Content::Any).expect("all of it"));
+        pool.zero_free(&hung);
+        assert_eq!(hung.0.load(Ordering::Relaxed), 1, "it did not answer the first time");
+        assert_eq!(pool.free_bytes(), BLOCK_SIZE, "what it did not get is the processor's");
     }
 
     proptest! {
