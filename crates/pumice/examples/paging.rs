@@ -15,7 +15,7 @@ use pumice::frame::Zone;
 use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::{policy, Adaptive, Policy};
-use pumice::reclaim::{Limits, SwapPager};
+use pumice::reclaim::{Settings, SwapPager};
 use pumice::space::{Frames, MemMap, VmSpace};
 use pumice::swap::Swap;
 use pumice::sys::mem::Huge;
@@ -147,7 +147,7 @@ fn main() -> Result<(), Failed> {
     let swap = Swap::create(Path::new(&file), ((pages * 2 + 64) * FRAME_SIZE) as u64, Cached::No)?;
     let mut table = policy::table::<Adaptive<'_>>(plan.frames);
     let adaptive = Adaptive::new(&mut table);
-    let pager = SwapPager::new(swap, adaptive, plan.frames, Limits::of(plan.frames));
+    let pager = SwapPager::new(swap, adaptive, plan.frames, Settings::of(plan.frames));
     let zone = Zone::new(plan.frames * FRAME_SIZE, 2, Huge::No)?;
     let map = MemMap::new(&zone, Clearer::detect())?.with_pager(&pager);
     let space = VmSpace::new(map.frames(), Atomic)?;

@@ -10,7 +10,7 @@ use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
 use pumice::reclaim::Adaptive;
-use pumice::reclaim::{Limits, SwapPager};
+use pumice::reclaim::{Settings, SwapPager};
 use pumice::space::{MemMap, VmSpace};
 use pumice::swap::Swap;
 use pumice::sys::thread::process_cpu_time_ns;
@@ -30,7 +30,7 @@ fn kswapd_does_not_spin() {
     let path = std::env::temp_dir().join(format!("pumice-idle-{}", std::process::id()));
     let swap = Swap::create(&path, 1 << 20, Cached::No).expect("a file");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let pager = SwapPager::new(swap, Adaptive::new(&mut entries), FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(swap, Adaptive::new(&mut entries), FRAMES, Settings::of(FRAMES));
     let bytes = (FRAMES * FRAME_SIZE).next_multiple_of(BLOCK_SIZE);
     let zone = Zone::new(bytes, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);

@@ -77,7 +77,7 @@ use crate::clear::Clearer;
 use crate::frame::Zone;
 use crate::io::Opening;
 use crate::page_table::{Atomic, Rights};
-use crate::reclaim::{policy, Adaptive, Limits, Paging, Policy, ZoneReclaim};
+use crate::reclaim::{policy, Adaptive, Paging, Policy, Settings as ReclaimSettings, ZoneReclaim};
 use crate::space::{Frames, MemMap, Task, VmSpace};
 use crate::sys::cpu;
 use fill::Fills;
@@ -132,7 +132,8 @@ pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result
     let files = Files::new(settings);
     let fills = RwLock::default();
     let mut entries = policy::table::<Adaptive<'_>>(frames);
-    let reclaim = ZoneReclaim::new(Adaptive::new(&mut entries), frames, Limits::of(frames));
+    let reclaim =
+        ZoneReclaim::new(Adaptive::new(&mut entries), frames, ReclaimSettings::of(frames));
     let reclaim = Arc::new(reclaim);
     reclaim.set_engines(&settings.engines);
     let paging = Paging::on(reclaim.clone(), &files);

@@ -45,6 +45,19 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         sum
     }
 
+    /// Frames of grown blocks that are free, whatever is in them.
+    pub fn free_frames(&self) -> usize {
+        let free_in = |block: usize| match self.block(block).state() {
+            BlockState::Free | BlockState::Claimed => G::FRAMES_PER_BLOCK,
+            BlockState::Parts => {
+                let FreeFrames { zeroed, dirty, .. } = self.count_free_in(block, true);
+                zeroed + dirty
+            }
+            _ => 0,
+        };
+        (0..self.grown()).map(free_in).sum()
+    }
+
     fn count_free_in(&self, block: usize, is_there: bool) -> FreeFrames {
         let mut sum = FreeFrames::default();
         for word in &self.words[self.words_of(block)] {

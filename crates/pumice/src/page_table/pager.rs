@@ -5,6 +5,7 @@
 use core::ptr::NonNull;
 
 use crate::addr::{Pfn, FRAME_SIZE};
+use crate::frame::Reclaim;
 
 use super::{Entry, Rights, State};
 
@@ -114,17 +115,17 @@ pub unsafe trait Pager: Sync {
     /// written now, no copy is good for long; one that is not used at all was read ahead.
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights);
 
-    /// No frame is left: waits until some may be free. `false`: there will be none. It is called by
-    /// faulting threads, which may have claimed a page's word.
-    fn wait_for_frames(&self) -> bool {
-        false
-    }
-
     /// A page that is not in memory is to be in two spaces: its copy stays until each of the two entries is read or
     /// freed. `false`: the pager does not do that.
     fn share(&self, space: SpaceId, from: Evicted) -> bool {
         let _ = (space, from);
         false
+    }
+
+    /// Who reclaims for the zone, if anybody does. Faulting threads call it where no frame is to be had, which may have
+    /// claimed a page's word.
+    fn zone(&self) -> Option<&dyn Reclaim> {
+        None
     }
 
     /// A page was unmapped where it was.

@@ -22,6 +22,7 @@ use super::entry::{Entry, Rights};
 use super::ops::TableOps;
 use super::pager::Pager;
 use crate::addr::Pfn;
+use crate::frame::Gfp;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::pair::Pair;
 
@@ -63,10 +64,17 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     fn pager(&self) -> Option<&dyn Pager> {
         None
     }
+    /// How many frames are free; it may take a microsecond and more.
+    fn free_frames(self) -> usize {
+        usize::MAX
+    }
 }
 
-/// Single frames for one thread.
+/// Single frames for one thread. It waits for nothing: where there are none, or only such as are kept back, its owner
+/// may have some reclaimed.
 pub trait FrameList {
+    /// What requests from now on may do.
+    fn set_gfp(&mut self, _gfp: Gfp) {}
     /// Gets a frame that reads as zeros.
     fn get_zeroed(&mut self) -> Option<Pfn>;
     /// Gets a frame whose content is unknown.

@@ -1,33 +1,27 @@
-//! The thread that takes pages out.
+//! The thread that takes pages out, and the rounds in which it does.
 //!
 //! A round: look which pages were accessed, have the policy choose a batch, begin to take them out, and write those
 //! of which there is no good copy ([`super::writeout`]). Several rounds' writes are in flight at a time; when one is
-//! done, its pages' frames are free. Accessed bits are looked at round robin, [`SCANNED_PER_PAGE`] for each page that
-//! goes, so that all are looked at some times while the memory turns over once.
+//! done, its pages' frames are free. Accessed bits are looked at round robin, some for each page that goes, so that
+//! all are looked at some times while the memory turns over once.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
+use crate::frame::Gfp;
 use crate::page_table::pager::LruPage;
-use crate::sync::current_thread;
 
+use super::direct::Memalloc;
 use super::policy::Policy;
+use super::settings::Settings;
 use super::spaces::Attached;
 use super::writeout::{Leaving, Notes, Victim, Writes};
 use super::zone::{Owner, ZoneReclaim};
 
-/// `SWAP_CLUSTER_MAX`: pages chosen at a time, and written by one request at most.
-pub(super) const BATCH: usize = 32;
-/// Pages in flight at most. More of them does not get them out any sooner, and what is read meanwhile waits behind
-/// them: with 4,096, one read of a thousand took 12 ms and more, with 128 it took 2 to 4, as the device does by
-/// itself.
-const MOST_LEAVING: usize = 128;
-/// Accessed bits looked at for each page that goes.
-const SCANNED_PER_PAGE: usize = 4;
-/// Rounds from one look for pages that nobody told of to the next. A look is at 2 MiB.
-const ROUNDS_PER_SWEEP: usize = 16;
-/// How long nothing is tried after a round in which nothing went.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Requests of `kswapd` in flight at most.
+const DEPTH: u32 = 64;
+/// Times that `kswapd` has nothing to do in a row, after which its pauses get no longer.
+const MOST_PAUSES: u32 = 6;
 
 /// A space as a reclaimer knows it.
 #[derive(Debug, Default)]
@@ -48,40 +42,74 @@ enum Seen {
     Use,
 }
 
+/// What the zone knows of pages in flight; when it goes there are none.
+pub(super) struct Told<'r, P: Policy> {
+    zone: &'r ZoneReclaim<P>,
+    pub leaving: usize,
+}
+
+impl<P: Policy> Drop for Told<'_, P> {
+    fn drop(&mut self) {
+        if self.leaving > 0 {
+            self.zone.state().leaving -= self.leaving;
+        }
+    }
+}
+
 /// A reclaimer's own.
-pub(super) struct Round<'r, P> {
+pub(super) struct Round<'r, P: Policy> {
     pub zone: &'r ZoneReclaim<P>,
+    /// What it may do; `None`: all, for everybody.
+    pub direct: Option<Gfp>,
+    /// As they were when this round began.
+    pub settings: Settings,
+    /// Before the spaces: who unwinds waits here for what is in flight.
+    pub writes: Writes,
     /// Spaces by place, and how many changes there were when they were looked at.
     pub known: Vec<Known>,
     changes: Option<u64>,
-    pub writes: Writes,
+    /// Pages in flight that the zone knows of.
+    pub told: Told<'r, P>,
+    /// Frames freed in all, and pages looked at.
+    pub freed: usize,
+    chosen: usize,
     victims: Vec<Victim>,
     pub dirty: Vec<Leaving>,
     pub notes: Notes,
-    /// Where the scan of accessed bits goes on, and what it found.
-    hand: usize,
+    /// What the scan of accessed bits, and the look for pages that nobody told of, found.
     looked_at: Vec<(u32, Owner, Seen)>,
-    /// Where the look for pages that nobody told of goes on, what it found, and rounds since.
-    sweep_from: (usize, usize),
     found: Vec<LruPage>,
-    since_sweep: usize,
-    /// Rounds in a row by which nothing became free, writes that failed meanwhile, whether there was nothing more to
-    /// try, and how many had asked for frames when the first of them began, if one has.
+    /// Rounds in a row by which nothing became free, writes that failed and that the zone has not been told of, whether
+    /// there was nothing more to try, and how many had asked for frames when the first of them began, if one has.
     pub fruitless: usize,
     pub failures: usize,
     pub has_failed: bool,
     pub asked: Option<u64>,
-    /// Whether pages must not be written yet, and rounds in a row in which that was so and nothing went.
-    pub is_put_off: bool,
+    /// Pages of the batch that must not be written yet, and rounds in a row in which that was so of most and nothing
+    /// went.
+    pub refused: usize,
     pub put_off: usize,
+    /// There is no more to try.
+    pub is_at_end: bool,
 }
 
 impl<P: Policy + Send> ZoneReclaim<P> {
     /// Takes pages of spaces that are attached out as it is needed, until [`ZoneReclaim::stop`]. One thread does this
     /// for a zone.
     pub fn kswapd(&self) {
-        let mut round = Round::new(self);
-        self.state().kswapd = Some(current_thread().id());
+        /// Says when it ends, however: who waits does not do so in vain.
+        struct Presence<'r, P: Policy>(&'r ZoneReclaim<P>);
+        impl<P: Policy> Drop for Presence<'_, P> {
+            fn drop(&mut self) {
+                self.0.state().has_kswapd = false;
+                self.0.frames_freed.notify_all();
+            }
+        }
+        let _memalloc = Memalloc::begin(self);
+        self.state().has_kswapd = true;
+        let _presence = Presence(self);
+        let mut round = Round::new(self, Writes::new(&self.engines(), DEPTH), Gfp::KERNEL);
+        round.direct = None;
         while round.wait() {
             round.scan();
             round.sweep_now_and_then();
@@ -90,32 +118,52 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         while round.writes.in_flight() > 0 {
             round.reap(true);
         }
-        round.forget_all();
+        round.end();
     }
 }
 
 impl<'r, P: Policy + Send> Round<'r, P> {
-    fn new(zone: &'r ZoneReclaim<P>) -> Round<'r, P> {
+    pub fn new(zone: &'r ZoneReclaim<P>, writes: Writes, gfp: Gfp) -> Round<'r, P> {
+        let settings = zone.settings();
+        let batch = settings.swap_cluster_max;
         Round {
             zone,
+            direct: Some(gfp),
+            settings,
             known: Vec::new(),
             changes: None,
-            writes: Writes::new(&zone.engines()),
-            victims: Vec::with_capacity(BATCH),
-            dirty: Vec::with_capacity(BATCH),
+            writes,
+            told: Told { zone, leaving: 0 },
+            freed: 0,
+            chosen: 0,
+            victims: Vec::with_capacity(batch),
+            dirty: Vec::with_capacity(batch),
             notes: Notes::default(),
-            hand: 0,
-            looked_at: Vec::with_capacity(BATCH * SCANNED_PER_PAGE),
-            sweep_from: (0, 0),
+            looked_at: Vec::with_capacity(batch * settings.scanned_per_page),
             found: Vec::new(),
-            since_sweep: 0,
             fruitless: 0,
             failures: 0,
             has_failed: false,
             asked: None,
-            is_put_off: false,
+            refused: 0,
             put_off: 0,
+            is_at_end: false,
         }
+    }
+
+    /// Takes batches out, each written when the next begins, until frames are free. `false`: there is no more to try.
+    pub fn reclaim_directly(&mut self) -> bool {
+        let pages = self.zone.state().policy.len();
+        let most = (pages / self.settings.vm_scan_ratio).max(self.settings.swap_cluster_max);
+        while self.freed == 0 && !self.is_at_end && self.chosen <= most {
+            self.scan();
+            self.sweep_now_and_then();
+            self.take_out();
+            while self.writes.in_flight() > 0 {
+                self.reap(true);
+            }
+        }
+        self.freed > 0
     }
 
     /// Waits until there is something to do. `false`: no more.
@@ -126,15 +174,15 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             if state.is_stopped {
                 return false;
             }
-            let leaving = self.writes.pages();
-            let is_short = state.is_short(leaving);
-            if is_short && !state.is_stuck && leaving < MOST_LEAVING {
+            self.settings = state.settings;
+            let is_short = state.is_short(zone.free());
+            if is_short && !state.is_stuck && state.leaving < self.settings.most_leaving {
                 self.asked.get_or_insert(state.asked);
                 drop(state);
                 self.meet_spaces();
                 return true;
             }
-            if leaving > 0 {
+            if self.writes.pages() > 0 {
                 drop(state);
                 self.reap(true);
                 self.meet_spaces();
@@ -146,21 +194,26 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 continue;
             }
             state.is_kswapd_asleep = true;
+            zone.is_kswapd_asleep.store(!state.is_stuck, Ordering::Relaxed);
             if is_short {
-                // Nothing could go: no sooner than in a while, or a swap that is full would take a processor.
-                let waited = zone.wake.wait_timeout(state, PAUSE);
+                // Nothing could go, or others are at it: no sooner than in a while, or a swap that is full would take a
+                // processor.
+                let pause = self.settings.pause * (1 << state.times_stuck.min(MOST_PAUSES));
+                let waited = zone.wake.wait_timeout(state, pause);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 state.is_stuck = false;
             } else {
                 state = zone.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             state.is_kswapd_asleep = false;
+            zone.is_kswapd_asleep.store(false, Ordering::Relaxed);
+            zone.count_free(&mut state);
         }
     }
 
     /// Lets go of spaces that leave, and takes note of new ones. None is being worked on but those that pages are in
     /// flight of.
-    fn meet_spaces(&mut self) {
+    pub fn meet_spaces(&mut self) {
         let state = self.zone.state();
         if self.changes == Some(state.members.changes) {
             return;
@@ -179,10 +232,13 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         self.zone.let_go.notify_all();
     }
 
-    fn forget_all(&mut self) {
-        let _state = self.zone.state();
+    /// Lets go of all spaces; nothing is in flight. What it wrote with is for the next.
+    pub fn end(mut self) -> Writes {
+        let state = self.zone.state();
         self.known.clear();
+        drop(state);
         self.zone.let_go.notify_all();
+        self.writes
     }
 
     /// The space of a page that was chosen, or is looked at.
@@ -195,13 +251,15 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         let mut looked_at = std::mem::take(&mut self.looked_at);
         looked_at.clear();
         let mut state = self.zone.state();
-        for _ in 0..(BATCH * SCANNED_PER_PAGE).min(state.frames.len()) {
-            self.hand = (self.hand + 1) % state.frames.len();
-            let frame = &mut state.frames[self.hand];
+        let most = self.settings.swap_cluster_max * self.settings.scanned_per_page;
+        for _ in 0..most.min(state.frames.len()) {
+            let hand = (state.hand + 1) % state.frames.len();
+            state.hand = hand;
+            let frame = &mut state.frames[hand];
             let (owner, is_new) = (frame.owner, frame.is_new);
-            if !owner.is_none() && state.policy.contains(self.hand as u32) {
+            if !owner.is_none() && state.policy.contains(hand as u32) {
                 let seen = if is_new { Seen::FirstUse } else { Seen::Use };
-                looked_at.push((self.hand as u32, owner, seen));
+                looked_at.push((hand as u32, owner, seen));
             }
         }
         drop(state);
@@ -236,27 +294,29 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     /// those in the batches of threads that sleep, and those whose frame is said to be another page's by a thread
     /// that told late.
     fn sweep_now_and_then(&mut self) {
-        self.since_sweep += 1;
-        if self.since_sweep >= ROUNDS_PER_SWEEP {
-            self.since_sweep = 0;
+        let mut state = self.zone.state();
+        state.since_sweep += 1;
+        if state.since_sweep >= self.settings.batches_per_sweep {
+            state.since_sweep = 0;
+            drop(state);
             self.sweep();
         }
     }
 
     /// Looks at the next 2 MiB that have a table, of one space after the other. Returns how many pages were found.
     fn sweep(&mut self) -> usize {
-        let (place, from) = self.sweep_from;
+        let (place, from) = self.zone.state().sweep_from;
         let mut found = std::mem::take(&mut self.found);
         let next = match self.space(place) {
             Some(space) => space.task().scan_present(from, &mut |page| found.push(page)),
             None => 0,
         };
-        self.sweep_from = match next {
+        let (mut many, mut state) = (0, self.zone.state());
+        state.sweep_from = match next {
             0 if place + 1 < self.known.len() => (place + 1, 0),
             0 => (0, 0),
             next => (place, next),
         };
-        let (mut many, mut state) = (0, self.zone.state());
         let is_open = state.members.is_open(place);
         for page in found.drain(..).filter(|_| is_open) {
             if !state.knows(place, page) {
@@ -271,12 +331,12 @@ impl<'r, P: Policy + Send> Round<'r, P> {
 
     /// Looks at all there are until some are found. Returns whether any were.
     pub fn sweep_all(&mut self) -> bool {
-        self.sweep_from = (0, 0);
+        self.zone.state().sweep_from = (0, 0);
         loop {
             if self.sweep() > 0 {
                 return true;
             }
-            if self.sweep_from == (0, 0) {
+            if self.zone.state().sweep_from == (0, 0) {
                 return false;
             }
         }
@@ -286,9 +346,19 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     fn take_out(&mut self) {
         self.choose();
         self.has_failed |= self.victims.is_empty();
+        self.refused = 0;
         // Beside each other where they are, so that they are written together.
         let mut victims = std::mem::take(&mut self.victims);
         victims.sort_unstable_by_key(|victim| victim.owner);
+        // Frames of which it is said that they have the same page: one has it at most, and the others are met again.
+        let notes = &mut self.notes;
+        victims.dedup_by(|other, first| {
+            let is_double = other.owner == first.owner;
+            if is_double {
+                notes.stays(*other);
+            }
+            is_double
+        });
         let mut freed = 0;
         for of_space in victims.chunk_by(|one, next| one.owner.member() == next.owner.member()) {
             freed += self.begin_all(of_space);
@@ -304,7 +374,8 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     /// Has the policy choose a batch.
     fn choose(&mut self) {
         let mut state = self.zone.state();
-        let batch = BATCH.min(state.policy.len() / 8 + 1);
+        let batch = self.settings.swap_cluster_max.min(state.policy.len() / 8 + 1);
+        self.chosen += batch;
         while self.victims.len() < batch {
             let Some((frame, shadow)) = state.policy.evict() else { return };
             let known = std::mem::take(&mut state.frames[frame as usize]);

@@ -5,7 +5,9 @@
 //! - [`adaptive`]: ours, and the default.
 //! - [`zone`]: what is known of a zone's pages, whichever space's they are; who waits for frames.
 //! - `spaces`: the spaces whose pages may go, which come and go themselves.
-//! - `kswapd`: the thread that takes pages out; `writeout`: how they go.
+//! - [`settings`]: what it goes by.
+//! - `kswapd`: the thread that takes pages out; `direct`: who asks for a frame does so for itself; `writeout`: how
+//!   they go.
 //! - [`paging`]: what faults of a space tell reclaim and ask of it.
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
@@ -20,6 +22,10 @@
 pub mod adaptive;
 mod ages;
 #[cfg(all(feature = "std", not(loom)))]
+mod direct;
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod direct_tests;
+#[cfg(all(feature = "std", not(loom)))]
 mod kswapd;
 mod list;
 #[cfg(all(test, feature = "std", shuttle))]
@@ -27,6 +33,8 @@ mod models;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod paging;
 pub mod policy;
+#[cfg(all(feature = "std", not(loom)))]
+pub mod settings;
 #[cfg(all(feature = "std", not(loom)))]
 mod spaces;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
@@ -46,6 +54,8 @@ pub use list::Page;
 #[cfg(all(feature = "std", not(loom)))]
 pub use paging::{Paging, SwapPager};
 pub use policy::{Arrival, Policy, Shadow};
+#[cfg(all(feature = "std", not(loom)))]
+pub use settings::Settings;
 pub use two_list::TwoList;
 #[cfg(all(feature = "std", not(loom)))]
-pub use zone::{Counts, Limits, ZoneReclaim};
+pub use zone::{Counts, ZoneReclaim};

@@ -14,7 +14,8 @@ use shuttle::thread;
 
 use super::paging::SwapPager;
 use super::policy::{table, Policy};
-use super::zone::{Counts, Limits};
+use super::settings::Settings;
+use super::zone::Counts;
 use super::{Adaptive, Page, TwoList};
 use crate::addr::FRAME_SIZE;
 use crate::io::engine::Direction;
@@ -156,7 +157,7 @@ fn scenario<P: Policy + Send + 'static>(policy: P, faults: Faults) -> Counts {
     let bytes = vec![0; (SLOTS as usize + 1) * FRAME_SIZE];
     let device = Arc::new(Device { bytes: Mutex::new(bytes), faults: Mutex::new(faults) });
     let engines = Arc::clone(&device);
-    let pager = SwapPager::new(swap(), policy, FRAMES, Limits { low: 5, high: 3 });
+    let pager = SwapPager::new(swap(), policy, FRAMES, Settings::of(FRAMES).with_most_pages(5));
     let pager = pager.with_engines(move |_| {
         let device = Arc::clone(&engines);
         Box::new(Late { device, pending: Vec::new(), done: VecDeque::new() })

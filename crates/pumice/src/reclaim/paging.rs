@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::addr::FRAME_SIZE;
 use crate::backing::Backing;
+use crate::frame::Reclaim;
 use crate::io::{AnyEngine, Engines};
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::{FrameSource, Rights, TableOps};
@@ -12,7 +13,8 @@ use crate::swap::backing::SwapBacking;
 use crate::swap::{Swap, SwapError};
 
 use super::policy::Policy;
-use super::zone::{Counts, Limits, ZoneReclaim};
+use super::settings::Settings;
+use super::zone::{Counts, ZoneReclaim};
 
 /// The pager of spaces whose pages are copies of one backing's, on a zone that others may be on as well.
 #[derive(Debug)]
@@ -80,8 +82,8 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
 
 impl<P: Policy + Send> SwapPager<P> {
     /// With a policy for the `frames` frames of a zone.
-    pub fn new(swap: Swap, policy: P, frames: usize, limits: Limits) -> SwapPager<P> {
-        let zone = Arc::new(ZoneReclaim::new(policy, frames, limits));
+    pub fn new(swap: Swap, policy: P, frames: usize, settings: Settings) -> SwapPager<P> {
+        let zone = Arc::new(ZoneReclaim::new(policy, frames, settings));
         Paging::on(zone, SwapBacking::new(swap, &Engines::default()))
     }
 
@@ -147,7 +149,7 @@ unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
         self.backing.free(space, from);
     }
 
-    fn wait_for_frames(&self) -> bool {
-        self.zone.wait_for_frames()
+    fn zone(&self) -> Option<&dyn Reclaim> {
+        Some(&*self.zone)
     }
 }

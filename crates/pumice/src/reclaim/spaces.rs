@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::addr::Pfn;
 use crate::backing::Backing;
+use crate::frame::Gfp;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
 use crate::space::write_back::{WriteBack, WriteFailed};
@@ -26,7 +27,7 @@ const FORGOTTEN_AT_ONCE: usize = 4096;
 /// How long it is waited before it is looked again whether a member can go; who lets go of it wakes who waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// What reclaim does with a space: [`Task`], whatever its kind.
+/// What reclaim does with a space: a [`Task`], whatever its kind, that may use the frames that are kept back.
 pub(super) trait PagedTask {
     fn test_and_clear_young(&self, page: usize) -> Option<bool>;
     fn begin_swap_out(&self, page: usize) -> Option<Transit>;
@@ -70,12 +71,15 @@ impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
 }
 
 pub(super) type AnyTask<'s> = Box<dyn PagedTask + Send + 's>;
+type FreeFrames<'s> = Box<dyn Fn() -> usize + Send + Sync + 's>;
 
 /// A space that reclaim works on.
 pub(super) struct Attached {
     pub id: SpaceId,
     task: Mutex<AnyTask<'static>>,
     backing: &'static dyn Backing,
+    /// How many frames of the zone are free.
+    free_frames: FreeFrames<'static>,
 }
 
 impl Attached {
@@ -128,6 +132,17 @@ impl Members {
     pub fn get(&self, place: usize) -> Option<&Arc<Attached>> {
         let member = self.places.get(place)?.as_ref().filter(|member| !member.is_leaving);
         member.map(|member| &member.space)
+    }
+
+    /// Frames that are free on the zone, as any of the spaces knows; `None` if there is none.
+    pub fn free_frames(&self) -> Option<usize> {
+        let mut members = self.places.iter().flatten().filter(|member| !member.is_leaving);
+        members.next().map(|member| (member.space.free_frames)())
+    }
+
+    /// Whether there is no space whose pages may go.
+    pub fn is_empty(&self) -> bool {
+        !(0..self.len()).any(|place| self.is_open(place))
     }
 
     /// Places there are, some of them empty.
@@ -184,17 +199,28 @@ impl<P: Policy> ZoneReclaim<P> {
     where
         F::List: Send,
     {
-        let task: AnyTask<'_> = Box::new(space.enter()?);
+        let task = space.enter()?;
+        // It reclaims nothing, not even for itself.
+        core::mem::forget(task.gfp_scope(Gfp::MEMALLOC));
+        let task: AnyTask<'_> = Box::new(task);
+        let frames = space.frames();
+        let free_frames: FreeFrames<'_> = Box::new(move || frames.free_frames());
         // SAFETY: the lifetimes are shorter than they then say: `Membership` takes the member out when `work` is over,
         // however that ends, and waits until nobody has it.
-        let (task, backing) = unsafe {
+        let (task, backing, free_frames) = unsafe {
             (
                 std::mem::transmute::<AnyTask<'_>, AnyTask<'static>>(task),
                 std::mem::transmute::<&dyn Backing, &'static dyn Backing>(backing),
+                std::mem::transmute::<FreeFrames<'_>, FreeFrames<'static>>(free_frames),
             )
         };
-        let space = Arc::new(Attached { id: space.id(), task: Mutex::new(task), backing });
-        let place = self.state().members.add(space);
+        let (id, task) = (space.id(), Mutex::new(task));
+        let space = Arc::new(Attached { id, task, backing, free_frames });
+        let mut state = self.state();
+        let place = state.members.add(space);
+        self.count_free(&mut state);
+        drop(state);
+        self.frames_freed.notify_all();
         let membership = Membership { zone: self, place };
         let result = work();
         drop(membership);
@@ -225,6 +251,7 @@ impl<P: Policy> ZoneReclaim<P> {
             let waited = self.let_go.wait_timeout(state, LOOK_AGAIN);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         };
+        self.count_free(&mut state);
         drop(state);
         if let Some(member) = member.take() {
             member.space.backing().release(&mut copies.into_iter());

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::policy::table;
 use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
-use super::{Adaptive, Limits, Paging, Policy, SwapPager, ZoneReclaim};
+use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::addr::FRAME_SIZE;
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
 use crate::clear::Clearer;
@@ -25,7 +25,7 @@ use crate::swap::backing::SwapBacking;
 use crate::sys::{cpu, mem::Huge};
 
 /// Writes pages of a region, and reads and writes them at random: each is as it was left.
-fn use_pages(space: &VmSpace<Frames<'_>>, pages: usize, steps: usize, seed: u64) {
+pub(super) fn use_pages(space: &VmSpace<Frames<'_>>, pages: usize, steps: usize, seed: u64) {
     let task = space.enter().expect("a task");
     let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
     let region = task.region(at).expect("mapped");
@@ -49,7 +49,7 @@ fn use_pages(space: &VmSpace<Frames<'_>>, pages: usize, steps: usize, seed: u64)
 }
 
 fn on_a_zone<P: Policy + Send>(policy: P, work: impl FnOnce(&Zone, &Arc<ZoneReclaim<P>>)) {
-    let reclaim = Arc::new(ZoneReclaim::new(policy, FRAMES, Limits::of(FRAMES)));
+    let reclaim = Arc::new(ZoneReclaim::new(policy, FRAMES, Settings::of(FRAMES)));
     let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
     std::thread::scope(|scope| {
         let kswapd = scope.spawn(|| reclaim.kswapd());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::policy::table;
 use super::{Adaptive, Policy, TwoList};
-use super::{Limits, SwapPager};
+use super::{Settings, SwapPager};
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::frame::Zone;
@@ -152,7 +152,7 @@ fn nothing_is_lost_in_four_times_the_memory() {
     let scratch = Scratch::new("adaptive");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
     assert_eq!(pages_survive(&pager, 4 * FRAMES, 4, 3 * FRAMES), 0);
     let counts = pager.counts();
     assert!(counts.pswpout > FRAMES as u64 && counts.pswpin > FRAMES as u64, "{counts:?}");
@@ -164,7 +164,7 @@ fn two_lists_lose_nothing_either() {
     let scratch = Scratch::new("two-list");
     let mut entries = table::<TwoList<'_>>(FRAMES);
     let policy = TwoList::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(3 * FRAMES), policy, FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(scratch.swap(3 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
     assert_eq!(pages_survive(&pager, 3 * FRAMES, 2, 4 * FRAMES), 0);
 }
 
@@ -174,7 +174,7 @@ fn swap_and_memory_add_up() {
     let scratch = Scratch::new("sum");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(FRAMES), policy, FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(scratch.swap(FRAMES), policy, FRAMES, Settings::of(FRAMES));
     assert_eq!(pages_survive(&pager, FRAMES + FRAMES * 3 / 4, 2, 4 * FRAMES), 0);
 }
 
@@ -187,7 +187,7 @@ fn errors_of_the_device_reach_who_asks_and_nobody_else() {
     let seed = u64::from(std::process::id());
     eprintln!("seed {seed}");
     let faults = Faults { error: 50, no_space: 70, short: 5, late: 3 };
-    let pager = SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES))
+    let pager = SwapPager::new(swap, policy, FRAMES, Settings::of(FRAMES))
         .with_engines(move |depth| Box::new(FakeEngine::new(engine::best(depth), faults, seed)));
     let errors = pages_survive(&pager, 4 * FRAMES, 3, 3 * FRAMES);
     assert!(errors > 0 && pager.counts().errors >= errors as u64, "{errors} {:?}", pager.counts());
@@ -198,7 +198,7 @@ fn full_swap_ends_in_an_error() {
     let scratch = Scratch::new("full");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(256), policy, FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(scratch.swap(256), policy, FRAMES, Settings::of(FRAMES));
     let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
@@ -234,7 +234,7 @@ fn pages_that_somebody_told_of_too_late_hide_no_others() {
     let scratch = Scratch::new("late");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
     let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
@@ -272,8 +272,12 @@ fn pages_that_somebody_told_of_too_late_hide_no_others() {
 fn a_page_that_comes_to_be_written_gives_its_slot_back() {
     let scratch = Scratch::new("slot");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let pager =
-        SwapPager::new(scratch.swap(100), Adaptive::new(&mut entries), FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(
+        scratch.swap(100),
+        Adaptive::new(&mut entries),
+        FRAMES,
+        Settings::of(FRAMES),
+    );
     let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
@@ -306,7 +310,7 @@ fn sequences_are_read_ahead() {
     eprintln!("seed {seed}");
     // Short, which is no error, and late.
     let faults = Faults { short: 7, late: 5, ..Faults::default() };
-    let pager = SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES))
+    let pager = SwapPager::new(swap, policy, FRAMES, Settings::of(FRAMES))
         .with_engines(move |depth| Box::new(FakeEngine::new(engine::best(depth), faults, seed)));
     let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
@@ -345,7 +349,7 @@ fn kswapd_rests_where_nothing_can_go() {
     let scratch = Scratch::new("rest");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(64), policy, FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(scratch.swap(64), policy, FRAMES, Settings::of(FRAMES));
     let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");

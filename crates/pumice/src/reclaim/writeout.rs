@@ -17,20 +17,23 @@ use crate::page_table::pager::SpaceId;
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::Transit;
 
-use super::kswapd::{Round, BATCH};
+use super::kswapd::Round;
 use super::policy::{Policy, Shadow};
 use super::spaces::{AnyTask, Attached};
 use super::zone::{Copy as PageCopy, Owner};
 
-/// Writes in flight at most.
-const DEPTH: u32 = 64;
+/// Writes in flight at most, of any reclaimer.
+const MOST_WRITES: usize = 64;
 
 /// Rounds in a row after which who waits is told that there will be no frames, where nothing went since pages must not
 /// be written yet. With a pause after each, it is a second.
 const MOST_PUT_OFF: usize = 50;
 
-/// Writes that fail in a row, after which who waits is told the same: one that fails says nothing of other pages.
+/// Writes that fail in a row, whoever writes, after which who waits is told the same at the next one: one that fails
+/// says nothing of other pages.
 const MOST_FAILURES: usize = 16;
+/// How many are left of these when that was said.
+pub(super) const MANY_FAILURES: usize = MOST_FAILURES - 4;
 
 /// A page that the policy chose.
 #[derive(Clone, Copy)]
@@ -75,25 +78,37 @@ pub(super) struct Writes {
     pages: usize,
     /// Those asked about at the moment.
     outgoing: Vec<Outgoing>,
+    /// For another queue when this one fails, for so many requests at a time.
+    engines: Engines,
+    depth: u32,
 }
 
+// SAFETY: what it names of frames is used by who has it, while the frames' pages are on their way out.
+unsafe impl Send for Writes {}
+
 impl Writes {
-    pub fn new(engines: &Engines) -> Writes {
-        let queue = Queue::new(engines.make(DEPTH), DEPTH as usize);
-        let depth = queue.room();
-        let write = |_| Write {
-            place: None,
-            pages: Vec::with_capacity(BATCH),
-            outgoing: Vec::with_capacity(BATCH),
-            pieces: Vec::with_capacity(BATCH),
-        };
+    pub fn new(engines: &Engines, depth: u32) -> Writes {
+        let queue = Queue::new(engines.make(depth), (depth as usize).min(MOST_WRITES));
+        let places = queue.room();
+        let write =
+            |_| Write { place: None, pages: Vec::new(), outgoing: Vec::new(), pieces: Vec::new() };
         Writes {
             queue,
-            writes: (0..depth).map(write).collect(),
-            vacant: (0..depth).collect(),
+            writes: (0..places).map(write).collect(),
+            vacant: (0..places).collect(),
             pages: 0,
-            outgoing: Vec::with_capacity(BATCH),
+            outgoing: Vec::new(),
+            engines: engines.clone(),
+            depth,
         }
+    }
+
+    /// A queue that can't be asked is no use: it goes, and with it, once the kernel is done, all that was asked of it.
+    /// Returns which requests these were.
+    fn replace_queue(&mut self) -> Vec<usize> {
+        let depth = self.writes.len().min(MOST_WRITES);
+        self.queue = Queue::new(self.engines.make(self.depth), depth);
+        (0..self.writes.len()).filter(|&turn| self.writes[turn].place.is_some()).collect()
     }
 
     /// Pages in flight.
@@ -147,6 +162,11 @@ impl<P: Policy + Send> Round<'_, P> {
         freed
     }
 
+    /// Whether pages of a space may be written for who asks.
+    fn may_write(&self, space: &Attached) -> bool {
+        self.direct.is_none_or(|gfp| gfp.contains(space.backing().needs()))
+    }
+
     /// Begins a page's transit, which is ended at once if it is clean. Returns frames that are free by it.
     fn begin(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
         let page = victim.owner.page();
@@ -166,6 +186,7 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         let outgoing = victim.outgoing(space.id, task.bytes(transit.page().frame));
         let clean = if transit.is_dirty() { None } else { space.backing().drop_clean(&outgoing) };
+        let may_write = self.may_write(space) && !space.backing().writes_in_place();
         match clean {
             Some(to) if task.end_swap_out(transit, to).is_ok() => return 1,
             Some(_) => {
@@ -173,8 +194,8 @@ impl<P: Policy + Send> Round<'_, P> {
                 self.notes.give_up_copy(victim);
                 self.notes.stay.push((victim.without_copy(), false));
             }
-            None if space.backing().writes_in_place() => {
-                // It has become dirty a moment ago.
+            None if !may_write => {
+                // Written in place, it has become dirty a moment ago.
                 task.cancel_swap_out(transit);
                 self.notes.stay.push((victim, false));
             }
@@ -190,6 +211,9 @@ impl<P: Policy + Send> Round<'_, P> {
     /// Begins to write a page back if it is dirty, else to take it out. Returns frames that are free by it.
     fn begin_in_place(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
         let page = victim.owner.page();
+        if !self.may_write(space) {
+            return self.begin(space, task, victim);
+        }
         if !space.backing().hold(space.id, page) {
             // It is being unmapped, or will be looked at again.
             self.notes.stay.push((victim, false));
@@ -223,7 +247,7 @@ impl<P: Policy + Send> Round<'_, P> {
                         rest = later;
                     }
                     Err(Refusal::NotNow) => {
-                        self.is_put_off = true;
+                        self.refused += 1;
                         self.stay(&rest[..1]);
                         rest = &rest[1..];
                     }
@@ -323,7 +347,7 @@ impl<P: Policy + Send> Round<'_, P> {
 
     /// Ends what writes were for that are done. Returns how many frames are free.
     fn complete(&mut self, is_to_wait: bool) -> usize {
-        let mut done = [(0usize, Ok(())); DEPTH as usize];
+        let mut done = [(0usize, Ok(())); MOST_WRITES];
         let mut len = 0;
         let note = |turn: u64, result| {
             done[len] = (turn as usize, result);
@@ -331,8 +355,16 @@ impl<P: Policy + Send> Round<'_, P> {
         };
         let queue = &mut self.writes.queue;
         let reaped = if is_to_wait { queue.reap(note) } else { queue.poll(note) };
-        self.notes.errors += u64::from(reaped.is_err());
-        done[..len].iter().map(|&(turn, result)| self.end_write(turn, result)).sum()
+        let mut freed =
+            done[..len].iter().map(|&(turn, result)| self.end_write(turn, result)).sum();
+        if let Err(errno) = reaped {
+            self.notes.errors += 1;
+            self.failures += 1;
+            for turn in self.writes.replace_queue() {
+                freed += self.end_write(turn, Err(errno));
+            }
+        }
+        freed
     }
 
     /// A request is over. Returns how many frames are free.
@@ -433,33 +465,51 @@ impl<P: Policy + Send> Round<'_, P> {
                 state.policy.accessed(victim.frame);
             }
         }
+        let has_failed_now = self.failures > 0;
+        state.failures += std::mem::take(&mut self.failures);
         let mut is_at_end = false;
+        state.leaving = state.leaving + self.writes.pages - self.told.leaving;
+        self.told.leaving = self.writes.pages;
+        self.freed += freed;
+        if self.direct.is_some() {
+            state.counts.direct += freed as u64;
+            if state.is_kswapd_asleep && !state.is_stuck {
+                // It may have waited for what has been written now.
+                self.zone.wake.notify_one();
+            }
+        }
         if freed > 0 {
             (self.fruitless, self.has_failed, self.asked) = (0, false, None);
-            (self.put_off, self.failures) = (0, 0);
+            (self.put_off, state.failures) = (0, 0);
             self.zone.tell(&mut state, freed);
-        } else if self.is_put_off {
+        } else if self.refused * 2 > self.settings.swap_cluster_max {
             // What is waited for takes its time.
-            state.is_stuck = self.writes.pages == 0;
-            self.put_off += usize::from(state.is_stuck);
+            self.put_off += usize::from(self.writes.pages == 0);
+            state.is_stuck |= self.writes.pages == 0 && self.direct.is_none();
             is_at_end = self.put_off > MOST_PUT_OFF;
         } else {
             // A round in which all pages had been accessed says nothing yet.
             self.fruitless += 1;
             let tried_all = self.has_failed
-                || self.failures > MOST_FAILURES
-                || self.fruitless * BATCH > 4 * state.policy.len();
+                || has_failed_now && state.failures > MOST_FAILURES
+                || self.fruitless * self.settings.swap_cluster_max > 4 * state.policy.len();
             is_at_end = self.writes.pages == 0 && tried_all;
         }
-        self.is_put_off = false;
-        let has_lost_pages = state.has_lost_pages();
+        self.refused = 0;
+        let has_lost_pages = state.has_lost_pages(self.zone.free());
         drop(state);
         if is_at_end {
             (self.fruitless, self.has_failed) = (0, false);
-            (self.put_off, self.failures) = (0, 0);
+            self.put_off = 0;
             let asked = self.asked.take();
             if !(has_lost_pages && self.sweep_all()) {
-                self.zone.refuse(&mut self.zone.state(), asked.unwrap_or(0));
+                self.is_at_end = true;
+                let mut state = self.zone.state();
+                // The next who asks has some more tried: things may have changed.
+                state.failures = state.failures.min(MANY_FAILURES);
+                if self.direct.is_none() {
+                    self.zone.refuse(&mut state, asked.unwrap_or(0));
+                }
             }
         }
         self.release_copies();
@@ -500,6 +550,11 @@ fn end_in_place(
 }
 
 impl Notes {
+    /// A page stays, and was not used.
+    pub fn stays(&mut self, victim: Victim) {
+        self.stay.push((victim, false));
+    }
+
     fn give_up_copy(&mut self, victim: Victim) {
         if victim.copy != 0 {
             self.copies.push((victim.owner.member(), victim.copy));

@@ -1,8 +1,9 @@
 //! Reclaim of a zone: the pages of all spaces on it, and what is known of each frame.
 //!
-//! Faulting threads say what came in, in batches, and wait when no frame is left. One thread,
-//! [`ZoneReclaim::kswapd`], takes pages out. It begins when more pages are in memory than [`Limits::low`], works down
-//! to [`Limits::high`], and at any time when somebody waits.
+//! Faulting threads say what came in, in batches. One thread, [`ZoneReclaim::kswapd`], takes pages out between the
+//! low and the high watermark of free frames; under min, who asks for a frame reclaims for itself (`direct`).
+//!
+//! How much is free is counted now and then, and estimated in between: a count looks at all the ledger.
 //!
 //! What is known of a frame may be out of date: nobody says that a page was unmapped. So a page that is to go is
 //! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. What a thread
@@ -10,40 +11,24 @@
 //!
 //! One lock, never held over I/O, over a walk, or while anybody waits for another lock but a backing's own.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::PoisonError;
-use std::time::Duration;
 
 use crate::addr::Pfn;
 use crate::backing::Came;
+use crate::frame::{Pressure, Watermarks};
 use crate::io::Engines;
 use crate::page_table::pager::{LruPage, SpaceId};
 use crate::page_table::Rights;
-use crate::sync::{current_thread, Condvar, Mutex, MutexGuard, ThreadId};
+use crate::sync::{Condvar, Mutex, MutexGuard, ThreadId};
 
 use super::policy::{Arrival, Policy, Shadow};
+use super::settings::Settings;
 use super::spaces::Members;
+use super::writeout::Writes;
 
-/// Longest that a thread waits for frames before it looks again; who frees them wakes it.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// Pages in memory, of those there is room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Above this, pages are taken out (frames are under the low watermark).
-    pub low: usize,
-    /// Down to this (up to the high watermark).
-    pub high: usize,
-}
-
-impl Limits {
-    /// For a zone of `frames` frames: a 16th of them stay free for tables and threads' lists, half as many again
-    /// are made free at a time.
-    pub const fn of(frames: usize) -> Limits {
-        Limits { low: frames - frames / 16, high: frames - frames * 3 / 32 }
-    }
-}
+/// Frames that are free where nobody knows.
+const UNKNOWN: isize = isize::MAX / 2;
 
 /// What happened so far, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,8 +48,10 @@ pub struct Counts {
     pub rescued: u64,
     /// Not written or not read, for an error.
     pub errors: u64,
-    /// `allocstall`: times a thread waited for a frame.
+    /// `allocstall`: times a thread reclaimed for itself, or waited for who does.
     pub allocstall: u64,
+    /// Taken out by who asked for a frame, of those that went.
+    pub direct: u64,
 }
 
 /// Whose page a frame has: which member of the zone's spaces, and the page's number in it.
@@ -119,33 +106,47 @@ pub(super) struct State<P> {
     pub policy: P,
     pub frames: Vec<Frame>,
     pub members: Members,
-    pub limits: Limits,
+    pub settings: Settings,
     pub counts: Counts,
     /// Between low and high.
     is_balancing: bool,
     /// Threads that wait for frames.
-    waiting: usize,
+    pub waiting: usize,
+    /// Pages that are being written.
+    pub leaving: usize,
     /// Grows when frames become free.
-    freed: u64,
+    pub freed: u64,
     /// Times threads began to wait, and up to which of them it is said that there will be no frames.
     pub asked: u64,
-    refused: u64,
-    /// There was no more to try, and nobody has asked since.
+    pub refused: u64,
+    /// Writes that have failed since one went.
+    pub failures: usize,
+    /// There was no more to try, and nobody has asked since; how often in a row.
     pub is_stuck: bool,
+    pub times_stuck: u32,
     pub is_stopped: bool,
-    /// It waits to be woken.
+    /// It waits to be woken, and whether it is there at all.
     pub is_kswapd_asleep: bool,
-    /// Who frees frames, and can't wait for that.
-    pub kswapd: Option<ThreadId>,
+    pub has_kswapd: bool,
+    /// Threads that reclaim, which can't wait for that.
+    pub reclaimers: Vec<ThreadId>,
+    /// Where the scan of accessed bits goes on.
+    pub hand: usize,
+    /// Where the look for pages that nobody told of goes on: which space, which page; and batches since.
+    pub sweep_from: (usize, usize),
+    pub since_sweep: usize,
 }
 
 impl<P: Policy> State<P> {
-    /// Whether pages are to be taken out, beside those that leave already.
-    pub fn is_short(&mut self, leaving: usize) -> bool {
-        let pages = self.policy.len();
-        self.is_balancing =
-            pages > self.limits.low || (self.is_balancing && pages > self.limits.high);
-        self.is_balancing || self.waiting > leaving
+    /// Whether pages are to be taken out, beside those that leave already, with so many frames free.
+    pub fn is_short(&mut self, free: usize) -> bool {
+        let Watermarks { low, high, .. } = self.settings.watermarks;
+        let most = self.settings.most_pages;
+        let (free, pages) = (free.saturating_add(self.leaving), self.policy.len());
+        let is_low = free < low || pages > most;
+        let is_high = free >= high && pages <= most - most / 16;
+        self.is_balancing = is_low || (self.is_balancing && !is_high);
+        self.is_balancing || self.waiting > self.leaving
     }
 
     /// A page of a member's is in a frame. Returns the copy of another page, which was there before and was
@@ -165,6 +166,11 @@ impl<P: Policy> State<P> {
         old.copy().filter(|_| old.copy != copy)
     }
 
+    /// Whether a thread reclaims at the moment.
+    pub fn is_reclaiming(&self, thread: ThreadId) -> bool {
+        self.reclaimers.contains(&thread)
+    }
+
     /// Whether it is known that a page is in a frame.
     pub fn knows(&self, member: usize, page: LruPage) -> bool {
         let LruPage { page, frame: Pfn(number) } = page;
@@ -174,8 +180,9 @@ impl<P: Policy> State<P> {
     }
 
     /// Whether so few pages are known that others may be in memory too.
-    pub fn has_lost_pages(&self) -> bool {
-        self.policy.len() < self.limits.high / 2
+    pub fn has_lost_pages(&self, free: usize) -> bool {
+        let in_use = self.frames.len().saturating_sub(free).min(self.settings.most_pages);
+        self.policy.len() < in_use / 2
     }
 
     /// A page that was chosen stays. If the frame has become another page's meanwhile, the policy knows that already.
@@ -222,42 +229,161 @@ impl<P: Policy> State<P> {
 /// See the module's top.
 pub struct ZoneReclaim<P> {
     pub(super) state: Mutex<State<P>>,
+    /// Frames that are free, as was counted last, without those that were taken since: too few rather than too many.
+    /// Very many if nobody knows. Relaxed: an estimate, counted anew when it sinks too low.
+    free: AtomicIsize,
+    /// Frames taken and freed since it was counted. Relaxed: as above.
+    changed: AtomicUsize,
+    /// The watermarks, of the settings. Relaxed: settings.
+    min: AtomicUsize,
+    low: AtomicUsize,
+    high: AtomicUsize,
+    /// As the state says. Relaxed: a hint; who wakes looks under the lock.
+    pub(super) is_kswapd_asleep: AtomicBool,
+    /// [`Pressure`], for who asks without the lock. Relaxed: a hint; who finds it wrong looks again under the lock.
+    pressure: AtomicU8,
     /// For `kswapd`.
     pub(super) wake: Condvar,
-    frames_freed: Condvar,
+    pub(super) frames_freed: Condvar,
     /// A reclaimer has let go of a space.
     pub(super) let_go: Condvar,
     engines: Mutex<Engines>,
+    /// What those who reclaim for themselves write with, while they don't.
+    pub(super) idle_writes: Mutex<Vec<Writes>>,
     /// Errors in reading, which are counted without the lock. Relaxed: a number.
     read_errors: AtomicU64,
 }
 
 impl<P: Policy> ZoneReclaim<P> {
     /// With a policy for the `frames` frames of a zone.
-    pub fn new(policy: P, frames: usize, limits: Limits) -> ZoneReclaim<P> {
+    pub fn new(policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
         let state = State {
             policy,
             frames: vec![Frame::default(); frames],
             members: Members::default(),
-            limits,
+            settings: settings.checked(),
             counts: Counts::default(),
             is_balancing: false,
             waiting: 0,
+            leaving: 0,
             freed: 0,
             asked: 0,
             refused: 0,
+            failures: 0,
             is_stuck: false,
+            times_stuck: 0,
             is_stopped: false,
             is_kswapd_asleep: false,
-            kswapd: None,
+            has_kswapd: false,
+            reclaimers: Vec::new(),
+            hand: 0,
+            sweep_from: (0, 0),
+            since_sweep: 0,
         };
         ZoneReclaim {
             state: Mutex::new(state),
+            free: AtomicIsize::new(UNKNOWN),
+            changed: AtomicUsize::new(0),
+            min: AtomicUsize::new(0),
+            low: AtomicUsize::new(0),
+            high: AtomicUsize::new(0),
+            is_kswapd_asleep: AtomicBool::new(false),
+            pressure: AtomicU8::new(Pressure::None as u8),
             wake: Condvar::new(),
             frames_freed: Condvar::new(),
             let_go: Condvar::new(),
             engines: Mutex::new(Engines::default()),
+            idle_writes: Mutex::new(Vec::new()),
             read_errors: AtomicU64::new(0),
+        }
+    }
+
+    /// What it goes by.
+    pub fn settings(&self) -> Settings {
+        self.state().settings
+    }
+
+    /// Has it go by something else from now on.
+    pub fn set_settings(&self, settings: Settings) {
+        let mut state = self.state();
+        state.settings = settings.checked();
+        self.count_free(&mut state);
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    /// Frames that are free, about.
+    pub(super) fn free(&self) -> usize {
+        self.free.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    /// Counts what is free.
+    pub(super) fn count_free(&self, state: &mut State<P>) {
+        let free = state.members.free_frames();
+        let free = free.and_then(|free| isize::try_from(free).ok()).unwrap_or(UNKNOWN);
+        let Watermarks { min, low, high } = state.settings.watermarks;
+        self.min.store(min, Ordering::Relaxed);
+        self.low.store(low, Ordering::Relaxed);
+        self.high.store(high, Ordering::Relaxed);
+        self.free.store(free, Ordering::Relaxed);
+        self.changed.store(0, Ordering::Relaxed);
+        self.set_pressure();
+    }
+
+    /// Frames are about to be taken: whether so many are free that nothing else is to be asked.
+    pub(super) fn takes(&self, frames: usize) -> bool {
+        let before = self.free.fetch_sub(frames as isize, Ordering::Relaxed);
+        before - frames as isize >= self.low.load(Ordering::Relaxed) as isize
+    }
+
+    /// They are not taken after all.
+    pub(super) fn gives_back(&self, frames: usize) {
+        self.free.fetch_add(frames as isize, Ordering::Relaxed);
+    }
+
+    /// How short memory is by frames that are about to be taken, [`ZoneReclaim::takes`] having said so.
+    pub(super) fn count_taken(&self, frames: usize) -> Pressure {
+        if self.is_out_of_date(frames) {
+            self.count_free(&mut self.state());
+            // They are still there.
+            self.free.fetch_sub(frames as isize, Ordering::Relaxed);
+        }
+        self.set_pressure()
+    }
+
+    /// So many frames were freed.
+    fn count_freed(&self, state: &mut State<P>, frames: usize) {
+        self.gives_back(frames);
+        if self.is_out_of_date(frames) {
+            self.count_free(state);
+        }
+        self.set_pressure();
+    }
+
+    /// Whether so much has changed that what is known of free frames may be wrong by a quarter of the way from min to
+    /// low.
+    fn is_out_of_date(&self, frames: usize) -> bool {
+        let changed = self.changed.fetch_add(frames, Ordering::Relaxed) + frames;
+        let (min, low) = (self.min.load(Ordering::Relaxed), self.low.load(Ordering::Relaxed));
+        changed > low.saturating_sub(min) / 4
+    }
+
+    fn set_pressure(&self) -> Pressure {
+        let level = |mark: &AtomicUsize| mark.load(Ordering::Relaxed);
+        let (min, low, high) = (level(&self.min), level(&self.low), level(&self.high));
+        let pressure = Watermarks { min, low, high }.pressure(self.free());
+        if self.pressure.load(Ordering::Relaxed) != pressure as u8 {
+            self.pressure.store(pressure as u8, Ordering::Relaxed);
+        }
+        pressure
+    }
+
+    pub(super) fn pressure_now(&self) -> Pressure {
+        match self.pressure.load(Ordering::Relaxed) {
+            0 => Pressure::None,
+            1 => Pressure::High,
+            2 => Pressure::Low,
+            _ => Pressure::Min,
         }
     }
 
@@ -292,7 +418,8 @@ impl<P: Policy> ZoneReclaim<P> {
     /// Tells those who wait that frames are free.
     pub(super) fn tell(&self, state: &mut State<P>, freed: usize) {
         state.freed += freed as u64;
-        state.is_stuck = false;
+        (state.is_stuck, state.times_stuck) = (false, 0);
+        self.count_freed(state, freed);
         // No more than will find one.
         if freed >= state.waiting {
             self.frames_freed.notify_all();
@@ -306,6 +433,7 @@ impl<P: Policy> ZoneReclaim<P> {
     pub(super) fn refuse(&self, state: &mut State<P>, asked: u64) {
         state.refused = state.refused.max(asked);
         state.is_stuck = asked == state.asked;
+        state.times_stuck += 1;
         self.frames_freed.notify_all();
     }
 
@@ -322,7 +450,7 @@ impl<P: Policy> ZoneReclaim<P> {
                 state.members.release(member, copy);
             }
         }
-        if state.is_kswapd_asleep && state.is_short(0) {
+        if state.is_kswapd_asleep && state.is_short(self.free()) {
             self.wake.notify_one();
         }
     }
@@ -337,6 +465,11 @@ impl<P: Policy> ZoneReclaim<P> {
         let mut state = self.state();
         state.counts.pswpin += 1;
         state.counts.read_ahead += u64::from(used.is_empty());
+        if came.copy == 0 && state.is_stuck {
+            // Where it was another may go.
+            state.is_stuck = false;
+            self.wake.notify_one();
+        }
         let Some(member) = state.members.find(space) else { return false };
         let Some(frame) = state.frames.get_mut(page.frame.0) else { return false };
         let owner = Owner::new(member, page.page);
@@ -346,29 +479,6 @@ impl<P: Policy> ZoneReclaim<P> {
             state.members.release(member, copy);
         }
         true
-    }
-
-    /// Waits until frames may be free. `false`: there will be none.
-    pub(super) fn wait_for_frames(&self) -> bool {
-        let mut state = self.state();
-        if state.is_stopped || state.kswapd == Some(current_thread().id()) {
-            return false;
-        }
-        state.counts.allocstall += 1;
-        let before = state.freed;
-        state.waiting += 1;
-        state.asked += 1;
-        let turn = state.asked;
-        state.is_stuck = false;
-        if state.is_kswapd_asleep {
-            self.wake.notify_one();
-        }
-        while state.freed == before && state.refused < turn && !state.is_stopped {
-            let waited = self.frames_freed.wait_timeout(state, LOOK_AGAIN);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        state.waiting -= 1;
-        state.freed != before
     }
 }
 

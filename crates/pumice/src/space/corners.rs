@@ -10,8 +10,7 @@ use super::tests::{byte, taken};
 use super::*;
 use crate::addr::FRAME_SIZE;
 use crate::clear::Clearer;
-use crate::frame::zone::{Reclaim, Watermarks};
-use crate::frame::{Gfp, Zone};
+use crate::frame::{Gfp, Pressure, Reclaim, Zone};
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::Rights;
 use crate::sys::mem::Huge;
@@ -27,6 +26,9 @@ fn zone() -> Zone {
 struct Refusals(AtomicUsize);
 
 impl Reclaim for Refusals {
+    fn pressure(&self) -> Pressure {
+        Pressure::Min
+    }
     fn wake(&self) {}
     fn reclaim(&self, _: Gfp, _: usize) -> usize {
         let less = |left: usize| left.checked_sub(1);
@@ -39,8 +41,7 @@ impl Reclaim for Refusals {
 fn records_have_no_holes() {
     static REFUSALS: Refusals = Refusals(AtomicUsize::new(0));
     let mut zone = zone();
-    let always = usize::MAX;
-    zone.set_reclaim(Watermarks { min: always, low: always, high: always }, &REFUSALS);
+    zone.set_reclaim(&REFUSALS);
     let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
     let mut tasks: Vec<_> = (0..32).map(|_| space.enter().expect("frames")).collect();

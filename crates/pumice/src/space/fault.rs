@@ -200,7 +200,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     #[inline(never)]
     pub(super) fn populate(&self, middle: Middle<'_>, pmd: Entry, page: usize) -> Settled<()> {
         let tables = &self.space.tables;
-        let frame = self.with_list(|list| list.get_zeroed()).ok_or(Trap::OutOfFrames)?;
+        let frame = self.get_zeroed().ok_or(Trap::OutOfFrames)?;
         // SAFETY: the frame is this thread's, and all zeros.
         let leaf = unsafe { Table::at(tables.source, frame) };
         // Acquire: the record is as it was when the number was stored.
@@ -293,7 +293,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             let zero = zero.with_latch(u8::from(latch != Latch::None));
             return Ok(ops.ptep_cmpxchg(walked.ptep, old, zero).map(|()| zero));
         }
-        let frame = self.with_list(|list| list.get_zeroed()).ok_or(Trap::OutOfFrames)?;
+        let frame = self.get_zeroed().ok_or(Trap::OutOfFrames)?;
         let new = new.with_state(State::Present).with_dirty(true).with_frame(frame);
         let held = if latch == Latch::None { new } else { new.with_latch(EXCLUSIVE) };
         match ops.ptep_cmpxchg(walked.ptep, old, held) {
@@ -368,7 +368,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     pub(super) fn make_writable(&self, walked: &Walked<'_, F>, entry: Entry) -> Settled<Entry> {
         let tables = &self.space.tables;
         if entry.state() == State::Zero {
-            let frame = self.with_list(|list| list.get_zeroed()).ok_or(Trap::OutOfFrames)?;
+            let frame = self.get_zeroed().ok_or(Trap::OutOfFrames)?;
             let own = entry.with_state(State::Present).with_frame(frame).with_dirty(true);
             return match tables.ops.ptep_cmpxchg(walked.ptep, entry, own) {
                 Ok(()) => {
@@ -393,7 +393,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let own = if tables.source.sharers(old).load(Ordering::Acquire) == 0 {
             Some(old)
         } else {
-            let copy = self.with_list(|list| list.get_any());
+            let copy = self.get_any();
             if let Some(copy) = copy {
                 let (from, to) = (tables.source.bytes(old), tables.source.bytes(copy));
                 // SAFETY: the copy is this thread's; the other is read by all and written by nobody,

@@ -118,10 +118,10 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         if entry.latch() != 0 {
             return Ok(Begun::BeingRead);
         }
-        let frame = self.with_list(|list| match patience {
-            Patience::None => list.get_any_at_once(),
-            Patience::Fault => list.get_any(),
-        });
+        let frame = match patience {
+            Patience::None => self.with_list(|list| list.get_any_at_once()),
+            Patience::Fault => self.get_any(),
+        };
         let Some(frame) = frame else { return Ok(Begun::NoFrame) };
         loop {
             let claimed = entry.with_latch(EXCLUSIVE);

@@ -91,7 +91,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     #[inline(never)]
     pub(super) fn split(&self, middle: Middle<'_>, pmd: Entry) -> Result<(), Trap> {
         let tables = &self.space.tables;
-        let frame = self.with_list(|list| list.get_zeroed()).ok_or(Trap::OutOfFrames)?;
+        let frame = self.get_zeroed().ok_or(Trap::OutOfFrames)?;
         // SAFETY: the frame is this thread's.
         let leaf: Table<F> = unsafe { Table::at(tables.source, frame) };
         let mut pmd = pmd;

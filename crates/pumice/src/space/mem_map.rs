@@ -7,7 +7,7 @@ use crate::clear::{Clearer, Warmth};
 use crate::error::{Error, Result};
 use crate::frame::ledger::Want;
 use crate::frame::zone::ZoneMemory;
-use crate::frame::{Budget, Gfp, Native, Pcp, Zone};
+use crate::frame::{Budget, Gfp, Native, Pcp, Pressure, Reclaim, Zone};
 use crate::page_table::entry::MAX_NUMBER;
 use crate::page_table::pager::Pager;
 use crate::page_table::tables::FrameList;
@@ -130,7 +130,7 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
 
     fn list(self) -> List<'m, M, L> {
         let pcp = Pcp::new(&self.map.zone.ledger, cpu::current(), Want::Zeroed);
-        List { pcp, spare: None, frames: self }
+        List { pcp, spare: None, frames: self, gfp: Gfp::KERNEL }
     }
 
     #[inline]
@@ -186,7 +186,14 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
     fn pager(&self) -> Option<&dyn Pager> {
         self.pager
     }
+
+    fn free_frames(self) -> usize {
+        self.map.zone.free_frames()
+    }
 }
+
+/// Frames that a list gets at a time, at most.
+const LIST_FRAMES: usize = 32;
 
 /// A thread's list over a zone.
 #[derive(Debug)]
@@ -195,33 +202,36 @@ pub struct List<'m, M: Memory = Os, L: Budget = ()> {
     /// A zeroed frame that was not needed after all.
     spare: Option<Pfn>,
     frames: Frames<'m, M, L>,
+    gfp: Gfp,
 }
 
 impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
+    /// Whether frames may be taken of the zone now: of those that are kept back, only by who reclaims.
+    fn admits(&self, gfp: Gfp, frames: usize) -> bool {
+        self.frames.map.zone.admit(gfp, frames)
+            && self.reclaim().is_none_or(|reclaim| reclaim.admits(gfp, frames))
+    }
+
+    fn reclaim(&self) -> Option<&dyn Reclaim> {
+        self.frames.pager?.zone()
+    }
+
     #[cold]
     #[inline(never)]
-    fn get_more(&mut self) -> Option<(Pfn, bool)> {
-        loop {
-            let found = self.get_more_at_once();
-            if found.is_some() || !self.wait_for_frames() {
-                return found;
-            }
-        }
-    }
-
-    /// Whether it is worth looking for frames again: reclaim has freed some.
-    fn wait_for_frames(&self) -> bool {
-        self.frames.pager.is_some_and(|pager| pager.wait_for_frames())
-    }
-
-    fn get_more_at_once(&mut self) -> Option<(Pfn, bool)> {
+    fn get_more(&mut self, want: Want) -> Option<(Pfn, bool)> {
         let zone = self.frames.map.zone;
-        if !zone.admit(Gfp::KERNEL | Gfp::ZERO, 1) {
+        let is_short = self.reclaim().is_some_and(|reclaim| reclaim.pressure() >= Pressure::Low);
+        if !self.admits(self.gfp, if is_short { 1 } else { LIST_FRAMES }) {
             return None;
         }
         // Where the thread runs now: two that run at the same time take frames from blocks of their own,
         // one after the other, which is what fetching ahead goes by.
-        self.pcp.refill_from(cpu::current());
+        let cpu = cpu::current();
+        if is_short {
+            // No more than is needed: nobody else gets at what a list has.
+            return zone.get_frame(cpu, want);
+        }
+        self.pcp.refill_from(cpu);
         loop {
             if let Some(found) = self.pcp.get() {
                 return Some(found);
@@ -250,7 +260,7 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
             return Some(frame);
         }
         // What is at hand was admitted when it was taken from the zone.
-        let found = if self.pcp.is_empty() { self.get_more() } else { self.pcp.get() };
+        let found = if self.pcp.is_empty() { self.get_more(Want::Zeroed) } else { self.pcp.get() };
         match found? {
             (frame, true) => Some(frame),
             (frame, false) => Some(self.clear(frame)),
@@ -263,7 +273,7 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
             Some(run) => Some(run),
             // What is fetched ahead of need waits for nobody.
             None => {
-                let (frame, is_zeroed) = self.get_more_at_once()?;
+                let (frame, is_zeroed) = self.get_more(Want::Zeroed)?;
                 Some((if is_zeroed { frame } else { self.clear(frame) }, 1))
             }
         }
@@ -277,26 +287,26 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
 
     fn get_any(&mut self) -> Option<Pfn> {
         let zone = self.frames.map.zone;
-        loop {
-            let admitted = zone.admit(Gfp::KERNEL, 1);
-            let found = admitted.then(|| zone.get_frame(cpu::current(), Want::Dirty)).flatten();
-            // In a shortage, what this list has, of which the zone does not know.
-            let found = found.map(|(frame, _zeroed)| frame).or_else(|| self.spare.take());
-            let found = found.or_else(|| {
-                let may_ask = admitted || !self.pcp.is_empty();
-                may_ask.then(|| self.pcp.get()).flatten().map(|(frame, _zeroed)| frame)
-            });
-            if found.is_some() || !self.wait_for_frames() {
-                return found;
-            }
-        }
+        let admitted = self.admits(self.gfp, 1);
+        let found = admitted.then(|| zone.get_frame(cpu::current(), Want::Dirty)).flatten();
+        // In a shortage, what this list has, of which the zone does not know.
+        let found = found.map(|(frame, _zeroed)| frame).or_else(|| self.spare.take());
+        found.or_else(|| {
+            let may_ask = admitted || !self.pcp.is_empty();
+            may_ask.then(|| self.pcp.get()).flatten().map(|(frame, _zeroed)| frame)
+        })
     }
 
     fn get_any_at_once(&mut self) -> Option<Pfn> {
-        let zone = self.frames.map.zone;
-        let admitted = zone.admit(Gfp::NOWAIT, 1);
-        let found = admitted.then(|| zone.get_frame(cpu::current(), Want::Dirty)).flatten();
+        if !self.admits(Gfp::NOWAIT, 1) {
+            return None;
+        }
+        let found = self.frames.map.zone.get_frame(cpu::current(), Want::Dirty);
         found.map(|(frame, _zeroed)| frame)
+    }
+
+    fn set_gfp(&mut self, gfp: Gfp) {
+        self.gfp = gfp;
     }
 
     #[inline]

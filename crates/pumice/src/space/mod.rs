@@ -104,7 +104,7 @@ pub use error::{Access, Extent, Place, Result, VmError};
 pub use mem_map::{Frames, MemMap};
 pub use region::{ReadGuard, Region, WriteGuard};
 pub use swap_out::Transit;
-pub use task::Task;
+pub use task::{GfpScope, Task};
 
 use crossbeam_utils::CachePadded;
 

@@ -93,16 +93,6 @@ impl Model {
         runs[first.0..first.0 + frames].fill(0);
     }
 
-    /// A frame, waited for if there is none.
-    fn take_one(self) -> Option<Pfn> {
-        loop {
-            let found = self.take(1);
-            if found.is_some() || !self.pager().is_some_and(Pager::wait_for_frames) {
-                return found;
-            }
-        }
-    }
-
     /// Has no more than so many frames be free: those that were taken for that.
     #[cfg(shuttle)]
     pub fn keep_all_but(self, room: usize) -> Vec<Pfn> {
@@ -167,12 +157,12 @@ unsafe impl FrameSource for Model {
 
 impl FrameList for Model {
     fn get_zeroed(&mut self) -> Option<Pfn> {
-        let frame = self.take_one()?;
+        let frame = self.take(1)?;
         self.zero(frame, 1);
         Some(frame)
     }
     fn get_any(&mut self) -> Option<Pfn> {
-        self.take_one()
+        self.take(1)
     }
     fn get_any_at_once(&mut self) -> Option<Pfn> {
         self.take(1)

@@ -67,7 +67,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             return Ok(found);
         }
         let claim = Claim { ptep: walked.ptep, page: walked.page, claimed, from };
-        let read = match self.with_list(|list| list.get_any()) {
+        let read = match self.get_any().or_else(|| self.get_reserved()) {
             Some(frame) => match self.read(pager, walked, claim, frame) {
                 Ok(()) => Ok(frame),
                 Err(ReadFailed) => {

@@ -11,9 +11,13 @@ use super::swap_out::Batch;
 use super::vma::VmaId;
 use super::{Access, Place, Result, VmError, VmSpace};
 use crate::addr::{Pfn, FRAME_SIZE};
+use crate::frame::Gfp;
 use crate::page_table::tables::FrameList;
 use crate::page_table::{FrameSource, Middle, TableOps, Tables};
 use crate::sync::atomic::{fence, Ordering};
+
+/// Times that a frame of the reserve is asked for, where others have them all.
+const RESERVE_TRIES: u32 = 2;
 
 /// What a thread has in a [`VmSpace`]: its list of frames, its counts, what it holds, and how its faults
 /// have gone so far. One thread uses it at a time; a thread has as many as it likes.
@@ -24,6 +28,8 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     pub(super) space: &'s VmSpace<F, T>,
     slot: Slot<'s>,
     list: UnsafeCell<F::List>,
+    /// What reclaim may do for its requests.
+    gfp: Cell<Gfp>,
     /// Whether there is a pager, which wants to know what came in.
     pub(super) is_paged: bool,
     batch: UnsafeCell<Batch>,
@@ -48,6 +54,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
             space,
             slot,
             list: UnsafeCell::new(space.tables.source.list()),
+            gfp: Cell::new(Gfp::KERNEL),
             is_paged: space.tables.source.pager().is_some(),
             batch: UnsafeCell::new(Batch::EMPTY),
             held: Cell::new(0),
@@ -70,6 +77,72 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     pub(super) fn with_list<R>(&self, work: impl FnOnce(&mut F::List) -> R) -> R {
         // SAFETY: a task is one thread's, and no list operation comes back to the task.
         work(unsafe { &mut *self.list.get() })
+    }
+
+    /// While the scope lasts, reclaim does no more for this task's accesses than `allowed`, as the kernel's
+    /// `memalloc_noio_save` has it: with [`Gfp::NOIO`] no I/O is begun for them, with [`Gfp::NOWAIT`] they wait for
+    /// nothing and fail at once. Scopes within each other allow what all of them allow. [`Gfp::MEMALLOC`] is the
+    /// other way round: who asks for it may use the frames that are kept back, and nothing is reclaimed for them; it
+    /// is for what gives more memory back than it takes.
+    pub fn gfp_scope(&self, allowed: Gfp) -> GfpScope<'_, 's, F, T> {
+        let before = self.gfp.get();
+        let now = (before & allowed) | ((before | allowed) & Gfp::MEMALLOC);
+        self.set_gfp(now);
+        GfpScope { task: self, before }
+    }
+
+    fn set_gfp(&self, gfp: Gfp) {
+        self.gfp.set(gfp);
+        self.with_list(|list| list.set_gfp(gfp));
+    }
+
+    /// A frame that reads as zeros, if need be after reclaim.
+    pub(super) fn get_zeroed(&self) -> Option<Pfn> {
+        self.get_frame(|list| list.get_zeroed())
+    }
+
+    /// A frame of unknown content, if need be after reclaim.
+    pub(super) fn get_any(&self) -> Option<Pfn> {
+        self.get_frame(|list| list.get_any())
+    }
+
+    #[inline]
+    fn get_frame(&self, get: impl Fn(&mut F::List) -> Option<Pfn>) -> Option<Pfn> {
+        loop {
+            let found = self.with_list(&get);
+            if found.is_some() || !self.reclaim() {
+                return found;
+            }
+        }
+    }
+
+    /// Has frames reclaimed: whether it is worth looking again. The list is not in use meanwhile, since others' code
+    /// may run in here.
+    #[cold]
+    #[inline(never)]
+    fn reclaim(&self) -> bool {
+        let zone = self.space.tables.source.pager().and_then(|pager| pager.zone());
+        zone.is_some_and(|zone| zone.reclaim(self.gfp.get(), 1) > 0)
+    }
+
+    /// A frame of those that are kept back, for a page that is to come from swap: its slot is free then, and another
+    /// can go. So it goes on where swap and memory are full.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn get_reserved(&self) -> Option<Pfn> {
+        let may_wait = self.gfp.get().contains(Gfp::DIRECT_RECLAIM);
+        let mut tries = if may_wait { RESERVE_TRIES } else { 1 };
+        loop {
+            let scope = self.gfp_scope(Gfp::all());
+            let found = self.with_list(|list| list.get_any());
+            drop(scope);
+            tries -= 1;
+            if found.is_some() || tries == 0 {
+                return found;
+            }
+            // Others have them all, and will be done soon.
+            self.reclaim();
+        }
     }
 
     /// Uses the batch of pages that came in.
@@ -175,6 +248,19 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
         if !is_shared || self.space.unshare(frame) {
             self.with_list(|list| list.put(frame));
         }
+    }
+}
+
+/// Ends [`Task::gfp_scope`] when it is dropped.
+#[must_use = "a scope ends when it is dropped"]
+pub struct GfpScope<'t, 's, F: FrameSource, T: TableOps> {
+    task: &'t Task<'s, F, T>,
+    before: Gfp,
+}
+
+impl<F: FrameSource, T: TableOps> Drop for GfpScope<'_, '_, F, T> {
+    fn drop(&mut self) {
+        self.task.set_gfp(self.before);
     }
 }
 

@@ -11,7 +11,7 @@ use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
 use pumice::reclaim::Adaptive;
-use pumice::reclaim::{Limits, SwapPager};
+use pumice::reclaim::{Settings, SwapPager};
 use pumice::space::{Frames, MemMap, Region, VmError, VmSpace};
 use pumice::swap::{Swap, SwapError};
 use pumice::sys::{cpu, mem::Huge};
@@ -87,7 +87,7 @@ fn with_region<R>(
 ) -> R {
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(swap, policy, FRAMES, Limits::of(FRAMES));
+    let pager = SwapPager::new(swap, policy, FRAMES, Settings::of(FRAMES));
     let zone_bytes = (FRAMES * FRAME_SIZE).next_multiple_of(BLOCK_SIZE);
     let zone = Zone::new(zone_bytes, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
@@ -253,10 +253,9 @@ fn a_full_swap_leaves_what_is_there() {
                 assert!(version(&guard, page) == Some(1), "{}", describe(&guard, page, 1));
             })
         };
-        // None can come without another going, and there is no place for that one.
+        // Of two places that a page could be in, memory and swap, one is free when it comes: what is kept back.
         for page in 0..written {
-            let looked_at = check(page);
-            assert!(matches!(looked_at, Ok(()) | Err(VmError::OutOfFrames(_))), "{looked_at:?}");
+            check(page).expect("it is somewhere");
         }
         // Who gives memory back has room for something else, and what is left is there.
         let given = FRAMES / 4;

@@ -15,7 +15,7 @@ use pumice::io::{engine, Cached};
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
 use pumice::reclaim::{Adaptive, Policy, TwoList};
-use pumice::reclaim::{Limits, SwapPager};
+use pumice::reclaim::{Settings, SwapPager};
 use pumice::space::{Frames, MemMap, Region, Task, VmError, VmSpace};
 use pumice::swap::Swap;
 use pumice::sys::{cpu, mem::Huge};
@@ -76,9 +76,9 @@ impl Scenario {
         let scratch = Scratch::new(self.name);
         let bytes = ((self.swap_pages + 1) * FRAME_SIZE) as u64;
         let swap = Swap::create(&scratch.0, bytes, Cached::No).expect("a swap area");
-        let limits = self
-            .used
-            .map_or(Limits::of(self.frames), |used| Limits { low: used, high: used - used / 16 });
+        let limits = self.used.map_or(Settings::of(self.frames), |used| {
+            Settings::of(self.frames).with_most_pages(used)
+        });
         let mut pager = SwapPager::new(swap, policy, self.frames, limits);
         if let Some(faults) = self.faults {
             let made = AtomicUsize::new(0);

@@ -9,7 +9,7 @@ use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
 use pumice::reclaim::{Adaptive, Policy, TwoList};
-use pumice::reclaim::{Limits, SwapPager};
+use pumice::reclaim::{Settings, SwapPager};
 use pumice::space::{Frames, MemMap, Region, VmSpace};
 use pumice::swap::Swap;
 use pumice::sys::thread::now_ns;
@@ -56,7 +56,7 @@ fn start<P: Policy + Send + 'static>(
     let swap = Swap::create(Path::new(&setup.swap), setup.swap_bytes, Cached::No)
         .map_err(|error| error.to_string())?;
     let pager: &'static SwapPager<P> =
-        Box::leak(Box::new(SwapPager::new(swap, policy, frames, Limits::of(frames))));
+        Box::leak(Box::new(SwapPager::new(swap, policy, frames, Settings::of(frames))));
     let zone = zone(frames)?;
     let map = MemMap::new(zone, Clearer::detect()).map_err(|error| error.to_string())?;
     let map: &'static MemMap<'static> = Box::leak(Box::new(map.with_pager(pager)));

@@ -2,7 +2,7 @@
 
 use super::super::gfp::Gfp;
 
-/// Free memory levels, in blocks, as the kernel's watermarks: under `low` background reclaim is
+/// Free memory levels, in frames, as the kernel's watermarks: under `low` background reclaim is
 /// woken and works up to `high`; under `min` only those who reclaim get any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
@@ -14,8 +14,24 @@ pub struct Watermarks {
     pub high: usize,
 }
 
+impl Watermarks {
+    /// Where so many free frames are.
+    pub const fn pressure(&self, free: usize) -> Pressure {
+        if free < self.min {
+            Pressure::Min
+        } else if free < self.low {
+            Pressure::Low
+        } else if free < self.high {
+            Pressure::High
+        } else {
+            Pressure::None
+        }
+    }
+}
+
 /// How far free memory has sunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 pub enum Pressure {
     /// At the high watermark or above.
     None,
@@ -27,15 +43,29 @@ pub enum Pressure {
     Min,
 }
 
-/// What reclaim fills in.
+/// What reclaim fills in. It knows the watermarks, and how much is free.
 pub trait Reclaim: Sync {
+    /// Whether free memory is short.
+    fn pressure(&self) -> Pressure;
+
     /// Wakes background reclaim.
     fn wake(&self);
-    /// Frees frames for a request, as its flags allow, and says how many.
+
+    /// Frees frames for a request, as its flags allow, and says how many are to be had: with none, there will be none.
     fn reclaim(&self, gfp: Gfp, frames: usize) -> usize;
+
+    /// Whether a request for so many frames may be served as things are, without reclaim of its own. Who is told so
+    /// takes them.
+    fn admits(&self, gfp: Gfp, _frames: usize) -> bool {
+        let pressure = self.pressure();
+        if pressure >= Pressure::Low && gfp.contains(Gfp::KSWAPD_RECLAIM) {
+            self.wake();
+        }
+        pressure < Pressure::Min || gfp.contains(Gfp::MEMALLOC)
+    }
 }
 
-impl core::fmt::Debug for dyn Reclaim {
+impl core::fmt::Debug for dyn Reclaim + '_ {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Reclaim")
     }

@@ -1,0 +1,208 @@
+//! Who asks for a frame where there is none: what reclaim does for it, by its flags.
+
+use rustix::io::Errno;
+
+use super::policy::table;
+use super::spaces_tests::use_pages;
+use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
+use super::{Adaptive, Settings, SwapPager};
+use crate::addr::FRAME_SIZE;
+use crate::clear::Clearer;
+use crate::frame::{Gfp, Pressure, Reclaim, Zone};
+use crate::io::engine::{Completion, Engine, Request};
+use crate::page_table::{Atomic, Rights};
+use crate::space::{Frames, MemMap, Region, Task, VmError, VmSpace};
+use crate::sys::{cpu, mem::Huge};
+
+type Pager<'e> = SwapPager<Adaptive<'e>>;
+type ATask<'t> = Task<'t, Frames<'t>, Atomic>;
+
+/// A region of four times the frames, with swap for so many pages and nobody in the background.
+fn with_region(
+    name: &str,
+    swap_pages: usize,
+    work: impl FnOnce(&Pager<'_>, &ATask<'_>, &Region<'_, Frames<'_>, Atomic>),
+) {
+    let scratch = Scratch::new(name);
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(swap_pages), policy, FRAMES, Settings::of(FRAMES));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let attached = pager.attach(&space, || {
+        let task = space.enter().expect("a task");
+        let at = task.map(4 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        work(&pager, &task, &task.region(at).expect("mapped"));
+    });
+    attached.expect("a task");
+}
+
+#[test]
+fn who_asks_reclaims_for_itself() {
+    let scratch = Scratch::new("direct");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let work = || {
+        std::thread::scope(|scope| {
+            for seed in 1..5 {
+                scope.spawn({
+                    let space = &space;
+                    move || use_pages(space, FRAMES / 2, FRAMES, seed)
+                });
+            }
+        });
+    };
+    pager.attach(&space, work).expect("a task");
+    let counts = pager.counts();
+    assert!(counts.direct > FRAMES as u64, "{counts:?}");
+    assert_eq!(pager.swap().usage().1, 0, "all is unmapped");
+}
+
+#[test]
+fn without_io_clean_pages_go_and_no_others() {
+    with_region("noio", 5 * FRAMES, |pager, task, region| {
+        let mut next = 0;
+        let fill_up = |next: &mut usize| {
+            let mut written = 0;
+            while let Ok(mut guard) = region.write(*next) {
+                fill(&mut guard, *next, 1);
+                *next += 1;
+                written += 1;
+            }
+            written
+        };
+        {
+            let _scope = task.gfp_scope(Gfp::NOIO);
+            let written = fill_up(&mut next);
+            assert!((FRAMES / 2..FRAMES).contains(&written), "{written}");
+        }
+        assert_eq!(pager.counts().pswpout, 0, "nothing is written for who must not do I/O");
+        (0..FRAMES / 4).for_each(|_| {
+            fill(&mut region.write(next).expect("pages go now"), next, 1);
+            next += 1;
+        });
+        for page in (0..next / 2).chain(0..next / 2) {
+            assert!(is_filled(&region.read(page).expect("it comes back"), page, 1), "{page}");
+        }
+        let before = pager.counts();
+        {
+            let _scope = task.gfp_scope(Gfp::NOIO);
+            assert!(fill_up(&mut next) > 16, "clean pages have gone");
+        }
+        let after = pager.counts();
+        assert_eq!(after.pswpout, before.pswpout);
+        assert!(after.clean > before.clean, "{before:?} {after:?}");
+        for page in 0..next {
+            assert!(is_filled(&region.read(page).expect("it comes back"), page, 1), "{page}");
+        }
+    });
+}
+
+#[test]
+fn who_can_not_wait_is_told_at_once_and_scopes_end() {
+    with_region("nowait", 5 * FRAMES, |pager, task, region| {
+        let mut next = 0;
+        {
+            let _outer = task.gfp_scope(Gfp::NOWAIT);
+            let _inner = task.gfp_scope(Gfp::KERNEL);
+            while region.write(next).is_ok() {
+                next += 1;
+            }
+            assert!(matches!(region.write(next), Err(VmError::OutOfFrames(_))));
+            assert_eq!((pager.counts().allocstall, pager.counts().pswpout), (0, 0));
+            assert!(pager.zone().pressure() >= Pressure::Low);
+            let _more = task.gfp_scope(Gfp::MEMALLOC);
+            assert!(region.write(next).is_ok(), "who reclaims has what is kept back");
+        }
+        (next..next + FRAMES / 4).for_each(|page| drop(region.write(page).expect("it waits now")));
+        assert!(pager.counts().direct > 0);
+    });
+}
+
+/// Where swap and memory are full, pages come back all the same: into what is kept back, until another has gone.
+#[test]
+fn pages_come_back_though_swap_and_memory_are_full() {
+    for has_kswapd in [false, true] {
+        with_region(&format!("full-{has_kswapd}"), 512, |pager, _, region| {
+            std::thread::scope(|scope| {
+                if has_kswapd {
+                    scope.spawn(|| pager.zone().kswapd());
+                }
+                let mut written = 0;
+                while let Ok(mut guard) = region.write(written) {
+                    fill(&mut guard, written, 1);
+                    drop(guard);
+                    written += 1;
+                }
+                assert!(written > FRAMES, "{written}");
+                for round in 0..3 {
+                    for page in 0..written {
+                        let page = if round == 1 { written - 1 - page } else { page };
+                        let guard = region.read(page).expect("it is somewhere");
+                        assert!(is_filled(&guard, page, 1), "{page}");
+                    }
+                }
+                pager.stop();
+            });
+        });
+    }
+}
+
+/// A ring that can't be asked any more.
+struct Broken<E>(E, u32);
+
+impl<E: Engine> Engine for Broken<E> {
+    fn depth(&self) -> usize {
+        self.0.depth()
+    }
+    unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { self.0.submit(request) }
+    }
+    fn wait(&mut self, least: usize) -> Result<(), Errno> {
+        self.1 = self.1.saturating_sub(1);
+        if self.1 == 0 {
+            return Err(Errno::BADFD);
+        }
+        self.0.wait(least)
+    }
+    fn next(&mut self) -> Option<Completion> {
+        self.0.next()
+    }
+}
+
+#[test]
+fn a_ring_that_fails_for_good_ends_in_errors_and_not_in_a_loop() {
+    for waits in [1, 20] {
+        with_region(&format!("ring-{waits}"), 5 * FRAMES, |pager, _, region| {
+            let make = move |depth| -> crate::io::AnyEngine {
+                Box::new(Broken(crate::io::engine::best(depth), waits))
+            };
+            pager.zone().set_engines(&crate::io::Engines::new(make));
+            std::thread::scope(|scope| {
+                let kswapd = scope.spawn(|| pager.zone().kswapd());
+                let mut written = 0;
+                while written < 2 * FRAMES {
+                    match region.write(written) {
+                        Ok(mut guard) => fill(&mut guard, written, 1),
+                        Err(_) => break,
+                    }
+                    written += 1;
+                }
+                // Where rings serve a while before they fail, pages go by one ring after the other.
+                assert!(waits > 1 || written < FRAMES, "{written}");
+                assert!(pager.counts().errors > 0);
+                pager.stop();
+                kswapd.join().expect("no panic");
+                for page in (0..written).rev().take(FRAMES / 2) {
+                    assert!(is_filled(&region.read(page).expect("there"), page, 1), "{page}");
+                }
+            });
+        });
+    }
+}

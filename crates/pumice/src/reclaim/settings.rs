@@ -1,0 +1,80 @@
+//! What reclaim goes by, and can be told to go by instead at any time.
+
+use std::time::Duration;
+
+use crate::frame::Watermarks;
+
+/// See the module's top. Each field's default and the reason for it stand beside it; [`Settings::of`] makes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Free frames. Under low, a 16th of all, `kswapd` begins; it ends at high, half as many again, so that it works in
+    /// batches and not for each page; under min, a 128th, but 16 at least, who asks reclaims for itself, and what is
+    /// left is for reclaim. Tables and the lists of threads come out of what is free, so with less than that
+    /// threads would run dry before `kswapd` knows.
+    pub watermarks: Watermarks,
+    /// Pages that may be in memory, whatever is free: above this, pages go until a 16th less are there. All, by
+    /// default.
+    pub most_pages: usize,
+    /// `SWAP_CLUSTER_MAX`, 32: pages chosen at a time, and written by one request at most. As in the kernel; 128 KiB
+    /// is where a request's length begins to tell on devices here. 64 at most.
+    pub swap_cluster_max: usize,
+    /// Pages that are being written at most, 128, by all reclaimers together. More of them does not get them out any
+    /// sooner, and what is read meanwhile waits behind them: with 4,096, one read of a thousand took 12 ms and more,
+    /// with 128 it took 2 to 4, as the device does by itself.
+    pub most_leaving: usize,
+    /// Accessed bits looked at for each page that goes, 4: so that all are looked at some times while the memory turns
+    /// over once.
+    pub scanned_per_page: usize,
+    /// `vm_scan_ratio`: a request that reclaims for itself looks at one in so many of the pages in memory before it
+    /// gives up, 1: at each of them once on average. (2.4 has 8, and up to 60 passes.)
+    pub vm_scan_ratio: usize,
+    /// Batches from one look for pages that nobody told of to the next, 16. A look is at 2 MiB: with that, all of a
+    /// region eight times as large as memory is seen while the memory turns over once.
+    pub batches_per_sweep: usize,
+    /// How long `kswapd` tries nothing when nothing could go, 20 ms; twice as long each time up to 64 times, for as
+    /// long as nobody asks.
+    pub pause: Duration,
+    /// How long a request waits for what others reclaim before it looks for itself again, 100 ms, and for what its
+    /// flags don't let it do itself at most. Who frees frames wakes it before.
+    pub patience: Duration,
+}
+
+impl Settings {
+    /// For a zone of `frames` frames.
+    pub const fn of(frames: usize) -> Settings {
+        let low = if frames / 16 > 48 { frames / 16 } else { 48 };
+        let min = if frames / 128 > 16 { frames / 128 } else { 16 };
+        Settings {
+            watermarks: Watermarks { min, low, high: low + low / 2 },
+            most_pages: usize::MAX,
+            swap_cluster_max: 32,
+            most_leaving: 128,
+            scanned_per_page: 4,
+            vm_scan_ratio: 1,
+            batches_per_sweep: 16,
+            pause: Duration::from_millis(20),
+            patience: Duration::from_millis(100),
+        }
+    }
+
+    /// With room for so many pages only.
+    #[must_use]
+    pub const fn with_most_pages(self, most_pages: usize) -> Settings {
+        Settings { most_pages, ..self }
+    }
+
+    /// What makes no sense made sensible.
+    pub(super) fn checked(self) -> Settings {
+        let Watermarks { min, low, high } = self.watermarks;
+        let (low, high) = (low.max(min), high.max(low).max(min));
+        Settings {
+            watermarks: Watermarks { min, low, high },
+            swap_cluster_max: self.swap_cluster_max.clamp(1, 64),
+            most_leaving: self.most_leaving.max(1),
+            scanned_per_page: self.scanned_per_page.max(1),
+            vm_scan_ratio: self.vm_scan_ratio.max(1),
+            batches_per_sweep: self.batches_per_sweep.max(1),
+            ..self
+        }
+    }
+}
