@@ -11,7 +11,9 @@ enum { NOT_READY = 600, LAUNCH_FAILED = 719, INVALID = 1, OUT_OF_MEMORY = 2, MOS
 /* What goes wrong: so many copies are taken before one fails, so many events are recorded before
  * one can't be, so many queries say that nothing is ready yet, or that all is lost. -1: never. */
 static int copies_left = -1, records_left = -1, slow_queries, failing_queries;
-static int lose_copies, registrations_left = -1, contexts, context_depth;
+static int lose_copies, registrations_left = -1, contexts;
+/* A context is current on a thread. */
+static __thread int context_depth;
 
 struct copy { void *to; const void *from; size_t len; };
 struct event { int recorded; };
@@ -28,8 +30,8 @@ void fake_set(int copies, int records, int slow, int failing, int lose, int regi
     pthread_mutex_unlock(&lock);
 }
 
-int fake_registrations(void) { return registrations; }
-int fake_contexts(void) { return contexts; }
+size_t fake_registrations(void) { return registrations; }
+size_t fake_contexts(void) { return contexts; }
 size_t fake_longest(void) {
     size_t most = 0;
     for (int i = 0; i < registrations; i++)
@@ -41,8 +43,8 @@ int cuInit(unsigned flags) { return flags ? INVALID : 0; }
 int cuDeviceGet(int *device, int which) { *device = which; return 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { contexts++; *context = &queue[device]; return 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; contexts--; return 0; }
-int cuCtxPushCurrent_v2(void *context) { __sync_fetch_and_add(&context_depth, 1); return context ? 0 : INVALID; }
-int cuCtxPopCurrent_v2(void **context) { __sync_fetch_and_sub(&context_depth, 1); *context = 0; return 0; }
+int cuCtxPushCurrent_v2(void *context) { context_depth++; return context ? 0 : INVALID; }
+int cuCtxPopCurrent_v2(void **context) { context_depth--; *context = 0; return 0; }
 int cuMemHostRegister_v2(void *at, size_t len, unsigned flags) {
     if (flags != 1 || registrations == MOST || registrations_left == 0) return INVALID;
     if (registrations_left > 0) registrations_left--;

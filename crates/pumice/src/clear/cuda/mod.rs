@@ -335,7 +335,8 @@ unsafe impl Engine for Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         if self.lost().is_err() {
-            // What it had may still be written to: all of it stays.
+            // What it had may still be written to: all of it stays, but for this value's hold on the
+            // device's primary context.
             return;
         }
         let Ok(_current) = self.driver.enter() else { return };
@@ -348,11 +349,17 @@ impl Drop for Cuda {
                         self.driver.host_unregister(((at + from) as *mut c_void,))?;
                     }
                 }
-                for batch in &state.batches {
+                // Opening may have failed at any of them.
+                for batch in state.batches.iter().filter(|batch| !batch.event.is_null()) {
                     self.driver.event_destroy((batch.event,))?;
                 }
-                self.driver.free((self.zeros,))?;
-                self.driver.stream_destroy((self.stream,))
+                if self.zeros != 0 {
+                    self.driver.free((self.zeros,))?;
+                }
+                match self.stream.is_null() {
+                    true => Ok(()),
+                    false => self.driver.stream_destroy((self.stream,)),
+                }
             })
         };
     }

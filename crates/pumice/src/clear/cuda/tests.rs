@@ -78,10 +78,10 @@ impl Fake {
 
     fn number(&self, name: &core::ffi::CStr) -> usize {
         let number = self.library.symbol(name).expect("exported").as_ptr();
-        // SAFETY: its signature in `fake.c`, where `int` comes back in the same register.
+        // SAFETY: its signature in `fake.c`.
         unsafe {
             let number: extern "C" fn() -> usize = core::mem::transmute(number);
-            number() & 0xff_ffff_ffff
+            number()
         }
     }
 
