@@ -159,7 +159,8 @@ impl Completion {
             _ if status == status::NONE => Completion::None,
             _ if status == status::SUCCESS => Completion::Done,
             status::PAGE_FAULT_NOBOF if done < len => Completion::Fault { done, at },
-            status::PAGE_FAULT_IR if status == status::PAGE_FAULT_IR => Completion::Refused,
+            // Nothing is taken for written by it, with the bit or without.
+            status::PAGE_FAULT_IR => Completion::Refused,
             status::BAD_OPCODE..=status::TRANSLATION_FAIL if status < status::WRITE => {
                 Completion::Refused
             }

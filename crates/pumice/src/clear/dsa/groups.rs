@@ -121,7 +121,16 @@ impl Group {
     }
 
     /// # Safety
-    /// The caller holds the pieces.
+    /// The caller holds the piece.
+    pub(super) unsafe fn read_one(&self, index: usize) -> Descriptor {
+        let list = self.list.get().cast::<Descriptor>();
+        assert!(index < PIECES);
+        // SAFETY: within the list; only the holder writes at this index, and the others may at theirs.
+        unsafe { list.add(index).read() }
+    }
+
+    /// # Safety
+    /// The caller holds the group: nothing of it is handed over yet.
     pub(super) unsafe fn read(&self, count: usize) -> &[Descriptor] {
         // SAFETY: nobody writes them while the caller holds them.
         unsafe { core::slice::from_raw_parts(self.list.get().cast(), count) }

@@ -219,7 +219,7 @@ mod engine {
             let group = self.groups.get(number);
             let note = &group.notes[index];
             // SAFETY: whoever has the piece holds its descriptor.
-            let len = unsafe { group.read(PIECES) }[index].bytes_to_fill();
+            let len = unsafe { group.read_one(index) }.bytes_to_fill();
             // In this order: what ended before its batch did has been written by then.
             let batch = self.groups.batch(number);
             let completion = Completion::of(group.records[index].read(), len);

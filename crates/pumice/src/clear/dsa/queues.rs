@@ -120,11 +120,13 @@ impl Places<'_> {
     /// A queue that is enabled, and for users.
     fn queue(&self, device: u32, number: u32) -> Option<Queue> {
         let mut buffer = [0; 64];
-        let mut attribute = |name: &str, of: &mut dyn FnMut(&str) -> Option<u64>| {
-            let folder = self.devices;
-            let path = Path::new(format_args!("{folder}/wq{device}.{number}/{name}"))?;
+        let folder = self.devices;
+        let mut read = |path: Path, of: &mut dyn FnMut(&str) -> Option<u64>| {
             let bytes = file::read(path.as_c_str(), &mut buffer).ok()?;
             of(core::str::from_utf8(bytes).ok()?.trim())
+        };
+        let mut attribute = |name: &str, of: &mut dyn FnMut(&str) -> Option<u64>| {
+            read(Path::new(format_args!("{folder}/wq{device}.{number}/{name}"))?, of)
         };
         let is = |wanted: &'static str| move |text: &str| Some(u64::from(text == wanted));
         let number_in = |text: &str| text.parse::<u64>().ok();
@@ -140,6 +142,12 @@ impl Places<'_> {
         let entries = attribute("size", &mut { number_in })?;
         let most_in_batch = attribute("max_batch_size", &mut { number_in }).unwrap_or(0);
         let most_bytes = attribute("max_transfer_size", &mut { number_in })?;
+        // Without shared virtual memory descriptors' addresses are not the program's: older kernels
+        // enable a queue for users all the same.
+        if read(Path::new(format_args!("{folder}/dsa{device}/pasid_enabled"))?, &mut is("1"))? == 0
+        {
+            return None;
+        }
         let mode = if mode == 0 { Mode::Dedicated } else { Mode::Shared };
         Some(Queue {
             device,

@@ -268,8 +268,13 @@ mod files {
         tree.queue("wq0.0", &[("state", "disabled"), ("type", "user")]);
         tree.queue("wq0.1", &[("state", "enabled"), ("type", "kernel")]);
         tree.queue("wq0.2", &[("state", "enabled"), ("type", "user"), ("mode", "odd")]);
+        tree.queue("wq0.4", &DEDICATED);
+        tree.queue("wq1.0", &DEDICATED);
+        tree.queue("dsa1", &[("pasid_enabled", "0")]);
         assert_eq!(tree.open().expect_err("none for users"), OpenError::NoQueue);
         if !Enqueue::detect().enqcmd {
+            tree.queue("dsa0", &[("pasid_enabled", "1")]);
+            fs::remove_dir_all(tree.0.join("sys/wq0.4")).expect("there");
             let mut shared = DEDICATED;
             shared[2].1 = "shared";
             tree.queue("wq0.3", &shared);
@@ -286,6 +291,7 @@ mod files {
         let tree = Tree::new("portal");
         tree.queue("wq2.0", &[("state", "disabled")]);
         tree.queue("wq2.1", &DEDICATED);
+        tree.queue("dsa2", &[("pasid_enabled", "1")]);
         let dsa = tree.open().expect("a queue");
         let memory = Box::leak(vec![1u8; 64 << 10].into_boxed_slice());
         let piece = |bytes: &mut [u8]| Piece::new(bytes.as_mut_ptr(), bytes.len(), Warmth::Cold);
