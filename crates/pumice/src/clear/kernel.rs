@@ -84,17 +84,18 @@ impl Kernel {
         }
         let mut from = 0;
         // One that is refused (locked memory is) keeps the others behind it from nothing.
-        let mut handed_back = [false; BATCH];
+        let mut is_done = [false; BATCH];
         while from < count {
             // SAFETY: whole frames within the pieces, which are the caller's.
             let done = unsafe { self.advise(&ranges[from..count], Advice::LinuxDontNeed) };
-            handed_back[from..from + done].fill(true);
-            // Only so that they are there: they read as zeros already.
+            // They read as zeros already, but who is told so counts on their being there, too.
             // SAFETY: as above.
-            unsafe { self.advise(&ranges[from..from + done], Advice::LinuxPopulateWrite) };
+            let there =
+                unsafe { self.advise(&ranges[from..from + done], Advice::LinuxPopulateWrite) };
+            is_done[from..from + there].fill(true);
             from += done + 1;
         }
-        let mut handed_back = handed_back.into_iter();
+        let mut is_done = is_done.into_iter();
         for piece in pieces.iter_mut().filter(|piece| piece.state() == State::Waiting) {
             let (at, len) = piece.remaining();
             let cut = Cut::new(at, len, FRAME_SIZE);
@@ -103,7 +104,7 @@ impl Kernel {
             // back reads as zeros (madvise(2)).
             unsafe {
                 at.write_bytes(0, cut.head);
-                if cut.body > 0 && handed_back.next() != Some(true) {
+                if cut.body > 0 && is_done.next() != Some(true) {
                     piece.settle_faulted(cut.head);
                     continue;
                 }
