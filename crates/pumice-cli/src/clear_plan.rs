@@ -19,7 +19,7 @@ use crate::bench::region::Region;
 use crate::engines;
 
 /// Changes whenever plans are measured differently or read differently.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// What a program to be started is told.
 #[derive(Debug)]
@@ -91,12 +91,13 @@ pub fn calibrate() -> Option<Clearer> {
     Some(clearer.with_ahead(choose_ahead(&clearer, scratch)))
 }
 
-/// What zeroes ahead best here.
+/// What zeroes ahead best here. Never the kernel: it holds the lock of the program's address space
+/// while it zeroes, and what others wait for that is not measured.
 fn choose_ahead(clearer: &Clearer, scratch: &'static mut [u8]) -> EngineKind {
     let Some((cpu, mut scratch)) = measure(clearer, scratch) else { return EngineKind::Cpu };
     let mut others = Vec::new();
     // What can't be opened here includes the GPU.
-    for kind in EngineKind::ALL {
+    for kind in EngineKind::ALL.into_iter().filter(|&kind| kind != EngineKind::Kernel) {
         let Ok(Some(opened)) = engines::open(kind) else { continue };
         // One that does not come back keeps the memory.
         let Some((cost, again)) = measure(opened.as_ref(), scratch) else { return EngineKind::Cpu };

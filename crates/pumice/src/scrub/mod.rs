@@ -5,7 +5,8 @@
 //! each started when there is first something for it to do:
 //!
 //! * *scrubd* claims, clears and hands back memory. It may be held off in the middle of a block, so
-//!   it never owns what anybody waits for: it makes no call that takes the address space's lock.
+//!   it never owns what anybody waits for: it makes no call that takes the address space's lock (but
+//!   with the engine `kernel`, which is used only where the user names it).
 //! * the *keeper* populates memory ahead and gives back what has decayed. Those calls do take that
 //!   lock, so it does little at a time.
 //! * the *assistant* does a part of a clearing that a request waits for, if it is a large one
