@@ -90,7 +90,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// Whether any block is claimed by somebody at this moment.
     pub fn has_claims(&self) -> bool {
-        (0..self.grown()).any(|block| self.block(block).state() == BlockState::Claimed)
+        self.has_more_claims_than(0)
+    }
+
+    /// Whether more blocks than so many are claimed.
+    pub fn has_more_claims_than(&self, count: usize) -> bool {
+        let is_claimed = |block: &usize| self.block(*block).state() == BlockState::Claimed;
+        (0..self.grown()).filter(is_claimed).nth(count).is_some()
     }
 
     /// Changes a free block's marks, if it still is as the caller saw it.

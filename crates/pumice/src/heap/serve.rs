@@ -119,7 +119,7 @@ impl Heap {
         if self.is_ready_zone(zone) {
             let get_ready = || get(&suits).or_else(|| get(&there));
             let get_best = || get_ready().or_else(|| get(&any));
-            let is_claimed = || ledger.has_claims();
+            let is_claimed = || ledger.has_more_claims_than(self.scrubber.claims_away());
             let patience = if self.ahead.left() > 0 { FOR_POPULATING } else { FOR_SCRUBBING };
             let wait = || self.scrubber.wait_for_claims(patience, is_claimed, get_best);
             if let Some(run) = get_ready().or_else(|| is_claimed().then(wait)?) {

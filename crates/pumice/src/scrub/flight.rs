@@ -71,6 +71,11 @@ impl<'e> Flight<'e> {
         self.batches.iter().all(Batch::is_empty)
     }
 
+    /// How many claims are in flight.
+    pub(crate) fn claims(&self) -> usize {
+        self.batches.iter().map(|batch| batch.claims.iter().flatten().count()).sum()
+    }
+
     /// Whether the engine was lost, or has not answered for so long that it is taken for that.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
@@ -167,8 +172,7 @@ mod tests {
                     assert!(unsafe { is_zero(claim.at, zero) }, "{how:?}");
                 });
             }
-            let held: usize = flight.batches.iter()
-                .map(|batch| batch.claims.iter().flatten().count()).sum();
+            let held = flight.claims();
             prop_assert!(back.iter().all(|&count| count <= 1));
             prop_assert_eq!(back.iter().filter(|&&count| count == 1).count() + held, next.start);
             prop_assert_eq!(held == 0, flight.is_empty());

@@ -80,6 +80,17 @@ impl Scrubber {
         self.waiting.is_any()
     }
 
+    /// Claims that an engine beside the processor has: it is no use to wait for those.
+    pub fn claims_away(&self) -> usize {
+        self.waiting.away()
+    }
+
+    /// To be called by scrubd whenever that has changed.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn set_claims_away(&self, claims: usize) {
+        self.waiting.set_away(claims);
+    }
+
     /// Clears memory of a node that a request waits for; of much, a helper does a part, where there
     /// is a processor for it.
     ///

@@ -181,7 +181,7 @@ impl Scrubd<'_> {
         bytes
     }
 
-    /// As [`Scrubd::burst`], by the engine; several batches are in flight at once. `None` if there is
+    /// As [`Scrubd::burst`], by the engine; a batch of the settings' is in flight in several. `None` if there is
     /// none, or nothing that is worth its while: whole blocks are.
     fn burst_by_engine(&mut self, orders: &Orders) -> Option<usize> {
         let flight = self.flight.as_mut()?;
@@ -195,14 +195,17 @@ impl Scrubd<'_> {
         };
         // What was given up before may have come to its end meanwhile.
         flight.collect(&mut back);
-        let claims = (orders.batch_bytes / BLOCK_SIZE).clamp(1, CLAIMS);
         let mut bytes = 0;
         let mut area = None;
-        for _ in 0..BATCHES {
+        for number in 0..BATCHES {
+            let claims = orders.batch_bytes.saturating_sub(bytes).div_ceil(BLOCK_SIZE);
+            if number > 0 && claims == 0 {
+                break;
+            }
             if !flight.has_room() || job.scrubber.is_waited_for() || area.is_some() {
                 break;
             }
-            let mut left = claims;
+            let mut left = claims.clamp(1, CLAIMS);
             let launched = flight.launch(|| {
                 left = left.checked_sub(1)?;
                 let claim = job.source.claim(orders.stop)?;
@@ -217,6 +220,8 @@ impl Scrubd<'_> {
                 break;
             }
             bytes += launched;
+            flight.collect(&mut back);
+            job.scrubber.set_claims_away(flight.claims());
         }
         if let Some(claim) = area {
             if finish(&job, slot, claim, 0, orders.nocache) == Outcome::Zeroed {
@@ -225,6 +230,7 @@ impl Scrubd<'_> {
         }
         let (mut is_wanted, mut looks) = (true, 0);
         flight.collect(&mut back);
+        job.scrubber.set_claims_away(flight.claims());
         while !flight.is_empty() && !flight.is_lost() && looks < LAST_LOOKS {
             if is_wanted && (job.scrubber.is_waited_for() || job.scrubber.scrubd().is_stopped()) {
                 flight.cancel();
@@ -233,6 +239,7 @@ impl Scrubd<'_> {
             looks += u32::from(job.scrubber.scrubd().is_stopped());
             thread::sleep(LOOK);
             flight.collect(&mut back);
+            job.scrubber.set_claims_away(flight.claims());
         }
         (bytes > 0 || area.is_some()).then_some(bytes)
     }

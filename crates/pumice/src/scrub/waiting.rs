@@ -25,19 +25,33 @@ pub const FOR_POPULATING: Duration = Duration::from_millis(1);
 /// A helper that finds somebody waiting stays away for this long.
 pub(super) const STAY_AWAY: Duration = Duration::from_micros(200);
 
-/// How many requests wait.
+/// How many requests wait, and what it is no use to wait for.
 #[derive(Debug)]
-pub(super) struct Waiting(AtomicU32);
+pub(super) struct Waiting {
+    requests: AtomicU32,
+    away: AtomicU32,
+}
 
 impl Waiting {
     pub(super) fn new() -> Waiting {
-        Waiting(AtomicU32::new(0))
+        Waiting { requests: AtomicU32::new(0), away: AtomicU32::new(0) }
     }
 
     /// Whether a helper should return what it has claimed, and claim nothing.
     #[inline]
     pub(super) fn is_any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.requests.load(Ordering::Relaxed) != 0
+    }
+
+    /// Claims that no helper can hand back when it is asked to: an engine beside the processor has
+    /// them, perhaps for good.
+    pub(super) fn away(&self) -> usize {
+        self.away.load(Ordering::Relaxed) as usize
+    }
+
+    /// To be called by scrubd whenever that has changed.
+    pub(super) fn set_away(&self, claims: usize) {
+        self.away.store(claims as u32, Ordering::Relaxed);
     }
 
     /// Keeps the helpers from claiming, waits until `is_claimed` is false, but no longer than
@@ -48,19 +62,20 @@ impl Waiting {
         is_claimed: impl Fn() -> bool,
         then: impl FnOnce() -> R,
     ) -> R {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let until_ns = thread::now_ns() + patience.as_nanos() as u64;
         while is_claimed() && thread::now_ns() < until_ns {
             spin_loop();
         }
         let result = then();
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.requests.fetch_sub(1, Ordering::Relaxed);
         result
     }
 
-    /// In a fork's child, where nobody waits.
+    /// In a fork's child, where nobody waits, and which discards its parent's claims.
     pub(super) fn forget(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.requests.store(0, Ordering::Relaxed);
+        self.set_away(0);
     }
 }
 

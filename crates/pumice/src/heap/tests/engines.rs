@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::clear::dsa::tests::{manner, Driven};
 use crate::clear::fake::script;
-use crate::clear::Engine;
+use crate::clear::{Engine, Lost, Piece, State};
 use crate::scrub::flight::{Back, Flight};
 
 const BLOCKS: usize = 12;
@@ -23,6 +23,46 @@ proptest! {
     fn and_however_the_accelerator_does(manner in manner()) {
         scrub_and_use(&Driven::new(&manner));
     }
+}
+
+/// Takes whatever it is given, and never says anything of it.
+struct Hung;
+
+// SAFETY: nothing is ever settled.
+unsafe impl Engine for Hung {
+    fn name(&self) -> &'static str {
+        "hung"
+    }
+
+    unsafe fn submit(&self, pieces: &mut [Piece]) -> core::result::Result<(), Lost> {
+        pieces
+            .iter_mut()
+            .filter(|piece| piece.state() == State::Waiting)
+            .for_each(|piece| piece.take(0));
+        Ok(())
+    }
+
+    unsafe fn poll(&self, _pieces: &mut [Piece]) -> core::result::Result<(), Lost> {
+        Ok(())
+    }
+}
+
+#[test]
+fn nobody_waits_for_what_an_engine_has() {
+    let heap = new_heap(Topology::one(), BLOCKS * BLOCK_SIZE, 1 << 30, Verify::Yes);
+    while heap.populate() == Left::More {}
+    let at = get(heap, 3 * BLOCK_SIZE, Content::Any);
+    free(heap, at);
+    heap.age(Order::BLOCK);
+    let mut flight = Flight::new(&Hung);
+    assert_eq!(flight.launch(|| heap.claim(Order::BLOCK)), 3 * BLOCK_SIZE);
+    let zone = heap.zones.local(0, Kind::Ready);
+    let is_waited_for = || zone.ledger.has_more_claims_than(heap.scrubber.claims_away());
+    assert!(is_waited_for());
+    heap.scrubber.set_claims_away(flight.claims());
+    assert!(!is_waited_for() && zone.ledger.has_claims());
+    let one = heap.claim(Order::BLOCK);
+    assert_eq!(one.is_some(), is_waited_for(), "what scrubd itself has comes back soon");
 }
 
 /// The heap verifies each allocation: a frame marked zeroed that is not ends the test.
