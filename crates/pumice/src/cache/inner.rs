@@ -67,8 +67,10 @@ struct State {
     is_being_cut: bool,
     /// Pages that reclaimers have, which they clean and drop: since which epoch, and how many have each.
     held: BTreeMap<usize, (usize, usize)>,
-    /// Times that pages were not admitted.
-    refusals: u64,
+    /// Those that any had since who syncs asked for this.
+    watched: Option<Vec<usize>>,
+    /// Times that pages that were clean to be written are dirty again, but for errors.
+    given_up: u64,
     last_error: Option<CacheError>,
     read_errors: VecDeque<(usize, Errno)>,
 }
@@ -98,7 +100,8 @@ impl Inner {
             epoch: 0,
             is_being_cut: false,
             held: BTreeMap::new(),
-            refusals: 0,
+            watched: None,
+            given_up: 0,
             last_error: None,
             read_errors: VecDeque::new(),
         };
@@ -294,7 +297,6 @@ impl Inner {
         let mut state = self.state();
         // Cut off since it was looked at how long it is: what was a whole page may be the end of the file now.
         if many == 0 || state.is_being_cut || self.len() < len {
-            state.refusals += 1;
             return Err(Refusal::NotNow);
         }
         let epoch = state.epoch;
@@ -331,7 +333,10 @@ impl Inner {
     /// Reclaim begins to clean a page; to who waits for writes it is one in flight until [`Inner::let_go`].
     pub fn hold(&self, page: usize) {
         let mut state = self.state();
-        let State { held, writing, epoch, .. } = &mut *state;
+        let State { held, writing, epoch, watched, .. } = &mut *state;
+        if let Some(watched) = watched {
+            watched.push(page);
+        }
         let (since, many) = held.entry(page).or_insert((*epoch, 0));
         if *many == 0 {
             writing[*since] += 1;
@@ -348,7 +353,42 @@ impl Inner {
             let epoch = *epoch;
             state.held.remove(&page);
             self.end_in_epoch(state, epoch);
+            self.changed.notify_all();
         }
+    }
+
+    /// From here on it is noted which pages reclaim has, those it has now among them. By who has the file's order.
+    pub fn watch_holds(&self) {
+        let mut state = self.state();
+        state.watched = Some(state.held.keys().copied().collect());
+    }
+
+    /// Ends [`Inner::watch_holds`]: the pages that reclaim had since.
+    pub fn take_holds(&self) -> Vec<usize> {
+        self.state().watched.take().unwrap_or_default()
+    }
+
+    /// Waits until reclaim does not have a page. How often pages were given up until then.
+    pub fn wait_for_hold(&self, page: usize) -> u64 {
+        let mut state = self.state();
+        while state.held.contains_key(&page) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.given_up
+    }
+
+    /// Whether a page that was clean after [`Inner::wait_for_hold`] may be dirty again all the same: who had it gave
+    /// it up, or still may.
+    pub fn may_be_given_up(&self, page: usize, since: u64) -> bool {
+        // Who writes in the background gives up what it may not write while it has this.
+        drop(self.scan.lock().unwrap_or_else(PoisonError::into_inner));
+        let state = self.state();
+        state.held.contains_key(&page) || state.given_up != since
+    }
+
+    /// A page is dirty again that was clean to be written. Whoever has it has it still.
+    pub fn note_given_up(&self) {
+        self.state().given_up += 1;
     }
 
     fn end_in_epoch(&self, mut state: MutexGuard<'_, State>, epoch: usize) {
@@ -372,11 +412,6 @@ impl Inner {
         while state.writing[epoch] > 0 {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-
-    /// Times that pages were not admitted so far.
-    pub fn refusals(&self) -> u64 {
-        self.state().refusals
     }
 
     /// Makes the file so long at least, and on the device as long as it then is: its last pages may never have been

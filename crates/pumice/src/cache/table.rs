@@ -264,5 +264,11 @@ unsafe impl Backing for Files {
         }
     }
 
+    fn dirty_again(&self, _: SpaceId, page: usize) {
+        if let Some(file) = self.find(page) {
+            file.note_given_up();
+        }
+    }
+
     fn release(&self, _: &mut dyn Iterator<Item = u32>) {}
 }

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
 
-use super::dirty::Which;
 use super::error::{CacheError, Result};
 use super::fill::Fills;
 use super::inner::Inner;
@@ -78,9 +77,6 @@ pub struct CacheTask<'c> {
     pub(super) fills: Arc<Fills>,
 }
 
-/// Looks of `sync` at what is dirty. A page would have to be refused to reclaim at as many moments in a row, each
-/// time just while it is looked at, to be overlooked.
-const MOST_LOOKS: usize = 8;
 /// Looks before who waits for a page sleeps.
 const WAITS_AWAKE: u32 = 64;
 const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
@@ -122,15 +118,22 @@ impl<'c> CacheTask<'c> {
     /// As [`View::sync`]; the file is then still there.
     pub fn close(&self, file: File) -> Result<()> {
         let File { inner, seen } = file;
-        if inner.is_writable {
-            self.sync(&inner, &seen, 0..inner.room)?;
-        }
         let files = &self.cache.files;
-        let _opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        // The table's and this one. Nobody gets another meanwhile: who opens waits, and there is none to be cloned.
-        if Arc::strong_count(&inner) > 2 {
-            return Ok(());
-        }
+        // Reads ahead have the file as well.
+        self.fills.drain(&self.task);
+        let _opening = loop {
+            self.sync(&inner, &seen, 0..inner.room)?;
+            let opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
+            // The table's and this one. Nobody gets another meanwhile: who opens waits, and there is none to be
+            // cloned.
+            if Arc::strong_count(&inner) > 2 {
+                return Ok(());
+            }
+            // Who had it too may have written to it since it was synced.
+            if inner.dirty.pages() == 0 {
+                break opening;
+            }
+        };
         inner.set_being_cut(true);
         inner.set_len(0);
         inner.wait_for_writes();
@@ -155,19 +158,9 @@ impl<'c> CacheTask<'c> {
         let _order = file.order.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.cache.files;
         let mut writer = Writer::new(&self.task, &files.counters, files.writers.take());
-        // A page that somebody else could not write is dirty again a moment before its granule is marked. So it is
-        // looked once more when what was in flight is over, and until nobody was refused since the look before.
-        let mut refusals = None;
-        for _ in 0..MOST_LOOKS {
-            let before = file.refusals();
-            writer.begin(file, Which::All, &pages);
-            writer.finish(file);
-            file.wait_for_writes();
-            if refusals == Some(file.refusals()) {
-                break;
-            }
-            refusals = Some(before);
-        }
+        writer.begin_all(file, &pages);
+        writer.finish(file);
+        file.wait_for_writes();
         files.writers.give(writer.into_queue());
         let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
         file.extend(0).map_err(error)?;

@@ -101,12 +101,21 @@ impl<'w, 'c> Writer<'w, 'c> {
         drop(scan);
     }
 
+    /// As [`Writer::begin`], of all that was dirty before this: also what reclaim has begun to write, and may give up.
+    pub fn begin_all(&mut self, file: &Arc<Inner>, pages: &Range<usize>) {
+        file.watch_holds();
+        self.begin(file, Which::All, pages);
+        let holds = file.take_holds();
+        let holds = holds.iter().filter(|page| pages.contains(page));
+        self.held.extend(holds.map(|page| file.first_page + page));
+    }
+
     /// Writes the pages that [`Writer::begin`] has left: waits for those who write to them, and for the log.
     pub fn finish(&mut self, file: &Arc<Inner>) {
         self.drain();
         for page in std::mem::take(&mut self.held) {
             // Nothing is held, so who has the page goes on.
-            if let Some(begun) = self.task.wait_to_write_back(page) {
+            if let Some(begun) = self.wait_to_begin(file, page) {
                 self.add(file, begun);
                 self.submit(file);
                 self.drain();
@@ -115,7 +124,7 @@ impl<'w, 'c> Writer<'w, 'c> {
         let mut backoff = Backoff::default();
         while !self.refused.is_empty() {
             for page in std::mem::take(&mut self.refused) {
-                if let Some(begun) = self.task.wait_to_write_back(page) {
+                if let Some(begun) = self.wait_to_begin(file, page) {
                     self.add(file, begun);
                     self.submit(file);
                 }
@@ -125,6 +134,19 @@ impl<'w, 'c> Writer<'w, 'c> {
             if !self.refused.is_empty() {
                 backoff.wait();
                 thread::sleep(LOG_LOOK);
+            }
+        }
+    }
+
+    /// Begins a page when nobody writes to it. `None`: it is clean, or on its way to the device, by whomever.
+    fn wait_to_begin(&self, file: &Inner, page: usize) -> Option<WriteBack> {
+        loop {
+            let given_up = file.wait_for_hold(page - file.first_page);
+            if let Some(begun) = self.task.wait_to_write_back(page) {
+                return Some(begun);
+            }
+            if !file.may_be_given_up(page - file.first_page, given_up) {
+                return None;
             }
         }
     }
@@ -257,7 +279,9 @@ impl<'w, 'c> Writer<'w, 'c> {
     /// Leaves pages dirty.
     fn give_up(&self, file: &Arc<Inner>, pages: &[WriteBack]) {
         for &page in pages {
+            // Counted and marked when it is dirty again.
             self.task.end_write_back(page, Err(WriteFailed));
+            file.note_given_up();
             file.dirty.mark(page.page().page - file.first_page);
         }
     }

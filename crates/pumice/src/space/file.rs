@@ -168,12 +168,13 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         entry.is_some_and(|entry| Evicted::of(entry).is_some() && entry.latch() != 0)
     }
 
-    /// Says of pages that are dirty which they are, in the order of their numbers. One that is held for writing is.
+    /// Says of pages that are dirty which they are, in the order of their numbers. One that is held for writing is,
+    /// and one whose transit somebody has begun who is going to find it dirty.
     pub fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
         let ops = &self.space.tables.ops;
         self.scan(pages, |page, ptep| {
             let entry = ops.ptep_get(ptep);
-            if entry.state() == State::Present && entry.dirty() {
+            if matches!(entry.state(), State::Present | State::InTransit) && entry.dirty() {
                 found(page);
             }
         });

@@ -15,9 +15,9 @@
 //! swap, where each write goes to a new slot, and not for pages that have one place: these are cleaned first, and go
 //! then.
 
-use super::fault::Latch;
+use super::fault::{Latch, Walked};
 use super::task::Task;
-use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
+use crate::page_table::entry::MAX_READERS;
 use crate::page_table::pager::LruPage;
 use crate::page_table::{FrameSource, State, TableOps};
 use crate::sys::lock::Backoff;
@@ -37,23 +37,36 @@ impl WriteBack {
 }
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
-    /// Begins to write a page back: `None` if it is not in memory, clean, or held by a guard for writing.
+    /// Begins to write a page back: `None` if it is not in memory, clean, or held by a guard for writing. One that is
+    /// dirty does not leave: it is taken back, as by a fault.
     ///
     /// From here to [`Task::end_write_back`], which any task of the space may call, its region is not unmapped, or
     /// somebody holds it ([`super::Region`]).
     pub fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
-        let walked = self.walk_if_there(page)?;
+        match self.look_to_write_back(page) {
+            Look::Begun(begun) => Some(begun),
+            Look::Held(_) | Look::Nothing => None,
+        }
+    }
+
+    /// One word says all: a page that is dirty is begun, or held.
+    fn look_to_write_back(&self, page: usize) -> Look<'_, F> {
+        let Some(walked) = self.walk_if_there(page) else { return Look::Nothing };
         let ops = &self.space.tables.ops;
         let mut entry = ops.ptep_get(walked.ptep);
         loop {
-            let is_free = entry.latch() < MAX_READERS;
-            if entry.state() != State::Present || !entry.dirty() || !is_free {
-                return None;
+            let is_there = matches!(entry.state(), State::Present | State::InTransit);
+            if !is_there || !entry.dirty() {
+                return Look::Nothing;
             }
-            let begun = entry.with_dirty(false).with_latch(entry.latch() + 1);
-            match ops.ptep_cmpxchg(walked.ptep, entry, begun) {
+            if entry.latch() >= MAX_READERS {
+                return Look::Held(walked);
+            }
+            let begun = entry.with_state(State::Present).with_dirty(false);
+            match ops.ptep_cmpxchg(walked.ptep, entry, begun.with_latch(entry.latch() + 1)) {
                 Ok(()) => {
-                    return Some(WriteBack { page: LruPage { page, frame: entry.frame() } });
+                    let page = LruPage { page, frame: entry.frame() };
+                    return Look::Begun(WriteBack { page });
                 }
                 Err(found) => entry = found,
             }
@@ -64,17 +77,14 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     pub fn wait_to_write_back(&self, page: usize) -> Option<WriteBack> {
         let mut backoff = Backoff::default();
         loop {
-            if let Some(begun) = self.begin_write_back(page) {
-                return Some(begun);
+            match self.look_to_write_back(page) {
+                Look::Begun(begun) => return Some(begun),
+                Look::Nothing => return None,
+                // It waits as faults do, and never fails then.
+                Look::Held(walked) => {
+                    let _ = self.wait(&walked, Latch::Wait, &mut backoff);
+                }
             }
-            let walked = self.walk_if_there(page)?;
-            let entry = self.space.tables.ops.ptep_get(walked.ptep);
-            let is_held = matches!(entry.latch(), MAX_READERS | EXCLUSIVE);
-            if entry.state() != State::Present || !entry.dirty() || !is_held {
-                return None;
-            }
-            // It waits as faults do, and never fails then.
-            let _ = self.wait(&walked, Latch::Wait, &mut backoff);
         }
     }
 
@@ -93,6 +103,15 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
         self.end_read(walked.ptep);
     }
+}
+
+/// What a page that may be to be written back was found as.
+enum Look<'w, F: FrameSource> {
+    Begun(WriteBack),
+    /// By a guard for writing, or by as many readers as there can be.
+    Held(Walked<'w, F>),
+    /// Not in memory, or clean.
+    Nothing,
 }
 
 /// A page could not be written back; who wrote knows why.
