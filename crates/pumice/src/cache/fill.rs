@@ -173,6 +173,17 @@ impl Fills {
         }
     }
 
+    /// Ends a request at least, if any is in flight: its frames are nobody's who could do without them before. Whether
+    /// one was.
+    pub fn end_some(&self, task: &FileTask<'_>) -> bool {
+        let mut state = self.state();
+        let is_any = state.queue.in_flight() > 0;
+        if is_any && state.reap(task, 1).is_err() {
+            thread::sleep(LOOK_AGAIN);
+        }
+        is_any
+    }
+
     /// Waits for all that is in flight: no page stays claimed by a thread that is no more.
     pub fn drain(&self, task: &FileTask<'_>) {
         let mut state = self.state();

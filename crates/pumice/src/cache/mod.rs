@@ -249,6 +249,12 @@ impl<'c> Cache<'c> {
         let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
         fills.iter().for_each(|fills| fills.help(task));
     }
+
+    /// Ends reads of all threads, some of each. Whether there were any.
+    fn end_reads(&self, task: &FileTask<'_>) -> bool {
+        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        fills.iter().filter(|fills| fills.end_some(task)).count() > 0
+    }
 }
 
 impl std::fmt::Debug for Cache<'_> {

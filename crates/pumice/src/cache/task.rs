@@ -175,6 +175,14 @@ impl<'c> CacheTask<'c> {
         }
     }
 
+    /// Has frames of reads that are on their way be pages, which reclaim can take. Whether there were any.
+    #[cold]
+    pub(super) fn end_reads(&self) -> bool {
+        let were_any = self.cache.end_reads(&self.task);
+        self.task.lru_drain();
+        were_any
+    }
+
     /// Waits for who has a page: reads it, or has a guard of it.
     #[cold]
     pub(super) fn wait_for(&self, page: usize, backoff: &mut Backoff) {

@@ -118,6 +118,7 @@ impl<'t, 'c> View<'t, 'c> {
         loop {
             match self.region.try_read(page) {
                 Err(VmError::Busy(_)) => self.wait_for(page, &mut backoff),
+                Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
                 guard => return guard.map_err(|error| self.error(error, page)),
             }
         }
@@ -150,6 +151,7 @@ impl<'t, 'c> View<'t, 'c> {
                 Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard)),
                 Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
                 Err(VmError::Busy(_)) => self.wait_for(page, &mut backoff),
+                Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
                 Err(error) => return Err(self.error(error, page)),
             }
         }
@@ -177,6 +179,7 @@ impl<'t, 'c> View<'t, 'c> {
         loop {
             match self.region.try_read(page) {
                 Err(VmError::Busy(_)) if self.ends_a_read_of(page) => {}
+                Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
                 guard => return guard.map_err(|error| self.error(error, page)),
             }
         }
@@ -196,6 +199,7 @@ impl<'t, 'c> View<'t, 'c> {
                 Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard)),
                 Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
                 Err(VmError::Busy(_)) if self.ends_a_read_of(page) => {}
+                Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
                 Err(error) => return Err(self.error(error, page)),
             }
         }
