@@ -3,6 +3,7 @@
 mod faults;
 mod lengths;
 mod logs;
+mod races;
 
 use std::fs;
 use std::path::{Path, PathBuf};
