@@ -65,13 +65,20 @@ pub enum CacheError {
         /// What the kernel said; `ENOSPC` where the file system is full.
         errno: Errno,
     },
-    /// What was written can't be made durable.
+    /// What was written can't be made durable. Nobody knows what of it is, so it is said to all who sync the file,
+    /// until it is closed.
     #[error("can't make {} durable: {errno}", path.display())]
     Sync {
         /// The file.
         path: Arc<Path>,
         /// What the kernel said.
         errno: Errno,
+    },
+    /// Pages wait for a log that has failed: they are in memory, and dirty.
+    #[error("the log before {} has failed: pages that wait for it are not written", path.display())]
+    Log {
+        /// The file.
+        path: Arc<Path>,
     },
     /// The file's length can't be changed.
     #[error("can't make {} {len} bytes long: {errno}", path.display())]

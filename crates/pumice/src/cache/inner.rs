@@ -11,9 +11,10 @@
 //! says that it is clean.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -50,6 +51,8 @@ pub(super) struct Inner {
     len_on_device: AtomicU64,
     pub dirty: DirtyMap,
     pub rule: Option<Arc<dyn WriteAhead>>,
+    /// The rule is asked no more.
+    rule_has_panicked: AtomicBool,
     /// Held by who looks for dirty pages, until it has begun to write them.
     pub scan: Mutex<()>,
     /// Held by who makes things durable, or changes the length.
@@ -72,6 +75,8 @@ struct State {
     /// Times that pages that were clean to be written are dirty again, but for errors.
     given_up: u64,
     last_error: Option<CacheError>,
+    /// What the kernel said when it could not make durable what was written. It says so once.
+    sync_error: Option<Errno>,
     read_errors: VecDeque<(usize, Errno)>,
 }
 
@@ -103,6 +108,7 @@ impl Inner {
             watched: None,
             given_up: 0,
             last_error: None,
+            sync_error: None,
             read_errors: VecDeque::new(),
         };
         Inner {
@@ -117,6 +123,7 @@ impl Inner {
             len_on_device: AtomicU64::new(len),
             dirty: DirtyMap::new(room, all_dirty),
             rule,
+            rule_has_panicked: AtomicBool::new(false),
             scan: Mutex::new(()),
             order: Mutex::new(()),
             state: Mutex::new(state),
@@ -267,6 +274,55 @@ impl Inner {
         pages: impl Iterator<Item = (usize, NonNull<u8>)>,
     ) -> Result<Admitted, Refusal> {
         let len = self.len();
+        // SAFETY: the caller's promise.
+        let may_go = self.ask(|| unsafe { self.first_to_go(pages, len) });
+        let (first, many, bytes) = may_go.unwrap_or_default();
+        let mut state = self.state();
+        // Cut off since it was looked at how long it is: what was a whole page may be the end of the file now.
+        if many == 0 || state.is_being_cut || self.len() < len {
+            return Err(Refusal::NotNow);
+        }
+        let epoch = state.epoch;
+        state.writing[epoch] += 1;
+        drop(state);
+        let offset = first as u64 * FRAME;
+        Ok(Admitted { file: self.written_by(bytes).reference(), offset, pages: many, bytes, epoch })
+    }
+
+    /// Asks the rule, which is somebody else's. `None` if it panics, or has before.
+    fn ask<R>(&self, ask: impl FnOnce() -> R) -> Option<R> {
+        // Relaxed: who does not see it asks once more.
+        if self.rule_has_panicked.load(Ordering::Relaxed) {
+            return None;
+        }
+        // What is the file's is not touched in between.
+        let answer = catch_unwind(AssertUnwindSafe(ask));
+        if answer.is_err() {
+            self.rule_has_panicked.store(true, Ordering::Relaxed);
+        }
+        answer.ok()
+    }
+
+    /// Whether pages that wait for the log wait for ever.
+    pub fn log_has_failed(&self) -> bool {
+        let Some(rule) = &self.rule else { return false };
+        self.ask(|| rule.has_failed()).unwrap_or(true)
+    }
+
+    /// The error of that.
+    pub fn log_error(&self) -> CacheError {
+        CacheError::Log { path: self.path.clone() }
+    }
+
+    /// Of pages that may go by one request the first, how many, and how many bytes.
+    ///
+    /// # Safety
+    /// As [`Inner::admit`].
+    unsafe fn first_to_go(
+        &self,
+        pages: impl Iterator<Item = (usize, NonNull<u8>)>,
+        len: u64,
+    ) -> (usize, usize, usize) {
         let durable = self.rule.as_ref().map(|rule| rule.durable());
         let (mut first, mut many, mut bytes) = (0, 0, 0);
         for (page, at) in pages.take(MOST_PAGES) {
@@ -294,16 +350,7 @@ impl Inner {
                 break;
             }
         }
-        let mut state = self.state();
-        // Cut off since it was looked at how long it is: what was a whole page may be the end of the file now.
-        if many == 0 || state.is_being_cut || self.len() < len {
-            return Err(Refusal::NotNow);
-        }
-        let epoch = state.epoch;
-        state.writing[epoch] += 1;
-        drop(state);
-        let offset = first as u64 * FRAME;
-        Ok(Admitted { file: self.written_by(bytes).reference(), offset, pages: many, bytes, epoch })
+        (first, many, bytes)
     }
 
     /// By what so many bytes from the start of a page are written.
@@ -448,6 +495,28 @@ impl Inner {
     }
 
     // -- Errors -------------------------------------------------------------------------------------------------
+
+    /// Makes durable what was written. Where that failed once it is never known again what is. By who has the file's
+    /// order.
+    pub fn make_durable(&self) -> Result<(), CacheError> {
+        if !self.has_failed_to_sync() {
+            if let Err(errno) = self.data.sync_data() {
+                self.note_sync_error(errno);
+            }
+        }
+        let error = |errno| CacheError::Sync { path: self.path.clone(), errno };
+        self.state().sync_error.map_or(Ok(()), |errno| Err(error(errno)))
+    }
+
+    /// From here on nobody is told that anything is durable.
+    pub fn note_sync_error(&self, errno: Errno) {
+        self.state().sync_error = Some(errno);
+    }
+
+    /// Whether that is so.
+    pub fn has_failed_to_sync(&self) -> bool {
+        self.state().sync_error.is_some()
+    }
 
     /// How many writes have failed so far.
     pub fn errors(&self) -> u64 {

@@ -122,7 +122,7 @@ pub struct Counts {
 }
 
 /// Makes a cache, which is there while `work` runs; what is dirty then is synced, for which a log that pages wait for
-/// has to go on.
+/// has to go on, or to say that it has failed.
 ///
 /// # Errors
 /// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what [`CacheTask::sync_all`] says at the

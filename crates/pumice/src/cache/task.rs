@@ -115,23 +115,28 @@ impl<'c> CacheTask<'c> {
     /// its pages go: the next who opens it reads them from the device.
     ///
     /// # Errors
-    /// As [`View::sync`]; the file is then still there.
+    /// As [`View::sync`]; the file is then still there, but where all is written and [`CacheError::Sync`] says that it
+    /// can't be made durable.
     pub fn close(&self, file: File) -> Result<()> {
         let File { inner, seen } = file;
         let files = &self.cache.files;
         // Reads ahead have the file as well.
         self.fills.drain(&self.task);
-        let _opening = loop {
-            self.sync(&inner, &seen, 0..inner.room)?;
+        let (_opening, result) = loop {
+            let result = self.sync(&inner, &seen, 0..inner.room);
+            // What is written, and can't be made durable, is of no more use here.
+            if result.is_err() && !(inner.has_failed_to_sync() && inner.dirty.pages() == 0) {
+                return result;
+            }
             let opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
             // The table's and this one. Nobody gets another meanwhile: who opens waits, and there is none to be
             // cloned.
             if Arc::strong_count(&inner) > 2 {
-                return Ok(());
+                return result;
             }
             // Who had it too may have written to it since it was synced.
             if inner.dirty.pages() == 0 {
-                break opening;
+                break (opening, result);
             }
         };
         inner.set_being_cut(true);
@@ -142,7 +147,7 @@ impl<'c> CacheTask<'c> {
         files.remove(inner.first_page);
         let mut vacant = files.vacant.lock().unwrap_or_else(PoisonError::into_inner);
         vacant.push((inner.first_page, inner.room));
-        Ok(())
+        result
     }
 
     /// Makes durable what of a range of a file's pages was dirty before this.
@@ -159,13 +164,13 @@ impl<'c> CacheTask<'c> {
         let files = self.cache.files;
         let mut writer = Writer::new(&self.task, &files.counters, files.writers.take());
         writer.begin_all(file, &pages);
-        writer.finish(file);
+        let logged = writer.finish(file);
         file.wait_for_writes();
         files.writers.give(writer.into_queue());
         let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
         file.extend(0).map_err(error)?;
-        let durable = file.data.sync_data().map_err(error);
-        file.error_since(seen).and(durable)
+        let durable = file.make_durable();
+        file.error_since(seen).and(logged).and(durable)
     }
 
     /// Ends reads of this thread's and others', for who waits for a page.

@@ -321,7 +321,7 @@ impl<'t, 'c> View<'t, 'c> {
     /// # Errors
     /// [`CacheError::Write`], [`CacheError::Sync`]: also of a write in the background that failed since this file was
     /// last synced by this view, or by others of the same [`File`]. Pages that were not written are dirty, and
-    /// written the next time.
+    /// written the next time. [`CacheError::Log`] where they wait for a log that has failed.
     pub fn sync(&self) -> Result<()> {
         self.task.sync(&self.file, &self.seen, 0..self.file.room)
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::dirty::Which;
+use super::error::CacheError;
 use super::inner::{Admitted, Inner, MOST_PAGES};
 use super::table::{count, Counters};
 use super::FileTask;
@@ -111,7 +112,10 @@ impl<'w, 'c> Writer<'w, 'c> {
     }
 
     /// Writes the pages that [`Writer::begin`] has left: waits for those who write to them, and for the log.
-    pub fn finish(&mut self, file: &Arc<Inner>) {
+    ///
+    /// # Errors
+    /// [`CacheError::Log`]: what waits for it is dirty still.
+    pub fn finish(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
         self.drain();
         for page in std::mem::take(&mut self.held) {
             // Nothing is held, so who has the page goes on.
@@ -123,6 +127,8 @@ impl<'w, 'c> Writer<'w, 'c> {
         }
         let mut backoff = Backoff::default();
         while !self.refused.is_empty() {
+            // Asked before: then what it made durable before it failed goes.
+            let has_failed = file.log_has_failed();
             for page in std::mem::take(&mut self.refused) {
                 if let Some(begun) = self.wait_to_begin(file, page) {
                     self.add(file, begun);
@@ -131,11 +137,15 @@ impl<'w, 'c> Writer<'w, 'c> {
                 // As many as may go go together; who waits for a guard holds nothing.
                 self.drain();
             }
+            if has_failed && !self.refused.is_empty() {
+                return Err(file.log_error());
+            }
             if !self.refused.is_empty() {
                 backoff.wait();
                 thread::sleep(LOG_LOOK);
             }
         }
+        Ok(())
     }
 
     /// Begins a page when nobody writes to it. `None`: it is clean, or on its way to the device, by whomever.

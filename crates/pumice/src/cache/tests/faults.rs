@@ -103,6 +103,29 @@ fn an_error_is_told_once_to_each_who_syncs() {
     .expect("a cache");
 }
 
+#[test]
+fn what_could_not_be_made_durable_is_told_until_the_file_is_closed() {
+    let scratch = Scratch::new("not-durable");
+    run(&settings(512), |cache| {
+        let one = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        task.view(&one).expect("room").write_or_grow(0).expect("room")[0] = 1;
+        one.inner.note_sync_error(rustix::io::Errno::IO);
+        let other = one.clone();
+        for file in [&one, &one, &other] {
+            let error = task.view(file).expect("room").sync().expect_err("nobody knows");
+            assert!(matches!(error, CacheError::Sync { .. }), "{error}");
+        }
+        assert_eq!(one.dirty(), 0, "it is written");
+        drop(other);
+        assert!(matches!(task.close(one), Err(CacheError::Sync { .. })));
+        let again = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let view = task.view(&again).expect("room");
+        assert_eq!((view.sync(), view.read(0).expect("in the file")[0]), (Ok(()), 1));
+    })
+    .expect("a cache");
+}
+
 /// Fails all writes when it is told to.
 struct Failing {
     engine: crate::io::AnyEngine,

@@ -86,3 +86,62 @@ fn no_page_is_written_before_its_log() {
     })
     .expect("a cache");
 }
+
+/// A log that ends, or panics.
+#[derive(Default)]
+struct Broken {
+    has_failed: std::sync::atomic::AtomicBool,
+    panics: std::sync::atomic::AtomicBool,
+}
+
+impl WriteAhead for Broken {
+    fn position(&self, page: usize, _: &Page) -> u64 {
+        assert!(!self.panics.load(Ordering::SeqCst), "as it is meant to");
+        page as u64
+    }
+
+    fn durable(&self) -> u64 {
+        1
+    }
+
+    fn wanted(&self, _: u64) {}
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_log_that_fails_is_not_waited_for() {
+    for panics in [false, true] {
+        let scratch = Scratch::new(if panics { "panics" } else { "fails" });
+        let log = Arc::new(Broken::default());
+        let settings = Settings { dirty_background: 0, ..settings(512) };
+        let ended = run(&settings, |cache| {
+            let options = Options::new().write_ahead(log.clone());
+            let file = cache.open(&scratch.0, &options).expect("a file");
+            let task = cache.task().expect("room");
+            let view = task.view(&file).expect("room");
+            view.set_len(1000 * FRAME_SIZE as u64).expect("room");
+            log.panics.store(panics, Ordering::SeqCst);
+            log.has_failed.store(!panics, Ordering::SeqCst);
+            for page in 0..4 {
+                view.write(page).expect("room")[0] = 7;
+            }
+            for _ in 0..2 {
+                let error = view.sync().expect_err("it has failed");
+                assert!(matches!(error, CacheError::Log { .. }), "{error}");
+            }
+            // What is not written stays, and all else goes on.
+            for page in 4..1000 {
+                assert_eq!(view.read(page).expect("room")[0], 0);
+            }
+            assert!((0..4).all(|page| view.read(page).expect("in memory")[0] == 7));
+            assert_eq!(file.dirty(), if panics { 4 } else { 2 });
+        });
+        assert!(matches!(ended, Err(CacheError::Log { .. })));
+        let in_file = plainly(&scratch.0);
+        let first: Vec<u8> = in_file[..4].iter().map(|page| page[0]).collect();
+        assert_eq!(first, if panics { [0; 4] } else { [7, 7, 0, 0] });
+    }
+}
