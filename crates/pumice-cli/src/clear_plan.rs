@@ -31,11 +31,13 @@ pub struct ForChildren {
     pub ahead: EngineKind,
 }
 
-/// What the user set, what was measured before, or what is measured now, in some milliseconds.
-pub fn for_children() -> Result<ForChildren, Failure> {
+/// What the user set, what was measured before, or what is measured now, in some milliseconds. Where
+/// `--engine` was typed, `PUMICE_ENGINE` counts for nothing.
+pub fn for_children(is_typed: bool) -> Result<ForChildren, Failure> {
     let set = |name| env::var_os(name).filter(|text| !text.is_empty());
     let plan = set(ENV_CLEAR).map(|text| checked(&text.to_string_lossy())).transpose()?;
-    let named = set(ENV_ENGINE).map(|text| engines::kind(&text.to_string_lossy())).transpose()?;
+    let named = set(ENV_ENGINE).filter(|text| !is_typed && text != "auto");
+    let named = named.map(|text| engines::kind(&text.to_string_lossy())).transpose()?;
     named.map(engines::check_for_programs).transpose()?;
     if plan.is_some() {
         return Ok(ForChildren { plan, ahead: named.unwrap_or_default() });

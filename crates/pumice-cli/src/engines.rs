@@ -37,7 +37,7 @@ pub fn kind(text: &str) -> Result<EngineKind, Failure> {
     EngineKind::parse(text).ok_or_else(|| {
         let kinds = EngineKind::ALL.map(EngineKind::name).join(", ");
         let text = text.escape_debug();
-        Failure::usage(format!("bad value in {ENV_ENGINE}={text}: it takes {kinds}"))
+        Failure::usage(format!("bad value in {ENV_ENGINE}={text}: it takes auto, {kinds}"))
     })
 }
 

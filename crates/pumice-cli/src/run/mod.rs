@@ -43,8 +43,9 @@ const STATUS_NOT_EXECUTABLE: u8 = 126;
 
 /// Runs the program and returns its exit status; does not return where a signal killed it.
 pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
+    let is_typed = arguments.names_engine();
     let plan = arguments.plan()?;
-    let measured = clear_plan::for_children()?;
+    let measured = clear_plan::for_children(is_typed)?;
     let shim = shim_file::find_or_write()?;
     stats_file::sweep();
     let stats = StatsFile::create(plan.pool_max_bytes as u64, plan.ready_bytes as u64)

@@ -157,6 +157,11 @@ pub struct Plan {
 }
 
 impl RunArgs {
+    /// Whether `--engine` was typed.
+    pub fn names_engine(&self) -> bool {
+        self.pool.engine.is_some()
+    }
+
     /// Adds what the environment says and checks that it fits the machine.
     pub fn plan(self) -> Result<Plan, Failure> {
         let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;
