@@ -129,8 +129,6 @@ impl<R: Registrar> Pool<R> {
         let len = bytes.max(1).checked_next_multiple_of(BLOCK_SIZE);
         let len = len.ok_or(PoolError::Memory(Errno::NOMEM))?;
         let at = Os.reserve(len, BLOCK_SIZE).map_err(PoolError::Memory)?.as_ptr();
-        let blocks = Mutex::new(vec![Block::Zeroed; len / BLOCK_SIZE]);
-        let pool = Pool { registrar, at, clearer: Clearer::detect(), blocks };
         // SAFETY: the range was reserved a moment ago for this pool alone; dropping it unmaps it.
         let populated = unsafe {
             Os.commit(at, len).and_then(|()| {
@@ -140,16 +138,17 @@ impl<R: Registrar> Pool<R> {
                 madvise(at.cast(), len, Advice::LinuxDontFork)
             })
         };
-        if let Err(errno) = populated {
-            pool.unmap();
-            return Err(PoolError::Memory(errno));
+        let registered = populated.map_err(PoolError::Memory).and_then(|()| {
+            // SAFETY: mapped until the pool goes, which unregisters first.
+            unsafe { registrar.register(at, len) }.map_err(PoolError::Pinning)
+        });
+        if let Err(error) = registered {
+            // SAFETY: nothing of it is registered, and nobody has any of it.
+            let _ = unsafe { rustix::mm::munmap(at.cast(), len) };
+            return Err(error);
         }
-        // SAFETY: mapped until the pool goes, which unregisters first.
-        if let Err(error) = unsafe { pool.registrar.register(at, len) } {
-            pool.unmap();
-            return Err(PoolError::Pinning(error));
-        }
-        Ok(pool)
+        let blocks = Mutex::new(vec![Block::Zeroed; len / BLOCK_SIZE]);
+        Ok(Pool { registrar, at, clearer: Clearer::detect(), blocks })
     }
 
     /// Who registered it; an engine at the same time, perhaps.
@@ -238,13 +237,6 @@ impl<R: Registrar> Pool<R> {
     fn bytes(&self) -> usize {
         self.blocks().len() * BLOCK_SIZE
     }
-
-    fn unmap(self) {
-        let len = self.bytes();
-        let pool = core::mem::ManuallyDrop::new(self);
-        // SAFETY: nothing of it is registered, and nobody has any of it.
-        let _ = unsafe { rustix::mm::munmap(pool.at.cast(), len) };
-    }
 }
 
 /// The first run of so many free blocks: of zeroed ones if zeros are wanted, and else of any; of dirty
@@ -281,7 +273,11 @@ impl<R: Registrar> Drop for Pool<R> {
     }
 }
 
-/// Memory of a [`Pool`], which has it back when this is dropped.
+/// Memory of a [`Pool`], which has it back when this is dropped: after a device was waited for that
+/// reads or writes it.
+///
+/// A copy of the GPU's must not cross a multiple of [`MOST_REGISTERED`](crate::clear::cuda::MOST_REGISTERED)
+/// of the pool: the driver refuses what is in two registrations.
 #[derive(Debug)]
 pub struct Buffer<'p, R: Registrar> {
     pool: &'p Pool<R>,

@@ -87,8 +87,11 @@ int cuMemsetD8_v2(uint64_t at, unsigned char byte, size_t len) {
     return 0;
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t len, void *stream) {
-    int code = stream && context_depth > 0 ? 0 : INVALID;
+    int code = stream && context_depth > 0 ? 0 : INVALID, is_in_one = 0;
     pthread_mutex_lock(&lock);
+    for (int i = 0; i < registrations; i++)
+        is_in_one |= registered[i].at <= (char *)to && (char *)to + len <= registered[i].at + registered[i].len;
+    if (!is_in_one) code = INVALID;
     if (copies_left == 0 || queued == MOST) code = LAUNCH_FAILED;
     else if (!code) {
         if (copies_left > 0) copies_left--;

@@ -222,18 +222,21 @@ impl Cuda {
         Err(Lost)
     }
 
-    /// Hands copies for all of a piece over; how many of them were taken, and whether all.
-    fn copy(&self, piece: &Piece) -> (usize, bool) {
+    /// Hands copies for all of a piece over, which is in memory registered from `start` on; how many of
+    /// them were taken, and whether all. No copy may lie in two registrations.
+    fn copy(&self, piece: &Piece, start: usize) -> (usize, bool) {
         let (at, len) = piece.remaining();
-        let mut taken = 0;
-        for from in (0..len).step_by(ZEROS_BYTES) {
-            let bytes = ZEROS_BYTES.min(len - from);
+        let (mut taken, mut from) = (0, 0);
+        while from < len {
+            let in_chunk = (at as usize + from - start) % MOST_REGISTERED;
+            let bytes = ZEROS_BYTES.min(len - from).min(MOST_REGISTERED - in_chunk);
             let arguments = (at.wrapping_add(from).cast(), self.zeros, bytes, self.stream);
             // SAFETY: the piece is the caller's until it is settled, and registered.
             if unsafe { self.driver.copy_to_host(arguments) }.is_err() {
                 return (taken, false);
             }
             taken += 1;
+            from += bytes;
         }
         (taken, true)
     }
@@ -249,8 +252,11 @@ impl Cuda {
 }
 
 impl Shared {
-    fn is_registered(&self, at: usize, len: usize) -> bool {
-        self.registered.iter().any(|&(start, bytes)| start <= at && at + len <= start + bytes)
+    /// Where the memory starts that was registered with this in it.
+    fn registered(&self, at: usize, len: usize) -> Option<usize> {
+        let mut starts = self.registered.iter();
+        let holds = |range: &&(usize, usize)| range.0 <= at && at + len <= range.0 + range.1;
+        starts.find(holds).map(|range| range.0)
     }
 }
 
@@ -274,8 +280,8 @@ unsafe impl Engine for Cuda {
                 piece.take(0);
                 // SAFETY: nothing is zero.
                 unsafe { piece.settle_zeroed() };
-            } else if state.is_registered(at as usize, len) {
-                let (taken, all) = self.copy(piece);
+            } else if let Some(start) = state.registered(at as usize, len) {
+                let (taken, all) = self.copy(piece, start);
                 is_failed = !all;
                 if taken > 0 {
                     piece.take(number as u32 | if all { 0 } else { PARTLY });

@@ -6,10 +6,11 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Cuda, CudaError, MOST_REGISTERED};
-use crate::addr::FRAME_SIZE;
+use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::contract::{uphold, Ground, Hope};
 use crate::clear::{Chain, Clearer, Engine, Lost, Piece, State, Warmth};
 use crate::sys::dynamic::Library;
+use crate::sys::mem::{Memory, Os};
 
 /// What goes wrong: see `fake.c`. -1 is never, and 0 nothing.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +104,7 @@ unsafe impl Engine for Registering {
     unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
         for piece in pieces.iter().filter(|piece| piece.state() == State::Waiting) {
             let (at, len) = piece.remaining();
-            let known = self.0.state().is_registered(at as usize, len);
+            let known = self.0.state().registered(at as usize, len).is_some();
             if len > 0 && !known {
                 // SAFETY: the suite's memory stays mapped.
                 let _ = unsafe { self.0.register(at, len) };
@@ -194,6 +195,36 @@ fn much_memory_is_registered_in_chunks_and_all_of_it_or_none() {
     );
     assert_eq!(fake.number(c"fake_registrations"), before, "none of it");
     fake.set(NOTHING);
+}
+
+#[test]
+fn no_copy_lies_in_two_registrations() {
+    let Some(fake) = Fake::new() else { return };
+    let cuda = fake.open();
+    // Only what is touched needs memory.
+    let len = MOST_REGISTERED + (2 << 20);
+    let Ok(at) = Os.reserve(len, BLOCK_SIZE) else {
+        eprintln!("skipped: no addresses");
+        return;
+    };
+    let at = at.as_ptr();
+    let (from, bytes) = (MOST_REGISTERED - FRAME_SIZE, 3 * FRAME_SIZE);
+    let across = at.wrapping_add(from);
+    // SAFETY: reserved a moment ago, for good.
+    let memory = unsafe {
+        Os.commit(across, bytes).expect("memory");
+        across.write_bytes(0xa5, bytes);
+        cuda.register(at, len).expect("registered");
+        core::slice::from_raw_parts_mut(across, bytes)
+    };
+    let mut pieces = [Piece::new(memory.as_mut_ptr(), bytes, Warmth::Cold)];
+    // SAFETY: as above.
+    unsafe {
+        cuda.submit(&mut pieces).expect("not lost");
+        cuda.wait(&mut pieces, core::time::Duration::from_secs(5)).expect("not lost");
+    }
+    assert_eq!(pieces[0].state(), State::Zeroed);
+    assert!(memory.iter().all(|&byte| byte == 0));
 }
 
 #[test]
