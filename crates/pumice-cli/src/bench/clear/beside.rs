@@ -1,16 +1,19 @@
 //! What zeroing costs the thread that does it, and the one beside it.
 //!
 //! *Engines*: batches of 64 blocks, submitted and waited for, by each engine there is: bytes a second,
-//! processor seconds a gigabyte of the thread that submits, and by how much a walk through half a
-//! megabyte is slower right after ([`pumice::clear::measure`]).
+//! processor seconds a gigabyte of the whole program (a driver's threads among it, but no interrupts), and by
+//! how much a walk through half a megabyte is slower right after ([`pumice::clear::measure`]).
 //!
 //! *Overhead*: a batch of 64 blocks on the accelerator in software; what is timed is submitting and
-//! settling alone, while the device does nothing.
+//! settling alone, while the device does nothing. Waiting is left out: its looks, and waking up in between.
 //!
 //! *Neighbours*: a thread on one processor walks a working set, line by line in an order that no
 //! prefetcher guesses, each address known from the line before; on another one memory is zeroed, the same bytes in the
 //! same time by every engine that is fast enough. The slow-down is the walk's; for the same bytes also where one is not
 //! fast enough: what the walk loses while a gigabyte is zeroed. The walk's speed is by its own processor time.
+//!
+//! The two processors are the first two that this program may use. Where they are threads of one core the slow-down is
+//! that of sharing a core.
 //!
 //! There are two working sets: as large as the last-level cache says that it is, and as large as what this
 //! program gets of it. On a shared machine others have the rest, and who walks more than that goes to memory
@@ -23,7 +26,7 @@ use pumice::addr::{BLOCK_SIZE, CACHE_LINE};
 use pumice::clear::dsa::soft::{Manner, SoftDevice};
 use pumice::clear::dsa::Dsa;
 use pumice::clear::{CpuEngine, Engine, Piece, State, Warmth};
-use pumice::sys::thread::{cpu_time_ns, now_ns};
+use pumice::sys::thread::{cpu_time_ns, now_ns, process_cpu_time_ns};
 use serde::Serialize;
 
 use crate::args::Failure;
@@ -65,10 +68,10 @@ pub fn engines(
     for _ in 0..rounds {
         for ((name, engine), (speeds, costs)) in engines.iter().zip(&mut figures) {
             let mut pieces = pieces_of(span);
-            let (started_ns, cpu_ns) = (now_ns(), cpu_time_ns());
+            let (started_ns, cpu_ns) = (now_ns(), process_cpu_time_ns());
             zero(engine.as_ref(), &mut pieces)
                 .map_err(|()| Failure::system(format!("{name} zeroes no whole batch")))?;
-            let (took_ns, used_ns) = (now_ns() - started_ns, cpu_time_ns() - cpu_ns);
+            let (took_ns, used_ns) = (now_ns() - started_ns, process_cpu_time_ns() - cpu_ns);
             let bytes = (BATCH * BLOCK_SIZE) as f64;
             speeds.push(bytes / took_ns.max(1) as f64);
             costs.push(used_ns as f64 / bytes);
@@ -98,9 +101,10 @@ fn pieces_of(span: &mut [u8]) -> Vec<Piece> {
     span.chunks_exact_mut(BLOCK_SIZE).map(piece).collect()
 }
 
-/// Zeroes all of the pieces.
+/// Zeroes all of the pieces. A queue that others keep full may have room later, but is not asked for ever.
 fn zero(engine: &dyn Engine, pieces: &mut [Piece]) -> Result<(), ()> {
-    while pieces.iter().any(|piece| piece.state() == State::Waiting) {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < PATIENCE && pieces.iter().any(|piece| piece.state() == State::Waiting) {
         // SAFETY: the pieces' memory is the region's, which outlives them, and is used by nobody else.
         unsafe {
             engine.submit(pieces).map_err(drop)?;
