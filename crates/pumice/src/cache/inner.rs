@@ -53,6 +53,8 @@ pub(super) struct Inner {
     pub rule: Option<Arc<dyn WriteAhead>>,
     /// The rule is asked no more.
     rule_has_panicked: AtomicBool,
+    /// A clone is each handle's and each view's: who else has the file has it for a while.
+    pub users: Arc<()>,
     /// Held by who looks for dirty pages, until it has begun to write them.
     pub scan: Mutex<()>,
     /// Held by who makes things durable, or changes the length.
@@ -124,6 +126,7 @@ impl Inner {
             dirty: DirtyMap::new(room, all_dirty),
             rule,
             rule_has_panicked: AtomicBool::new(false),
+            users: Arc::default(),
             scan: Mutex::new(()),
             order: Mutex::new(()),
             state: Mutex::new(state),

@@ -200,7 +200,7 @@ impl<'c> Cache<'c> {
             if !inner.is_writable && options.opening != Opening::Read {
                 return Err(CacheError::ReadOnly(inner.path.clone()));
             }
-            return Ok(File { seen: view::seen_now(&inner), inner });
+            return Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner });
         }
         let room = options.room_pages(data.len(), data.is_device());
         let region = self.region_for(room)?;
@@ -208,7 +208,7 @@ impl<'c> Cache<'c> {
         let (rule, dirty) = (options.rule.clone(), files.dirty.clone());
         let inner = Arc::new(Inner::new(path, (data, tail), is_writable, region, rule, dirty));
         files.add(id, inner.clone());
-        Ok(File { seen: view::seen_now(&inner), inner })
+        Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner })
     }
 
     /// A region of so many pages at least: its first, and how many. By who opens.

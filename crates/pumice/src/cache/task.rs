@@ -1,7 +1,7 @@
 //! A thread's part in a cache.
 
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use super::error::{CacheError, Result};
@@ -21,14 +21,16 @@ pub struct File {
     pub(super) inner: Arc<Inner>,
     /// Errors in writing that were told by way of this.
     pub(super) seen: Arc<AtomicU64>,
+    pub(super) user: Arc<()>,
 }
 
 impl Clone for File {
     /// The same file for somebody else, who is told of errors that happen from now on, or have not been told of yet.
     fn clone(&self) -> File {
         // Relaxed: a number.
-        let seen = self.seen.load(std::sync::atomic::Ordering::Relaxed);
-        File { inner: self.inner.clone(), seen: Arc::new(AtomicU64::new(seen)) }
+        let seen = self.seen.load(Ordering::Relaxed);
+        let (inner, user) = (self.inner.clone(), self.user.clone());
+        File { inner, seen: Arc::new(AtomicU64::new(seen)), user }
     }
 }
 
@@ -118,10 +120,9 @@ impl<'c> CacheTask<'c> {
     /// As [`View::sync`]; the file is then still there, but where all is written and [`CacheError::Sync`] says that it
     /// can't be made durable.
     pub fn close(&self, file: File) -> Result<()> {
-        let File { inner, seen } = file;
+        let File { inner, seen, user } = file;
+        drop(user);
         let files = &self.cache.files;
-        // Reads ahead have the file as well.
-        self.fills.drain(&self.task);
         let (_opening, result) = loop {
             let result = self.sync(&inner, &seen, 0..inner.room);
             // What is written, and can't be made durable, is of no more use here.
@@ -129,14 +130,20 @@ impl<'c> CacheTask<'c> {
                 return result;
             }
             let opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
-            // The table's and this one. Nobody gets another meanwhile: who opens waits, and there is none to be
-            // cloned.
-            if Arc::strong_count(&inner) > 2 {
+            // Nobody gets another meanwhile: who opens waits, and there is none to be cloned.
+            if Arc::strong_count(&inner.users) > 1 {
                 return result;
             }
-            // Who had it too may have written to it since it was synced.
-            if inner.dirty.pages() == 0 {
+            // Pairs with the release by which the last of them dropped it: what he made dirty is seen.
+            fence(Ordering::Acquire);
+            // Who had it too may have written to it since it was synced. Beside the table and this, reads ahead have
+            // it, and who writes back.
+            if inner.dirty.pages() == 0 && Arc::strong_count(&inner) == 2 {
                 break (opening, result);
+            }
+            drop(opening);
+            if !self.end_reads() {
+                thread::sleep(SLEEP);
             }
         };
         inner.set_being_cut(true);

@@ -26,6 +26,8 @@ pub struct View<'t, 'c> {
     pub(super) file: Arc<Inner>,
     seen: Arc<AtomicU64>,
     pattern: Pattern,
+    /// Dropped after the file: who closes waits for that, and finds no user then.
+    _user: Arc<()>,
 }
 
 /// A page that nobody else writes.
@@ -74,7 +76,8 @@ impl<'t, 'c> View<'t, 'c> {
         let region = task.task.region(file.inner.first_page * FRAME_SIZE)?;
         let most = (task.cache.files.settings.frames / 32).min(MOST_AHEAD);
         let (inner, seen) = (file.inner.clone(), file.seen.clone());
-        Ok(View { task, region, file: inner, seen, pattern: Pattern::new(most) })
+        let pattern = Pattern::new(most);
+        Ok(View { task, region, file: inner, seen, pattern, _user: file.user.clone() })
     }
 
     /// Length of the file in bytes.

@@ -327,3 +327,22 @@ fn sync_waits_for_the_log_of_pages_that_reclaim_has() {
     })
     .expect("a cache");
 }
+
+#[test]
+fn who_closes_ends_what_is_read_ahead() {
+    let scratch = Scratch::new("closes-ahead");
+    fs::write(&scratch.0, vec![3; 64 * FRAME_SIZE]).expect("room");
+    let engines = Engines::new(|_| Box::new(Slow::default()));
+    run(&Settings { engines: engines.clone(), ..settings(512) }, |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let (task, other) = (cache.task().expect("room"), cache.task().expect("room"));
+        assert_eq!(task.view(&file).expect("room").prefetch(&[1, 2]), 2);
+        assert_eq!(other.view(&file).expect("room").prefetch(&[5]), 1);
+        task.close(file).expect("room");
+        fs::write(&scratch.0, vec![4; 64 * FRAME_SIZE]).expect("room");
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let view = task.view(&file).expect("room");
+        assert_eq!([1, 5].map(|page| view.read(page).expect("room")[0]), [4, 4]);
+    })
+    .expect("a cache");
+}
