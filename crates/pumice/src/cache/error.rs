@@ -22,6 +22,17 @@ pub enum CacheError {
     /// A file is open in the cache for reading only, and is to be written.
     #[error("{} may only be read: it was opened so", .0.display())]
     ReadOnly(Arc<Path>),
+    /// A file is in the cache already, where it stays when its handles are dropped, and not as it is to be opened.
+    #[error(
+        "{} is in the cache already, {otherwise}: close it first (CacheTask::close), or open it as it is",
+        path.display()
+    )]
+    OpenOtherwise {
+        /// The file, as it was opened first.
+        path: Arc<Path>,
+        /// What was asked for and is not so.
+        otherwise: Otherwise,
+    },
     /// There is no such page: the file ends before it.
     #[error("page {page} lies past the end of {}, which has {pages}", path.display())]
     PastEnd {
@@ -96,6 +107,24 @@ pub enum CacheError {
     /// What the cache's space says: no frames, a page held by another guard, too many regions held.
     #[error(transparent)]
     Space(#[from] VmError),
+}
+
+/// See [`CacheError::OpenOtherwise`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Otherwise {
+    /// Another log was asked for.
+    #[error("and its pages don't wait for that log")]
+    WriteAhead,
+    /// It was asked that it goes through the kernel's page cache.
+    #[error("and goes around the kernel's page cache")]
+    Direct,
+    /// More room was asked for.
+    #[error("with room for {room} bytes")]
+    Room {
+        /// Addresses kept for it.
+        room: u64,
+    },
 }
 
 /// [`core::result::Result`] with [`CacheError`].

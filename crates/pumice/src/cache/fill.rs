@@ -4,6 +4,7 @@
 //! A thread that wants such a page ends what its own queue has done; if that does not help, what others' have: their
 //! owners may be busy with something else. So nobody waits for a thread, only for the device.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,8 +39,12 @@ struct State {
     /// By the requests' tokens, and those of which none is in flight.
     reads: Vec<Read>,
     vacant: Vec<usize>,
-    /// Pages of the space that were asked for, and have come since, or have not.
+    /// Pages of the space that were asked for, and have come since, or have not; and those that were on their way
+    /// already when they were asked for.
     arrived: Vec<usize>,
+    expected: Vec<usize>,
+    /// The first pages of files, and pages past their ends that were asked for.
+    past_end: Vec<(usize, usize)>,
 }
 
 /// Pages beside each other that are on their way.
@@ -79,7 +84,9 @@ impl Fills {
         let queue = Queue::new(engines.make(DEPTH as u32), DEPTH);
         let depth = queue.room();
         let reads = (0..depth).map(|_| Read::default()).collect();
-        Fills(Mutex::new(State { queue, reads, vacant: (0..depth).collect(), arrived: Vec::new() }))
+        let (arrived, expected, past_end) = (Vec::new(), Vec::new(), Vec::new());
+        let vacant = (0..depth).collect();
+        Fills(Mutex::new(State { queue, reads, vacant, arrived, expected, past_end }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -99,6 +106,13 @@ impl Fills {
         let mut progress = Progress { pages: 0, is_short: false };
         let mut run: Option<usize> = None;
         for page in pages {
+            if page >= file.pages() {
+                if why == Why::Asked {
+                    state.past_end.push((file.first_page, page));
+                }
+                progress.pages += 1;
+                continue;
+            }
             let is_new_run = run.is_none_or(|place| !state.reads[place].goes_on_with(file, page));
             if is_new_run {
                 if let Some(place) = run.take() {
@@ -146,7 +160,12 @@ impl Fills {
                     progress.is_short = true;
                     break;
                 }
-                Ok(Begun::InMemory | Begun::BeingRead) | Err(_) => {
+                Ok(Begun::BeingRead) => {
+                    if why == Why::Asked {
+                        state.expected.push(number);
+                    }
+                }
+                Ok(Begun::InMemory) | Err(_) => {
                     if why == Why::Asked {
                         state.arrived.push(number);
                     }
@@ -194,20 +213,51 @@ impl Fills {
         }
     }
 
-    /// Pages that were asked for and have come, or could not be read; waits for `least`, if so many are on their way.
+    /// Tells of a file's pages that were asked for and have come, or could not be read; whether more of it are on
+    /// their way.
     pub fn arrived(
         &self,
         task: &FileTask<'_>,
-        least: usize,
-        mut found: impl FnMut(usize),
-    ) -> Result<(), Errno> {
+        file: &Arc<Inner>,
+        found: &mut Vec<usize>,
+    ) -> Result<bool, Errno> {
         let mut state = self.state();
         state.reap(task, 0)?;
-        while state.arrived.len() < least && state.queue.in_flight() > 0 {
-            state.reap(task, 1)?;
-        }
-        state.arrived.drain(..).for_each(&mut found);
-        Ok(())
+        let State { reads, arrived, expected, past_end, .. } = &mut *state;
+        let own = file.first_page..file.first_page + file.room;
+        expected.retain(|&page| {
+            let is_coming = task.is_being_read(page);
+            if !is_coming {
+                arrived.push(page);
+            }
+            is_coming
+        });
+        arrived.retain(|page| {
+            let is_own = own.contains(page);
+            if is_own {
+                found.push(page - own.start);
+            }
+            !is_own
+        });
+        past_end.retain(|&(first, page)| {
+            if first == own.start {
+                found.push(page);
+            }
+            first != own.start
+        });
+        let is_asked = |read: &Read| {
+            let is_of_file = read.file.as_ref().is_some_and(|other| Arc::ptr_eq(other, file));
+            is_of_file && read.why == Some(Why::Asked)
+        };
+        Ok(expected.iter().any(|page| own.contains(page)) || reads.iter().any(is_asked))
+    }
+
+    /// Nobody is told any more of pages that were asked for of a region: its file is closed.
+    pub fn forget(&self, pages: &Range<usize>) {
+        let mut state = self.state();
+        state.arrived.retain(|page| !pages.contains(page));
+        state.expected.retain(|page| !pages.contains(page));
+        state.past_end.retain(|(first, _)| !pages.contains(first));
     }
 }
 

@@ -20,12 +20,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use super::dirty::DirtyMap;
-use super::error::CacheError;
+use super::error::{CacheError, Otherwise};
 use super::rule::WriteAhead;
+use super::settings::Options;
 use crate::addr::FRAME_SIZE;
 use crate::backing::Refusal;
 use crate::io::engine::Direction;
-use crate::io::{BlockFile, Bytes, FileRef, Queues, Request, Way};
+use crate::io::{BlockFile, Bytes, Cached, FileRef, Queues, Request, Way};
 use crate::page_table::pager::Evicted;
 use crate::space::region::Page;
 
@@ -135,6 +136,23 @@ impl Inner {
         }
     }
 
+    /// What is asked for that is not so. Who asks for no log gets the one there is.
+    pub fn is_otherwise(&self, options: &Options) -> Option<Otherwise> {
+        let same = |rule: &Arc<dyn WriteAhead>| {
+            self.rule.as_ref().is_some_and(|own| Arc::ptr_eq(own, rule))
+        };
+        let room = (self.room * FRAME_SIZE) as u64;
+        if !options.rule.as_ref().is_none_or(same) {
+            Some(Otherwise::WriteAhead)
+        } else if options.cached == Cached::Yes && self.data.cached() == Cached::No {
+            Some(Otherwise::Direct)
+        } else if options.room > room && !self.data.is_device() {
+            Some(Otherwise::Room { room })
+        } else {
+            None
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it holds the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -158,14 +176,23 @@ impl Inner {
         self.len.store(len, Ordering::Release);
     }
 
-    /// Makes it so long at least, not while it is being cut off.
-    pub fn grow_to(&self, len: u64) {
+    /// Its length, once it is not being cut off.
+    pub fn len_uncut(&self) -> u64 {
         let mut state = self.state();
         while state.is_being_cut {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // Release: see `len`.
-        self.len.fetch_max(len, Ordering::Release);
+        self.len()
+    }
+
+    /// Makes it so long if it is as long as it was and not being cut off. Waits for nobody: the caller has a guard.
+    pub fn grow_from(&self, old: u64, len: u64) -> bool {
+        let state = self.state();
+        let is_as_it_was = !state.is_being_cut && self.len() == old;
+        if is_as_it_was {
+            self.set_len(len);
+        }
+        is_as_it_was
     }
 
     /// As far as it is known to go on the device. Relaxed: a hint, which who goes by it finds out.
@@ -471,7 +498,9 @@ impl Inner {
     /// What the kernel says. Its length is what it was.
     pub fn extend(&self, len: u64) -> Result<(), Errno> {
         if self.data.is_device() || self.len_on_device() >= len.max(self.len()) {
-            self.grow_to(len);
+            let _state = self.state();
+            // Release: see `len`.
+            self.len.fetch_max(len, Ordering::Release);
             return Ok(());
         }
         // Nothing is written meanwhile: what is beyond a length that was right a moment ago would be cut off.

@@ -6,13 +6,16 @@ use rustix::io::Errno;
 
 use super::error::{CacheError, Result};
 use super::inner::pages_of;
-use super::view::View;
+use super::view::{PageMut, View};
 use crate::addr::FRAME_SIZE;
 
-impl View<'_, '_> {
+impl<'c> View<'_, 'c> {
     /// Makes the file so many bytes long. What is added reads as zeros. Of what is cut off, pages in memory go: it is
     /// waited for those who have guards of them; whoever asks for such a page later is told [`CacheError::PastEnd`].
-    /// A thread that has such a guard itself waits for ever.
+    /// A thread that has such a guard itself, or one of the last page where the file ended within it, waits for ever.
+    ///
+    /// A thread that has any guard of the file may use [`View::write_or_grow`] to make it longer; this waits for who
+    /// syncs or cuts off the file, and they may wait for that guard.
     ///
     /// # Errors
     /// [`CacheError::Resize`], [`CacheError::NoRoom`], [`CacheError::ReadOnly`]; nothing has changed then.
@@ -20,16 +23,16 @@ impl View<'_, '_> {
         self.check_writable()?;
         self.check_room(len)?;
         let _order = self.file.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.file.len();
-        if len >= old {
-            self.grow(old, len)
+        if len >= self.file.len() {
+            self.grow(len)
         } else {
             self.cut(len)
         }
     }
 
     /// Has blocks on the device behind the first `len` bytes, so that writing them can't fail for want of room. The
-    /// file is made so long at least.
+    /// file is made so long at least. A thread that has a guard of the file may wait for ever, as in
+    /// [`View::set_len`].
     ///
     /// # Errors
     /// As [`View::set_len`], with `ENOSPC` where there is no room.
@@ -38,10 +41,7 @@ impl View<'_, '_> {
         self.check_room(len)?;
         let _order = self.file.order.lock().unwrap_or_else(PoisonError::into_inner);
         self.file.data.allocate(len).map_err(|errno| self.resize_error(len, errno))?;
-        match self.file.len() {
-            old if old < len => self.grow(old, len),
-            _ => Ok(()),
-        }
+        self.grow(len)
     }
 
     fn check_room(&self, len: u64) -> Result<()> {
@@ -59,23 +59,29 @@ impl View<'_, '_> {
         CacheError::Resize { path: self.file.path.clone(), len, errno }
     }
 
-    /// By who has the file's order.
-    fn grow(&self, old: u64, len: u64) -> Result<()> {
-        if self.file.data.is_device() || len == old {
+    /// By who has the file's order: nobody else cuts it off, or makes it end within a page.
+    fn grow(&self, len: u64) -> Result<()> {
+        let old = self.file.len();
+        if self.file.data.is_device() || len <= old {
             return Ok(());
         }
-        self.clear_after(old)?;
+        let _tail = self.clear_after(old)?;
         self.file.extend(len).map_err(|errno| self.resize_error(len, errno))
     }
 
-    /// What lies on the last page after the file's end, and somebody may have written there, is nothing.
-    fn clear_after(&self, len: u64) -> Result<()> {
+    /// What lies on the last page after the file's end, and somebody may have written there, is nothing, unless it
+    /// is not the end any more: who has made it longer has cleared it, and others may have written there since. While
+    /// the guard is there, nobody makes the file longer.
+    fn clear_after(&self, len: u64) -> Result<Option<PageMut<'_, 'c>>> {
         let within = (len % FRAME_SIZE as u64) as usize;
-        if within != 0 {
-            let mut page = self.write((len / FRAME_SIZE as u64) as usize)?;
+        if within == 0 {
+            return Ok(None);
+        }
+        let mut page = self.write((len / FRAME_SIZE as u64) as usize)?;
+        if self.file.len() == len {
             page[within..].fill(0);
         }
-        Ok(())
+        Ok(Some(page))
     }
 
     /// By who has the file's order.
@@ -100,7 +106,9 @@ impl View<'_, '_> {
         self.task.task.give_frames_back();
         file.nothing_from(first);
         file.set_being_cut(false);
-        self.clear_after(len)
+        // Where the page can't be had, it is not in memory, and who reads it sees zeros after the end.
+        let _ = self.clear_after(len);
+        Ok(())
     }
 
     /// Makes the file long enough for a page, in memory only: it is so on the device when the page is written.
@@ -108,11 +116,19 @@ impl View<'_, '_> {
         self.check_writable()?;
         let len = (page as u64 + 1).saturating_mul(FRAME_SIZE as u64);
         self.check_room(len)?;
-        let old = self.file.len();
-        if old % FRAME_SIZE as u64 != 0 && old < len {
-            self.clear_after(old)?;
+        loop {
+            let old = self.file.len_uncut();
+            if old >= len {
+                return Ok(());
+            }
+            let _tail = match self.clear_after(old) {
+                // It was cut off meanwhile.
+                Err(CacheError::PastEnd { .. }) => continue,
+                tail => tail?,
+            };
+            if self.file.grow_from(old, len) {
+                return Ok(());
+            }
         }
-        self.file.grow_to(len);
-        Ok(())
     }
 }

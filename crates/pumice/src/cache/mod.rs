@@ -43,7 +43,7 @@
 //! Nothing is locked to get a page that is in memory. Else, in this order: a file's *order* (who syncs it or changes
 //! its length), its *scan* (who looks for dirty pages, until it has begun to write them), a thread's queue of reads,
 //! a file's state. Reclaim's comes after these. Nobody who has a guard waits for *order*, but who asks for `sync` or
-//! another length, and none of its guards is waited for by others then. The log is asked under no lock but *order*
+//! another length: each of these says which guards it must not have then. The log is asked under no lock but *order*
 //! and *scan*.
 
 mod dirty;
@@ -62,7 +62,7 @@ mod tests;
 mod view;
 mod write_back;
 
-pub use error::{CacheError, Result};
+pub use error::{CacheError, Otherwise, Result};
 pub use rule::WriteAhead;
 pub use settings::{Options, Settings};
 pub use task::{CacheTask, File};
@@ -130,7 +130,6 @@ pub struct Counts {
 pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
     let frames = (settings.frames * FRAME_SIZE).next_multiple_of(BLOCK_SIZE) / FRAME_SIZE;
     let files = Files::new(settings);
-    let fills = RwLock::default();
     let mut entries = policy::table::<Adaptive<'_>>(frames);
     let reclaim =
         ZoneReclaim::new(Adaptive::new(&mut entries), frames, ReclaimSettings::of(frames));
@@ -139,6 +138,8 @@ pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result
     let paging = Paging::on(reclaim.clone(), &files);
     let zone = Zone::new(frames * FRAME_SIZE, cpu::count(), settings.huge);
     let zone = zone.map_err(CacheError::Memory)?;
+    // After the zone, so dropped before it: the queue of a task that was forgotten waits for its reads, into frames.
+    let fills = RwLock::default();
     let map = MemMap::new(&zone, Clearer::detect()).map_err(CacheError::Memory)?;
     let space = VmSpace::for_files(map.frames_of(&paging), Atomic)?;
     let counts = || reclaim.counts();
@@ -185,10 +186,11 @@ impl<'c> Cache<'c> {
     }
 
     /// Opens a file or a block device. One that is open in the cache is the same, however it is called, and as it was
-    /// opened first.
+    /// opened first; it stays so when its handles are dropped, until [`CacheTask::close`].
     ///
     /// # Errors
-    /// [`CacheError::Open`]; [`CacheError::ReadOnly`] for one that is open to be read only; [`CacheError::Space`]
+    /// [`CacheError::Open`]; [`CacheError::ReadOnly`] for one that is open to be read only;
+    /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with; [`CacheError::Space`]
     /// where no addresses are left for it.
     pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
         let (data, tail) = table::open(path, options)?;
@@ -199,6 +201,9 @@ impl<'c> Cache<'c> {
         if let Some(inner) = files.find_id(id) {
             if !inner.is_writable && options.opening != Opening::Read {
                 return Err(CacheError::ReadOnly(inner.path.clone()));
+            }
+            if let Some(otherwise) = inner.is_otherwise(options) {
+                return Err(CacheError::OpenOtherwise { path: inner.path.clone(), otherwise });
             }
             return Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner });
         }

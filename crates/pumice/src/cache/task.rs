@@ -150,7 +150,10 @@ impl<'c> CacheTask<'c> {
         inner.set_len(0);
         inner.wait_for_writes();
         let pages = inner.first_page..inner.first_page + inner.room;
-        inner.dirty.remove(self.task.forget(pages, || self.help()));
+        inner.dirty.remove(self.task.forget(pages.clone(), || self.help()));
+        let fills = self.cache.fills.read().unwrap_or_else(PoisonError::into_inner);
+        fills.iter().for_each(|fills| fills.forget(&pages));
+        drop(fills);
         files.remove(inner.first_page);
         let mut vacant = files.vacant.lock().unwrap_or_else(PoisonError::into_inner);
         vacant.push((inner.first_page, inner.room));

@@ -4,6 +4,7 @@ mod faults;
 mod lengths;
 mod logs;
 mod races;
+mod use_of;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -221,7 +222,11 @@ fn what_is_asked_for_arrives() {
         let now = cache.counts();
         assert_eq!((now.read - before.read, now.read_requests - before.read_requests), (64, 2));
         // What is past the end is not read, and no error before somebody wants it.
-        assert_eq!(view.request(&[PAGES]), 0);
+        assert_eq!(view.request(&[PAGES, 0, usize::MAX]), 3);
+        arrived.clear();
+        view.arrived(9, &mut arrived).expect("it goes on");
+        arrived.sort_unstable();
+        assert_eq!(arrived, [0, PAGES, usize::MAX]);
         assert!(matches!(
             view.read(PAGES),
             Err(CacheError::PastEnd { page: PAGES, pages: PAGES, .. })

@@ -11,7 +11,6 @@ use super::inner::Inner;
 use super::readahead::{Expected, Pattern, Window};
 use super::table::DROPPED;
 use super::task::{CacheTask, File};
-use super::write_back::pages_of_bytes;
 use crate::addr::FRAME_SIZE;
 use crate::page_table::Atomic;
 use crate::space::file::Noted;
@@ -160,7 +159,9 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
-    /// As [`View::write`]; past the end of the file, that grows, by whole pages.
+    /// As [`View::write`]; past the end of the file, that grows, by whole pages. Waits while another thread cuts the
+    /// file off: a thread that has a guard of a page that is cut off waits for ever, as does one that has a guard of
+    /// the last page of a file that ends within it.
     ///
     /// # Errors
     /// As there, and [`CacheError::NoRoom`].
@@ -257,7 +258,8 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many of the list
-    /// it has dealt with: all, unless there are no frames for more, or as many are on their way as can be.
+    /// it has dealt with: all, unless there are no frames for more, or as many are on their way as can be. Of pages past
+    /// the file's end there is nothing to read.
     pub fn prefetch(&self, pages: &[usize]) -> usize {
         self.begin(pages, Why::Wanted)
     }
@@ -268,26 +270,33 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     fn begin(&self, pages: &[usize], why: Why) -> usize {
-        let end = self.pages();
-        let inside = pages.iter().take_while(|&&page| page < end).copied();
         let counters = &self.task.cache.files.counters;
-        self.task.fills.begin(&self.task.task, &self.file, inside, (why, counters)).pages
+        let pages = pages.iter().copied();
+        self.task.fills.begin(&self.task.task, &self.file, pages, (why, counters)).pages
     }
 
-    /// Pages that were asked for by [`View::request`] and have come since it was last asked, of all files that this
-    /// task views, in any order; waits until there are `least`, if so many are on their way. One that could not be
-    /// read is among them: who reads it is told why.
+    /// Pages that were asked for by [`View::request`] and have come since it was last asked, of this file, by any view
+    /// of this task, in any order; waits until there are `least`, if so many are on their way. One that could not be
+    /// read, or is past the file's end, is among them: who reads it is told why.
     ///
     /// # Errors
     /// [`CacheError::Read`] where the kernel does not say what became of them.
     pub fn arrived(&self, least: usize, pages: &mut Vec<usize>) -> Result<()> {
-        let first = self.file.first_page;
-        let found = |page: usize| pages.push(page.wrapping_sub(first));
-        self.task.fills.arrived(&self.task.task, least, found).map_err(|errno| CacheError::Read {
-            path: self.file.path.clone(),
-            page: 0,
-            errno,
-        })
+        let (task, fills) = (&self.task.task, &self.task.fills);
+        let error = |errno| CacheError::Read { path: self.file.path.clone(), page: 0, errno };
+        let enough = pages.len().saturating_add(least);
+        let mut backoff = Backoff::default();
+        loop {
+            let is_more = fills.arrived(task, &self.file, pages).map_err(error)?;
+            if pages.len() >= enough || !is_more {
+                return Ok(());
+            }
+            if !fills.reap(task, 1).map_err(error)? {
+                // Another thread reads it.
+                self.task.cache.help(task);
+                backoff.wait();
+            }
+        }
     }
 
     /// Says what is going to be done with pages.
@@ -319,7 +328,9 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Makes durable what was written to the file, and its length: all that any thread wrote by guards it had before
-    /// this was called. Waits for those it still has, if the calling thread has one, for ever; and for the log.
+    /// this was called. Waits for those it still has, if the calling thread has one, for ever; and for the log. Waits
+    /// for who cuts the file off, too: a thread that has a guard, also for reading, of a page that is cut off waits
+    /// for ever.
     ///
     /// # Errors
     /// [`CacheError::Write`], [`CacheError::Sync`]: also of a write in the background that failed since this file was
@@ -334,10 +345,8 @@ impl<'t, 'c> View<'t, 'c> {
     /// # Errors
     /// As there.
     pub fn sync_range(&self, pages: Range<usize>) -> Result<()> {
-        let room = self.file.room;
-        let frame = FRAME_SIZE as u64;
-        let bytes = pages.start as u64 * frame..(pages.end.min(room) as u64) * frame;
-        self.task.sync(&self.file, &self.seen, pages_of_bytes(&bytes))
+        let end = pages.end.min(self.file.room);
+        self.task.sync(&self.file, &self.seen, pages.start.min(end)..end)
     }
 
     /// A page that is wanted is not in memory: it is read with those that will be wanted next, if it is one of a

@@ -15,7 +15,6 @@ use super::error::CacheError;
 use super::inner::{Admitted, Inner, MOST_PAGES};
 use super::table::{count, Counters};
 use super::FileTask;
-use crate::addr::FRAME_SIZE;
 use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Queue, Request};
 use crate::page_table::FrameSource;
@@ -295,10 +294,4 @@ impl<'w, 'c> Writer<'w, 'c> {
             file.dirty.mark(page.page().page - file.first_page);
         }
     }
-}
-
-/// Pages of a file as a range of bytes has them.
-pub(super) fn pages_of_bytes(bytes: &Range<u64>) -> Range<usize> {
-    let frame = FRAME_SIZE as u64;
-    (bytes.start / frame) as usize..bytes.end.div_ceil(frame) as usize
 }

@@ -1,0 +1,185 @@
+//! What the cache says to who uses it in ways that are not the usual.
+
+use std::sync::{Barrier, Mutex};
+
+use rustix::io::Errno;
+
+use super::*;
+use crate::io::engine::{Completion, Engine, Plain, Request};
+use crate::io::Engines;
+
+struct Log;
+
+impl WriteAhead for Log {
+    fn position(&self, _: usize, _: &Page) -> u64 {
+        0
+    }
+
+    fn durable(&self) -> u64 {
+        0
+    }
+
+    fn wanted(&self, _: u64) {}
+}
+
+#[test]
+fn a_file_is_not_opened_otherwise_than_it_is() {
+    let scratch = Scratch::new("otherwise");
+    run(&settings(512), |cache| {
+        let (log, other): (Arc<dyn WriteAhead>, Arc<dyn WriteAhead>) =
+            (Arc::new(Log), Arc::new(Log));
+        let plain = Options::new();
+        let refused = |options: &Options| match cache.open(&scratch.0, options) {
+            Err(CacheError::OpenOtherwise { otherwise, .. }) => Some(otherwise),
+            opened => opened.map(|_| None).expect("a file"),
+        };
+        let file = cache.open(&scratch.0, &plain).expect("a file");
+        let logged = plain.clone().write_ahead(log);
+        assert_eq!(refused(&logged), Some(Otherwise::WriteAhead));
+        assert_eq!(refused(&plain.clone().room(1 << 20)), None);
+        let room = (file.room() * FRAME_SIZE) as u64;
+        assert_eq!(refused(&plain.clone().room(room + 1)), Some(Otherwise::Room { room }));
+        let is_direct = matches!(file.way(), crate::io::Way::Direct { .. });
+        let expected = is_direct.then_some(Otherwise::Direct);
+        assert_eq!(refused(&plain.clone().buffered()), expected);
+        cache.task().and_then(|task| task.close(file)).expect("the device is there");
+        let _file = cache.open(&scratch.0, &logged).expect("a file");
+        assert_eq!(refused(&logged), None);
+        assert_eq!(refused(&plain), None);
+        assert_eq!(refused(&plain.clone().write_ahead(other)), Some(Otherwise::WriteAhead));
+        let error = cache.open(&scratch.0, &plain.room(u64::MAX)).expect_err("other room");
+        assert!(error.to_string().contains("close it first"), "{error}");
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn growing_leaves_what_others_have_written() {
+    let scratch = Scratch::new("grown");
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let (start, end) = (Barrier::new(3), Barrier::new(3));
+        std::thread::scope(|scope| {
+            for thread in 0..2usize {
+                let (file, start, end) = (&file, &start, &end);
+                scope.spawn(move || {
+                    let task = cache.task().expect("room");
+                    let view = task.view(file).expect("room");
+                    for _ in 0..3000 {
+                        start.wait();
+                        drop(view.write_or_grow(1).expect("room"));
+                        view.write(0).expect("there")[200 + thread] = 7;
+                        end.wait();
+                    }
+                });
+            }
+            let task = cache.task().expect("room");
+            let view = task.view(&file).expect("room");
+            let mut lost = 0;
+            for _ in 0..3000 {
+                view.set_len(100).expect("shorter");
+                start.wait();
+                end.wait();
+                lost += view.read(0).expect("there")[200..202].iter().filter(|&&b| b != 7).count();
+            }
+            assert_eq!(lost, 0, "of 6000");
+        });
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn pages_that_arrive_are_of_the_file_and_are_there() {
+    let (one, other) = (Scratch::new("arrive-one"), Scratch::new("arrive-other"));
+    fs::write(&one.0, vec![1; 600 * FRAME_SIZE]).expect("room");
+    fs::write(&other.0, vec![2; 600 * FRAME_SIZE]).expect("room");
+    run(&settings(1024), |cache| {
+        let open = |path: &Path| cache.open(path, &Options::new()).expect("the file");
+        let (one, other) = (open(&one.0), open(&other.0));
+        let (task, elsewhere) = (cache.task().expect("room"), cache.task().expect("room"));
+        let view = task.view(&one).expect("room");
+        let beside = task.view(&other).expect("room");
+        let far = elsewhere.view(&one).expect("room");
+        let mut arrived = Vec::new();
+        for round in 0..20 {
+            let first = round * 20;
+            // Asked for after it is on its way, by this thread and by another.
+            assert_eq!(view.prefetch(&[first, first + 1]), 2);
+            assert_eq!(far.prefetch(&[first + 2]), 1);
+            assert_eq!(beside.request(&[first + 3, first + 4]), 2);
+            let asked = [first, first + 1, first + 2, first + 5];
+            assert_eq!(view.request(&asked), 4);
+            while arrived.len() < 4 {
+                let before = arrived.len();
+                view.arrived(1, &mut arrived).expect("it goes on");
+                assert!(arrived[before..].iter().all(|&page| view.translate(page).is_some()));
+            }
+            arrived.sort_unstable();
+            assert_eq!(arrived, asked);
+            arrived.clear();
+            beside.arrived(2, &mut arrived).expect("it goes on");
+            arrived.sort_unstable();
+            assert_eq!(arrived, [first + 3, first + 4]);
+            arrived.clear();
+        }
+        view.sync_range(usize::MAX - 1..usize::MAX).expect("nothing to do");
+    })
+    .expect("a cache");
+}
+
+/// Reads only when it is waited for, and says what came of it.
+struct Lazy {
+    engine: Plain,
+    waiting: Vec<Request>,
+    results: Arc<Mutex<Vec<bool>>>,
+}
+
+// SAFETY: the requests' bytes are whose they are whichever thread reads into them.
+unsafe impl Send for Lazy {}
+
+impl Engine for Lazy {
+    fn depth(&self) -> usize {
+        usize::MAX
+    }
+
+    unsafe fn submit(&mut self, request: Request) -> core::result::Result<(), Errno> {
+        self.waiting.push(request);
+        Ok(())
+    }
+
+    fn wait(&mut self, _: usize) -> core::result::Result<(), Errno> {
+        for request in self.waiting.drain(..) {
+            // SAFETY: as it was promised to this.
+            unsafe { self.engine.submit(request) }?;
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        let done = self.engine.next();
+        if let Some(done) = &done {
+            self.results.lock().expect("no panic").push(done.result.is_ok());
+        }
+        done
+    }
+}
+
+#[test]
+fn reads_of_a_task_that_was_forgotten_end_before_the_memory_goes() {
+    let scratch = Scratch::new("forgotten");
+    fs::write(&scratch.0, vec![3; 64 * FRAME_SIZE]).expect("room");
+    let results = Arc::new(Mutex::new(Vec::new()));
+    let of_engines = results.clone();
+    let engines = Engines::new(move |_| {
+        let results = of_engines.clone();
+        Box::new(Lazy { engine: Plain::default(), waiting: Vec::new(), results })
+    });
+    run(&Settings { engines, ..settings(512) }, |cache| {
+        let file = cache.open(&scratch.0, &Options::new().read_only()).expect("the file");
+        let task = cache.task().expect("room");
+        assert_eq!(task.view(&file).expect("room").prefetch(&[3, 9, 30]), 3);
+        std::mem::forget(task);
+    })
+    .expect("a cache");
+    assert_eq!(*results.lock().expect("no panic"), [true; 3]);
+}
