@@ -190,8 +190,8 @@ impl<'c> Cache<'c> {
     ///
     /// # Errors
     /// [`CacheError::Open`]; [`CacheError::ReadOnly`] for one that is open to be read only;
-    /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with; [`CacheError::Space`]
-    /// where no addresses are left for it.
+    /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with;
+    /// [`CacheError::Space`] where no addresses are left for it.
     pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
         let (data, tail) = table::open(path, options)?;
         let path = shared(path);

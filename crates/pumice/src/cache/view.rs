@@ -222,11 +222,11 @@ impl<'t, 'c> View<'t, 'c> {
         if page >= self.pages() {
             return Err(self.file.past_end(page));
         }
-        if self.region.translate(page).is_none() {
-            // Brought in first: waiting for it is not the region's.
-            drop(self.read(page)?);
+        match self.region.read_optimistic_at_once(page, &mut read) {
+            Some(result) => Ok(result),
+            // Waiting for it is not the region's.
+            None => Ok(read(self.read(page)?.words())),
         }
-        self.region.read_optimistic(page, &mut read).map_err(|error| self.error(error, page))
     }
 
     /// Where a page's frame is, if it is in memory, as [`Region::translate`].
@@ -258,8 +258,8 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many of the list
-    /// it has dealt with: all, unless there are no frames for more, or as many are on their way as can be. Of pages past
-    /// the file's end there is nothing to read.
+    /// it has dealt with: all, unless there are no frames for more, or as many are on their way as can be. Of
+    /// pages past the file's end there is nothing to read.
     pub fn prefetch(&self, pages: &[usize]) -> usize {
         self.begin(pages, Why::Wanted)
     }

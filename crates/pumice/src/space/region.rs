@@ -316,27 +316,47 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         page: usize,
         mut read: impl FnMut(Words<'_>) -> R,
     ) -> Result<R> {
+        match self.read_optimistic_at_once(page, &mut read) {
+            Some(result) => Ok(result),
+            None => Ok(read(self.read(page)?.words())),
+        }
+    }
+
+    /// As [`Region::read_optimistic`], of a page that is in memory and not written to all the while.
+    #[inline(always)]
+    pub(crate) fn read_optimistic_at_once<R>(
+        &self,
+        page: usize,
+        mut read: impl FnMut(Words<'_>) -> R,
+    ) -> Option<R> {
         let ops = &self.task.space.tables.ops;
-        if let Some(walked) = self.look(page) {
-            for _ in 0..OPTIMISTIC_TRIES {
-                let before = ops.ptep_get(walked.ptep);
-                if !before.can_read() || before.latch() == EXCLUSIVE {
-                    break;
+        let walked = self.look(page)?;
+        for _ in 0..OPTIMISTIC_TRIES {
+            let before = ops.ptep_get(walked.ptep);
+            if !before.can_read() || before.latch() == EXCLUSIVE {
+                return None;
+            }
+            let result = read(Words::of(&self.source.bytes(before.frame())));
+            // Acquire: the loads of the words come before the load of the entry below.
+            fence(Ordering::Acquire);
+            // Relaxed: the fence orders it.
+            let after = Entry::from(walked.ptep.load(Ordering::Relaxed));
+            if before.is_same_content(after) {
+                if !after.accessed() {
+                    self.mark_accessed(walked.ptep, after);
                 }
-                let result = read(Words::of(&self.source.bytes(before.frame())));
-                // Acquire: the loads of the words come before the load of the entry below.
-                fence(Ordering::Acquire);
-                // Relaxed: the fence orders it.
-                let after = Entry::from(walked.ptep.load(Ordering::Relaxed));
-                if before.is_same_content(after) {
-                    return Ok(result);
-                }
+                return Some(result);
             }
         }
-        let guard = self.read(page)?;
-        let result = read(Words::of(&guard.latched.bytes));
-        drop(guard);
-        Ok(result)
+        None
+    }
+
+    /// Reclaim is to know that a page is used: once in each of its rounds.
+    #[cold]
+    #[inline(never)]
+    fn mark_accessed(&self, ptep: &AtomicU64, entry: Entry) {
+        // Where it changes meanwhile, the next who reads it marks it.
+        let _ = self.task.space.tables.ops.ptep_cmpxchg(ptep, entry, entry.with_accessed(true));
     }
 
     /// A guard that shares a page with others that read it, and keeps it in place. Waits for one that
@@ -484,6 +504,14 @@ impl<'p> Words<'p> {
 pub struct ReadGuard<'r, F: FrameSource, T: TableOps> {
     pub(super) latched: Latched<'r>,
     pub(super) task: &'r Task<'r, F, T>,
+}
+
+impl<F: FrameSource, T: TableOps> ReadGuard<'_, F, T> {
+    /// The page as words.
+    #[inline]
+    pub(crate) fn words(&self) -> Words<'_> {
+        Words::of(&self.latched.bytes)
+    }
 }
 
 impl<F: FrameSource, T: TableOps> Deref for ReadGuard<'_, F, T> {

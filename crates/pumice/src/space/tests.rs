@@ -522,3 +522,20 @@ fn without_frames_there_is_an_error() {
     task.unmap(at, 8 << 20).expect("aligned");
     assert_eq!(space.anon_rss(), 0);
 }
+
+#[test]
+fn optimistic_reads_are_seen_by_reclaim() {
+    with_space::<Atomic>(|space| {
+        let task = space.enter().expect("frames");
+        let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+        let region = task.region(at).expect("mapped");
+        drop(region.write(0).expect("mapped"));
+        let page = at / PAGE;
+        for _ in 0..3 {
+            task.test_and_clear_young(page);
+            assert_eq!(task.test_and_clear_young(page), Some(false));
+            assert_eq!(region.read_optimistic(0, |words| words.load(3)), Ok(0));
+            assert_eq!(task.test_and_clear_young(page), Some(true));
+        }
+    });
+}
