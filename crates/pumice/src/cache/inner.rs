@@ -11,6 +11,7 @@
 //! says that it is clean.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -23,6 +24,7 @@ use super::dirty::DirtyMap;
 use super::error::{CacheError, Otherwise};
 use super::rule::WriteAhead;
 use super::settings::Options;
+use super::table::{self, Opened};
 use crate::addr::FRAME_SIZE;
 use crate::backing::Refusal;
 use crate::io::engine::Direction;
@@ -42,6 +44,8 @@ pub(super) struct Inner {
     pub data: BlockFile,
     /// For what direct I/O does not take.
     pub tail: Option<BlockFile>,
+    /// Of a file that was made, until its name is durable.
+    pub folder: Mutex<Option<File>>,
     pub is_writable: bool,
     /// Of the region, in the cache's space.
     pub first_page: usize,
@@ -96,7 +100,7 @@ pub(super) struct Admitted {
 impl Inner {
     pub fn new(
         path: Arc<Path>,
-        (data, tail): (BlockFile, Option<BlockFile>),
+        Opened { data, tail, folder }: Opened,
         is_writable: bool,
         (first_page, room): (usize, usize),
         rule: Option<Arc<dyn WriteAhead>>,
@@ -118,6 +122,7 @@ impl Inner {
             path,
             data,
             tail,
+            folder: Mutex::new(folder),
             is_writable,
             first_page,
             room,
@@ -520,6 +525,17 @@ impl Inner {
         result
     }
 
+    /// Makes durable what is on the device, and the name of a file that was made.
+    fn sync_data(&self) -> Result<(), Errno> {
+        self.data.sync_data()?;
+        let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = &*folder {
+            open.sync_all().map_err(|error| table::errno_of(&error))?;
+            *folder = None;
+        }
+        Ok(())
+    }
+
     /// Admits no writes, and does not grow, or does again.
     pub fn set_being_cut(&self, is_being_cut: bool) {
         self.state().is_being_cut = is_being_cut;
@@ -532,7 +548,7 @@ impl Inner {
     /// order.
     pub fn make_durable(&self) -> Result<(), CacheError> {
         if !self.has_failed_to_sync() {
-            if let Err(errno) = self.data.sync_data() {
+            if let Err(errno) = self.sync_data() {
                 self.note_sync_error(errno);
             }
         }

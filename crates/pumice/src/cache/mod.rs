@@ -193,9 +193,10 @@ impl<'c> Cache<'c> {
     /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with;
     /// [`CacheError::Space`] where no addresses are left for it.
     pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
-        let (data, tail) = table::open(path, options)?;
+        let opened = table::open(path, options)?;
         let path = shared(path);
-        let id = data.id().map_err(|errno| CacheError::Open { path: path.clone(), errno })?;
+        let id =
+            opened.data.id().map_err(|errno| CacheError::Open { path: path.clone(), errno })?;
         let files = self.files;
         let _opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(inner) = files.find_id(id) {
@@ -207,11 +208,11 @@ impl<'c> Cache<'c> {
             }
             return Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner });
         }
-        let room = options.room_pages(data.len(), data.is_device());
+        let room = options.room_pages(opened.data.len(), opened.data.is_device());
         let region = self.region_for(room)?;
         let is_writable = options.opening != Opening::Read;
         let (rule, dirty) = (options.rule.clone(), files.dirty.clone());
-        let inner = Arc::new(Inner::new(path, (data, tail), is_writable, region, rule, dirty));
+        let inner = Arc::new(Inner::new(path, opened, is_writable, region, rule, dirty));
         files.add(id, inner.clone());
         Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner })
     }

@@ -1,6 +1,8 @@
 //! The files that a cache has open, and what they are to reclaim.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -148,11 +150,33 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// Opens what a file is read and written by: the second descriptor is for the end of a file that direct I/O does
-/// not take.
-pub(super) fn open(path: &Path, options: &Options) -> Result<(BlockFile, Option<BlockFile>)> {
+/// What a file is read and written by.
+pub(super) struct Opened {
+    pub data: BlockFile,
+    /// For the end of a file that direct I/O does not take.
+    pub tail: Option<BlockFile>,
+    /// The folder of a file that was made, whose name is not durable yet.
+    pub folder: Option<File>,
+}
+
+/// Opens a file.
+pub(super) fn open(path: &Path, options: &Options) -> Result<Opened> {
     let error = |errno| CacheError::Open { path: shared(path), errno };
-    let data = BlockFile::open_to(path, options.opening, options.cached).map_err(error)?;
+    let there = match options.opening {
+        Opening::Create => Opening::Write,
+        opening => opening,
+    };
+    let (data, is_made) = match BlockFile::open_to(path, there, options.cached) {
+        Err(Errno::NOENT) if options.opening == Opening::Create => {
+            (BlockFile::open_to(path, Opening::Create, options.cached), true)
+        }
+        data => (data, false),
+    };
+    let data = data.map_err(error)?;
+    let folder = match is_made {
+        true => Some(folder_of(path).map_err(|io| error(errno_of(&io)))?),
+        false => None,
+    };
     let needs_tail = data.cached() == Cached::No && !data.is_device();
     let tail = if needs_tail && options.opening != Opening::Read {
         let tail = BlockFile::open_to(path, Opening::Write, Cached::Yes).map_err(error)?;
@@ -164,7 +188,18 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<(BlockFile, Option<
     } else {
         None
     };
-    Ok((data, tail))
+    Ok(Opened { data, tail, folder })
+}
+
+/// The folder that a file lies in, wherever its links lead.
+fn folder_of(path: &Path) -> io::Result<File> {
+    let path = path.canonicalize()?;
+    File::open(path.parent().unwrap_or(&path))
+}
+
+/// What the kernel said.
+pub(super) fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// Where a page is from now on that had been in memory, by what the policy notes of it: not where it never was.

@@ -54,6 +54,27 @@ fn a_file_is_not_opened_otherwise_than_it_is() {
 }
 
 #[test]
+fn the_name_of_a_file_that_was_made_is_synced_with_it() {
+    let scratch = Scratch::new("named");
+    run(&settings(512), |cache| {
+        let task = cache.task().expect("room");
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let is_named = |file: &File| file.inner.folder.lock().expect("no panic").is_none();
+        assert!(!is_named(&file));
+        task.view(&file).and_then(|view| view.sync()).expect("the device is there");
+        assert!(is_named(&file));
+        task.close(file).expect("the device is there");
+        let file = cache.open(&scratch.0, &Options::new()).expect("the file");
+        assert!(is_named(&file), "it was there");
+        task.close(file).expect("the device is there");
+        fs::remove_file(&scratch.0).expect("the file");
+        let error = cache.open(&scratch.0, &Options::new().existing()).expect_err("gone");
+        assert!(matches!(error, CacheError::Open { errno: Errno::NOENT, .. }), "{error}");
+    })
+    .expect("a cache");
+}
+
+#[test]
 fn growing_leaves_what_others_have_written() {
     let scratch = Scratch::new("grown");
     run(&settings(512), |cache| {
