@@ -260,7 +260,7 @@ unsafe impl Backing for Files {
         let file = self.file_of(first.page)?;
         let own = pages.iter().take_while(|page| page.page < file.first_page + file.room);
         let own = own.map(|page| (page.page - file.first_page, page.at));
-        // SAFETY: the caller's promise; they are held for reading, or in transit, which files' dirty pages never are.
+        // SAFETY: the caller's promise; they are held for reading: what is written in place is not written in transit.
         let Admitted { file, offset, pages, bytes, epoch } = unsafe { file.admit(own) }?;
         Ok(Place { file, offset, pages, bytes, tag: epoch as u64 })
     }

@@ -1,12 +1,10 @@
 //! What the cache says to who uses it in ways that are not the usual.
 
-use std::sync::{Barrier, Mutex};
+use std::sync::Barrier;
 
 use rustix::io::Errno;
 
 use super::*;
-use crate::io::engine::{Completion, Engine, Plain, Request};
-use crate::io::Engines;
 
 struct Log;
 
@@ -146,61 +144,4 @@ fn pages_that_arrive_are_of_the_file_and_are_there() {
         view.sync_range(usize::MAX - 1..usize::MAX).expect("nothing to do");
     })
     .expect("a cache");
-}
-
-/// Reads only when it is waited for, and says what came of it.
-struct Lazy {
-    engine: Plain,
-    waiting: Vec<Request>,
-    results: Arc<Mutex<Vec<bool>>>,
-}
-
-// SAFETY: the requests' bytes are whose they are whichever thread reads into them.
-unsafe impl Send for Lazy {}
-
-impl Engine for Lazy {
-    fn depth(&self) -> usize {
-        usize::MAX
-    }
-
-    unsafe fn submit(&mut self, request: Request) -> core::result::Result<(), Errno> {
-        self.waiting.push(request);
-        Ok(())
-    }
-
-    fn wait(&mut self, _: usize) -> core::result::Result<(), Errno> {
-        for request in self.waiting.drain(..) {
-            // SAFETY: as it was promised to this.
-            unsafe { self.engine.submit(request) }?;
-        }
-        Ok(())
-    }
-
-    fn next(&mut self) -> Option<Completion> {
-        let done = self.engine.next();
-        if let Some(done) = &done {
-            self.results.lock().expect("no panic").push(done.result.is_ok());
-        }
-        done
-    }
-}
-
-#[test]
-fn reads_of_a_task_that_was_forgotten_end_before_the_memory_goes() {
-    let scratch = Scratch::new("forgotten");
-    fs::write(&scratch.0, vec![3; 64 * FRAME_SIZE]).expect("room");
-    let results = Arc::new(Mutex::new(Vec::new()));
-    let of_engines = results.clone();
-    let engines = Engines::new(move |_| {
-        let results = of_engines.clone();
-        Box::new(Lazy { engine: Plain::default(), waiting: Vec::new(), results })
-    });
-    run(&Settings { engines, ..settings(512) }, |cache| {
-        let file = cache.open(&scratch.0, &Options::new().read_only()).expect("the file");
-        let task = cache.task().expect("room");
-        assert_eq!(task.view(&file).expect("room").prefetch(&[3, 9, 30]), 3);
-        std::mem::forget(task);
-    })
-    .expect("a cache");
-    assert_eq!(*results.lock().expect("no panic"), [true; 3]);
 }
