@@ -11,7 +11,7 @@
 //! - `huge`: pages of 2 MiB, and how they become small ones.
 //! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
 //! - [`swap_out`], [`swap_in`]: how pages leave memory, and come back.
-//! - [`file`]: pages of files, as a page cache has them; [`write_back`]: how they become clean and stay.
+//! - [`mod@file`]: pages of files, as a page cache has them; [`write_back`]: how they become clean and stay.
 //! - `map`: `map`, `unmap`, `protect`; `fork`; `vma`: which addresses are whose.
 //!
 //! ```
