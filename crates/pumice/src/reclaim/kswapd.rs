@@ -15,7 +15,7 @@ use super::direct::Memalloc;
 use super::policy::Policy;
 use super::settings::Settings;
 use super::spaces::Attached;
-use super::writeout::{Leaving, Notes, Victim, Writes};
+use super::writeout::{Leaving, Notes, Victim, Writes, MANY_FAILURES};
 use super::zone::{Owner, ZoneReclaim};
 
 /// Requests of `kswapd` in flight at most.
@@ -176,7 +176,10 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             }
             self.settings = state.settings;
             let is_short = state.is_short(zone.free());
-            if is_short && !state.is_stuck && state.leaving < self.settings.most_leaving {
+            // Where writes fail, one batch at a time: else there are always some of which it is not known yet.
+            let is_failing = state.failures >= MANY_FAILURES && self.writes.pages() > 0;
+            let has_room = state.leaving < self.settings.most_leaving && !is_failing;
+            if is_short && !state.is_stuck && has_room {
                 self.asked.get_or_insert(state.asked);
                 drop(state);
                 self.meet_spaces();
