@@ -1,22 +1,35 @@
 //! The thread that takes pages out spends next to nothing where it can't. A file of its own: nothing else may run in
 //! the process.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pumice::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice::clear::Clearer;
-use pumice::frame::Zone;
+use pumice::frame::{Gfp, Zone};
 use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
 use pumice::reclaim::Adaptive;
-use pumice::reclaim::{Settings, SwapPager};
+use pumice::reclaim::{Settings, Shrinker, SwapPager};
 use pumice::space::{MemMap, VmSpace};
 use pumice::swap::Swap;
 use pumice::sys::thread::process_cpu_time_ns;
 use pumice::sys::{cpu, mem::Huge};
 
 const FRAMES: usize = 4096;
+
+struct Futile;
+
+// SAFETY: it has no task.
+unsafe impl Shrinker for Futile {
+    fn count(&self) -> usize {
+        FRAMES
+    }
+    fn scan(&self, _: usize, _: Gfp) -> usize {
+        0
+    }
+}
 
 /// What part of a processor the process uses for a while.
 fn used() -> f64 {
@@ -44,6 +57,10 @@ fn kswapd_does_not_spin() {
         let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
         // More pages than it likes, and nowhere to put them.
         let stuck = used();
+        // A cache that says that it has much, and gives nothing.
+        let futile = pager.zone().register_shrinker(Arc::new(Futile));
+        let asked = used();
+        drop(futile);
         // Nobody told it that they are gone.
         task.unmap(at, 2 * FRAMES * FRAME_SIZE).expect("mapped");
         let unmapped = used();
@@ -51,7 +68,9 @@ fn kswapd_does_not_spin() {
         kswapd.join().expect("no panic").expect("a task");
         std::fs::remove_file(&path).expect("ours");
         assert!(full.is_some(), "swap is full");
-        for (used, when) in [(nothing_to_do, "idle"), (stuck, "stuck"), (unmapped, "unmapped")] {
+        for (used, when) in
+            [(nothing_to_do, "idle"), (stuck, "stuck"), (asked, "futile"), (unmapped, "unmapped")]
+        {
             eprintln!("{when}: {:.2} % of a processor", 100.0 * used);
             assert!(used < 0.1, "{when}: {used}");
         }

@@ -14,6 +14,7 @@ use crate::page_table::pager::LruPage;
 use super::direct::Memalloc;
 use super::policy::Policy;
 use super::settings::Settings;
+use super::shrinker::Ask;
 use super::spaces::Attached;
 use super::writeout::{Leaving, Notes, Victim, Writes, MANY_FAILURES};
 use super::zone::{Owner, ZoneReclaim};
@@ -111,6 +112,9 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let mut round = Round::new(self, Writes::new(&self.engines(), DEPTH), Gfp::KERNEL);
         round.direct = None;
         while round.wait() {
+            if round.shrink_caches(Ask::Owed) {
+                continue;
+            }
             round.scan();
             round.sweep_now_and_then();
             round.take_out();
@@ -156,6 +160,9 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         let pages = self.zone.state().policy.len();
         let most = (pages / self.settings.vm_scan_ratio).max(self.settings.swap_cluster_max);
         while self.freed == 0 && !self.is_at_end && self.chosen <= most {
+            if self.shrink_caches(Ask::Owed) {
+                break;
+            }
             self.scan();
             self.sweep_now_and_then();
             self.take_out();
@@ -232,6 +239,19 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             }
         }
         self.changes = (!are_waiting).then_some(state.members.changes);
+        self.zone.let_go.notify_all();
+    }
+
+    /// Ends all that is in flight, and lets go of all spaces, before something that may take its time.
+    pub fn let_go_of_all(&mut self) {
+        while self.writes.in_flight() > 0 {
+            self.reap(true);
+        }
+        self.release_copies();
+        let state = self.zone.state();
+        self.known.clear();
+        self.changes = None;
+        drop(state);
         self.zone.let_go.notify_all();
     }
 
@@ -379,6 +399,8 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         let mut state = self.zone.state();
         let batch = self.settings.swap_cluster_max.min(state.policy.len() / 8 + 1);
         self.chosen += batch;
+        let pages = state.policy.len();
+        state.shrinkers.note_scanned(batch, pages, &self.settings);
         while self.victims.len() < batch {
             let Some((frame, shadow)) = state.policy.evict() else { return };
             let known = std::mem::take(&mut state.frames[frame as usize]);

@@ -6,6 +6,7 @@
 //! - [`zone`]: what is known of a zone's pages, whichever space's they are; who waits for frames.
 //! - `spaces`: the spaces whose pages may go, which come and go themselves.
 //! - [`settings`]: what it goes by.
+//! - [`shrinker`]: caches outside the page lists, which give frames back.
 //! - `kswapd`: the thread that takes pages out; `direct`: who asks for a frame does so for itself; `writeout`: how
 //!   they go.
 //! - [`paging`]: what faults of a space tell reclaim and ask of it.
@@ -36,6 +37,10 @@ pub mod policy;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod settings;
 #[cfg(all(feature = "std", not(loom)))]
+pub mod shrinker;
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod shrinker_tests;
+#[cfg(all(feature = "std", not(loom)))]
 mod spaces;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod spaces_tests;
@@ -56,6 +61,8 @@ pub use paging::{Paging, SwapPager};
 pub use policy::{Arrival, Policy, Shadow};
 #[cfg(all(feature = "std", not(loom)))]
 pub use settings::Settings;
+#[cfg(all(feature = "std", not(loom)))]
+pub use shrinker::Shrinker;
 pub use two_list::TwoList;
 #[cfg(all(feature = "std", not(loom)))]
 pub use zone::{Counts, ZoneReclaim};

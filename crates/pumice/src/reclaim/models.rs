@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
@@ -15,9 +15,11 @@ use shuttle::thread;
 use super::paging::SwapPager;
 use super::policy::{table, Policy};
 use super::settings::Settings;
+use super::shrinker::Shrinker;
 use super::zone::Counts;
 use super::{Adaptive, Page, TwoList};
 use crate::addr::FRAME_SIZE;
+use crate::frame::Gfp;
 use crate::io::engine::Direction;
 use crate::io::{Bytes, Cached, Completion, Engine, Request};
 use crate::page_table::{Atomic, Rights};
@@ -152,7 +154,29 @@ fn insist<R>(mut what: impl FnMut() -> crate::space::Result<R>) -> R {
     panic!("it never went");
 }
 
-/// Two threads count in pages, a third unmaps some and makes children, `kswapd` takes pages out.
+/// A cache that gives nothing, and whether it is there.
+struct Cache(AtomicBool);
+
+// SAFETY: it has no task.
+unsafe impl Shrinker for Cache {
+    fn count(&self) -> usize {
+        64
+    }
+    fn scan(&self, _: usize, _: Gfp) -> usize {
+        // Relaxed: one of shuttle's threads runs at a time.
+        for _ in 0..2 {
+            let is_there = self.0.load(Ordering::Relaxed);
+            // A panic in here is no failure.
+            if !is_there {
+                std::process::abort();
+            }
+            thread::yield_now();
+        }
+        0
+    }
+}
+
+/// Two threads count in pages, caches come and go, a third unmaps some and makes children, `kswapd` takes pages out.
 fn scenario<P: Policy + Send + 'static>(policy: P, faults: Faults) -> Counts {
     let bytes = vec![0; (SLOTS as usize + 1) * FRAME_SIZE];
     let device = Arc::new(Device { bytes: Mutex::new(bytes), faults: Mutex::new(faults) });
@@ -191,6 +215,13 @@ fn scenario<P: Policy + Send + 'static>(policy: P, faults: Faults) -> Counts {
             })
         })
         .collect();
+    let cache = thread::spawn(move || {
+        for _ in 0..3 {
+            let cache = Cache(AtomicBool::new(true));
+            pager.zone().with_shrinker(&cache, thread::yield_now);
+            cache.0.store(false, Ordering::Relaxed);
+        }
+    });
     let mapper = shared.enter();
     let mapper = thread::spawn(move || {
         mapper.unmap(at + KEPT * PAGE, (PAGES - KEPT) * PAGE).expect("aligned");
@@ -209,6 +240,7 @@ fn scenario<P: Policy + Send + 'static>(policy: P, faults: Faults) -> Counts {
     });
     adders.into_iter().for_each(|adder| adder.join().expect("no panic"));
     mapper.join().expect("no panic");
+    cache.join().expect("no panic");
     *device.faults.lock().expect("no panic") = Faults::default();
     let task = shared.enter();
     for (page, count) in counts.iter().enumerate() {

@@ -31,6 +31,11 @@ pub struct Settings {
     /// Batches from one look for pages that nobody told of to the next, 16. A look is at 2 MiB: with that, all of a
     /// region eight times as large as memory is seen while the memory turns over once.
     pub batches_per_sweep: usize,
+    /// `vfs_cache_pressure`, 100: what share of a shrinker's cache is asked for against the share of the pages in
+    /// memory that was scanned, in percent. With 0 it is asked only where no page is left to go.
+    pub cache_pressure_percent: u32,
+    /// `SHRINK_BATCH`, 128: frames that a shrinker is asked for at a time.
+    pub shrink_batch: usize,
     /// How long `kswapd` tries nothing when nothing could go, 20 ms; twice as long each time up to 64 times, for as
     /// long as nobody asks.
     pub pause: Duration,
@@ -52,6 +57,8 @@ impl Settings {
             scanned_per_page: 4,
             vm_scan_ratio: 1,
             batches_per_sweep: 16,
+            cache_pressure_percent: 100,
+            shrink_batch: 128,
             pause: Duration::from_millis(20),
             patience: Duration::from_millis(100),
         }
@@ -74,6 +81,8 @@ impl Settings {
             scanned_per_page: self.scanned_per_page.max(1),
             vm_scan_ratio: self.vm_scan_ratio.max(1),
             batches_per_sweep: self.batches_per_sweep.max(1),
+            cache_pressure_percent: self.cache_pressure_percent.min(10_000),
+            shrink_batch: self.shrink_batch.max(1),
             ..self
         }
     }

@@ -19,6 +19,7 @@ use crate::space::Transit;
 
 use super::kswapd::Round;
 use super::policy::{Policy, Shadow};
+use super::shrinker::Ask;
 use super::spaces::{AnyTask, Attached};
 use super::zone::{Copy as PageCopy, Owner};
 
@@ -433,7 +434,7 @@ impl<P: Policy + Send> Round<'_, P> {
         }
     }
 
-    fn release_copies(&mut self) {
+    pub fn release_copies(&mut self) {
         let mut copies = std::mem::take(&mut self.notes.copies);
         for of_space in copies.chunk_by(|one, next| one.0 == next.0) {
             if let Some(space) = self.space(of_space[0].0) {
@@ -486,7 +487,7 @@ impl<P: Policy + Send> Round<'_, P> {
             // What is waited for takes its time.
             self.put_off += usize::from(self.writes.pages == 0);
             state.is_stuck |= self.writes.pages == 0 && self.direct.is_none();
-            is_at_end = self.put_off > MOST_PUT_OFF;
+            is_at_end = self.put_off > MOST_PUT_OFF && self.writes.pages == 0;
         } else {
             // A round in which all pages had been accessed says nothing yet.
             self.fruitless += 1;
@@ -502,7 +503,8 @@ impl<P: Policy + Send> Round<'_, P> {
             (self.fruitless, self.has_failed) = (0, false);
             self.put_off = 0;
             let asked = self.asked.take();
-            if !(has_lost_pages && self.sweep_all()) {
+            let finds_more = has_lost_pages && self.sweep_all();
+            if !finds_more && !self.shrink_caches(Ask::LastResort) {
                 self.is_at_end = true;
                 let mut state = self.zone.state();
                 // The next who asks has some more tried: things may have changed.

@@ -24,6 +24,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, ThreadId};
 
 use super::policy::{Arrival, Policy, Shadow};
 use super::settings::Settings;
+use super::shrinker::Shrinkers;
 use super::spaces::Members;
 use super::writeout::Writes;
 
@@ -52,6 +53,8 @@ pub struct Counts {
     pub allocstall: u64,
     /// Taken out by who asked for a frame, of those that went.
     pub direct: u64,
+    /// Frames that shrinkers gave back.
+    pub shrunk: u64,
 }
 
 /// Whose page a frame has: which member of the zone's spaces, and the page's number in it.
@@ -106,6 +109,7 @@ pub(super) struct State<P> {
     pub policy: P,
     pub frames: Vec<Frame>,
     pub members: Members,
+    pub shrinkers: Shrinkers,
     pub settings: Settings,
     pub counts: Counts,
     /// Between low and high.
@@ -245,7 +249,7 @@ pub struct ZoneReclaim<P> {
     /// For `kswapd`.
     pub(super) wake: Condvar,
     pub(super) frames_freed: Condvar,
-    /// A reclaimer has let go of a space.
+    /// A reclaimer has let go of a space, or of a shrinker.
     pub(super) let_go: Condvar,
     engines: Mutex<Engines>,
     /// What those who reclaim for themselves write with, while they don't.
@@ -261,6 +265,7 @@ impl<P: Policy> ZoneReclaim<P> {
             policy,
             frames: vec![Frame::default(); frames],
             members: Members::default(),
+            shrinkers: Shrinkers::default(),
             settings: settings.checked(),
             counts: Counts::default(),
             is_balancing: false,

@@ -41,10 +41,10 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
         // Relaxed: settings.
         child.set_prefault(parent.prefault_pages.load(Ordering::Relaxed));
         child.set_fetch_ahead(parent.fetch_ahead.load(Ordering::Relaxed));
-        let state = parent.mmap_lock.lock();
+        let locked = self.lock_map();
         // On an error the child, as far as it came, is dropped and gives back what it has.
         let shared = self.share_with(&mut child);
-        drop(state);
+        drop(locked);
         shared.map(|()| child)
     }
 

@@ -6,13 +6,15 @@
 use core::ops::Range;
 
 use super::error::Trap;
-use super::task::Task;
+use super::task::{GfpScope, Task};
 use super::vma::MapState;
 use super::{Access, Extent, Place, Result, VmError, VmSpace};
 use crate::addr::{Pfn, FRAME_SIZE};
+use crate::frame::Gfp;
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sys::lock::SpinGuard;
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Maps `bytes` (rounded up to pages) of anonymous memory: its first address, a multiple of 2 MiB.
@@ -42,7 +44,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             return Err(VmError::BadRange(Extent { start: 0, bytes }));
         }
         let space = self.space;
-        let mut state = space.mmap_lock.lock();
+        let (mut state, _scope) = self.lock_map();
         self.free_retired(&mut state);
         let granules = pages.div_ceil(F::ENTRIES);
         let first = space.find_room(&mut state, granules).ok_or(VmError::OutOfAddresses(bytes))?;
@@ -73,7 +75,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// that has no table yet needs one to say so. What lies before it is unmapped then.
     pub fn unmap(&self, start: usize, bytes: usize) -> Result<()> {
         let pages = self.pages(start, bytes)?;
-        let mut state = self.space.mmap_lock.lock();
+        let (mut state, _scope) = self.lock_map();
         let result = self.change(&mut state, pages, Change::Unmap);
         self.let_go();
         self.free_retired(&mut state);
@@ -87,8 +89,15 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// changed then.
     pub fn protect(&self, start: usize, bytes: usize, rights: Rights) -> Result<()> {
         let pages = self.pages(start, bytes)?;
-        let mut state = self.space.mmap_lock.lock();
+        let (mut state, _scope) = self.lock_map();
         self.change(&mut state, pages, Change::Protect(rights))
+    }
+
+    /// What those who map share. While it is locked reclaim calls into no cache for this task: that could want to unmap
+    /// what it has in this space.
+    pub(super) fn lock_map(&self) -> (SpinGuard<'_, MapState>, GfpScope<'_, '_, F, T>) {
+        let scope = self.gfp_scope(Gfp::NOFS);
+        (self.space.mmap_lock.lock(), scope)
     }
 
     /// The pages of a range that a caller has given.
