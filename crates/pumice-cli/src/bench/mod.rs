@@ -28,6 +28,7 @@
 //! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
 //! | [`table`], [`json_lines`], [`plot`] | how every experiment shows its rows |
 //! | [`team`] | what experiments share that compare processes of ours and the kernel's |
+//! | [`arguments`] | what several experiments are told in the same words |
 //! | [`interrupts`] | signals that would end an experiment |
 //! | [`start_line`] | where threads start together |
 //! | [`statistics`] | medians, and how sure they are |
@@ -41,6 +42,7 @@
 
 mod all;
 mod alloc;
+mod arguments;
 mod c_program;
 mod clear;
 mod compare;

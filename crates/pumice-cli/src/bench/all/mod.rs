@@ -14,12 +14,13 @@ pub mod machine;
 pub mod progress;
 pub mod weather;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 
+use super::arguments::check_writable;
 use super::interrupts::Interrupts;
 use super::page;
 use super::registry::{Entry, Setting, ENTRIES};
@@ -122,13 +123,6 @@ pub fn all(options: &AllArgs) -> Result<ExitCode, Failure> {
             Err(Failure { message, status: 128 + signal as u8 })
         }
     }
-}
-
-/// So that a bad path is told before anything is measured.
-fn check_writable(path: &Path) -> Result<(), Failure> {
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    let failure = |error| Failure::usage(format!("can't write {}: {error}", path.display()));
-    opened.map(drop).map_err(failure)
 }
 
 /// Whether an experiment has a turn; `Err` says why not.

@@ -35,6 +35,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::arguments::check_writable;
 use super::interrupts::Interrupts;
 use super::json_lines::JsonLines;
 use super::table::{thousands, Table};
@@ -86,9 +87,7 @@ pub fn alloc(options: &AllocArgs) -> Result<ExitCode, Failure> {
     let loads = wanted_loads(&options.only)?;
     let mut json = JsonLines::create(options.json.as_deref())?;
     if let Some(path) = &options.plot {
-        // So that a bad path is told before anything is measured.
-        std::fs::write(path, "")
-            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+        check_writable(path)?;
     }
     let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 9 }) as usize;
     let preloads = installed(&options.allocator)?;

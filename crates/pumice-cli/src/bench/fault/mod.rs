@@ -31,6 +31,7 @@ use pumice::addr::{BLOCK_FRAMES, FRAME_SIZE};
 use pumice::config::parse_size;
 use rustix::mm::Advice;
 
+use super::arguments::check_writable;
 use super::json_lines::JsonLines;
 use super::pft::backend::{Backend, Source};
 use super::pft::row::Round;
@@ -81,9 +82,7 @@ fn size(text: &str) -> Result<usize, String> {
 pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
     let json = JsonLines::create(options.json.as_deref())?;
     if let Some(path) = &options.plot {
-        // So that a bad path is told before anything is measured.
-        std::fs::write(path, "")
-            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+        check_writable(path)?;
     }
     let ground = Ground::new(options.size)?;
     let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize;

@@ -32,15 +32,14 @@ mod resident;
 mod row;
 mod worker;
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use pumice::addr::{BLOCK_SIZE, FRAME_SIZE};
-use pumice::config::parse_size;
 use pumice::sys::cpu;
 
+use super::arguments::{check_writable, frames_size, seconds};
 use super::interrupts::Interrupts;
 use super::json_lines::JsonLines;
 use super::plot::{self, Series, Stroke};
@@ -61,7 +60,7 @@ const SCAN_TIMES: u64 = 10;
 #[derive(Args, Debug)]
 pub struct IoArgs {
     /// Memory for the file's pages [default: 512M, or 32M with --quick]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = frames_size)]
     frames: Option<usize>,
     /// How many times as large the file is
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u64).range(2..=64))]
@@ -107,23 +106,11 @@ pub struct IoArgs {
     worker: Option<Kind>,
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).filter(|bytes| (16 << 20..=1 << 37).contains(bytes));
-    bytes
-        .map(|bytes| bytes.next_multiple_of(BLOCK_SIZE))
-        .ok_or_else(|| "a size from 16M to 128G, such as 1G".to_owned())
-}
-
 fn size_or_none(text: &str) -> Result<usize, String> {
     if text == "0" {
         return Ok(0);
     }
-    size(text)
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "seconds from 0.01 to 3600, such as 1.5".to_owned())
+    frames_size(text)
 }
 
 /// Measures all rows.
@@ -133,9 +120,7 @@ pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
     }
     let json = JsonLines::create(options.json.as_deref())?;
     if let Some(path) = &options.plot {
-        // So that a bad path is told before anything is measured.
-        fs::write(path, "")
-            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+        check_writable(path)?;
     }
     let plan = Plan::new(options);
     let signals = Interrupts::take();

@@ -24,6 +24,7 @@ use pumice::addr::FRAME_SIZE;
 use pumice::config::parse_size;
 use pumice::sys::cpu;
 
+use super::arguments::check_writable;
 use super::json_lines::JsonLines;
 use super::plot::{Series, Stroke};
 use super::table::Table;
@@ -78,9 +79,7 @@ pub fn pft(options: &PftArgs) -> Result<ExitCode, Failure> {
         rows: Vec::new(),
     };
     if let Some(path) = &options.plot {
-        // So that a bad path is told before anything is measured.
-        std::fs::write(path, "")
-            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+        check_writable(path)?;
     }
     // First, while no pool of another experiment is in what the process has resident.
     eprintln!("pft: sparse …");

@@ -34,10 +34,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use pumice::addr::{BLOCK_SIZE, FRAME_SIZE};
-use pumice::config::parse_size;
+use pumice::addr::FRAME_SIZE;
 use pumice::sys::cpu;
 
+use super::arguments::{check_writable, frames_size, seconds};
 use super::interrupts::Interrupts;
 use super::json_lines::JsonLines;
 use super::plot::{self, Series, Stroke};
@@ -72,7 +72,7 @@ enum SwapOn {
 #[derive(Args, Debug)]
 pub struct ReclaimArgs {
     /// Memory for the region's pages [default: 1G, or 64M with --quick]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = frames_size)]
     frames: Option<usize>,
     /// How many times as large the region is [default: 2,4, or 4 with --quick]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -115,18 +115,6 @@ pub struct ReclaimArgs {
     worker: Option<Kind>,
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).filter(|bytes| (16 << 20..=1 << 37).contains(bytes));
-    bytes
-        .map(|bytes| bytes.next_multiple_of(BLOCK_SIZE))
-        .ok_or_else(|| "a size from 16M to 128G, such as 1G".to_owned())
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "seconds from 0.01 to 3600, such as 1.5".to_owned())
-}
-
 /// Measures all rows.
 pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
     if let Some(kind) = options.worker {
@@ -134,9 +122,7 @@ pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
     }
     let json = JsonLines::create(options.json.as_deref())?;
     if let Some(path) = &options.plot {
-        // So that a bad path is told before anything is measured.
-        fs::write(path, "")
-            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+        check_writable(path)?;
     }
     let plan = Plan::new(options);
     let signals = Interrupts::take();

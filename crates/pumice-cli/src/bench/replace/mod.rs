@@ -22,6 +22,7 @@ use pumice::reclaim::policy::table;
 use pumice::reclaim::{Adaptive, TwoList};
 use serde::Serialize;
 
+use super::arguments::check_writable;
 use super::json_lines::JsonLines;
 use super::plot::{self, Series, Stroke};
 use super::table::Table;
@@ -79,9 +80,7 @@ pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
     };
     let mut json = JsonLines::create(options.json.as_deref())?;
     if let Some(path) = &options.plot {
-        // So that a bad path is told before the work.
-        std::fs::write(path, "")
-            .map_err(|error| Failure::usage(format!("can't write {}: {error}", path.display())))?;
+        check_writable(path)?;
     }
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
