@@ -4,7 +4,9 @@
 //! As in 2Q (Johnson and Shasha, VLDB 1994) new pages go through an *inactive* queue of a fifth of the memory, in
 //! the order they came, whatever happens to them there: references that follow each other closely say little.
 //! Pages that come back after they were evicted, before [`HISTORY_PERCENT`] as many evictions as there are pages,
-//! are used again at some distance, and go to the *active* pages, of which the one used longest ago goes first.
+//! are used again at some distance, and go to the *active* pages. Of those a hand goes round (CLOCK, Corbato 1968):
+//! a page goes if it has no uses left, of which two bits count those at a distance, and each pass takes one
+//! (GCLOCK, Smith, TODS 1978). Where all are used often, how often says more than how long ago.
 //! There are no lists of pages that are gone: a page's shadow has the eviction's number (refault distance,
 //! `mm/workingset.c`). While the inactive queue is longer than its share, pages in it that are used again at a
 //! distance at which they would have been gone are activated as well.
@@ -46,6 +48,8 @@ const PROBE_EVERY: u32 = 16;
 const EVICTIONS_PER_TURN: usize = 16;
 /// Steps that putting an active page in order takes at most.
 const SORT_STEPS: usize = 32;
+/// Frames that the hand passes for one eviction at most.
+const HAND_STEPS: usize = 128;
 /// Bits of an epoch and of an eviction's number in a shadow.
 const FIELD_BITS: u32 = 13;
 const FIELD: u32 = (1 << FIELD_BITS) - 1;
@@ -57,6 +61,10 @@ pub struct Adaptive<'t> {
     lists: Lists<'t>,
     ages: Ages,
     evictions: u64,
+    /// The frame that the hand comes to next.
+    hand: usize,
+    /// Looks at each page while memory turns over once; 0: each use is told when it is.
+    looks: usize,
     /// In 1 / [`USES_PER_LOSS`] of a hit.
     credit: i64,
     trials: Trials,
@@ -88,7 +96,7 @@ impl<'t> Adaptive<'t> {
         let pages = lists.pages();
         let ages = Ages::new(pages);
         let credit = pages as i64 * USES_PER_LOSS / PAGES_PER_LOSS;
-        Adaptive { lists, ages, evictions: 0, credit, trials: Trials::default() }
+        Adaptive { lists, ages, evictions: 0, hand: 0, looks: 0, credit, trials: Trials::default() }
     }
 
     /// Pages that are in and that plain LRU would not have.
@@ -114,7 +122,8 @@ impl<'t> Adaptive<'t> {
     /// Puts an active page on the list its stamp says.
     fn place(&mut self, page: u32, trial: Flags) {
         let entry = self.lists.page_mut(page);
-        entry.set_flags(Flags::LRU | Flags::ACTIVE | trial);
+        let uses = entry.flags() & Flags::USES;
+        entry.set_flags(Flags::LRU | Flags::ACTIVE | trial | uses);
         let list = self.ages.list(entry.stamp());
         self.lists.insert(self.lists.head(list), page, SORT_STEPS);
     }
@@ -150,6 +159,29 @@ impl<'t> Adaptive<'t> {
         }
     }
 
+    /// The next active page that the hand meets and that has no uses left, or else the one with the fewest that it met.
+    fn rarest_active(&mut self) -> Option<u32> {
+        let mut rarest: Option<(u8, u32)> = None;
+        for _ in 0..HAND_STEPS {
+            let page = self.hand as u32;
+            self.hand = (self.hand + 1) % self.lists.pages();
+            let flags = self.lists.page(page).flags();
+            if !flags.contains(Flags::ACTIVE) {
+                continue;
+            }
+            let uses = flags.uses();
+            if rarest.is_none_or(|(fewest, _)| uses < fewest) {
+                rarest = Some((uses, page));
+            }
+            if uses == 0 {
+                break;
+            }
+            self.lists.page_mut(page).set_flags(flags.aged());
+        }
+        // None where few of the frames have pages.
+        rarest.map(|(_, page)| page).or_else(|| self.oldest_active())
+    }
+
     /// The page that has been inactive longest. Those with the flag are activated on the way.
     fn oldest_inactive(&mut self, activated: Flags) -> Option<u32> {
         loop {
@@ -179,8 +211,15 @@ impl<'t> Adaptive<'t> {
         if self.lists.nr_inactive > self.len() * INACTIVE_PERCENT / 100 {
             inactive
         } else {
-            self.oldest_active().or(inactive)
+            self.rarest_active().or(inactive)
         }
+    }
+
+    /// Pages that LRU would have, by when uses are told. What is told late seems to have been used later than it
+    /// was, by half the time between looks on average: as many fewer are to be counted from the youngest.
+    fn room(&self) -> usize {
+        let pages = self.len();
+        pages - pages.checked_div(2 * self.looks).unwrap_or(0)
     }
 
     /// Evictions go by this many to a number.
@@ -298,6 +337,7 @@ impl Policy for Adaptive<'_> {
         }
         let mut flags = self.lists.page(page).flags() | Flags::REFERENCED;
         if !is_now {
+            flags = flags.used();
             if flags.contains(Flags::TRIAL) {
                 flags -= Flags::TRIAL;
                 self.trials.paid_off(self.len());
@@ -321,7 +361,7 @@ impl Policy for Adaptive<'_> {
     }
 
     fn evict(&mut self) -> Option<(u32, Shadow)> {
-        self.ages.set_room(self.len());
+        self.ages.set_room(self.room());
         let page = self.choose()?;
         let stamp = self.lists.page(page).stamp();
         let flags = self.lists.take_off(page);
@@ -340,6 +380,10 @@ impl Policy for Adaptive<'_> {
         self.lists.page_mut(page).set_stamp(self.ages.stamp());
         self.add_active(page, Flags::empty());
         self.turn();
+    }
+
+    fn set_looks(&mut self, times: usize) {
+        self.looks = times;
     }
 
     fn len(&self) -> usize {

@@ -33,6 +33,35 @@ bitflags::bitflags! {
         const TRIAL = 8;
         /// Used again at a distance.
         const FAR = 16;
+        /// Two bits that count uses.
+        const USES = 32 | 64;
+    }
+}
+
+impl Flags {
+    const ONE_USE: u8 = 32;
+
+    /// Uses that are remembered.
+    pub fn uses(self) -> u8 {
+        (self & Flags::USES).bits() / Flags::ONE_USE
+    }
+
+    /// With one use more, up to three.
+    #[must_use]
+    pub fn used(self) -> Flags {
+        if self.contains(Flags::USES) {
+            return self;
+        }
+        Flags::from_bits_retain(self.bits() + Flags::ONE_USE)
+    }
+
+    /// With one use less, if there is one.
+    #[must_use]
+    pub fn aged(self) -> Flags {
+        if self.uses() == 0 {
+            return self;
+        }
+        Flags::from_bits_retain(self.bits() - Flags::ONE_USE)
     }
 }
 
@@ -127,18 +156,25 @@ impl<'t> Lists<'t> {
         self.join(page, first);
     }
 
-    /// Puts a page that is on no list where its stamp says, or as near to there as `most` steps from the young
-    /// end come.
+    /// Puts a page that is on no list where its stamp says, or as near to there as `most` steps come from both ends.
     pub fn insert(&mut self, list: Head, page: u32, most: usize) {
         let stamp = self.page(page).stamp();
-        let mut younger = list.0;
+        let (mut younger, mut older) = (list.0, list.0);
         for _ in 0..most {
             let next = self.table[younger as usize].next;
             if next == list.0 || self.page(next).stamp() <= stamp {
-                break;
+                return self.insert_after(younger, page);
             }
-            younger = next;
+            let prev = self.table[older as usize].prev;
+            if self.page(prev).stamp() >= stamp {
+                return self.insert_after(prev, page);
+            }
+            (younger, older) = (next, prev);
         }
+        self.insert_after(younger, page);
+    }
+
+    fn insert_after(&mut self, younger: u32, page: u32) {
         let older = self.table[younger as usize].next;
         self.join(younger, page);
         self.join(page, older);

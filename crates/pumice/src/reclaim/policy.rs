@@ -63,6 +63,10 @@ pub trait Policy {
     /// chosen before it is again.
     fn put_back(&mut self, page: u32, shadow: Shadow);
 
+    /// Says how uses are told: to a scan that looks at each page so many times while memory turns over once; 0, as at
+    /// first: each when it is.
+    fn set_looks(&mut self, _times: usize) {}
+
     /// Pages that are in.
     fn len(&self) -> usize;
 

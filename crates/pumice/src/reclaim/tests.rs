@@ -92,6 +92,7 @@ fn adaptive_hits(frames: usize, trace: &[usize]) -> usize {
 #[derive(Clone, Debug)]
 enum Phase {
     Loop { pages: usize },
+    UpAndDown { pages: usize },
     Uniform { pages: usize },
     Skewed { pages: usize },
     Scan,
@@ -103,6 +104,7 @@ enum Phase {
 fn phase() -> impl Strategy<Value = Phase> {
     prop_oneof![
         (2usize..900).prop_map(|pages| Phase::Loop { pages }),
+        (2usize..900).prop_map(|pages| Phase::UpAndDown { pages }),
         (2usize..900).prop_map(|pages| Phase::Uniform { pages }),
         (2usize..2000).prop_map(|pages| Phase::Skewed { pages }),
         Just(Phase::Scan),
@@ -140,6 +142,9 @@ fn trace(phases: &[(Phase, bool)], uses: usize, seed: u64) -> Vec<usize> {
         for step in 0..uses / phases.len() {
             let page = match *phase {
                 Phase::Loop { pages } => base + step % pages,
+                Phase::UpAndDown { pages } => {
+                    base + (step % (2 * pages)).min(2 * pages - 1 - step % (2 * pages))
+                }
                 Phase::Uniform { pages } => base + random.below(pages),
                 Phase::Skewed { pages } => base + (pages as f64).powf(random.unit()) as usize,
                 Phase::Scan => base + step,
@@ -280,6 +285,23 @@ fn a_loop_larger_than_the_memory_is_kept_in_part() {
     let trace: Vec<usize> = (0..60_000).map(|step| step % 1_200).collect();
     assert_eq!(lru_hits(1_000, &trace), 0);
     assert!(adaptive_hits(1_000, &trace) > trace.len() / 3);
+}
+
+#[test]
+fn up_and_down_is_what_lru_has() {
+    let leg = |step: usize| (step % 6_000).min(5_999 - step % 6_000);
+    let trace: Vec<usize> = (0..75_000).map(leg).collect();
+    let (lru, ours) = (lru_hits(2_000, &trace), adaptive_hits(2_000, &trace));
+    assert!(ours + trace.len() * 35 / 10_000 > lru, "{ours} against {lru} of LRU");
+}
+
+#[test]
+fn frequent_pages_stay() {
+    let mut random = Random(3);
+    let trace: Vec<usize> = (0..200_000).map(|_| 8_000_f64.powf(random.unit()) as usize).collect();
+    let (lru, ours) = (lru_hits(1_000, &trace), adaptive_hits(1_000, &trace));
+    let (lru, ours) = (trace.len() - lru, trace.len() - ours);
+    assert!(ours * 100 < lru * 90, "{ours} misses against {lru} of LRU");
 }
 
 #[test]

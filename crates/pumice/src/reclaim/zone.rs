@@ -260,13 +260,15 @@ pub struct ZoneReclaim<P> {
 
 impl<P: Policy> ZoneReclaim<P> {
     /// With a policy for the `frames` frames of a zone.
-    pub fn new(policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
+    pub fn new(mut policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
+        let settings = settings.checked();
+        policy.set_looks(settings.scanned_per_page);
         let state = State {
             policy,
             frames: vec![Frame::default(); frames],
             members: Members::default(),
             shrinkers: Shrinkers::default(),
-            settings: settings.checked(),
+            settings,
             counts: Counts::default(),
             is_balancing: false,
             waiting: 0,
@@ -310,8 +312,10 @@ impl<P: Policy> ZoneReclaim<P> {
 
     /// Has it go by something else from now on.
     pub fn set_settings(&self, settings: Settings) {
+        let settings = settings.checked();
         let mut state = self.state();
-        state.settings = settings.checked();
+        state.settings = settings;
+        state.policy.set_looks(settings.scanned_per_page);
         self.count_free(&mut state);
         drop(state);
         self.wake.notify_all();
