@@ -288,7 +288,8 @@ impl Shrinkers {
 
     fn remove(&mut self, id: u64) -> Option<Entry> {
         let at = self.entries.iter().position(|entry| entry.id == id)?;
-        Some(self.entries.swap_remove(at))
+        // In order: a pass goes by their numbers.
+        Some(self.entries.remove(at))
     }
 }
 
