@@ -210,6 +210,33 @@ pub unsafe trait Engine: Sync {
     }
 }
 
+// SAFETY: the engine's own.
+unsafe impl<E: Engine + ?Sized> Engine for &E {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
+        // SAFETY: as the caller promises, here and below.
+        unsafe { (**self).submit(pieces) }
+    }
+
+    unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
+        // SAFETY: see above.
+        unsafe { (**self).poll(pieces) }
+    }
+
+    unsafe fn cancel(&self, pieces: &mut [Piece]) {
+        // SAFETY: see above.
+        unsafe { (**self).cancel(pieces) }
+    }
+
+    unsafe fn wait(&self, pieces: &mut [Piece], patience: Duration) -> Result<(), Lost> {
+        // SAFETY: see above.
+        unsafe { (**self).wait(pieces, patience) }
+    }
+}
+
 /// Waking up takes 10 µs to 100 µs: waiting spins for as long first.
 const SPIN_NS: u64 = 50_000;
 /// And sleeps for this long at a time then.

@@ -125,7 +125,7 @@ impl Source for Heap {
             block => block?,
         };
         // The kernel may have taken pages of it, which then come back as scrubd writes them.
-        self.zones.prefer(node_of(claim.token));
+        self.zones.prefer(claim.node);
         Some(claim)
     }
 
@@ -272,7 +272,8 @@ fn claim_cold_block(zone: &PoolZone) -> Option<Claim> {
         cold(zone.ledger.block(block)) && zone.ledger.claim_block(block, cold).is_some()
     })?;
     let at = zone.block_address(block);
-    Some(Claim { at, len: BLOCK_SIZE, token: token(zone.node, block as u64) })
+    let token = token(zone.node, block as u64);
+    Some(Claim { at, len: BLOCK_SIZE, node: zone.node, token })
 }
 
 /// Claims frames of order `stop` and higher within a block.
@@ -282,7 +283,7 @@ fn claim_area(zone: &PoolZone, stop: Order) -> Option<Claim> {
         .find_map(|block| zone.ledger.claim_dirty_area(block, stop))?;
     let at = zone.block_address(area.block).wrapping_add(area.from * FRAME_SIZE);
     let token = token(zone.node, area_place(area));
-    Some(Claim { at, len: area.frames * FRAME_SIZE, token })
+    Some(Claim { at, len: area.frames * FRAME_SIZE, node: zone.node, token })
 }
 
 #[cfg(test)]

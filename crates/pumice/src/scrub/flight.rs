@@ -30,6 +30,8 @@ pub(crate) enum Back {
 }
 
 struct Batch {
+    /// The memory node of all of them.
+    node: usize,
     claims: [Option<Claim>; CLAIMS],
     /// One for each claim, nothing where there is none: no engine may find memory that has come back.
     pieces: [Piece; CLAIMS],
@@ -37,7 +39,8 @@ struct Batch {
 
 impl Batch {
     fn empty() -> Batch {
-        Batch { claims: [None; CLAIMS], pieces: core::array::from_fn(|_| Piece::nothing()) }
+        let pieces = core::array::from_fn(|_| Piece::nothing());
+        Batch { node: 0, claims: [None; CLAIMS], pieces }
     }
 
     fn is_empty(&self) -> bool {
@@ -46,17 +49,17 @@ impl Batch {
 }
 
 /// See the module's top.
-pub(crate) struct Flight<'e> {
-    engine: &'e dyn Engine,
+pub(crate) struct Flight<E> {
+    engine: E,
     batches: [Batch; BATCHES],
     is_lost: bool,
     /// When something was launched or came back last.
     heard_ns: u64,
 }
 
-impl<'e> Flight<'e> {
+impl<E: Engine> Flight<E> {
     /// Nothing is in flight yet.
-    pub(crate) fn new(engine: &'e dyn Engine) -> Flight<'e> {
+    pub(crate) fn new(engine: E) -> Flight<E> {
         let batches = core::array::from_fn(|_| Batch::empty());
         Flight { engine, batches, is_lost: false, heard_ns: 0 }
     }
@@ -81,13 +84,15 @@ impl<'e> Flight<'e> {
         self.is_lost
     }
 
-    /// Launches a batch of what `claim` gives, [`CLAIMS`] at most; the bytes of it. Only to be called
-    /// where there [is room](Flight::has_room).
+    /// Launches a batch of what `claim` gives, [`CLAIMS`] at most and all of one memory node; the bytes of
+    /// it. Only to be called where there [is room](Flight::has_room).
     pub(crate) fn launch(&mut self, mut claim: impl FnMut() -> Option<Claim>) -> usize {
         let Some(batch) = self.batches.iter_mut().find(|batch| batch.is_empty()) else { return 0 };
         let mut bytes = 0;
         for (place, piece) in batch.claims.iter_mut().zip(&mut batch.pieces) {
             let Some(claim) = claim() else { break };
+            debug_assert!(bytes == 0 || batch.node == claim.node);
+            batch.node = claim.node;
             *piece = Piece::new(claim.at, claim.len, Warmth::Cold);
             *place = Some(claim);
             bytes += claim.len;
@@ -98,10 +103,12 @@ impl<'e> Flight<'e> {
         bytes
     }
 
-    /// Hands what has come to an end to `finish`.
-    pub(crate) fn collect(&mut self, mut finish: impl FnMut(Claim, Back)) {
+    /// Hands what has come to an end to `finish`. Before a batch is looked at, which may touch its memory,
+    /// `prefer` is told its node.
+    pub(crate) fn collect(&mut self, prefer: impl Fn(usize), mut finish: impl FnMut(Claim, Back)) {
         let mut heard = self.is_empty();
         for batch in self.batches.iter_mut().filter(|batch| !batch.is_empty()) {
+            prefer(batch.node);
             // SAFETY: what is in flight was submitted to this engine.
             self.is_lost |= unsafe { self.engine.poll(&mut batch.pieces) } == Err(Lost);
             for (place, piece) in batch.claims.iter_mut().zip(&mut batch.pieces) {
@@ -161,11 +168,11 @@ mod tests {
             for _ in 0..200 {
                 while flight.has_room() && !next.is_empty() {
                     let mut claim = || next.next().map(|index| Claim {
-                        at: at.wrapping_add(index * LEN), len: LEN, token: index as u64,
+                        at: at.wrapping_add(index * LEN), len: LEN, node: 0, token: index as u64,
                     });
                     flight.launch(&mut claim);
                 }
-                flight.collect(|claim, how| {
+                flight.collect(|_| (), |claim, how| {
                     back[claim.token as usize] += 1;
                     let zero = match how { Back::Zeroed => LEN, Back::Rest(zero) => zero };
                     // SAFETY: what came back is ours again.

@@ -21,7 +21,7 @@
 //! would notice (`governor`).
 //!
 //! Where the user names an engine beside the processor, scrubd keeps batches of claims in flight there
-//! (`flight`), and does itself what comes back undone.
+//! (`by_engine`, `flight`), and does itself what comes back undone.
 //!
 //! [`Source`] is where the first two find their work; the heap implements it over its zones. The layers are
 //! kept this way round so that policy (here) and the ledger (below) can be tested apart.
@@ -31,6 +31,10 @@ mod assist;
 #[cfg(not(any(loom, shuttle)))]
 mod assistant;
 mod bell;
+#[cfg(not(any(loom, shuttle)))]
+mod by_engine;
+#[cfg(not(any(loom, shuttle)))]
+mod claims;
 #[cfg(not(any(loom, shuttle)))]
 mod engines;
 #[cfg(not(any(loom, shuttle)))]
@@ -68,6 +72,8 @@ pub struct Claim {
     pub at: *mut u8,
     /// Bytes, a multiple of a frame.
     pub len: usize,
+    /// The memory node whose memory it is.
+    pub node: usize,
     /// For the source's own use.
     pub token: u64,
 }

@@ -3,14 +3,16 @@
 use core::ffi::c_void;
 use core::time::Duration;
 
+use super::by_engine;
+use super::claims::Claims;
 use super::engines::Opened;
-use super::flight::{Back, Flight, BATCHES, CLAIMS};
+use super::flight::Flight;
 use super::governor::{Governor, Limits, Manner, Procfs, Verdict};
 use super::helper::{begin, Helper, Job};
-use super::waiting::{PIECE, STAY_AWAY};
-use super::{Claim, Left, Outcome, Source};
-use crate::addr::{Order, BLOCK_SIZE, FRAME_SIZE};
-use crate::clear::Warmth;
+use super::waiting::STAY_AWAY;
+use super::{Left, Outcome, Source};
+use crate::addr::{Order, FRAME_SIZE};
+use crate::clear::Engine;
 use crate::config::{Nocache, Setting};
 use crate::stats::{Event, Slot};
 use crate::sys::thread;
@@ -28,10 +30,6 @@ const LONGEST_NAP_NS: u64 = 500_000_000;
 const PUBLISH_PAUSE_NS: u64 = 100_000_000;
 /// See [`PUBLISH_PAUSE_NS`].
 const PUBLISH_SHARE: u64 = 1000;
-/// Between two looks at an engine: it needs that long for a block or two.
-const LOOK: Duration = Duration::from_micros(50);
-/// When scrubd is to end it waits so many looks for what is in flight; the rest is given up.
-const LAST_LOOKS: u32 = 2000;
 
 extern "C" fn run(argument: *mut c_void) -> ! {
     // SAFETY: `Helper::ring` passed it.
@@ -39,6 +37,7 @@ extern "C" fn run(argument: *mut c_void) -> ! {
     let opened = Opened::open(job.scrubber.clearer().ahead(), descriptors);
     let mut scrubd = Scrubd {
         job,
+        claims: Claims::new(job),
         slot: job.scrubber.slot(),
         governor: Governor::new(Procfs::new(descriptors), Manner::Scrub),
         flight: opened.engine().map(Flight::new),
@@ -58,10 +57,11 @@ extern "C" fn run(argument: *mut c_void) -> ! {
 /// The thread's own state.
 struct Scrubd<'e> {
     job: Job,
+    claims: Claims,
     slot: &'static Slot,
     governor: Governor<Procfs>,
     /// What an engine is at work on, where there is one.
-    flight: Option<Flight<'e>>,
+    flight: Option<Flight<&'e dyn Engine>>,
     /// Processor time already counted in the slot.
     counted_ns: u64,
     /// When to publish next.
@@ -70,17 +70,17 @@ struct Scrubd<'e> {
 
 /// The settings that one pass goes by.
 #[derive(Clone, Copy)]
-struct Orders {
+pub(super) struct Orders {
     version: u64,
-    stop: Order,
-    batch_bytes: usize,
+    pub(super) stop: Order,
+    pub(super) batch_bytes: usize,
     delay: Duration,
-    nocache: Nocache,
+    pub(super) nocache: Nocache,
     limits: Limits,
 }
 
 impl Orders {
-    fn read(slot: &Slot) -> Orders {
+    pub(super) fn read(slot: &Slot) -> Orders {
         let version = slot.settings_version();
         let get = |setting: Setting| setting.get(slot);
         let stop = u8::try_from(get(Setting::ScrubStop)).ok().and_then(Order::new);
@@ -151,7 +151,9 @@ impl Scrubd<'_> {
                 }
             }
             let started_ns = thread::now_ns();
-            let Some(bytes) = self.burst_by_engine(orders).or_else(|| self.burst(orders)) else {
+            let by_engine = |flight| by_engine::burst(&self.claims, flight, orders);
+            let bytes = self.flight.as_mut().and_then(by_engine);
+            let Some(bytes) = bytes.or_else(|| self.burst(orders)) else {
                 break;
             };
             pass = Pass::Cleared;
@@ -172,76 +174,13 @@ impl Scrubd<'_> {
             while self.job.scrubber.is_waited_for() {
                 self.helper().nap(STAY_AWAY);
             }
-            let Some(claim) = self.source().claim(orders.stop) else { break };
-            if finish(&self.job, self.slot, claim, 0, orders.nocache) == Outcome::Dirty {
+            let Some(claim) = self.claims.claim(orders.stop) else { break };
+            if self.claims.finish(claim, 0, orders.nocache) == Outcome::Dirty {
                 return bytes.or(Some(0));
             }
             bytes = Some(bytes.unwrap_or(0) + claim.len);
         }
         bytes
-    }
-
-    /// As [`Scrubd::burst`], by the engine; a batch of the settings' is in flight in several. `None` if there is
-    /// none, or nothing that is worth its while: whole blocks are.
-    fn burst_by_engine(&mut self, orders: &Orders) -> Option<usize> {
-        let flight = self.flight.as_mut()?;
-        let (job, slot) = (self.job, self.slot);
-        let mut back = |claim: Claim, back: Back| {
-            let zeroed = match back {
-                Back::Zeroed => claim.len,
-                Back::Rest(zeroed) => zeroed,
-            };
-            finish(&job, slot, claim, zeroed, orders.nocache);
-        };
-        // What was given up before may have come to its end meanwhile.
-        flight.collect(&mut back);
-        let mut bytes = 0;
-        let mut area = None;
-        for number in 0..BATCHES {
-            let claims = orders.batch_bytes.saturating_sub(bytes).div_ceil(BLOCK_SIZE);
-            if number > 0 && claims == 0 {
-                break;
-            }
-            if !flight.has_room() || job.scrubber.is_waited_for() || area.is_some() {
-                break;
-            }
-            let mut left = claims.clamp(1, CLAIMS);
-            let launched = flight.launch(|| {
-                left = left.checked_sub(1)?;
-                let claim = job.source.claim(orders.stop)?;
-                if claim.len < BLOCK_SIZE {
-                    // Of areas within a block there is one claim at a time.
-                    area = Some(claim);
-                    return None;
-                }
-                Some(claim)
-            });
-            if launched == 0 {
-                break;
-            }
-            bytes += launched;
-            flight.collect(&mut back);
-            job.scrubber.set_claims_away(flight.claims());
-        }
-        if let Some(claim) = area {
-            if finish(&job, slot, claim, 0, orders.nocache) == Outcome::Zeroed {
-                bytes += claim.len;
-            }
-        }
-        let (mut is_wanted, mut looks) = (true, 0);
-        flight.collect(&mut back);
-        job.scrubber.set_claims_away(flight.claims());
-        while !flight.is_empty() && !flight.is_lost() && looks < LAST_LOOKS {
-            if is_wanted && (job.scrubber.is_waited_for() || job.scrubber.scrubd().is_stopped()) {
-                flight.cancel();
-                is_wanted = false;
-            }
-            looks += u32::from(job.scrubber.scrubd().is_stopped());
-            thread::sleep(LOOK);
-            flight.collect(&mut back);
-            job.scrubber.set_claims_away(flight.claims());
-        }
-        (bytes > 0 || area.is_some()).then_some(bytes)
     }
 
     /// Does nothing for so long, unless the settings change meanwhile.
@@ -268,28 +207,4 @@ impl Scrubd<'_> {
         self.slot.add(Event::ScrubberNs, used_ns - self.counted_ns);
         self.counted_ns = used_ns;
     }
-}
-
-/// Clears what of a claim is not zeroed yet, and hands it back.
-fn finish(job: &Job, slot: &Slot, claim: Claim, zeroed: usize, nocache: Nocache) -> Outcome {
-    let outcome = clear(job, &claim, zeroed, nocache);
-    if outcome == Outcome::Zeroed {
-        slot.add(Event::ScrubbedBytes, claim.len as u64);
-    }
-    job.source.finish(claim, outcome);
-    outcome
-}
-
-/// Clears a claim from `zeroed` on, unless somebody comes to wait for it.
-fn clear(job: &Job, claim: &Claim, zeroed: usize, nocache: Nocache) -> Outcome {
-    let clearer = job.scrubber.clearer();
-    for from in (zeroed..claim.len).step_by(PIECE) {
-        if job.scrubber.is_waited_for() {
-            return Outcome::Dirty;
-        }
-        let at = claim.at.wrapping_add(from);
-        // SAFETY: the claim is ours alone until it is finished, and no engine has it.
-        unsafe { clearer.clear_as(at, PIECE.min(claim.len - from), Warmth::Cold, nocache) };
-    }
-    Outcome::Zeroed
 }

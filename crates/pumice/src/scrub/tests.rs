@@ -69,7 +69,7 @@ impl Source for Blocks {
 
     fn claim(&self, _stop: Order) -> Option<Claim> {
         let index = (0..BLOCKS).find(|&index| self.marked[index].swap(false, Ordering::Relaxed))?;
-        Some(Claim { at: self.block(index), len: BLOCK_SIZE, token: index as u64 })
+        Some(Claim { at: self.block(index), len: BLOCK_SIZE, node: 3, token: index as u64 })
     }
 
     fn prefer(&self, node: usize) {

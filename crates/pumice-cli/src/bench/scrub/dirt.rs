@@ -67,7 +67,7 @@ impl Source for Dirt {
         }
         let index = self.next.fetch_add(1, Ordering::Relaxed).checked_rem(self.blocks)?;
         let at = (self.at + index * BLOCK_SIZE) as *mut u8;
-        Some(Claim { at, len: BLOCK_SIZE, token: 0 })
+        Some(Claim { at, len: BLOCK_SIZE, node: 0, token: 0 })
     }
 
     fn finish(&self, claim: Claim, _outcome: Outcome) {

@@ -87,14 +87,17 @@ fn scrub_and_use(engine: &dyn Engine) {
                 }
                 held += launched / BLOCK_SIZE;
             }
-            flight.collect(|claim, back| {
-                held -= 1;
-                let outcome = match back {
-                    Back::Zeroed => Outcome::Zeroed,
-                    Back::Rest(_) => Outcome::Dirty,
-                };
-                heap.finish(claim, outcome);
-            });
+            flight.collect(
+                |_| (),
+                |claim, back| {
+                    held -= 1;
+                    let outcome = match back {
+                        Back::Zeroed => Outcome::Zeroed,
+                        Back::Rest(_) => Outcome::Dirty,
+                    };
+                    heap.finish(claim, outcome);
+                },
+            );
         }
     }
     assert_eq!(held == 0, flight.is_empty());
