@@ -51,13 +51,14 @@ pub fn open(kind: EngineKind) -> Result<Option<Box<dyn Engine>>, String> {
             Ok(dsa) => Ok(Some(Box::new(dsa))),
             Err(missing) => Err(missing.to_string()),
         },
-        EngineKind::Cuda => {
-            Err("it needs threads that libc knows of, and scrubd is none; it is for \
-             'pumice bench clear --engine cuda', 'pumice bench pin --cuda' and pumice::pinned"
-                .into())
-        }
+        EngineKind::Cuda => Err(NOT_FOR_PROGRAMS.into()),
     }
 }
+
+/// Why programs under `pumice run` have no GPU, on whatever machine.
+const NOT_FOR_PROGRAMS: &str =
+    "it needs threads that libc knows of, and scrubd is none; it is for \
+    'pumice bench clear --engine cuda', 'pumice bench pin --cuda' and pumice::pinned";
 
 /// As [`open`], for memory of this program's own, which a GPU has registered with it: so a GPU is only
 /// ever touched where it is named.
@@ -81,6 +82,14 @@ pub unsafe fn open_for(
 /// Whether programs under `pumice run` can have an engine of this kind here.
 pub fn check_for_programs(kind: EngineKind) -> Result<(), Failure> {
     open(kind).map(drop).map_err(|missing| not_here(kind, &missing))
+}
+
+/// Whether they can have it anywhere: where they will run nothing can be opened from here.
+pub fn check_for_any_machine(kind: EngineKind) -> Result<(), Failure> {
+    match kind {
+        EngineKind::Cuda => Err(not_here(kind, NOT_FOR_PROGRAMS)),
+        EngineKind::Cpu | EngineKind::Kernel | EngineKind::Dsa => Ok(()),
+    }
 }
 
 /// What who named an engine is told that is not here.

@@ -28,8 +28,26 @@ fn an_engine_that_is_not_here() {
         eprintln!("skipped: this machine may have that accelerator");
         return;
     }
-    let typed = ["run", "--engine", "dsa", "--", "true"];
-    one_line(pumice(&typed), 2, &["--engine dsa is not here", "type --engine cpu"]);
+    for typed in [
+        &["run", "--engine", "dsa", "--", "true"][..],
+        &["env", "--engine", "dsa"],
+        &["bench", "scrub", "--case", "busy", "--engine", "dsa"],
+        &["bench", "clear", "--region", "128M", "--engine", "dsa"],
+    ] {
+        one_line(pumice(typed), 2, &["--engine dsa is not here", "type --engine cpu"]);
+    }
+}
+
+#[test]
+fn a_gpu_is_not_for_programs() {
+    for typed in [
+        &["run", "--engine", "cuda", "--", "true"][..],
+        &["env", "--engine", "cuda"],
+        &["env", "--format", "docker", "--engine", "cuda"],
+        &["bench", "scrub", "--engine", "cuda"],
+    ] {
+        one_line(pumice(typed), 2, &["--engine cuda is not here", "pumice::pinned"]);
+    }
 }
 
 #[test]
@@ -51,6 +69,7 @@ fn flags_and_values() {
         (&["run", "--report-file", "/no/such/folder/r", "--", "true"], &["/no/such/folder/r"]),
         (&["run"], &["PROGRAM", "pumice run --help"]),
         (&["run", "--"], &["PROGRAM"]),
+        (&["env", "--engine", "abacus"], &["auto, cpu, kernel", "portable"]),
         (&["env", "--format", "xml"], &["xml", "systemd", "k8s"]),
         (&["env", "--shim", "shim.so"], &["absolute", "shim.so"]),
         (&["env", "--shim", "/a b.so", "--format=k8s"], &["spaces", "/a b.so"]),

@@ -145,6 +145,8 @@ fn cases() -> Vec<Case> {
 
 /// Measures, and prints the table.
 pub fn scrub(options: ScrubArgs) -> Result<ExitCode, Failure> {
+    // First of all, whichever cases are run.
+    options.clearer()?;
     let mut json = JsonLines::create(options.json.as_deref())?;
     let autogroup = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
     if !autogroup.is_ok_and(|text| text.trim() == "1") {

@@ -52,7 +52,7 @@ pub struct PoolArgs {
     /// What zeroes memory ahead of need: auto (as measured), cpu, kernel, or an engine of this
     /// processor for everything (pumice bench clear lists them)
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
-    engine: Option<Choice>,
+    pub(super) engine: Option<Choice>,
     /// Check at each request that memory said to be zero is
     #[arg(long)]
     verify: bool,

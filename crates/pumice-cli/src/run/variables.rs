@@ -13,6 +13,7 @@ use clap::{Parser, ValueEnum};
 use super::options::{check_pool, variables, PoolArgs, ScrubArgs};
 use super::shim_file;
 use crate::args::{print, Failure};
+use crate::engines::{self, Choice};
 
 /// Print the variables that give programs the shim without 'pumice run', for a service or an image
 ///
@@ -62,6 +63,7 @@ impl Form {
 /// Prints them, and says on stderr where the shim is if it chose the place.
 pub fn print_variables(arguments: &EnvArgs) -> Result<(), Failure> {
     check_pool(&arguments.pool)?;
+    check_engine(&arguments.pool, arguments.format)?;
     let typed = variables(&arguments.pool, &arguments.scrub);
     let mut pairs = Vec::new();
     for (name, value) in typed {
@@ -70,6 +72,15 @@ pub fn print_variables(arguments: &EnvArgs) -> Result<(), Failure> {
     let shim = shim(arguments)?;
     pairs.insert(0, ("LD_PRELOAD", text("LD_PRELOAD", shim.as_os_str())?));
     print(write(arguments.format, &pairs).as_bytes())
+}
+
+/// As `pumice run` does. Of an engine for another machine, only whether programs can have it on any.
+fn check_engine(pool: &PoolArgs, form: Form) -> Result<(), Failure> {
+    match pool.engine {
+        Some(Choice::Kind(kind)) if form.is_for_elsewhere() => engines::check_for_any_machine(kind),
+        Some(Choice::Kind(kind)) => engines::check_for_programs(kind),
+        None | Some(Choice::Auto | Choice::Processor(_)) => Ok(()),
+    }
 }
 
 /// A value as text that every form can hold.
