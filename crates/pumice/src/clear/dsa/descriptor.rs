@@ -2,16 +2,19 @@
 //!
 //! ```text
 //! word   descriptor, 64 bytes                     completion record, 32 bytes
-//!  0     63 opcode 56 | 55 flags 32 | 31 pasid 0   63 bytes completed 32 | ... | 7 status 0
+//!  0     63 opcode 56 | 55 flags 32 | 31 pasid 0   63 completed 32 | ... | 7 status 0
 //!  1     address of the completion record          address that faulted
 //!  2     pattern, or address of a batch's list     -
 //!  3     destination                               -
 //!  4     63 ... 32 | 31 bytes, or descriptors 0
 //!  5-7   for other operations
 //! ```
+//! What is completed is bytes of a fill, and descriptors of a batch.
+//!
 //! Sources: Linux `include/uapi/linux/idxd.h`; Intel Data Streaming Accelerator Architecture
 //! Specification (order number 341204), "Descriptors" and "Completion record".
 
+use crate::addr::FRAME_SIZE;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const OPCODE_BATCH: u64 = 0x01;
@@ -71,6 +74,14 @@ impl Descriptor {
         self.0[4] as u32
     }
 
+    /// Whether a fill may stop after `done` bytes for the page that `fault_at` is in.
+    fn may_stop(&self, done: u32, fault_at: u64) -> bool {
+        let (at, len) = (self.0[3], u64::from(self.bytes_to_fill()));
+        // The device may name the page, or the byte.
+        let first = at.saturating_add(done.into()) & !(FRAME_SIZE as u64 - 1);
+        u64::from(done) < len && (first..at.saturating_add(len)).contains(&fault_at)
+    }
+
     /// As the device reads it.
     pub fn bytes(&self) -> [u8; 64] {
         let mut bytes = [0; 64];
@@ -126,16 +137,17 @@ pub enum Completion {
     Fault {
         /// Bytes written.
         done: u32,
-        /// The address.
+        /// An address in what is left of the fill, or in the page where that begins.
         at: u64,
     },
-    /// The device did not do it, and has ended it.
+    /// The device has ended it, and nothing is taken for written.
     Refused,
-    /// What no device says of a fill: nothing is known.
+    /// What no device says of a fill, or that it is broken: nothing is known.
     Nonsense,
 }
 
-/// `enum dsa_completion_status`
+/// `enum dsa_completion_status`. Those from 0x20 on say that the hardware failed; 0x1a, 0x26 and 0x27 stand in
+/// the kernel's event log only (Linux `drivers/dma/idxd/irq.c`), never in a record.
 pub(super) mod status {
     pub const NONE: u8 = 0x00;
     pub const SUCCESS: u8 = 0x01;
@@ -143,27 +155,55 @@ pub(super) mod status {
     pub const PAGE_FAULT_IR: u8 = 0x04;
     pub const BATCH_FAIL: u8 = 0x05;
     pub const BATCH_PAGE_FAULT: u8 = 0x06;
-    /// The first and the last of those that say what is wrong with a descriptor, or with the device.
     pub const BAD_OPCODE: u8 = 0x10;
-    pub const TRANSLATION_FAIL: u8 = 0x1c;
-    /// Whether the access that faulted was a write, in a fault's status.
+    pub const INVALID_FLAGS: u8 = 0x11;
+    pub const NOZERO_RESERVE: u8 = 0x12;
+    pub const XFER_ERANGE: u8 = 0x13;
+    pub const DESC_CNT_ERANGE: u8 = 0x14;
+    pub const DESCLIST_ALIGN: u8 = 0x18;
+    pub const INT_HANDLE_INVAL: u8 = 0x19;
+    pub const CRA_ALIGN: u8 = 0x1b;
+    pub const ADDR_ALIGN: u8 = 0x1c;
+    pub const PRIV_BAD: u8 = 0x1d;
+    pub const TRAFFIC_CLASS_CONF: u8 = 0x1e;
+    /// Whether the access that faulted was a write, in a fault's status; never in another's.
     pub const WRITE: u8 = 0x80;
+    /// As a fill has it, which reads nothing.
+    pub const PAGE_FAULT_IN_FILL: u8 = PAGE_FAULT_NOBOF | WRITE;
+    /// See [`PAGE_FAULT_IN_FILL`].
+    pub const PAGE_FAULT_IR_IN_FILL: u8 = PAGE_FAULT_IR | WRITE;
+}
+
+/// Whether a status says that a descriptor of any kind was not begun, for what stands in it.
+fn is_refused(status: u8) -> bool {
+    use status::*;
+    matches!(
+        status,
+        BAD_OPCODE
+            | INVALID_FLAGS
+            | NOZERO_RESERVE
+            | INT_HANDLE_INVAL
+            | CRA_ALIGN
+            | ADDR_ALIGN
+            | PRIV_BAD
+            | TRAFFIC_CLASS_CONF
+    )
 }
 
 impl Completion {
-    /// Reads a record of a fill of `len` bytes.
-    pub fn of(record: [u64; 2], len: u32) -> Completion {
+    /// Reads the record of a fill.
+    pub fn of(record: [u64; 2], fill: &Descriptor) -> Completion {
         let [first, at] = record;
         let (status, done) = (first as u8, (first >> 32) as u32);
-        match status & !status::WRITE {
-            _ if status == status::NONE => Completion::None,
-            _ if status == status::SUCCESS => Completion::Done,
-            status::PAGE_FAULT_NOBOF if done < len => Completion::Fault { done, at },
-            // Nothing is taken for written by it, with the bit or without.
-            status::PAGE_FAULT_IR => Completion::Refused,
-            status::BAD_OPCODE..=status::TRANSLATION_FAIL if status < status::WRITE => {
-                Completion::Refused
-            }
+        match status {
+            status::NONE => Completion::None,
+            status::SUCCESS => Completion::Done,
+            status::PAGE_FAULT_IN_FILL if fill.may_stop(done, at) => Completion::Fault { done, at },
+            // A read that faulted is none of the fill's own.
+            status::PAGE_FAULT_NOBOF => Completion::Refused,
+            status::PAGE_FAULT_IR | status::PAGE_FAULT_IR_IN_FILL => Completion::Refused,
+            status::XFER_ERANGE => Completion::Refused,
+            _ if is_refused(status) => Completion::Refused,
             _ => Completion::Nonsense,
         }
     }
@@ -176,25 +216,34 @@ pub enum BatchCompletion {
     None,
     /// All its descriptors came to an end.
     Done,
-    /// It has ended, and some of its descriptors were not begun.
-    Short,
-    /// What no device says of a batch.
+    /// It has ended, and so have as many of its descriptors from the first on as it had begun.
+    Short {
+        /// As many.
+        begun: u32,
+    },
+    /// What no device says of a batch, or that it is broken.
     Nonsense,
 }
 
 impl BatchCompletion {
-    /// Reads a record of a batch.
-    pub fn of(record: [u64; 2]) -> BatchCompletion {
-        let status = record[0] as u8;
-        match status & !status::WRITE {
-            _ if status == status::NONE => BatchCompletion::None,
-            _ if status == status::SUCCESS => BatchCompletion::Done,
-            status::BATCH_FAIL | status::BATCH_PAGE_FAULT => BatchCompletion::Short,
-            status::BAD_OPCODE..=status::TRANSLATION_FAIL if status < status::WRITE => {
-                BatchCompletion::Short
+    /// Reads the record of a batch of `most` descriptors at most.
+    pub fn of(record: [u64; 2], most: u32) -> BatchCompletion {
+        let (status, begun) = (record[0] as u8, (record[0] >> 32) as u32);
+        match status {
+            status::NONE => BatchCompletion::None,
+            status::SUCCESS => BatchCompletion::Done,
+            status::BATCH_FAIL | status::BATCH_PAGE_FAULT if begun <= most => {
+                BatchCompletion::Short { begun }
             }
+            status::DESC_CNT_ERANGE | status::DESCLIST_ALIGN => BatchCompletion::Short { begun: 0 },
+            _ if is_refused(status) => BatchCompletion::Short { begun: 0 },
             _ => BatchCompletion::Nonsense,
         }
+    }
+
+    /// Whether the device is through with the batch.
+    pub fn is_over(self) -> bool {
+        matches!(self, BatchCompletion::Done | BatchCompletion::Short { .. })
     }
 }
 
@@ -285,24 +334,88 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("there");
     }
 
+    const AT: u64 = 0x7f00_0000_0800;
+    const LEN: u32 = 0x4000;
+
+    fn fill() -> Descriptor {
+        Descriptor::zero(AT, LEN, Towards::Memory, 0x1000)
+    }
+
+    /// A record as a device writes it, byte by byte: `struct dsa_completion_record`.
+    fn record(status: u8, result: u8, completed: u32, fault_at: u64) -> [u64; 2] {
+        let mut bytes = [0xee; 16];
+        (bytes[0], bytes[1]) = (status, result);
+        bytes[4..8].copy_from_slice(&completed.to_le_bytes());
+        bytes[8..16].copy_from_slice(&fault_at.to_le_bytes());
+        let word = |from: usize| {
+            bytes[from..from + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+        };
+        [word(0), word(8)]
+    }
+
     #[test]
-    fn only_success_is_success() {
+    fn every_status_of_a_fill_has_one_meaning() {
         for status in 0..=u8::MAX {
-            for done in [0u32, 100, 4095, 4096, u32::MAX] {
-                let record = [u64::from(done) << 32 | u64::from(status), 0x1000];
-                let completion = Completion::of(record, 4096);
-                assert_eq!(completion == Completion::Done, status == 1, "{status:#x}");
-                assert_eq!(completion == Completion::None, status == 0, "{status:#x}");
-                if let Completion::Fault { done, at } = completion {
-                    assert!(done < 4096 && at == 0x1000 && matches!(status, 0x03 | 0x83));
+            for (done, at) in [(0, AT), (100, AT + 100), (0, AT & !0xfff), (LEN - 1, AT + 0x3fff)] {
+                let expected = match status {
+                    0x00 => Completion::None,
+                    0x01 => Completion::Done,
+                    0x83 => Completion::Fault { done, at },
+                    0x03 | 0x04 | 0x84 | 0x10..=0x13 | 0x19 | 0x1b..=0x1e => Completion::Refused,
+                    _ => Completion::Nonsense,
+                };
+                for result in [0, 1, 0xff] {
+                    let record = record(status, result, done, at);
+                    assert_eq!(Completion::of(record, &fill()), expected, "{status:#x} {done}");
                 }
-                assert_eq!(BatchCompletion::of(record) == BatchCompletion::Done, status == 1);
-                assert_eq!(BatchCompletion::of(record) == BatchCompletion::None, status == 0);
             }
         }
-        assert_eq!(Completion::of([0x02, 0], 1), Completion::Nonsense);
-        assert_eq!(Completion::of([0x10, 0], 1), Completion::Refused);
-        assert_eq!(Completion::of([0x1d, 0], 1), Completion::Nonsense);
-        assert_eq!(Completion::of([0x80, 0], 1), Completion::Nonsense);
+    }
+
+    #[test]
+    fn faults_that_no_fill_has_are_nonsense() {
+        let of = |done, at| Completion::of(record(0x83, 0, done, at), &fill());
+        for (done, at) in [(0, AT), (0, AT & !0xfff), (0, AT + 0x3fff), (0x1900, 0x7f00_0000_2000)]
+        {
+            assert_eq!(of(done, at), Completion::Fault { done, at });
+        }
+        for (done, at) in [
+            // Before it, behind it, and in front of what is written.
+            (0, (AT & !0xfff) - 1),
+            (0, AT + u64::from(LEN)),
+            (0x1900, 0x7f00_0000_1fff),
+            (0, 0),
+            (0, u64::MAX),
+            // As much as there is to write, and more.
+            (LEN, AT + 0x3fff),
+            (LEN + 1, AT + 0x3fff),
+            (u32::MAX, AT + 0x3fff),
+        ] {
+            assert_eq!(of(done, at), Completion::Nonsense, "{done:#x} {at:#x}");
+        }
+        let last = Descriptor::zero(u64::MAX - 100, LEN, Towards::Memory, 0x1000);
+        let past = Completion::of(record(0x83, 0, LEN - 1, u64::MAX), &last);
+        assert_eq!(past, Completion::Nonsense);
+    }
+
+    #[test]
+    fn every_status_of_a_batch_has_one_meaning() {
+        for status in 0..=u8::MAX {
+            for begun in [0, 5, 64, 65, u32::MAX] {
+                let expected = match status {
+                    0x00 => BatchCompletion::None,
+                    0x01 => BatchCompletion::Done,
+                    0x05 | 0x06 if begun <= 64 => BatchCompletion::Short { begun },
+                    0x10..=0x12 | 0x14 | 0x18 | 0x19 | 0x1b..=0x1e => {
+                        BatchCompletion::Short { begun: 0 }
+                    }
+                    _ => BatchCompletion::Nonsense,
+                };
+                let batch = BatchCompletion::of(record(status, 1, begun, 0), 64);
+                assert_eq!(batch, expected, "{status:#x} {begun}");
+                let is_over = !matches!(batch, BatchCompletion::None | BatchCompletion::Nonsense);
+                assert_eq!(batch.is_over(), is_over);
+            }
+        }
     }
 }

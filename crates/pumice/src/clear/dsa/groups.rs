@@ -196,7 +196,7 @@ impl<'m> Groups<'m> {
 
     /// What a batch has come to.
     pub(super) fn batch(&self, number: usize) -> BatchCompletion {
-        BatchCompletion::of(self.get(number).batch.read())
+        BatchCompletion::of(self.get(number).batch.read(), PIECES as u32)
     }
 
     /// A piece's descriptor has come to an end, and so may the piece. `false`: not yet, it is the last
@@ -208,9 +208,7 @@ impl<'m> Groups<'m> {
         let mut left = group.left.load(Ordering::Acquire);
         loop {
             let is_last = left & !BATCH == 1;
-            let has_ended =
-                || matches!(self.batch(number), BatchCompletion::Done | BatchCompletion::Short);
-            if is_last && left & BATCH != 0 && !has_ended() {
+            if is_last && left & BATCH != 0 && !self.batch(number).is_over() {
                 return false;
             }
             let next = if is_last { 0 } else { left - 1 };
@@ -264,13 +262,14 @@ pub(super) enum Handed {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
-    use super::super::descriptor::Completion;
+    use super::super::descriptor::{Completion, Towards};
     use super::*;
     use loom::cell::UnsafeCell as Cell;
     use loom::sync::Arc;
     use loom::thread;
 
     const LEN: u32 = 4096;
+    const FILL_AT: u64 = 0x1000;
 
     /// Memory of two pieces, which loom watches; groups; and what the device was handed.
     struct Scene {
@@ -307,7 +306,7 @@ mod loom_tests {
             for (index, memory) in self.memory.iter().enumerate() {
                 memory.with_mut(|memory| unsafe { *memory = 0 });
                 match faults && index == 0 {
-                    true => group.records[index].complete(0x03, 100, 0x1000),
+                    true => group.records[index].complete(0x83, 100, FILL_AT),
                     false => group.records[index].complete(0x01, LEN, 0),
                 }
             }
@@ -317,7 +316,8 @@ mod loom_tests {
         /// The holder of a piece: whether it has come to its end.
         fn poll(&self, number: usize, index: usize) -> bool {
             let group = self.groups.get(number);
-            let ended = match Completion::of(group.records[index].read(), LEN) {
+            let fill = Descriptor::zero(FILL_AT, LEN, Towards::Memory, 0);
+            let ended = match Completion::of(group.records[index].read(), &fill) {
                 Completion::None | Completion::Nonsense => return false,
                 Completion::Fault { .. } => {
                     // What a cancelled piece is: not gone on with.

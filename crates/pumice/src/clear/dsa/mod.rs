@@ -17,8 +17,9 @@
 //! back: cancelling only has no rest handed over any more.
 //!
 //! # Trust
-//! A record that says what no device says of a fill means that nothing is known: the engine is lost,
-//! and what was in flight stays so.
+//! Each status of a record has one meaning (`descriptor`). Only success, and a write that faulted within
+//! the fill, say that bytes are zero. What no device says of a fill, or that the hardware failed, means that
+//! nothing is known: the engine is lost, and what was in flight stays so.
 
 #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "the engine is not modelled"))]
 mod descriptor;
@@ -219,24 +220,30 @@ mod engine {
             let group = self.groups.get(number);
             let note = &group.notes[index];
             // SAFETY: whoever has the piece holds its descriptor.
-            let len = unsafe { group.read_one(index) }.bytes_to_fill();
-            // In this order: what ended before its batch did has been written by then.
+            let fill = unsafe { group.read_one(index) };
+            let len = fill.bytes_to_fill();
+            // In this order: what ended before its batch did has been written by then, but see below.
             let batch = self.groups.batch(number);
-            let completion = Completion::of(group.records[index].read(), len);
+            let completion = Completion::of(group.records[index].read(), &fill);
             let (done, has_more) = match completion {
                 Completion::Done => (len as usize, piece.remaining().1 > len as usize),
                 Completion::Fault { done, at } => {
                     let may_try = !note.is_cancelled() && note.count_resume() < MOST_RESUMES;
-                    (done as usize, may_try && touch(piece, done as usize, at))
+                    if may_try {
+                        touch(piece, done as usize, at);
+                    }
+                    (done as usize, may_try)
                 }
                 Completion::Refused => (0, false),
                 Completion::None if note.is_single() => return,
                 Completion::None => match batch {
-                    BatchCompletion::None => return,
-                    // It ended before it came to this one.
-                    BatchCompletion::Short => (0, false),
-                    // All was done, but for this one; or worse.
-                    BatchCompletion::Done | BatchCompletion::Nonsense => return self.lose(),
+                    // The batch ended before it came to this one.
+                    BatchCompletion::Short { begun } if index >= begun as usize => (0, false),
+                    // A record whose page the device did not find comes later, from the kernel.
+                    BatchCompletion::None
+                    | BatchCompletion::Done
+                    | BatchCompletion::Short { .. } => return,
+                    BatchCompletion::Nonsense => return self.lose(),
                 },
                 Completion::Nonsense => return self.lose(),
             };
@@ -280,19 +287,13 @@ mod engine {
         }
     }
 
-    /// Has the page there at which a fill stopped after `done` bytes. `false` where that can't be.
-    fn touch(piece: &Piece, done: usize, fault_at: u64) -> bool {
-        let (at, len) = piece.remaining();
-        let (from, to) = (at as u64 + done as u64, at as u64 + len as u64);
-        // The device may name the page, or the byte.
-        let first = from & !(FRAME_SIZE as u64 - 1);
-        if !(first..to).contains(&fault_at) {
-            return false;
-        }
+    /// Has the page there at which a fill of what remains of a piece stopped after `done` bytes.
+    fn touch(piece: &Piece, done: usize, fault_at: u64) {
+        let from = piece.remaining().0 as u64 + done as u64;
         let byte = fault_at.max(from) as *mut u8;
-        // SAFETY: within the piece, which nobody else uses, and where no descriptor is at work.
+        // SAFETY: what is left of the fill, and of the piece, which nobody else uses, and where no descriptor
+        // is at work.
         unsafe { byte.write_volatile(byte.read_volatile()) };
-        true
     }
 
     // SAFETY: a piece is settled once its record says that its descriptor came to an end, and as

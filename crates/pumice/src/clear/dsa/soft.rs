@@ -23,6 +23,9 @@ pub enum Fate {
     StrangeFault(u8),
     /// It is done after so many others, or so many rounds.
     Late(u8),
+    /// It is done now, but its record comes after so many rounds, later than its batch's: the device did not find
+    /// the record's page, and the kernel writes it.
+    LateRecord(u8),
     /// It is never done, and nothing is said of it.
     Lost,
     /// A page fault whose record says that so many bytes were filled, more than were asked for.
@@ -95,6 +98,7 @@ struct Fill {
 #[derive(Clone, Copy, Debug)]
 enum Late {
     Fill(Fill),
+    Record(u64),
     /// A batch's record, which comes last.
     Batch {
         record: u64,
@@ -139,6 +143,7 @@ impl SoftDevice {
                     fill.run(100);
                     fill.complete(SUCCESS, 0, 0);
                 }
+                (None, Late::Record(record)) => complete(record, SUCCESS, 0, 0),
                 (None, Late::Batch { record, status, done }) => complete(record, status, done, 0),
             }
         }
@@ -206,6 +211,11 @@ impl SoftDevice {
             Fate::Late(rounds) => {
                 state.late.push((rounds, Late::Fill(fill)));
                 return Ran::Later(rounds);
+            }
+            Fate::LateRecord(rounds) => {
+                fill.run(100);
+                state.late.push((rounds, Late::Record(record)));
+                return Ran::Success;
             }
             Fate::Lost => return Ran::Never,
             Fate::TooMuch(more) => {

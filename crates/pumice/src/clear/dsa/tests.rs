@@ -52,6 +52,7 @@ fn fate() -> impl Strategy<Value = Fate> {
         2 => (0u8..100).prop_map(Fate::PageFault),
         1 => (0u8..100).prop_map(Fate::StrangeFault),
         1 => (0u8..4).prop_map(Fate::Late),
+        1 => (0u8..4).prop_map(Fate::LateRecord),
         1 => Just(Fate::Lost),
         1 => (1u32..100).prop_map(Fate::TooMuch),
         2 => any::<u8>().prop_map(|status| Fate::Status(if status == 1 { 2 } else { status })),
@@ -90,6 +91,7 @@ fn the_engine_upholds_the_contract() {
         Manner { most_in_batch: 0, ..usual() },
         Manner { most_bytes: 4096, ..usual() },
         Manner { fates: vec![Fate::Late(3), Fate::Done], ..usual() },
+        Manner { fates: vec![Fate::LateRecord(3), Fate::Done], ..usual() },
     ] {
         uphold(Hope::AllZeroed, || Driven::new(&manner));
     }
@@ -160,6 +162,47 @@ proptest! {
             prop_assert!(!pieces.iter().any(partly));
         }
     }
+}
+
+/// A batch of two whose first descriptor has a fate.
+fn two_pieces(fate: Fate) -> (Driven, Ground, Vec<Piece>) {
+    let driven = Driven::new(&Manner { fates: vec![fate, Fate::Done], ..Manner::default() });
+    let ground = Ground::new(4 * FRAME_SIZE, vec![0..FRAME_SIZE, 2 * FRAME_SIZE..4 * FRAME_SIZE]);
+    let mut pieces = ground.pieces();
+    // SAFETY: the memory is this test's.
+    unsafe { driven.submit(&mut pieces) }.expect("not lost");
+    (driven, ground, pieces)
+}
+
+#[test]
+fn whatever_the_status_what_was_not_written_is_not_called_zero() {
+    for status in (0..=u8::MAX).filter(|&status| status != 1) {
+        let (driven, ground, mut pieces) = two_pieces(Fate::Status(status));
+        // SAFETY: the memory is this test's.
+        let is_lost = (0..5).any(|_| unsafe { driven.poll(&mut pieces) } == Err(Lost));
+        let expected = match status {
+            0x00 => (State::InFlight, false),
+            0x03 | 0x04 | 0x84 | 0x10..=0x13 | 0x19 | 0x1b..=0x1e => (State::Faulted, false),
+            _ => (State::InFlight, true),
+        };
+        assert_eq!((pieces[0].state(), is_lost), expected, "{status:#x}");
+        assert_eq!(pieces[0].remaining().1, FRAME_SIZE, "{status:#x}");
+        ground.check(&pieces, "dsa");
+    }
+}
+
+#[test]
+fn a_record_that_comes_after_its_batchs_is_waited_for() {
+    let (driven, ground, mut pieces) = two_pieces(Fate::LateRecord(2));
+    for _ in 0..2 {
+        // SAFETY: the memory is this test's.
+        unsafe { driven.poll(&mut pieces) }.expect("not lost");
+        assert_eq!(pieces[0].state(), State::InFlight, "its place may not be used again");
+    }
+    // SAFETY: as above.
+    unsafe { driven.wait(&mut pieces, Duration::from_secs(5)) }.expect("not lost");
+    assert!(pieces.iter().all(|piece| piece.state() == State::Zeroed));
+    ground.check(&pieces, "dsa");
 }
 
 #[test]
