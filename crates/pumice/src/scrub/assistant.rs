@@ -1,8 +1,9 @@
 //! The thread that helps with a clearing that somebody waits for: see [`super::assist`].
 
+use core::convert::Infallible;
 use core::ffi::c_void;
 
-use super::helper::{begin, Helper, Job};
+use super::helper::{begin, Helper, Job, Stopped};
 use crate::clear::Warmth;
 use crate::stats::Event;
 use crate::sys::thread;
@@ -12,14 +13,19 @@ pub(super) const ENTRY: thread::Entry = run;
 extern "C" fn run(argument: *mut c_void) -> ! {
     // SAFETY: `Helper::ring` passed it.
     let (job, _) = unsafe { begin(argument, c"pumice-assist") };
+    let Err(Stopped) = serve(job);
+    thread::exit()
+}
+
+fn serve(job: Job) -> Result<Infallible, Stopped> {
     let mut counted_ns = 0;
     loop {
-        helper(job).look();
+        helper(job).look()?;
         help(job);
         let used_ns = thread::cpu_time_ns();
         job.scrubber.slot().add(Event::ScrubberNs, used_ns - counted_ns);
         counted_ns = used_ns;
-        helper(job).sleep();
+        helper(job).sleep()?;
     }
 }
 

@@ -32,6 +32,10 @@ pub(super) enum Descriptors {
     Shared,
 }
 
+/// The helper is to end, for good: what it has open goes with its state, and the thread after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stopped;
+
 /// One helper thread, running or not.
 pub(super) struct Helper {
     bell: Bell,
@@ -84,14 +88,15 @@ impl Helper {
         }
     }
 
-    /// The helper is about to look for work; does not return once it is stopped.
-    pub(super) fn look(&self) {
-        self.end_if_stopped();
+    /// The helper is about to look for work.
+    pub(super) fn look(&self) -> Result<(), Stopped> {
+        self.check()?;
         self.bell.look();
+        Ok(())
     }
 
     /// Sleeps until rung. `false`, and no sleep, if that has happened since the last look.
-    pub(super) fn sleep(&self) -> bool {
+    pub(super) fn sleep(&self) -> Result<bool, Stopped> {
         let slept = self.bell.fall_asleep();
         if slept {
             let (word, asleep) = self.bell.word();
@@ -99,12 +104,12 @@ impl Helper {
                 thread::sleep_on(word, asleep, None);
             }
         }
-        self.end_if_stopped();
-        slept
+        self.check()?;
+        Ok(slept)
     }
 
     /// As [`Helper::sleep`], for `time` at most.
-    pub(super) fn sleep_for(&self, time: Duration) -> bool {
+    pub(super) fn sleep_for(&self, time: Duration) -> Result<bool, Stopped> {
         let slept = self.bell.fall_asleep();
         if slept {
             let (word, asleep) = self.bell.word();
@@ -112,14 +117,14 @@ impl Helper {
             thread::sleep_on(word, asleep, Some(time));
             self.bell.time_is_up();
         }
-        self.end_if_stopped();
-        slept
+        self.check()?;
+        Ok(slept)
     }
 
     /// Sleeps for `time`; rings do not end it, stopping does.
-    pub(super) fn nap(&self, time: Duration) {
+    pub(super) fn nap(&self, time: Duration) -> Result<(), Stopped> {
         thread::sleep_on(&self.stopped, 0, Some(time));
-        self.end_if_stopped();
+        self.check()
     }
 
     /// Ends the helper for good, and waits for its end: a seccomp filter may be installed for all
@@ -153,9 +158,10 @@ impl Helper {
         self.bell.is_stopped()
     }
 
-    fn end_if_stopped(&self) {
-        if self.bell.is_stopped() {
-            thread::exit();
+    fn check(&self) -> Result<(), Stopped> {
+        match self.bell.is_stopped() {
+            true => Err(Stopped),
+            false => Ok(()),
         }
     }
 }

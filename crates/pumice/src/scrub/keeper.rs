@@ -3,11 +3,12 @@
 //! It is apart from scrubd because both works are system calls that hold the address space's lock
 //! for a while. The governor's rules hold for populating; giving back is never put off.
 
+use core::convert::Infallible;
 use core::ffi::c_void;
 use core::time::Duration;
 
 use super::governor::{Governor, Limits, Manner, Procfs, Verdict};
-use super::helper::{begin, Descriptors, Helper, Job};
+use super::helper::{begin, Descriptors, Helper, Job, Stopped};
 use super::waiting::STAY_AWAY;
 use super::{Left, Need, DECAY_PASSES};
 use crate::addr::BLOCK_SIZE;
@@ -31,26 +32,8 @@ extern "C" fn run(argument: *mut c_void) -> ! {
     let slot = job.scrubber.slot();
     let mut keeper =
         Keeper { job, slot, descriptors, governor: None, decayed_ns: 0, counted_ns: 0 };
-    loop {
-        keeper.helper().look();
-        let populated = keeper.populate();
-        let offered = keeper.job.source.offer();
-        let decayed = keeper.decay_if_due();
-        keeper.job.source.publish();
-        keeper.count_cpu_time();
-        let helper = keeper.helper();
-        let pass = keeper.decay_pass();
-        let slept = match (offered, decayed) {
-            _ if populated == Left::More => continue,
-            (Left::More, _) => false,
-            (_, Left::More) => helper.sleep_for(pass.min(LONGEST_NAP)),
-            _ => helper.sleep(),
-        };
-        if !slept {
-            // Rung meanwhile, perhaps: what was freed is offered when it has lain for a while.
-            helper.nap(pass.min(OFFER_NAP));
-        }
-    }
+    let Err(Stopped) = keeper.serve();
+    thread::exit()
 }
 
 /// The thread's own state.
@@ -67,12 +50,35 @@ struct Keeper {
 }
 
 impl Keeper {
+    fn serve(&mut self) -> Result<Infallible, Stopped> {
+        loop {
+            self.helper().look()?;
+            let populated = self.populate()?;
+            let offered = self.job.source.offer();
+            let decayed = self.decay_if_due();
+            self.job.source.publish();
+            self.count_cpu_time();
+            let helper = self.helper();
+            let pass = self.decay_pass();
+            let slept = match (offered, decayed) {
+                _ if populated == Left::More => continue,
+                (Left::More, _) => false,
+                (_, Left::More) => helper.sleep_for(pass.min(LONGEST_NAP))?,
+                _ => helper.sleep()?,
+            };
+            if !slept {
+                // Rung meanwhile, perhaps: what was freed is offered when it has lain for a while.
+                helper.nap(pass.min(OFFER_NAP))?;
+            }
+        }
+    }
+
     fn helper(&self) -> &'static Helper {
         self.job.scrubber.keeper()
     }
 
     /// Populates a block at a time until enough is ready, or the next pass is due.
-    fn populate(&mut self) -> Left {
+    fn populate(&mut self) -> Result<Left, Stopped> {
         let due_ns = thread::now_ns() + OFFER_NAP.as_nanos() as u64;
         let limits = Limits::default();
         while self.job.source.left_to_populate() == Left::More {
@@ -92,14 +98,14 @@ impl Keeper {
             // Now, not at the end: the program may end first.
             self.count_cpu_time();
             if pause_ns > 0 {
-                self.helper().nap(Duration::from_nanos(pause_ns));
+                self.helper().nap(Duration::from_nanos(pause_ns))?;
             }
             if thread::now_ns() > due_ns {
-                return Left::More;
+                return Ok(Left::More);
             }
         }
         self.governor = None;
-        Left::Nothing
+        Ok(Left::Nothing)
     }
 
     /// A pass ages all free memory, so it is made on time whoever rings meanwhile.

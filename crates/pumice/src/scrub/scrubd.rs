@@ -1,18 +1,17 @@
 //! The thread that zeroes: age, wait, claim, clear, hand back, and sleep when nothing is left.
 
+use core::convert::Infallible;
 use core::ffi::c_void;
 use core::time::Duration;
 
 use super::by_engine;
 use super::claims::Claims;
-use super::engines::Opened;
-use super::flight::Flight;
+use super::engines::{Lent, Opened};
 use super::governor::{Governor, Limits, Manner, Procfs, Verdict};
-use super::helper::{begin, Helper, Job};
+use super::helper::{begin, Helper, Job, Stopped};
 use super::waiting::STAY_AWAY;
 use super::{Left, Outcome, Source};
 use crate::addr::{Order, FRAME_SIZE};
-use crate::clear::Engine;
 use crate::config::{Nocache, Setting};
 use crate::stats::{Event, Slot};
 use crate::sys::thread;
@@ -34,34 +33,29 @@ const PUBLISH_SHARE: u64 = 1000;
 extern "C" fn run(argument: *mut c_void) -> ! {
     // SAFETY: `Helper::ring` passed it.
     let (job, descriptors) = unsafe { begin(argument, c"pumice-scrubd") };
-    let opened = Opened::open(job.scrubber.clearer().ahead(), descriptors);
+    let kind = job.scrubber.clearer().ahead();
     let mut scrubd = Scrubd {
         job,
         claims: Claims::new(job),
         slot: job.scrubber.slot(),
         governor: Governor::new(Procfs::new(descriptors), Manner::Scrub),
-        flight: opened.engine().map(Flight::new),
+        engine: Lent::new(move || Opened::open(kind, descriptors)),
         counted_ns: 0,
         publish_ns: 0,
     };
-    loop {
-        scrubd.work();
-        job.source.publish();
-        scrubd.count_cpu_time();
-        if scrubd.helper().sleep() {
-            scrubd.governor.wake();
-        }
-    }
+    let Err(Stopped) = scrubd.serve();
+    scrubd.engine.give_back();
+    thread::exit()
 }
 
 /// The thread's own state.
-struct Scrubd<'e> {
+struct Scrubd<F> {
     job: Job,
     claims: Claims,
     slot: &'static Slot,
     governor: Governor<Procfs>,
-    /// What an engine is at work on, where there is one.
-    flight: Option<Flight<&'e dyn Engine>>,
+    /// What zeroes beside the processor, where there is anything.
+    engine: Lent<Opened, F>,
     /// Processor time already counted in the slot.
     counted_ns: u64,
     /// When to publish next.
@@ -112,7 +106,26 @@ enum Pass {
     Cleared,
 }
 
-impl Scrubd<'_> {
+impl<F: FnMut() -> Option<Opened>> Scrubd<F> {
+    fn serve(&mut self) -> Result<Infallible, Stopped> {
+        loop {
+            self.work()?;
+            self.source().publish();
+            self.count_cpu_time();
+            let slept = match self.engine.left(thread::now_ns()) {
+                None => self.helper().sleep()?,
+                Some(left) => {
+                    let slept = self.helper().sleep_for(left)?;
+                    self.engine.give_back_if_unused(thread::now_ns());
+                    slept
+                }
+            };
+            if slept {
+                self.governor.wake();
+            }
+        }
+    }
+
     fn helper(&self) -> &'static Helper {
         self.job.scrubber.scrubd()
     }
@@ -122,74 +135,79 @@ impl Scrubd<'_> {
     }
 
     /// Works until nothing is left.
-    fn work(&mut self) {
+    fn work(&mut self) -> Result<(), Stopped> {
         let mut empty = 0;
         while empty < EMPTY_PASSES {
-            self.helper().look();
+            self.helper().look()?;
             let orders = Orders::read(self.slot);
             if self.source().age(orders.stop) == Left::Nothing {
-                return;
+                break;
             }
-            self.helper().nap(orders.delay * (1 << empty.min(MOST_DOUBLINGS)));
-            empty = match self.clear_marked(&orders) {
+            self.helper().nap(orders.delay * (1 << empty.min(MOST_DOUBLINGS)))?;
+            empty = match self.clear_marked(&orders)? {
                 Pass::Empty => empty + 1,
                 Pass::Cleared => 0,
             };
         }
+        Ok(())
     }
 
     /// Clears what is marked, burst by burst, until there is no more or the settings change.
-    fn clear_marked(&mut self, orders: &Orders) -> Pass {
+    fn clear_marked(&mut self, orders: &Orders) -> Result<Pass, Stopped> {
         let mut pass = Pass::Empty;
         while self.slot.settings_version() == orders.version {
             match self.governor.ask(&orders.limits, self.source().need()) {
                 Verdict::Go => {}
                 Verdict::Rest(rest_ns) => {
                     self.slot.add(Event::ScrubYields, 1);
-                    self.pause(rest_ns, orders.version);
+                    self.pause(rest_ns, orders.version)?;
+                    self.engine.give_back_if_unused(thread::now_ns());
                     continue;
                 }
             }
             let started_ns = thread::now_ns();
             let by_engine = |flight| by_engine::burst(&self.claims, flight, orders);
-            let bytes = self.flight.as_mut().and_then(by_engine);
-            let Some(bytes) = bytes.or_else(|| self.burst(orders)) else {
-                break;
+            let bytes = self.engine.flight(started_ns).and_then(by_engine);
+            let bytes = match bytes {
+                None => self.burst(orders)?,
+                some => some,
             };
+            let Some(bytes) = bytes else { break };
             pass = Pass::Cleared;
             let took_ns = thread::now_ns().saturating_sub(started_ns);
             self.publish_if_due();
             self.count_cpu_time();
             let pause_ns = self.governor.pause_after(bytes, took_ns, &orders.limits);
-            self.pause(pause_ns, orders.version);
+            self.pause(pause_ns, orders.version)?;
         }
-        pass
+        Ok(pass)
     }
 
     /// Claims and clears until the batch is full; a batch is rounded up to whole claims. Returns
     /// the bytes cleared; `None` if there is nothing to claim.
-    fn burst(&mut self, orders: &Orders) -> Option<usize> {
+    fn burst(&mut self, orders: &Orders) -> Result<Option<usize>, Stopped> {
         let mut bytes = None;
         while bytes.unwrap_or(0) < orders.batch_bytes {
             while self.job.scrubber.is_waited_for() {
-                self.helper().nap(STAY_AWAY);
+                self.helper().nap(STAY_AWAY)?;
             }
             let Some(claim) = self.claims.claim(orders.stop) else { break };
             if self.claims.finish(claim, 0, orders.nocache) == Outcome::Dirty {
-                return bytes.or(Some(0));
+                return Ok(bytes.or(Some(0)));
             }
             bytes = Some(bytes.unwrap_or(0) + claim.len);
         }
-        bytes
+        Ok(bytes)
     }
 
     /// Does nothing for so long, unless the settings change meanwhile.
-    fn pause(&self, mut left_ns: u64, version: u64) {
+    fn pause(&self, mut left_ns: u64, version: u64) -> Result<(), Stopped> {
         while left_ns > 0 && self.slot.settings_version() == version {
             let nap_ns = left_ns.min(LONGEST_NAP_NS);
-            self.helper().nap(Duration::from_nanos(nap_ns));
+            self.helper().nap(Duration::from_nanos(nap_ns))?;
             left_ns -= nap_ns;
         }
+        Ok(())
     }
 
     fn publish_if_due(&mut self) {
