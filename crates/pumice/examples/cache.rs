@@ -75,7 +75,7 @@ fn measure(cache: &Cache<'_>, path: &Path, plan: &Plan) -> Result<(), Failed> {
     view.allocate((pages * FRAME_SIZE) as u64)?;
     timed(cache, "sequential out", || {
         for page in 0..pages {
-            view.write(page)?.fill(page as u8 | 1);
+            view.overwrite(page, &[page as u8 | 1; FRAME_SIZE])?;
         }
         view.sync().map(|()| pages)
     })?;

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -174,6 +174,13 @@ impl Inner {
     #[inline]
     pub fn pages(&self) -> usize {
         pages_of(self.len())
+    }
+
+    /// Whether there is a page, of which the caller has claimed the word: then whoever cuts it off waits for that.
+    pub fn is_there(&self, page: usize) -> bool {
+        // SeqCst: pairs with that in `View::cut`.
+        fence(Ordering::SeqCst);
+        page < self.pages()
     }
 
     pub fn set_len(&self, len: u64) {

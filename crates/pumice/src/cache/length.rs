@@ -1,5 +1,6 @@
 //! A file's length: growing, and cutting off.
 
+use std::sync::atomic::{fence, Ordering};
 use std::sync::PoisonError;
 
 use rustix::io::Errno;
@@ -99,6 +100,8 @@ impl<'c> View<'_, 'c> {
         }
         file.set_len_on_device(len);
         file.set_len(len);
+        // SeqCst: pairs with that in `Inner::is_there`: who claims a page sees the new length, or is met below.
+        fence(Ordering::SeqCst);
         let first = pages_of(len);
         let beyond = file.first_page + first..file.first_page + file.room;
         let dirty = self.task.task.forget(beyond, || self.task.help());
@@ -111,10 +114,9 @@ impl<'c> View<'_, 'c> {
         Ok(())
     }
 
-    /// Makes the file long enough for a page, in memory only: it is so on the device when the page is written.
-    pub(super) fn grow_for(&self, page: usize) -> Result<()> {
+    /// Makes the file so many bytes long at least, in memory only: it is so on the device when the pages are written.
+    pub(super) fn grow_to(&self, len: u64) -> Result<()> {
         self.check_writable()?;
-        let len = (page as u64 + 1).saturating_mul(FRAME_SIZE as u64);
         self.check_room(len)?;
         loop {
             let old = self.file.len_uncut();

@@ -5,6 +5,7 @@
 //! - [`CacheTask`]: a thread's part in it; [`View`]: a file as a thread sees it: guards, reads ahead, lengths,
 //!   `sync`.
 //! - [`settings`]: how large a cache is, and how a file is opened; [`rule`]: the log before the page.
+//! - `bytes`: pages that are written whole, and bytes at any place.
 //! - `inner`: a file as all threads share it; `table`: files as reclaim sees them.
 //! - `readahead`: which pages will be wanted.
 //! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`: writing; `length`: growing and cutting
@@ -46,6 +47,7 @@
 //! another length: each of these says which guards it must not have then. The log is asked under no lock but *order*
 //! and *scan*.
 
+mod bytes;
 mod dirty;
 mod error;
 mod fill;

@@ -1,5 +1,6 @@
 //! Caches over real files: all that is written is there, in memory and in the file, whatever goes wrong.
 
+mod bytes;
 mod faults;
 mod lengths;
 mod logs;

@@ -137,10 +137,7 @@ impl<'t, 'c> View<'t, 'c> {
         if page >= self.pages() {
             return Err(self.file.past_end(page));
         }
-        self.check_writable()?;
-        if self.task.cache.files.is_too_dirty() {
-            self.task.cache.throttle();
-        }
+        self.prepare_to_write()?;
         if self.pattern.is_trigger(page) {
             self.read_on();
         }
@@ -167,7 +164,7 @@ impl<'t, 'c> View<'t, 'c> {
     /// As there, and [`CacheError::NoRoom`].
     pub fn write_or_grow(&self, page: usize) -> Result<PageMut<'_, 'c>> {
         if page >= self.pages() {
-            self.grow_for(page)?;
+            self.grow_to((page as u64 + 1).saturating_mul(FRAME_SIZE as u64))?;
         }
         self.write(page)
     }
@@ -375,7 +372,7 @@ impl<'t, 'c> View<'t, 'c> {
 
     /// A page that was clean has a guard for writing.
     #[cold]
-    fn made_dirty<'v>(
+    pub(super) fn made_dirty<'v>(
         &'v self,
         page: usize,
         guard: WriteGuard<'v, Frames<'c>, Atomic>,
@@ -385,6 +382,16 @@ impl<'t, 'c> View<'t, 'c> {
         PageMut(guard)
     }
 
+    /// Who is going to write waits a moment where more is dirty than may be.
+    #[inline]
+    pub(super) fn prepare_to_write(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.task.cache.files.is_too_dirty() {
+            self.task.cache.throttle();
+        }
+        Ok(())
+    }
+
     pub(super) fn check_writable(&self) -> Result<()> {
         match self.file.is_writable {
             true => Ok(()),
@@ -392,7 +399,7 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
-    fn wait_for(&self, page: usize, backoff: &mut Backoff) {
+    pub(super) fn wait_for(&self, page: usize, backoff: &mut Backoff) {
         self.task.wait_for(self.file.first_page + page, backoff);
     }
 

@@ -49,7 +49,7 @@
 //! | InTransit | Swapped, Shadow | written out; or clean, and its copy elsewhere is good |
 //! | InTransit, Swapped, Shadow | itself | rights; of the latter two also the claim of the one fault that reads it |
 //! | Shadow | Shadow 0 | a file is cut off before the page: it is as if it never was in memory |
-//! | Swapped, Shadow | Present | read in again, by who has claimed it |
+//! | Swapped, Shadow | Present | read in again, or written whole, by who has claimed it |
 //! | Table m | Closed m | `unmap`, when all of the VMA is gone: nobody walks in any more |
 //! | Closed m, Gone m | Untouched | when nobody holds the VMA any more: its addresses are free |
 //!

@@ -11,7 +11,8 @@
 //! - `huge`: pages of 2 MiB, and how they become small ones.
 //! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
 //! - [`swap_out`], [`swap_in`]: how pages leave memory, and come back.
-//! - [`mod@file`]: pages of files, as a page cache has them; [`write_back`]: how they become clean and stay.
+//! - [`mod@file`]: pages of files, as a page cache has them; [`write_back`]: how they become clean and stay;
+//!   `overwrite`: how they are written whole, and not read.
 //! - `map`: `map`, `unmap`, `protect`; `fork`; `vma`: which addresses are whose.
 //!
 //! ```
@@ -88,6 +89,7 @@ pub mod mem_map;
 mod model;
 #[cfg(all(test, any(loom, shuttle)))]
 pub(crate) mod models;
+mod overwrite;
 mod records;
 pub mod region;
 pub mod rss;

@@ -10,6 +10,7 @@ use core::ptr::NonNull;
 
 use super::error::Trap;
 use super::fault::{Latch, Walked};
+use super::file::Noted;
 use super::region::Page;
 use super::rss::Counter;
 use super::task::Task;
@@ -160,6 +161,30 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         read: Result<Pfn, Trap>,
         used: Rights,
     ) -> Result<Entry, Trap> {
+        match self.come_in_held(claim, read, (used, Noted::Clean))? {
+            Ok(frame) => {
+                // Another version: who reads without a guard must not take it for the page that went.
+                self.end_write(claim.ptep);
+                self.lru_add(claim.page, frame);
+                Ok(self.space.tables.ops.ptep_get(claim.ptep))
+            }
+            Err(found) => {
+                if let Ok(frame) = read {
+                    self.with_list(|list| list.put(frame));
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    /// As [`Task::come_in`], but that the page is held for writing then, and the pager not told that it is used; dirty if
+    /// it is not as it is elsewhere. `Err` with its word where the claim was lost: the frame is the caller's.
+    pub(super) fn come_in_held(
+        &self,
+        claim: Claim<'_>,
+        read: Result<Pfn, Trap>,
+        (used, noted): (Rights, Noted),
+    ) -> Result<Result<Pfn, Entry>, Trap> {
         let (pager, ops) = (self.space.tables.source.pager(), &self.space.tables.ops);
         let Claim { ptep, page, claimed, from } = claim;
         let mut now = claimed;
@@ -168,7 +193,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 // Still held: it is neither to go again nor to be copied before the pager knows where it came from.
                 Ok(frame) => {
                     let back = now.with_state(State::Present).with_frame(frame);
-                    back.with_accessed(!used.is_empty())
+                    back.with_accessed(!used.is_empty()).with_dirty(noted == Noted::Dirty)
                 }
                 Err(_) => now.with_latch(0),
             };
@@ -180,21 +205,13 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     if let Some(pager) = pager {
                         pager.swapped_in(self.space.id(), LruPage { page, frame }, from, used);
                     }
-                    // Another version: who reads without a guard must not take it for the page that went.
-                    self.end_write(ptep);
-                    self.lru_add(page, frame);
-                    return Ok(ops.ptep_get(ptep));
+                    return Ok(Ok(frame));
                 }
                 // `protect`, which leaves the claim.
                 Err(found) if found.latch() == EXCLUSIVE && Evicted::of(found) == Some(from) => {
                     now = found;
                 }
-                Err(found) => {
-                    if let Ok(frame) = read {
-                        self.with_list(|list| list.put(frame));
-                    }
-                    return Ok(found);
-                }
+                Err(found) => return Ok(Err(found)),
             }
         }
     }

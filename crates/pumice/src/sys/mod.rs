@@ -7,6 +7,7 @@
 
 #[cfg(all(feature = "std", not(loom)))]
 pub mod block;
+pub mod copy;
 pub mod cpu;
 #[cfg(target_arch = "x86_64")]
 pub mod cpuid;

@@ -66,7 +66,7 @@ impl Backend for Direct<'_> {
     fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String> {
         let task: CacheTask<'_> = self.cache.task().map_err(explain)?;
         let view = task.view(&self.file).map_err(explain)?;
-        work(&mut Ours(view));
+        work(&mut Ours { view, page: [0; FRAME_SIZE] });
         Ok(())
     }
 
@@ -83,20 +83,23 @@ impl Backend for Direct<'_> {
     }
 }
 
-struct Ours<'t, 'c>(View<'t, 'c>);
+struct Ours<'t, 'c> {
+    view: View<'t, 'c>,
+    /// What is to be on a page.
+    page: [u8; FRAME_SIZE],
+}
 
 impl Way for Ours<'_, '_> {
     fn fill(&mut self, chunk: usize) -> Result<(), String> {
         pages_of(chunk).try_for_each(|page| {
-            let mut guard = self.0.write(page).map_err(explain)?;
-            fill(page, &mut guard[..]);
-            Ok(())
+            fill(page, &mut self.page);
+            self.view.overwrite(page, &self.page).map_err(explain)
         })
     }
 
     fn change(&mut self, chunk: usize) -> Result<(), String> {
         pages_of(chunk).try_for_each(|page| {
-            let mut guard = self.0.write(page).map_err(explain)?;
+            let mut guard = self.view.write(page).map_err(explain)?;
             check(page, &guard[..])?;
             change(&mut guard[..]);
             Ok(())
@@ -109,16 +112,16 @@ impl Way for Ours<'_, '_> {
 
     fn ask(&mut self, pages: &[usize]) -> Result<(), String> {
         // What it does not take now is read when it is wanted.
-        self.0.prefetch(pages);
+        self.view.prefetch(pages);
         Ok(())
     }
 
     fn look_at(&mut self, page: usize) -> Result<(), String> {
-        let guard = self.0.read(page).map_err(explain)?;
+        let guard = self.view.read(page).map_err(explain)?;
         check(page, &guard[..FRAME_SIZE])
     }
 
     fn is_there(&mut self, page: usize) -> Option<bool> {
-        Some(self.0.translate(page).is_some())
+        Some(self.view.translate(page).is_some())
     }
 }
