@@ -5,7 +5,6 @@
 //! owners may be busy with something else. So nobody waits for a thread, only for the device.
 
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use crate::sys::thread;
 /// Requests of a thread in flight at a time.
 pub(super) const DEPTH: usize = 256;
 /// Pages read by one request at most.
-pub(super) const RUN_PAGES: usize = 32;
+pub(super) const RUN_PAGES: usize = 128;
 /// How long it is waited where the kernel does not say what is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -267,13 +266,7 @@ impl State {
         let Read { file, pages, pieces, why } = &mut reads[place];
         let (Some(file), Some(first)) = (file.as_ref(), pages.first()) else { return };
         let frames = task.space().frames();
-        let bytes = if let [page] = pages[..] {
-            Bytes::Run { at: frames.bytes(page.frame()), len: FRAME_SIZE }
-        } else {
-            pieces.clear();
-            pieces.extend(pages.iter().map(|page| Piece::frame(frames.bytes(page.frame()))));
-            Bytes::Frames { pieces: NonNull::from(&mut pieces[..]).cast(), count: pages.len() }
-        };
+        let bytes = Bytes::of_frames(pages.iter().map(|page| frames.bytes(page.frame())), pieces);
         let offset = ((first.page() - file.first_page) * FRAME_SIZE) as u64;
         let (file, token) = (file.data.reference(), place as u64);
         let request = Request { file, direction: Direction::Read, bytes, offset, token };

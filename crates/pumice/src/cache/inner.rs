@@ -33,7 +33,7 @@ use crate::page_table::pager::Evicted;
 use crate::space::region::Page;
 
 /// Pages written by one request at most.
-pub(super) const MOST_PAGES: usize = 64;
+pub(super) const MOST_PAGES: usize = 128;
 /// Errors in reading that are kept for who asked.
 const READ_ERRORS: usize = 64;
 const FRAME: u64 = FRAME_SIZE as u64;
@@ -85,6 +85,8 @@ struct State {
     /// What the kernel said when it could not make durable what was written. It says so once.
     sync_error: Option<Errno>,
     read_errors: VecDeque<(usize, Errno)>,
+    /// Threads that wait for any of this to change.
+    waiting: usize,
 }
 
 /// Pages that may be written, by one request.
@@ -117,6 +119,7 @@ impl Inner {
             last_error: None,
             sync_error: None,
             read_errors: VecDeque::new(),
+            waiting: 0,
         };
         Inner {
             path,
@@ -163,6 +166,23 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until something has changed.
+    fn wait<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        state.waiting += 1;
+        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state
+    }
+
+    /// Something has changed. Where nobody waits, which is nearly always, the kernel is not asked.
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let are_any = state.waiting > 0;
+        drop(state);
+        if are_any {
+            self.changed.notify_all();
+        }
+    }
+
     /// Length in bytes.
     #[inline]
     pub fn len(&self) -> u64 {
@@ -192,7 +212,7 @@ impl Inner {
     pub fn len_uncut(&self) -> u64 {
         let mut state = self.state();
         while state.is_being_cut {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
         self.len()
     }
@@ -441,8 +461,8 @@ impl Inner {
         if *many == 0 {
             let epoch = *epoch;
             state.held.remove(&page);
-            self.end_in_epoch(state, epoch);
-            self.changed.notify_all();
+            state.writing[epoch] -= 1;
+            self.wake(state);
         }
     }
 
@@ -461,7 +481,7 @@ impl Inner {
     pub fn wait_for_hold(&self, page: usize) -> u64 {
         let mut state = self.state();
         while state.held.contains_key(&page) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
         state.given_up
     }
@@ -482,10 +502,8 @@ impl Inner {
 
     fn end_in_epoch(&self, mut state: MutexGuard<'_, State>, epoch: usize) {
         state.writing[epoch] -= 1;
-        let is_last = state.writing[epoch] == 0;
-        drop(state);
-        if is_last {
-            self.changed.notify_all();
+        if state.writing[epoch] == 0 {
+            self.wake(state);
         }
     }
 
@@ -495,11 +513,11 @@ impl Inner {
         let epoch = state.epoch;
         // Of the epoch before, what is left over.
         while state.writing[1 - epoch] > 0 {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
         state.epoch = 1 - epoch;
         while state.writing[epoch] > 0 {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
         }
     }
 
@@ -545,8 +563,9 @@ impl Inner {
 
     /// Admits no writes, and does not grow, or does again.
     pub fn set_being_cut(&self, is_being_cut: bool) {
-        self.state().is_being_cut = is_being_cut;
-        self.changed.notify_all();
+        let mut state = self.state();
+        state.is_being_cut = is_being_cut;
+        self.wake(state);
     }
 
     // -- Errors -------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 //! holds nothing: a thread that has one page and wants another, which is being written, would wait for it.
 
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -210,15 +209,9 @@ impl<'w, 'c> Writer<'w, 'c> {
         write.pages.clear();
         write.pages.extend_from_slice(pages);
         write.of = Some((file.clone(), admitted));
-        let bytes = if let [page] = pages {
-            Bytes::Run { at: frames.bytes(page.page().frame), len: admitted.bytes }
-        } else {
-            write.pieces.clear();
-            let frame = |page: &WriteBack| Piece::frame(frames.bytes(page.page().frame));
-            write.pieces.extend(pages.iter().map(frame));
-            let pieces = NonNull::from(&mut write.pieces[..]).cast();
-            Bytes::Frames { pieces, count: pages.len() }
-        };
+        let at = pages.iter().map(|page| frames.bytes(page.page().frame));
+        // Less than all of it only if it is one.
+        let bytes = Bytes::of_frames(at, &mut write.pieces).first(admitted.bytes);
         let Admitted { file, offset, .. } = admitted;
         let token = place as u64;
         let request = Request { file, direction: Direction::Write, bytes, offset, token };

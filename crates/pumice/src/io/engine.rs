@@ -32,6 +32,21 @@ pub enum Bytes {
 }
 
 impl Bytes {
+    /// Of frames that follow one another in the file. `pieces` is for their list, and stays until the request is done.
+    /// Where they follow one another in memory too, none is needed, and the kernel has less to do.
+    pub fn of_frames(frames: impl Iterator<Item = NonNull<u8>>, pieces: &mut Vec<Piece>) -> Bytes {
+        pieces.clear();
+        pieces.extend(frames.map(Piece::frame));
+        let count = pieces.len();
+        let is_next = |two: &[Piece]| two[0].at().wrapping_add(FRAME_SIZE) == two[1].at();
+        match pieces.first().and_then(|first| NonNull::new(first.at())) {
+            Some(at) if pieces.windows(2).all(is_next) => {
+                Bytes::Run { at, len: count * FRAME_SIZE }
+            }
+            _ => Bytes::Frames { pieces: NonNull::from(&mut pieces[..]).cast(), count },
+        }
+    }
+
     /// How many there are.
     pub const fn len(&self) -> usize {
         match *self {

@@ -58,6 +58,8 @@ impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
         let mut state = self.state();
         if state.is_kswapd_asleep && !state.is_stuck && state.is_short(self.free()) {
             self.wake.notify_one();
+            // Once is enough, however long it takes until it runs.
+            self.is_kswapd_asleep.store(false, Ordering::Relaxed);
         }
     }
 

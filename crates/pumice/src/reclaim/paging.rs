@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::addr::FRAME_SIZE;
-use crate::backing::Backing;
+use crate::backing::{Backing, Came};
 use crate::frame::Reclaim;
 use crate::io::{AnyEngine, Engines};
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
@@ -136,6 +136,10 @@ unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
 
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
         let came = self.backing.came_in(space, page.page, from, used);
+        if !used.is_empty() && came == Came::default() {
+            // As any page that is new: the zone need not be told where it came from.
+            return;
+        }
         if !self.zone.came_in(space, page, came, used) && came.copy != 0 {
             self.backing.release(&mut std::iter::once(came.copy));
         }

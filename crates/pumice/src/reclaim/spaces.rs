@@ -33,6 +33,7 @@ pub(super) trait PagedTask {
     fn begin_swap_out(&self, page: usize) -> Option<Transit>;
     fn end_swap_out(&self, transit: Transit, to: Evicted) -> core::result::Result<(), Evicted>;
     fn cancel_swap_out(&self, transit: Transit);
+    fn is_dirty(&self, page: usize) -> bool;
     fn begin_write_back(&self, page: usize) -> Option<WriteBack>;
     fn end_write_back(&self, begun: WriteBack, went: core::result::Result<(), WriteFailed>);
     fn give_frames_back(&self);
@@ -52,6 +53,9 @@ impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
     }
     fn cancel_swap_out(&self, transit: Transit) {
         self.cancel_swap_out(transit);
+    }
+    fn is_dirty(&self, page: usize) -> bool {
+        self.is_dirty(page)
     }
     fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
         self.begin_write_back(page)

@@ -212,7 +212,7 @@ impl<P: Policy + Send> Round<'_, P> {
     /// Begins to write a page back if it is dirty, else to take it out. Returns frames that are free by it.
     fn begin_in_place(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
         let page = victim.owner.page();
-        if !self.may_write(space) {
+        if !self.may_write(space) || !task.is_dirty(page) {
             return self.begin(space, task, victim);
         }
         if !space.backing().hold(space.id, page) {

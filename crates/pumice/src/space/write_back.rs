@@ -19,7 +19,7 @@ use super::fault::{Latch, Walked};
 use super::task::Task;
 use crate::page_table::entry::MAX_READERS;
 use crate::page_table::pager::LruPage;
-use crate::page_table::{FrameSource, State, TableOps};
+use crate::page_table::{Entry, FrameSource, State, TableOps};
 use crate::sys::lock::Backoff;
 
 /// A page that is being written back, begun by [`Task::begin_write_back`].
@@ -37,6 +37,14 @@ impl WriteBack {
 }
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
+    /// Whether a page is in memory and was dirty a moment ago.
+    pub fn is_dirty(&self, page: usize) -> bool {
+        let walked = self.walk_if_there(page);
+        let entry = walked.map(|walked| self.space.tables.ops.ptep_get(walked.ptep));
+        let is_there = |entry: &Entry| matches!(entry.state(), State::Present | State::InTransit);
+        entry.is_some_and(|entry| is_there(&entry) && entry.dirty())
+    }
+
     /// Begins to write a page back: `None` if it is not in memory, clean, or held by a guard for writing. One that is
     /// dirty does not leave: it is taken back, as by a fault.
     ///
