@@ -62,8 +62,12 @@ pub(super) struct Inner {
     pub users: Arc<()>,
     /// Held by who looks for dirty pages, until it has begun to write them.
     pub scan: Mutex<()>,
-    /// Held by who makes things durable, or changes the length.
-    pub order: Mutex<()>,
+    /// Held by who makes things durable.
+    pub syncing: Mutex<()>,
+    /// Held by who changes the length, but in memory only.
+    pub resizing: Mutex<()>,
+    /// Held by who waits for all writes that are in flight.
+    turning: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
     /// Errors of writes so far.
@@ -137,7 +141,9 @@ impl Inner {
             rule_has_panicked: AtomicBool::new(false),
             users: Arc::default(),
             scan: Mutex::new(()),
-            order: Mutex::new(()),
+            syncing: Mutex::new(()),
+            resizing: Mutex::new(()),
+            turning: Mutex::new(()),
             state: Mutex::new(state),
             changed: Condvar::new(),
             errors: AtomicU64::new(0),
@@ -466,7 +472,7 @@ impl Inner {
         }
     }
 
-    /// From here on it is noted which pages reclaim has, those it has now among them. By who has the file's order.
+    /// From here on it is noted which pages reclaim has, those it has now among them. By who syncs.
     pub fn watch_holds(&self) {
         let mut state = self.state();
         state.watched = Some(state.held.keys().copied().collect());
@@ -507,8 +513,9 @@ impl Inner {
         }
     }
 
-    /// Waits for all writes that are in flight now. By one at a time: it has the file's order.
+    /// Waits for all writes that are in flight now: for the device, and for nobody's guard.
     pub fn wait_for_writes(&self) {
+        let _turn = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         let epoch = state.epoch;
         // Of the epoch before, what is left over.
@@ -522,7 +529,7 @@ impl Inner {
     }
 
     /// Makes the file so long at least, and on the device as long as it then is: its last pages may never have been
-    /// written. By who has the file's order.
+    /// written. By who changes the length.
     ///
     /// # Errors
     /// What the kernel says. Its length is what it was.
@@ -570,8 +577,7 @@ impl Inner {
 
     // -- Errors -------------------------------------------------------------------------------------------------
 
-    /// Makes durable what was written. Where that failed once it is never known again what is. By who has the file's
-    /// order.
+    /// Makes durable what was written. Where that failed once it is never known again what is. By who syncs.
     pub fn make_durable(&self) -> Result<(), CacheError> {
         if !self.has_failed_to_sync() {
             if let Err(errno) = self.sync_data() {

@@ -15,15 +15,15 @@ impl<'c> View<'_, 'c> {
     /// waited for those who have guards of them; whoever asks for such a page later is told [`CacheError::PastEnd`].
     /// A thread that has such a guard itself, or one of the last page where the file ended within it, waits for ever.
     ///
-    /// A thread that has any guard of the file may use [`View::write_or_grow`] to make it longer; this waits for who
-    /// syncs or cuts off the file, and they may wait for that guard.
+    /// Beside that, a thread may have guards of the file when it makes it longer: it waits for the device, and for who
+    /// cuts the file off, but not for who syncs it.
     ///
     /// # Errors
     /// [`CacheError::Resize`], [`CacheError::NoRoom`], [`CacheError::ReadOnly`]; nothing has changed then.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
-        let _order = self.file.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let _length = self.file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         if len >= self.file.len() {
             self.grow(len)
         } else {
@@ -32,15 +32,14 @@ impl<'c> View<'_, 'c> {
     }
 
     /// Has blocks on the device behind the first `len` bytes, so that writing them can't fail for want of room. The
-    /// file is made so long at least. A thread that has a guard of the file may wait for ever, as in
-    /// [`View::set_len`].
+    /// file is made so long at least, as by [`View::set_len`].
     ///
     /// # Errors
     /// As [`View::set_len`], with `ENOSPC` where there is no room.
     pub fn allocate(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
-        let _order = self.file.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let _length = self.file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         self.file.data.allocate(len).map_err(|errno| self.resize_error(len, errno))?;
         self.grow(len)
     }
@@ -60,7 +59,7 @@ impl<'c> View<'_, 'c> {
         CacheError::Resize { path: self.file.path.clone(), len, errno }
     }
 
-    /// By who has the file's order: nobody else cuts it off, or makes it end within a page.
+    /// By who changes the length: nobody else cuts it off, or makes it end within a page.
     fn grow(&self, len: u64) -> Result<()> {
         let old = self.file.len();
         if self.file.data.is_device() || len <= old {
@@ -85,7 +84,7 @@ impl<'c> View<'_, 'c> {
         Ok(Some(page))
     }
 
-    /// By who has the file's order.
+    /// By who changes the length.
     fn cut(&self, len: u64) -> Result<()> {
         let file = &self.file;
         if file.data.is_device() {

@@ -41,11 +41,12 @@
 //! it, and is clean and in memory then: reclaim does that with a page that is to go, before it goes.
 //!
 //! # Locks
-//! Nothing is locked to get a page that is in memory. Else, in this order: a file's *order* (who syncs it or changes
-//! its length), its *scan* (who looks for dirty pages, until it has begun to write them), a thread's queue of reads,
-//! a file's state. Reclaim's comes after these. Nobody who has a guard waits for *order*, but who asks for `sync` or
-//! another length: each of these says which guards it must not have then. The log is asked under no lock but *order*
-//! and *scan*.
+//! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (who makes it durable),
+//! its *resizing* (who changes its length), its *turning* (who waits for all writes in flight), its *scan* (who looks for
+//! dirty pages, until it has begun to write them), a thread's queue of reads, a file's state. Reclaim's comes after
+//! these. Who syncs waits for guards, and has *syncing* only meanwhile, for which nobody waits but who syncs too. Who
+//! makes a file longer waits for no guard but one of its last page; who cuts it off waits for those of pages that go: each
+//! says so. The log is asked under no lock but *syncing* and *scan*.
 
 mod bytes;
 mod dirty;

@@ -170,7 +170,7 @@ impl<'c> CacheTask<'c> {
         if !file.is_writable {
             return Ok(());
         }
-        let _order = file.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = file.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.cache.files;
         let mut writer = Writer::new(&self.task, &files.counters, files.writers.take());
         writer.begin_all(file, &pages);
@@ -178,7 +178,10 @@ impl<'c> CacheTask<'c> {
         file.wait_for_writes();
         files.writers.give(writer.into_queue());
         let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
+        // Not before: who has a guard that was waited for may make the file longer.
+        let resizing = file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         file.extend(0).map_err(error)?;
+        drop(resizing);
         let durable = file.make_durable();
         file.error_since(seen).and(logged).and(durable)
     }

@@ -93,6 +93,52 @@ fn sync_writes_what_is_said_not_to_be_needed() {
     .expect("a cache");
 }
 
+/// A thread makes a file longer while another that syncs it waits for a guard of the first one's.
+#[test]
+fn who_has_a_guard_makes_the_file_longer_beside_sync() {
+    let scratch = Scratch::new("longer");
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.write_or_grow(3).expect("room")[0] = 1;
+        view.sync().expect("the device is there");
+        let (grown, is_grown) = mpsc::channel();
+        let mut guard = view.write(3).expect("there");
+        guard[0] = 2;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if is_grown.recv_timeout(Duration::from_secs(60)).is_err() {
+                    eprintln!("who makes the file longer waits for who waits for its guard");
+                    std::process::abort();
+                }
+            });
+            let file = &file;
+            let syncing = scope.spawn(move || {
+                let task = cache.task().expect("room");
+                let view = task.view(file).expect("room");
+                view.sync()
+            });
+            while file.inner.syncing.try_lock().is_ok() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            view.set_len(10 * FRAME_SIZE as u64 + 5).expect("room");
+            view.allocate(20 * FRAME_SIZE as u64).expect("room");
+            view.write_or_grow(30).expect("room")[0] = 3;
+            assert!(!syncing.is_finished(), "it waits for the guard");
+            drop(guard);
+            grown.send(()).expect("somebody waits");
+            syncing.join().expect("no panic").expect("the device is there");
+        });
+        view.sync().expect("the device is there");
+        let bytes = fs::read(&scratch.0).expect("the file");
+        let firsts = [3, 30].map(|page| bytes[page * FRAME_SIZE]);
+        assert_eq!((bytes.len(), firsts), (31 * FRAME_SIZE, [2, 3]));
+    })
+    .expect("a cache");
+}
+
 /// Does something once, when a page is about to be written.
 struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 

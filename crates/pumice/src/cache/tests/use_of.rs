@@ -107,6 +107,50 @@ fn growing_leaves_what_others_have_written() {
     .expect("a cache");
 }
 
+/// A thread that grows a file waits for its last page, and then another has made it longer, and written there.
+#[test]
+fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
+    let scratch = Scratch::new("grown-by-two");
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        let grow: [fn(&View<'_, '_>) -> Result<()>; 3] = [
+            |view| view.write_or_grow(1).map(drop),
+            |view| view.set_len(2 * FRAME_SIZE as u64 - 50),
+            |view| view.write_at(FRAME_SIZE as u64 + 70, &[5; 9]),
+        ];
+        for (which, grow) in grow.into_iter().enumerate() {
+            view.set_len(100).expect("another length");
+            // What who grows the file has first.
+            let mut last = view.write(0).expect("there");
+            last[100..].fill(0);
+            let started = Barrier::new(2);
+            std::thread::scope(|scope| {
+                let (file, started) = (&file, &started);
+                let other = scope.spawn(move || {
+                    let task = cache.task().expect("room");
+                    let view = task.view(file).expect("room");
+                    started.wait();
+                    grow(&view)
+                });
+                started.wait();
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                assert!(!other.is_finished(), "it waits for the page");
+                assert!(file.inner.grow_from(100, 4 * FRAME_SIZE as u64));
+                assert!(!file.inner.grow_from(100, 9 * FRAME_SIZE as u64), "it is longer by now");
+                last[200] = 7;
+                drop(last);
+                other.join().expect("no panic").expect("room");
+            });
+            assert_eq!(view.len(), 4 * FRAME_SIZE as u64, "way {which}");
+            assert_eq!(view.read(0).expect("there")[200], 7, "way {which}");
+            view.sync().expect("the device is there");
+        }
+    })
+    .expect("a cache");
+}
+
 #[test]
 fn pages_that_arrive_are_of_the_file_and_are_there() {
     let (one, other) = (Scratch::new("arrive-one"), Scratch::new("arrive-other"));
