@@ -115,26 +115,21 @@ impl<'w, 'c> Writer<'w, 'c> {
     /// [`CacheError::Log`]: what waits for it is dirty still.
     pub fn finish(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
         self.drain();
-        for page in std::mem::take(&mut self.held) {
-            // Nothing is held, so who has the page goes on.
-            if let Some(begun) = self.wait_to_begin(file, page) {
-                self.add(file, begun);
-                self.submit(file);
-                self.drain();
-            }
-        }
+        self.wait_for_held(file);
         let mut backoff = Backoff::default();
         while !self.refused.is_empty() {
             // Asked before: then what it made durable before it failed goes.
             let has_failed = file.log_has_failed();
+            // As many as may go go together.
             for page in std::mem::take(&mut self.refused) {
-                if let Some(begun) = self.wait_to_begin(file, page) {
-                    self.add(file, begun);
-                    self.submit(file);
+                match self.task.begin_write_back(page) {
+                    Some(begun) => self.add(file, begun),
+                    None => self.held.push(page),
                 }
-                // As many as may go go together; who waits for a guard holds nothing.
-                self.drain();
             }
+            self.submit(file);
+            self.drain();
+            self.wait_for_held(file);
             if has_failed && !self.refused.is_empty() {
                 return Err(file.log_error());
             }
@@ -144,6 +139,18 @@ impl<'w, 'c> Writer<'w, 'c> {
             }
         }
         Ok(())
+    }
+
+    /// Writes pages that somebody wrote to, or has: nothing is in flight, and nothing is held while one is waited for, so
+    /// whoever has it goes on.
+    fn wait_for_held(&mut self, file: &Arc<Inner>) {
+        for page in std::mem::take(&mut self.held) {
+            if let Some(begun) = self.wait_to_begin(file, page) {
+                self.add(file, begun);
+                self.submit(file);
+                self.drain();
+            }
+        }
     }
 
     /// Begins a page when nobody writes to it. `None`: it is clean, or on its way to the device, by whomever.

@@ -1,4 +1,5 @@
-//! An engine that fails on demand: errors, short transfers and late completions, at random from a seed.
+//! An engine that fails on demand: errors, short transfers and late completions, at random from a seed; and a file's
+//! calls that do.
 
 use std::collections::VecDeque;
 
@@ -18,6 +19,25 @@ pub struct Faults {
     pub short: u32,
     /// Said to be done later than others that were asked for later.
     pub late: u32,
+}
+
+/// What the next calls that ask the kernel to sync a file, or to make it so long, say in its stead, first things first;
+/// `None`: what it says itself.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub struct FailingCalls {
+    /// `fdatasync`.
+    pub sync: std::sync::Mutex<VecDeque<Option<Errno>>>,
+    /// `ftruncate`.
+    pub set_len: std::sync::Mutex<VecDeque<Option<Errno>>>,
+}
+
+#[cfg(test)]
+impl FailingCalls {
+    /// Whether a call may go to the kernel.
+    pub(super) fn next(of: &std::sync::Mutex<VecDeque<Option<Errno>>>) -> Result<(), Errno> {
+        of.lock().expect("no panic").pop_front().flatten().map_or(Ok(()), Err)
+    }
 }
 
 /// See the module's top. What is neither an error nor short really happens.

@@ -72,6 +72,8 @@ pub struct BlockFile {
     way: Way,
     is_device: bool,
     len: u64,
+    #[cfg(test)]
+    pub(crate) fails: super::fake::FailingCalls,
 }
 
 impl BlockFile {
@@ -104,7 +106,14 @@ impl BlockFile {
             },
         };
         let (is_device, len) = block::extent(&file)?;
-        Ok(BlockFile { file, way, is_device, len })
+        Ok(BlockFile {
+            file,
+            way,
+            is_device,
+            len,
+            #[cfg(test)]
+            fails: super::fake::FailingCalls::default(),
+        })
     }
 
     /// Makes a file `len` bytes long at least, whole frames, with blocks behind them where the file system can; a
@@ -179,6 +188,8 @@ impl BlockFile {
     /// # Errors
     /// What the kernel says.
     pub fn set_len(&self, len: u64) -> Result<(), Errno> {
+        #[cfg(test)]
+        super::fake::FailingCalls::next(&self.fails.set_len)?;
         block::set_len(&self.file, len)
     }
 
@@ -188,11 +199,17 @@ impl BlockFile {
     /// What the kernel says. An error is said once: what was written since the last time may be lost.
     pub fn sync_data(&self) -> Result<(), Errno> {
         loop {
-            match block::sync_data(&self.file) {
+            match self.sync_data_once() {
                 Err(Errno::INTR) => {}
                 result => return result,
             }
         }
+    }
+
+    fn sync_data_once(&self) -> Result<(), Errno> {
+        #[cfg(test)]
+        super::fake::FailingCalls::next(&self.fails.sync)?;
+        block::sync_data(&self.file)
     }
 
     /// Reads or writes all of `len` bytes, waiting.

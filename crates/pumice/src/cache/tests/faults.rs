@@ -1,5 +1,7 @@
 //! Devices that fail, and are short and late.
 
+use rustix::io::Errno;
+
 use super::*;
 use crate::io::engine;
 use crate::io::fake::{FakeEngine, Faults};
@@ -103,6 +105,100 @@ fn an_error_is_told_once_to_each_who_syncs() {
     .expect("a cache");
 }
 
+/// Has the kernel say things, first things first, in answer to calls.
+fn say(
+    calls: &std::sync::Mutex<std::collections::VecDeque<Option<Errno>>>,
+    what: &[Option<Errno>],
+) {
+    calls.lock().expect("no panic").extend(what);
+}
+
+/// Two threads sync; the kernel says once that what it had taken is lost.
+#[test]
+fn a_sync_that_fails_is_told_to_all_who_wait_and_pages_stay() {
+    let scratch = Scratch::new("lost");
+    let ended = run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        for page in 0..20 {
+            fill(&mut view.write_or_grow(page).expect("room"), page, 1);
+        }
+        // One that is interrupted is begun anew.
+        say(&file.inner.data.fails.sync, &[Some(Errno::INTR), None, Some(Errno::IO)]);
+        view.sync().expect("the device is there");
+        let held = (0..10).map(|page| view.write(page).expect("there")).collect::<Vec<_>>();
+        std::thread::scope(|scope| {
+            let syncing: Vec<_> = (0..2)
+                .map(|_| {
+                    let file = file.clone();
+                    scope.spawn(move || {
+                        let task = cache.task().expect("room");
+                        let view = task.view(&file).expect("room");
+                        view.sync()
+                    })
+                })
+                .collect();
+            // Both wait: one for the guards, the other for the first.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            for (page, mut guard) in held.into_iter().enumerate() {
+                fill(&mut guard, page, 2);
+            }
+            for syncing in syncing {
+                let error = syncing.join().expect("no panic").expect_err("it is lost");
+                assert!(matches!(error, CacheError::Sync { errno: Errno::IO, .. }), "{error}");
+            }
+        });
+        assert!(file.inner.data.fails.sync.lock().expect("no panic").is_empty(), "it was asked");
+        assert_eq!((cache.counts().resident, file.dirty()), (20, 0), "none was dropped");
+        // What is made dirty after that is kept, and written too.
+        fill(&mut view.write(15).expect("there"), 15, 2);
+        assert!(matches!(view.sync(), Err(CacheError::Sync { .. })));
+        for (nth, page) in plainly(&scratch.0).iter().enumerate() {
+            let version = if nth < 10 || nth == 15 { 2 } else { 1 };
+            check(page, nth, version);
+            check(&view.read(nth).expect("in memory"), nth, version);
+        }
+        assert_eq!(cache.counts().read, 0);
+    });
+    assert!(matches!(ended, Err(CacheError::Sync { .. })), "{ended:?}");
+}
+
+#[test]
+fn a_length_that_can_not_be_changed_stays_what_it_was() {
+    let scratch = Scratch::new("refused");
+    const PAGES: usize = 1100;
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        let fails = &file.inner.data.fails.set_len;
+        for page in 0..20 {
+            fill(&mut view.write_or_grow(page).expect("room"), page, 1);
+        }
+        for len in [3, 19 * FRAME_SIZE + 5, 30 * FRAME_SIZE] {
+            say(fails, &[Some(Errno::NOSPC)]);
+            let error = view.set_len(len as u64).expect_err("no room");
+            assert!(matches!(error, CacheError::Resize { errno: Errno::NOSPC, .. }), "{error}");
+            assert_eq!((view.pages(), file.dirty()), (20, 20), "as it was");
+            (0..20).for_each(|page| check(&view.read(page).expect("there"), page, 1));
+        }
+        // Longer in memory, of which a sync of the first pages has to tell the device.
+        fill(&mut view.write_or_grow(PAGES - 1).expect("room"), PAGES - 1, 1);
+        say(fails, &[Some(Errno::IO)]);
+        let error = view.sync_range(0..1).expect_err("the length");
+        assert!(matches!(error, CacheError::Sync { errno: Errno::IO, .. }), "{error}");
+        assert_eq!((view.pages(), file.dirty()), (PAGES, 1), "kept");
+        assert!(fails.lock().expect("no panic").is_empty(), "it was asked");
+        // That says nothing of what the device had taken, so the next one may go.
+        view.sync().expect("the device is there");
+        let in_file = plainly(&scratch.0);
+        assert_eq!(in_file.len(), PAGES);
+        (0..20).chain([PAGES - 1]).for_each(|page| check(&in_file[page], page, 1));
+    })
+    .expect("a cache");
+}
+
 #[test]
 fn what_could_not_be_made_durable_is_told_until_the_file_is_closed() {
     let scratch = Scratch::new("not-durable");
@@ -110,7 +206,7 @@ fn what_could_not_be_made_durable_is_told_until_the_file_is_closed() {
         let one = cache.open(&scratch.0, &Options::new()).expect("a file");
         let task = cache.task().expect("room");
         task.view(&one).expect("room").write_or_grow(0).expect("room")[0] = 1;
-        one.inner.note_sync_error(rustix::io::Errno::IO);
+        one.inner.note_sync_error(Errno::IO);
         let other = one.clone();
         for file in [&one, &one, &other] {
             let error = task.view(file).expect("room").sync().expect_err("nobody knows");
@@ -138,12 +234,9 @@ impl crate::io::Engine for Failing {
         self.engine.depth()
     }
 
-    unsafe fn submit(
-        &mut self,
-        request: crate::io::Request,
-    ) -> std::result::Result<(), rustix::io::Errno> {
+    unsafe fn submit(&mut self, request: crate::io::Request) -> std::result::Result<(), Errno> {
         if self.fails.load(Ordering::SeqCst) && request.direction == engine::Direction::Write {
-            let result = Err(rustix::io::Errno::IO);
+            let result = Err(Errno::IO);
             self.done.push(crate::io::Completion { token: request.token, result });
             return Ok(());
         }
@@ -151,7 +244,7 @@ impl crate::io::Engine for Failing {
         unsafe { self.engine.submit(request) }
     }
 
-    fn wait(&mut self, least: usize) -> std::result::Result<(), rustix::io::Errno> {
+    fn wait(&mut self, least: usize) -> std::result::Result<(), Errno> {
         self.engine.wait(least.saturating_sub(self.done.len()))
     }
 

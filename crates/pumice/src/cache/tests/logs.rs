@@ -87,6 +87,47 @@ fn no_page_is_written_before_its_log() {
     .expect("a cache");
 }
 
+/// A log that is durable once it was asked so often.
+struct Slow(AtomicU64);
+
+impl WriteAhead for Slow {
+    fn position(&self, _: usize, _: &Page) -> u64 {
+        1
+    }
+
+    fn durable(&self) -> u64 {
+        u64::from(self.0.fetch_add(1, Ordering::SeqCst) >= 1000)
+    }
+
+    fn wanted(&self, _: u64) {}
+}
+
+#[test]
+fn pages_that_waited_for_the_log_are_written_together() {
+    let scratch = Scratch::new("together");
+    let settings = Settings {
+        dirty_background: 4000,
+        dirty_most: 4000,
+        dirty_age: std::time::Duration::from_secs(600),
+        ..settings(4096)
+    };
+    run(&settings, |cache| {
+        let options = Options::new().write_ahead(Arc::new(Slow(AtomicU64::new(0))));
+        let file = cache.open(&scratch.0, &options).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        for page in 0..1000 {
+            fill(&mut view.write_or_grow(page).expect("room"), page, 1);
+        }
+        view.sync().expect("the log comes");
+        let counts = cache.counts();
+        assert_eq!((counts.written, file.dirty()), (1000, 0));
+        assert!(counts.write_requests <= 50, "{counts:?}");
+        plainly(&scratch.0).iter().enumerate().for_each(|(nth, page)| check(page, nth, 1));
+    })
+    .expect("a cache");
+}
+
 /// A log that ends, or panics.
 #[derive(Default)]
 struct Broken {
