@@ -10,9 +10,10 @@
 //! other, so that what begins later does not keep it waiting. A page that reclaim cleans counts from before its word
 //! says that it is clean.
 
+mod admit;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,9 +27,8 @@ use super::rule::WriteAhead;
 use super::settings::Options;
 use super::table::{self, Opened};
 use crate::addr::FRAME_SIZE;
-use crate::backing::Refusal;
 use crate::io::engine::Direction;
-use crate::io::{BlockFile, Bytes, Cached, FileRef, Queues, Request, Way};
+use crate::io::{BlockFile, Bytes, Cached, FileRef, Queues, Request};
 use crate::page_table::pager::Evicted;
 use crate::space::region::Page;
 
@@ -331,103 +331,6 @@ impl Inner {
     }
 
     // -- Writing ------------------------------------------------------------------------------------------------
-
-    /// Says which of these pages, which are held for reading and in order, may be written by one request: the first,
-    /// and those that follow it.
-    ///
-    /// # Safety
-    /// The pages' bytes are at these addresses, and nobody changes them.
-    pub unsafe fn admit(
-        &self,
-        pages: impl Iterator<Item = (usize, NonNull<u8>)>,
-    ) -> Result<Admitted, Refusal> {
-        let len = self.len();
-        // SAFETY: the caller's promise.
-        let may_go = self.ask(|| unsafe { self.first_to_go(pages, len) });
-        let (first, many, bytes) = may_go.unwrap_or_default();
-        let mut state = self.state();
-        // Cut off since it was looked at how long it is: what was a whole page may be the end of the file now.
-        if many == 0 || state.is_being_cut || self.len() < len {
-            return Err(Refusal::NotNow);
-        }
-        let epoch = state.epoch;
-        state.writing[epoch] += 1;
-        drop(state);
-        let offset = first as u64 * FRAME;
-        Ok(Admitted { file: self.written_by(bytes).reference(), offset, pages: many, bytes, epoch })
-    }
-
-    /// Asks the rule, which is somebody else's. `None` if it panics, or has before.
-    fn ask<R>(&self, ask: impl FnOnce() -> R) -> Option<R> {
-        // Relaxed: who does not see it asks once more.
-        if self.rule_has_panicked.load(Ordering::Relaxed) {
-            return None;
-        }
-        // What is the file's is not touched in between.
-        let answer = catch_unwind(AssertUnwindSafe(ask));
-        if answer.is_err() {
-            self.rule_has_panicked.store(true, Ordering::Relaxed);
-        }
-        answer.ok()
-    }
-
-    /// Whether pages that wait for the log wait for ever.
-    pub fn log_has_failed(&self) -> bool {
-        let Some(rule) = &self.rule else { return false };
-        self.ask(|| rule.has_failed()).unwrap_or(true)
-    }
-
-    /// The error of that.
-    pub fn log_error(&self) -> CacheError {
-        CacheError::Log { path: self.path.clone() }
-    }
-
-    /// Of pages that may go by one request the first, how many, and how many bytes.
-    ///
-    /// # Safety
-    /// As [`Inner::admit`].
-    unsafe fn first_to_go(
-        &self,
-        pages: impl Iterator<Item = (usize, NonNull<u8>)>,
-        len: u64,
-    ) -> (usize, usize, usize) {
-        let durable = self.rule.as_ref().map(|rule| rule.durable());
-        let (mut first, mut many, mut bytes) = (0, 0, 0);
-        for (page, at) in pages.take(MOST_PAGES) {
-            let offset = page as u64 * FRAME;
-            let is_whole = offset + FRAME <= len;
-            if offset >= len || (many > 0 && (page != first + many || !is_whole)) {
-                break;
-            }
-            if let (Some(rule), Some(durable)) = (&self.rule, durable) {
-                // SAFETY: the caller's promise.
-                let position = rule.position(page, unsafe { at.cast().as_ref() });
-                if position > durable {
-                    if many == 0 {
-                        rule.wanted(position);
-                    }
-                    break;
-                }
-            }
-            if many == 0 {
-                first = page;
-            }
-            many += 1;
-            bytes += FRAME.min(len - offset) as usize;
-            if !is_whole {
-                break;
-            }
-        }
-        (first, many, bytes)
-    }
-
-    /// By what so many bytes from the start of a page are written.
-    fn written_by(&self, bytes: usize) -> &BlockFile {
-        match (self.data.way(), &self.tail) {
-            (Way::Direct { offset, .. }, Some(tail)) if bytes % offset as usize != 0 => tail,
-            _ => &self.data,
-        }
-    }
 
     /// A write that was admitted is over, of this many pages, before their words say so.
     pub fn written(&self, write: &Admitted, result: Result<(), Errno>) {

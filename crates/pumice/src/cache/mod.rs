@@ -42,11 +42,11 @@
 //!
 //! # Locks
 //! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (who makes it durable),
-//! its *resizing* (who changes its length), its *turning* (who waits for all writes in flight), its *scan* (who looks for
-//! dirty pages, until it has begun to write them), a thread's queue of reads, a file's state. Reclaim's comes after
+//! its *resizing* (who changes its length), its *turning* (who waits for all writes in flight), its *scan* (who looks
+//! for dirty pages, until it has begun to write them), a thread's queue of reads, a file's state. Reclaim's comes after
 //! these. Who syncs waits for guards, and has *syncing* only meanwhile, for which nobody waits but who syncs too. Who
-//! makes a file longer waits for no guard but one of its last page; who cuts it off waits for those of pages that go: each
-//! says so. The log is asked under no lock but *syncing* and *scan*.
+//! makes a file longer waits for no guard but one of its last page; who cuts it off waits for those of pages that go:
+//! each says so. The log is asked under no lock but *syncing* and *scan*.
 
 mod bytes;
 mod dirty;

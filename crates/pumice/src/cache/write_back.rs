@@ -141,8 +141,8 @@ impl<'w, 'c> Writer<'w, 'c> {
         Ok(())
     }
 
-    /// Writes pages that somebody wrote to, or has: nothing is in flight, and nothing is held while one is waited for, so
-    /// whoever has it goes on.
+    /// Writes pages that somebody wrote to, or has: nothing is in flight, and nothing is held while one is waited for,
+    /// so whoever has it goes on.
     fn wait_for_held(&mut self, file: &Arc<Inner>) {
         for page in std::mem::take(&mut self.held) {
             if let Some(begun) = self.wait_to_begin(file, page) {

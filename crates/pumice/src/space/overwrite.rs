@@ -16,9 +16,9 @@ use crate::page_table::{FrameSource, Rights, TableOps};
 use crate::sys::copy::copy_to_cold;
 
 impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
-    /// Makes all of a page what `bytes` are, and returns a guard of it, without waiting for those of others; and whether
-    /// the page was clean before. Of a page that is not in memory it is asked, when nobody else gets at it any more,
-    /// whether it is there at all.
+    /// Makes all of a page what `bytes` are, and returns a guard of it, without waiting for those of others; and
+    /// whether the page was clean before. Of a page that is not in memory it is asked, when nobody else gets at it any
+    /// more, whether it is there at all.
     ///
     /// # Errors
     /// As [`Region::try_write_noting`]; [`super::VmError::Unmapped`] for a page that is not there.

@@ -177,8 +177,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// As [`Task::come_in`], but that the page is held for writing then, and the pager not told that it is used; dirty if
-    /// it is not as it is elsewhere. `Err` with its word where the claim was lost: the frame is the caller's.
+    /// As [`Task::come_in`], but that the page is held for writing then, and not noted in the batch of those that came;
+    /// dirty if it is not as it is elsewhere. `Err` with its word where the claim was lost: the frame is the caller's.
     pub(super) fn come_in_held(
         &self,
         claim: Claim<'_>,
