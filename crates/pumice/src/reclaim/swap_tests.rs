@@ -1,7 +1,7 @@
 //! Regions many times larger than their frames, with a pattern that says what each page should be.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::policy::table;
 use super::{Adaptive, Policy, TwoList};
@@ -187,8 +187,13 @@ fn errors_of_the_device_reach_who_asks_and_nobody_else() {
     let seed = u64::from(std::process::id());
     eprintln!("seed {seed}");
     let faults = Faults { error: 50, no_space: 70, short: 5, late: 3 };
-    let pager = SwapPager::new(swap, policy, FRAMES, Settings::of(FRAMES))
-        .with_engines(move |depth| Box::new(FakeEngine::new(engine::best(depth), faults, seed)));
+    let made = AtomicU64::new(0);
+    let pager =
+        SwapPager::new(swap, policy, FRAMES, Settings::of(FRAMES)).with_engines(move |depth| {
+            // Each with a seed of its own: one that fails is replaced, and the next is not to fail at the same place.
+            let seed = seed.wrapping_add(made.fetch_add(1, Ordering::Relaxed) << 32);
+            Box::new(FakeEngine::new(engine::best(depth), faults, seed))
+        });
     let errors = pages_survive(&pager, 4 * FRAMES, 3, 3 * FRAMES);
     assert!(errors > 0 && pager.counts().errors >= errors as u64, "{errors} {:?}", pager.counts());
 }
