@@ -11,7 +11,8 @@
 //!
 //! A child made by `fork` does not have it (`MADV_DONTFORK`), and gets SIGSEGV where it touches a
 //! buffer: pinned pages would have to be copied for it at once, or the device would go on with pages
-//! that the parent no longer has.
+//! that the parent no longer has. What is at those addresses in a child is not the pool's, so a pool that is
+//! dropped there leaves it alone.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range};
@@ -26,6 +27,7 @@ use crate::clear::cuda::{Cuda, CudaError};
 use crate::clear::{Clearer, Engine, Piece, State, Warmth};
 use crate::heap::Content;
 use crate::sys::mem::{Huge, Memory, Os};
+use crate::sys::thread::Maker;
 
 /// Whoever pins memory, and is told where it is.
 pub trait Registrar {
@@ -105,6 +107,7 @@ enum Block {
 pub struct Pool<R: Registrar> {
     registrar: R,
     at: *mut u8,
+    maker: Maker,
     clearer: Clearer,
     blocks: Mutex<Vec<Block>>,
 }
@@ -117,7 +120,7 @@ unsafe impl<R: Registrar + Sync> Sync for Pool<R> {}
 /// Blocks that are zeroed at a time.
 const BATCH: usize = 64;
 /// An engine that does not answer for so long has the blocks for good.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5000 });
 
 impl<R: Registrar> Pool<R> {
     /// Maps, populates and registers `bytes`, rounded up to whole blocks of 2 MiB. This is what takes
@@ -126,15 +129,23 @@ impl<R: Registrar> Pool<R> {
     /// # Errors
     /// See [`PoolError`].
     pub fn new(bytes: usize, registrar: R) -> Result<Pool<R>, PoolError<R::Error>> {
+        Pool::in_memory(&Os, bytes, registrar)
+    }
+
+    fn in_memory(
+        memory: &impl Memory,
+        bytes: usize,
+        registrar: R,
+    ) -> Result<Pool<R>, PoolError<R::Error>> {
         let len = bytes.max(1).checked_next_multiple_of(BLOCK_SIZE);
         let len = len.ok_or(PoolError::Memory(Errno::NOMEM))?;
-        let at = Os.reserve(len, BLOCK_SIZE).map_err(PoolError::Memory)?.as_ptr();
+        let at = memory.reserve(len, BLOCK_SIZE).map_err(PoolError::Memory)?.as_ptr();
         // SAFETY: the range was reserved a moment ago for this pool alone; dropping it unmaps it.
         let populated = unsafe {
-            Os.commit(at, len).and_then(|()| {
+            memory.commit(at, len).and_then(|()| {
                 // A kernel without huge pages refuses; small ones do.
-                let _ = Os.set_huge(at, len, Huge::Yes);
-                Os.populate(at, len)?;
+                let _ = memory.set_huge(at, len, Huge::Yes);
+                memory.populate(at, len)?;
                 madvise(at.cast(), len, Advice::LinuxDontFork)
             })
         };
@@ -148,7 +159,8 @@ impl<R: Registrar> Pool<R> {
             return Err(error);
         }
         let blocks = Mutex::new(vec![Block::Zeroed; len / BLOCK_SIZE]);
-        Ok(Pool { registrar, at, clearer: Clearer::detect(), blocks })
+        let (maker, clearer) = (Maker::here(), Clearer::detect());
+        Ok(Pool { registrar, at, maker, clearer, blocks })
     }
 
     /// Who registered it; an engine at the same time, perhaps.
@@ -261,7 +273,7 @@ fn find_run(blocks: &[Block], count: usize, content: Content) -> Option<usize> {
 impl<R: Registrar> Drop for Pool<R> {
     fn drop(&mut self) {
         // Buffers borrow the pool, so whoever still has a block is an engine that never came back.
-        if self.blocks().contains(&Block::Taken) {
+        if !self.maker.is_here() || self.blocks().contains(&Block::Taken) {
             return;
         }
         let len = self.bytes();
@@ -309,136 +321,4 @@ impl<R: Registrar> Drop for Buffer<'_, R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::clear::fake::script;
-    use crate::clear::is_zero;
-
-    /// Notes what it is asked for.
-    #[derive(Debug, Default)]
-    struct Noting(AtomicUsize);
-
-    impl Registrar for &Noting {
-        type Error = Errno;
-
-        unsafe fn register(&self, _at: *mut u8, len: usize) -> Result<(), Errno> {
-            match len > 64 << 20 {
-                true => Err(Errno::NOMEM),
-                false => {
-                    self.0.fetch_add(len, Ordering::Relaxed);
-                    Ok(())
-                }
-            }
-        }
-
-        unsafe fn unregister(&self, _at: *mut u8, len: usize) {
-            self.0.fetch_sub(len, Ordering::Relaxed);
-        }
-    }
-
-    #[test]
-    fn memory_is_registered_once_and_kept_so() {
-        let noting = Noting::default();
-        let pool = Pool::new(7 << 20, &noting).expect("memory");
-        assert_eq!(noting.0.load(Ordering::Relaxed), 8 << 20);
-        for _ in 0..3 {
-            let mut all = pool.take(8 << 20, Content::Zero).expect("all of it");
-            assert!(all.iter().all(|&byte| byte == 0));
-            all.fill(0xa5);
-            assert!(pool.take(1, Content::Any).is_none());
-            drop(all);
-            assert_eq!(pool.free_bytes(), 8 << 20);
-        }
-        assert_eq!(noting.0.load(Ordering::Relaxed), 8 << 20, "once");
-        drop(pool);
-        assert_eq!(noting.0.load(Ordering::Relaxed), 0);
-        assert!(matches!(Pool::new(65 << 20, &noting), Err(PoolError::Pinning(Errno::NOMEM))));
-    }
-
-    #[test]
-    fn locked_memory_is_a_pool_too() {
-        match Pool::new(4 << 20, Locked) {
-            Ok(pool) => {
-                let buffer = pool.take(3 << 20, Content::Zero).expect("free");
-                assert_eq!((buffer.len(), buffer[0]), (4 << 20, 0));
-            }
-            Err(error) => eprintln!("skipped: {error}"),
-        }
-    }
-
-    /// Pins nothing.
-    struct Nobody;
-
-    impl Registrar for Nobody {
-        type Error = Errno;
-
-        unsafe fn register(&self, _at: *mut u8, _len: usize) -> Result<(), Errno> {
-            Ok(())
-        }
-
-        unsafe fn unregister(&self, _at: *mut u8, _len: usize) {}
-    }
-
-    /// Takes whatever it is given, and never says anything of it.
-    #[derive(Default)]
-    struct Hung(AtomicUsize);
-
-    // SAFETY: nothing is ever settled.
-    unsafe impl Engine for Hung {
-        fn name(&self) -> &'static str {
-            "hung"
-        }
-
-        unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), crate::clear::Lost> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            pieces.iter_mut().for_each(|piece| piece.take(0));
-            Ok(())
-        }
-
-        unsafe fn poll(&self, _pieces: &mut [Piece]) -> Result<(), crate::clear::Lost> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn an_engine_that_no_longer_answers_is_asked_no_more() {
-        let hung = Hung::default();
-        let pool = Pool::new((BATCH + 1) * BLOCK_SIZE, Nobody).expect("memory");
-        drop(pool.take((BATCH + 1) * BLOCK_SIZE, Content::Any).expect("all of it"));
-        pool.zero_free(&hung);
-        assert_eq!(hung.0.load(Ordering::Relaxed), 1, "it did not answer the first time");
-        assert_eq!(pool.free_bytes(), BLOCK_SIZE, "what it did not get is the processor's");
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-
-        #[test]
-        fn zeros_are_zeros_whatever_the_engine_does(
-            script in script(),
-            steps in prop::collection::vec((1usize..4, any::<bool>()), 1..12),
-        ) {
-            // A device that hangs is waited for, which takes too long here.
-            let device = script.without_hanging().device();
-            let noting = Noting::default();
-            let pool = Pool::new(8 << 20, &noting).expect("memory");
-            for (blocks, zeroes) in steps {
-                let content = if zeroes { Content::Zero } else { Content::Any };
-                if let Some(mut buffer) = pool.take(blocks * BLOCK_SIZE, content) {
-                    // SAFETY: the buffer is borrowed.
-                    let is_zeroed = unsafe { is_zero(buffer.as_ptr(), buffer.len()) };
-                    prop_assert!(!zeroes || is_zeroed);
-                    buffer.fill(0xa5);
-                }
-                if zeroes {
-                    pool.zero_free(&device);
-                    prop_assert_eq!(pool.free_bytes(), 8 << 20);
-                }
-            }
-        }
-    }
-}
+mod tests;

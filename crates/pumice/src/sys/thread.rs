@@ -166,6 +166,23 @@ pub fn process_id() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
 }
 
+/// The process that made a value. A child of `fork` has a copy of the value, but not of memory that was kept from
+/// it, at whose addresses it may have something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Maker(u32);
+
+impl Maker {
+    /// The calling process.
+    pub fn here() -> Maker {
+        Maker(process_id())
+    }
+
+    /// Whether the caller is that process.
+    pub fn is_here(self) -> bool {
+        self.0 == process_id()
+    }
+}
+
 /// Whether a process of this number exists (a zombie does).
 pub fn process_exists(pid: u32) -> bool {
     // Others mean groups, or all processes there are.

@@ -78,6 +78,7 @@ mod engine {
     use crate::clear::Warmth;
     use crate::sync::atomic::{AtomicBool, Ordering};
     use crate::sys::mem;
+    use crate::sys::thread::Maker;
 
     /// See the module's top.
     #[derive(Debug)]
@@ -85,6 +86,7 @@ mod engine {
         portal: P,
         groups: Groups<'static>,
         memory: NonNull<u8>,
+        maker: Maker,
         /// Set once, never unset. Relaxed: it spares calls, and orders nothing.
         is_lost: AtomicBool,
     }
@@ -108,7 +110,7 @@ mod engine {
             // no group is in use and this value goes.
             let groups = unsafe { core::slice::from_raw_parts(memory.cast().as_ptr(), GROUPS) };
             let (groups, is_lost) = (Groups::new(groups), AtomicBool::new(false));
-            Ok(Dsa { portal, groups, memory, is_lost })
+            Ok(Dsa { portal, groups, memory, maker: Maker::here(), is_lost })
         }
 
         /// The portal.
@@ -337,8 +339,8 @@ mod engine {
 
     impl<P: Portal> Drop for Dsa<P> {
         fn drop(&mut self) {
-            // Else the device may still write to it.
-            if self.groups.are_all_free() {
+            // Else it is not there; and then the device may still write to it.
+            if self.maker.is_here() && self.groups.are_all_free() {
                 // SAFETY: mapped by `on`; no group is in use, and nobody has this value any more.
                 let _ = unsafe { mem::unmap(self.memory, TABLE_BYTES) };
             }

@@ -80,6 +80,7 @@ mod hardware {
     use crate::sync::atomic::{AtomicUsize, Ordering};
     use crate::sync::spin_loop;
     use crate::sys::enqueue::{enqcmd, movdir64b};
+    use crate::sys::thread::Maker;
 
     /// How often a full shared queue is asked, a moment apart.
     const TRIES: u32 = 64;
@@ -89,6 +90,7 @@ mod hardware {
     pub struct Hardware {
         queue: Queue,
         way: Way,
+        maker: Maker,
         _file: OwnedFd,
     }
 
@@ -123,7 +125,7 @@ mod hardware {
                 Err(Errno::PERM) => Way::Written,
                 Err(errno) => return Err(errno),
             };
-            Ok(Hardware { queue, way, _file: file })
+            Ok(Hardware { queue, way, maker: Maker::here(), _file: file })
         }
     }
 
@@ -175,6 +177,10 @@ mod hardware {
 
     impl Drop for Hardware {
         fn drop(&mut self) {
+            // The kernel keeps portals from children.
+            if !self.maker.is_here() {
+                return;
+            }
             if let Way::Mapped { at, .. } = self.way {
                 // SAFETY: the mapping is this value's own.
                 let _ = unsafe { munmap(at.cast(), FRAME_SIZE) };
