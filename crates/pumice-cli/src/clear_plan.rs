@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pumice::clear::calibrate::SCRATCH_BYTES;
-use pumice::clear::measure::{choose, measure};
+use pumice::clear::measure::{choose, measure, Candidate};
 use pumice::clear::{Clearer, EngineKind};
 use pumice::config::{ENV_CLEAR, ENV_ENGINE};
 
@@ -19,7 +19,7 @@ use crate::bench::region::Region;
 use crate::engines;
 
 /// Changes whenever plans are measured differently or read differently.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// What a program to be started is told.
 #[derive(Debug)]
@@ -96,19 +96,19 @@ pub fn calibrate() -> Option<Clearer> {
 /// What zeroes ahead best here. Never the kernel: it holds the lock of the program's address space
 /// while it zeroes, and what others wait for that is not measured.
 fn choose_ahead(clearer: &Clearer, scratch: &'static mut [u8]) -> EngineKind {
-    let Some((cpu, mut scratch)) = measure(clearer, scratch) else { return EngineKind::Cpu };
-    let mut others = Vec::new();
     // What can't be opened here includes the GPU.
-    for kind in EngineKind::ALL.into_iter().filter(|&kind| kind != EngineKind::Kernel) {
-        let Ok(Some(opened)) = engines::open(kind) else { continue };
-        // One that does not come back keeps the memory.
-        let Some((cost, again)) = measure(opened.as_ref(), scratch) else { return EngineKind::Cpu };
-        scratch = again;
-        others.push((kind, cost));
-    }
+    let kinds = EngineKind::ALL.into_iter().filter(|&kind| kind != EngineKind::Kernel);
+    let others: Vec<_> =
+        kinds.filter_map(|kind| Some((kind, engines::open(kind).ok()??))).collect();
+    let mut candidates = vec![Candidate::new(clearer)];
+    candidates.extend(others.iter().map(|(_, engine)| Candidate::new(engine.as_ref())));
+    // One that does not come back keeps the memory.
+    let Some(scratch) = measure(&mut candidates, scratch) else { return EngineKind::Cpu };
     // SAFETY: all engines are done with it.
     drop(unsafe { Region::retake(scratch) });
-    choose(cpu, others.into_iter())
+    let costs: Vec<_> = candidates.iter().map(Candidate::cost).collect();
+    let kinds = others.iter().map(|&(kind, _)| kind);
+    choose(costs[0], &kinds.zip(costs[1..].iter().copied()).collect::<Vec<_>>())
 }
 
 fn read(file: &Path, detected: &Clearer) -> Option<Clearer> {

@@ -24,7 +24,7 @@ use rustix::mm::{madvise, Advice};
 
 use crate::addr::BLOCK_SIZE;
 use crate::clear::cuda::{Cuda, CudaError};
-use crate::clear::{Clearer, Engine, Piece, State, Warmth};
+use crate::clear::{Clearer, Engine, Piece, State, Waiting, Warmth};
 use crate::heap::Content;
 use crate::sys::mem::{Huge, Memory, Os};
 use crate::sys::thread::Maker;
@@ -213,7 +213,7 @@ impl<R: Registrar> Pool<R> {
                 // is not unmapped.
                 is_lost = unsafe {
                     let submitted = engine.submit(&mut pieces);
-                    submitted.and(engine.wait(&mut pieces, PATIENCE)).is_err()
+                    submitted.and(engine.wait(&mut pieces, PATIENCE, Waiting::Asleep)).is_err()
                 };
                 is_lost |= pieces.iter().any(|piece| piece.state() == State::InFlight);
             }

@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::ops::Range;
 
-use super::{Engine, Lost, Piece, State, Warmth};
+use super::{Engine, Lost, Piece, State, Waiting, Warmth};
 use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
 use crate::sys::mem;
 
@@ -102,7 +102,7 @@ pub(crate) fn uphold<E: Engine>(hope: Hope, engine: impl Fn() -> E) {
 fn see_through(engine: &impl Engine, pieces: &mut [Piece], hope: Hope) {
     if hope == Hope::AllZeroed {
         // SAFETY: the pieces were submitted to this engine alone.
-        let _is_lost = unsafe { engine.wait(pieces, PATIENCE) };
+        let _is_lost = unsafe { engine.wait(pieces, PATIENCE, Waiting::Spinning) };
         return;
     }
     for _ in 0..5 {

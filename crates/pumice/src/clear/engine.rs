@@ -147,6 +147,15 @@ impl Piece {
 #[error("the engine is lost")]
 pub struct Lost;
 
+/// How an engine is waited for: a part of the processor time that it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Somebody waits for the memory: the caller spins for a moment, and sleeps then.
+    Spinning,
+    /// Nobody does: it sleeps between looks, as scrubd does.
+    Asleep,
+}
+
 /// Something that zeroes memory.
 ///
 /// # Safety
@@ -185,14 +194,19 @@ pub unsafe trait Engine: Sync {
     unsafe fn cancel(&self, _pieces: &mut [Piece]) {}
 
     /// Polls until nothing is in flight, for `patience` at most; also an engine that is lost, whose
-    /// last pieces may still come to their end. Spins for a moment, then sleeps in between.
+    /// last pieces may still come to their end.
     ///
     /// # Errors
     /// [`Lost`], as for [`Engine::submit`].
     ///
     /// # Safety
     /// As for [`Engine::poll`].
-    unsafe fn wait(&self, pieces: &mut [Piece], patience: Duration) -> Result<(), Lost> {
+    unsafe fn wait(
+        &self,
+        pieces: &mut [Piece],
+        patience: Duration,
+        how: Waiting,
+    ) -> Result<(), Lost> {
         let begun_ns = thread::now_ns();
         loop {
             // SAFETY: as the caller promises.
@@ -202,9 +216,9 @@ pub unsafe trait Engine: Sync {
             if is_over || pieces.iter().all(|piece| piece.state() != State::InFlight) {
                 return polled;
             }
-            match waited_ns < SPIN_NS {
+            match how == Waiting::Spinning && waited_ns < SPIN_NS {
                 true => spin_loop(),
-                false => thread::sleep(NAP),
+                false => thread::sleep(LOOK),
             }
         }
     }
@@ -231,13 +245,18 @@ unsafe impl<E: Engine + ?Sized> Engine for &E {
         unsafe { (**self).cancel(pieces) }
     }
 
-    unsafe fn wait(&self, pieces: &mut [Piece], patience: Duration) -> Result<(), Lost> {
+    unsafe fn wait(
+        &self,
+        pieces: &mut [Piece],
+        patience: Duration,
+        how: Waiting,
+    ) -> Result<(), Lost> {
         // SAFETY: see above.
-        unsafe { (**self).wait(pieces, patience) }
+        unsafe { (**self).wait(pieces, patience, how) }
     }
 }
 
 /// Waking up takes 10 µs to 100 µs: waiting spins for as long first.
 const SPIN_NS: u64 = 50_000;
-/// And sleeps for this long at a time then.
-const NAP: Duration = Duration::from_micros(50);
+/// Between two looks at an engine whose caller sleeps: it needs that long for a block or two.
+pub(crate) const LOOK: Duration = Duration::from_micros(50);

@@ -6,13 +6,15 @@
 //!
 //! # The choice
 //! Nobody waits for what is zeroed ahead, so the least processor time wins, among those that are
-//! fast enough and disturb no more than the processor does when it goes around the cache. The
-//! processor stays unless another takes clearly less: the noise of a shared machine is no reason.
+//! fast enough and disturb no more than the processor does when it goes around the cache; among those that take
+//! about as little, the one that disturbs least. The processor stays unless another takes clearly less: the noise
+//! of a shared machine is no reason.
 
 use core::hint::black_box;
 use core::time::Duration;
 
-use super::engine::{Engine, Piece, State};
+use super::cpu::CpuEngine;
+use super::engine::{Engine, Piece, State, Waiting};
 use super::kind::EngineKind;
 use super::Warmth;
 use crate::addr::{BLOCK_SIZE, CACHE_LINE};
@@ -39,41 +41,89 @@ const ROUNDS: usize = 5;
 const BATCH: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Measures an engine in `scratch`, populated private anonymous memory whose content is lost: the
-/// first block is the working set, the others are zeroed. `None` if there are fewer than two, or the
-/// engine does not zero all of it: then the memory is the engine's for good.
+/// An engine, and what it was found to cost.
+pub struct Candidate<'e> {
+    engine: &'e dyn Engine,
+    best: Cost,
+    disturbances: [f64; ROUNDS],
+}
+
+impl<'e> Candidate<'e> {
+    /// Nothing is known of it yet.
+    pub fn new(engine: &'e dyn Engine) -> Candidate<'e> {
+        let best = Cost { bytes_per_s: 0.0, cpu_s_per_gb: f64::MAX, disturbance: 0.0 };
+        Candidate { engine, best, disturbances: [0.0; ROUNDS] }
+    }
+
+    /// What [`measure`] found.
+    pub fn cost(&self) -> Cost {
+        let mut disturbances = self.disturbances;
+        disturbances.sort_unstable_by(f64::total_cmp);
+        Cost { disturbance: disturbances[ROUNDS / 2], ..self.best }
+    }
+
+    /// A round in which it zeroes all of `far`.
+    fn round(&mut self, round: usize, near: &[u8], far: &mut [u8]) -> Option<()> {
+        let before_ns = walk_again(near);
+        let (started_ns, cpu_ns) = (now_ns(), cpu_time_ns());
+        for batch in far.chunks_mut(BATCH * BLOCK_SIZE) {
+            zero(self.engine, batch)?;
+        }
+        let (took_ns, used_ns) = (now_ns() - started_ns, cpu_time_ns() - cpu_ns);
+        let (bytes, blocks) = (far.len() as f64, (far.len() / BLOCK_SIZE) as f64);
+        self.disturbances[round] = slower(before_ns, walk(near)) / blocks;
+        let best = &mut self.best;
+        best.bytes_per_s = best.bytes_per_s.max(bytes / (took_ns.max(1) as f64 / 1e9));
+        best.cpu_s_per_gb = best.cpu_s_per_gb.min(used_ns as f64 / bytes);
+        Some(())
+    }
+}
+
+/// Measures engines in `scratch`, populated private anonymous memory whose content is lost: the first
+/// block is the working set, the others are zeroed. They take turns, and another begins each round: what
+/// drifts on the machine meanwhile favours none. `None` if there are fewer than two blocks, or an engine
+/// does not zero all of them: then the memory is that engine's for good.
 pub fn measure(
-    engine: &dyn Engine,
+    candidates: &mut [Candidate<'_>],
     scratch: &'static mut [u8],
-) -> Option<(Cost, &'static mut [u8])> {
+) -> Option<&'static mut [u8]> {
     let (near, far) = scratch.split_at_mut_checked(BLOCK_SIZE)?;
     let (near, bytes) = (&near[..NEAR_BYTES], far.len() / BLOCK_SIZE * BLOCK_SIZE);
     if bytes == 0 {
         return None;
     }
-    let mut best = Cost { bytes_per_s: 0.0, cpu_s_per_gb: f64::MAX, disturbance: 0.0 };
-    let mut disturbances = [0.0; ROUNDS];
-    for disturbance in &mut disturbances {
-        walk(near);
-        let before_ns = walk(near);
-        let (started_ns, cpu_ns) = (now_ns(), cpu_time_ns());
-        for batch in far[..bytes].chunks_mut(BATCH * BLOCK_SIZE) {
-            zero(engine, batch)?;
+    let count = candidates.len();
+    for round in 0..ROUNDS {
+        for turn in 0..count {
+            candidates[(round + turn) % count].round(round, near, &mut far[..bytes])?;
         }
-        let (took_ns, used_ns) = (now_ns() - started_ns, cpu_time_ns() - cpu_ns);
-        let after_ns = walk(near);
-        let slower = after_ns as f64 / before_ns.max(1) as f64 - 1.0;
-        let blocks = (bytes / BLOCK_SIZE) as f64;
-        best.bytes_per_s = best.bytes_per_s.max(bytes as f64 / (took_ns.max(1) as f64 / 1e9));
-        best.cpu_s_per_gb = best.cpu_s_per_gb.min(used_ns as f64 / bytes as f64);
-        *disturbance = (slower / blocks).max(0.0);
     }
-    disturbances.sort_unstable_by(f64::total_cmp);
-    best.disturbance = disturbances[ROUNDS / 2];
-    Some((best, scratch))
+    Some(scratch)
 }
 
-/// Zeroes up to [`BATCH`] blocks, together. `None` if the engine does not.
+/// By how much a walk through `near` is slower after an engine of the processor has cleared each block of `far`,
+/// for one of them: the median of some.
+pub(super) fn disturbance(engine: CpuEngine, near: &[u8], far: &mut [u8]) -> f64 {
+    let near = &near[..near.len().min(NEAR_BYTES)];
+    let mut found = [0.0; ROUNDS];
+    for found in &mut found {
+        let before_ns = walk_again(near);
+        for block in far.chunks_exact_mut(BLOCK_SIZE) {
+            // SAFETY: the block is borrowed mutably.
+            unsafe { engine.clear(block.as_mut_ptr(), block.len()) };
+        }
+        *found = slower(before_ns, walk(near)) / (far.len() / BLOCK_SIZE).max(1) as f64;
+    }
+    found.sort_unstable_by(f64::total_cmp);
+    found[ROUNDS / 2]
+}
+
+fn slower(before_ns: u64, after_ns: u64) -> f64 {
+    (after_ns as f64 / before_ns.max(1) as f64 - 1.0).max(0.0)
+}
+
+/// Zeroes up to [`BATCH`] blocks, together, and sleeps meanwhile, as scrubd does: waiting is a part of what it
+/// costs. `None` if the engine does not.
 fn zero(engine: &dyn Engine, blocks: &mut [u8]) -> Option<()> {
     let mut pieces = [const { Piece::nothing() }; BATCH];
     for (piece, block) in pieces.iter_mut().zip(blocks.chunks_exact_mut(BLOCK_SIZE)) {
@@ -87,12 +137,18 @@ fn zero(engine: &dyn Engine, blocks: &mut [u8]) -> Option<()> {
         // back may write to them later.
         unsafe {
             engine.submit(&mut pieces).ok()?;
-            engine.wait(&mut pieces, PATIENCE).ok()?;
+            engine.wait(&mut pieces, PATIENCE, Waiting::Asleep).ok()?;
         }
         // One that takes none of them never will.
         left = Some(waiting(&pieces)).filter(|&now| now < left)?;
     }
     pieces.iter().all(|piece| piece.state() == State::Zeroed).then_some(())
+}
+
+/// The time of a walk through what was walked a moment ago.
+fn walk_again(memory: &[u8]) -> u64 {
+    walk(memory);
+    walk(memory)
 }
 
 /// Reads a byte of each line; the time it took.
@@ -107,54 +163,118 @@ fn walk(memory: &[u8]) -> u64 {
 const CLEAR_WIN: f64 = 0.85;
 /// And is at least this share as fast.
 const FAST_ENOUGH: f64 = 0.25;
-/// And disturbs by no more than this above the processor.
-const MORE_DISTURBANCE: f64 = 0.05;
+/// And disturbs by no more than this above the processor. Less of a difference is none.
+pub(super) const MORE_DISTURBANCE: f64 = 0.05;
 
 /// Which of the engines is to zero ahead, where the processor going around the cache costs `cpu`. See
 /// the module's top.
-pub fn choose(cpu: Cost, others: impl Iterator<Item = (EngineKind, Cost)>) -> EngineKind {
+pub fn choose(cpu: Cost, others: &[(EngineKind, Cost)]) -> EngineKind {
     let fits = |cost: &Cost| {
         cost.cpu_s_per_gb <= cpu.cpu_s_per_gb * CLEAR_WIN
             && cost.bytes_per_s >= cpu.bytes_per_s * FAST_ENOUGH
             && cost.disturbance <= cpu.disturbance + MORE_DISTURBANCE
     };
-    let cheaper = |one: &(EngineKind, Cost), other: &(EngineKind, Cost)| {
-        one.1.cpu_s_per_gb.total_cmp(&other.1.cpu_s_per_gb)
+    let fitting = || others.iter().filter(|(_, cost)| fits(cost));
+    let least = fitting().map(|(_, cost)| cost.cpu_s_per_gb).fold(f64::MAX, f64::min);
+    let cheap = fitting().filter(|(_, cost)| cost.cpu_s_per_gb * CLEAR_WIN <= least);
+    let calmer = |one: &&(EngineKind, Cost), other: &&(EngineKind, Cost)| {
+        one.1.disturbance.total_cmp(&other.1.disturbance)
     };
-    others.filter(|(_, cost)| fits(cost)).min_by(cheaper).map_or(EngineKind::Cpu, |(kind, _)| kind)
+    cheap.min_by(calmer).map_or(EngineKind::Cpu, |&(kind, _)| kind)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::clear::{CpuEngine, Kernel};
+    use crate::clear::{Kernel, Lost};
 
     const CPU: Cost = Cost { bytes_per_s: 20e9, cpu_s_per_gb: 0.05, disturbance: 0.02 };
 
     #[test]
     fn what_takes_the_least_processor_time_wins_unless_it_is_slow_or_disturbs() {
-        let other = |cost: Cost| [(EngineKind::Kernel, cost)].into_iter();
+        let of = |others: &[(EngineKind, Cost)]| choose(CPU, others);
+        let other = |cost: Cost| of(&[(EngineKind::Kernel, cost)]);
         let free = Cost { cpu_s_per_gb: 0.001, ..CPU };
-        assert_eq!(choose(CPU, [].into_iter()), EngineKind::Cpu);
-        assert_eq!(choose(CPU, other(free)), EngineKind::Kernel);
-        assert_eq!(choose(CPU, other(Cost { bytes_per_s: 1e9, ..free })), EngineKind::Cpu);
-        assert_eq!(choose(CPU, other(Cost { disturbance: 0.2, ..free })), EngineKind::Cpu);
-        assert_eq!(choose(CPU, other(Cost { cpu_s_per_gb: 0.045, ..CPU })), EngineKind::Cpu);
+        assert_eq!(of(&[]), EngineKind::Cpu);
+        assert_eq!(other(free), EngineKind::Kernel);
+        assert_eq!(other(Cost { bytes_per_s: 1e9, ..free }), EngineKind::Cpu);
+        assert_eq!(other(Cost { disturbance: 0.2, ..free }), EngineKind::Cpu);
+        assert_eq!(other(Cost { cpu_s_per_gb: 0.045, ..CPU }), EngineKind::Cpu);
+    }
+
+    #[test]
+    fn among_the_cheapest_the_one_that_disturbs_least_wins() {
+        let cost = |cpu_s_per_gb: f64, disturbance: f64| Cost { cpu_s_per_gb, disturbance, ..CPU };
+        let of = |kernel: Cost, dsa: Cost| {
+            choose(CPU, &[(EngineKind::Kernel, kernel), (EngineKind::Dsa, dsa)])
+        };
+        assert_eq!(of(cost(0.010, 0.06), cost(0.011, 0.01)), EngineKind::Dsa);
+        assert_eq!(of(cost(0.011, 0.01), cost(0.010, 0.06)), EngineKind::Kernel);
+        assert_eq!(of(cost(0.010, 0.06), cost(0.030, 0.01)), EngineKind::Kernel);
+        assert_eq!(of(cost(0.010, 0.2), cost(0.011, 0.01)), EngineKind::Dsa);
     }
 
     #[test]
     fn figures_are_had_of_the_processor_and_of_the_kernel() {
         // SAFETY: the memory below is private and anonymous.
         let kernel = unsafe { Kernel::new() };
-        for engine in [&CpuEngine::PORTABLE as &dyn Engine, &kernel] {
-            let at = crate::sys::mem::map_table(3 * BLOCK_SIZE).expect("memory").as_ptr();
-            // SAFETY: mapped a moment ago, for good.
-            let scratch = unsafe { core::slice::from_raw_parts_mut(at, 3 * BLOCK_SIZE) };
-            let (cost, scratch) = measure(engine, scratch).expect("figures");
-            assert_eq!(scratch.len(), 3 * BLOCK_SIZE);
+        let at = crate::sys::mem::map_table(3 * BLOCK_SIZE).expect("memory").as_ptr();
+        // SAFETY: mapped a moment ago, for good.
+        let scratch = unsafe { core::slice::from_raw_parts_mut(at, 3 * BLOCK_SIZE) };
+        let mut both = [Candidate::new(&CpuEngine::PORTABLE), Candidate::new(&kernel)];
+        let scratch = measure(&mut both, scratch).expect("figures");
+        assert_eq!(scratch.len(), 3 * BLOCK_SIZE);
+        for cost in both.map(|candidate| candidate.cost()) {
             assert!(cost.bytes_per_s > 0.0 && cost.cpu_s_per_gb > 0.0, "{cost:?}");
             assert!(cost.disturbance >= 0.0);
         }
-        assert!(measure(&CpuEngine::PORTABLE, &mut []).is_none());
+        assert!(measure(&mut [Candidate::new(&CpuEngine::PORTABLE)], &mut []).is_none());
+    }
+
+    /// Notes when it is asked, and zeroes in its own time: never at once.
+    struct Slow<'n> {
+        name: &'static str,
+        asked: &'n std::sync::Mutex<Vec<&'static str>>,
+    }
+
+    // SAFETY: what is settled was written, and is touched no more.
+    unsafe impl Engine for Slow<'_> {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+
+        unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
+            self.asked.lock().expect("no panic").push(self.name);
+            let waiting = pieces.iter_mut().filter(|piece| piece.state() == State::Waiting);
+            waiting.for_each(|piece| piece.take(0));
+            Ok(())
+        }
+
+        unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
+            let mut in_flight = pieces.iter_mut().filter(|piece| piece.state() == State::InFlight);
+            if let Some(piece) = in_flight.next() {
+                let (at, len) = piece.remaining();
+                // SAFETY: the piece is this engine's.
+                unsafe {
+                    at.write_bytes(0, len);
+                    piece.settle_zeroed();
+                }
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn engines_take_turns_and_another_begins_each_round() {
+        let asked = std::sync::Mutex::default();
+        let named = |name| Slow { name, asked: &asked };
+        let (one, two, three) = (named("1"), named("2"), named("3"));
+        let at = crate::sys::mem::map_table(3 * BLOCK_SIZE).expect("memory").as_ptr();
+        // SAFETY: mapped a moment ago, for good.
+        let scratch = unsafe { core::slice::from_raw_parts_mut(at, 3 * BLOCK_SIZE) };
+        let mut all = [&one, &two, &three].map(|engine| Candidate::new(engine));
+        measure(&mut all, scratch).expect("figures");
+        let order = asked.lock().expect("no panic").concat();
+        assert_eq!(order, "123231312123231");
     }
 }

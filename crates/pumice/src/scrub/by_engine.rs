@@ -3,18 +3,15 @@
 //! A batch has blocks of one memory node, which the thread prefers when it submits, looks at and finishes
 //! the batch: what the kernel has taken of it meanwhile comes back from there.
 
-use core::time::Duration;
-
 use super::claims::Claims;
 use super::flight::{Back, Flight, BATCHES, CLAIMS};
 use super::scrubd::Orders;
 use super::{Claim, Outcome};
 use crate::addr::{Order, BLOCK_SIZE};
+use crate::clear::engine::LOOK;
 use crate::clear::Engine;
 use crate::sys::thread;
 
-/// Between two looks at an engine: it needs that long for a block or two.
-const LOOK: Duration = Duration::from_micros(50);
 /// When scrubd is to end it waits so many looks for what is in flight; the rest is given up.
 const LAST_LOOKS: u32 = 2000;
 

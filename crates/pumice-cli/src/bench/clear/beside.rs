@@ -25,7 +25,7 @@ use std::thread;
 use pumice::addr::{BLOCK_SIZE, CACHE_LINE};
 use pumice::clear::dsa::soft::{Manner, SoftDevice};
 use pumice::clear::dsa::Dsa;
-use pumice::clear::{CpuEngine, Engine, Piece, State, Warmth};
+use pumice::clear::{CpuEngine, Engine, Piece, State, Waiting, Warmth};
 use pumice::sys::thread::{cpu_time_ns, now_ns, process_cpu_time_ns};
 use serde::Serialize;
 
@@ -108,7 +108,7 @@ fn zero(engine: &dyn Engine, pieces: &mut [Piece]) -> Result<(), ()> {
         // SAFETY: the pieces' memory is the region's, which outlives them, and is used by nobody else.
         unsafe {
             engine.submit(pieces).map_err(drop)?;
-            engine.wait(pieces, PATIENCE).map_err(drop)?;
+            engine.wait(pieces, PATIENCE, Waiting::Spinning).map_err(drop)?;
         }
     }
     let all = pieces.iter().all(|piece| piece.state() == State::Zeroed);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use super::{Cuda, CudaError, MOST_REGISTERED};
 use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::contract::{uphold, Ground, Hope};
-use crate::clear::{Chain, Clearer, Engine, Lost, Piece, State, Warmth};
+use crate::clear::{Chain, Clearer, Engine, Lost, Piece, State, Waiting, Warmth};
 use crate::sys::dynamic::Library;
 use crate::sys::mem::{Memory, Os};
 
@@ -155,7 +155,8 @@ fn what_is_registered_is_zeroed_and_the_rest_is_the_next_engines() {
     // SAFETY: the memory is this test's.
     unsafe {
         cuda.submit(&mut pieces).expect("not lost");
-        cuda.wait(&mut pieces, core::time::Duration::from_secs(5)).expect("not lost");
+        cuda.wait(&mut pieces, core::time::Duration::from_secs(5), Waiting::Spinning)
+            .expect("not lost");
     }
     ground.check(&pieces, "cuda");
     for (index, piece) in pieces.iter().enumerate() {
@@ -221,7 +222,8 @@ fn no_copy_lies_in_two_registrations() {
     // SAFETY: as above.
     unsafe {
         cuda.submit(&mut pieces).expect("not lost");
-        cuda.wait(&mut pieces, core::time::Duration::from_secs(5)).expect("not lost");
+        cuda.wait(&mut pieces, core::time::Duration::from_secs(5), Waiting::Spinning)
+            .expect("not lost");
     }
     assert_eq!(pieces[0].state(), State::Zeroed);
     assert!(memory.iter().all(|&byte| byte == 0));

@@ -7,7 +7,7 @@ use super::soft::{Fate, Manner, SoftDevice};
 use super::*;
 use crate::addr::FRAME_SIZE;
 use crate::clear::contract::{uphold, Ground, Hope};
-use crate::clear::{Engine, Lost, Piece, State};
+use crate::clear::{Engine, Lost, Piece, State, Waiting};
 
 /// An engine whose device works whenever it is polled.
 pub(crate) struct Driven {
@@ -200,7 +200,8 @@ fn a_record_that_comes_after_its_batchs_is_waited_for() {
         assert_eq!(pieces[0].state(), State::InFlight, "its place may not be used again");
     }
     // SAFETY: as above.
-    unsafe { driven.wait(&mut pieces, Duration::from_secs(5)) }.expect("not lost");
+    unsafe { driven.wait(&mut pieces, Duration::from_secs(5), Waiting::Spinning) }
+        .expect("not lost");
     assert!(pieces.iter().all(|piece| piece.state() == State::Zeroed));
     ground.check(&pieces, "dsa");
 }
@@ -213,7 +214,7 @@ fn faults_are_gone_on_with_where_they_stopped() {
     // SAFETY: the memory is this test's.
     unsafe {
         driven.submit(&mut pieces).expect("not lost");
-        driven.wait(&mut pieces, Duration::from_secs(5)).expect("not lost");
+        driven.wait(&mut pieces, Duration::from_secs(5), Waiting::Spinning).expect("not lost");
     }
     ground.check(&pieces, "dsa");
     for piece in &pieces {
@@ -243,7 +244,8 @@ fn a_device_that_works_on_its_own_is_waited_for() {
             // SAFETY: the memory is this test's.
             unsafe {
                 dsa.submit(&mut pieces).expect("not lost");
-                dsa.wait(&mut pieces, Duration::from_secs(20)).expect("not lost");
+                dsa.wait(&mut pieces, Duration::from_secs(20), Waiting::Spinning)
+                    .expect("not lost");
             }
             ground.check(&pieces, "dsa");
             assert!(pieces.iter().all(|piece| piece.state() == State::Zeroed));
