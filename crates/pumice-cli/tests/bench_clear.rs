@@ -20,7 +20,7 @@ fn rows_cover_each_engine_and_size_and_a_plan_is_kept() {
     fs::create_dir_all(&folder).expect("a folder");
     let json = folder.join("rows.jsonl");
     let path = json.to_str().expect("a path that is text");
-    let sizes = ["--region", "128M", "--working-set", "4M"];
+    let sizes = ["--region", "128M", "--working-set", "4M", "--neighbour-rounds", "5"];
     let shortest = [&["--seconds-per-cell", "0.001", "--json", path], &sizes[..]].concat();
     let output = bench_clear(&folder, &shortest);
     assert!(output.status.success(), "{output:?}");
@@ -54,6 +54,10 @@ fn rows_cover_each_engine_and_size_and_a_plan_is_kept() {
     for row in of("neighbour") {
         assert!(row["zeroed_gb_per_s"].is_f64() && row["alone_lines_per_s"].is_f64(), "{row}");
         assert_eq!(row["working_set_bytes"], 4 << 20);
+        let samples = row["samples"]["slowdown_percent"].as_array().expect("one a round");
+        assert_eq!(samples.len(), 5, "{row}");
+        let shares = row["processors_share"].as_str().expect("what they are");
+        assert!(["nothing", "cache", "core"].contains(&shares), "{row}");
     }
     assert_eq!(rows.iter().filter(|row| row["use"] == "read").count(), 1);
     let table = stdout(&output);
@@ -77,6 +81,7 @@ fn bad_values_get_one_line() {
         ["--engine", "abacus"],
         ["--working-set", "1K"],
         ["--beside-gb-per-s", "0"],
+        ["--neighbour-rounds", "1"],
     ] {
         let output = bench_clear(&folder, &arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

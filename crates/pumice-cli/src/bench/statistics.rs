@@ -1,5 +1,7 @@
 //! What experiments say of several values: their median, and how sure it is.
 
+use crate::bench::alloc::random::Random;
+
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -21,6 +23,44 @@ pub fn interval(values: &[f64]) -> (f64, f64) {
     let low = (middle - reach).floor().max(0.0) as usize;
     let high = ((middle + reach).ceil() as usize).min(values.len() - 1);
     (values[low], values[high])
+}
+
+/// The ratio of two medians.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// Itself.
+    pub ratio: f64,
+    /// The 95 % interval's lower end,
+    pub low: f64,
+    /// and its upper one.
+    pub high: f64,
+}
+
+/// The ratio of the medians of values that were had in the same rounds, and what it may be: the ratios of rounds that
+/// are drawn from these anew, again and again (B. Efron, 1979). `None` where the lower median may be nothing.
+pub fn ratio_interval(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
+    const DRAWS: usize = 2000;
+    let rounds = ours.len().min(theirs.len());
+    if rounds < 2 {
+        return None;
+    }
+    let mut random = Random::new(1);
+    let mut ratios = Vec::with_capacity(DRAWS);
+    for _ in 0..DRAWS {
+        let drawn: Vec<_> = (0..rounds).map(|_| random.below(rounds)).collect();
+        let of = |values: &[f64]| median(&drawn.iter().map(|&at| values[at]).collect::<Vec<_>>());
+        let (our, their) = (of(ours), of(theirs));
+        if their > 0.0 {
+            ratios.push(our / their);
+        }
+    }
+    let their = median(theirs);
+    if their <= 0.0 || ratios.len() < DRAWS * 39 / 40 {
+        return None;
+    }
+    let ratios = sorted(&ratios);
+    let (low, high) = (ratios[ratios.len() / 40], ratios[ratios.len() * 39 / 40]);
+    Some(Ratio { ratio: median(ours) / their, low, high })
 }
 
 /// Student's t for 95 %, by degrees of freedom from 1 on.
@@ -95,6 +135,20 @@ mod tests {
         let (low, high) = mean_interval(&many);
         assert!(low > 0.8 && high < 1.2, "{low} {high}");
         assert_eq!(mean_interval(&[1.0]), (f64::NEG_INFINITY, f64::INFINITY));
+    }
+
+    #[test]
+    fn a_ratio_is_as_sure_as_the_rounds_are_alike() {
+        let theirs: Vec<_> = (0..40).map(|index| 10.0 + f64::from(index % 3)).collect();
+        let ours: Vec<_> = theirs.iter().map(|value| value / 2.0).collect();
+        let alike = ratio_interval(&ours, &theirs).expect("they are far from nothing");
+        assert_eq!(alike, Ratio { ratio: 0.5, low: 0.5, high: 0.5 });
+        let noisy: Vec<_> = (0..40).map(|index| 5.0 + 3.0 * f64::from(index * 7 % 5 - 2)).collect();
+        let unsure = ratio_interval(&noisy, &theirs).expect("as above");
+        assert!(unsure.low < unsure.ratio && unsure.ratio < unsure.high, "{unsure:?}");
+        let nothing: Vec<_> = (0..40).map(|index| f64::from(index % 2) - 0.5).collect();
+        assert_eq!(ratio_interval(&ours, &nothing), None);
+        assert_eq!(ratio_interval(&[1.0], &[2.0]), None);
     }
 
     #[test]

@@ -11,12 +11,14 @@
 //! | `near+1`, `near+64` | the same, but always the same piece: it is in the cache, if it fits |
 //! | `read` | plain loads through the region: what memory gives one thread |
 //!
-//! What zeroing costs the thread that does it, and the one beside it: [`beside`].
+//! What zeroing costs the thread that has it done: [`batches`]. What it costs who works beside it: [`neighbour`].
 //!
-//! Every cell is measured in several rounds, cells interleaved; the median counts. Times are the
-//! thread's processor time, so that a busy neighbour costs bandwidth but not its turns.
+//! Every cell is measured in several rounds, cells interleaved, and others begin each round; the median counts. Times
+//! are the thread's processor time, so that a busy neighbour costs bandwidth but not its turns.
 
-mod beside;
+mod batches;
+mod neighbour;
+mod walk;
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -31,7 +33,8 @@ use pumice::config::parse_size;
 use pumice::sys::thread::cpu_time_ns;
 use serde::Serialize;
 
-use self::beside::{Named, Neighbours};
+use self::batches::Named;
+use self::neighbour::Neighbours;
 use super::json_lines::{JsonLines, Samples};
 use super::region::Region;
 use super::table::Table;
@@ -50,6 +53,8 @@ const REGION_BYTES: u64 = 1 << 30;
 const MIN_REGION_BYTES: u64 = 128 << 20;
 /// A neighbour is watched for so long at least: it may have to wait for its processor.
 const SHORTEST_WINDOW_NS: u64 = 20_000_000;
+/// And in so many rounds.
+const LEAST_ROUNDS: u64 = 4;
 /// Lines in a page.
 const LINES_PER_PAGE: usize = FRAME_SIZE / CACHE_LINE;
 
@@ -78,13 +83,27 @@ pub struct ClearArgs {
     /// Of the batches, measure only this engine's; cuda is not measured unless named
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
-    /// What the neighbour walks through; if not given, what this program gets of the last-level cache, and then
-    /// as much as that holds
+    /// What the neighbour walks through; if not given, parts of the last-level cache, all of it, and what this program
+    /// gets of it
     #[arg(long, value_name = "SIZE", value_parser = parse_working_set)]
     working_set: Option<u64>,
     /// What is zeroed beside the neighbour, in GB/s
     #[arg(long, value_name = "RATE", default_value_t = 8.0, value_parser = parse_rate)]
     beside_gb_per_s: f64,
+    /// Rounds of the neighbour's table, in each of which every engine has a window; if not given, by --seconds-per-cell
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
+    neighbour_rounds: Option<u16>,
+}
+
+impl ClearArgs {
+    /// What the neighbour's experiment goes by: windows that are short, and so many the more.
+    fn neighbours(&self, working_set: usize) -> Neighbours {
+        let cell_ns = (self.seconds_per_cell * 1e9) as u64;
+        let window_ns = (cell_ns / 4).max(SHORTEST_WINDOW_NS);
+        let rounds = (4 * cell_ns / window_ns).max(LEAST_ROUNDS) as usize;
+        let rounds = self.neighbour_rounds.map_or(rounds, usize::from);
+        Neighbours { working_set, rate_gb_per_s: self.beside_gb_per_s, window_ns, rounds }
+    }
 }
 
 fn parse_seconds(text: &str) -> Result<f64, &'static str> {
@@ -124,9 +143,11 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
         size_name(len),
         cells.len() as f64 * options.seconds_per_cell
     );
-    for _ in 0..ROUNDS {
-        for cell in &mut cells {
-            cell.measure(region.bytes(), slice_ns);
+    for round in 0..ROUNDS {
+        let first = round * cells.len() / ROUNDS;
+        for turn in 0..cells.len() {
+            let index = (first + turn) % cells.len();
+            cells[index].measure(region.bytes(), slice_ns);
         }
     }
 
@@ -135,17 +156,14 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
         table.row(&row.columns());
         json.write(&row)?;
     }
-    beside::engines(&engines, region.bytes(), ROUNDS, &mut json)?;
+    batches::engines(&engines, region.bytes(), ROUNDS, &mut json)?;
     drop(engines);
-    beside::overhead(region.bytes(), 4 * ROUNDS, &mut json)?;
-    for working_set in working_sets(options.working_set, region.bytes()) {
-        let neighbours = Neighbours {
-            working_set,
-            rate_gb_per_s: options.beside_gb_per_s,
-            window_ns: ((options.seconds_per_cell * 1e9) as u64).max(SHORTEST_WINDOW_NS),
-            rounds: 2 * ROUNDS,
-        };
-        beside::neighbours(neighbours, region.bytes(), &mut json)?;
+    batches::overhead(region.bytes(), 4 * ROUNDS, &mut json)?;
+    if let Some(pair) = neighbour::processors() {
+        for working_set in working_sets(options.working_set, region.bytes()) {
+            let neighbours = options.neighbours(working_set);
+            neighbour::neighbours(neighbours, pair, region.bytes(), &mut json)?;
+        }
     }
     json.finish()?;
     drop(region);
@@ -196,17 +214,18 @@ fn engines_to_measure(choice: Option<Choice>, region: &mut [u8]) -> Result<Vec<N
     }
 }
 
-/// What is walked: what was asked for, or as much as this program gets of the last-level cache, and as
-/// much as that says it holds.
+/// What is walked: what was asked for, or parts of the last-level cache, all of it, and as much as this program
+/// gets of it.
 fn working_sets(asked: Option<u64>, region: &mut [u8]) -> Vec<usize> {
     if let Some(asked) = asked {
         return vec![asked as usize];
     }
     let nominal = cache_bytes().min(memory::available_bytes() / 4) as usize;
-    let share = beside::cache_share(region, nominal);
+    let share = walk::cache_share(region, nominal);
     let (kept, all) = (size_name(share), size_name(nominal));
-    println!("\nThe last-level cache holds {all}, of which this program gets about {kept}");
-    let mut sets = vec![share, nominal];
+    println!("The last-level cache holds {all}, of which this program gets about {kept}");
+    let mut sets = vec![share, nominal / 4, nominal / 2, nominal / 4 * 3, nominal];
+    sets.sort_unstable();
     sets.dedup();
     sets
 }
