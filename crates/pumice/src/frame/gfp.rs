@@ -17,6 +17,8 @@ bitflags::bitflags! {
         const KSWAPD_RECLAIM = 1 << 4;
         /// May use what lies under the minimum watermark: reclaim itself, and its I/O.
         const MEMALLOC = 1 << 5;
+        /// Only where more is free than the low watermark; nobody is woken.
+        const ABOVE_LOW = 1 << 6;
         /// The usual request.
         const KERNEL = Self::IO.bits() | Self::FS.bits() | Self::DIRECT_RECLAIM.bits()
             | Self::KSWAPD_RECLAIM.bits();
@@ -26,5 +28,28 @@ bitflags::bitflags! {
         const NOFS = Self::NOIO.bits() | Self::IO.bits();
         /// Cannot wait.
         const NOWAIT = Self::KSWAPD_RECLAIM.bits();
+    }
+}
+
+/// Bits that each say that a zone is not to be used, so that a request that says nothing may use all.
+const OTHER_ZONES: u32 = 0xff << FIRST_ZONE;
+const FIRST_ZONE: u32 = 24;
+
+impl Gfp {
+    /// Zones of a space over several that a request can name.
+    pub const MOST_ZONES: usize = 8;
+
+    /// What holds for a request if any of the scopes it is in says so; of the rest all have to.
+    pub(crate) const IF_ANY: Gfp = Gfp::from_bits_retain(Gfp::MEMALLOC.bits() | OTHER_ZONES);
+
+    /// From none but these zones, in a space over several: a bit for each, in their order.
+    #[must_use]
+    pub const fn within(self, zones: u8) -> Gfp {
+        Gfp::from_bits_retain(self.bits() | (!zones as u32) << FIRST_ZONE)
+    }
+
+    /// Whether it may be served from a zone.
+    pub const fn may_use(self, zone: usize) -> bool {
+        zone < Gfp::MOST_ZONES && self.bits() >> FIRST_ZONE & 1 << zone == 0
     }
 }

@@ -51,7 +51,8 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     fn get_run(self, frames: usize) -> Option<Pfn>;
     /// Gets frames for a huge page, as many as a table has entries: side by side, the first one's number a
     /// multiple of that, zeroed already, each to be put back by itself.
-    fn get_zeroed_block(self) -> Option<Pfn> {
+    fn get_zeroed_block(self, gfp: Gfp) -> Option<Pfn> {
+        let _ = gfp;
         None
     }
     /// Puts back the run that starts with this frame.
@@ -64,8 +65,9 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     fn pager(&self) -> Option<&dyn Pager> {
         None
     }
-    /// How many frames are free; it may take a microsecond and more.
-    fn free_frames(self) -> usize {
+    /// How many frames are free in the zone of this one; it may take a microsecond and more.
+    fn free_frames(self, zone_of: Pfn) -> usize {
+        let _ = zone_of;
         usize::MAX
     }
 }

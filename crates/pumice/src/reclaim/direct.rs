@@ -12,6 +12,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 
+use crate::addr::Pfn;
 use crate::frame::{Gfp, Pressure, Reclaim};
 use crate::sync::{current_thread, ThreadId};
 
@@ -50,11 +51,18 @@ impl<P: Policy> Drop for Memalloc<'_, P> {
 }
 
 impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
+    fn first(&self) -> Pfn {
+        self.frame(0)
+    }
+
     fn pressure(&self) -> Pressure {
         self.pressure_now()
     }
 
     fn wake(&self) {
+        if !self.is_kswapd_asleep.load(Ordering::Relaxed) {
+            return;
+        }
         let mut state = self.state();
         if state.is_kswapd_asleep && !state.is_stuck && state.is_short(self.free()) {
             self.wake.notify_one();
@@ -64,7 +72,7 @@ impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
     }
 
     fn reclaim(&self, gfp: Gfp, _frames: usize) -> usize {
-        if gfp.contains(Gfp::MEMALLOC) || self.state().is_reclaiming(current_thread().id()) {
+        if gfp.contains(Gfp::MEMALLOC) || self.is_reclaiming_here() {
             return 0;
         }
         if gfp.contains(Gfp::DIRECT_RECLAIM) {
@@ -82,12 +90,12 @@ impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
             return true;
         }
         let pressure = self.count_taken(frames);
-        if gfp.contains(Gfp::KSWAPD_RECLAIM) && self.is_kswapd_asleep.load(Ordering::Relaxed) {
+        if gfp.contains(Gfp::KSWAPD_RECLAIM) {
             self.wake();
         }
-        let may = pressure < Pressure::Min
-            || gfp.contains(Gfp::MEMALLOC)
-            || self.state().is_reclaiming(current_thread().id());
+        let limit = if gfp.contains(Gfp::ABOVE_LOW) { Pressure::Low } else { Pressure::Min };
+        let may = pressure < limit
+            || limit == Pressure::Min && (gfp.contains(Gfp::MEMALLOC) || self.is_reclaiming_here());
         if !may {
             self.gives_back(frames);
         }
@@ -96,6 +104,11 @@ impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
 }
 
 impl<P: Policy + Send> ZoneReclaim<P> {
+    /// Whether the calling thread reclaims in this zone.
+    pub(super) fn is_reclaiming_here(&self) -> bool {
+        self.state().is_reclaiming(current_thread().id())
+    }
+
     /// Frees frames, or waits until others have. Returns how many there may be; with none, there will be none.
     fn direct_reclaim(&self, gfp: Gfp) -> usize {
         let mut state = self.state();

@@ -342,7 +342,8 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         };
         let is_open = state.members.is_open(place);
         for page in found.drain(..).filter(|_| is_open) {
-            if !state.knows(place, page) {
+            // Others are of another zone.
+            if state.number(page.frame).is_some() && !state.knows(place, page) {
                 many += 1;
                 self.notes.copies.extend(state.add(place, page));
             }

@@ -9,6 +9,7 @@
 //! - [`shrinker`]: caches outside the page lists, which give frames back.
 //! - `kswapd`: the thread that takes pages out; `direct`: who asks for a frame does so for itself; `writeout`: how
 //!   they go.
+//! - [`zoned`]: spaces over several zones.
 //! - [`paging`]: what faults of a space tell reclaim and ask of it.
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
@@ -53,6 +54,10 @@ pub mod two_list;
 mod writeout;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod zone;
+#[cfg(all(feature = "std", not(loom)))]
+pub mod zoned;
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod zoned_tests;
 
 pub use adaptive::Adaptive;
 pub use list::Page;
@@ -66,3 +71,5 @@ pub use shrinker::Shrinker;
 pub use two_list::TwoList;
 #[cfg(all(feature = "std", not(loom)))]
 pub use zone::{Counts, ZoneReclaim};
+#[cfg(all(feature = "std", not(loom)))]
+pub use zoned::ZonedPaging;

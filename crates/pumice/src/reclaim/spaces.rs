@@ -208,7 +208,8 @@ impl<P: Policy> ZoneReclaim<P> {
         core::mem::forget(task.gfp_scope(Gfp::MEMALLOC));
         let task: AnyTask<'_> = Box::new(task);
         let frames = space.frames();
-        let free_frames: FreeFrames<'_> = Box::new(move || frames.free_frames());
+        let first = self.frame(0);
+        let free_frames: FreeFrames<'_> = Box::new(move || frames.free_frames(first));
         // SAFETY: the lifetimes are shorter than they then say: `Membership` takes the member out when `work` is over,
         // however that ends, and waits until nobody has it.
         let (task, backing, free_frames) = unsafe {

@@ -19,13 +19,13 @@ use crate::io::engine::{self, Direction};
 use crate::io::fake::{FakeEngine, Faults};
 use crate::io::{AnyEngine, BlockFile, Bytes, Cached, Engines, Queues, Request};
 use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
-use crate::page_table::{Atomic, Rights};
-use crate::space::{Frames, MemMap, VmSpace};
+use crate::page_table::{Atomic, FrameSource, Rights};
+use crate::space::{MemMap, VmSpace};
 use crate::swap::backing::SwapBacking;
 use crate::sys::{cpu, mem::Huge};
 
 /// Writes pages of a region, and reads and writes them at random: each is as it was left.
-pub(super) fn use_pages(space: &VmSpace<Frames<'_>>, pages: usize, steps: usize, seed: u64) {
+pub(super) fn use_pages<F: FrameSource>(space: &VmSpace<F>, pages: usize, steps: usize, seed: u64) {
     let task = space.enter().expect("a task");
     let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
     let region = task.region(at).expect("mapped");

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use crate::addr::{Pfn, FRAME_SIZE};
+use crate::addr::FRAME_SIZE;
 use crate::backing::{Outgoing, Place, Refusal};
 use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
@@ -179,7 +179,7 @@ impl<P: Policy + Send> Round<'_, P> {
             }
             return 0;
         };
-        if transit.page().frame.0 != victim.frame as usize {
+        if transit.page().frame != self.zone.frame(victim.frame) {
             // The page came back in another frame, by which the policy knows it.
             task.cancel_swap_out(transit);
             self.notes.give_up_copy(victim);
@@ -221,7 +221,9 @@ impl<P: Policy + Send> Round<'_, P> {
             return 0;
         }
         let begun = task.begin_write_back(page);
-        if let Some(begun) = begun.filter(|begun| begun.page().frame.0 == victim.frame as usize) {
+        if let Some(begun) =
+            begun.filter(|begun| begun.page().frame == self.zone.frame(victim.frame))
+        {
             self.dirty.push(Leaving { victim, way: Way::Held(begun) });
             return 0;
         }
@@ -275,7 +277,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let outgoing = &mut self.writes.outgoing;
         outgoing.clear();
         outgoing.extend(pages.iter().map(|leaving| {
-            let at = task.bytes(Pfn(leaving.victim.frame as usize));
+            let at = task.bytes(self.zone.frame(leaving.victim.frame));
             leaving.victim.outgoing(space.id, at)
         }));
         drop(task);

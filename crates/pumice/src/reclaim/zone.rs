@@ -11,6 +11,7 @@
 //!
 //! One lock, never held over I/O, over a walk, or while anybody waits for another lock but a backing's own.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::PoisonError;
 
@@ -107,7 +108,9 @@ impl Frame {
 #[derive(Debug)]
 pub(super) struct State<P> {
     pub policy: P,
+    /// By the frames' numbers in the zone: the policy's pages.
     pub frames: Vec<Frame>,
+    first: usize,
     pub members: Members,
     pub shrinkers: Shrinkers,
     pub settings: Settings,
@@ -153,12 +156,17 @@ impl<P: Policy> State<P> {
         self.is_balancing || self.waiting > self.leaving
     }
 
+    /// A frame's number in the zone.
+    pub fn number(&self, frame: Pfn) -> Option<usize> {
+        let number = frame.0.checked_sub(self.first)?;
+        (number < self.frames.len()).then_some(number)
+    }
+
     /// A page of a member's is in a frame. Returns the copy of another page, which was there before and was
     /// unmapped.
     pub fn add(&mut self, member: usize, page: LruPage) -> Option<Copy> {
-        let LruPage { page, frame: Pfn(number) } = page;
-        let owner = Owner::new(member, page);
-        let frame = self.frames.get_mut(number)?;
+        let (owner, number) = (Owner::new(member, page.page), self.number(page.frame)?);
+        let frame = &mut self.frames[number];
         let came = frame.came.take().filter(|_| frame.owner == owner);
         let old = *frame;
         let copy = if came.is_some() { old.copy } else { 0 };
@@ -177,10 +185,9 @@ impl<P: Policy> State<P> {
 
     /// Whether it is known that a page is in a frame.
     pub fn knows(&self, member: usize, page: LruPage) -> bool {
-        let LruPage { page, frame: Pfn(number) } = page;
-        let owner = Owner::new(member, page);
-        let is_its = self.frames.get(number).is_some_and(|frame| frame.owner == owner);
-        is_its && self.policy.contains(number as u32)
+        let owner = Owner::new(member, page.page);
+        let number = self.number(page.frame).filter(|&number| self.frames[number].owner == owner);
+        number.is_some_and(|number| self.policy.contains(number as u32))
     }
 
     /// Whether so few pages are known that others may be in memory too.
@@ -232,6 +239,8 @@ impl<P: Policy> State<P> {
 
 /// See the module's top.
 pub struct ZoneReclaim<P> {
+    /// Numbers of its frames, in spaces over several zones.
+    numbers: Range<usize>,
     pub(super) state: Mutex<State<P>>,
     /// Frames that are free, as was counted last, without those that were taken since: too few rather than too many.
     /// Very many if nobody knows. Relaxed: an estimate, counted anew when it sinks too low.
@@ -266,6 +275,7 @@ impl<P: Policy> ZoneReclaim<P> {
         let state = State {
             policy,
             frames: vec![Frame::default(); frames],
+            first: 0,
             members: Members::default(),
             shrinkers: Shrinkers::default(),
             settings,
@@ -288,6 +298,7 @@ impl<P: Policy> ZoneReclaim<P> {
             since_sweep: 0,
         };
         ZoneReclaim {
+            numbers: 0..frames,
             state: Mutex::new(state),
             free: AtomicIsize::new(UNKNOWN),
             changed: AtomicUsize::new(0),
@@ -303,6 +314,31 @@ impl<P: Policy> ZoneReclaim<P> {
             idle_writes: Mutex::new(Vec::new()),
             read_errors: AtomicU64::new(0),
         }
+    }
+
+    /// With frames from this number on, as spaces over several zones have them: the first that is a multiple of 512 and
+    /// that none of the zones before it has.
+    #[must_use]
+    pub fn starting_at(mut self, first: Pfn) -> ZoneReclaim<P> {
+        let frames = self.numbers.len();
+        self.numbers = first.0..first.0 + frames;
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).first = first.0;
+        self
+    }
+
+    /// Whether a frame is of this zone.
+    pub(super) fn has(&self, frame: Pfn) -> bool {
+        self.numbers.contains(&frame.0)
+    }
+
+    /// How many frames it has.
+    pub(super) fn frames(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The frame that has a number in the zone.
+    pub(super) fn frame(&self, number: u32) -> Pfn {
+        Pfn(self.numbers.start + number as usize)
     }
 
     /// What it goes by.
@@ -480,8 +516,8 @@ impl<P: Policy> ZoneReclaim<P> {
             self.wake.notify_one();
         }
         let Some(member) = state.members.find(space) else { return false };
-        let Some(frame) = state.frames.get_mut(page.frame.0) else { return false };
-        let owner = Owner::new(member, page.page);
+        let Some(number) = state.number(page.frame) else { return false };
+        let (owner, frame) = (Owner::new(member, page.page), &mut state.frames[number]);
         let new = Frame { owner, copy: came.copy, came: Some(arrival), is_new: true };
         let old = std::mem::replace(frame, new);
         if let Some((member, copy)) = old.copy() {

@@ -68,7 +68,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         page: usize,
     ) -> Option<Result<Entry, Entry>> {
         let tables = &self.space.tables;
-        let first = tables.source.get_zeroed_block()?;
+        let first = tables.source.get_zeroed_block(self.gfp())?;
         let huge = Entry::used_frame(pmd, first);
         Some(match tables.ops.ptep_cmpxchg(middle.pmdp, pmd, huge) {
             Ok(()) => {

@@ -70,13 +70,23 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
     /// The frames, for [`crate::space::VmSpace::new`].
     pub fn frames(&self) -> Frames<'_, M, L> {
         let base = NonNull::new(self.zone.address(Pfn(0))).expect("a zone is at no null address");
-        Frames { base, map: self, pager: self.pager }
+        let reclaim = self.pager.and_then(|pager| pager.zone());
+        Frames { base, map: self, pager: self.pager, reclaim }
     }
 
     /// The frames, for a space that has a pager of its own: its pages are copies of something else than those of other
     /// spaces. Reclaim of a zone is one: pagers of spaces on it belong to the same.
     pub fn frames_of<'m>(&'m self, pager: &'m dyn Pager) -> Frames<'m, M, L> {
-        Frames { pager: Some(pager), ..self.frames() }
+        Frames { pager: Some(pager), reclaim: pager.zone(), ..self.frames() }
+    }
+
+    /// The frames, for a space over several zones that have a pager together: this one's reclaim is its own.
+    pub(super) fn frames_in<'m>(
+        &'m self,
+        pager: &'m dyn Pager,
+        reclaim: &'m dyn Reclaim,
+    ) -> Frames<'m, M, L> {
+        Frames { pager: Some(pager), reclaim: Some(reclaim), ..self.frames() }
     }
 
     /// The zone.
@@ -101,6 +111,8 @@ pub struct Frames<'m, M: Memory = Os, L: Budget = ()> {
     base: NonNull<u8>,
     map: &'m MemMap<'m, M, L>,
     pager: Option<&'m dyn Pager>,
+    /// Who reclaims for the zone.
+    reclaim: Option<&'m dyn Reclaim>,
 }
 
 impl<M: Memory, L: Budget> Clone for Frames<'_, M, L> {
@@ -153,9 +165,9 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
         zone.pfn(at.as_ptr())
     }
 
-    fn get_zeroed_block(self) -> Option<Pfn> {
+    fn get_zeroed_block(self, gfp: Gfp) -> Option<Pfn> {
         let zone = self.map.zone;
-        if !zone.admit(Gfp::KERNEL | Gfp::ZERO, BLOCK_FRAMES) {
+        if !zone.admit(gfp | Gfp::ZERO, BLOCK_FRAMES) {
             return None;
         }
         zone.ledger.get_frames_of_block().or_else(|| {
@@ -187,7 +199,7 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
         self.pager
     }
 
-    fn free_frames(self) -> usize {
+    fn free_frames(self, _: Pfn) -> usize {
         self.map.zone.free_frames()
     }
 }
@@ -209,18 +221,21 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
     /// Whether frames may be taken of the zone now: of those that are kept back, only by who reclaims.
     fn admits(&self, gfp: Gfp, frames: usize) -> bool {
         self.frames.map.zone.admit(gfp, frames)
-            && self.reclaim().is_none_or(|reclaim| reclaim.admits(gfp, frames))
+            && self.frames.reclaim.is_none_or(|reclaim| reclaim.admits(gfp, frames))
     }
 
-    fn reclaim(&self) -> Option<&dyn Reclaim> {
-        self.frames.pager?.zone()
+    /// Whether what it gives next has to be asked for.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.spare.is_none() && self.pcp.is_empty()
     }
 
     #[cold]
     #[inline(never)]
     fn get_more(&mut self, want: Want) -> Option<(Pfn, bool)> {
         let zone = self.frames.map.zone;
-        let is_short = self.reclaim().is_some_and(|reclaim| reclaim.pressure() >= Pressure::Low);
+        let is_short =
+            self.frames.reclaim.is_some_and(|reclaim| reclaim.pressure() >= Pressure::Low);
         if !self.admits(self.gfp, if is_short { 1 } else { LIST_FRAMES }) {
             return None;
         }
@@ -298,7 +313,8 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
     }
 
     fn get_any_at_once(&mut self) -> Option<Pfn> {
-        if !self.admits(Gfp::NOWAIT, 1) {
+        let now = Gfp::NOWAIT & self.gfp | Gfp::ABOVE_LOW & self.gfp;
+        if !self.admits(now, 1) {
             return None;
         }
         let found = self.frames.map.zone.get_frame(cpu::current(), Want::Dirty);

@@ -5,7 +5,7 @@
 //! has is a [`Task`]; through that it maps, faults, and holds regions ([`Region`]), whose pages it
 //! reads and writes by guards.
 //!
-//! - [`mem_map`]: what spaces on one zone have in common.
+//! - [`mem_map`]: what spaces on one zone have in common; [`zonelist`]: frames of several zones.
 //! - `task`: a thread in a space; [`rss`]: its counts, and what it holds.
 //! - `fault`: the fault path, copying on write, prefaulting.
 //! - `huge`: pages of 2 MiB, and how they become small ones.
@@ -100,6 +100,8 @@ mod task;
 mod tests;
 mod vma;
 pub mod write_back;
+#[cfg(not(any(loom, shuttle)))]
+pub mod zonelist;
 
 pub use error::{Access, Extent, Place, Result, VmError};
 #[cfg(not(any(loom, shuttle)))]
@@ -107,6 +109,8 @@ pub use mem_map::{Frames, MemMap};
 pub use region::{ReadGuard, Region, WriteGuard};
 pub use swap_out::Transit;
 pub use task::{GfpScope, Task};
+#[cfg(not(any(loom, shuttle)))]
+pub use zonelist::{ZonedFrames, Zonelist};
 
 use crossbeam_utils::CachePadded;
 

@@ -12,6 +12,7 @@ use core::ptr::NonNull;
 use super::disk::Disk;
 use super::*;
 use crate::addr::{Pfn, FRAME_SIZE};
+use crate::frame::Gfp;
 use crate::page_table::pager::{Evicted, Pager};
 use crate::page_table::tables::FrameList;
 #[cfg(shuttle)]
@@ -132,7 +133,7 @@ unsafe impl FrameSource for Model {
         self.zero(first, frames);
         Some(first)
     }
-    fn get_zeroed_block(self) -> Option<Pfn> {
+    fn get_zeroed_block(self, _: Gfp) -> Option<Pfn> {
         let mut runs = self.0.runs.lock().expect("no panic");
         let is_free = |at: &usize| runs[*at..at + Self::ENTRIES].iter().all(|&run| run == 0);
         let first = (Self::ENTRIES..FRAMES - Self::ENTRIES).step_by(Self::ENTRIES).find(is_free)?;

@@ -83,12 +83,18 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     /// `memalloc_noio_save` has it: with [`Gfp::NOIO`] no I/O is begun for them, with [`Gfp::NOWAIT`] they wait for
     /// nothing and fail at once. Scopes within each other allow what all of them allow. [`Gfp::MEMALLOC`] is the
     /// other way round: who asks for it may use the frames that are kept back, and nothing is reclaimed for them; it
-    /// is for what gives more memory back than it takes.
+    /// is for what gives more memory back than it takes. In a space over several zones [`Gfp::within`] names those that
+    /// frames may come from.
     pub fn gfp_scope(&self, allowed: Gfp) -> GfpScope<'_, 's, F, T> {
         let before = self.gfp.get();
-        let now = (before & allowed) | ((before | allowed) & Gfp::MEMALLOC);
+        let now = (before & allowed) | ((before | allowed) & Gfp::IF_ANY);
         self.set_gfp(now);
         GfpScope { task: self, before }
+    }
+
+    /// What its requests allow.
+    pub(super) fn gfp(&self) -> Gfp {
+        self.gfp.get()
     }
 
     fn set_gfp(&self, gfp: Gfp) {

@@ -1,6 +1,7 @@
 //! How far a zone's free memory may sink, and who is called then.
 
 use super::super::gfp::Gfp;
+use crate::addr::Pfn;
 
 /// Free memory levels, in frames, as the kernel's watermarks: under `low` background reclaim is
 /// woken and works up to `high`; under `min` only those who reclaim get any.
@@ -45,6 +46,11 @@ pub enum Pressure {
 
 /// What reclaim fills in. It knows the watermarks, and how much is free.
 pub trait Reclaim: Sync {
+    /// The number of its first frame, in a space over several zones.
+    fn first(&self) -> Pfn {
+        Pfn(0)
+    }
+
     /// Whether free memory is short.
     fn pressure(&self) -> Pressure;
 

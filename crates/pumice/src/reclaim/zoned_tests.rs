@@ -1,0 +1,309 @@
+//! Spaces over two zones: requests are served from, and pages go in, the zones that they name, and no others.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::policy::table;
+use super::spaces_tests::use_pages;
+use super::swap_tests::{fill, is_filled, Scratch};
+use super::{Adaptive, Counts, Settings, ZoneReclaim, ZonedPaging};
+use crate::addr::{Pfn, FRAME_SIZE};
+use crate::clear::Clearer;
+use crate::error::Error;
+use crate::frame::{Gfp, Pressure, Reclaim, Zone};
+use crate::io::Engines;
+use crate::page_table::{Atomic, Rights};
+use crate::space::{Access, MemMap, Region, Task, VmSpace, ZonedFrames, Zonelist};
+use crate::swap::backing::SwapBacking;
+use crate::sys::cpu;
+use crate::sys::mem::{Huge, Os};
+
+/// Of each zone, a whole number of blocks.
+const FRAMES: usize = 1024;
+/// What is kept free, and tables and lists take.
+const SPARE: usize = 3 * FRAMES / 16;
+
+/// The first zone, the second, and both.
+const A: Gfp = Gfp::KERNEL.within(1);
+const B: Gfp = Gfp::KERNEL.within(2);
+
+type Space<'m> = VmSpace<ZonedFrames<'m>, Atomic>;
+type ATask<'t, 'm> = Task<'t, ZonedFrames<'m>, Atomic>;
+type ARegion<'t, 'm> = Region<'t, ZonedFrames<'m>, Atomic>;
+
+/// Two zones, what reclaims for them, and a space over both.
+struct Both<'t, 'm> {
+    zones: [&'t Zone; 2],
+    reclaim: [Arc<ZoneReclaim<Adaptive<'m>>>; 2],
+    space: &'t Space<'m>,
+}
+
+impl Both<'_, '_> {
+    fn counts(&self) -> [Counts; 2] {
+        [self.reclaim[0].counts(), self.reclaim[1].counts()]
+    }
+
+    /// How many of a region's pages are in each zone.
+    fn where_are(&self, task: &ATask<'_, '_>, at: usize, pages: Range<usize>) -> [usize; 2] {
+        let mut many = [0; 2];
+        for page in pages {
+            let byte = task.fault(at + page * FRAME_SIZE, Access::Read).expect("there");
+            let byte = byte.as_ptr() as usize;
+            let which = self.zones.iter().position(|zone| zone.addresses().contains(&byte));
+            many[which.expect("one of them")] += 1;
+        }
+        many
+    }
+}
+
+/// Whether there is somebody in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kswapd {
+    None,
+    EachZone,
+}
+
+/// Returns how long each zone's `kswapd` had a processor.
+fn on_two_zones(name: &str, kswapd: Kswapd, work: impl FnOnce(&Both<'_, '_>)) -> [u128; 2] {
+    let scratch = Scratch::new(&format!("zoned-{name}"));
+    let backing = SwapBacking::new(scratch.swap(16 * FRAMES), &Engines::default());
+    let mut entries = [(); 2].map(|()| table::<Adaptive<'_>>(FRAMES));
+    let mut firsts = [0, FRAMES].into_iter();
+    let reclaim = entries.each_mut().map(|entries| {
+        let reclaim = ZoneReclaim::new(Adaptive::new(entries), FRAMES, Settings::of(FRAMES));
+        Arc::new(reclaim.starting_at(Pfn(firsts.next().expect("two"))))
+    });
+    let pager = ZonedPaging::on(&reclaim, &backing);
+    let zones =
+        [(); 2].map(|()| Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone"));
+    let zones = zones.each_ref();
+    let maps = zones.map(|zone| MemMap::new(zone, Clearer::detect()).expect("tables"));
+    let members = [(&maps[0], &*reclaim[0] as &dyn Reclaim), (&maps[1], &*reclaim[1])];
+    let zonelist = Zonelist::new(&members, &pager).expect("in order");
+    let space = VmSpace::new(zonelist.frames(), Atomic).expect("frames");
+    let both = Both { zones, reclaim: reclaim.clone(), space: &space };
+    let used = pager.attach(&space, || {
+        std::thread::scope(|scope| {
+            struct Stop<'r, 'e>(&'r [Arc<ZoneReclaim<Adaptive<'e>>>; 2]);
+            impl Drop for Stop<'_, '_> {
+                fn drop(&mut self) {
+                    self.0.iter().for_each(|zone| zone.stop());
+                }
+            }
+            let threads = reclaim.each_ref().map(|zone| {
+                scope.spawn(move || {
+                    if kswapd == Kswapd::EachZone {
+                        zone.kswapd();
+                    }
+                    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                    used.tv_sec as u128 * 1_000_000_000 + used.tv_nsec as u128
+                })
+            });
+            let stop = Stop(&reclaim);
+            work(&both);
+            drop(stop);
+            threads.map(|thread| thread.join().expect("no panic"))
+        })
+    });
+    assert_eq!(backing.swap().usage().1, 0, "all is unmapped");
+    used.expect("tasks")
+}
+
+fn with_region(
+    both: &Both<'_, '_>,
+    pages: usize,
+    work: impl FnOnce(&ATask<'_, '_>, &ARegion<'_, '_>, usize),
+) {
+    let task = both.space.enter().expect("a task");
+    let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+    let region = task.region(at).expect("mapped");
+    work(&task, &region, at);
+    drop(region);
+    task.unmap(at, pages * FRAME_SIZE).expect("mapped");
+}
+
+fn write(region: &ARegion<'_, '_>, pages: Range<usize>) {
+    for page in pages {
+        fill(&mut region.write(page).expect("a frame"), page, 1);
+    }
+}
+
+fn check(region: &ARegion<'_, '_>, pages: Range<usize>) {
+    for page in pages {
+        assert!(is_filled(&region.read(page).expect("there"), page, 1), "{page}");
+    }
+}
+
+#[test]
+fn requests_for_one_zone_leave_the_other_alone() {
+    for (zone, gfp) in [(0, A), (1, B)] {
+        let other = 1 - zone;
+        let used = on_two_zones(&format!("one-{zone}"), Kswapd::EachZone, |both| {
+            with_region(both, 4 * FRAMES, |task, region, at| {
+                // Tables of the upper levels are there.
+                write(region, 0..1);
+                let (free, before) = (both.zones[other].free_frames(), both.counts()[other]);
+                let _scope = task.gfp_scope(gfp);
+                write(region, 1..4 * FRAMES);
+                check(region, 0..4 * FRAMES);
+                check(region, 0..4 * FRAMES);
+                assert!(both.counts()[zone].pswpout > 2 * FRAMES as u64);
+                let now = both.counts()[other];
+                assert_eq!(now, before, "nothing happened there");
+                assert!(both.zones[other].free_frames() + 1 >= free, "it gave nothing");
+                assert_eq!(both.reclaim[other].pressure(), Pressure::None);
+                let pages = both.where_are(task, at, 3 * FRAMES..3 * FRAMES + 100);
+                assert_eq!(pages[zone], 100);
+            });
+        });
+        // It slept all the time.
+        assert!(used[other] * 10 < used[zone], "{used:?}");
+    }
+}
+
+#[test]
+fn the_second_zone_is_used_before_the_first_is_reclaimed() {
+    for kswapd in [Kswapd::None, Kswapd::EachZone] {
+        on_two_zones(&format!("second-{kswapd:?}"), kswapd, |both| {
+            with_region(both, 2 * FRAMES, |task, region, at| {
+                let pages = 2 * FRAMES - 2 * SPARE;
+                write(region, 0..pages);
+                assert_eq!(both.counts(), [Counts::default(); 2], "all had room");
+                let places = both.where_are(task, at, 0..pages);
+                assert!(places.iter().all(|&many| many > FRAMES - 2 * SPARE), "{places:?}");
+                check(region, 0..pages);
+            });
+        });
+    }
+}
+
+#[test]
+fn where_both_are_full_pages_go_in_the_zone_that_is_named() {
+    for kswapd in [Kswapd::None, Kswapd::EachZone] {
+        on_two_zones(&format!("named-{kswapd:?}"), kswapd, |both| {
+            with_region(both, 4 * FRAMES, |task, region, _| {
+                let pages = 2 * FRAMES - 2 * SPARE;
+                write(region, 0..pages);
+                let _scope = task.gfp_scope(A);
+                write(region, pages..pages + FRAMES);
+                let [a, b] = both.counts();
+                assert!(a.pswpout > 0, "{a:?}");
+                assert_eq!(b, Counts::default());
+                // What is within both scopes: none, and no wait for that.
+                let nowhere = task.gfp_scope(B);
+                assert!(region.write(4 * FRAMES - 1).is_err());
+                drop(nowhere);
+                check(region, 0..pages + FRAMES);
+            });
+        });
+    }
+}
+
+#[test]
+fn a_page_comes_back_to_a_zone_that_the_request_names() {
+    on_two_zones("comes-back", Kswapd::None, |both| {
+        with_region(both, 4 * FRAMES, |task, region, at| {
+            {
+                let _scope = task.gfp_scope(A);
+                write(region, 0..2 * FRAMES);
+            }
+            // The first of them are in swap.
+            let _scope = task.gfp_scope(B);
+            let before = both.counts();
+            check(region, 0..FRAMES / 4);
+            assert_eq!(both.where_are(task, at, 0..FRAMES / 4), [0, FRAMES / 4]);
+            let now = both.counts();
+            assert_eq!(now[0].pswpin, before[0].pswpin);
+            // Some were read ahead.
+            assert!(now[1].pswpin - before[1].pswpin >= FRAMES as u64 / 4);
+            // There they go from again.
+            check(region, 0..2 * FRAMES);
+            write(region, 2 * FRAMES..4 * FRAMES);
+            check(region, 0..4 * FRAMES);
+            assert!(both.counts()[1].pswpout > FRAMES as u64);
+        });
+    });
+}
+
+#[test]
+fn nothing_is_lost_in_four_times_the_memory_of_both() {
+    for kswapd in [Kswapd::None, Kswapd::EachZone] {
+        on_two_zones(&format!("lost-{kswapd:?}"), kswapd, |both| {
+            std::thread::scope(|scope| {
+                for seed in 1..5 {
+                    scope.spawn(move || use_pages(both.space, 2 * FRAMES, 2 * FRAMES, seed));
+                }
+            });
+            for counts in both.counts() {
+                assert!(counts.pswpout > FRAMES as u64, "{counts:?}");
+                assert_eq!(counts.errors, 0);
+            }
+        });
+    }
+}
+
+/// Children share frames of both zones, and huge pages are one zone's.
+#[test]
+fn forks_and_huge_pages_over_two_zones() {
+    on_two_zones("forks", Kswapd::EachZone, |both| {
+        let task = both.space.enter().expect("a task");
+        let bytes = 2 * FRAMES / 2 * FRAME_SIZE;
+        let at = task.map_huge(bytes, Rights::READ_WRITE).expect("addresses");
+        for page in 0..FRAMES {
+            task.write_at(at + page * FRAME_SIZE, &[page as u8]).expect("a frame");
+        }
+        let child = task.fork().expect("frames for tables");
+        let kid = child.enter().expect("a task");
+        for page in 0..FRAMES / 2 {
+            kid.write_at(at + page * FRAME_SIZE, &[(1 + page) as u8]).expect("a frame");
+        }
+        for page in 0..FRAMES {
+            let mut seen = [[0; 1]; 2];
+            task.read_at(at + page * FRAME_SIZE, &mut seen[0]).expect("there");
+            kid.read_at(at + page * FRAME_SIZE, &mut seen[1]).expect("there");
+            let written = u8::from(page < FRAMES / 2);
+            assert_eq!(seen, [[page as u8], [written.wrapping_add(page as u8)]], "{page}");
+        }
+        drop(kid);
+        drop(child);
+        task.unmap(at, bytes).expect("mapped");
+    });
+}
+
+#[test]
+fn scopes_name_zones() {
+    assert!((0..8).all(|zone| Gfp::KERNEL.may_use(zone)));
+    assert!(A.may_use(0) && !A.may_use(1) && !Gfp::KERNEL.may_use(8));
+    assert!(A.contains(Gfp::KERNEL) && !Gfp::NOFS.within(3).contains(Gfp::KERNEL));
+    on_two_zones("scopes", Kswapd::None, |both| {
+        both.space.set_prefault(1);
+        with_region(both, 16, |task, region, at| {
+            let outer = task.gfp_scope(B);
+            {
+                let _inner = task.gfp_scope(Gfp::NOIO);
+                write(region, 0..8);
+            }
+            drop(outer);
+            assert_eq!(both.where_are(task, at, 0..8), [0, 8], "a scope in it keeps to it");
+            write(region, 8..16);
+            assert_eq!(both.where_are(task, at, 8..16), [8, 0]);
+        });
+    });
+}
+
+#[test]
+fn zones_that_have_the_same_numbers_are_refused() {
+    let zones = [(); 2].map(|()| Zone::new(FRAMES * FRAME_SIZE, 1, Huge::No).expect("a zone"));
+    let maps = zones.each_ref().map(|zone| MemMap::new(zone, Clearer::detect()).expect("tables"));
+    let mut entries = [(); 2].map(|()| table::<Adaptive<'_>>(FRAMES));
+    let reclaim = entries.each_mut().map(|entries| {
+        Arc::new(ZoneReclaim::new(Adaptive::new(entries), FRAMES, Settings::of(FRAMES)))
+    });
+    let scratch = Scratch::new("zoned-same");
+    let backing = SwapBacking::new(scratch.swap(1), &Engines::default());
+    let pager = ZonedPaging::on(&reclaim, &backing);
+    let members = [(&maps[0], &*reclaim[0] as &dyn Reclaim), (&maps[1], &*reclaim[1])];
+    let refused = Zonelist::new(&members, &pager).err();
+    assert_eq!(refused, Some(Error::OutOfFrames));
+    assert_eq!(Zonelist::<Os>::new(&[], &pager).err(), Some(Error::OutOfFrames));
+}
