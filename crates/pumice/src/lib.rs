@@ -37,7 +37,7 @@ pub mod addr;
 pub mod allocator;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod backing;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
+#[cfg(all(feature = "std", not(any(loom, all(shuttle, not(test))))))]
 pub mod cache;
 pub mod clear;
 pub mod config;

@@ -20,13 +20,13 @@ pub use shuttle::sync::atomic;
 
 /// Locks that who waits for sleeps on: the standard library's.
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
-pub use std::sync::{Condvar, Mutex, MutexGuard};
+pub use std::sync::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub use std::thread::{current as current_thread, ThreadId};
 
 /// Shuttle's locks. A wait that has a time limit has none here: what it waits for must come.
 #[cfg(all(feature = "std", shuttle))]
-pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
+pub use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(all(feature = "std", shuttle))]
 pub use shuttle::thread::{current as current_thread, ThreadId};
 

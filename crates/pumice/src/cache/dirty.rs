@@ -6,8 +6,9 @@
 //! dirty, and of which no guard is held, the granule is marked, or somebody who holds the file's *scan* lock is about
 //! to write it.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Pages of a granule.
 const GRANULE: usize = 512;

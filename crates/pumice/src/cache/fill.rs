@@ -5,7 +5,7 @@
 //! owners may be busy with something else. So nobody waits for a thread, only for the device.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -20,6 +20,7 @@ use crate::page_table::pager::ReadFailed;
 use crate::page_table::{FrameSource, Rights};
 use crate::space::file::{Begun, Filling, Patience};
 use crate::space::region::Page;
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::thread;
 
 /// Requests of a thread in flight at a time.

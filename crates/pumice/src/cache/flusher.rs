@@ -4,7 +4,6 @@
 //! than is left in peace. Who makes pages dirty faster than they can be written waits for it a moment at a time,
 //! before it takes a guard: it may have others, for which the flusher does not wait.
 
-use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use super::table::count;
 use super::write_back::Writer;
 use super::{Cache, FileTask};
 use crate::space;
+use crate::sync::atomic::Ordering;
 
 /// Rounds in which a page grows old.
 const ROUNDS_OF_AGE: u32 = 4;

@@ -16,8 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use rustix::io::Errno;
 
@@ -31,6 +30,8 @@ use crate::io::engine::Direction;
 use crate::io::{BlockFile, Bytes, Cached, FileRef, Queues, Request};
 use crate::page_table::pager::Evicted;
 use crate::space::region::Page;
+use crate::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Pages written by one request at most.
 pub(super) const MOST_PAGES: usize = 128;

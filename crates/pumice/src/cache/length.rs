@@ -1,6 +1,5 @@
 //! A file's length: growing, and cutting off.
 
-use std::sync::atomic::{fence, Ordering};
 use std::sync::PoisonError;
 
 use rustix::io::Errno;
@@ -9,6 +8,7 @@ use super::error::{CacheError, Result};
 use super::inner::pages_of;
 use super::view::{PageMut, View};
 use crate::addr::FRAME_SIZE;
+use crate::sync::atomic::{fence, Ordering};
 
 impl<'c> View<'_, 'c> {
     /// Makes the file so many bytes long. What is added reads as zeros. Of what is cut off, pages in memory go: it is

@@ -1,7 +1,7 @@
 //! The page cache of a program that caches for itself: files and block devices, many times larger than the memory for
 //! their pages, read and written around the kernel's page cache straight into and from frames.
 //!
-//! - [`Cache`]: the files that are open, over one zone of frames; [`run`] makes one.
+//! - [`Cache`]: the files that are open, over one zone of frames; [`run()`] makes one.
 //! - [`CacheTask`]: a thread's part in it; [`View`]: a file as a thread sees it: guards, reads ahead, lengths,
 //!   `sync`.
 //! - [`settings`]: how large a cache is, and how a file is opened; [`rule`]: the log before the page.
@@ -55,34 +55,37 @@ mod fill;
 mod flusher;
 mod inner;
 mod length;
+#[cfg(all(test, shuttle))]
+mod models;
 mod readahead;
 pub mod rule;
+#[cfg(not(shuttle))]
+mod run;
 pub mod settings;
 mod table;
 mod task;
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;
 mod view;
 mod write_back;
 
 pub use error::{CacheError, Otherwise, Result};
 pub use rule::WriteAhead;
+#[cfg(not(shuttle))]
+pub use run::run;
 pub use settings::{Options, Settings};
 pub use task::{CacheTask, File};
 pub use view::{Advice, PageMut, PageRef, View};
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
-use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
-use crate::clear::Clearer;
-use crate::frame::Zone;
+use crate::addr::FRAME_SIZE;
 use crate::io::Opening;
 use crate::page_table::{Atomic, Rights};
-use crate::reclaim::{policy, Adaptive, Paging, Policy, Settings as ReclaimSettings, ZoneReclaim};
-use crate::space::{Frames, MemMap, Task, VmSpace};
-use crate::sys::cpu;
+use crate::space::{Frames, Task, VmSpace};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::RwLock;
 use fill::Fills;
 use inner::Inner;
 use settings::shared;
@@ -122,61 +125,6 @@ pub struct Counts {
     pub throttled: u64,
     /// Times a thread waited for a frame.
     pub allocstall: u64,
-}
-
-/// Makes a cache, which is there while `work` runs; what is dirty then is synced, for which a log that pages wait for
-/// has to go on, or to say that it has failed.
-///
-/// # Errors
-/// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what [`CacheTask::sync_all`] says at the
-/// end.
-pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
-    let frames = (settings.frames * FRAME_SIZE).next_multiple_of(BLOCK_SIZE) / FRAME_SIZE;
-    let files = Files::new(settings);
-    let mut entries = policy::table::<Adaptive<'_>>(frames);
-    let reclaim =
-        ZoneReclaim::new(Adaptive::new(&mut entries), frames, ReclaimSettings::of(frames));
-    let reclaim = Arc::new(reclaim);
-    reclaim.set_engines(&settings.engines);
-    let paging = Paging::on(reclaim.clone(), &files);
-    let zone = Zone::new(frames * FRAME_SIZE, cpu::count(), settings.huge);
-    let zone = zone.map_err(CacheError::Memory)?;
-    // After the zone, so dropped before it: the queue of a task that was forgotten waits for its reads, into frames.
-    let fills = RwLock::default();
-    let map = MemMap::new(&zone, Clearer::detect()).map_err(CacheError::Memory)?;
-    let space = VmSpace::for_files(map.frames_of(&paging), Atomic)?;
-    let counts = || reclaim.counts();
-    let cache = Cache { space: &space, files: &files, reclaim: &counts, fills: &fills };
-    paging.attach(&space, || with_threads(&cache, &reclaim, work))?
-}
-
-/// Does the work beside the threads that reclaim and write back.
-fn with_threads<R, P: Policy + Send>(
-    cache: &Cache<'_>,
-    reclaim: &ZoneReclaim<P>,
-    work: impl FnOnce(&Cache<'_>) -> R,
-) -> Result<R> {
-    /// Ends the threads, however the work ends.
-    struct Stop<'s, P: Policy>(&'s Files, &'s ZoneReclaim<P>);
-    impl<P: Policy> Drop for Stop<'_, P> {
-        fn drop(&mut self) {
-            self.0.flusher().is_stopped = true;
-            self.0.wake_flusher.notify_all();
-            self.0.flushed.notify_all();
-            self.1.stop();
-        }
-    }
-    std::thread::scope(|scope| {
-        let stop = Stop(cache.files, reclaim);
-        scope.spawn(|| reclaim.kswapd());
-        let flusher = scope.spawn(|| cache.flush_in_background());
-        let result = work(cache);
-        let synced = cache.task().and_then(|task| task.sync_all());
-        drop(stop);
-        // Neither panics; where there were no frames for the flusher, all was synced here.
-        let _ = flusher.join();
-        synced.map(|()| result)
-    })
 }
 
 impl<'c> Cache<'c> {
@@ -238,7 +186,7 @@ impl<'c> Cache<'c> {
         let Counters { read, read_requests, read_ahead, written, write_requests, throttled } =
             &self.files.counters;
         // Relaxed: numbers.
-        let number = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let dirty: &AtomicUsize = &self.files.dirty;
         Counts {
             read: number(read),

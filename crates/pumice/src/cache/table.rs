@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 use rustix::io::Errno;
 
@@ -20,6 +19,8 @@ use crate::io::file::FileId;
 use crate::io::{BlockFile, Cached, Opening, Queues};
 use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
 use crate::page_table::Rights;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
 /// A page that was dropped, not chosen by reclaim: nothing is known of when it was used.
 pub(super) const DROPPED: Evicted = Evicted::Shadow(1);

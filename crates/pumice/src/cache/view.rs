@@ -1,8 +1,8 @@
 //! A file as a thread sees it: its pages, by guards and without.
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::error::{CacheError, Result};
@@ -16,6 +16,7 @@ use crate::page_table::Atomic;
 use crate::space::file::Noted;
 use crate::space::region::{Page, Words};
 use crate::space::{Frames, ReadGuard, Region, VmError, WriteGuard};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
 
 /// A file as a thread sees it. Pages are counted from the file's start.
@@ -34,7 +35,11 @@ pub type PageRef<'v, 'c> = ReadGuard<'v, Frames<'c>, Atomic>;
 
 /// A page that is this guard's alone. It is dirty from here on.
 #[derive(Debug)]
-pub struct PageMut<'v, 'c>(WriteGuard<'v, Frames<'c>, Atomic>);
+pub struct PageMut<'v, 'c>(
+    WriteGuard<'v, Frames<'c>, Atomic>,
+    /// The frames of models have no lifetime.
+    PhantomData<&'c ()>,
+);
 
 impl Deref for PageMut<'_, '_> {
     type Target = Page;
@@ -147,7 +152,7 @@ impl<'t, 'c> View<'t, 'c> {
         let mut backoff = Backoff::default();
         loop {
             match self.region.try_write_noting(page) {
-                Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard)),
+                Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard, PhantomData)),
                 Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
                 Err(VmError::Busy(_)) => self.wait_for(page, &mut backoff),
                 Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
@@ -197,7 +202,7 @@ impl<'t, 'c> View<'t, 'c> {
         self.check_writable()?;
         loop {
             match self.region.try_write_noting(page) {
-                Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard)),
+                Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard, PhantomData)),
                 Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
                 Err(VmError::Busy(_)) if self.ends_a_read_of(page) => {}
                 Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
@@ -379,7 +384,7 @@ impl<'t, 'c> View<'t, 'c> {
     ) -> PageMut<'v, 'c> {
         self.file.dirty.add(page);
         self.task.cache.made_dirty();
-        PageMut(guard)
+        PageMut(guard, PhantomData)
     }
 
     /// Who is going to write waits a moment where more is dirty than may be.

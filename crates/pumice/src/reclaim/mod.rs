@@ -31,7 +31,7 @@ mod direct_tests;
 mod kswapd;
 mod list;
 #[cfg(all(test, feature = "std", shuttle))]
-mod models;
+pub(crate) mod models;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod paging;
 pub mod policy;

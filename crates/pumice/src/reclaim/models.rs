@@ -40,19 +40,19 @@ const TRIES: usize = 5000;
 
 /// Of how many requests one goes wrong in each way; 0 for none.
 #[derive(Clone, Copy, Default)]
-struct Faults {
-    error: u32,
-    short: u32,
+pub(crate) struct Faults {
+    pub error: u32,
+    pub short: u32,
 }
 
 /// Bytes of the whole device. A lock of the machine's own: nothing of shuttle happens while it is held.
-struct Device {
-    bytes: Mutex<Vec<u8>>,
-    faults: Mutex<Faults>,
+pub(crate) struct Device {
+    pub bytes: Mutex<Vec<u8>>,
+    pub faults: Mutex<Faults>,
 }
 
 /// An engine on it, for one thread.
-struct Late {
+pub(crate) struct Late {
     device: Arc<Device>,
     pending: Vec<Request>,
     done: VecDeque<Completion>,
@@ -62,6 +62,11 @@ struct Late {
 unsafe impl Send for Late {}
 
 impl Late {
+    /// With nothing asked of it.
+    pub fn new(device: &Arc<Device>) -> Late {
+        Late { device: Arc::clone(device), pending: Vec::new(), done: VecDeque::new() }
+    }
+
     /// Does a request, now and not before: what its memory has by now is what goes.
     fn complete(&mut self, request: &Request) {
         let faults = *self.device.faults.lock().expect("no panic");

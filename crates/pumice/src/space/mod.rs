@@ -106,6 +106,9 @@ pub mod zonelist;
 pub use error::{Access, Extent, Place, Result, VmError};
 #[cfg(not(any(loom, shuttle)))]
 pub use mem_map::{Frames, MemMap};
+/// The frames of a model, in their place.
+#[cfg(all(test, shuttle))]
+pub(crate) type Frames<'m> = models::Model;
 pub use region::{ReadGuard, Region, WriteGuard};
 pub use swap_out::Transit;
 pub use task::{GfpScope, Task};

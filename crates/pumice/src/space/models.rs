@@ -192,6 +192,14 @@ impl<T: TableOps + Default> Shared<T> {
         Shared::over(Model::new(Some(Disk::default())))
     }
 
+    /// As [`Shared::over`], for regions of files.
+    #[cfg(shuttle)]
+    pub fn of_files(model: Model) -> Self {
+        let space = VmSpace::for_files(model, T::default()).expect("frames");
+        space.set_prefault(1);
+        Shared { space: Box::leak(Box::new(space)), model }
+    }
+
     pub fn over(model: Model) -> Self {
         let space = VmSpace::new(model, T::default()).expect("frames");
         space.set_prefault(1);

@@ -2,12 +2,12 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
 
 use super::{Admitted, Inner, FRAME, MOST_PAGES};
 use crate::backing::Refusal;
 use crate::cache::error::CacheError;
 use crate::io::{BlockFile, Way};
+use crate::sync::atomic::Ordering;
 
 impl Inner {
     /// Says which of these pages, which are held for reading and in order, may be written by one request: the first,

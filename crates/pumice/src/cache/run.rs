@@ -1,0 +1,70 @@
+//! A cache from its beginning to its end.
+
+use std::sync::{Arc, RwLock};
+
+use super::error::{CacheError, Result};
+use super::settings::Settings;
+use super::table::Files;
+use super::Cache;
+use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
+use crate::clear::Clearer;
+use crate::frame::Zone;
+use crate::page_table::Atomic;
+use crate::reclaim::{policy, Adaptive, Paging, Policy, Settings as ReclaimSettings, ZoneReclaim};
+use crate::space::{MemMap, VmSpace};
+use crate::sys::cpu;
+
+/// Makes a cache, which is there while `work` runs; what is dirty then is synced, for which a log that pages wait for
+/// has to go on, or to say that it has failed.
+///
+/// # Errors
+/// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what [`CacheTask::sync_all`] says at the
+/// end.
+pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
+    let frames = (settings.frames * FRAME_SIZE).next_multiple_of(BLOCK_SIZE) / FRAME_SIZE;
+    let files = Files::new(settings);
+    let mut entries = policy::table::<Adaptive<'_>>(frames);
+    let reclaim =
+        ZoneReclaim::new(Adaptive::new(&mut entries), frames, ReclaimSettings::of(frames));
+    let reclaim = Arc::new(reclaim);
+    reclaim.set_engines(&settings.engines);
+    let paging = Paging::on(reclaim.clone(), &files);
+    let zone = Zone::new(frames * FRAME_SIZE, cpu::count(), settings.huge);
+    let zone = zone.map_err(CacheError::Memory)?;
+    // After the zone, so dropped before it: the queue of a task that was forgotten waits for its reads, into frames.
+    let fills = RwLock::default();
+    let map = MemMap::new(&zone, Clearer::detect()).map_err(CacheError::Memory)?;
+    let space = VmSpace::for_files(map.frames_of(&paging), Atomic)?;
+    let counts = || reclaim.counts();
+    let cache = Cache { space: &space, files: &files, reclaim: &counts, fills: &fills };
+    paging.attach(&space, || with_threads(&cache, &reclaim, work))?
+}
+
+/// Does the work beside the threads that reclaim and write back.
+fn with_threads<R, P: Policy + Send>(
+    cache: &Cache<'_>,
+    reclaim: &ZoneReclaim<P>,
+    work: impl FnOnce(&Cache<'_>) -> R,
+) -> Result<R> {
+    /// Ends the threads, however the work ends.
+    struct Stop<'s, P: Policy>(&'s Files, &'s ZoneReclaim<P>);
+    impl<P: Policy> Drop for Stop<'_, P> {
+        fn drop(&mut self) {
+            self.0.flusher().is_stopped = true;
+            self.0.wake_flusher.notify_all();
+            self.0.flushed.notify_all();
+            self.1.stop();
+        }
+    }
+    std::thread::scope(|scope| {
+        let stop = Stop(cache.files, reclaim);
+        scope.spawn(|| reclaim.kswapd());
+        let flusher = scope.spawn(|| cache.flush_in_background());
+        let result = work(cache);
+        let synced = cache.task().and_then(|task| task.sync_all());
+        drop(stop);
+        // Neither panics; where there were no frames for the flusher, all was synced here.
+        let _ = flusher.join();
+        synced.map(|()| result)
+    })
+}
