@@ -105,8 +105,8 @@ pub unsafe trait Backing: Send + Sync {
     /// A page that is written in place was not, and is dirty again.
     fn dirty_again(&self, _space: SpaceId, _page: usize) {}
 
-    /// Reads a page into a frame. It may have been unmapped meanwhile, and `from` freed: what is read is then thrown
-    /// away.
+    /// Reads a page into a frame. It may be unmapped meanwhile, and what is read is then thrown away; `from` is freed
+    /// when this has returned.
     ///
     /// # Errors
     /// [`ReadFailed`]: the page stays where it is.

@@ -53,7 +53,8 @@
 //! | Table m | Closed m | `unmap`, when all of the VMA is gone: nobody walks in any more |
 //! | Closed m, Gone m | Untouched | when nobody holds the VMA any more: its addresses are free |
 //!
-//! A page on its way to swap is never seen as empty (SPEC B1): *InTransit* keeps its frame.
+//! A page on its way to swap is never seen as empty (SPEC B1): *InTransit* keeps its frame. One that is unmapped while
+//! it is read keeps its slot until whoever reads it is done.
 //! *Gone* never becomes anything else while its VMA lives, so a fault that began before an `unmap` can't
 //! bring a page back: its compare-and-swap finds the word changed. That is why `unmap` and `protect` wait
 //! for no fault. (RadixVM, Clements et al., EuroSys 2013, keeps a mapping's metadata in the radix tree

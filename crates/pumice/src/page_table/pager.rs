@@ -84,8 +84,8 @@ pub unsafe trait Pager: Sync {
     /// Pages of a space came in. A batch is a hint: some may be gone again.
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]);
 
-    /// Reads a page into a frame. It may have been unmapped meanwhile, and `from` freed: what is read is
-    /// then thrown away.
+    /// Reads a page into a frame. It may be unmapped meanwhile, and what is read is then thrown away; `from` is freed
+    /// when this has returned.
     ///
     /// # Errors
     /// [`ReadFailed`]: the fault ends in `VmError::ReadFailed`, and the page stays where it is.

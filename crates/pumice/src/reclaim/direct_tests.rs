@@ -1,5 +1,9 @@
 //! Who asks for a frame where there is none: what reclaim does for it, by its flags.
 
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{mpsc, Arc, Mutex};
+
 use rustix::io::Errno;
 
 use super::policy::table;
@@ -9,9 +13,9 @@ use super::{Adaptive, Settings, SwapPager};
 use crate::addr::FRAME_SIZE;
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Pressure, Reclaim, Zone};
-use crate::io::engine::{Completion, Engine, Request};
+use crate::io::engine::{Completion, Direction, Engine, Request};
 use crate::page_table::{Atomic, Rights};
-use crate::space::{Frames, MemMap, Region, Task, VmError, VmSpace};
+use crate::space::{Access, Frames, MemMap, Region, Task, VmError, VmSpace};
 use crate::sys::{cpu, mem::Huge};
 
 type Pager<'e> = SwapPager<Adaptive<'e>>;
@@ -205,4 +209,90 @@ fn a_ring_that_fails_for_good_ends_in_errors_and_not_in_a_loop() {
             });
         });
     }
+}
+
+/// A device whose next read, once it is told so, is held up.
+struct Gate<E> {
+    engine: E,
+    is_armed: Arc<AtomicBool>,
+    began: mpsc::Sender<()>,
+    may_go_on: Arc<Mutex<mpsc::Receiver<()>>>,
+}
+
+impl<E: Engine> Engine for Gate<E> {
+    fn depth(&self) -> usize {
+        self.engine.depth()
+    }
+    unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
+        // Relaxed: what is armed is said by channels.
+        if request.direction == Direction::Read && self.is_armed.swap(false, Ordering::Relaxed) {
+            self.began.send(()).expect("somebody waits");
+            self.may_go_on.lock().expect("no panic").recv().expect("it is told");
+        }
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { self.engine.submit(request) }
+    }
+    fn wait(&mut self, least: usize) -> Result<(), Errno> {
+        self.engine.wait(least)
+    }
+    fn next(&mut self) -> Option<Completion> {
+        self.engine.next()
+    }
+}
+
+/// A page that is unmapped while it is read keeps its slot until then: else another's bytes would be read, and the
+/// device be blamed for it.
+#[test]
+fn a_page_unmapped_while_it_is_read_is_no_error_of_the_device() {
+    let (began, has_begun) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let (is_armed, may_go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(may_go_on)));
+    let scratch = Scratch::new("unmapped");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(2 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
+    let arming = Arc::clone(&is_armed);
+    let pager = pager.with_engines(move |depth| {
+        let (is_armed, may_go_on) = (Arc::clone(&arming), Arc::clone(&may_go_on));
+        let engine = crate::io::engine::best(depth);
+        Box::new(Gate { engine, is_armed, began: began.clone(), may_go_on })
+    });
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let work = || {
+        let task = space.enter().expect("a task");
+        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        let region = task.region(at).expect("mapped");
+        (0..FRAMES + FRAMES / 4)
+            .for_each(|page| fill(&mut region.write(page).expect("room"), page, 1));
+        let swapped =
+            (0..FRAMES).find(|&page| region.translate(page).is_none()).expect("some went");
+        is_armed.store(true, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let task = space.enter().expect("a task");
+                task.fault(at + swapped * FRAME_SIZE, Access::Read).map(drop)
+            });
+            has_begun.recv().expect("it reads");
+            task.unmap(at + swapped * FRAME_SIZE, FRAME_SIZE).expect("mapped");
+            // Whoever gets the slot now writes to it.
+            let (page, mut taken) = ([7; FRAME_SIZE], Vec::new());
+            while let Ok(slot) = pager.swap().get() {
+                // SAFETY: it is on the stack.
+                unsafe { pager.swap().seal(slot, NonNull::from(&page).cast(), 0) };
+                taken.push(slot);
+            }
+            go_on.send(()).expect("it waits");
+            let read = reader.join().expect("no panic");
+            assert!(matches!(read, Err(VmError::Unmapped(_))), "{read:?}");
+            assert!(pager.swap().put_all(taken));
+        });
+        assert!(pager.take_error().is_none(), "nothing is wrong with the device");
+        assert_eq!(pager.counts().errors, 0);
+        drop(region);
+        task.unmap(at, 2 * FRAMES * FRAME_SIZE).expect("mapped");
+    };
+    pager.attach(&space, work).expect("a task");
+    assert_eq!((pager.swap().usage().1, space.swap_rss()), (0, 0), "no slot is lost");
 }

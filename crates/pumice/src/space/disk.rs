@@ -165,10 +165,9 @@ unsafe impl Pager for Disk {
             *into = file.get(&page).map_or([0; FRAME_SIZE], |page| **page);
             return Ok(());
         }
-        // One that was freed meanwhile is read in vain.
-        if let Some(Some((page, _))) = self.slots.lock().expect("no panic").get(slot(from)) {
-            *into = **page;
-        }
+        let slots = self.slots.lock().expect("no panic");
+        let Some((page, _)) = &slots[slot(from)] else { panic!("{from:?} is read, and free") };
+        *into = **page;
         Ok(())
     }
 

@@ -150,6 +150,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let Filling { page, frame, claimed, from } = filling;
         let Some(walked) = self.walk_if_there(page) else {
             self.with_list(|list| list.put(frame));
+            self.give_up_evicted(claimed);
             return;
         };
         let claim = Claim { ptep: walked.ptep, page, claimed, from };

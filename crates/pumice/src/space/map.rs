@@ -11,6 +11,7 @@ use super::vma::MapState;
 use super::{Access, Extent, Place, Result, VmError, VmSpace};
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::frame::Gfp;
+use crate::page_table::pager::Evicted;
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -202,7 +203,9 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             };
             match ops.ptep_cmpxchg(ptep, entry, next) {
                 Ok(()) => {
-                    if next.state() == State::Gone {
+                    // Of one that is being read, who reads it gives up the rest.
+                    let is_being_read = Evicted::of(entry).is_some() && entry.latch() != 0;
+                    if next.state() == State::Gone && !is_being_read {
                         self.give_up(entry);
                     }
                     return true;

@@ -4,7 +4,9 @@
 //! swap and there are frames at hand: twice as many each time, up to [`READ_AHEAD`]. (The kernel's
 //! `swap_vma_readahead` in `mm/swap_state.c` goes by addresses too.) A fault out of order reads its own page only.
 //!
-//! A page that is read is claimed in its word, whoever wants it, so it is read once, and who meets it waits.
+//! A page that is read is claimed in its word, whoever wants it, so it is read once, and who meets it waits. Where it
+//! was stays its own until the read is over, also if it is unmapped meanwhile: else it would be read from what has
+//! become another page's, and that looks like a device that loses bytes.
 
 use core::ptr::NonNull;
 
@@ -211,7 +213,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 Err(found) if found.latch() == EXCLUSIVE && Evicted::of(found) == Some(from) => {
                     now = found;
                 }
-                Err(found) => return Ok(Err(found)),
+                // `unmap`, which has left to this what was being read.
+                Err(found) => {
+                    self.give_up_evicted(claimed);
+                    return Ok(Err(found));
+                }
             }
         }
     }
