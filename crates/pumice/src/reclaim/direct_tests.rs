@@ -7,9 +7,9 @@ use std::sync::{mpsc, Arc, Mutex};
 use rustix::io::Errno;
 
 use super::policy::table;
-use super::spaces_tests::use_pages;
+use super::spaces_tests::{use_pages, InPlace};
 use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
-use super::{Adaptive, Settings, SwapPager};
+use super::{Adaptive, Paging, Settings, SwapPager};
 use crate::addr::FRAME_SIZE;
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Pressure, Reclaim, Zone};
@@ -126,6 +126,51 @@ fn who_can_not_wait_is_told_at_once_and_scopes_end() {
         (next..next + FRAMES / 4).for_each(|page| drop(region.write(page).expect("it waits now")));
         assert!(pager.counts().direct > 0);
     });
+}
+
+/// Files are not written for who may not call into them, swap is; and all is when that ends.
+#[test]
+fn without_files_pages_go_to_swap_and_those_of_files_only_clean() {
+    let scratch = [Scratch::new("nofs-file"), Scratch::new("nofs-swap")];
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch[1].swap(4 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
+    let files = Paging::on(Arc::clone(pager.zone()), InPlace::new(&scratch[0]));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables");
+    let spaces = [map.frames_of(&files), map.frames_of(&pager)]
+        .map(|frames| VmSpace::new(frames, Atomic).expect("frames"));
+    let work = || {
+        let tasks = spaces.each_ref().map(|space| space.enter().expect("a task"));
+        let map = |task: &ATask<'_>| task.map(4 * FRAMES * FRAME_SIZE, Rights::READ_WRITE);
+        let at = tasks.each_ref().map(|task| map(task).expect("addresses"));
+        let [file, anonymous] = [0, 1].map(|which| tasks[which].region(at[which]).expect("mapped"));
+        let write = |region: &Region<'_, Frames<'_>, Atomic>, page: usize| {
+            fill(&mut region.write(page).expect("a frame"), page, 1);
+        };
+        let placed = || files.backing().placed.load(Ordering::Relaxed);
+        let swapped = || pager.swap().usage().1;
+        (0..FRAMES / 4).for_each(|page| write(&file, page));
+        {
+            let _scopes = tasks.each_ref().map(|task| task.gfp_scope(Gfp::NOFS));
+            (0..FRAMES).for_each(|page| write(&anonymous, page));
+            assert!(swapped() > 0, "its own have gone");
+            // Who faults pages of files may have those of swap go as well.
+            let before = swapped();
+            (FRAMES / 4..FRAMES / 2).for_each(|page| write(&file, page));
+            assert!(swapped() > before);
+            assert_eq!(placed(), 0, "no page of a file is written");
+        }
+        (FRAMES..2 * FRAMES).for_each(|page| write(&anonymous, page));
+        assert!(placed() > 0, "now they are");
+        for page in 0..2 * FRAMES {
+            assert!(is_filled(&anonymous.read(page).expect("there"), page, 1), "{page}");
+            let file = file.read(page % (FRAMES / 2)).expect("there");
+            assert!(is_filled(&file, page % (FRAMES / 2), 1), "{page}");
+        }
+    };
+    let attached = files.attach(&spaces[0], || pager.attach(&spaces[1], work));
+    attached.expect("a task").expect("a task");
 }
 
 /// Where swap and memory are full, pages come back all the same: into what is kept back, until another has gone.

@@ -226,15 +226,30 @@ fn pages_that_must_not_be_written_yet_are_waited_for() {
 }
 
 /// A file in which each page has its place.
-struct InPlace {
+pub(super) struct InPlace {
     file: BlockFile,
     readers: Queues,
     held: AtomicIsize,
     dirty_again: AtomicUsize,
+    /// Requests for writing.
+    pub placed: AtomicUsize,
     fails: AtomicBool,
 }
 
 impl InPlace {
+    pub fn new(scratch: &Scratch) -> InPlace {
+        let mut file = BlockFile::open(&scratch.0, Cached::No).expect("a file");
+        file.reserve(64 << 20).expect("room");
+        InPlace {
+            file,
+            readers: Queues::new(Engines::default(), 1),
+            held: AtomicIsize::new(0),
+            dirty_again: AtomicUsize::new(0),
+            placed: AtomicUsize::new(0),
+            fails: AtomicBool::new(false),
+        }
+    }
+
     fn offset(page: usize) -> u64 {
         // Regions are 2 MiB apart, and the first is not far.
         (page % (1 << 14) * FRAME_SIZE) as u64
@@ -292,6 +307,7 @@ unsafe impl Backing for InPlace {
         }
         let beside = |&(nth, page): &(usize, &Outgoing)| page.page == first + nth;
         let run = pages.iter().enumerate().take_while(beside).count();
+        self.placed.fetch_add(1, Ordering::Relaxed);
         let (file, offset) = (self.file.reference(), InPlace::offset(first));
         Ok(Place { file, offset, pages: run, bytes: run * FRAME_SIZE, tag: 0 })
     }
@@ -309,21 +325,12 @@ fn pages_that_are_written_in_place_are_not_written_to_meanwhile() {
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     on_a_zone(Adaptive::new(&mut entries), |zone, reclaim| {
         let scratch = [Scratch::new("in-place"), Scratch::new("beside")];
-        let mut file = BlockFile::open(&scratch[0].0, Cached::No).expect("a file");
-        file.reserve(64 << 20).expect("room");
         let faults = Faults { error: 20, short: 9, late: 4, ..Faults::default() };
         let make = move |depth| -> AnyEngine {
             Box::new(FakeEngine::new(engine::best(depth), faults, 11))
         };
         reclaim.set_engines(&Engines::new(make));
-        let readers = Queues::new(Engines::default(), 1);
-        let backing = InPlace {
-            file,
-            readers,
-            held: AtomicIsize::new(0),
-            dirty_again: AtomicUsize::new(0),
-            fails: AtomicBool::new(true),
-        };
+        let backing = InPlace { fails: AtomicBool::new(true), ..InPlace::new(&scratch[0]) };
         let files = Paging::on(reclaim.clone(), backing);
         let swap = SwapBacking::new(scratch[1].swap(3 * FRAMES), &Engines::default());
         let swap = Paging::on(reclaim.clone(), swap);
