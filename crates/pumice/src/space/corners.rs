@@ -19,7 +19,7 @@ use crate::sys::thread;
 const PAGE: usize = FRAME_SIZE;
 
 fn zone() -> Zone {
-    Zone::new(4 << 20, 1, Huge::No).expect("address space")
+    Zone::new(8 << 20, 1, Huge::No).expect("address space")
 }
 
 /// A zone that refuses a number of requests, and then none.
@@ -245,6 +245,30 @@ fn a_page_that_comes_back_stays_until_the_pager_knows() {
     drop(space);
     drop(map);
     assert_eq!(taken(&zone), 0);
+}
+
+/// What threads that sleep have in their lists is no more than a 16th of the zone, and a frame for each.
+#[test]
+fn many_sleeping_threads_hold_few_frames() {
+    let zone = Zone::new(8 << 20, 1, Huge::No).expect("address space");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let tasks: Vec<_> = (0..60).map(|_| space.enter().expect("frames")).collect();
+    let at = tasks[0].map(4 << 20, Rights::READ_WRITE).expect("room");
+    space.set_prefault(1);
+    for (nth, task) in tasks.iter().enumerate() {
+        task.fault(at + nth * PAGE, Access::Write).expect("room");
+    }
+    // Their pages, the lists, tables and records.
+    let used = (8 << 20) / PAGE - zone.free_frames();
+    assert!(used < tasks.len() + (8 << 20) / PAGE / 16 + 64, "{used}");
+    let first = 64;
+    (first..first + 512).for_each(|page| {
+        tasks[1].fault(at + page * PAGE, Access::Write).expect("room");
+    });
+    let before = zone.free_frames();
+    tasks[2].unmap(at + first * PAGE, 512 * PAGE).expect("mapped");
+    assert!(zone.free_frames() >= before + 511, "what is freed is free");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::page_table::entry::MAX_NUMBER;
 use crate::page_table::pager::Pager;
 use crate::page_table::tables::FrameList;
 use crate::page_table::FrameSource;
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::cpu;
 use crate::sys::mem::{self, Memory, Os};
 
@@ -25,6 +25,8 @@ pub struct MemMap<'z, M: Memory = Os, L: Budget = ()> {
     zero_page: Pfn,
     clearer: Clearer,
     pager: Option<&'z dyn Pager>,
+    /// Threads' lists that there are. Relaxed: a bound, which need not be exact.
+    lists: AtomicUsize,
 }
 
 // SAFETY: `sharers` is a table of atomics that lives as long as this.
@@ -49,7 +51,8 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
         match table {
             Ok(table) => {
                 let (sharers, pager) = (table.cast(), None);
-                Ok(MemMap { zone, sharers, zero_page: zero, clearer, pager })
+                let lists = AtomicUsize::new(0);
+                Ok(MemMap { zone, sharers, zero_page: zero, clearer, pager, lists })
             }
             Err(errno) => {
                 let _ = zone.ledger.put_zeroed_frame(zero);
@@ -64,7 +67,9 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
         // What is dropped here gives nothing back: the new one has it all.
         let old = core::mem::ManuallyDrop::new(self);
         let MemMap { zone, sharers, zero_page, clearer, .. } = *old;
-        MemMap { zone, sharers, zero_page, clearer, pager: Some(pager) }
+        // Spaces, whose tasks have lists, borrow a map: there are none yet.
+        let lists = AtomicUsize::new(0);
+        MemMap { zone, sharers, zero_page, clearer, pager: Some(pager), lists }
     }
 
     /// The frames, for [`crate::space::VmSpace::new`].
@@ -92,6 +97,13 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
     /// The zone.
     pub fn zone(&self) -> &'z Zone<M, L> {
         self.zone
+    }
+
+    /// Whether there are so many lists that, with [`MOST_LISTED`] frames in each, they would hold more than one in
+    /// [`ZONE_TO_LISTS`] of the zone.
+    fn is_crowded(&self) -> bool {
+        let frames = self.zone.ledger.capacity() * BLOCK_FRAMES;
+        self.lists.load(Ordering::Relaxed) * MOST_LISTED * ZONE_TO_LISTS > frames
     }
 }
 
@@ -141,6 +153,7 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
     type List = List<'m, M, L>;
 
     fn list(self) -> List<'m, M, L> {
+        self.map.lists.fetch_add(1, Ordering::Relaxed);
         let pcp = Pcp::new(&self.map.zone.ledger, cpu::current(), Want::Zeroed);
         List { pcp, spare: None, frames: self, gfp: Gfp::KERNEL }
     }
@@ -206,6 +219,12 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
 
 /// Frames that a list gets at a time, at most.
 const LIST_FRAMES: usize = 32;
+/// What a list holds at most: frames to give out, as many that were put back, and one zeroed.
+const MOST_LISTED: usize = 2 * LIST_FRAMES + 1;
+/// What a thread that sleeps has in its list nobody else gets at. So all lists together hold a 16th of the zone at
+/// most, as much as lies under the low watermark by default; where there are too many threads for that, each takes
+/// frames and gives them back one by one.
+const ZONE_TO_LISTS: usize = 16;
 
 /// A thread's list over a zone.
 #[derive(Debug)]
@@ -234,8 +253,8 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
     #[inline(never)]
     fn get_more(&mut self, want: Want) -> Option<(Pfn, bool)> {
         let zone = self.frames.map.zone;
-        let is_short =
-            self.frames.reclaim.is_some_and(|reclaim| reclaim.pressure() >= Pressure::Low);
+        let is_short = self.frames.map.is_crowded()
+            || self.frames.reclaim.is_some_and(|reclaim| reclaim.pressure() >= Pressure::Low);
         if !self.admits(self.gfp, if is_short { 1 } else { LIST_FRAMES }) {
             return None;
         }
@@ -329,6 +348,9 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
     fn put(&mut self, frame: Pfn) {
         let put = self.pcp.put(frame);
         debug_assert_eq!(put, Ok(()), "{frame:?}");
+        if self.frames.map.is_crowded() {
+            self.flush();
+        }
     }
 
     #[inline]
@@ -347,6 +369,7 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
 
 impl<M: Memory, L: Budget> Drop for List<'_, M, L> {
     fn drop(&mut self) {
+        self.frames.map.lists.fetch_sub(1, Ordering::Relaxed);
         if let Some(frame) = self.spare.take() {
             let put = self.frames.map.zone.ledger.put_zeroed_frame(frame);
             debug_assert_eq!(put, Ok(()), "{frame:?}");
