@@ -65,6 +65,11 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     fn pager(&self) -> Option<&dyn Pager> {
         None
     }
+    /// A frame is going to be read that may be freed meanwhile: its address stays readable until
+    /// [`FrameSource::let_go_readable`].
+    fn hold_readable(self, _frame: Pfn) {}
+    /// Ends one [`FrameSource::hold_readable`].
+    fn let_go_readable(self, _frame: Pfn) {}
     /// How many frames are free in the zone of this one; it may take a microsecond and more.
     fn free_frames(self, zone_of: Pfn) -> usize {
         let _ = zone_of;

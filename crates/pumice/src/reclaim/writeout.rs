@@ -13,7 +13,7 @@ use crate::addr::FRAME_SIZE;
 use crate::backing::{Outgoing, Place, Refusal};
 use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
-use crate::page_table::pager::SpaceId;
+use crate::page_table::pager::{Evicted, SpaceId};
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::Transit;
 
@@ -526,6 +526,17 @@ fn give_up_write_back(space: &Attached, task: &AnyTask<'_>, begun: WriteBack) {
     space.backing().dirty_again(space.id, begun.page().page);
 }
 
+/// A page went to `to`, or stays. Whether it went: a fault may have taken it back.
+fn end_in_transit(task: &AnyTask<'_>, transit: Transit, to: Option<Evicted>) -> bool {
+    match to {
+        Some(to) => task.end_swap_out(transit, to).is_ok(),
+        None => {
+            task.cancel_swap_out(transit);
+            false
+        }
+    }
+}
+
 /// A page was written in place, or could not be. It goes if it is clean still and nobody uses it. Whether it went.
 fn end_in_place(
     space: &Attached,
@@ -543,11 +554,7 @@ fn end_in_place(
     let has_gone = transit.is_some_and(|transit| {
         let is_it = transit.page() == begun.page() && !transit.is_dirty();
         let to = if is_it { space.backing().drop_clean(page) } else { None };
-        let has_gone = to.is_some_and(|to| task.end_swap_out(transit, to).is_ok());
-        if !has_gone {
-            task.cancel_swap_out(transit);
-        }
-        has_gone
+        end_in_transit(task, transit, to)
     });
     space.backing().let_go(space.id, page.page);
     has_gone

@@ -8,7 +8,7 @@ use std::vec::Vec;
 use super::disk::Disk;
 use super::tests::{byte, taken};
 use super::*;
-use crate::addr::FRAME_SIZE;
+use crate::addr::{Pfn, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Pressure, Reclaim, Zone};
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
@@ -245,6 +245,49 @@ fn a_page_that_comes_back_stays_until_the_pager_knows() {
     drop(space);
     drop(map);
     assert_eq!(taken(&zone), 0);
+}
+
+/// A page on its way out may be taken back and unmapped, and its block leave the zone, while it is read.
+#[test]
+fn memory_that_is_being_written_out_stays_readable() {
+    let (zone, disk) = (zone(), Disk::default());
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let reclaimer = space.enter().expect("frames");
+    let task = space.enter().expect("frames");
+    let bytes = 6 << 20;
+    let at = task.map(bytes, Rights::READ_WRITE).expect("room");
+    // One in a block that has nothing else.
+    let block_of = |frame: Pfn| frame.0 / crate::addr::BLOCK_FRAMES;
+    let frame_of = |page: usize| {
+        let bytes = task.fault(at + page * PAGE, Access::Write).expect("room");
+        zone.pfn(bytes.as_ptr()).expect("a frame")
+    };
+    // Tables first.
+    (0..bytes / PAGE).step_by(512).for_each(|page| {
+        frame_of(page);
+    });
+    let frames: Vec<Pfn> = (0..bytes / PAGE).map(frame_of).collect();
+    let whole = |block: usize| frames.iter().filter(|&&frame| block_of(frame) == block).count();
+    let page = frames.iter().position(|&frame| whole(block_of(frame)) == crate::addr::BLOCK_FRAMES);
+    let page = page.expect("a block of its own");
+    let block = block_of(frames[page]);
+    let transit = reclaimer.begin_swap_out(at / PAGE + page).expect("present");
+    task.fault(at + page * PAGE, Access::Write).expect("it is taken back");
+    task.unmap(at, bytes).expect("mapped");
+    drop(task);
+    let remove = || {
+        zone.ledger.join_all();
+        let word = zone.ledger.claim_block(block, |_| true).expect("all of it is free");
+        zone.remove(block, word);
+        zone.ledger.block(block).state()
+    };
+    assert_eq!(remove(), crate::frame::BlockState::Free, "it is still read");
+    let start = space.frames().bytes(transit.page().frame);
+    // SAFETY: it can be read while the transit lasts, whatever is there.
+    let _ = unsafe { start.as_ptr().read_volatile() };
+    assert!(reclaimer.end_swap_out(transit, Evicted::Swapped(0)).is_err());
+    assert_eq!(remove(), crate::frame::BlockState::Absent);
 }
 
 /// What threads that sleep have in their lists is no more than a 16th of the zone, and a frame for each.

@@ -212,6 +212,14 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
         self.pager
     }
 
+    fn hold_readable(self, _frame: Pfn) {
+        self.map.zone.hold_readable();
+    }
+
+    fn let_go_readable(self, _frame: Pfn) {
+        self.map.zone.let_go_readable();
+    }
+
     fn free_frames(self, _: Pfn) -> usize {
         self.map.zone.free_frames()
     }

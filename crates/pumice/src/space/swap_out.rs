@@ -32,7 +32,7 @@ use crate::sync::atomic::Ordering;
 /// Pages in a batch: with 15, as in Linux, a fault costs a fifth more.
 pub const BATCH_PAGES: usize = 64;
 
-/// A page on its way out, begun by [`Task::begin_swap_out`].
+/// A page on its way out, begun by [`Task::begin_swap_out`], and to be ended or cancelled once.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a page in transit is ended or cancelled"]
 pub struct Transit {
@@ -163,7 +163,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Begins to take a page out: `None` if it has no frame of its own, or somebody has a guard of it. From
     /// here on it can't be written before a fault brings it back, which ends this.
     ///
-    /// Its bytes are for I/O to read: [`FrameSource::bytes`] says where they are. What was got by a pointer of
+    /// Its bytes are for I/O to read: [`FrameSource::bytes`] says where they are, and they can be read until this is
+    /// ended or cancelled, whoever has the frame by then. What was got by a pointer of
     /// [`Task::fault`] may be written meanwhile and is lost; a guard is there for that.
     pub fn begin_swap_out(&self, page: usize) -> Option<Transit> {
         let walked = self.walk_if_there(page)?;
@@ -174,7 +175,12 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
         // Another version, so that who ends this does not take a later transit for it.
         let entry = old.with_state(State::InTransit).with_next_version();
-        tables.ops.ptep_cmpxchg(walked.ptep, old, entry).ok()?;
+        // Before it may be freed: whoever takes the page back can unmap it, and its frame's block may go.
+        tables.source.hold_readable(old.frame());
+        if tables.ops.ptep_cmpxchg(walked.ptep, old, entry).is_err() {
+            tables.source.let_go_readable(old.frame());
+            return None;
+        }
         let transit = Transit { page, entry };
         // Shared frames are more than this space's to take out. Acquire: pairs with `unshare`.
         let is_shared =
@@ -192,6 +198,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// `to` again, if a fault brought the page back or it was unmapped. It is then the caller's.
     pub fn end_swap_out(&self, transit: Transit, to: Evicted) -> Result<(), Evicted> {
         let Transit { page, entry } = transit;
+        self.space.tables.source.let_go_readable(entry.frame());
         let walked = self.walk_if_there(page).ok_or(to)?;
         let out = to.entry(entry);
         let mut now = entry;
@@ -221,6 +228,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Leaves the page where it is.
     pub fn cancel_swap_out(&self, transit: Transit) {
+        self.space.tables.source.let_go_readable(transit.entry.frame());
         let Some(walked) = self.walk_if_there(transit.page) else { return };
         let ops = &self.space.tables.ops;
         let mut now = ops.ptep_get(walked.ptep);

@@ -161,6 +161,16 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for ZonedFrames<'m, M, 
         Some(self.0.pager)
     }
 
+    fn hold_readable(self, frame: Pfn) {
+        let (_, member, frame) = self.0.locate(frame);
+        member.frames.hold_readable(frame);
+    }
+
+    fn let_go_readable(self, frame: Pfn) {
+        let (_, member, frame) = self.0.locate(frame);
+        member.frames.let_go_readable(frame);
+    }
+
     fn free_frames(self, zone_of: Pfn) -> usize {
         let (_, member, frame) = self.0.locate(zone_of);
         member.frames.free_frames(frame)

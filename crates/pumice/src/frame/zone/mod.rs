@@ -36,6 +36,8 @@ pub struct Zone<M: Memory = Os, L: Budget = ()> {
     reclaim: Option<&'static dyn Reclaim>,
     /// Blocks that were part of the zone once and are absent now.
     removed: AtomicUsize,
+    /// Frames that are read by those who don't own them ([`Zone::hold_readable`]).
+    held_readable: AtomicUsize,
 }
 
 // SAFETY: `base` is only an address; who may use the memory at it is the ledger's business.
@@ -117,6 +119,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
             base,
             reclaim: None,
             removed: AtomicUsize::new(0),
+            held_readable: AtomicUsize::new(0),
         })
     }
 
@@ -217,16 +220,36 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         None
     }
 
-    /// Takes a claimed block out of the zone: its pages go, and its addresses can't be touched.
+    /// Takes a claimed block out of the zone: its pages go, and its addresses can't be touched. It stays, free as it
+    /// was, while somebody may yet read frames of it.
     pub fn remove(&self, block: usize, word: BlockWord) {
-        // SAFETY: the caller has claimed the block.
-        if unsafe { self.memory().decommit(self.ledger.backing.at(block), BLOCK_SIZE) }.is_ok() {
+        // Acquire: pairs with `let_go_readable`, whose caller's reads are over. Who held a frame of this block did so
+        // before the frame was freed, so claiming the block has made that visible.
+        let is_held = self.held_readable.load(Ordering::Acquire) > 0;
+        // SAFETY: the caller has claimed the block, and nobody reads it.
+        let is_out = !is_held
+            && unsafe { self.memory().decommit(self.ledger.backing.at(block), BLOCK_SIZE) }.is_ok();
+        if is_out {
             self.ledger.remove_block(block);
             self.ledger.backing.uncharge(1);
             self.removed.fetch_add(1, Ordering::Relaxed);
         } else {
             self.ledger.release_block(block, word);
         }
+    }
+
+    /// A frame is going to be read that its owner may free meanwhile: as a page on its way out, which a fault takes
+    /// back, and that is unmapped then. Its bytes are nobody's business in that case, but its address can be read until
+    /// [`Zone::let_go_readable`]. The caller calls this while the frame is allocated.
+    pub fn hold_readable(&self) {
+        // Relaxed: the step by which the caller finds the frame allocated releases this, and freeing it comes after.
+        self.held_readable.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends one [`Zone::hold_readable`].
+    pub fn let_go_readable(&self) {
+        // Release: the reads are over.
+        self.held_readable.fetch_sub(1, Ordering::Release);
     }
 
     /// Gives the pages of blocks that the caller owns back to the kernel. `false` if it refused
