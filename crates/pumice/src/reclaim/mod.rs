@@ -10,6 +10,7 @@
 //! - `kswapd`: the thread that takes pages out; `direct`: who asks for a frame does so for itself; `writeout`: how
 //!   they go.
 //! - [`zoned`]: spaces over several zones.
+//! - `contained`: a backing that panics has failed, and reclaim goes on.
 //! - [`paging`]: what faults of a space tell reclaim and ask of it.
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
@@ -23,6 +24,10 @@
 
 pub mod adaptive;
 mod ages;
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod backing_tests;
+#[cfg(all(feature = "std", not(loom)))]
+mod contained;
 #[cfg(all(feature = "std", not(loom)))]
 mod direct;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]

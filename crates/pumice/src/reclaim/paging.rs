@@ -12,6 +12,7 @@ use crate::space::{Result, VmSpace};
 use crate::swap::backing::SwapBacking;
 use crate::swap::{Swap, SwapError};
 
+use super::contained;
 use super::policy::Policy;
 use super::settings::Settings;
 use super::zone::{Counts, ZoneReclaim};
@@ -122,20 +123,20 @@ unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
         from: Evicted,
         into: &mut [u8; FRAME_SIZE],
     ) -> core::result::Result<(), ReadFailed> {
-        let read = self.backing.read(space, page, from, into);
+        let read = contained::read(&self.backing, space, page, from, into);
         read.inspect_err(|ReadFailed| self.zone.note_read_error())
     }
 
     unsafe fn swap_in_all(&self, space: SpaceId, pages: &mut [Incoming]) {
         // SAFETY: the caller's promise.
-        unsafe { self.backing.read_all(space, pages) };
+        unsafe { contained::read_all(&self.backing, space, pages) };
         if pages.first().is_some_and(|first| first.result.is_err()) {
             self.zone.note_read_error();
         }
     }
 
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
-        let came = self.backing.came_in(space, page.page, from, used);
+        let came = contained::came_in(&self.backing, space, page.page, from, used);
         if !used.is_empty() && came == Came::default() {
             // As any page that is new: the zone need not be told where it came from.
             return;

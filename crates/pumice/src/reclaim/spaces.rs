@@ -19,6 +19,7 @@ use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Result, Task, Transit, VmSpace};
 use crate::sync::{Mutex, MutexGuard};
 
+use super::contained::Contained;
 use super::policy::Policy;
 use super::zone::ZoneReclaim;
 
@@ -81,7 +82,7 @@ type FreeFrames<'s> = Box<dyn Fn() -> usize + Send + Sync + 's>;
 pub(super) struct Attached {
     pub id: SpaceId,
     task: Mutex<AnyTask<'static>>,
-    backing: &'static dyn Backing,
+    backing: Contained<'static>,
     /// How many frames of the zone are free.
     free_frames: FreeFrames<'static>,
 }
@@ -92,7 +93,7 @@ impl Attached {
         self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn backing(&self) -> &dyn Backing {
+    pub fn backing(&self) -> Contained<'_> {
         self.backing
     }
 }
@@ -215,7 +216,7 @@ impl<P: Policy> ZoneReclaim<P> {
         let (task, backing, free_frames) = unsafe {
             (
                 std::mem::transmute::<AnyTask<'_>, AnyTask<'static>>(task),
-                std::mem::transmute::<&dyn Backing, &'static dyn Backing>(backing),
+                std::mem::transmute::<Contained<'_>, Contained<'static>>(Contained::new(backing)),
                 std::mem::transmute::<FreeFrames<'_>, FreeFrames<'static>>(free_frames),
             )
         };

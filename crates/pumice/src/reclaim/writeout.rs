@@ -388,13 +388,10 @@ impl<P: Policy + Send> Round<'_, P> {
             let task = space.task();
             for (nth, (leaving, page)) in pages.iter().zip(&outgoing).enumerate() {
                 let went = match leaving.way {
-                    Way::Transit(transit) if result.is_ok() => {
-                        let to = space.backing().evicted(&place, nth, page);
-                        task.end_swap_out(transit, to).is_ok()
-                    }
                     Way::Transit(transit) => {
-                        task.cancel_swap_out(transit);
-                        false
+                        let to =
+                            result.ok().and_then(|()| space.backing().evicted(&place, nth, page));
+                        end_in_transit(&task, transit, to)
                     }
                     Way::Held(begun) => end_in_place(&space, &task, begun, page, result.is_ok()),
                 };

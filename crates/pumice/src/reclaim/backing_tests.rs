@@ -1,0 +1,162 @@
+//! What a backing may do to reclaim: panic.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::policy::table;
+use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
+use super::{Adaptive, Paging, Settings, ZoneReclaim};
+use crate::addr::FRAME_SIZE;
+use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
+use crate::clear::Clearer;
+use crate::frame::{Gfp, Zone};
+use crate::io::Engines;
+use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
+use crate::page_table::{Atomic, Rights};
+use crate::space::{MemMap, VmError, VmSpace};
+use crate::swap::backing::SwapBacking;
+use crate::sys::{cpu, mem::Huge};
+
+/// What panics: each of these in its turn, one call in three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Panics {
+    Place,
+    Written,
+    Evicted,
+    DropClean,
+    Read,
+}
+
+/// Swap with a bug.
+struct Buggy {
+    swap: SwapBacking,
+    panics: Panics,
+    calls: AtomicUsize,
+}
+
+impl Buggy {
+    fn call(&self, which: Panics) {
+        if which == self.panics && self.calls.fetch_add(1, Ordering::Relaxed) % 3 == 0 {
+            panic!("on purpose, in {which:?}");
+        }
+    }
+}
+
+// SAFETY: it knows of no task.
+unsafe impl Backing for Buggy {
+    fn needs(&self) -> Gfp {
+        self.swap.needs()
+    }
+    fn read(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        self.call(Panics::Read);
+        self.swap.read(space, page, from, into)
+    }
+    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
+        self.swap.came_in(space, page, from, used)
+    }
+    fn free(&self, space: SpaceId, from: Evicted) {
+        self.swap.free(space, from);
+    }
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        self.call(Panics::DropClean);
+        self.swap.drop_clean(page)
+    }
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        self.call(Panics::Place);
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { self.swap.place(pages) }
+    }
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
+        self.call(Panics::Written);
+        self.swap.written(place, pages, result);
+    }
+    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
+        self.call(Panics::Evicted);
+        self.swap.evicted(place, nth, page)
+    }
+    fn give_up(&self, place: &Place, nth: usize) {
+        self.swap.give_up(place, nth);
+    }
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
+        self.swap.release(copies);
+    }
+}
+
+/// Pages stay, slots are not lost, and both who reclaims in the background and who does so for itself go on.
+#[test]
+fn a_backing_that_panics_has_failed() {
+    use Panics::*;
+    for panics in [Place, Written, Evicted, DropClean, Read] {
+        let scratch = Scratch::new(&format!("panics-{panics:?}"));
+        let mut entries = table::<Adaptive<'_>>(FRAMES);
+        let policy = Adaptive::new(&mut entries);
+        let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+        let reclaim = Arc::new(ZoneReclaim::new(policy, FRAMES, Settings::of(FRAMES)));
+        let swap = SwapBacking::new(scratch.swap(2 * FRAMES), &Engines::default());
+        let buggy = Buggy { swap, panics, calls: AtomicUsize::new(0) };
+        let pager = Paging::on(Arc::clone(&reclaim), buggy);
+        let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+        let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+        std::thread::scope(|scope| {
+            let kswapd = scope.spawn(|| pager.kswapd(&space));
+            for thread in 0..2 {
+                let space = &space;
+                scope.spawn(move || use_pages_insisting(space, FRAMES * 3 / 4, thread + 1));
+            }
+            let calls = || pager.backing().calls.load(Ordering::Relaxed);
+            while calls() < 100 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            assert!(!kswapd.is_finished());
+            // The last of them end by themselves.
+            while space.swap_rss() + space.anon_rss() > 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            pager.stop();
+            kswapd.join().expect("no panic").expect("a task");
+        });
+        assert_eq!(pager.backing().swap.swap().usage().1, 0, "{panics:?}: slots are lost");
+    }
+}
+
+/// Writes and reads pages, again where that fails.
+fn use_pages_insisting(space: &VmSpace<crate::space::Frames<'_>>, pages: usize, seed: u64) {
+    let task = space.enter().expect("a task");
+    let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+    let region = task.region(at).expect("mapped");
+    let mut versions = vec![0; pages];
+    let mut random = Random(seed);
+    for step in 0..3 * pages {
+        let page = if step < pages { step } else { random.below(pages) };
+        let is_writing = step < pages || random.below(3) == 0;
+        let mut tries = 0;
+        loop {
+            let did = if is_writing {
+                region.write(page).map(|mut guard| {
+                    assert!(is_filled(&guard, page, versions[page]), "page {page}");
+                    versions[page] += 1;
+                    fill(&mut guard, page, versions[page]);
+                })
+            } else {
+                let read = region.read(page);
+                read.map(|guard| assert!(is_filled(&guard, page, versions[page]), "page {page}"))
+            };
+            match did {
+                Ok(()) => break,
+                Err(VmError::ReadFailed(_) | VmError::OutOfFrames(_)) => tries += 1,
+                Err(error) => panic!("{error}"),
+            }
+            assert!(tries < 1000, "page {page}");
+        }
+    }
+    drop(region);
+    task.unmap(at, pages * FRAME_SIZE).expect("mapped");
+}
