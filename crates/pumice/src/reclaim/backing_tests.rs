@@ -1,4 +1,4 @@
-//! What a backing may do to reclaim: panic.
+//! What a backing may do to reclaim: be full of others' copies, and panic.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -7,17 +7,46 @@ use rustix::io::Errno;
 
 use super::policy::table;
 use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
-use super::{Adaptive, Paging, Settings, ZoneReclaim};
-use crate::addr::FRAME_SIZE;
+use super::{Adaptive, Paging, Settings, SwapPager, ZoneReclaim};
+use crate::addr::{Pfn, FRAME_SIZE};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Zone};
 use crate::io::Engines;
-use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{MemMap, VmError, VmSpace};
 use crate::swap::backing::SwapBacking;
 use crate::sys::{cpu, mem::Huge};
+
+/// SPEC E7: memory and swap add up. Slots that pages of another space keep, or have kept that are unmapped, are had.
+#[test]
+fn copies_that_others_keep_are_given_up_where_swap_is_full() {
+    const SLOTS: usize = 512;
+    let scratch = Scratch::new("copies");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(SLOTS), policy, FRAMES, Settings::of(FRAMES));
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let [other, space] = [0, 1].map(|_| VmSpace::new(map.frames(), Atomic).expect("frames"));
+    let work = || {
+        // As pages that came back and were unmapped, of which nobody says so.
+        for page in 0..SLOTS / 2 {
+            let slot = pager.swap().get().expect("a slot");
+            let frame = LruPage { page, frame: Pfn(page) };
+            pager.swapped_in(other.id(), frame, Evicted::Swapped(slot.0), Rights::READ);
+        }
+        assert_eq!(pager.swap().usage().1 as usize, SLOTS / 2);
+        let task = space.enter().expect("a task");
+        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        let region = task.region(at).expect("mapped");
+        let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
+        assert!(full.is_some(), "memory and swap are full");
+        assert_eq!(space.swap_rss(), SLOTS, "all of swap is used");
+    };
+    pager.attach(&other, || pager.attach(&space, work)).expect("a task").expect("a task");
+}
 
 /// What panics: each of these in its turn, one call in three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,6 +47,11 @@ impl<'b> Contained<'b> {
         self.writes_in_place
     }
 
+    /// Whether the copies that both have are one backing's.
+    pub fn is_same(&self, other: &Contained<'_>) -> bool {
+        std::ptr::addr_eq(self.backing, other.backing)
+    }
+
     pub fn hold(&self, space: SpaceId, page: usize) -> bool {
         contain(|| self.backing.hold(space, page)).unwrap_or(false)
     }

@@ -38,6 +38,8 @@ pub(super) struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
+    /// The page is not in memory: it was unmapped.
+    Gone,
     /// It was used once: it came for that, or was read ahead before (SPEC E3: what is only read ahead is not marked).
     FirstUse,
     Use,
@@ -293,8 +295,10 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             };
             let task = space.task();
             for (_, owner, seen) in of_space {
-                if task.test_and_clear_young(owner.page()) != Some(true) {
-                    *seen = Seen::Nothing;
+                match task.test_and_clear_young(owner.page()) {
+                    Some(true) => {}
+                    Some(false) => *seen = Seen::Nothing,
+                    None => *seen = Seen::Gone,
                 }
             }
         }
@@ -304,6 +308,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 if state.frames[frame as usize].owner == owner && state.policy.contains(frame) {
                     match seen {
                         Seen::Nothing => {}
+                        Seen::Gone => self.notes.copies.extend(state.forget_gone(frame)),
                         Seen::FirstUse => state.frames[frame as usize].is_new = false,
                         Seen::Use => state.policy.accessed(frame),
                     }

@@ -155,6 +155,12 @@ impl Members {
         self.places.len()
     }
 
+    /// Whether a place's pages are copies of what `backing` has.
+    pub fn is_backed_by(&self, place: usize, backing: &Contained<'_>) -> bool {
+        let member = self.places.get(place).and_then(Option::as_ref);
+        member.is_some_and(|member| member.space.backing.is_same(backing))
+    }
+
     /// Gives up the copy of a member's page.
     pub fn release(&self, place: usize, copy: u32) {
         if let Some(Some(member)) = self.places.get(place) {

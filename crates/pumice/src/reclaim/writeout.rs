@@ -17,11 +17,12 @@ use crate::page_table::pager::{Evicted, SpaceId};
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::Transit;
 
+use super::contained::Contained;
 use super::kswapd::Round;
 use super::policy::{Policy, Shadow};
 use super::shrinker::Ask;
 use super::spaces::{AnyTask, Attached};
-use super::zone::{Copy as PageCopy, Owner};
+use super::zone::{Copy as PageCopy, Owner, State, ZoneReclaim};
 
 /// Writes in flight at most, of any reclaimer.
 const MOST_WRITES: usize = 64;
@@ -135,6 +136,20 @@ pub(super) struct Notes {
     clean: u64,
     rescued: u64,
     errors: u64,
+}
+
+impl<P: Policy> ZoneReclaim<P> {
+    /// Gives up all copies that pages in memory have in `backing`, whichever space's they are, and those of pages that
+    /// are no more.
+    fn give_up_copies(&self, backing: &Contained<'_>) {
+        let mut state = self.state();
+        let State { frames, members, .. } = &mut *state;
+        for frame in frames.iter_mut().filter(|frame| frame.copy != 0) {
+            if members.is_backed_by(frame.owner.member(), backing) {
+                members.release(frame.owner.member(), std::mem::take(&mut frame.copy));
+            }
+        }
+    }
 }
 
 impl<P: Policy + Send> Round<'_, P> {
@@ -287,15 +302,7 @@ impl<P: Policy + Send> Round<'_, P> {
         if place != Err(Refusal::Full) {
             return place;
         }
-        let mut copies = Vec::new();
-        let mut state = self.zone.state();
-        for frame in state.frames.iter_mut().filter(|frame| frame.copy != 0) {
-            if frame.owner.member() == member {
-                copies.push(std::mem::take(&mut frame.copy));
-            }
-        }
-        drop(state);
-        space.backing().release(&mut copies.into_iter());
+        self.zone.give_up_copies(&space.backing());
         // SAFETY: as above.
         unsafe { space.backing().place(&self.writes.outgoing) }
     }

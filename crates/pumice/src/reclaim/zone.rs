@@ -178,6 +178,17 @@ impl<P: Policy> State<P> {
         old.copy().filter(|_| old.copy != copy)
     }
 
+    /// A page that the policy knows was not there when it was looked at: it is nobody's any more, nor is the copy that
+    /// is returned. Unless it came back a moment ago, and whoever brought it is about to say so.
+    pub fn forget_gone(&mut self, number: u32) -> Option<Copy> {
+        let frame = &mut self.frames[number as usize];
+        if frame.came.is_some() {
+            return None;
+        }
+        self.policy.forget(number);
+        std::mem::take(frame).copy()
+    }
+
     /// Whether a thread reclaims at the moment.
     pub fn is_reclaiming(&self, thread: ThreadId) -> bool {
         self.reclaimers.contains(&thread)
