@@ -343,6 +343,20 @@ fn sequences_are_read_ahead() {
         let (ahead, all) = (ordered.read_ahead - random.read_ahead, ordered.pswpin - random.pswpin);
         assert!(ahead * 4 > all * 3, "{random:?} {ordered:?}");
         assert_eq!(ordered.errors, 0);
+        // As it is told, from one fault to the next: in eights, and then not at all.
+        for (page_cluster, of_eight) in [(3, 7), (0, 0)] {
+            space.set_page_cluster(page_cluster);
+            let before = pager.counts();
+            for page in 0..pages {
+                assert!(is_filled(&region.read(page).expect("there"), page, 1), "page {page}");
+            }
+            let after = pager.counts();
+            let (ahead, all) = (after.read_ahead - before.read_ahead, after.pswpin - before.pswpin);
+            assert!(
+                ahead * 8 <= all * of_eight && ahead * 10 >= all * of_eight,
+                "{before:?} {after:?}"
+            );
+        }
         pager.stop();
         kswapd.join().expect("no panic").expect("a task");
     });

@@ -41,6 +41,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
         // Relaxed: settings.
         child.set_prefault(parent.prefault_pages.load(Ordering::Relaxed));
         child.set_fetch_ahead(parent.fetch_ahead.load(Ordering::Relaxed));
+        child.set_page_cluster(parent.page_cluster.load(Ordering::Relaxed));
         let locked = self.lock_map();
         // On an error the child, as far as it came, is dropped and gives back what it has.
         let shared = self.share_with(&mut child);

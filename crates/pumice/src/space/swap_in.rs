@@ -1,7 +1,7 @@
 //! Pages that come back from swap, and the ones after them that are read along with them.
 //!
 //! Where a thread's faults meet pages of swap in a row, the next ones are read by the same fault, as far as they are in
-//! swap and there are frames at hand: twice as many each time, up to [`READ_AHEAD`]. (The kernel's
+//! swap and there are frames at hand: twice as many each time, up to what [`VmSpace::set_page_cluster`] says. (The kernel's
 //! `swap_vma_readahead` in `mm/swap_state.c` goes by addresses too.) A fault out of order reads its own page only.
 //!
 //! A page that is read is claimed in its word, whoever wants it, so it is read once, and who meets it waits. Where it
@@ -22,10 +22,11 @@ use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
 
-/// Pages that one fault reads at most, its own among them: 128 KiB, which takes the device hardly longer than one.
+/// Pages that one fault reads at most, whatever is set, its own among them: 128 KiB, which takes the device hardly longer
+/// than one.
 pub const READ_AHEAD: usize = 32;
 /// What the second of a sequence reads.
 const FIRST_WINDOW: usize = 4;
@@ -94,7 +95,9 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let SwapAhead { next, window } = self.swap_ahead.get();
         // Some in between may have been there.
         let is_next = (next..next + window.max(1)).contains(&claim.page) && next != 0;
-        let window = if is_next { (window * 2).clamp(FIRST_WINDOW, READ_AHEAD) } else { 1 };
+        // Relaxed: a setting.
+        let most = 1 << self.space.page_cluster.load(Ordering::Relaxed);
+        let window = if is_next { (window * 2).max(FIRST_WINDOW).min(most) } else { 1 };
         self.swap_ahead.set(SwapAhead { next: claim.page + 1, window });
         if window > 1 {
             return self.read_ahead(pager, walked, (claim, frame), window);
