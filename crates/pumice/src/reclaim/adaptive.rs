@@ -3,7 +3,7 @@
 //! # What it does by itself
 //! As in 2Q (Johnson and Shasha, VLDB 1994) new pages go through an *inactive* queue of a fifth of the memory, in
 //! the order they came, whatever happens to them there: references that follow each other closely say little.
-//! Pages that come back after they were evicted, before [`HISTORY_PERCENT`] as many evictions as there are pages,
+//! Pages that come back after they were evicted, before half as many evictions again as there are pages,
 //! are used again at some distance, and go to the *active* pages. Of those a hand goes round (CLOCK, Corbato 1968):
 //! a page goes if it has no uses left, of which two bits count those at a distance, and each pass takes one
 //! (GCLOCK, Smith, TODS 1978). Where all are used often, how often says more than how long ago.
@@ -28,12 +28,8 @@
 
 use super::ages::{Ages, BUCKETS};
 use super::list::{Flags, Head, Lists, Page};
-use super::policy::{Arrival, Policy, Shadow};
+use super::policy::{Arrival, Policy, Shadow, Tunables};
 
-/// The inactive queue's share of the pages.
-const INACTIVE_PERCENT: usize = 20;
-/// Evictions for which a page that went is known, for each hundred pages.
-const HISTORY_PERCENT: usize = 150;
 /// While there are too few active pages, one of so many is activated that are no longer known.
 const FILL_EVERY: u64 = 64;
 /// Uses and faults for which one hit may be lost.
@@ -68,6 +64,9 @@ pub struct Adaptive<'t> {
     /// In 1 / [`USES_PER_LOSS`] of a hit.
     credit: i64,
     trials: Trials,
+    /// Of [`Tunables`].
+    inactive_percent: usize,
+    history_percent: usize,
 }
 
 /// How activations on trial have gone.
@@ -96,7 +95,18 @@ impl<'t> Adaptive<'t> {
         let pages = lists.pages();
         let ages = Ages::new(pages);
         let credit = pages as i64 * USES_PER_LOSS / PAGES_PER_LOSS;
-        Adaptive { lists, ages, evictions: 0, hand: 0, looks: 0, credit, trials: Trials::default() }
+        let Tunables { inactive_percent, history_percent, .. } = Tunables::DEFAULT;
+        Adaptive {
+            lists,
+            ages,
+            evictions: 0,
+            hand: 0,
+            looks: 0,
+            credit,
+            trials: Trials::default(),
+            inactive_percent,
+            history_percent,
+        }
     }
 
     /// Pages that are in and that plain LRU would not have.
@@ -208,7 +218,7 @@ impl<'t> Adaptive<'t> {
             return self.oldest();
         }
         let inactive = self.oldest_inactive(Flags::FAR);
-        if self.lists.nr_inactive > self.len() * INACTIVE_PERCENT / 100 {
+        if self.lists.nr_inactive > self.len() * self.inactive_percent / 100 {
             inactive
         } else {
             self.rarest_active().or(inactive)
@@ -246,15 +256,26 @@ impl<'t> Adaptive<'t> {
         }
     }
 
+    /// A page goes.
+    fn take_out(&mut self, page: u32) -> Shadow {
+        let stamp = self.lists.page(page).stamp();
+        let flags = self.lists.take_off(page);
+        self.ages.go(stamp);
+        let made_room = flags.contains(Flags::ACTIVE) && self.trials.makes_room();
+        let shadow = self.shadow(stamp, made_room);
+        self.evictions += 1;
+        shadow
+    }
+
     /// A page comes back.
     fn refault(&mut self, page: u32, past: &Past) {
         self.account(-i64::from(self.ages.was_recent(past.epoch)));
         self.ages.come(Some(past.epoch));
-        let is_known = past.evictions_ago * 100 <= (self.len() * HISTORY_PERCENT) as u64;
+        let is_known = past.evictions_ago * 100 <= (self.len() * self.history_percent) as u64;
         if is_known && past.made_room {
             self.trials.failed(self.len());
         }
-        let room = self.lists.nr_active + self.len() * INACTIVE_PERCENT / 100 + 1 < self.len();
+        let room = self.lists.nr_active + self.len() * self.inactive_percent / 100 + 1 < self.len();
         let oldest =
             self.oldest_active().map(|page| self.ages.epoch(self.lists.page(page).stamp()));
         // Nothing in place of what is there already, but not nothing for ever: a loop of many memories' size.
@@ -303,6 +324,12 @@ impl Trials {
 
 impl Policy for Adaptive<'_> {
     const NAME: &'static str = "adaptive";
+
+    fn tune(&mut self, tunables: Tunables) {
+        let tunables = tunables.checked();
+        self.inactive_percent = tunables.inactive_percent;
+        self.history_percent = tunables.history_percent;
+    }
 
     fn table_len(pages: usize) -> usize {
         pages + BUCKETS + 1
@@ -363,13 +390,12 @@ impl Policy for Adaptive<'_> {
     fn evict(&mut self) -> Option<(u32, Shadow)> {
         self.ages.set_room(self.room());
         let page = self.choose()?;
-        let stamp = self.lists.page(page).stamp();
-        let flags = self.lists.take_off(page);
-        self.ages.go(stamp);
-        let made_room = flags.contains(Flags::ACTIVE) && self.trials.makes_room();
-        let shadow = self.shadow(stamp, made_room);
-        self.evictions += 1;
-        Some((page, shadow))
+        Some((page, self.take_out(page)))
+    }
+
+    fn evict_page(&mut self, page: u32) -> Shadow {
+        self.ages.set_room(self.room());
+        self.take_out(page)
     }
 
     fn put_back(&mut self, page: u32, _shadow: Shadow) {

@@ -14,6 +14,7 @@ use crate::addr::FRAME_SIZE;
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Pressure, Reclaim, Zone};
 use crate::io::engine::{Completion, Direction, Engine, Request};
+use crate::io::AnyEngine;
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Access, Frames, MemMap, Region, Task, VmError, VmSpace};
 use crate::sys::{cpu, mem::Huge};
@@ -229,7 +230,7 @@ impl<E: Engine> Engine for Broken<E> {
 fn a_ring_that_fails_for_good_ends_in_errors_and_not_in_a_loop() {
     for waits in [1, 20] {
         with_region(&format!("ring-{waits}"), 5 * FRAMES, |pager, _, region| {
-            let make = move |depth| -> crate::io::AnyEngine {
+            let make = move |depth| -> AnyEngine {
                 Box::new(Broken(crate::io::engine::best(depth), waits))
             };
             pager.zone().set_engines(&crate::io::Engines::new(make));
@@ -256,31 +257,71 @@ fn a_ring_that_fails_for_good_ends_in_errors_and_not_in_a_loop() {
     }
 }
 
-/// A device whose next read, once it is told so, is held up.
-struct Gate<E> {
-    engine: E,
+/// A device that, once it is told so, holds its next request of a kind up until whoever waits for it may go on.
+pub(super) struct Gate {
+    engine: AnyEngine,
+    direction: Direction,
     is_armed: Arc<AtomicBool>,
+    holds: bool,
     began: mpsc::Sender<()>,
     may_go_on: Arc<Mutex<mpsc::Receiver<()>>>,
 }
 
-impl<E: Engine> Engine for Gate<E> {
+/// The other side of it.
+pub(super) struct Keeper {
+    pub is_armed: Arc<AtomicBool>,
+    pub has_begun: mpsc::Receiver<()>,
+    pub go_on: mpsc::Sender<()>,
+}
+
+impl Gate {
+    pub fn engines(direction: Direction) -> (impl Fn(u32) -> AnyEngine + Send + Sync, Keeper) {
+        let (began, has_begun) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel();
+        let (is_armed, may_go_on) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(may_go_on)));
+        let keeper = Keeper { is_armed: Arc::clone(&is_armed), has_begun, go_on };
+        let make = move |depth| -> AnyEngine {
+            let (is_armed, may_go_on) = (Arc::clone(&is_armed), Arc::clone(&may_go_on));
+            let engine = crate::io::engine::best(depth);
+            Box::new(Gate {
+                engine,
+                direction,
+                is_armed,
+                holds: false,
+                began: began.clone(),
+                may_go_on,
+            })
+        };
+        (make, keeper)
+    }
+}
+
+impl Engine for Gate {
     fn depth(&self) -> usize {
         self.engine.depth()
     }
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
         // Relaxed: what is armed is said by channels.
-        if request.direction == Direction::Read && self.is_armed.swap(false, Ordering::Relaxed) {
-            self.began.send(()).expect("somebody waits");
-            self.may_go_on.lock().expect("no panic").recv().expect("it is told");
-        }
+        self.holds |=
+            request.direction == self.direction && self.is_armed.swap(false, Ordering::Relaxed);
         // SAFETY: forwarded with the caller's promise.
         unsafe { self.engine.submit(request) }
     }
     fn wait(&mut self, least: usize) -> Result<(), Errno> {
+        if self.holds && least == 0 {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.holds) {
+            self.began.send(()).expect("somebody waits");
+            self.may_go_on.lock().expect("no panic").recv().expect("it is told");
+        }
         self.engine.wait(least)
     }
     fn next(&mut self) -> Option<Completion> {
+        if self.holds {
+            return None;
+        }
         self.engine.next()
     }
 }
@@ -289,19 +330,12 @@ impl<E: Engine> Engine for Gate<E> {
 /// device be blamed for it.
 #[test]
 fn a_page_unmapped_while_it_is_read_is_no_error_of_the_device() {
-    let (began, has_begun) = mpsc::channel();
-    let (go_on, may_go_on) = mpsc::channel();
-    let (is_armed, may_go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(may_go_on)));
+    let (gates, keeper) = Gate::engines(Direction::Read);
     let scratch = Scratch::new("unmapped");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
     let pager = SwapPager::new(scratch.swap(2 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
-    let arming = Arc::clone(&is_armed);
-    let pager = pager.with_engines(move |depth| {
-        let (is_armed, may_go_on) = (Arc::clone(&arming), Arc::clone(&may_go_on));
-        let engine = crate::io::engine::best(depth);
-        Box::new(Gate { engine, is_armed, began: began.clone(), may_go_on })
-    });
+    let pager = pager.with_engines(gates);
     let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
@@ -313,13 +347,13 @@ fn a_page_unmapped_while_it_is_read_is_no_error_of_the_device() {
             .for_each(|page| fill(&mut region.write(page).expect("room"), page, 1));
         let swapped =
             (0..FRAMES).find(|&page| region.translate(page).is_none()).expect("some went");
-        is_armed.store(true, Ordering::Relaxed);
+        keeper.is_armed.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let task = space.enter().expect("a task");
                 task.fault(at + swapped * FRAME_SIZE, Access::Read).map(drop)
             });
-            has_begun.recv().expect("it reads");
+            keeper.has_begun.recv().expect("it reads");
             task.unmap(at + swapped * FRAME_SIZE, FRAME_SIZE).expect("mapped");
             // Whoever gets the slot now writes to it.
             let (page, mut taken) = ([7; FRAME_SIZE], Vec::new());
@@ -328,7 +362,7 @@ fn a_page_unmapped_while_it_is_read_is_no_error_of_the_device() {
                 unsafe { pager.swap().seal(slot, NonNull::from(&page).cast(), 0) };
                 taken.push(slot);
             }
-            go_on.send(()).expect("it waits");
+            keeper.go_on.send(()).expect("it waits");
             let read = reader.join().expect("no panic");
             assert!(matches!(read, Err(VmError::Unmapped(_))), "{read:?}");
             assert!(pager.swap().put_all(taken));

@@ -17,7 +17,7 @@ use super::settings::Settings;
 use super::shrinker::Ask;
 use super::spaces::Attached;
 use super::writeout::{Leaving, Notes, Victim, Writes, MANY_FAILURES};
-use super::zone::{Owner, ZoneReclaim};
+use super::zone::{Owner, State, ZoneReclaim};
 
 /// Requests of `kswapd` in flight at most.
 const DEPTH: u32 = 64;
@@ -76,12 +76,14 @@ pub(super) struct Round<'r, P: Policy> {
     /// Frames freed in all, and pages looked at.
     pub freed: usize,
     chosen: usize,
-    victims: Vec<Victim>,
+    pub victims: Vec<Victim>,
     pub dirty: Vec<Leaving>,
     pub notes: Notes,
     /// What the scan of accessed bits, and the look for pages that nobody told of, found.
     looked_at: Vec<(u32, Owner, Seen)>,
-    found: Vec<LruPage>,
+    pub found: Vec<LruPage>,
+    /// Turns round all page tables since a page went in which there was none to unmap.
+    pub idle_turns: usize,
     /// Rounds in a row by which nothing became free, writes that failed and that the zone has not been told of, whether
     /// there was nothing more to try, and how many had asked for frames when the first of them began, if one has.
     pub fruitless: usize,
@@ -117,8 +119,6 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             if round.shrink_caches(Ask::Owed) {
                 continue;
             }
-            round.scan();
-            round.sweep_now_and_then();
             round.take_out();
         }
         while round.writes.in_flight() > 0 {
@@ -147,6 +147,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             notes: Notes::default(),
             looked_at: Vec::with_capacity(batch * settings.scanned_per_page),
             found: Vec::new(),
+            idle_turns: 0,
             fruitless: 0,
             failures: 0,
             has_failed: false,
@@ -165,8 +166,6 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             if self.shrink_caches(Ask::Owed) {
                 break;
             }
-            self.scan();
-            self.sweep_now_and_then();
             self.take_out();
             while self.writes.in_flight() > 0 {
                 self.reap(true);
@@ -373,8 +372,15 @@ impl<'r, P: Policy + Send> Round<'r, P> {
 
     /// Takes a batch out, or begins to.
     fn take_out(&mut self) {
-        self.choose();
-        self.has_failed |= self.victims.is_empty();
+        match self.settings.vm_mapped_ratio.unwrap_or(P::VM_MAPPED_RATIO) {
+            0 => {
+                self.scan();
+                self.sweep_now_and_then();
+                self.choose();
+                self.has_failed |= self.victims.is_empty();
+            }
+            ratio => self.choose_by_tables(ratio),
+        }
         self.refused = 0;
         // Beside each other where they are, so that they are written together.
         let mut victims = std::mem::take(&mut self.victims);
@@ -400,13 +406,19 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         self.reap(false);
     }
 
+    /// How many pages are to be chosen now.
+    pub fn begin_batch(&mut self, state: &mut State<P>) -> usize {
+        let pages = state.policy.len();
+        let batch = self.settings.swap_cluster_max.min(pages / 8 + 1);
+        self.chosen += batch;
+        state.shrinkers.note_scanned(batch, pages, &self.settings);
+        batch
+    }
+
     /// Has the policy choose a batch.
     fn choose(&mut self) {
         let mut state = self.zone.state();
-        let batch = self.settings.swap_cluster_max.min(state.policy.len() / 8 + 1);
-        self.chosen += batch;
-        let pages = state.policy.len();
-        state.shrinkers.note_scanned(batch, pages, &self.settings);
+        let batch = self.begin_batch(&mut state);
         while self.victims.len() < batch {
             let Some((frame, shadow)) = state.policy.evict() else { return };
             let known = std::mem::take(&mut state.frames[frame as usize]);

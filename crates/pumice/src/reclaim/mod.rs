@@ -10,6 +10,7 @@
 //! - `kswapd`: the thread that takes pages out; `direct`: who asks for a frame does so for itself; `writeout`: how
 //!   they go.
 //! - [`zoned`]: spaces over several zones.
+//! - `swap_out`: the published rule for mapped pages, by walks over page tables.
 //! - `contained`: a backing that panics has failed, and reclaim goes on.
 //! - [`paging`]: what faults of a space tell reclaim and ask of it.
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
@@ -50,6 +51,10 @@ mod shrinker_tests;
 mod spaces;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod spaces_tests;
+#[cfg(all(feature = "std", not(loom)))]
+mod swap_out;
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod swap_out_tests;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod swap_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -68,7 +73,7 @@ pub use adaptive::Adaptive;
 pub use list::Page;
 #[cfg(all(feature = "std", not(loom)))]
 pub use paging::{Paging, SwapPager};
-pub use policy::{Arrival, Policy, Shadow};
+pub use policy::{Arrival, Policy, Shadow, Tunables};
 #[cfg(all(feature = "std", not(loom)))]
 pub use settings::Settings;
 #[cfg(all(feature = "std", not(loom)))]

@@ -33,6 +33,43 @@ pub enum Arrival {
     ReadAhead,
 }
 
+/// What policies go by and can be told; each heeds what concerns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunables {
+    /// `vm_balance_ratio`, of two lists: they rotate at the same speed when the active one is so many times as long as
+    /// the inactive one. 2, as 2.4 has it: a third of the memory is then for what has been used once. 1 at least.
+    pub vm_balance_ratio: usize,
+    /// The share of the pages, in percent, that the adaptive policy's inactive queue has. 20: as 2Q's authors found,
+    /// and so that a scan costs no more than a fifth of the memory. 1 to 30: an active page is one that is used again
+    /// after a third of a memory's worth.
+    pub inactive_percent: usize,
+    /// Evictions for which the adaptive policy knows a page that went, for each hundred pages. 150: twice what 2Q keeps
+    /// a list for, which here costs nothing; after many more, a page that comes back is not used often enough to stay.
+    /// 10,000 at most: evictions are numbered no further.
+    pub history_percent: usize,
+}
+
+impl Tunables {
+    /// See each field.
+    pub const DEFAULT: Tunables =
+        Tunables { vm_balance_ratio: 2, inactive_percent: 20, history_percent: 150 };
+
+    /// What makes no sense made sensible.
+    pub(super) fn checked(self) -> Tunables {
+        Tunables {
+            vm_balance_ratio: self.vm_balance_ratio.max(1),
+            inactive_percent: self.inactive_percent.clamp(1, 30),
+            history_percent: self.history_percent.min(10_000),
+        }
+    }
+}
+
+impl Default for Tunables {
+    fn default() -> Tunables {
+        Tunables::DEFAULT
+    }
+}
+
 /// A replacement policy over pages numbered from 0.
 ///
 /// Of a page that is in: [`Policy::add`] when it comes, [`Policy::accessed`] when it is used later,
@@ -40,6 +77,12 @@ pub enum Arrival {
 pub trait Policy {
     /// Its name in tables and settings.
     const NAME: &'static str;
+
+    /// `vm_mapped_ratio`, unless somebody sets it: see `Settings`.
+    const VM_MAPPED_RATIO: usize = 0;
+
+    /// Has it go by something else from now on.
+    fn tune(&mut self, tunables: Tunables);
 
     /// Entries its table needs for `pages` pages.
     fn table_len(pages: usize) -> usize;
@@ -58,6 +101,23 @@ pub trait Policy {
 
     /// Chooses a page to go out. `None` if there is none.
     fn evict(&mut self) -> Option<(u32, Shadow)>;
+
+    /// A page that is in goes out, which was chosen by other means than [`Policy::evict`].
+    fn evict_page(&mut self, page: u32) -> Shadow;
+
+    /// A batch of so many pages is about to be chosen by other means: `refill_inactive`, where there is such a list.
+    fn refill(&mut self, _batch: usize) {}
+
+    /// Rolls the page that would go next over to where new ones come, as it is. `None`, too, where there is no such
+    /// list.
+    fn roll_over(&mut self) -> Option<u32> {
+        None
+    }
+
+    /// Whether a page that is in is to be passed over until it is no more among those used often.
+    fn is_active(&self, _page: u32) -> bool {
+        false
+    }
 
     /// Takes a page back that [`Policy::evict`] chose, and that can't go out now: it is rolled over, so that others are
     /// chosen before it is again.

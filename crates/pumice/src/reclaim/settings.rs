@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::policy::Tunables;
 use crate::frame::Watermarks;
 
 /// See the module's top. Each field's default and the reason for it stand beside it; [`Settings::of`] makes them.
@@ -28,6 +29,15 @@ pub struct Settings {
     /// `vm_scan_ratio`: a request that reclaims for itself looks at one in so many of the pages in memory before it
     /// gives up, 1: at each of them once on average. (2.4 has 8, and up to 60 passes.)
     pub vm_scan_ratio: usize,
+    /// `vm_mapped_ratio`: how many *mapped* pages ([`Task::mapped`](crate::space::Task::mapped)) reclaim meets at the
+    /// inactive list's tail, rolls over and counts for each page that it is to free, before it walks page tables
+    /// for pages to unmap (`swap_out`); a tenth of those it looks at count as many in any case. `None`: the policy's
+    /// own. That is 100 for two lists, as in 2.4, which had no other way from a page to who maps it. It is 0 for the
+    /// adaptive policy: whose page a frame has is known here, so a page that was chosen is unmapped at once, and what
+    /// the policy knows of it decides, not where in a table it stands.
+    pub vm_mapped_ratio: Option<usize>,
+    /// What the policy goes by.
+    pub policy: Tunables,
     /// Batches from one look for pages that nobody told of to the next, 16. A look is at 2 MiB: with that, all of a
     /// region eight times as large as memory is seen while the memory turns over once.
     pub batches_per_sweep: usize,
@@ -56,6 +66,8 @@ impl Settings {
             most_leaving: 128,
             scanned_per_page: 4,
             vm_scan_ratio: 1,
+            vm_mapped_ratio: None,
+            policy: Tunables::DEFAULT,
             batches_per_sweep: 16,
             cache_pressure_percent: 100,
             shrink_batch: 128,
@@ -83,6 +95,7 @@ impl Settings {
             batches_per_sweep: self.batches_per_sweep.max(1),
             cache_pressure_percent: self.cache_pressure_percent.min(10_000),
             shrink_batch: self.shrink_batch.max(1),
+            policy: self.policy.checked(),
             ..self
         }
     }

@@ -30,6 +30,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What reclaim does with a space: a [`Task`], whatever its kind, that may use the frames that are kept back.
 pub(super) trait PagedTask {
+    fn mapped(&self, page: usize) -> Option<Pfn>;
+    fn is_huge(&self, page: usize) -> bool;
     fn test_and_clear_young(&self, page: usize) -> Option<bool>;
     fn begin_swap_out(&self, page: usize) -> Option<Transit>;
     fn end_swap_out(&self, transit: Transit, to: Evicted) -> core::result::Result<(), Evicted>;
@@ -43,6 +45,12 @@ pub(super) trait PagedTask {
 }
 
 impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
+    fn mapped(&self, page: usize) -> Option<Pfn> {
+        self.mapped(page)
+    }
+    fn is_huge(&self, page: usize) -> bool {
+        self.is_huge(page)
+    }
     fn test_and_clear_young(&self, page: usize) -> Option<bool> {
         self.test_and_clear_young(page)
     }

@@ -168,6 +168,24 @@ fn two_lists_lose_nothing_either() {
     assert_eq!(pages_survive(&pager, 3 * FRAMES, 2, 4 * FRAMES), 0);
 }
 
+/// Each policy by the other's rule for mapped pages.
+#[test]
+fn nothing_is_lost_whoever_chooses_what_is_unmapped() {
+    let settings = |ratio| Settings { vm_mapped_ratio: Some(ratio), ..Settings::of(FRAMES) };
+    let scratch = Scratch::new("adaptive-by-tables");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(3 * FRAMES), policy, FRAMES, settings(100));
+    assert_eq!(pages_survive(&pager, 2 * FRAMES, 2, 2 * FRAMES), 0);
+    assert!(pager.counts().walked > 0 && pager.counts().pswpout > 0, "{:?}", pager.counts());
+    let scratch = Scratch::new("two-list-by-owner");
+    let mut entries = table::<TwoList<'_>>(FRAMES);
+    let policy = TwoList::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(3 * FRAMES), policy, FRAMES, settings(0));
+    assert_eq!(pages_survive(&pager, 2 * FRAMES, 2, 2 * FRAMES), 0);
+    assert_eq!((pager.counts().walked, pager.counts().passed_over), (0, 0));
+}
+
 /// Swap and memory add up: the region is larger than swap.
 #[test]
 fn swap_and_memory_add_up() {

@@ -83,9 +83,15 @@ fn lru_hits(frames: usize, trace: &[usize]) -> usize {
 }
 
 fn adaptive_hits(frames: usize, trace: &[usize]) -> usize {
+    adaptive_hits_by(Tunables::DEFAULT, frames, trace)
+}
+
+fn adaptive_hits_by(tunables: Tunables, frames: usize, trace: &[usize]) -> usize {
     let pages = trace.iter().max().map_or(0, |&page| page + 1);
     let mut entries = table::<Adaptive<'_>>(frames);
-    Memory::new(Adaptive::new(&mut entries), frames, pages).hits(trace)
+    let mut policy = Adaptive::new(&mut entries);
+    policy.tune(tunables);
+    Memory::new(policy, frames, pages).hits(trace)
 }
 
 /// A stretch of a trace.
@@ -174,15 +180,19 @@ fn trace(phases: &[(Phase, bool)], uses: usize, seed: u64) -> Vec<usize> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 32 } else { 3000 }))]
-    /// Half a point below LRU at most, whatever comes.
+    /// Half a point below LRU at most, whatever comes, and whatever it is told to go by.
     #[test]
     fn adaptive_is_never_much_worse_than_lru(
         phases in prop::collection::vec((phase(), any::<bool>()), 1..5),
         frames in 8usize..700,
         seed in any::<u64>(),
+        told in prop::option::of((0usize..50, 0usize..400)),
     ) {
         let trace = trace(&phases, 24_000, seed);
-        let (lru, ours) = (lru_hits(frames, &trace), adaptive_hits(frames, &trace));
+        let tunables = told.map_or(Tunables::DEFAULT, |(inactive_percent, history_percent)| {
+            Tunables { inactive_percent, history_percent, ..Tunables::DEFAULT }
+        });
+        let (lru, ours) = (lru_hits(frames, &trace), adaptive_hits_by(tunables, frames, &trace));
         prop_assert!(ours + trace.len() / 200 >= lru, "{} against {} of LRU", ours, lru);
     }
 
@@ -278,6 +288,26 @@ impl Model {
             }
         }
     }
+}
+
+/// `vm_balance_ratio` is heeded from the next batch on: how many active pages there are follows it.
+#[test]
+fn lists_are_balanced_as_they_are_told() {
+    let mut entries = table::<TwoList<'_>>(300);
+    let mut memory = Memory::new(TwoList::new(&mut entries), 300, 10_000);
+    let mut random = Random(5);
+    let mut fresh = 1000;
+    let mut active_by = |memory: &mut Memory<TwoList<'_>>, vm_balance_ratio: usize| {
+        memory.policy.tune(Tunables { vm_balance_ratio, ..Tunables::DEFAULT });
+        (0..4000).for_each(|step| {
+            fresh += usize::from(step % 2 == 0);
+            let page = if step % 2 == 0 { 1000 + fresh % 9000 } else { random.below(200) };
+            memory.access(page);
+        });
+        memory.policy.lengths().0
+    };
+    let active = [1, 16, 1].map(|ratio| active_by(&mut memory, ratio));
+    assert!(active[1] > active[0] + 20 && active[1] > active[2] + 20, "{active:?}");
 }
 
 #[test]

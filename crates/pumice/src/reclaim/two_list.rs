@@ -6,11 +6,8 @@
 //! was looked at last goes round once more; an inactive one is freed whatever its bit says.
 
 use super::list::{Flags, Head, Lists, Page};
-use super::policy::{Arrival, Policy, Shadow};
+use super::policy::{Arrival, Policy, Shadow, Tunables};
 
-/// `vm_balance_ratio`: the lists rotate at the same speed when active is this many times as long as inactive. 2 is
-/// what 2.4 has built in.
-pub const DEFAULT_BALANCE_RATIO: usize = 2;
 /// `SWAP_CLUSTER_MAX`: pages freed in a batch.
 const BATCH: usize = 32;
 
@@ -18,7 +15,7 @@ const BATCH: usize = 32;
 #[derive(Debug)]
 pub struct TwoList<'t> {
     lists: Lists<'t>,
-    balance_ratio: usize,
+    vm_balance_ratio: usize,
     /// What is left of the batch that was balanced for.
     batch_left: usize,
 }
@@ -26,12 +23,11 @@ pub struct TwoList<'t> {
 impl<'t> TwoList<'t> {
     /// Over a table of [`Policy::table_len`] entries.
     pub fn new(table: &'t mut [Page]) -> TwoList<'t> {
-        TwoList { lists: Lists::new(table, 2), balance_ratio: DEFAULT_BALANCE_RATIO, batch_left: 0 }
-    }
-
-    /// Sets `vm_balance_ratio`, 1 at least.
-    pub fn set_balance_ratio(&mut self, ratio: usize) {
-        self.balance_ratio = ratio.max(1);
+        TwoList {
+            lists: Lists::new(table, 2),
+            vm_balance_ratio: Tunables::DEFAULT.vm_balance_ratio,
+            batch_left: 0,
+        }
     }
 
     /// Pages on the active list, and on the inactive one.
@@ -79,7 +75,7 @@ impl<'t> TwoList<'t> {
     /// What comes before a batch: the lists are balanced.
     fn balance(&mut self, batch: usize) {
         let ratio =
-            batch * self.lists.nr_active / ((self.lists.nr_inactive + 1) * self.balance_ratio);
+            batch * self.lists.nr_active / ((self.lists.nr_inactive + 1) * self.vm_balance_ratio);
         let ratio = if self.lists.nr_inactive == 0 { ratio.max(batch) } else { ratio };
         self.refill_inactive(ratio.min(self.lists.nr_active));
     }
@@ -87,6 +83,13 @@ impl<'t> TwoList<'t> {
 
 impl Policy for TwoList<'_> {
     const NAME: &'static str = "two-list";
+
+    /// As 2.4.19 and later have it by default: the 2.4 design as published, batches and all.
+    const VM_MAPPED_RATIO: usize = 100;
+
+    fn tune(&mut self, tunables: Tunables) {
+        self.vm_balance_ratio = tunables.checked().vm_balance_ratio;
+    }
 
     fn table_len(pages: usize) -> usize {
         pages + 2
@@ -127,6 +130,26 @@ impl Policy for TwoList<'_> {
         self.batch_left -= 1;
         self.lists.take_off(page);
         Some((page, Shadow(0)))
+    }
+
+    fn evict_page(&mut self, page: u32) -> Shadow {
+        self.lists.take_off(page);
+        Shadow(0)
+    }
+
+    fn refill(&mut self, batch: usize) {
+        self.balance(batch);
+    }
+
+    fn roll_over(&mut self) -> Option<u32> {
+        let page = self.lists.tail(self.inactive())?;
+        self.lists.remove(page);
+        self.lists.push_head(self.inactive(), page);
+        Some(page)
+    }
+
+    fn is_active(&self, page: u32) -> bool {
+        self.lists.page(page).flags().contains(Flags::ACTIVE)
     }
 
     fn put_back(&mut self, page: u32, _shadow: Shadow) {

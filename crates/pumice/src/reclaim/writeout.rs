@@ -487,7 +487,7 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         if freed > 0 {
             (self.fruitless, self.has_failed, self.asked) = (0, false, None);
-            (self.put_off, state.failures) = (0, 0);
+            (self.put_off, self.idle_turns, state.failures) = (0, 0, 0);
             self.zone.tell(&mut state, freed);
         } else if self.refused * 2 > self.settings.swap_cluster_max {
             // What is waited for takes its time.

@@ -56,6 +56,10 @@ pub struct Counts {
     pub direct: u64,
     /// Frames that shrinkers gave back.
     pub shrunk: u64,
+    /// Mapped pages that were met at the inactive tail and passed over (`vm_mapped_ratio`).
+    pub passed_over: u64,
+    /// Pages whose entries were looked at by walks over page tables for some to unmap (`swap_out`).
+    pub walked: u64,
 }
 
 /// Whose page a frame has: which member of the zone's spaces, and the page's number in it.
@@ -139,6 +143,8 @@ pub(super) struct State<P> {
     pub reclaimers: Vec<ThreadId>,
     /// Where the scan of accessed bits goes on.
     pub hand: usize,
+    /// Where the walk over page tables for pages to unmap goes on: which space, which page.
+    pub swap_out_from: (usize, usize),
     /// Where the look for pages that nobody told of goes on: which space, which page; and batches since.
     pub sweep_from: (usize, usize),
     pub since_sweep: usize,
@@ -283,6 +289,7 @@ impl<P: Policy> ZoneReclaim<P> {
     pub fn new(mut policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
         let settings = settings.checked();
         policy.set_looks(settings.scanned_per_page);
+        policy.tune(settings.policy);
         let state = State {
             policy,
             frames: vec![Frame::default(); frames],
@@ -305,6 +312,7 @@ impl<P: Policy> ZoneReclaim<P> {
             has_kswapd: false,
             reclaimers: Vec::new(),
             hand: 0,
+            swap_out_from: (0, 0),
             sweep_from: (0, 0),
             since_sweep: 0,
         };
@@ -363,6 +371,7 @@ impl<P: Policy> ZoneReclaim<P> {
         let mut state = self.state();
         state.settings = settings;
         state.policy.set_looks(settings.scanned_per_page);
+        state.policy.tune(settings.policy);
         self.count_free(&mut state);
         drop(state);
         self.wake.notify_all();

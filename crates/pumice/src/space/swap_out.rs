@@ -27,7 +27,7 @@ use crate::addr::Pfn;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, State, TableOps, Tables};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages in a batch: with 15, as in Linux, a fault costs a fifth more.
 pub const BATCH_PAGES: usize = 64;
@@ -108,6 +108,26 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Whether a page was accessed since this was last asked; `None` if it has no frame. A page of which
     /// somebody has a guard is being accessed. The pages of a huge one have one answer, given once.
     pub fn test_and_clear_young(&self, page: usize) -> Option<bool> {
+        let (ptep, entry) = self.present(page)?;
+        Some(self.space.tables.ops.ptep_test_and_clear_young(ptep) || entry.latch() != 0)
+    }
+
+    /// The frame of a page that is *mapped*: its entry is present, so that there is a guard of it to be had without a
+    /// fault. This is what reclaim means by the word. A page in transit is unmapped, though it has its frame still.
+    pub fn mapped(&self, page: usize) -> Option<Pfn> {
+        let (_, entry) = self.present(page)?;
+        let is_huge = self.is_huge(page);
+        Some(if is_huge { Pfn(entry.frame().0 + page % F::ENTRIES) } else { entry.frame() })
+    }
+
+    /// Whether a page is part of a huge one.
+    pub fn is_huge(&self, page: usize) -> bool {
+        let pmd = self.middle(page).map(|middle| self.space.tables.ops.ptep_get(middle.pmdp));
+        pmd.is_ok_and(|pmd| pmd.state() == State::Present)
+    }
+
+    /// The word that has a page's frame, its own or that of the huge page it is in; `None` if it has none.
+    fn present(&self, page: usize) -> Option<(&AtomicU64, Entry)> {
         let ops = &self.space.tables.ops;
         let middle = self.middle(page).ok()?;
         let pmd = ops.ptep_get(middle.pmdp);
@@ -117,8 +137,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             _ => middle.pmdp,
         };
         let entry = ops.ptep_get(ptep);
-        let is_present = entry.state() == State::Present;
-        is_present.then(|| ops.ptep_test_and_clear_young(ptep) || entry.latch() != 0)
+        (entry.state() == State::Present).then_some((ptep, entry))
     }
 
     /// Says of the pages that have frames where they are, in the order of their numbers from `page` on, up to the end

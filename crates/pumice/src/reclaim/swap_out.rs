@@ -1,0 +1,189 @@
+//! The published rule for mapped pages (SPEC E4): what 2.4 did that knew no way from a page to who maps it.
+//!
+//! Pages are looked at from the inactive tail. A mapped one is rolled over and counted. When `vm_mapped_ratio` of
+//! them have been met for each page that is to go, or all have, `swap_out` walks the page tables, from where it ended the
+//! last time, one space after the other: pages that were accessed since the last look are marked so, which
+//! activates those that had been marked before; active ones are passed over; the rest are unmapped, as
+//! many as make a batch, and go as all others do ([`super::writeout`]). One that is locked, by a guard, is
+//! accessed.
+//!
+//! (In 2.4 what `swap_out` had unmapped went to the inactive list's other end first, and was written when it was met
+//! there. Here a page in transit is on no list, and a fault takes it back all the same.)
+//!
+//! # It ends
+//! Pages may all have been accessed whenever they are looked at. So after a turn round all tables in which there
+//! was none to unmap, the bit says nothing of pages that are not active, of which [`Policy::refill`] makes some each
+//! time, until one has gone; and after a second such turn there is no more to try.
+//!
+//! [`Policy::refill`]: super::policy::Policy::refill
+
+use crate::page_table::pager::LruPage;
+
+use super::kswapd::Round;
+use super::policy::Policy;
+use super::writeout::Victim;
+use super::zone::Owner;
+
+/// Pages looked at under one lock.
+const LOOKED_AT_ONCE: usize = 64;
+/// One in so many pages that are looked at may be mapped before tables are walked, as 2.4.17 has it.
+const LOOKED_AT_FOR_MAPPED: usize = 10;
+/// Turns without a page to unmap after which there is no more to try.
+const MOST_IDLE_TURNS: usize = 2;
+
+impl<P: Policy + Send> Round<'_, P> {
+    /// Chooses a batch by the rule.
+    pub fn choose_by_tables(&mut self, vm_mapped_ratio: usize) {
+        let mut state = self.zone.state();
+        let batch = self.begin_batch(&mut state);
+        state.policy.refill(batch);
+        let most = state.policy.len() / self.settings.vm_scan_ratio;
+        drop(state);
+        let most_mapped = (batch * vm_mapped_ratio).min(most / LOOKED_AT_FOR_MAPPED);
+        self.pass_over_mapped(most_mapped, most);
+        self.swap_out(batch);
+        if self.victims.is_empty() {
+            self.idle_turns += 1;
+            self.has_failed |= self.idle_turns >= MOST_IDLE_TURNS;
+        }
+    }
+
+    /// `shrink_cache`, as far as it is about mapped pages, which here are all that there are: those that were unmapped
+    /// by who had them are forgotten on the way.
+    fn pass_over_mapped(&mut self, most_mapped: usize, most: usize) {
+        let (mut mapped, mut looked_at) = (0, 0);
+        let mut tail: Vec<(u32, Owner)> = Vec::with_capacity(LOOKED_AT_ONCE);
+        while mapped < most_mapped && looked_at < most {
+            let mut state = self.zone.state();
+            let many = LOOKED_AT_ONCE.min(most_mapped - mapped).min(most - looked_at);
+            for _ in 0..many {
+                let Some(frame) = state.policy.roll_over() else { break };
+                tail.push((frame, state.frames[frame as usize].owner));
+            }
+            drop(state);
+            if tail.is_empty() {
+                break;
+            }
+            looked_at += tail.len();
+            mapped += self.count_mapped(&mut tail);
+            self.forget_gone(&mut tail);
+        }
+        self.zone.state().counts.passed_over += mapped as u64;
+    }
+
+    /// How many of these are mapped. Leaves those that are not.
+    fn count_mapped(&self, pages: &mut Vec<(u32, Owner)>) -> usize {
+        let before = pages.len();
+        let mut last = None;
+        pages.retain(|&(frame, owner)| {
+            let member = if owner.is_none() { return true } else { owner.member() };
+            // One lock for pages of one space in a row.
+            if last.as_ref().is_none_or(|&(of, _)| of != member) {
+                last = None;
+                last = self.space(member).map(|space| (member, space.task()));
+            }
+            // Of a space that is on its way, or has gone, nothing is known.
+            let Some((_, task)) = &last else { return false };
+            task.mapped(owner.page()).is_none_or(|mapped| mapped.0 != frame as usize)
+        });
+        before - pages.len()
+    }
+
+    fn forget_gone(&mut self, pages: &mut Vec<(u32, Owner)>) {
+        if pages.is_empty() {
+            return;
+        }
+        let mut state = self.zone.state();
+        for (frame, owner) in pages.drain(..) {
+            if state.frames[frame as usize].owner == owner && state.policy.contains(frame) {
+                self.notes.copies.extend(state.forget_gone(frame));
+            }
+        }
+    }
+
+    /// `swap_out`: goes round the page tables until there is a batch to unmap, once at most.
+    fn swap_out(&mut self, batch: usize) {
+        let start = self.zone.state().swap_out_from;
+        let (mut at, mut wraps) = (start, 0);
+        while self.victims.len() < batch && (wraps == 0 || wraps == 1 && at < start) {
+            let next = self.walk_table(at, batch);
+            wraps += usize::from(next <= at);
+            at = next;
+        }
+        self.zone.state().swap_out_from = at;
+    }
+
+    /// Looks at the next table's pages, from a page of a space on. Where to go on.
+    fn walk_table(&mut self, (place, from): (usize, usize), batch: usize) -> (usize, usize) {
+        let mut found = std::mem::take(&mut self.found);
+        let mut next = match self.space(place) {
+            Some(space) => space.task().scan_present(from, &mut |page| found.push(page)),
+            None => 0,
+        };
+        let mut left = None;
+        for pages in found.chunks(LOOKED_AT_ONCE) {
+            left = self.look_at(place, pages, batch);
+            if let Some(page) = left {
+                next = page;
+                break;
+            }
+        }
+        found.clear();
+        self.found = found;
+        match next {
+            0 if left.is_none() && place + 1 < self.known.len() => (place + 1, 0),
+            0 if left.is_none() => (0, 0),
+            next => (place, next),
+        }
+    }
+
+    /// `try_to_swap_out`, of pages of one table or huge page. Returns the first that is left, the batch being full.
+    fn look_at(&mut self, place: usize, pages: &[LruPage], batch: usize) -> Option<usize> {
+        let space = self.space(place)?;
+        let mut young = [None; LOOKED_AT_ONCE];
+        let task = space.task();
+        let is_huge = task.is_huge(pages[0].page);
+        for (nth, page) in pages.iter().enumerate() {
+            // A huge page's bit is of all its pages, and answers once.
+            let asks = nth == 0 || !is_huge;
+            young[nth] = if asks { task.test_and_clear_young(page.page) } else { young[0] };
+        }
+        drop(task);
+        let is_last_try = self.idle_turns > 0;
+        let mut state = self.zone.state();
+        state.counts.walked += pages.len() as u64;
+        if !state.members.is_open(place) {
+            return None;
+        }
+        let mut left = None;
+        for (&page, is_young) in pages.iter().zip(young) {
+            let (number, Some(is_young)) = (page.frame.0 as u32, is_young) else { continue };
+            if !state.knows(place, page) {
+                // As the look for such pages does, where pages are chosen otherwise.
+                self.notes.copies.extend(state.add(place, page));
+                continue;
+            }
+            let frame = &mut state.frames[page.frame.0];
+            if is_young && frame.is_new {
+                // It came for that.
+                frame.is_new = false;
+            } else if is_young && !is_last_try {
+                state.policy.accessed(number);
+            }
+            let may_go = (!is_young || is_last_try) && !state.policy.is_active(number);
+            if !may_go {
+                continue;
+            }
+            if self.victims.len() >= batch {
+                left = left.or(Some(page.page));
+                continue;
+            }
+            let known = std::mem::take(&mut state.frames[page.frame.0]);
+            let shadow = state.policy.evict_page(number);
+            // Its bit has been looked at: what it says by now is of no account if this is the last try.
+            let (owner, copy, is_new) = (known.owner, known.copy, is_last_try);
+            self.victims.push(Victim { frame: number, shadow, owner, copy, is_new });
+        }
+        left
+    }
+}
