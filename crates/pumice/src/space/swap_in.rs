@@ -1,8 +1,9 @@
 //! Pages that come back from swap, and the ones after them that are read along with them.
 //!
 //! Where a thread's faults meet pages of swap in a row, the next ones are read by the same fault, as far as they are in
-//! swap and there are frames at hand: twice as many each time, up to what [`VmSpace::set_page_cluster`] says. (The kernel's
-//! `swap_vma_readahead` in `mm/swap_state.c` goes by addresses too.) A fault out of order reads its own page only.
+//! swap and there are frames at hand: twice as many each time, up to what `VmSpace::set_page_cluster` says. (The
+//! kernel's `swap_vma_readahead` in `mm/swap_state.c` goes by addresses too.) A fault out of order reads its own page
+//! only.
 //!
 //! A page that is read is claimed in its word, whoever wants it, so it is read once, and who meets it waits. Where it
 //! was stays its own until the read is over, also if it is unmapped meanwhile: else it would be read from what has
@@ -25,8 +26,8 @@ use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
 
-/// Pages that one fault reads at most, whatever is set, its own among them: 128 KiB, which takes the device hardly longer
-/// than one.
+/// Pages that one fault reads at most, whatever is set, its own among them: 128 KiB, which takes the device hardly
+/// longer than one.
 pub const READ_AHEAD: usize = 32;
 /// What the second of a sequence reads.
 const FIRST_WINDOW: usize = 4;

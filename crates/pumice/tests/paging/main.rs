@@ -2,6 +2,7 @@
 //!
 //! - [`pattern`]: what is in a page, so that a wrong one is seen; a seed that is printed.
 //! - [`scenario`]: threads, what they do, and what must hold.
+//! - [`several`]: several spaces under one reclaim, which come and go.
 //! - [`places`]: swap in files, on devices, and where there is no room.
 //!
 //! `PUMICE_SEED` repeats a run as far as threads allow; `PUMICE_SOAK_SECONDS` makes each scenario last so long
@@ -10,6 +11,7 @@
 mod pattern;
 mod places;
 mod scenario;
+mod several;
 
 use pumice::io::fake::Faults;
 use scenario::{Doing, Scenario, Which};

@@ -158,7 +158,7 @@ struct Run {
 }
 
 /// How long it lasts, where that is asked for.
-fn soak() -> Option<Duration> {
+pub fn soak() -> Option<Duration> {
     let text = std::env::var("PUMICE_SOAK_SECONDS").ok()?;
     Some(Duration::from_secs_f64(text.parse().expect("PUMICE_SOAK_SECONDS is a number")))
 }
