@@ -212,22 +212,23 @@ fn dirty_pages_are_written_and_clean_ones_are_not() {
 fn pages_under_io_are_waited_for() {
     let (gates, keeper) = Gate::engines(Direction::Write);
     with_pages("launder", Some(Engines::new(gates)), |world| {
-        world.zone().set_settings(Settings { most_leaving: 4, ..SETTINGS });
+        world.zone().set_settings(Settings { most_leaving: 1, ..SETTINGS });
         keeper.is_armed.store(true, Ordering::Relaxed);
         let (space, at) = (world.space, world.first * FRAME_SIZE);
         std::thread::scope(|scope| {
-            // Between them they need more frames than there are.
-            let asks = |from: usize| {
-                move || {
+            let asks = |from: usize, pages: usize| {
+                scope.spawn(move || {
                     let task = space.enter().expect("a task");
                     let region = task.region(at).expect("mapped");
-                    for page in from..from + FRAMES / 2 {
+                    for page in from..from + pages {
                         fill(&mut region.write(page).expect("it waits"), page, 1);
                     }
-                }
+                })
             };
-            let writes = [scope.spawn(asks(PAGES)), scope.spawn(asks(PAGES + FRAMES / 2))];
-            keeper.has_begun.recv().expect("one writes");
+            // More than there are frames; so when it writes, there is none for the other.
+            let first = asks(PAGES, FRAMES);
+            keeper.has_begun.recv().expect("it writes");
+            let second = asks(PAGES + FRAMES, FRAMES / 4);
             while world.zone().state().waiting == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -236,7 +237,9 @@ fn pages_under_io_are_waited_for() {
             std::thread::sleep(Duration::from_millis(20));
             assert_eq!(world.pager.counts(), counts, "nothing else is begun meanwhile");
             keeper.go_on.send(()).expect("it waits");
-            writes.into_iter().for_each(|write| write.join().expect("no panic"));
+            for asks in [first, second] {
+                asks.join().expect("no panic");
+            }
         });
         assert_eq!(world.pager.counts().errors, 0);
     });
