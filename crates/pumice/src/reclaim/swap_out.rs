@@ -83,7 +83,7 @@ impl<P: Policy + Send> Round<'_, P> {
             }
             // Of a space that is on its way, or has gone, nothing is known.
             let Some((_, task)) = &last else { return false };
-            task.mapped(owner.page()).is_none_or(|mapped| mapped.0 != frame as usize)
+            task.mapped(owner.page()) != Some(self.zone.frame(frame))
         });
         before - pages.len()
     }
@@ -119,6 +119,10 @@ impl<P: Policy + Send> Round<'_, P> {
             Some(space) => space.task().scan_present(from, &mut |page| found.push(page)),
             None => 0,
         };
+        // Others are of another zone.
+        let state = self.zone.state();
+        found.retain(|page| state.number(page.frame).is_some());
+        drop(state);
         let mut left = None;
         for pages in found.chunks(LOOKED_AT_ONCE) {
             left = self.look_at(place, pages, batch);
@@ -156,13 +160,16 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         let mut left = None;
         for (&page, is_young) in pages.iter().zip(young) {
-            let (number, Some(is_young)) = (page.frame.0 as u32, is_young) else { continue };
+            let (Some(nth), Some(is_young)) = (state.number(page.frame), is_young) else {
+                continue;
+            };
+            let number = nth as u32;
             if !state.knows(place, page) {
                 // As the look for such pages does, where pages are chosen otherwise.
                 self.notes.copies.extend(state.add(place, page));
                 continue;
             }
-            let frame = &mut state.frames[page.frame.0];
+            let frame = &mut state.frames[nth];
             if is_young && frame.is_new {
                 // It came for that.
                 frame.is_new = false;
@@ -177,7 +184,7 @@ impl<P: Policy + Send> Round<'_, P> {
                 left = left.or(Some(page.page));
                 continue;
             }
-            let known = std::mem::take(&mut state.frames[page.frame.0]);
+            let known = std::mem::take(&mut state.frames[nth]);
             let shadow = state.policy.evict_page(number);
             // Its bit has been looked at: what it says by now is of no account if this is the last try.
             let (owner, copy, is_new) = (known.owner, known.copy, is_last_try);
