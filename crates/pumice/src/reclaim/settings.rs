@@ -8,10 +8,11 @@ use crate::frame::Watermarks;
 /// See the module's top. Each field's default and the reason for it stand beside it; [`Settings::of`] makes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Free frames. Under low, a 16th of all, `kswapd` begins; it ends at high, half as many again, so that it works in
-    /// batches and not for each page; under min, a 128th, but 16 at least, who asks reclaims for itself, and what is
-    /// left is for reclaim. Tables and the lists of threads come out of what is free, so with less than that
-    /// threads would run dry before `kswapd` knows.
+    /// Free frames. Under low, four times the square root of all, a 16th at most, `kswapd` begins; it ends at high, half
+    /// as many again, so that it works in batches and not for each page; under min, an eighth of low, but 16 at
+    /// least, who asks reclaims for itself, and what is left is for reclaim. What is free holds no page, so it is to
+    /// be little; but it has to last for what is asked for while `kswapd` writes, which grows with the machine, not
+    /// with the memory (the kernel takes a square root as well), and tables and the lists of threads come out of it.
     pub watermarks: Watermarks,
     /// Pages that may be in memory, whatever is free: above this, pages go until a 16th less are there. All, by
     /// default.
@@ -57,8 +58,10 @@ pub struct Settings {
 impl Settings {
     /// For a zone of `frames` frames.
     pub const fn of(frames: usize) -> Settings {
-        let low = if frames / 16 > 48 { frames / 16 } else { 48 };
-        let min = if frames / 128 > 16 { frames / 128 } else { 16 };
+        let (most, burst) = (frames / 16, 4 * frames.isqrt());
+        let low = if most < burst { most } else { burst };
+        let low = if low > 48 { low } else { 48 };
+        let min = if low / 8 > 16 { low / 8 } else { 16 };
         Settings {
             watermarks: Watermarks { min, low, high: low + low / 2 },
             most_pages: usize::MAX,
