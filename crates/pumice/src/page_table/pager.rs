@@ -122,8 +122,8 @@ pub unsafe trait Pager: Sync {
         false
     }
 
-    /// Who reclaims for the zone, if anybody does. Faulting threads call it where no frame is to be had, which may have
-    /// claimed a page's word.
+    /// Who reclaims for the zone, if anybody does. Faulting threads call it where no frame is to be had; they have no
+    /// page's word claimed then, but may have guards.
     fn zone(&self) -> Option<&dyn Reclaim> {
         None
     }

@@ -382,25 +382,33 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 }
             };
         }
+        let old = entry.frame();
+        // Acquire: pairs with `unshare`; what the other spaces did with the frame is over.
+        let is_shared = || tables.source.sharers(old).load(Ordering::Acquire) != 0;
+        // Before the page is held: for a frame others' code may run that waits for who waits for this page.
+        let mut copy = match is_shared() {
+            true => Some(self.get_any().ok_or(Trap::OutOfFrames)?),
+            false => None,
+        };
         // Held alone while it is looked at and copied: else `fork` could share the frame anew between
         // the look at the sharers and the change, and leave the very word that was read.
         let held = entry.with_latch(EXCLUSIVE);
         if let Err(found) = tables.ops.ptep_cmpxchg(walked.ptep, entry, held) {
+            copy.into_iter().for_each(|copy| self.with_list(|list| list.put(copy)));
             return Ok(found);
         }
-        let old = entry.frame();
-        // Acquire: pairs with `unshare`; what the other spaces did with the frame is over.
-        let own = if tables.source.sharers(old).load(Ordering::Acquire) == 0 {
-            Some(old)
-        } else {
-            let copy = self.get_any();
+        let own = if is_shared() {
             if let Some(copy) = copy {
                 let (from, to) = (tables.source.bytes(old), tables.source.bytes(copy));
                 // SAFETY: the copy is this thread's; the other is read by all and written by nobody,
                 // since it is shared, and stays while this entry, which is latched, has it.
                 unsafe { from.copy_to_nonoverlapping(to, FRAME_SIZE) };
             }
+            // None where a fork has shared it since: it is looked at again.
             copy
+        } else {
+            copy.take().into_iter().for_each(|copy| self.with_list(|list| list.put(copy)));
+            Some(old)
         };
         let mut now = held;
         loop {
@@ -425,7 +433,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                         self.put_frame(old, true);
                         self.lru_add(walked.page, next.frame());
                     }
-                    return if own.is_some() { Ok(next) } else { Err(Trap::OutOfFrames) };
+                    return Ok(next);
                 }
                 Err(found) => now = found,
             }

@@ -67,20 +67,20 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             // Another thread reads it.
             return self.wait(walked, latch, backoff);
         }
+        // First: for a frame others' code may run that waits for who waits for this page.
+        let frame = self.get_any().or_else(|| self.get_reserved()).ok_or(Trap::OutOfFrames)?;
         let claimed = entry.with_latch(EXCLUSIVE);
         if let Err(found) = tables.ops.ptep_cmpxchg(walked.ptep, entry, claimed) {
+            self.with_list(|list| list.put(frame));
             return Ok(found);
         }
         let claim = Claim { ptep: walked.ptep, page: walked.page, claimed, from };
-        let read = match self.get_any().or_else(|| self.get_reserved()) {
-            Some(frame) => match self.read(pager, walked, claim, frame) {
-                Ok(()) => Ok(frame),
-                Err(ReadFailed) => {
-                    self.with_list(|list| list.put(frame));
-                    Err(Trap::ReadFailed)
-                }
-            },
-            None => Err(Trap::OutOfFrames),
+        let read = match self.read(pager, walked, claim, frame) {
+            Ok(()) => Ok(frame),
+            Err(ReadFailed) => {
+                self.with_list(|list| list.put(frame));
+                Err(Trap::ReadFailed)
+            }
         };
         self.come_in(claim, read, access.needs())
     }
