@@ -71,7 +71,8 @@ impl Cache<'_> {
                 file.dirty.age();
             }
         }
-        if let Some(writer) = writer {
+        if let Some(mut writer) = writer {
+            writer.retry();
             files.writers.give(writer.into_queue());
         }
     }

@@ -65,6 +65,8 @@ pub(super) struct Inner {
     pub scan: Mutex<()>,
     /// Held by who makes things durable.
     pub syncing: Mutex<()>,
+    /// Its pages may be another file's. Relaxed: by who has `syncing`.
+    pub is_closed: AtomicBool,
     /// Held by who changes the length, but in memory only.
     pub resizing: Mutex<()>,
     /// Held by who waits for all writes that are in flight.
@@ -143,6 +145,7 @@ impl Inner {
             users: Arc::default(),
             scan: Mutex::new(()),
             syncing: Mutex::new(()),
+            is_closed: AtomicBool::new(false),
             resizing: Mutex::new(()),
             turning: Mutex::new(()),
             state: Mutex::new(state),
@@ -262,8 +265,11 @@ impl Inner {
         from == Evicted::Shadow(0) && page >= self.zero_from.load(Ordering::Relaxed)
     }
 
-    /// Whether all of a page is in the file on the device, so that a read of it reads all.
+    /// Whether all of a page, of which the caller has claimed the word, is in the file on the device, so that a read of
+    /// it reads all.
     pub fn is_whole(&self, page: usize) -> bool {
+        // SeqCst: see `is_there`.
+        fence(Ordering::SeqCst);
         (page as u64 + 1) * FRAME <= self.len_on_device().min(self.len())
     }
 
@@ -296,6 +302,8 @@ impl Inner {
 
     /// As [`Inner::read`], of a page of which not all need be in the file.
     pub fn read_plainly(&self, page: usize, from: Evicted, into: &mut Page) -> Result<(), Errno> {
+        // SeqCst: see `is_there`.
+        fence(Ordering::SeqCst);
         let len = self.len();
         if page >= pages_of(len) {
             return Err(Errno::OVERFLOW);
@@ -432,33 +440,53 @@ impl Inner {
         }
     }
 
-    /// Makes the file so long at least, and on the device as long as it then is: its last pages may never have been
-    /// written. By who changes the length.
+    /// Makes the file so long, on the device too, if it is as long as it was. By who changes the length.
     ///
     /// # Errors
     /// What the kernel says. Its length is what it was.
-    pub fn extend(&self, len: u64) -> Result<(), Errno> {
-        if self.data.is_device() || self.len_on_device() >= len.max(self.len()) {
-            let _state = self.state();
-            // Release: see `len`.
-            self.len.fetch_max(len, Ordering::Release);
-            return Ok(());
+    pub fn extend(&self, old: u64, len: u64) -> Result<bool, Errno> {
+        if self.len_on_device() >= len {
+            return Ok(self.grow_from(old, len));
         }
-        // Nothing is written meanwhile: what is beyond a length that was right a moment ago would be cut off.
+        self.while_nothing_is_written(|| {
+            let is_as_it_was = self.len() == old;
+            if is_as_it_was {
+                self.extend_on_device(len)?;
+                self.set_len(len);
+            }
+            Ok(is_as_it_was)
+        })
+    }
+
+    /// Whether it may not be as long on the device as it is: its last pages may never have been written.
+    pub fn is_longer_than_on_device(&self) -> bool {
+        let len = self.len();
+        !self.data.is_device() && self.len_on_device() < len
+    }
+
+    /// Makes it as long on the device as it is. By who changes the length.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn catch_up_on_device(&self) -> Result<(), Errno> {
+        self.while_nothing_is_written(|| self.extend_on_device(self.len()))
+    }
+
+    /// What is beyond a length that was right a moment ago would be cut off.
+    fn while_nothing_is_written<R>(&self, work: impl FnOnce() -> R) -> R {
         self.set_being_cut(true);
         self.wait_for_writes();
-        let len = len.max(self.len());
-        let result = match self.len_on_device() < len {
-            true => self.data.set_len(len),
-            false => Ok(()),
-        };
-        if result.is_ok() {
-            self.len_on_device.fetch_max(len, Ordering::Relaxed);
-            // Release: see `len`.
-            self.len.fetch_max(len, Ordering::Release);
-        }
+        let result = work();
         self.set_being_cut(false);
         result
+    }
+
+    fn extend_on_device(&self, len: u64) -> Result<(), Errno> {
+        if self.len_on_device() < len {
+            self.data.set_len(len)?;
+            self.len_on_device.fetch_max(len, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Makes durable what is on the device, and the name of a file that was made.

@@ -59,14 +59,20 @@ impl<'c> View<'_, 'c> {
         CacheError::Resize { path: self.file.path.clone(), len, errno }
     }
 
-    /// By who changes the length: nobody else cuts it off, or makes it end within a page.
+    /// By who changes the length: nobody else cuts it off. Who writes beyond the end may make it longer meanwhile, and
+    /// end within another page.
     fn grow(&self, len: u64) -> Result<()> {
-        let old = self.file.len();
-        if self.file.data.is_device() || len <= old {
-            return Ok(());
+        loop {
+            let old = self.file.len();
+            if self.file.data.is_device() || len <= old {
+                return Ok(());
+            }
+            let _tail = self.clear_after(old)?;
+            let extended = self.file.extend(old, len);
+            if extended.map_err(|errno| self.resize_error(len, errno))? {
+                return Ok(());
+            }
         }
-        let _tail = self.clear_after(old)?;
-        self.file.extend(len).map_err(|errno| self.resize_error(len, errno))
     }
 
     /// What lies on the last page after the file's end, and somebody may have written there, is nothing, unless it

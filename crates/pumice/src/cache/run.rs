@@ -18,8 +18,8 @@ use crate::sys::cpu;
 /// has to go on, or to say that it has failed.
 ///
 /// # Errors
-/// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what [`CacheTask::sync_all`] says at the
-/// end.
+/// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what
+/// [`CacheTask::sync_all`](super::CacheTask::sync_all) says at the end.
 pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
     let frames = (settings.frames * FRAME_SIZE).next_multiple_of(BLOCK_SIZE) / FRAME_SIZE;
     let files = Files::new(settings);

@@ -146,6 +146,10 @@ impl<'c> CacheTask<'c> {
                 thread::sleep(SLEEP);
             }
         };
+        // Who syncs all files may have found it still.
+        let syncing = inner.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.is_closed.store(true, Ordering::Relaxed);
+        drop(syncing);
         inner.set_being_cut(true);
         inner.set_len(0);
         inner.wait_for_writes();
@@ -171,6 +175,9 @@ impl<'c> CacheTask<'c> {
             return Ok(());
         }
         let _one = file.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_closed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let files = self.cache.files;
         let mut writer = Writer::new(&self.task, &files.counters, files.writers.take());
         writer.begin_all(file, &pages);
@@ -178,10 +185,12 @@ impl<'c> CacheTask<'c> {
         file.wait_for_writes();
         files.writers.give(writer.into_queue());
         let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
-        // Not before: who has a guard that was waited for may make the file longer.
-        let resizing = file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        file.extend(0).map_err(error)?;
-        drop(resizing);
+        // Not before: who has a guard that was waited for may make the file longer. And not if it need not be: who
+        // makes it longer may wait for a guard of this thread's, for reading.
+        if file.is_longer_than_on_device() {
+            let _length = file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+            file.catch_up_on_device().map_err(error)?;
+        }
         let durable = file.make_durable();
         file.error_since(seen).and(logged).and(durable)
     }

@@ -332,7 +332,8 @@ impl<'t, 'c> View<'t, 'c> {
     /// Makes durable what was written to the file, its length, and its name if the cache has made it: all that any
     /// thread wrote by guards it had before this was called. Waits for those it still has, if the calling thread has
     /// one, for ever; and for the log. Waits for who cuts the file off, too: a thread that has a guard, also for
-    /// reading, of a page that is cut off waits for ever.
+    /// reading, of a page that is cut off waits for ever; where the last pages were never written, also for who makes
+    /// the file longer, who waits for guards of the last page.
     ///
     /// # Errors
     /// [`CacheError::Write`], [`CacheError::Sync`]: also of a write in the background that failed since this file was

@@ -39,6 +39,8 @@ pub(super) struct Writer<'w, 'c> {
     /// Pages of the file that somebody writes to, and those that the log does not allow yet.
     held: Vec<usize>,
     refused: Vec<usize>,
+    /// Pages of requests for several that failed.
+    failed: Vec<(Arc<Inner>, usize)>,
 }
 
 /// Pages on their way to the device.
@@ -65,6 +67,7 @@ impl<'w, 'c> Writer<'w, 'c> {
             batch: Vec::with_capacity(MOST_PAGES),
             held: Vec::new(),
             refused: Vec::new(),
+            failed: Vec::new(),
         }
     }
 
@@ -114,7 +117,7 @@ impl<'w, 'c> Writer<'w, 'c> {
     /// # Errors
     /// [`CacheError::Log`]: what waits for it is dirty still.
     pub fn finish(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
-        self.drain();
+        self.retry();
         self.wait_for_held(file);
         let mut backoff = Backoff::default();
         while !self.refused.is_empty() {
@@ -128,7 +131,7 @@ impl<'w, 'c> Writer<'w, 'c> {
                 }
             }
             self.submit(file);
-            self.drain();
+            self.retry();
             self.wait_for_held(file);
             if has_failed && !self.refused.is_empty() {
                 return Err(file.log_error());
@@ -139,6 +142,19 @@ impl<'w, 'c> Writer<'w, 'c> {
             }
         }
         Ok(())
+    }
+
+    /// Waits for all that is in flight, and writes pages one by one that could not be written together: one of them may
+    /// be what is bad.
+    pub fn retry(&mut self) {
+        self.drain();
+        for (file, page) in std::mem::take(&mut self.failed) {
+            // Somebody has it: it is dirty, and marked.
+            let Some(begun) = self.task.begin_write_back(page) else { continue };
+            self.add(&file, begun);
+            self.submit(&file);
+            self.drain();
+        }
     }
 
     /// Writes pages that somebody wrote to, or has: nothing is in flight, and nothing is held while one is waited for,
@@ -277,8 +293,11 @@ impl<'w, 'c> Writer<'w, 'c> {
             count(&self.counters.write_requests, 1);
             pages.iter().for_each(|&page| self.task.end_write_back(page, Ok(())));
         } else {
-            // Who waits for what is in flight finds these marked then.
+            // Who waits for what is in flight finds these marked then, and an error.
             self.give_up(&file, &pages);
+            if pages.len() > 1 {
+                self.failed.extend(pages.iter().map(|page| (file.clone(), page.page().page)));
+            }
             file.written(&admitted, result);
         }
         self.writes[place].pages = pages;

@@ -82,10 +82,7 @@ fn errors_reach_who_asks_and_nothing_is_lost_by_them() {
 fn an_error_is_told_once_to_each_who_syncs() {
     let scratch = Scratch::new("once");
     let is_failing = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let fails = is_failing.clone();
-    let engines = Engines::new(move |depth| {
-        Box::new(Failing { engine: engine::best(depth), done: Vec::new(), fails: fails.clone() })
-    });
+    let engines = failing(&is_failing, 0..u64::MAX);
     let settings = Settings { engines, ..settings(512) };
     run(&settings, |cache| {
         let one = cache.open(&scratch.0, &Options::new()).expect("a file");
@@ -103,6 +100,41 @@ fn an_error_is_told_once_to_each_who_syncs() {
         assert_eq!(fs::read(&scratch.0).expect("the file")[0], 1);
     })
     .expect("a cache");
+}
+
+#[test]
+fn a_bad_block_keeps_no_others_from_being_written() {
+    let scratch = Scratch::new("bad-block");
+    let is_failing = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    const BAD: u64 = 7;
+    let engines = failing(&is_failing, BAD * 4096..(BAD + 1) * 4096);
+    for by_hand in [true, false] {
+        let settings = Settings { engines: engines.clone(), dirty_age: SHORT, ..settings(512) };
+        run(&settings, |cache| {
+            let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+            let task = cache.task().expect("room");
+            let view = task.view(&file).expect("room");
+            for page in 0..64 {
+                view.write_or_grow(page).expect("room")[0] = page as u8 + u8::from(by_hand);
+            }
+            if by_hand {
+                let error = view.sync().expect_err("one is bad");
+                assert!(matches!(error, CacheError::Write { page: 7, .. }), "{error}");
+            }
+            while file.dirty() > 1 {
+                std::thread::sleep(SHORT);
+            }
+            let there = fs::read(&scratch.0).expect("the file");
+            for page in (0..64).filter(|&page| page != BAD as usize) {
+                assert_eq!(there[page * FRAME_SIZE], page as u8 + u8::from(by_hand), "{page}");
+            }
+            is_failing.store(false, Ordering::SeqCst);
+            let _ = view.sync();
+            assert_eq!((view.sync(), file.dirty()), (Ok(()), 0));
+            is_failing.store(true, Ordering::SeqCst);
+        })
+        .expect("a cache");
+    }
 }
 
 /// Has the kernel say things, first things first, in answer to calls.
@@ -222,11 +254,25 @@ fn what_could_not_be_made_durable_is_told_until_the_file_is_closed() {
     .expect("a cache");
 }
 
-/// Fails all writes when it is told to.
+const SHORT: std::time::Duration = std::time::Duration::from_millis(2);
+
+fn failing(
+    is_failing: &Arc<std::sync::atomic::AtomicBool>,
+    there: std::ops::Range<u64>,
+) -> Engines {
+    let fails = is_failing.clone();
+    Engines::new(move |depth| {
+        let (fails, there) = (fails.clone(), there.clone());
+        Box::new(Failing { engine: engine::best(depth), done: Vec::new(), fails, there })
+    })
+}
+
+/// Fails all writes to a place when it is told to.
 struct Failing {
     engine: crate::io::AnyEngine,
     done: Vec<crate::io::Completion>,
     fails: Arc<std::sync::atomic::AtomicBool>,
+    there: std::ops::Range<u64>,
 }
 
 impl crate::io::Engine for Failing {
@@ -235,7 +281,10 @@ impl crate::io::Engine for Failing {
     }
 
     unsafe fn submit(&mut self, request: crate::io::Request) -> std::result::Result<(), Errno> {
-        if self.fails.load(Ordering::SeqCst) && request.direction == engine::Direction::Write {
+        let end = request.offset + request.bytes.len() as u64;
+        let is_there = request.offset < self.there.end && self.there.start < end;
+        let is_write = request.direction == engine::Direction::Write;
+        if self.fails.load(Ordering::SeqCst) && is_write && is_there {
             let result = Err(Errno::IO);
             self.done.push(crate::io::Completion { token: request.token, result });
             return Ok(());

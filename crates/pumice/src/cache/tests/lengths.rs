@@ -203,3 +203,54 @@ fn what_grows_beside_sync_is_not_cut_off() {
     })
     .expect("a cache");
 }
+
+/// Who makes the file longer waits for guards of the last page, also for reading; who has one syncs.
+#[test]
+fn who_reads_the_last_page_syncs_beside_who_makes_the_file_longer() {
+    let scratch = Scratch::new("reads-the-last");
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[1; 100]).expect("room");
+        view.sync().expect("the device is there");
+        let guard = view.read(0).expect("there");
+        let (synced, is_synced) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if is_synced.recv_timeout(std::time::Duration::from_secs(60)).is_err() {
+                    eprintln!("who syncs waits for who waits for its guard");
+                    std::process::abort();
+                }
+            });
+            let file = &file;
+            let growing = scope.spawn(move || {
+                let task = cache.task().expect("room");
+                let view = task.view(file).expect("room");
+                view.set_len(2 * FRAME_SIZE as u64)
+            });
+            while file.inner.resizing.try_lock().is_ok() {
+                std::thread::yield_now();
+            }
+            view.sync().expect("the device is there");
+            synced.send(()).expect("somebody waits");
+            drop(guard);
+            growing.join().expect("no panic").expect("room");
+        });
+        assert_eq!((view.len(), &view.read(0).expect("there")[98..102]), (8192, &[1, 1, 0, 0][..]));
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn a_file_that_has_become_longer_meanwhile_is_looked_at_again() {
+    let scratch = Scratch::new("meanwhile");
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        task.view(&file).expect("room").write_at(0, &[1; 100]).expect("room");
+        assert_eq!((file.inner.extend(50, 8192), file.inner.len()), (Ok(false), 100));
+        assert_eq!((file.inner.extend(100, 8192), file.inner.len()), (Ok(true), 8192));
+    })
+    .expect("a cache");
+}
