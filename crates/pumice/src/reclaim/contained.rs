@@ -30,7 +30,8 @@ pub(super) fn contain<R>(work: impl FnOnce() -> R) -> Option<R> {
         return Some(work());
     }
     // What the backing left half done is its own.
-    catch_unwind(AssertUnwindSafe(work)).ok()
+    // Dropping what it says may panic again.
+    catch_unwind(AssertUnwindSafe(work)).map_err(std::mem::forget).ok()
 }
 
 impl<'b> Contained<'b> {

@@ -98,6 +98,7 @@ impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
             || limit == Pressure::Min && (gfp.contains(Gfp::MEMALLOC) || self.is_reclaiming_here());
         if !may {
             self.gives_back(frames);
+            self.set_pressure();
         }
         may
     }

@@ -87,6 +87,8 @@ pub(super) struct Round<'r, P: Policy> {
     /// Rounds in a row by which nothing became free, writes that failed and that the zone has not been told of, whether
     /// there was nothing more to try, and how many had asked for frames when the first of them began, if one has.
     pub fruitless: usize,
+    /// It has looked everywhere since.
+    pub has_swept: bool,
     pub failures: usize,
     pub has_failed: bool,
     pub asked: Option<u64>,
@@ -149,6 +151,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             found: Vec::new(),
             idle_turns: 0,
             fruitless: 0,
+            has_swept: false,
             failures: 0,
             has_failed: false,
             asked: None,
@@ -170,6 +173,9 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             while self.writes.in_flight() > 0 {
                 self.reap(true);
             }
+        }
+        if self.freed == 0 && !self.is_at_end {
+            self.shrink_caches(Ask::LastResort);
         }
         self.freed > 0
     }
@@ -203,6 +209,9 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 drop(state);
                 self.meet_spaces();
                 continue;
+            }
+            if !is_short {
+                (state.is_stuck, state.times_stuck) = (false, 0);
             }
             state.is_kswapd_asleep = true;
             zone.is_kswapd_asleep.store(!state.is_stuck, Ordering::Relaxed);
@@ -402,8 +411,10 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         self.victims = victims;
         freed += self.write_out();
         self.note(freed);
-        // What is done by now, and what waits for the kernel to take it.
-        self.reap(false);
+        if self.writes.in_flight() > 0 {
+            // What is done by now, and what waits for the kernel to take it.
+            self.reap(false);
+        }
     }
 
     /// How many pages are to be chosen now.

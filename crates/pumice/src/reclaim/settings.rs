@@ -8,8 +8,8 @@ use crate::frame::Watermarks;
 /// See the module's top. Each field's default and the reason for it stand beside it; [`Settings::of`] makes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Free frames. Under low, four times the square root of all, a 16th at most, `kswapd` begins; it ends at high, half
-    /// as many again, so that it works in batches and not for each page; under min, an eighth of low, but 16 at
+    /// Free frames. Under low, four times the square root of all, a 16th at most, `kswapd` begins; it ends at high,
+    /// half as many again, so that it works in batches and not for each page; under min, an eighth of low, but 16 at
     /// least, who asks reclaims for itself, and what is left is for reclaim. What is free holds no page, so it is to
     /// be little; but it has to last for what is asked for while `kswapd` writes, which grows with the machine, not
     /// with the memory (the kernel takes a square root as well), and tables and the lists of threads come out of it.

@@ -418,7 +418,7 @@ impl<P: Policy + Send> Round<'_, P> {
     ) -> usize {
         let is_checked = trust.unseen > 0 || trust.calls % CALLS_PER_CHECK == 1;
         let before = if is_checked { self.zone.count_now() } else { None };
-        let said = shrinker.scan(frames, gfp);
+        let said = shrinker.scan(frames, gfp).min(self.zone.frames());
         if let (Some(before), true) = (before, said > 0) {
             let is_seen = self.zone.count_now().is_none_or(|now| now > before);
             trust.unseen = if is_seen { 0 } else { trust.unseen + 1 };

@@ -124,8 +124,9 @@ impl<P: Policy + Send> Round<'_, P> {
         found.retain(|page| state.number(page.frame).is_some());
         drop(state);
         let mut left = None;
+        let huge = self.huge_young(place, found.first());
         for pages in found.chunks(LOOKED_AT_ONCE) {
-            left = self.look_at(place, pages, batch);
+            left = self.look_at(place, (pages, huge), batch);
             if let Some(page) = left {
                 next = page;
                 break;
@@ -140,16 +141,25 @@ impl<P: Policy + Send> Round<'_, P> {
         }
     }
 
+    /// What a huge page's bit says, if it is one: it is of all its pages, and answers once.
+    fn huge_young(&self, place: usize, first: Option<&LruPage>) -> Option<Option<bool>> {
+        let (space, page) = (self.space(place)?, first?.page);
+        let task = space.task();
+        task.is_huge(page).then(|| task.test_and_clear_young(page))
+    }
+
     /// `try_to_swap_out`, of pages of one table or huge page. Returns the first that is left, the batch being full.
-    fn look_at(&mut self, place: usize, pages: &[LruPage], batch: usize) -> Option<usize> {
+    fn look_at(
+        &mut self,
+        place: usize,
+        (pages, huge): (&[LruPage], Option<Option<bool>>),
+        batch: usize,
+    ) -> Option<usize> {
         let space = self.space(place)?;
         let mut young = [None; LOOKED_AT_ONCE];
         let task = space.task();
-        let is_huge = task.is_huge(pages[0].page);
-        for (nth, page) in pages.iter().enumerate() {
-            // A huge page's bit is of all its pages, and answers once.
-            let asks = nth == 0 || !is_huge;
-            young[nth] = if asks { task.test_and_clear_young(page.page) } else { young[0] };
+        for (young, page) in young.iter_mut().zip(pages) {
+            *young = huge.unwrap_or_else(|| task.test_and_clear_young(page.page));
         }
         drop(task);
         let is_last_try = self.idle_turns > 0;

@@ -486,7 +486,7 @@ impl<P: Policy + Send> Round<'_, P> {
             }
         }
         if freed > 0 {
-            (self.fruitless, self.has_failed, self.asked) = (0, false, None);
+            (self.fruitless, self.has_failed, self.asked, self.has_swept) = (0, false, None, false);
             (self.put_off, self.idle_turns, state.failures) = (0, 0, 0);
             self.zone.tell(&mut state, freed);
         } else if self.refused * 2 > self.settings.swap_cluster_max {
@@ -509,14 +509,18 @@ impl<P: Policy + Send> Round<'_, P> {
             (self.fruitless, self.has_failed) = (0, false);
             self.put_off = 0;
             let asked = self.asked.take();
-            let finds_more = has_lost_pages && self.sweep_all();
+            // Once: a page that several spaces have is found in each, and again.
+            let may_find = has_lost_pages && !std::mem::replace(&mut self.has_swept, true);
+            let finds_more = may_find && self.sweep_all();
             if !finds_more && !self.shrink_caches(Ask::LastResort) {
                 self.is_at_end = true;
                 let mut state = self.zone.state();
                 // The next who asks has some more tried: things may have changed.
                 state.failures = state.failures.min(MANY_FAILURES);
+                self.has_swept = false;
                 if self.direct.is_none() {
-                    self.zone.refuse(&mut state, asked.unwrap_or(0));
+                    let asked = asked.unwrap_or(state.refused);
+                    self.zone.refuse(&mut state, asked);
                 }
             }
         }

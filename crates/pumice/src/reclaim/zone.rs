@@ -336,7 +336,7 @@ impl<P: Policy> ZoneReclaim<P> {
     }
 
     /// With frames from this number on, as spaces over several zones have them: the first that is a multiple of 512 and
-    /// that none of the zones before it has.
+    /// that none of the zones before it has. A space on one zone numbers its frames from 0: it has no such reclaim.
     #[must_use]
     pub fn starting_at(mut self, first: Pfn) -> ZoneReclaim<P> {
         let frames = self.numbers.len();
@@ -433,7 +433,7 @@ impl<P: Policy> ZoneReclaim<P> {
         changed > low.saturating_sub(min) / 4
     }
 
-    fn set_pressure(&self) -> Pressure {
+    pub(super) fn set_pressure(&self) -> Pressure {
         let level = |mark: &AtomicUsize| mark.load(Ordering::Relaxed);
         let (min, low, high) = (level(&self.min), level(&self.low), level(&self.high));
         let pressure = Watermarks { min, low, high }.pressure(self.free());

@@ -182,7 +182,10 @@ impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
                 self.barren.fetch_and(!(1 << nth), Ordering::Relaxed);
                 return freed;
             }
-            self.barren.fetch_or(1 << nth, Ordering::Relaxed);
+            if gfp.contains(Gfp::KERNEL) && !gfp.contains(Gfp::MEMALLOC) {
+                // The others may not look.
+                self.barren.fetch_or(1 << nth, Ordering::Relaxed);
+            }
         }
         0
     }

@@ -127,6 +127,8 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     #[cold]
     #[inline(never)]
     fn reclaim(&self) -> bool {
+        // Frames that the list has put aside are frames to be had.
+        self.with_list(|list| list.flush());
         let zone = self.space.tables.source.pager().and_then(|pager| pager.zone());
         zone.is_some_and(|zone| zone.reclaim(self.gfp.get(), 1) > 0)
     }
