@@ -166,6 +166,32 @@ fn a_zone_whose_memory_is_all_in_caches_is_served() {
     }
 }
 
+/// The zone is short, there is no page to take, and somebody was refused frames once.
+#[test]
+fn kswapd_rests_where_there_is_nothing_to_take() {
+    with_space("rests", 1, |zone, pager, space| {
+        let _slab = Slab::new(zone, FRAMES - 96);
+        let asked = AtomicUsize::new(0);
+        let gives_nothing = Odd(|_| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            0
+        });
+        pager.zone().with_shrinker(&gives_nothing, || {
+            beside_kswapd(true, pager, || {
+                with_region(space, FRAMES, |_, region| {
+                    let refused = (0..FRAMES).find(|&page| write(region, page).is_err());
+                    assert!(refused.is_some(), "there is room for none of them");
+                });
+                asked.store(0, Ordering::Relaxed);
+                std::thread::sleep(std::time::Duration::from_millis(400));
+                // Its pauses are 20 ms and more; without them it would be ten thousands.
+                let asked = asked.load(Ordering::Relaxed);
+                assert!(asked < 400, "{asked}");
+            });
+        });
+    });
+}
+
 #[test]
 fn a_little_pressure_does_not_empty_a_cache_and_much_does() {
     for has_kswapd in [false, true] {
