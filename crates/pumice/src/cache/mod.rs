@@ -79,8 +79,10 @@ pub use view::{Advice, PageMut, PageRef, View};
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::addr::FRAME_SIZE;
+use crate::io::file::WRITES_IN_FLIGHT;
 use crate::io::Opening;
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, Task, VmSpace};
@@ -89,7 +91,7 @@ use crate::sync::RwLock;
 use fill::Fills;
 use inner::Inner;
 use settings::shared;
-use table::{Counters, Files};
+use table::{Counters, Files, Opened};
 
 /// A task in the space of files.
 type FileTask<'c> = Task<'c, Frames<'c>, Atomic>;
@@ -139,12 +141,33 @@ impl<'c> Cache<'c> {
     /// Opens a file or a block device. One that is open in the cache is the same, however it is called, and as it was
     /// opened first; it stays so when its handles are dropped, until [`CacheTask::close`].
     ///
+    /// A file that may be written is one cache's at a time (flock(2)). Of a process that was killed, writes may still
+    /// be on their way to the device: for these it waits, some seconds at most.
+    ///
     /// # Errors
-    /// [`CacheError::Open`]; [`CacheError::ReadOnly`] for one that is open to be read only;
-    /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with;
-    /// [`CacheError::Space`] where no addresses are left for it.
+    /// [`CacheError::Open`]; [`CacheError::InUse`] for one that another cache may write; [`CacheError::ReadOnly`] for
+    /// one that is open to be read only; [`CacheError::OpenOtherwise`] for one of which something else is asked than
+    /// it was opened with; [`CacheError::Space`] where no addresses are left for it.
     pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
-        let opened = table::open(path, options)?;
+        let begun = Instant::now();
+        let mut opened = table::open(path, options)?;
+        loop {
+            match self.open_once(path, options, opened)? {
+                Ok(file) => return Ok(file),
+                Err(locked) if begun.elapsed() < WRITES_IN_FLIGHT => opened = locked,
+                Err(_) => return Err(CacheError::InUse(shared(path))),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Gives what was opened back where another cache may write it.
+    fn open_once(
+        &self,
+        path: &Path,
+        options: &Options,
+        mut opened: Opened,
+    ) -> Result<core::result::Result<File, Opened>> {
         let path = shared(path);
         let id =
             opened.data.id().map_err(|errno| CacheError::Open { path: path.clone(), errno })?;
@@ -157,15 +180,19 @@ impl<'c> Cache<'c> {
             if let Some(otherwise) = inner.is_otherwise(options) {
                 return Err(CacheError::OpenOtherwise { path: inner.path.clone(), otherwise });
             }
-            return Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner });
+            return Ok(Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner }));
+        }
+        let is_writable = options.opening != Opening::Read;
+        let error = |errno| CacheError::Open { path: path.clone(), errno };
+        if is_writable && !opened.data.try_lock().map_err(error)? {
+            return Ok(Err(opened));
         }
         let room = options.room_pages(opened.data.len(), opened.data.is_device());
         let region = self.region_for(room)?;
-        let is_writable = options.opening != Opening::Read;
         let (rule, dirty) = (options.rule.clone(), files.dirty.clone());
         let inner = Arc::new(Inner::new(path, opened, is_writable, region, rule, dirty));
         files.add(id, inner.clone());
-        Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner })
+        Ok(Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner }))
     }
 
     /// A region of so many pages at least: its first, and how many. By who opens.

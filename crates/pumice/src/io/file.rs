@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -10,6 +11,9 @@ use crate::addr::FRAME_SIZE;
 use crate::sys::block::{self, Direction};
 
 pub use crate::sys::block::{FileId, Opening};
+
+/// How long writes of a process that was killed are waited for: longer than devices take.
+pub const WRITES_IN_FLIGHT: Duration = Duration::from_secs(5);
 
 /// Whether data goes through the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +118,35 @@ impl BlockFile {
             #[cfg(test)]
             fails: super::fake::FailingCalls::default(),
         })
+    }
+
+    /// Has the file to itself until it is closed and all writes to it are over, also those that were in flight when
+    /// its process was killed. Waits for such of another process for some seconds.
+    ///
+    /// # Errors
+    /// `EBUSY` where somebody has it still.
+    pub fn lock(&mut self) -> Result<(), Errno> {
+        let begun = Instant::now();
+        while !self.try_lock()? {
+            if begun.elapsed() > WRITES_IN_FLIGHT {
+                return Err(Errno::BUSY);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// As [`BlockFile::lock`], without waiting: whether it has it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn try_lock(&mut self) -> Result<bool, Errno> {
+        let has_it = block::try_lock(&self.file)?;
+        if has_it {
+            // The last write may have made it longer.
+            (self.is_device, self.len) = block::extent(&self.file)?;
+        }
+        Ok(has_it)
     }
 
     /// Makes a file `len` bytes long at least, whole frames, with blocks behind them where the file system can; a

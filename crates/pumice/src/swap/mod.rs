@@ -46,6 +46,12 @@ pub enum SwapError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// Another process has its pages there.
+    #[error("{} is in use for swap by another process; end that, or give another file", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
     /// It is something else's.
     #[error("{} is no swap area of pumice: {reason}; give one that is, or an empty file", path.display())]
     NotSwap {
@@ -106,8 +112,8 @@ impl Swap {
     /// Makes a swap area of `bytes` bytes in a file, which is made if there is none, or on a block device.
     ///
     /// # Errors
-    /// [`SwapError::Open`], with `ENOSPC` where there is no room; [`SwapError::NotSwap`] for what has other content;
-    /// [`SwapError::BadSize`].
+    /// [`SwapError::Open`], with `ENOSPC` where there is no room; [`SwapError::InUse`]; [`SwapError::NotSwap`] for
+    /// what has other content; [`SwapError::BadSize`].
     pub fn create(path: &Path, bytes: u64, cached: Cached) -> Result<Swap, SwapError> {
         let slots =
             (bytes / FRAME_SIZE as u64).checked_sub(1).and_then(|slots| u32::try_from(slots).ok());
@@ -115,6 +121,11 @@ impl Swap {
         let slots = slots.ok_or(SwapError::BadSize { bytes })?;
         let open = |errno| SwapError::Open { path: path.to_owned(), errno };
         let mut file = BlockFile::open(path, cached).map_err(open)?;
+        // What the last one still wrote when it was killed is not to be found in this one's slots.
+        file.lock().map_err(|errno| match errno {
+            Errno::BUSY => SwapError::InUse { path: path.to_owned() },
+            errno => open(errno),
+        })?;
         let mut first = FirstFrame([0; FRAME_SIZE]);
         if file.len() >= FRAME_SIZE as u64 {
             first.transfer(&file, Direction::Read).map_err(open)?;

@@ -173,6 +173,16 @@ fn lost_and_misplaced_writes_are_found() {
 }
 
 #[test]
+fn a_file_is_one_swap_at_a_time() {
+    let path = Scratch::new("one");
+    let swap = Swap::create(&path.0, 1 << 20, Cached::No).expect("a file");
+    let error = Swap::create(&path.0, 1 << 20, Cached::No).expect_err("it is in use");
+    assert!(matches!(error, SwapError::InUse { .. }), "{error}");
+    drop(swap);
+    Swap::create(&path.0, 1 << 20, Cached::No).expect("nobody's any more");
+}
+
+#[test]
 fn what_is_not_swap_is_left_alone() {
     let path = Scratch::new("other");
     fs::write(&path.0, "somebody's letters").expect("a file");

@@ -4,7 +4,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
-use rustix::fs::{self, AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{
+    self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags,
+};
 use rustix::io::Errno;
 
 use super::raw::{number, syscall};
@@ -82,6 +84,25 @@ pub fn id(file: &OwnedFd) -> Result<FileId, Errno> {
         FileType::BlockDevice => FileId { device: 0, inode: stat.st_rdev },
         _ => FileId { device: stat.st_dev, inode: stat.st_ino },
     })
+}
+
+/// Has a file to itself, as far as others ask: whether it has now. A file system that knows no locks lets everybody
+/// have it.
+///
+/// The lock is the open file's (flock(2)), which a write in flight keeps open when its process has been killed: who has
+/// the lock finds what the last one wrote, and nothing is written behind its back.
+///
+/// # Errors
+/// What the kernel says.
+pub fn try_lock(file: &OwnedFd) -> Result<bool, Errno> {
+    loop {
+        match fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(true),
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Makes a file so long, or so short.

@@ -33,6 +33,10 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("left for a look: {}", self.0.display());
+            return;
+        }
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -189,3 +189,41 @@ fn pages_that_arrive_are_of_the_file_and_are_there() {
     })
     .expect("a cache");
 }
+
+#[test]
+fn a_file_is_written_by_one_cache_at_a_time() {
+    let scratch = Scratch::new("one");
+    let (options, closing) = (Options::new(), Barrier::new(2));
+    run(&settings(512), |cache| {
+        let task = cache.task().expect("room");
+        let file = cache.open(&scratch.0, &options).expect("a file");
+        std::thread::scope(|scope| {
+            // Another cache's thread waits for the file to be closed, as for a process that was killed.
+            let other = scope.spawn(|| {
+                run(&settings(512), |other| {
+                    other.open(&scratch.0, &options.clone().read_only()).expect("only to be read");
+                    closing.wait();
+                })
+                .expect("a cache");
+                run(&settings(512), |other| {
+                    let task = other.task().expect("room");
+                    let file = other.open(&scratch.0, &options).expect("closed in time");
+                    let view = task.view(&file).expect("room");
+                    assert_eq!(view.read(3).expect("a page")[0], 7);
+                })
+                .expect("a cache");
+            });
+            closing.wait();
+            task.view(&file).expect("room").write_or_grow(3).expect("a page")[0] = 7;
+            // The same cache has it as often as it likes.
+            drop(cache.open(&scratch.0, &options).expect("the same file"));
+            task.close(file).expect("the device is there");
+            other.join().expect("no panic");
+        });
+        let _file = cache.open(&scratch.0, &options).expect("a file");
+        let refused = run(&settings(512), |other| other.open(&scratch.0, &options).map(drop));
+        let error = refused.expect("a cache").expect_err("it is open");
+        assert!(matches!(error, CacheError::InUse(_)), "{error}");
+    })
+    .expect("a cache");
+}
