@@ -165,7 +165,7 @@ fn nothing_is_lost_where_pages_are_written_back_all_the_time() {
     let settings = Settings {
         dirty_background: 4,
         dirty_most: 16,
-        dirty_age: std::time::Duration::from_millis(4),
+        dirty_age: Duration::from_millis(4),
         ..settings(512)
     };
     survives("background", &settings, 1000, (4, 4000));

@@ -172,7 +172,7 @@ fn a_sync_that_fails_is_told_to_all_who_wait_and_pages_stay() {
                 })
                 .collect();
             // Both wait: one for the guards, the other for the first.
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             for (page, mut guard) in held.into_iter().enumerate() {
                 fill(&mut guard, page, 2);
             }
@@ -254,7 +254,7 @@ fn what_could_not_be_made_durable_is_told_until_the_file_is_closed() {
     .expect("a cache");
 }
 
-const SHORT: std::time::Duration = std::time::Duration::from_millis(2);
+const SHORT: Duration = Duration::from_millis(2);
 
 fn failing(
     is_failing: &Arc<std::sync::atomic::AtomicBool>,

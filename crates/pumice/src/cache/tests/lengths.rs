@@ -161,11 +161,8 @@ fn readers_survive_truncation() {
 fn what_grows_beside_sync_is_not_cut_off() {
     let scratch = Scratch::new("beside");
     const PAGES: usize = 4000;
-    let settings = Settings {
-        dirty_background: 8,
-        dirty_age: std::time::Duration::from_millis(4),
-        ..settings(512)
-    };
+    let settings =
+        Settings { dirty_background: 8, dirty_age: Duration::from_millis(4), ..settings(512) };
     run(&settings, |cache| {
         let file = cache.open(&scratch.0, &Options::new()).expect("a file");
         let is_over = std::sync::atomic::AtomicBool::new(false);
@@ -218,7 +215,7 @@ fn who_reads_the_last_page_syncs_beside_who_makes_the_file_longer() {
         let (synced, is_synced) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                if is_synced.recv_timeout(std::time::Duration::from_secs(60)).is_err() {
+                if is_synced.recv_timeout(Duration::from_secs(60)).is_err() {
                     eprintln!("who syncs waits for who waits for its guard");
                     std::process::abort();
                 }

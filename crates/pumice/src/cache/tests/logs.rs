@@ -30,11 +30,8 @@ fn no_page_is_written_before_its_log() {
     let scratch = Scratch::new("log");
     let log = Arc::new(Log::default());
     const PAGES: usize = 2000;
-    let settings = Settings {
-        dirty_background: 10,
-        dirty_age: std::time::Duration::from_millis(4),
-        ..settings(512)
-    };
+    let settings =
+        Settings { dirty_background: 10, dirty_age: Duration::from_millis(4), ..settings(512) };
     let written = Mutex::new(vec![0u64; PAGES]);
     run(&settings, |cache| {
         let options = Options::new().write_ahead(log.clone());
@@ -55,7 +52,7 @@ fn no_page_is_written_before_its_log() {
                         );
                     }
                     log.durable.store(wanted.min(durable + 300).max(durable), Ordering::SeqCst);
-                    std::thread::sleep(std::time::Duration::from_millis(2));
+                    std::thread::sleep(Duration::from_millis(2));
                 }
             });
             let task = cache.task().expect("room");
@@ -108,7 +105,7 @@ fn pages_that_waited_for_the_log_are_written_together() {
     let settings = Settings {
         dirty_background: 4000,
         dirty_most: 4000,
-        dirty_age: std::time::Duration::from_secs(600),
+        dirty_age: Duration::from_secs(600),
         ..settings(4096)
     };
     run(&settings, |cache| {

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{mpsc, Mutex};
-use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -37,7 +36,7 @@ fn sync_waits_for_a_guard_and_writes_what_it_wrote() {
                 for round in 1..=3000u64 {
                     let mut guard = view.write_or_grow(0).expect("room");
                     to.send(()).expect("a reader");
-                    let start = std::time::Instant::now();
+                    let start = Instant::now();
                     while start.elapsed() < Duration::from_micros(20 + round % 40) {
                         std::hint::spin_loop();
                     }

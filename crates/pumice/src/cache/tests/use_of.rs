@@ -135,7 +135,7 @@ fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
                     grow(&view)
                 });
                 started.wait();
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(20));
                 assert!(!other.is_finished(), "it waits for the page");
                 assert!(file.inner.grow_from(100, 4 * FRAME_SIZE as u64));
                 assert!(!file.inner.grow_from(100, 9 * FRAME_SIZE as u64), "it is longer by now");
