@@ -21,6 +21,7 @@
 //! clean. Meanwhile its region has to stay mapped: [`Backing::hold`] says whether it does.
 
 use core::ptr::NonNull;
+use std::sync::PoisonError;
 
 use rustix::io::Errno;
 
@@ -29,6 +30,7 @@ use crate::frame::Gfp;
 use crate::io::FileRef;
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
+use crate::sync::Mutex;
 
 /// A page that leaves: in transit, or held for reading where it is written in place, so its frame stays.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +78,8 @@ pub enum Refusal {
 pub struct Came {
     /// What the policy noted of it when it went; `None` if it was never in memory.
     pub note: Option<u32>,
-    /// Names the copy that is left, to be given up by [`Backing::release`]; 0 for none that takes room.
+    /// Names the copy that is left, to be given up by [`Backing::release`]; 0 for none that takes room. Who names any
+    /// has [`Backing::copy_holders`].
     pub copy: u32,
 }
 
@@ -91,6 +94,12 @@ pub unsafe trait Backing: Send + Sync {
     /// Whether a page is written to where it was before.
     fn writes_in_place(&self) -> bool {
         false
+    }
+
+    /// Who keeps copies that [`Came::copy`] named: with these, what is full has room again, whichever zones the pages
+    /// are in. What leaves no copies has none.
+    fn copy_holders(&self) -> Option<&CopyHolders> {
+        None
     }
 
     /// Has the region of a page stay mapped until [`Backing::let_go`], of what is written in place. `false`: it does
@@ -170,6 +179,76 @@ pub unsafe trait Backing: Send + Sync {
     fn release(&self, copies: &mut dyn Iterator<Item = u32>);
 }
 
+/// Who knows of copies that pages in memory have: reclaim of a zone.
+pub trait HoldsCopies: Sync {
+    /// Gives up all that are of the backing which these are the holders of.
+    fn give_up_copies(&self, of: &CopyHolders);
+}
+
+/// All who know of copies of one backing's. It is the backing's own, so it also says whether two are one: references
+/// to a backing have the same holders.
+///
+/// Its lock comes before those of reclaim, which come before those that [`Backing::release`] takes.
+#[derive(Default)]
+pub struct CopyHolders(Mutex<Vec<Holder>>);
+
+struct Holder {
+    holder: &'static dyn HoldsCopies,
+    /// As often as it said so: once for each space.
+    times: usize,
+}
+
+impl CopyHolders {
+    /// While `work` is done, copies are to be had of `holder` as well.
+    pub fn with<R>(&self, holder: &dyn HoldsCopies, work: impl FnOnce() -> R) -> R {
+        struct Registration<'h>(&'h CopyHolders, &'static dyn HoldsCopies);
+        impl Drop for Registration<'_> {
+            fn drop(&mut self) {
+                self.0.remove(self.1);
+            }
+        }
+        // SAFETY: the lifetime is shorter than it then says: it is taken out when this call ends, however that is, and
+        // whoever calls it has the lock for as long.
+        let holder =
+            unsafe { std::mem::transmute::<&dyn HoldsCopies, &'static dyn HoldsCopies>(holder) };
+        self.add(holder);
+        let _registration = Registration(self, holder);
+        work()
+    }
+
+    /// Has all of them give their copies up. What another call is about is given up too when this returns.
+    pub fn give_up_all(&self) {
+        self.holders().iter().for_each(|holder| holder.holder.give_up_copies(self));
+    }
+
+    fn holders(&self) -> crate::sync::MutexGuard<'_, Vec<Holder>> {
+        // A holder that panicked has given up some.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, holder: &'static dyn HoldsCopies) {
+        let mut holders = self.holders();
+        match holders.iter_mut().find(|one| std::ptr::addr_eq(one.holder, holder)) {
+            Some(same) => same.times += 1,
+            None => holders.push(Holder { holder, times: 1 }),
+        }
+    }
+
+    fn remove(&self, holder: &'static dyn HoldsCopies) {
+        let mut holders = self.holders();
+        if let Some(same) = holders.iter_mut().find(|one| std::ptr::addr_eq(one.holder, holder)) {
+            same.times -= 1;
+        }
+        holders.retain(|holder| holder.times > 0);
+    }
+}
+
+impl std::fmt::Debug for CopyHolders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CopyHolders({})", self.holders().len())
+    }
+}
+
 // SAFETY: it is the same backing.
 unsafe impl<B: Backing + ?Sized> Backing for &B {
     fn needs(&self) -> Gfp {
@@ -178,6 +257,10 @@ unsafe impl<B: Backing + ?Sized> Backing for &B {
 
     fn writes_in_place(&self) -> bool {
         (**self).writes_in_place()
+    }
+
+    fn copy_holders(&self) -> Option<&CopyHolders> {
+        (**self).copy_holders()
     }
 
     fn hold(&self, space: SpaceId, page: usize) -> bool {

@@ -9,7 +9,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use rustix::io::Errno;
 
 use crate::addr::FRAME_SIZE;
-use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
+use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
 use crate::frame::Gfp;
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
@@ -21,6 +21,7 @@ pub(super) struct Contained<'b> {
     /// What it said of itself when there was nothing to go wrong yet.
     needs: Gfp,
     writes_in_place: bool,
+    copy_holders: Option<&'b CopyHolders>,
 }
 
 /// `None`: it panicked.
@@ -37,7 +38,7 @@ pub(super) fn contain<R>(work: impl FnOnce() -> R) -> Option<R> {
 impl<'b> Contained<'b> {
     pub fn new(backing: &'b dyn Backing) -> Contained<'b> {
         let (needs, writes_in_place) = (backing.needs(), backing.writes_in_place());
-        Contained { backing, needs, writes_in_place }
+        Contained { backing, needs, writes_in_place, copy_holders: backing.copy_holders() }
     }
 
     pub fn needs(&self) -> Gfp {
@@ -48,9 +49,8 @@ impl<'b> Contained<'b> {
         self.writes_in_place
     }
 
-    /// Whether the copies that both have are one backing's.
-    pub fn is_same(&self, other: &Contained<'_>) -> bool {
-        std::ptr::addr_eq(self.backing, other.backing)
+    pub fn copy_holders(&self) -> Option<&'b CopyHolders> {
+        self.copy_holders
     }
 
     pub fn hold(&self, space: SpaceId, page: usize) -> bool {

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::addr::Pfn;
-use crate::backing::Backing;
+use crate::backing::{Backing, CopyHolders, HoldsCopies};
 use crate::frame::Gfp;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
@@ -21,7 +21,7 @@ use crate::sync::{Mutex, MutexGuard};
 
 use super::contained::Contained;
 use super::policy::Policy;
-use super::zone::ZoneReclaim;
+use super::zone::{State, ZoneReclaim};
 
 /// Frames looked at under one lock when a member goes.
 const FORGOTTEN_AT_ONCE: usize = 4096;
@@ -163,16 +163,22 @@ impl Members {
         self.places.len()
     }
 
-    /// Whether a place's pages are copies of what `backing` has.
-    pub fn is_backed_by(&self, place: usize, backing: &Contained<'_>) -> bool {
+    /// Whether a place's pages are copies of what the backing has that these are the holders of.
+    fn is_backed_by(&self, place: usize, holders: &CopyHolders) -> bool {
         let member = self.places.get(place).and_then(Option::as_ref);
-        member.is_some_and(|member| member.space.backing.is_same(backing))
+        let its = member.and_then(|member| member.space.backing.copy_holders());
+        its.is_some_and(|its| std::ptr::eq(its, holders))
     }
 
     /// Gives up the copy of a member's page.
     pub fn release(&self, place: usize, copy: u32) {
+        self.release_all(place, &mut std::iter::once(copy));
+    }
+
+    /// As [`Members::release`], of many.
+    fn release_all(&self, place: usize, copies: &mut dyn Iterator<Item = u32>) {
         if let Some(Some(member)) = self.places.get(place) {
-            member.space.backing().release(&mut std::iter::once(copy));
+            member.space.backing().release(copies);
         }
     }
 
@@ -193,18 +199,37 @@ impl Members {
 }
 
 /// Ends a membership when it is dropped.
-struct Membership<'r, P: Policy> {
+struct Membership<'r, P: Policy + Send> {
     zone: &'r ZoneReclaim<P>,
     place: usize,
 }
 
-impl<P: Policy> Drop for Membership<'_, P> {
+impl<P: Policy + Send> Drop for Membership<'_, P> {
     fn drop(&mut self) {
         self.zone.detach(self.place);
     }
 }
 
-impl<P: Policy> ZoneReclaim<P> {
+impl<P: Policy + Send> HoldsCopies for ZoneReclaim<P> {
+    fn give_up_copies(&self, of: &CopyHolders) {
+        let mut state = self.state();
+        if !std::mem::take(&mut state.may_have_copies) {
+            return;
+        }
+        let State { frames, members, may_have_copies, .. } = &mut *state;
+        // Those of pages that are no more too.
+        for frame in frames.iter_mut().filter(|frame| frame.copy != 0) {
+            let member = frame.owner.member();
+            if members.is_backed_by(member, of) {
+                members.release(member, std::mem::take(&mut frame.copy));
+            } else {
+                *may_have_copies = true;
+            }
+        }
+    }
+}
+
+impl<P: Policy + Send> ZoneReclaim<P> {
     /// Takes pages of `space` out too while `work` is done, to `backing`.
     ///
     /// # Errors
@@ -225,26 +250,32 @@ impl<P: Policy> ZoneReclaim<P> {
         let frames = space.frames();
         let first = self.frame(0);
         let free_frames: FreeFrames<'_> = Box::new(move || frames.free_frames(first));
+        let backing = Contained::new(backing);
+        let holders = backing.copy_holders();
         // SAFETY: the lifetimes are shorter than they then say: `Membership` takes the member out when `work` is over,
         // however that ends, and waits until nobody has it.
         let (task, backing, free_frames) = unsafe {
             (
                 std::mem::transmute::<AnyTask<'_>, AnyTask<'static>>(task),
-                std::mem::transmute::<Contained<'_>, Contained<'static>>(Contained::new(backing)),
+                std::mem::transmute::<Contained<'_>, Contained<'static>>(backing),
                 std::mem::transmute::<FreeFrames<'_>, FreeFrames<'static>>(free_frames),
             )
         };
         let (id, task) = (space.id(), Mutex::new(task));
         let space = Arc::new(Attached { id, task, backing, free_frames });
-        let mut state = self.state();
-        let place = state.members.add(space);
-        self.count_free(&mut state);
-        drop(state);
-        self.frames_freed.notify_all();
-        let membership = Membership { zone: self, place };
-        let result = work();
-        drop(membership);
-        Ok(result)
+        let while_attached = || {
+            let mut state = self.state();
+            let place = state.members.add(space);
+            self.count_free(&mut state);
+            drop(state);
+            self.frames_freed.notify_all();
+            let _membership = Membership { zone: self, place };
+            work()
+        };
+        Ok(match holders {
+            Some(holders) => holders.with(self, while_attached),
+            None => while_attached(),
+        })
     }
 
     fn detach(&self, place: usize) {
@@ -256,12 +287,14 @@ impl<P: Policy> ZoneReclaim<P> {
         let (mut copies, mut next) = (Vec::new(), Some(0));
         while let Some(first) = next {
             next = state.forget_pages(place, first, FORGOTTEN_AT_ONCE, &mut copies);
+            // At once: what others write has room there.
+            state.members.release_all(place, &mut copies.drain(..));
             if next.is_some() {
                 drop(state);
                 state = self.state();
             }
         }
-        let mut member = loop {
+        let member = loop {
             // Those who have it look whether it is still there before they wait for anything.
             self.wake.notify_all();
             let member = state.members.places[place].as_mut();
@@ -273,8 +306,7 @@ impl<P: Policy> ZoneReclaim<P> {
         };
         self.count_free(&mut state);
         drop(state);
-        if let Some(member) = member.take() {
-            member.space.backing().release(&mut copies.into_iter());
-        }
+        // Its task gives frames back.
+        drop(member);
     }
 }

@@ -17,12 +17,11 @@ use crate::page_table::pager::{Evicted, SpaceId};
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::Transit;
 
-use super::contained::Contained;
 use super::kswapd::Round;
 use super::policy::{Policy, Shadow};
 use super::shrinker::Ask;
 use super::spaces::{AnyTask, Attached};
-use super::zone::{Copy as PageCopy, Owner, State, ZoneReclaim};
+use super::zone::{Copy as PageCopy, Owner};
 
 /// Writes in flight at most, of any reclaimer.
 const MOST_WRITES: usize = 64;
@@ -136,20 +135,6 @@ pub(super) struct Notes {
     clean: u64,
     rescued: u64,
     errors: u64,
-}
-
-impl<P: Policy> ZoneReclaim<P> {
-    /// Gives up all copies that pages in memory have in `backing`, whichever space's they are, and those of pages that
-    /// are no more.
-    fn give_up_copies(&self, backing: &Contained<'_>) {
-        let mut state = self.state();
-        let State { frames, members, .. } = &mut *state;
-        for frame in frames.iter_mut().filter(|frame| frame.copy != 0) {
-            if members.is_backed_by(frame.owner.member(), backing) {
-                members.release(frame.owner.member(), std::mem::take(&mut frame.copy));
-            }
-        }
-    }
 }
 
 impl<P: Policy + Send> Round<'_, P> {
@@ -284,7 +269,7 @@ impl<P: Policy + Send> Round<'_, P> {
         freed
     }
 
-    /// Where pages go. If there is no room, pages in memory give up their copies.
+    /// Where pages go. If there is no room, pages in memory give up their copies, whoever's they are.
     fn place(&mut self, pages: &[Leaving]) -> Result<Place, Refusal> {
         let member = pages[0].member();
         let space = self.space(member).cloned().ok_or(Refusal::Failed)?;
@@ -302,9 +287,20 @@ impl<P: Policy + Send> Round<'_, P> {
         if place != Err(Refusal::Full) {
             return place;
         }
-        self.zone.give_up_copies(&space.backing());
+        self.give_up_copies(&space);
         // SAFETY: as above.
         unsafe { space.backing().place(&self.writes.outgoing) }
+    }
+
+    /// Gives up all copies that there are of what a space's backing has: those of this batch's pages that stay, of
+    /// which no zone knows at the moment, and those that zones know of. (Of a batch that another reclaimer has in hand,
+    /// they are had a moment later.)
+    fn give_up_copies(&mut self, space: &Attached) {
+        let Some(holders) = space.backing().copy_holders() else { return };
+        let Notes { stay, copies, .. } = &mut self.notes;
+        copies.extend(stay.iter_mut().filter_map(|(victim, _)| victim.take_copy()));
+        self.release_copies();
+        holders.give_up_all();
     }
 
     /// Begins to write pages, the first of those that were asked about last. Returns how many frames are free, of
@@ -575,9 +571,7 @@ impl Notes {
     }
 
     fn give_up_copy(&mut self, victim: Victim) {
-        if victim.copy != 0 {
-            self.copies.push((victim.owner.member(), victim.copy));
-        }
+        self.copies.extend({ victim }.take_copy());
     }
 }
 
@@ -585,6 +579,11 @@ impl Victim {
     fn outgoing(&self, space: SpaceId, at: NonNull<u8>) -> Outgoing {
         let Victim { owner, copy, shadow, .. } = *self;
         Outgoing { space, page: owner.page(), at, copy, note: shadow.to_bits() }
+    }
+
+    fn take_copy(&mut self) -> Option<PageCopy> {
+        let copy = std::mem::take(&mut self.copy);
+        (copy != 0).then(|| (self.owner.member(), copy))
     }
 
     fn without_copy(self) -> Victim {

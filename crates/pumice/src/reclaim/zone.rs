@@ -116,6 +116,8 @@ pub(super) struct State<P> {
     pub frames: Vec<Frame>,
     first: usize,
     pub members: Members,
+    /// Whether a frame may have a copy: it was told of one since all were looked at.
+    pub may_have_copies: bool,
     pub shrinkers: Shrinkers,
     pub settings: Settings,
     pub counts: Counts,
@@ -226,6 +228,7 @@ impl<P: Policy> State<P> {
             return lost;
         }
         (frame.owner, frame.copy, frame.is_new) = (owner, copy, false);
+        self.may_have_copies |= copy != 0;
         None
     }
 
@@ -295,6 +298,7 @@ impl<P: Policy> ZoneReclaim<P> {
             frames: vec![Frame::default(); frames],
             first: 0,
             members: Members::default(),
+            may_have_copies: false,
             shrinkers: Shrinkers::default(),
             settings,
             counts: Counts::default(),
@@ -540,6 +544,7 @@ impl<P: Policy> ZoneReclaim<P> {
         let (owner, frame) = (Owner::new(member, page.page), &mut state.frames[number]);
         let new = Frame { owner, copy: came.copy, came: Some(arrival), is_new: true };
         let old = std::mem::replace(frame, new);
+        state.may_have_copies |= came.copy != 0;
         if let Some((member, copy)) = old.copy() {
             state.members.release(member, copy);
         }

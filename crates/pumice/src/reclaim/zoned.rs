@@ -6,6 +6,9 @@
 //! pages of a small zone live as long as those of a large one; but to one that had none that could go only now and
 //! then, for to find that out takes a look at all there is.
 //!
+//! Zones have one thing in common: where they write to. A backing that is full is so for all of them; copies of it that
+//! pages in memory keep are given up in all zones then, whichever the request names: no page goes by that.
+//!
 //! ```
 //! use std::sync::Arc;
 //!

@@ -12,9 +12,11 @@ use crate::clear::Clearer;
 use crate::error::Error;
 use crate::frame::{Gfp, Pressure, Reclaim, Zone};
 use crate::io::Engines;
+use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Access, MemMap, Region, Task, VmSpace, ZonedFrames, Zonelist};
 use crate::swap::backing::SwapBacking;
+use crate::swap::Swap;
 use crate::sys::cpu;
 use crate::sys::mem::{Huge, Os};
 
@@ -36,6 +38,8 @@ struct Both<'t, 'm> {
     zones: [&'t Zone; 2],
     reclaim: [Arc<ZoneReclaim<Adaptive<'m>>>; 2],
     space: &'t Space<'m>,
+    pager: &'t dyn Pager,
+    swap: &'t Swap,
 }
 
 impl Both<'_, '_> {
@@ -65,8 +69,17 @@ enum Kswapd {
 
 /// Returns how long each zone's `kswapd` had a processor.
 fn on_two_zones(name: &str, kswapd: Kswapd, work: impl FnOnce(&Both<'_, '_>)) -> [u128; 2] {
+    on_two_zones_with(name, 16 * FRAMES, kswapd, work)
+}
+
+fn on_two_zones_with(
+    name: &str,
+    slots: usize,
+    kswapd: Kswapd,
+    work: impl FnOnce(&Both<'_, '_>),
+) -> [u128; 2] {
     let scratch = Scratch::new(&format!("zoned-{name}"));
-    let backing = SwapBacking::new(scratch.swap(16 * FRAMES), &Engines::default());
+    let backing = SwapBacking::new(scratch.swap(slots), &Engines::default());
     let mut entries = [(); 2].map(|()| table::<Adaptive<'_>>(FRAMES));
     let mut firsts = [0, FRAMES].into_iter();
     let reclaim = entries.each_mut().map(|entries| {
@@ -81,7 +94,8 @@ fn on_two_zones(name: &str, kswapd: Kswapd, work: impl FnOnce(&Both<'_, '_>)) ->
     let members = [(&maps[0], &*reclaim[0] as &dyn Reclaim), (&maps[1], &*reclaim[1])];
     let zonelist = Zonelist::new(&members, &pager).expect("in order");
     let space = VmSpace::new(zonelist.frames(), Atomic).expect("frames");
-    let both = Both { zones, reclaim: reclaim.clone(), space: &space };
+    let (pager, swap) = (&pager, backing.swap());
+    let both = Both { zones, reclaim: reclaim.clone(), space: &space, pager, swap };
     let used = pager.attach(&space, || {
         std::thread::scope(|scope| {
             struct Stop<'r, 'e>(&'r [Arc<ZoneReclaim<Adaptive<'e>>>; 2]);
@@ -239,6 +253,33 @@ fn nothing_is_lost_in_four_times_the_memory_of_both() {
                 assert_eq!(counts.errors, 0);
             }
         });
+    }
+}
+
+/// SPEC E7: memory and swap add up. Slots that pages of the other zone keep are had, without a page of it going.
+#[test]
+fn copies_that_pages_of_another_zone_keep_are_given_up_where_swap_is_full() {
+    const SLOTS: usize = 512;
+    for kswapd in [Kswapd::None, Kswapd::EachZone] {
+        for (zone, gfp) in [(0, A), (1, B)] {
+            on_two_zones_with(&format!("copies-{kswapd:?}-{zone}"), SLOTS, kswapd, |both| {
+                let other = (1 - zone) * FRAMES;
+                for page in 0..SLOTS / 2 {
+                    let slot = both.swap.get().expect("a slot");
+                    let frame = LruPage { page: 1 << 20 | page, frame: Pfn(other + page) };
+                    let from = Evicted::Swapped(slot.0);
+                    both.pager.swapped_in(both.space.id(), frame, from, Rights::READ);
+                }
+                assert_eq!(both.swap.usage().1 as usize, SLOTS / 2);
+                with_region(both, 4 * FRAMES, |task, region, _| {
+                    let _scope = task.gfp_scope(gfp);
+                    let full = (0..4 * FRAMES).find(|&page| region.write(page).is_err());
+                    assert!(full.is_some(), "memory and swap are full");
+                    assert_eq!(both.space.swap_rss(), SLOTS, "all of swap is used");
+                });
+                assert_eq!(both.counts()[1 - zone].pswpout, 0);
+            });
+        }
     }
 }
 

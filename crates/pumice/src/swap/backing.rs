@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{Slot, Swap, SwapError};
 use crate::addr::FRAME_SIZE;
-use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
+use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
 use crate::frame::Gfp;
 use crate::io::engine::Piece;
 use crate::io::{Bytes, Engines, Queues};
@@ -25,6 +25,7 @@ pub struct SwapBacking {
     readers: Queues,
     ahead_readers: Queues,
     last_error: Mutex<Option<SwapError>>,
+    holders: CopyHolders,
 }
 
 impl SwapBacking {
@@ -35,6 +36,7 @@ impl SwapBacking {
             readers: Queues::new(engines.clone(), 1),
             ahead_readers: Queues::new(engines.clone(), READ_AHEAD as u32),
             last_error: Mutex::new(None),
+            holders: CopyHolders::default(),
         }
     }
 
@@ -124,6 +126,10 @@ fn slot_at(place: &Place, nth: usize) -> Slot {
 unsafe impl Backing for SwapBacking {
     fn needs(&self) -> Gfp {
         Gfp::IO
+    }
+
+    fn copy_holders(&self) -> Option<&CopyHolders> {
+        Some(&self.holders)
     }
 
     fn read(
