@@ -49,6 +49,46 @@ fn copies_that_others_keep_are_given_up_where_swap_is_full() {
     pager.attach(&other, || pager.attach(&space, work)).expect("a task").expect("a task");
 }
 
+/// As above, where what keeps the slots is on the same zone or on another, and has but a reference to the swap.
+#[test]
+fn copies_are_given_up_by_all_who_have_a_reference_to_the_swap() {
+    const SLOTS: usize = 512;
+    let scratch = Scratch::new("references");
+    let swap = SwapBacking::new(scratch.swap(SLOTS), &Engines::default());
+    let mut entries = [(); 2].map(|()| table::<Adaptive<'_>>(FRAMES));
+    let reclaim = entries.each_mut().map(|entries| {
+        Arc::new(ZoneReclaim::new(Adaptive::new(entries), FRAMES, Settings::of(FRAMES)))
+    });
+    for kept_on in [0, 1] {
+        let pagers = [kept_on, 0].map(|nth| Paging::on(Arc::clone(&reclaim[nth]), &swap));
+        let zones = [(); 2]
+            .map(|()| Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone"));
+        let maps =
+            zones.each_ref().map(|zone| MemMap::new(zone, Clearer::detect()).expect("tables"));
+        let sources = [maps[kept_on].frames_of(&pagers[0]), maps[0].frames_of(&pagers[1])];
+        let [other, space] = sources.map(|frames| VmSpace::new(frames, Atomic).expect("frames"));
+        let work = || {
+            for page in 0..SLOTS / 2 {
+                let slot = swap.swap().get().expect("a slot");
+                let frame = LruPage { page, frame: Pfn(page) };
+                let from = Evicted::Swapped(slot.0);
+                pagers[0].swapped_in(other.id(), frame, from, Rights::READ);
+            }
+            assert_eq!(swap.swap().usage().1 as usize, SLOTS / 2);
+            let task = space.enter().expect("a task");
+            let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+            let region = task.region(at).expect("mapped");
+            let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
+            assert!(full.is_some(), "memory and swap are full");
+            assert_eq!(space.swap_rss(), SLOTS, "all of swap is used");
+        };
+        let attached = pagers[0].attach(&other, || pagers[1].attach(&space, work));
+        attached.expect("a task").expect("a task");
+        drop((other, space));
+        assert_eq!(swap.swap().usage().1, 0, "no slot is lost");
+    }
+}
+
 /// What panics: each of these in its turn, one call in three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Panics {
