@@ -5,6 +5,8 @@ mod faults;
 mod lengths;
 mod logs;
 mod races;
+mod scan;
+mod scan_io;
 mod use_of;
 
 use std::fs;

@@ -1,0 +1,386 @@
+//! As `scan`: what reclaim does with a page of a file while the device has its part in it: is late, or fails, or has to
+//! wait for the log.
+
+use std::sync::{Condvar, Mutex};
+
+use rustix::io::Errno;
+
+use super::scan::{file_of, in_memory, on_stage, quiet, Stage, FRAMES};
+use super::*;
+use crate::io::engine::{Completion, Direction, Engine, Plain, Request};
+use crate::io::Engines;
+use crate::reclaim::{policy, Adaptive, Settings as Limits};
+use crate::space::VmError;
+
+/// A device that is told what to do with requests of one direction; the others go.
+struct Device {
+    state: Mutex<Told>,
+    changed: Condvar,
+    /// Requests that were kept waiting.
+    kept: AtomicU64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Go,
+    Keep(Direction),
+    Fail(Direction, Errno),
+}
+
+impl Device {
+    fn new() -> Arc<Device> {
+        let (state, changed, kept) = (Mutex::new(Told::Go), Condvar::new(), AtomicU64::new(0));
+        Arc::new(Device { state, changed, kept })
+    }
+
+    fn engines(device: &Arc<Device>) -> Engines {
+        let device = Arc::clone(device);
+        Engines::new(move |_| {
+            let device = Arc::clone(&device);
+            Box::new(Driver { device, engine: Plain::new(), failed: Vec::new(), is_kept: false })
+        })
+    }
+
+    fn tell(&self, what: Told) {
+        *self.state.lock().expect("no panic") = what;
+        self.changed.notify_all();
+    }
+
+    fn told(&self) -> Told {
+        *self.state.lock().expect("no panic")
+    }
+
+    fn wait_until_kept(&self, many: u64) {
+        while self.kept.load(Ordering::SeqCst) < many {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+struct Driver {
+    device: Arc<Device>,
+    engine: Plain,
+    failed: Vec<Completion>,
+    /// Until the device goes on, nobody is told of anything.
+    is_kept: bool,
+}
+
+impl Engine for Driver {
+    fn depth(&self) -> usize {
+        usize::MAX
+    }
+
+    unsafe fn submit(&mut self, request: Request) -> core::result::Result<(), Errno> {
+        match self.device.told() {
+            Told::Fail(direction, errno) if direction == request.direction => {
+                self.failed.push(Completion { token: request.token, result: Err(errno) });
+                return Ok(());
+            }
+            Told::Keep(direction) if direction == request.direction => {
+                self.is_kept = true;
+                self.device.kept.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { self.engine.submit(request) }
+    }
+
+    fn wait(&mut self, least: usize) -> core::result::Result<(), Errno> {
+        let mut state = self.device.state.lock().expect("no panic");
+        while self.is_kept && least > 0 && matches!(*state, Told::Keep(_)) {
+            state = self.device.changed.wait(state).expect("no panic");
+        }
+        self.is_kept &= matches!(*state, Told::Keep(_));
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        if self.is_kept {
+            return None;
+        }
+        self.failed.pop().or_else(|| self.engine.next())
+    }
+}
+
+fn on_device(device: &Arc<Device>, work: impl FnOnce(&Stage<'_, '_, Adaptive<'_>>)) {
+    let mut entries = policy::table::<Adaptive<'_>>(FRAMES);
+    let settings = Settings { engines: Device::engines(device), ..quiet() };
+    on_stage(&settings, Adaptive::new(&mut entries), work);
+}
+
+/// Whoever reads a page that is being written reads it, and it stays for that; who writes to it waits, and what he
+/// writes is written in its turn.
+#[test]
+fn pages_that_are_being_written_are_read_and_not_written_to() {
+    let (scratch, device) = (file_of("being-written", 2048), Device::new());
+    on_device(&device, |stage| {
+        let file = stage.open(&scratch);
+        let task = stage.cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        (0..200).for_each(|page| fill(&mut view.write(page).expect("there"), page, 2));
+        device.tell(Told::Keep(Direction::Write));
+        std::thread::scope(|scope| {
+            let (file, cache) = (&file, stage.cache);
+            scope.spawn(move || {
+                let task = cache.task().expect("room");
+                stage.read(&task.view(file).expect("room"), 200..700);
+            });
+            device.wait_until_kept(1);
+            let is_held = |page: &usize| {
+                matches!(view.try_write(*page), Err(CacheError::Space(VmError::Busy(_))))
+            };
+            let held: Vec<usize> = (0..200).filter(is_held).collect();
+            assert!(!held.is_empty());
+            for &page in &held {
+                check(&view.try_read(page).expect("nobody writes to it"), page, 2);
+            }
+            let wanted = held[0];
+            let writer = scope.spawn(move || {
+                let task = cache.task().expect("room");
+                let view = task.view(file).expect("room");
+                fill(&mut view.write(wanted).expect("it waits"), wanted, 3);
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!writer.is_finished(), "it is being written");
+            device.tell(Told::Go);
+            writer.join().expect("no panic");
+            assert!(stage.reclaim.counts().rescued > 0, "what was read meanwhile stays");
+        });
+        stage.read(&view, 200..2048);
+        assert_eq!((in_memory(&view, 0..200), file.dirty()), (0, 0));
+        let third = plainly(&scratch.0)[..200]
+            .iter()
+            .filter(|page| page[..8] == mix(3 << 12).to_le_bytes())
+            .count();
+        assert!(third <= 1);
+        view.sync().expect("the device is there");
+        let mut versions = [0; 200];
+        for (nth, page) in plainly(&scratch.0)[..200].iter().enumerate() {
+            let mut expected = [0; FRAME_SIZE];
+            fill(&mut expected, nth, 3);
+            versions[nth] = if *page == expected { 3 } else { 2 };
+            check(page, nth, versions[nth]);
+            check(&view.read(nth).expect("there"), nth, versions[nth]);
+        }
+        assert_eq!(versions.iter().filter(|&&version| version == 3).count(), 1, "who waited");
+    });
+}
+
+/// `PG_launder`: where as much is being written as may be, who asks waits for that.
+#[test]
+fn where_enough_is_being_written_who_asks_waits() {
+    let (scratch, device) = (file_of("throttled", 2048), Device::new());
+    on_device(&device, |stage| {
+        stage.reclaim.set_settings(Limits { most_leaving: 1, ..Limits::of(FRAMES) });
+        let file = stage.open(&scratch);
+        let task = stage.cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        device.tell(Told::Keep(Direction::Write));
+        std::thread::scope(|scope| {
+            let (file, cache) = (&file, stage.cache);
+            let writes = |from: usize, many: usize| {
+                scope.spawn(move || {
+                    let task = cache.task().expect("room");
+                    let view = task.view(file).expect("room");
+                    (from..from + many)
+                        .for_each(|page| fill(&mut view.write(page).expect("it waits"), page, 2));
+                })
+            };
+            // More than there are frames: when it writes, there is none for the other.
+            writes(0, FRAMES);
+            device.wait_until_kept(1);
+            writes(FRAMES, FRAMES / 4);
+            while stage.reclaim.counts().allocstall < 2 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let before = stage.reclaim.counts();
+            std::thread::sleep(Duration::from_millis(20));
+            let kept = device.kept.load(Ordering::SeqCst);
+            assert_eq!((stage.reclaim.counts(), kept), (before, before.writes), "nothing is begun");
+            device.tell(Told::Go);
+        });
+        assert_eq!(stage.reclaim.counts().errors, 0);
+        (0..FRAMES + FRAMES / 4).for_each(|page| check(&view.read(page).expect("there"), page, 2));
+    });
+}
+
+#[test]
+fn what_can_not_be_written_stays_and_who_asks_is_told() {
+    let (scratch, device) = (file_of("unwritten", 2048), Device::new());
+    on_device(&device, |stage| {
+        let file = stage.open(&scratch);
+        let task = stage.cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.advise(0..0, Advice::Random);
+        device.tell(Told::Fail(Direction::Write, Errno::NOSPC));
+        let mut written = 0;
+        let error = loop {
+            match view.write(written) {
+                Ok(mut guard) => fill(&mut guard, written, 2),
+                Err(error) => break error,
+            }
+            written += 1;
+        };
+        assert!(matches!(error, CacheError::Space(VmError::OutOfFrames(_))), "{error}");
+        assert!(written > FRAMES / 2, "{written}");
+        assert_eq!((file.dirty(), in_memory(&view, 0..written)), (written, written));
+        assert!(stage.reclaim.counts().errors > 0);
+        let error = view.sync().expect_err("it fails");
+        assert!(matches!(error, CacheError::Write { errno: Errno::NOSPC, .. }), "{error}");
+        (0..written).for_each(|page| check(&view.read(page).expect("in memory"), page, 2));
+        device.tell(Told::Go);
+        stage.read(&view, written..2048);
+        let _ = view.sync();
+        assert_eq!((view.sync(), file.dirty()), (Ok(()), 0));
+        plainly(&scratch.0)[..written]
+            .iter()
+            .enumerate()
+            .for_each(|(nth, page)| check(page, nth, 2));
+    });
+}
+
+/// Also a page that went a moment ago: it is where it was, and who overwrites it needs none of that.
+#[test]
+fn what_can_not_be_read_is_an_error_of_that_page_until_it_can() {
+    let (scratch, device) = (file_of("unread", 2048), Device::new());
+    on_device(&device, |stage| {
+        let file = stage.open(&scratch);
+        let task = stage.cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        fill(&mut view.write(7).expect("there"), 7, 2);
+        stage.read(&view, 10..1500);
+        assert_eq!((in_memory(&view, 0..10), file.dirty()), (0, 0));
+        device.tell(Told::Fail(Direction::Read, Errno::IO));
+        let is_told = |result: Result<()>| match result {
+            Err(CacheError::Read { page: 7, errno: Errno::IO, .. }) => {}
+            result => panic!("{result:?}"),
+        };
+        is_told(view.read(7).map(drop));
+        is_told(view.try_read(7).map(drop));
+        is_told(view.write(7).map(drop));
+        is_told(view.read_optimistic(7, |_| ()));
+        is_told(view.read_at(7 * FRAME_SIZE as u64, &mut [0; 9]).map(drop));
+        let mut arrived = Vec::new();
+        assert_eq!(view.request(&[7]), 1);
+        view.arrived(1, &mut arrived).expect("it goes on");
+        is_told(view.read(arrived[0]).map(drop));
+        check(&view.read(1499).expect("in memory"), 1499, 1);
+        view.overwrite(8, &[9; FRAME_SIZE]).expect("nothing to read");
+        assert_eq!((stage.cache.counts().dirty, file.dirty()), (1, 1));
+        device.tell(Told::Go);
+        check(&view.read(7).expect("there"), 7, 2);
+        assert_eq!(view.read(8).expect("there")[5], 9);
+    });
+}
+
+/// Cutting a file off waits for who reads a page of what goes, who is told that it ended, and of no error.
+#[test]
+fn a_page_that_is_cut_off_while_it_is_read_is_no_error_of_the_device() {
+    let (scratch, device) = (file_of("cut-while-read", 64), Device::new());
+    on_device(&device, |stage| {
+        let file = stage.open(&scratch);
+        device.tell(Told::Keep(Direction::Read));
+        std::thread::scope(|scope| {
+            let (file, cache) = (&file, stage.cache);
+            let reader = scope.spawn(move || {
+                let task = cache.task().expect("room");
+                let view = task.view(file).expect("room");
+                view.read(50).map(|guard| check(&guard, 50, 1))
+            });
+            device.wait_until_kept(1);
+            let cutter = scope.spawn(move || {
+                let task = cache.task().expect("room");
+                let view = task.view(file).expect("room");
+                view.set_len(10 * FRAME_SIZE as u64)
+            });
+            while file.len() > 10 * FRAME_SIZE as u64 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            device.tell(Told::Go);
+            assert_eq!(cutter.join().expect("no panic"), Ok(()));
+            let read = reader.join().expect("no panic");
+            assert!(matches!(read, Ok(()) | Err(CacheError::PastEnd { page: 50, .. })), "{read:?}");
+        });
+        assert_eq!((stage.reclaim.counts().errors, stage.cache.counts().resident), (0, 0));
+    });
+}
+
+/// A log that has come so far; pages with odd numbers need one further.
+struct Odd(AtomicU64);
+
+impl WriteAhead for Odd {
+    fn position(&self, page: usize, _: &Page) -> u64 {
+        page as u64 % 2
+    }
+
+    fn durable(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn wanted(&self, _: u64) {}
+}
+
+/// What a thread has run, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
+fn ran(thread: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[test]
+fn where_all_waits_for_the_log_threads_rest_until_it_comes() {
+    let (scratch, log) = (file_of("waits-for-log", 2048), Arc::new(Odd(AtomicU64::new(0))));
+    let mut entries = policy::table::<Adaptive<'_>>(FRAMES);
+    on_stage(&quiet(), Adaptive::new(&mut entries), |stage| {
+        let options = Options::new().write_ahead(log.clone());
+        let file = stage.cache.open(&scratch.0, &options).expect("the file");
+        let task = stage.cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.advise(0..0, Advice::Random);
+        let (started, of_thread) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for which in 0..2 {
+                let started = started.clone();
+                scope.spawn(move || {
+                    started.send(rustix::thread::gettid()).expect("somebody listens");
+                    match which {
+                        0 => stage.reclaim.kswapd(),
+                        _ => stage.cache.flush_in_background().expect("room"),
+                    }
+                });
+            }
+            let threads =
+                [0, 1].map(|_| of_thread.recv().expect("a thread").as_raw_nonzero().get());
+            let mut waiting = Vec::new();
+            let error = loop {
+                let page = 2 * waiting.len() + 1;
+                match view.write(page) {
+                    Ok(mut guard) => fill(&mut guard, page, 2),
+                    Err(error) => break error,
+                }
+                waiting.push(page);
+            };
+            assert!(matches!(error, CacheError::Space(VmError::OutOfFrames(_))), "{error}");
+            assert_eq!((file.dirty(), stage.cache.counts().written), (waiting.len(), 0));
+            for thread in threads {
+                let Some(before) = ran(thread) else {
+                    eprintln!("skipped: no schedstat");
+                    continue;
+                };
+                let start = Instant::now();
+                std::thread::sleep(Duration::from_millis(300));
+                let wall = start.elapsed().as_nanos() as u64;
+                let ran = ran(thread).expect("it was there") - before;
+                assert!(ran * 10 < wall, "{ran} ns of {wall}");
+            }
+            log.0.store(1, Ordering::SeqCst);
+            stage.read(&view, 1024..2048);
+            view.sync().expect("the log has come");
+            assert_eq!(file.dirty(), 0);
+            waiting.iter().for_each(|&page| check(&view.read(page).expect("there"), page, 2));
+            stage.cache.files.flusher().is_stopped = true;
+            stage.cache.files.wake_flusher.notify_all();
+            stage.reclaim.stop();
+        });
+    });
+}
