@@ -12,6 +12,8 @@
 
 mod admit;
 
+pub(super) use admit::Refused;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::path::Path;

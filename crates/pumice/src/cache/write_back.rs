@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::dirty::Which;
 use super::error::CacheError;
-use super::inner::{Admitted, Inner, MOST_PAGES};
+use super::inner::{Admitted, Inner, Refused, MOST_PAGES};
 use super::table::{count, Counters};
 use super::FileTask;
 use crate::io::engine::{Direction, Piece};
@@ -36,9 +36,9 @@ pub(super) struct Writer<'w, 'c> {
     vacant: Vec<usize>,
     /// Pages begun, beside each other, that are to be written next.
     batch: Vec<WriteBack>,
-    /// Pages of the file that somebody writes to, and those that the log does not allow yet.
+    /// Pages of the file that somebody writes to, and those that may not be written yet.
     held: Vec<usize>,
-    refused: Vec<usize>,
+    refused: Vec<(usize, Refused)>,
     /// Pages of requests for several that failed.
     failed: Vec<(Arc<Inner>, usize)>,
 }
@@ -120,11 +120,12 @@ impl<'w, 'c> Writer<'w, 'c> {
         self.retry();
         self.wait_for_held(file);
         let mut backoff = Backoff::default();
+        let mut result = Ok(());
         while !self.refused.is_empty() {
             // Asked before: then what it made durable before it failed goes.
             let has_failed = file.log_has_failed();
             // As many as may go go together.
-            for page in std::mem::take(&mut self.refused) {
+            for (page, _) in std::mem::take(&mut self.refused) {
                 match self.task.begin_write_back(page) {
                     Some(begun) => self.add(file, begun),
                     None => self.held.push(page),
@@ -133,15 +134,17 @@ impl<'w, 'c> Writer<'w, 'c> {
             self.submit(file);
             self.retry();
             self.wait_for_held(file);
-            if has_failed && !self.refused.is_empty() {
-                return Err(file.log_error());
+            // A page that waits for the file's length goes when that is as it is to be, whatever the log says.
+            if has_failed && self.refused.iter().any(|&(_, refused)| refused == Refused::Log) {
+                self.refused.retain(|&(_, refused)| refused == Refused::Length);
+                result = Err(file.log_error());
             }
             if !self.refused.is_empty() {
                 backoff.wait();
                 thread::sleep(LOG_LOOK);
             }
         }
-        Ok(())
+        result
     }
 
     /// Waits for all that is in flight, and writes pages one by one that could not be written together: one of them may
@@ -213,11 +216,11 @@ impl<'w, 'c> Writer<'w, 'c> {
                     rest = later;
                     self.write(file, place, admitted, now);
                 }
-                Err(_) => {
+                Err(refused) => {
                     self.vacant.push(place);
                     let (one, later) = rest.split_at(1);
                     rest = later;
-                    self.refused.push(one[0].page().page);
+                    self.refused.push((one[0].page().page, refused));
                     self.give_up(file, one);
                 }
             }

@@ -9,6 +9,21 @@ use crate::cache::error::CacheError;
 use crate::io::{BlockFile, Way};
 use crate::sync::atomic::Ordering;
 
+/// Why the first of some pages can't be written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It waits for the log.
+    Log,
+    /// The file's length is being changed, or ends before it by now.
+    Length,
+}
+
+impl From<Refused> for Refusal {
+    fn from(_: Refused) -> Refusal {
+        Refusal::NotNow
+    }
+}
+
 impl Inner {
     /// Says which of these pages, which are held for reading and in order, may be written by one request: the first,
     /// and those that follow it.
@@ -18,15 +33,15 @@ impl Inner {
     pub unsafe fn admit(
         &self,
         pages: impl Iterator<Item = (usize, NonNull<u8>)>,
-    ) -> Result<Admitted, Refusal> {
+    ) -> Result<Admitted, Refused> {
         let len = self.len();
         // SAFETY: the caller's promise.
         let may_go = self.ask(|| unsafe { self.first_to_go(pages, len) });
-        let (first, many, bytes) = may_go.unwrap_or_default();
+        let (first, many, bytes) = may_go.unwrap_or(Err(Refused::Log))?;
         let mut state = self.state();
         // Cut off since it was looked at how long it is: what was a whole page may be the end of the file now.
-        if many == 0 || state.is_being_cut || self.len() < len {
-            return Err(Refusal::NotNow);
+        if state.is_being_cut || self.len() < len {
+            return Err(Refused::Length);
         }
         let epoch = state.epoch;
         state.writing[epoch] += 1;
@@ -60,7 +75,7 @@ impl Inner {
         CacheError::Log { path: self.path.clone() }
     }
 
-    /// Of pages that may go by one request the first, how many, and how many bytes.
+    /// Of pages that may go by one request the first, how many, and how many bytes; or why not even the first may.
     ///
     /// # Safety
     /// As [`Inner::admit`].
@@ -68,9 +83,10 @@ impl Inner {
         &self,
         pages: impl Iterator<Item = (usize, NonNull<u8>)>,
         len: u64,
-    ) -> (usize, usize, usize) {
+    ) -> Result<(usize, usize, usize), Refused> {
         let durable = self.rule.as_ref().map(|rule| rule.durable());
         let (mut first, mut many, mut bytes) = (0, 0, 0);
+        let mut refused = Refused::Length;
         for (page, at) in pages.take(MOST_PAGES) {
             let offset = page as u64 * FRAME;
             let is_whole = offset + FRAME <= len;
@@ -83,6 +99,7 @@ impl Inner {
                 if position > durable {
                     if many == 0 {
                         rule.wanted(position);
+                        refused = Refused::Log;
                     }
                     break;
                 }
@@ -96,7 +113,11 @@ impl Inner {
                 break;
             }
         }
-        (first, many, bytes)
+        if many > 0 {
+            Ok((first, many, bytes))
+        } else {
+            Err(refused)
+        }
     }
 
     /// By what so many bytes from the start of a page are written.

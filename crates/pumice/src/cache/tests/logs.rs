@@ -183,3 +183,43 @@ fn a_log_that_fails_is_not_waited_for() {
         assert_eq!(first, if panics { [0; 4] } else { [7, 7, 0, 0] });
     }
 }
+
+/// A page that the log allows may wait for the file's length, and then goes, though the log has failed.
+#[test]
+fn a_log_that_has_failed_is_not_blamed_for_what_waits_for_the_length() {
+    let scratch = Scratch::new("not-blamed");
+    let log = Arc::new(Broken::default());
+    let settings = Settings { dirty_background: 10_000, ..settings(512) };
+    let ended = run(&settings, |cache| {
+        let options = Options::new().write_ahead(log.clone());
+        let file = cache.open(&scratch.0, &options).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.set_len(8 * FRAME_SIZE as u64).expect("room");
+        log.has_failed.store(true, Ordering::SeqCst);
+        let synced = || {
+            // As who changes the length has it, until the device has said that there is no room.
+            file.inner.set_being_cut(true);
+            std::thread::scope(|scope| {
+                let syncing = scope.spawn(|| {
+                    let task = cache.task().expect("room");
+                    let view = task.view(&file).expect("room");
+                    view.sync()
+                });
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(!syncing.is_finished(), "it waits for that");
+                file.inner.set_being_cut(false);
+                syncing.join().expect("no panic")
+            })
+        };
+        view.write(0).expect("there")[0] = 7;
+        assert_eq!((synced(), file.dirty()), (Ok(()), 0));
+        view.write(1).expect("there")[0] = 7;
+        view.write(5).expect("there")[0] = 7;
+        assert!(matches!(synced(), Err(CacheError::Log { .. })), "page 5 waits for it");
+        assert_eq!(file.dirty(), 1, "and page 1 is written");
+    });
+    assert!(matches!(ended, Err(CacheError::Log { .. })), "{ended:?}");
+    let first: Vec<u8> = plainly(&scratch.0).iter().map(|page| page[0]).collect();
+    assert_eq!(first, [7, 7, 0, 0, 0, 0, 0, 0]);
+}
