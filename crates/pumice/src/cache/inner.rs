@@ -474,6 +474,14 @@ impl Inner {
         self.while_nothing_is_written(|| self.extend_on_device(self.len()))
     }
 
+    /// Gives back what blocks there are on the device beyond its end there. By who changes the length. Where that can't
+    /// be done they are in nobody's way.
+    pub fn trim_on_device(&self) {
+        if !self.data.is_device() {
+            let _ = self.while_nothing_is_written(|| self.data.trim());
+        }
+    }
+
     /// What is beyond a length that was right a moment ago would be cut off.
     fn while_nothing_is_written<R>(&self, work: impl FnOnce() -> R) -> R {
         self.set_being_cut(true);

@@ -35,13 +35,15 @@ impl<'c> View<'_, 'c> {
     /// file is made so long at least, as by [`View::set_len`].
     ///
     /// # Errors
-    /// As [`View::set_len`], with `ENOSPC` where there is no room.
+    /// As [`View::set_len`], with `ENOSPC` where there is no room. The file is as long as it was then, also on the
+    /// device, and has no blocks beyond its end there, also none that another program had put there; holes in it may
+    /// have got some, which stay.
     pub fn allocate(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
         let _length = self.file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.file.data.allocate(len).map_err(|errno| self.resize_error(len, errno))?;
-        self.grow(len)
+        let allocated = self.file.data.allocate(len).map_err(|errno| self.resize_error(len, errno));
+        allocated.and_then(|()| self.grow(len)).inspect_err(|_| self.file.trim_on_device())
     }
 
     fn check_room(&self, len: u64) -> Result<()> {

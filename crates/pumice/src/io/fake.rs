@@ -21,8 +21,8 @@ pub struct Faults {
     pub late: u32,
 }
 
-/// What the next calls that ask the kernel to sync a file, or to make it so long, say in its stead, first things first;
-/// `None`: what it says itself.
+/// What the next calls that ask the kernel to sync a file, to make it so long, or to give it blocks, say in its stead,
+/// first things first; `None`: what it says itself.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub struct FailingCalls {
@@ -30,6 +30,8 @@ pub struct FailingCalls {
     pub sync: std::sync::Mutex<VecDeque<Option<Errno>>>,
     /// `ftruncate`.
     pub set_len: std::sync::Mutex<VecDeque<Option<Errno>>>,
+    /// `fallocate`, which has done half of it then.
+    pub allocate: std::sync::Mutex<VecDeque<Option<Errno>>>,
 }
 
 #[cfg(test)]

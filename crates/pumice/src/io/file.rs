@@ -205,15 +205,29 @@ impl BlockFile {
         FileRef(self.file.as_raw_fd())
     }
 
-    /// Has blocks behind the first `len` bytes of a file, where the file system can, which makes it so long at least.
+    /// Has blocks behind the first `len` bytes of a file, where the file system can. It is as long as it was.
     ///
     /// # Errors
-    /// `ENOSPC` without room.
+    /// `ENOSPC` without room; some blocks may be there, those beyond its end until [`BlockFile::trim`].
     pub fn allocate(&self, len: u64) -> Result<(), Errno> {
+        #[cfg(test)]
+        super::fake::FailingCalls::next(&self.fails.allocate).inspect_err(|_| {
+            // As where a device is full in the middle of it.
+            let _ = block::preallocate(&self.file, len / 2);
+        })?;
         match block::preallocate(&self.file, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             result => result,
         }
+    }
+
+    /// Gives back what blocks there are beyond the end of a file. Nobody writes there meanwhile.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn trim(&self) -> Result<(), Errno> {
+        let (_, len) = block::extent(&self.file)?;
+        block::set_len(&self.file, len)
     }
 
     /// Makes a file so long, or so short. [`BlockFile::len`] stays what it was.

@@ -134,23 +134,37 @@ pub fn extent(file: &OwnedFd) -> Result<(bool, u64), Errno> {
     }
 }
 
-/// Makes a file so long, with its blocks there if the file system can do that.
+/// Makes a file so long at least, with its blocks there if the file system can do that. Nobody else changes its length.
 ///
 /// # Errors
-/// What the kernel says: `ENOSPC` where there is no room.
+/// What the kernel says: `ENOSPC` where there is no room. It is as long as it was, and what it was given beyond that it
+/// has given back.
 pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
+    let (_, now) = extent(file)?;
     match preallocate(file, len) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(file, len),
-        result => result,
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) if len <= now => Ok(()),
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(file, len),
+        Err(errno) => {
+            fs::ftruncate(file, now)?;
+            Err(errno)
+        }
     }
 }
 
-/// Has blocks behind the first `len` bytes; a file that is shorter is made so long.
+/// Has blocks behind the first `len` bytes of a file, which is as long as it was. Where that fails, some may be there.
 ///
 /// # Errors
 /// What the kernel says: `EOPNOTSUPP` where the file system can't.
 pub fn preallocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
-    fs::fallocate(file, FallocateFlags::empty(), 0, len)
+    if len == 0 {
+        return Ok(());
+    }
+    loop {
+        match fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
 }
 
 /// A frame of a scattered request: an `iovec`.

@@ -231,6 +231,45 @@ fn a_length_that_can_not_be_changed_stays_what_it_was() {
     .expect("a cache");
 }
 
+/// The device is full when half of the blocks are there.
+#[test]
+fn blocks_that_can_not_be_had_leave_the_file_as_long_and_as_large_as_it_was() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = Scratch::new("half-allocated");
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        let there = || {
+            let there = fs::metadata(&scratch.0).expect("the file");
+            (there.len(), there.blocks() * 512)
+        };
+        view.write_at(0, &[7; 3 * FRAME_SIZE + 5]).expect("room");
+        view.sync().expect("the device is there");
+        let before = there();
+        // One page is longer in memory than the file is on the device.
+        view.write_or_grow(9).expect("room")[0] = 8;
+        for fails in [&file.inner.data.fails.allocate, &file.inner.data.fails.set_len] {
+            say(fails, &[Some(Errno::NOSPC)]);
+            let error = view.allocate(4 << 20).expect_err("no room");
+            assert!(matches!(error, CacheError::Resize { errno: Errno::NOSPC, .. }), "{error}");
+            assert_eq!((view.pages(), there()), (10, before));
+        }
+        view.allocate(0).expect("nothing to do");
+        view.allocate(4 << 20).expect("room");
+        let (len, bytes) = there();
+        assert_eq!((view.len(), len), (4 << 20, 4 << 20));
+        assert!(bytes >= len || bytes <= before.1 + FRAME_SIZE as u64, "all of them, or it can't");
+        view.sync().expect("the device is there");
+        let in_file = fs::read(&scratch.0).expect("the file");
+        assert_eq!(
+            [0, 3 * FRAME_SIZE + 4, 3 * FRAME_SIZE + 5, 9 * FRAME_SIZE].map(|at| in_file[at]),
+            [7, 7, 0, 8]
+        );
+    })
+    .expect("a cache");
+}
+
 #[test]
 fn what_could_not_be_made_durable_is_told_until_the_file_is_closed() {
     let scratch = Scratch::new("not-durable");
