@@ -17,8 +17,8 @@ use crate::addr::FRAME_SIZE;
 use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
 use crate::page_table::pager::ReadFailed;
-use crate::page_table::{FrameSource, Rights};
-use crate::space::file::{Begun, Filling, Patience};
+use crate::page_table::FrameSource;
+use crate::space::file::{Begun, Filling, Patience, Use};
 use crate::space::region::Page;
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::thread;
@@ -62,12 +62,22 @@ unsafe impl Send for Read {}
 /// Why pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// They may be wanted.
-    Ahead,
+    /// They may be wanted; one of them, by its number in the space, perhaps is.
+    Ahead(Option<usize>),
     /// They will be.
     Wanted,
     /// Somebody is going to ask which have come.
     Asked,
+}
+
+impl Why {
+    /// What a page is to reclaim when it has come: it is used when somebody comes for it, and that is told then.
+    fn used(self, page: usize) -> Use {
+        match self {
+            Why::Ahead(wanted) if wanted != Some(page) => Use::None,
+            _ => Use::Soon,
+        }
+    }
 }
 
 /// How far a batch came.
@@ -141,7 +151,7 @@ impl Fills {
                         Some(place) => place,
                         None => {
                             let Some(place) = state.vacant.pop() else {
-                                task.end_fill(filling, Err(ReadFailed), Rights::empty());
+                                task.end_fill(filling, Err(ReadFailed), Use::None);
                                 break;
                             };
                             state.reads[place].file = Some(file.clone());
@@ -273,8 +283,9 @@ impl State {
         let request = Request { file, direction: Direction::Read, bytes, offset, token };
         count(&counters.read, pages.len());
         count(&counters.read_requests, 1);
-        if *why == Some(Why::Ahead) {
-            count(&counters.read_ahead, pages.len());
+        if let Some(why) = *why {
+            let ahead = pages.iter().filter(|filling| why.used(filling.page()) == Use::None);
+            count(&counters.read_ahead, ahead.count());
         }
         // SAFETY: the frames are this read's, the file is kept with it, and the list is not touched before it is
         // done.
@@ -313,13 +324,12 @@ impl State {
 
     fn end(&mut self, task: &FileTask<'_>, place: usize, result: Result<(), ReadFailed>) {
         let read = &mut self.reads[place];
-        // To reclaim, what nobody asked for is not used yet.
-        let used = if read.why == Some(Why::Ahead) { Rights::empty() } else { Rights::READ };
+        let why = read.why.unwrap_or(Why::Wanted);
         for filling in read.pages.drain(..) {
-            if read.why == Some(Why::Asked) {
+            if why == Why::Asked {
                 self.arrived.push(filling.page());
             }
-            task.end_fill(filling, result, used);
+            task.end_fill(filling, result, why.used(filling.page()));
         }
         read.file = None;
         self.vacant.push(place);

@@ -8,6 +8,7 @@ mod races;
 mod scan;
 mod scan_io;
 mod use_of;
+mod used;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -231,7 +231,8 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
-    /// Where a page's frame is, if it is in memory, as [`Region::translate`].
+    /// Where a page's frame is, if it is in memory, as [`Region::translate`]. To reclaim that is no use of the page,
+    /// nor that it is fetched: who goes by what is there uses [`View::read_optimistic`].
     #[inline]
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
         if page < self.pages() {
@@ -360,20 +361,21 @@ impl<'t, 'c> View<'t, 'c> {
             return;
         }
         if let Some(window) = self.pattern.missed(page) {
-            self.begin_window(window);
+            self.begin_window(window, Some(self.file.first_page + page));
         }
     }
 
     /// The thread has come to where it is time to read on.
     #[cold]
     fn read_on(&self) {
-        self.begin_window(self.pattern.reached());
+        self.begin_window(self.pattern.reached(), None);
     }
 
-    fn begin_window(&self, window: Window) {
+    /// `wanted`: one of them that is, by its number in the space.
+    fn begin_window(&self, window: Window, wanted: Option<usize>) {
         let (end, counters) = (self.pages(), &self.task.cache.files.counters);
         let (task, fills) = (&self.task.task, &self.task.fills);
-        fills.begin(task, &self.file, window.pages(end), (Why::Ahead, counters));
+        fills.begin(task, &self.file, window.pages(end), (Why::Ahead(wanted), counters));
     }
 
     /// A page that was clean has a guard for writing.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 use std::vec::Vec;
 
-use super::file::{Begun, Patience};
+use super::file::{Begun, Patience, Use};
 use super::region::Page;
 use super::write_back::WriteFailed;
 use super::Task;
@@ -87,7 +87,7 @@ impl Disk {
         let mut into = task.space().tables.source.bytes(filling.frame()).cast::<Page>();
         // SAFETY: the frame is this read's.
         let read = self.swap_in(task.space().id(), page, filling.from(), unsafe { into.as_mut() });
-        task.end_fill(filling, read, Rights::empty());
+        task.end_fill(filling, read, Use::None);
     }
 
     fn put(&self, page: Page) -> u32 {

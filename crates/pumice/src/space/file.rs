@@ -139,13 +139,12 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// Ends a read: the page is in memory, or where it was. `used`: what it is going to be used for; nothing, if
-    /// nobody has asked for it yet.
+    /// Ends a read: the page is in memory, or where it was.
     pub fn end_fill(
         &self,
         filling: Filling,
         read: core::result::Result<(), ReadFailed>,
-        used: Rights,
+        used: Use,
     ) {
         let Filling { page, frame, claimed, from } = filling;
         let Some(walked) = self.walk_if_there(page) else {
@@ -308,6 +307,28 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     }
 }
 
+/// What a page that comes in is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Nobody has asked for it yet.
+    None,
+    /// Somebody has, and is going to use it: that is its first use, and not that it has come.
+    Soon,
+    /// It is used.
+    Now(Rights),
+}
+
+impl Use {
+    /// What for; nothing, if nobody has asked for it.
+    pub(super) fn rights(self) -> Rights {
+        match self {
+            Use::None => Rights::empty(),
+            Use::Soon => Rights::READ,
+            Use::Now(rights) => rights,
+        }
+    }
+}
+
 /// What a page was before its guard for writing was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
@@ -399,7 +420,7 @@ mod tests {
             assert!(task.is_being_read(first));
             assert!(matches!(task.begin_fill(first, Patience::None), Ok(Begun::BeingRead)));
             assert!(matches!(region.try_read(0), Err(VmError::Busy(_))));
-            task.end_fill(filling, Err(ReadFailed), Rights::empty());
+            task.end_fill(filling, Err(ReadFailed), Use::None);
             assert!(region.try_read(0).is_ok());
             assert!(matches!(task.begin_fill(first, Patience::None), Ok(Begun::InMemory)));
             assert!(task.begin_fill(first + 700, Patience::None).is_err());

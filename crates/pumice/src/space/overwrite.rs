@@ -5,7 +5,7 @@
 //! not asked, the frame is not zeroed, and nobody sees what was in it; whoever wants the page meanwhile waits.
 
 use super::error::Trap;
-use super::file::Noted;
+use super::file::{Noted, Use};
 use super::region::{Page, Region, WriteGuard};
 use super::swap_in::Claim;
 use super::{Access, Result};
@@ -53,14 +53,14 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
             let claim = Claim { ptep: walked.ptep, page: walked.page, claimed, from };
             if !is_there() {
                 task.with_list(|list| list.put(frame));
-                let _ = task.come_in(claim, Err(Trap::Unmapped), Rights::empty());
+                let _ = task.come_in(claim, Err(Trap::Unmapped), Use::None);
                 return Err(error(Trap::Unmapped));
             }
             let mut into = task.space.tables.source.bytes(frame).cast::<Page>();
             // SAFETY: the frame is this thread's alone until it is installed.
             copy_to_cold(bytes, unsafe { into.as_mut() });
             // Dirty at once: it is nowhere else.
-            let used = (Rights::READ_WRITE, Noted::Dirty);
+            let used = (Use::Now(Rights::READ_WRITE), Noted::Dirty);
             if let Ok(Ok(_)) = task.come_in_held(claim, Ok(frame), used) {
                 task.lru_add(walked.page, frame);
                 return Ok((self.held_for_writing(&walked, frame), Noted::Clean));

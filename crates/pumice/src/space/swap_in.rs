@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 
 use super::error::Trap;
 use super::fault::{Latch, Walked};
-use super::file::Noted;
+use super::file::{Noted, Use};
 use super::region::Page;
 use super::rss::Counter;
 use super::task::Task;
@@ -22,7 +22,7 @@ use crate::addr::Pfn;
 use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed};
 use crate::page_table::tables::FrameList;
-use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
+use crate::page_table::{Entry, FrameSource, State, TableOps};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
 
@@ -82,7 +82,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 Err(Trap::ReadFailed)
             }
         };
-        self.come_in(claim, read, access.needs())
+        self.come_in(claim, read, Use::Now(access.needs()))
     }
 
     /// Reads a page, and others if it is one of a sequence.
@@ -154,7 +154,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 Trap::ReadFailed
             });
             // Who wants the page asks again, and is told what is wrong with it.
-            let _ = self.come_in(claim, read, Rights::empty());
+            let _ = self.come_in(claim, read, Use::None);
             self.swap_ahead.set(SwapAhead { next: claim.page + 1, window });
         }
         incoming[0].result
@@ -165,7 +165,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         &self,
         claim: Claim<'_>,
         read: Result<Pfn, Trap>,
-        used: Rights,
+        used: Use,
     ) -> Result<Entry, Trap> {
         match self.come_in_held(claim, read, (used, Noted::Clean))? {
             Ok(frame) => {
@@ -189,7 +189,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         &self,
         claim: Claim<'_>,
         read: Result<Pfn, Trap>,
-        (used, noted): (Rights, Noted),
+        (used, noted): (Use, Noted),
     ) -> Result<Result<Pfn, Entry>, Trap> {
         let (pager, ops) = (self.space.tables.source.pager(), &self.space.tables.ops);
         let Claim { ptep, page, claimed, from } = claim;
@@ -199,7 +199,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 // Still held: it is neither to go again nor to be copied before the pager knows where it came from.
                 Ok(frame) => {
                     let back = now.with_state(State::Present).with_frame(frame);
-                    back.with_accessed(!used.is_empty()).with_dirty(noted == Noted::Dirty)
+                    back.with_accessed(matches!(used, Use::Now(_)))
+                        .with_dirty(noted == Noted::Dirty)
                 }
                 Err(_) => now.with_latch(0),
             };
@@ -209,7 +210,12 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                     self.count(self.space.paged, 1);
                     self.count(Counter::Swap, -from.in_swap());
                     if let Some(pager) = pager {
-                        pager.swapped_in(self.space.id(), LruPage { page, frame }, from, used);
+                        pager.swapped_in(
+                            self.space.id(),
+                            LruPage { page, frame },
+                            from,
+                            used.rights(),
+                        );
                     }
                     return Ok(Ok(frame));
                 }
