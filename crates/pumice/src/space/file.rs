@@ -8,6 +8,7 @@
 use core::ops::Range;
 
 use super::error::Trap;
+use super::fault::Walked;
 use super::region::{ReadGuard, Region, WriteGuard};
 use super::rss::Counter;
 use super::swap_in::Claim;
@@ -290,9 +291,8 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
             let walked = self.walk(page).map_err(|trap| self.error(trap, page, Access::Write))?;
             let entry = ops.ptep_get(walked.ptep);
             if entry.can_write() && entry.latch() == 0 {
-                if ops.ptep_cmpxchg(walked.ptep, entry, entry.held_for_writing()).is_ok() {
-                    let noted = if entry.dirty() { Noted::Dirty } else { Noted::Clean };
-                    return Ok((self.held_for_writing(&walked, entry.frame()), noted));
+                if let Some(held) = self.hold_noting(&walked, entry) {
+                    return Ok(held);
                 }
             } else if entry.can_write() {
                 return Err(self.error(Trap::Busy, page, Access::Write));
@@ -304,6 +304,20 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
                 return Ok((self.try_write(page)?, Noted::Dirty));
             }
         }
+    }
+
+    /// Holds a page for writing whose word says that it can be held, if that is its word still; and whether it was
+    /// clean.
+    #[inline]
+    pub(super) fn hold_noting<'r>(
+        &'r self,
+        walked: &Walked<'r, F>,
+        entry: Entry,
+    ) -> Option<(WriteGuard<'r, F, T>, Noted)> {
+        let ops = &self.task().space.tables.ops;
+        ops.ptep_cmpxchg(walked.ptep, entry, entry.held_for_writing()).ok()?;
+        let noted = if entry.dirty() { Noted::Dirty } else { Noted::Clean };
+        Some((self.held_for_writing(walked, entry.frame()), noted))
     }
 }
 
