@@ -321,6 +321,8 @@ impl WriteAhead for Odd {
     fn wanted(&self, _: u64) {}
 }
 
+const SHORT: Duration = Duration::from_millis(1);
+
 /// What a thread has run, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
 fn ran(thread: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
@@ -332,6 +334,8 @@ fn where_all_waits_for_the_log_threads_rest_until_it_comes() {
     let (scratch, log) = (file_of("waits-for-log", 2048), Arc::new(Odd(AtomicU64::new(0))));
     let mut entries = policy::table::<Adaptive<'_>>(FRAMES);
     on_stage(&quiet(), Adaptive::new(&mut entries), |stage| {
+        // Who asks is told after some pauses, and so for each of the frames that are kept back: short ones at first.
+        stage.reclaim.set_settings(Limits { pause: SHORT, ..Limits::of(FRAMES) });
         let options = Options::new().write_ahead(log.clone());
         let file = stage.cache.open(&scratch.0, &options).expect("the file");
         let task = stage.cache.task().expect("room");
@@ -362,6 +366,7 @@ fn where_all_waits_for_the_log_threads_rest_until_it_comes() {
             };
             assert!(matches!(error, CacheError::Space(VmError::OutOfFrames(_))), "{error}");
             assert_eq!((file.dirty(), stage.cache.counts().written), (waiting.len(), 0));
+            stage.reclaim.set_settings(Limits::of(FRAMES));
             for thread in threads {
                 let Some(before) = ran(thread) else {
                     eprintln!("skipped: no schedstat");
