@@ -59,6 +59,10 @@ impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
         self.pressure_now()
     }
 
+    fn passed_over(&self, requests: usize) {
+        self.count_passed_over(requests);
+    }
+
     fn wake(&self) {
         if !self.is_kswapd_asleep.load(Ordering::Relaxed) {
             return;

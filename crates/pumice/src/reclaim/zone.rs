@@ -13,9 +13,9 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicU8, AtomicUsize, Ordering};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
-use crate::addr::Pfn;
+use crate::addr::{Pfn, BLOCK_FRAMES};
 use crate::backing::Came;
 use crate::frame::{Pressure, Watermarks};
 use crate::io::Engines;
@@ -267,6 +267,8 @@ pub struct ZoneReclaim<P> {
     free: AtomicIsize,
     /// Frames taken and freed since it was counted. Relaxed: as above.
     changed: AtomicUsize,
+    /// Requests that passed the zone over since it was counted. Relaxed: as above.
+    passed_over: AtomicUsize,
     /// The watermarks, of the settings. Relaxed: settings.
     min: AtomicUsize,
     low: AtomicUsize,
@@ -325,6 +327,7 @@ impl<P: Policy> ZoneReclaim<P> {
             state: Mutex::new(state),
             free: AtomicIsize::new(UNKNOWN),
             changed: AtomicUsize::new(0),
+            passed_over: AtomicUsize::new(0),
             min: AtomicUsize::new(0),
             low: AtomicUsize::new(0),
             high: AtomicUsize::new(0),
@@ -396,6 +399,7 @@ impl<P: Policy> ZoneReclaim<P> {
         self.high.store(high, Ordering::Relaxed);
         self.free.store(free, Ordering::Relaxed);
         self.changed.store(0, Ordering::Relaxed);
+        self.passed_over.store(0, Ordering::Relaxed);
         self.set_pressure();
     }
 
@@ -418,6 +422,22 @@ impl<P: Policy> ZoneReclaim<P> {
             self.free.fetch_sub(frames as isize, Ordering::Relaxed);
         }
         self.set_pressure()
+    }
+
+    /// So many more requests have passed the zone over. Of a zone that has as many blocks, a count costs each of them
+    /// no more than a look at one block. Who counts, or holds the state for something else, is not waited for: what was
+    /// noted stays, and who passes over next tries again.
+    pub(super) fn count_passed_over(&self, requests: usize) {
+        let passed_over = self.passed_over.fetch_add(requests, Ordering::Relaxed) + requests;
+        if passed_over < self.frames() / BLOCK_FRAMES {
+            return;
+        }
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.count_free(&mut state);
     }
 
     /// So many frames were freed.

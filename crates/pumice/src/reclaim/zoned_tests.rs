@@ -256,6 +256,73 @@ fn nothing_is_lost_in_four_times_the_memory_of_both() {
     }
 }
 
+/// Nobody says that pages were unmapped. It is found out soon, of each zone that was short, whether one thread asks or
+/// one after the other.
+#[test]
+fn zones_that_have_frames_again_are_asked_again() {
+    const ZONES: usize = 3;
+    for tasks in [1, 200] {
+        let scratch = Scratch::new(&format!("zoned-again-{tasks}"));
+        let backing = SwapBacking::new(scratch.swap(FRAMES), &Engines::default());
+        let mut entries = [(); ZONES].map(|()| table::<Adaptive<'_>>(FRAMES));
+        let mut firsts = (0..ZONES).map(|nth| Pfn(nth * FRAMES));
+        let reclaim = entries.each_mut().map(|entries| {
+            let reclaim = ZoneReclaim::new(Adaptive::new(entries), FRAMES, Settings::of(FRAMES));
+            Arc::new(reclaim.starting_at(firsts.next().expect("one for each")))
+        });
+        let pager = ZonedPaging::on(&reclaim, &backing);
+        let zones = [(); ZONES]
+            .map(|()| Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone"));
+        let maps =
+            zones.each_ref().map(|zone| MemMap::new(zone, Clearer::detect()).expect("tables"));
+        let mut each = maps.iter().zip(&reclaim);
+        let members = [(); ZONES].map(|()| {
+            let (map, reclaim) = each.next().expect("one for each");
+            (map, &**reclaim as &dyn Reclaim)
+        });
+        let zonelist = Zonelist::new(&members, &pager).expect("in order");
+        let space = VmSpace::new(zonelist.frames(), Atomic).expect("frames");
+        space.set_prefault(1);
+        let attached = pager.attach(&space, || {
+            {
+                let filler = space.enter().expect("a task");
+                let at = filler.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("room");
+                let mut page = 0;
+                for zone in 0..ZONES - 1 {
+                    let _scope = filler.gfp_scope(Gfp::KERNEL.within(1 << zone));
+                    while reclaim[zone].pressure() < Pressure::Low {
+                        filler.write_at(at + page * FRAME_SIZE, b"full").expect("a frame");
+                        page += 1;
+                    }
+                }
+                filler.unmap(at, 2 * FRAMES * FRAME_SIZE).expect("mapped");
+            }
+            let is_known = |zone: usize| reclaim[zone].pressure() < Pressure::Low;
+            assert!((0..ZONES - 1).all(|zone| zones[zone].free_frames() > FRAMES / 2));
+            assert!(!(0..ZONES - 1).any(is_known), "nobody said so");
+            let at = space.enter().and_then(|task| task.map(400 * FRAME_SIZE, Rights::READ_WRITE));
+            let at = at.expect("room");
+            // The first of all three, then the first of the other two.
+            for (zone, allowed) in [(0, 0b111), (1, 0b110)] {
+                let each = 200 / tasks;
+                for first in (zone * 200..(zone + 1) * 200).step_by(each) {
+                    let task = space.enter().expect("a task");
+                    let _scope = task.gfp_scope(Gfp::KERNEL.within(allowed));
+                    for page in first..first + each {
+                        task.write_at(at + page * FRAME_SIZE, b"new").expect("a frame");
+                    }
+                }
+                assert!(is_known(zone), "zone {zone} was asked, by {tasks}");
+                let task = space.enter().expect("a task");
+                let last = at + (zone * 200 + 199) * FRAME_SIZE;
+                let byte = task.fault(last, Access::Read).expect("there").as_ptr() as usize;
+                assert!(zones[zone].addresses().contains(&byte), "zone {zone}, by {tasks}");
+            }
+        });
+        attached.expect("a task");
+    }
+}
+
 /// SPEC E7: memory and swap add up. Slots that pages of the other zone keep are had, without a page of it going.
 #[test]
 fn copies_that_pages_of_another_zone_keep_are_given_up_where_swap_is_full() {

@@ -5,6 +5,17 @@
 //! none has, `kswapd` of all of these is woken, and the first is asked that has some above min (SPEC E6, and the
 //! kernel's `get_page_from_freelist`). So a zone is neither filled up nor reclaimed for as long as another one has
 //! room, and one that nobody asks for is left alone. Tables of the upper levels and records come from any.
+//!
+//! That a zone is short is what its reclaim last heard, and that its pages were unmapped nobody says. So who passes a
+//! zone over says so ([`Reclaim::passed_over`]), and a zone that has been often looks what is free:
+//!
+//! ```text
+//!   a thread's list    ample or unknown --pressure() is Low--> passed over, 1, 2, ... 64 times --> tells the zone
+//!                      it ends, having passed over some times -----------------------------------> tells the zone
+//!   the zone           told less often than it has blocks  --> short still
+//!                      told as often as it has blocks      --> counts, unless somebody has its state: then next time
+//! ```
+//! Until it tells, a thread writes to nothing but its list; it writes to nothing at all where a zone is not short.
 
 use core::ptr::NonNull;
 
@@ -19,8 +30,8 @@ use crate::page_table::FrameSource;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sys::mem::{Memory, Os};
 
-/// Requests of a thread after which a zone that was short is asked again: that its pages were unmapped nobody says.
-const ASKED_AGAIN: u32 = 64;
+/// Times that a thread passes a zone over because it is short, after which it tells the zone so.
+const TOLD_AT_ONCE: u32 = 64;
 
 /// A zone among others.
 #[derive(Debug)]
@@ -36,6 +47,24 @@ impl<M: Memory, L: Budget> Clone for Member<'_, M, L> {
     }
 }
 impl<M: Memory, L: Budget> Copy for Member<'_, M, L> {}
+
+impl<M: Memory, L: Budget> Member<'_, M, L> {
+    /// Counts one more request for which it was short. Whether it still is.
+    fn is_passed_over(&self, times: &mut u32) -> bool {
+        *times += 1;
+        if *times < TOLD_AT_ONCE {
+            return true;
+        }
+        self.tell(times);
+        self.reclaim.pressure() >= Pressure::Low
+    }
+
+    /// Tells the zone how often it was passed over.
+    #[cold]
+    fn tell(&self, times: &mut u32) {
+        self.reclaim.passed_over(core::mem::take(times) as usize);
+    }
+}
 
 /// See the module's top.
 #[derive(Debug)]
@@ -108,7 +137,7 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for ZonedFrames<'m, M, 
     fn list(self) -> Lists<'m, M, L> {
         let mut lists = self.0.members.map(|member| member.map(|member| member.frames.list()));
         lists.iter_mut().flatten().for_each(|list| list.set_gfp(Gfp::ABOVE_LOW));
-        Lists { lists, zones: self.0, gfp: Gfp::KERNEL, passed_over: 0 }
+        Lists { lists, zones: self.0, gfp: Gfp::KERNEL, passed_over: [0; Gfp::MOST_ZONES] }
     }
 
     #[inline]
@@ -183,8 +212,8 @@ pub struct Lists<'m, M: Memory = Os, L: Budget = ()> {
     lists: [Option<List<'m, M, L>>; Gfp::MOST_ZONES],
     zones: &'m Zonelist<'m, M, L>,
     gfp: Gfp,
-    /// Times that a zone was passed over because it was short.
-    passed_over: u32,
+    /// Times that each zone was passed over because it was short, that it has not been told of.
+    passed_over: [u32; Gfp::MOST_ZONES],
 }
 
 impl<'m, M: Memory, L: Budget + Sync> Lists<'m, M, L> {
@@ -198,11 +227,9 @@ impl<'m, M: Memory, L: Budget + Sync> Lists<'m, M, L> {
             if !gfp.may_use(nth) {
                 continue;
             }
-            if list.is_empty() && member.reclaim.pressure() >= Pressure::Low {
-                *passed_over = passed_over.wrapping_add(1);
-                if *passed_over % ASKED_AGAIN != 0 {
-                    continue;
-                }
+            let is_short = list.is_empty() && member.reclaim.pressure() >= Pressure::Low;
+            if is_short && member.is_passed_over(&mut passed_over[nth]) {
+                continue;
             }
             if let Some((frame, more)) = get(list) {
                 return Some((Pfn(member.first + frame.0), more));
@@ -237,6 +264,14 @@ impl<'m, M: Memory, L: Budget + Sync> Lists<'m, M, L> {
     fn of(&mut self, frame: Pfn) -> (&mut List<'m, M, L>, Pfn) {
         let (nth, _, frame) = self.zones.locate(frame);
         (self.lists[nth].as_mut().expect("a list for each zone"), frame)
+    }
+}
+
+impl<M: Memory, L: Budget> Drop for Lists<'_, M, L> {
+    fn drop(&mut self) {
+        // Threads that come and go are many threads.
+        let zones = self.zones.members.iter().flatten().zip(&mut self.passed_over);
+        zones.filter(|(_, times)| **times > 0).for_each(|(member, times)| member.tell(times));
     }
 }
 

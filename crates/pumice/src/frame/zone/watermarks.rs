@@ -54,6 +54,10 @@ pub trait Reclaim: Sync {
     /// Whether free memory is short.
     fn pressure(&self) -> Pressure;
 
+    /// So many more requests were served elsewhere since free memory is short here. Nobody says that pages were
+    /// unmapped: so who has been passed over often looks anew what is free.
+    fn passed_over(&self, _requests: usize) {}
+
     /// Wakes background reclaim.
     fn wake(&self);
 
