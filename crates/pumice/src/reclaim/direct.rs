@@ -101,10 +101,14 @@ impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
         let may = pressure < limit
             || limit == Pressure::Min && (gfp.contains(Gfp::MEMALLOC) || self.is_reclaiming_here());
         if !may {
-            self.gives_back(frames);
-            self.set_pressure();
+            Reclaim::give_back(self, frames);
         }
         may
+    }
+
+    fn give_back(&self, frames: usize) {
+        self.gives_back(frames);
+        self.set_pressure();
     }
 }
 

@@ -10,7 +10,7 @@ use super::policy::table;
 use super::spaces_tests::{use_pages, InPlace};
 use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
 use super::{Adaptive, Paging, Settings, SwapPager};
-use crate::addr::FRAME_SIZE;
+use crate::addr::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Pressure, Reclaim, Zone};
 use crate::io::engine::{Completion, Direction, Engine, Request};
@@ -172,6 +172,29 @@ fn without_files_pages_go_to_swap_and_those_of_files_only_clean() {
     };
     let attached = files.attach(&spaces[0], || pager.attach(&spaces[1], work));
     attached.expect("a task").expect("a task");
+}
+
+/// Huge pages are taken off what is free, and take none of what is kept free: small ones do then.
+#[test]
+fn huge_pages_are_not_taken_where_memory_is_short() {
+    with_region("huge", 5 * FRAMES, |pager, task, region| {
+        let free = || pager.zone().free();
+        let mut next = 0;
+        pager.zone().set_settings(pager.zone().settings());
+        // Three blocks, and less than is kept free.
+        while free() > 3 * BLOCK_FRAMES + 100 {
+            drop(region.write(next).expect("room"));
+            next += 1;
+        }
+        let at = task.map_huge(3 * BLOCK_SIZE, Rights::READ_WRITE).expect("addresses");
+        for granule in 0..3 {
+            task.fault(at + granule * BLOCK_SIZE, Access::Write).expect("a frame");
+        }
+        let huge = (0..3).filter(|granule| task.is_huge((at + granule * BLOCK_SIZE) / FRAME_SIZE));
+        assert_eq!(huge.count(), 2, "the third would leave less than is kept free");
+        assert!((100..BLOCK_FRAMES + 100).contains(&free()), "{}", free());
+        assert_eq!(pager.counts().pswpout, 0);
+    });
 }
 
 /// Where swap and memory are full, pages come back all the same: into what is kept back, until another has gone.

@@ -5,6 +5,16 @@
 //!
 //! How much is free is counted now and then, and estimated in between: a count looks at all the ledger.
 //!
+//! ```text
+//!   frames are asked for     - n     before they are taken
+//!     not admitted           + n
+//!     admitted, not found    + n     Reclaim::give_back
+//!     taken                  nothing
+//!   reclaim has freed some   + n
+//!   counted                  := what is free in the ledger, whoever is between being admitted and taking
+//! ```
+//! So a count may be too high by what is asked for meanwhile, until the next.
+//!
 //! What is known of a frame may be out of date: nobody says that a page was unmapped. So a page that is to go is
 //! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. What a thread
 //! tells late may so hide a page that has the frame by then; `kswapd` meets that page when it walks the tables.

@@ -7,7 +7,7 @@ use super::policy::table;
 use super::spaces_tests::use_pages;
 use super::swap_tests::{fill, is_filled, Scratch};
 use super::{Adaptive, Counts, Settings, ZoneReclaim, ZonedPaging};
-use crate::addr::{Pfn, FRAME_SIZE};
+use crate::addr::{Pfn, BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::error::Error;
 use crate::frame::{Gfp, Pressure, Reclaim, Zone};
@@ -256,6 +256,37 @@ fn nothing_is_lost_in_four_times_the_memory_of_both() {
     }
 }
 
+/// A block that is asked for where there is none whole is not one less.
+#[test]
+fn a_huge_page_that_is_not_to_be_had_takes_nothing() {
+    on_two_zones("no-block", Kswapd::None, |both| {
+        let task = both.space.enter().expect("a task");
+        let _scope = task.gfp_scope(A);
+        let at = task.map(FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        // Pages in all blocks of the zone, and then few of them.
+        let many = FRAMES * 3 / 4;
+        (0..many).for_each(|page| task.write_at(at + page * FRAME_SIZE, b"here").expect("room"));
+        (0..many).filter(|page| page % 32 != 0).for_each(|page| {
+            task.unmap(at + page * FRAME_SIZE, FRAME_SIZE).expect("mapped");
+        });
+        task.give_frames_back();
+        let zone = &both.reclaim[0];
+        zone.set_settings(zone.settings());
+        let before = zone.free();
+        assert!(before > 2 * FRAMES / 3, "{before}");
+        let huge = task.map_huge(2 * BLOCK_SIZE, Rights::READ_WRITE).expect("addresses");
+        for granule in 0..2 {
+            task.fault(huge + granule * BLOCK_SIZE, Access::Write).expect("a frame");
+        }
+        assert_eq!(both.where_are(&task, huge, 0..1), [1, 0]);
+        let after = zone.free();
+        assert!(after + 2 * 32 + 8 >= before, "{before} frames before, {after} after");
+        assert_eq!(zone.pressure(), Pressure::None);
+        task.unmap(huge, 2 * BLOCK_SIZE).expect("mapped");
+        task.unmap(at, FRAMES * FRAME_SIZE).expect("mapped");
+    });
+}
+
 /// Nobody says that pages were unmapped. It is found out soon, of each zone that was short, whether one thread asks or
 /// one after the other.
 #[test]
@@ -288,9 +319,9 @@ fn zones_that_have_frames_again_are_asked_again() {
                 let filler = space.enter().expect("a task");
                 let at = filler.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("room");
                 let mut page = 0;
-                for zone in 0..ZONES - 1 {
+                for (zone, reclaim) in reclaim.iter().enumerate().take(ZONES - 1) {
                     let _scope = filler.gfp_scope(Gfp::KERNEL.within(1 << zone));
-                    while reclaim[zone].pressure() < Pressure::Low {
+                    while reclaim.pressure() < Pressure::Low {
                         filler.write_at(at + page * FRAME_SIZE, b"full").expect("a frame");
                         page += 1;
                     }

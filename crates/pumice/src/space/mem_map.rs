@@ -180,13 +180,22 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
 
     fn get_zeroed_block(self, gfp: Gfp) -> Option<Pfn> {
         let zone = self.map.zone;
-        if !zone.admit(gfp | Gfp::ZERO, BLOCK_FRAMES) {
+        // Where this would make memory short, small pages do.
+        let admits = |reclaim: &dyn Reclaim| reclaim.admits(Gfp::ABOVE_LOW, BLOCK_FRAMES);
+        if !self.reclaim.is_none_or(admits) {
             return None;
         }
-        zone.ledger.get_frames_of_block().or_else(|| {
-            zone.grow(1).ok()?;
-            zone.ledger.get_frames_of_block()
-        })
+        let is_admitted = zone.admit(gfp | Gfp::ZERO, BLOCK_FRAMES);
+        let get = || zone.ledger.get_frames_of_block();
+        let get = || get().or_else(|| zone.grow(1).ok().and_then(|_| get()));
+        let found = is_admitted.then(get).flatten();
+        if found.is_none() {
+            self.reclaim.into_iter().for_each(|reclaim| reclaim.give_back(BLOCK_FRAMES));
+            if is_admitted {
+                zone.give_back(BLOCK_FRAMES);
+            }
+        }
+        found
     }
 
     fn put_run(self, first: Pfn) {

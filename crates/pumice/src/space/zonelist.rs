@@ -159,13 +159,9 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for ZonedFrames<'m, M, 
     }
 
     fn get_zeroed_block(self, gfp: Gfp) -> Option<Pfn> {
-        // Where this would make memory short, small pages do.
-        let has_room = |&(nth, member): &(usize, &Member<'m, M, L>)| {
-            gfp.may_use(nth) && member.reclaim.admits(Gfp::ABOVE_LOW, BLOCK_FRAMES)
-        };
-        self.0.members().enumerate().filter(has_room).find_map(|(_, member)| {
-            Some(Pfn(member.first + member.frames.get_zeroed_block(gfp)?.0))
-        })
+        let allowed = self.0.members().enumerate().filter(|&(nth, _)| gfp.may_use(nth));
+        let mut allowed = allowed.map(|(_, member)| member);
+        allowed.find_map(|member| Some(Pfn(member.first + member.frames.get_zeroed_block(gfp)?.0)))
     }
 
     fn put_run(self, first: Pfn) {

@@ -309,9 +309,23 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         order: Order,
         clearer: &Clearer,
     ) -> Option<NonNull<u8>> {
-        if self.reclaim.is_some() && !self.admit(gfp, order.frames()) {
+        if !self.admit(gfp, order.frames()) {
             return None;
         }
+        let found = self.get_admitted(cpu, gfp, order, clearer);
+        if found.is_none() {
+            self.give_back(order.frames());
+        }
+        found
+    }
+
+    fn get_admitted(
+        &self,
+        cpu: usize,
+        gfp: Gfp,
+        order: Order,
+        clearer: &Clearer,
+    ) -> Option<NonNull<u8>> {
         let want = if gfp.contains(Gfp::ZERO) { Want::Zeroed } else { Want::Dirty };
         if order == Order::FRAME {
             let (pfn, zeroed) = self.get_frame(cpu, want)?;
@@ -402,6 +416,13 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         let Some(reclaim) = self.reclaim else { return true };
         reclaim.admits(gfp, frames)
             || gfp.contains(Gfp::DIRECT_RECLAIM) && reclaim.reclaim(gfp, frames) > 0
+    }
+
+    /// Frames for which [`Zone::admit`] let a request go on were not to be had.
+    pub fn give_back(&self, frames: usize) {
+        if let Some(reclaim) = self.reclaim {
+            reclaim.give_back(frames);
+        }
     }
 }
 

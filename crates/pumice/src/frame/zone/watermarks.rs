@@ -64,8 +64,11 @@ pub trait Reclaim: Sync {
     /// Frees frames for a request, as its flags allow, and says how many are to be had: with none, there will be none.
     fn reclaim(&self, gfp: Gfp, frames: usize) -> usize;
 
+    /// Frames that were admitted were not to be had: nobody took them.
+    fn give_back(&self, _frames: usize) {}
+
     /// Whether a request for so many frames may be served as things are, without reclaim of its own. Who is told so
-    /// takes them.
+    /// takes them, or gives them back.
     fn admits(&self, gfp: Gfp, _frames: usize) -> bool {
         let pressure = self.pressure();
         if pressure >= Pressure::Low && gfp.contains(Gfp::KSWAPD_RECLAIM) {
