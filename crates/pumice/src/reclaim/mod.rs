@@ -66,6 +66,8 @@ mod writeout;
 pub mod zone;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod zoned;
+#[cfg(all(test, feature = "std", shuttle))]
+mod zoned_models;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod zoned_tests;
 

@@ -137,16 +137,16 @@ impl Engine for Late {
 }
 
 /// A swap area, of which the file is only the header's.
-fn swap() -> Swap {
+pub(super) fn swap(slots: u64) -> Swap {
     let name = format!("pumice-shuttle-{}-{:?}", std::process::id(), std::thread::current().id());
     let path: PathBuf = std::env::temp_dir().join(name);
-    let swap = Swap::create(&path, (SLOTS + 1) * FRAME_SIZE as u64, Cached::Yes).expect("room");
+    let swap = Swap::create(&path, (slots + 1) * FRAME_SIZE as u64, Cached::Yes).expect("room");
     std::fs::remove_file(&path).expect("ours");
     swap
 }
 
 /// Does it again while the device fails, or memory is short because of that.
-fn insist<R>(mut what: impl FnMut() -> crate::space::Result<R>) -> R {
+pub(super) fn insist<R>(mut what: impl FnMut() -> crate::space::Result<R>) -> R {
     for _ in 0..TRIES {
         match what() {
             Ok(done) => return done,
@@ -186,7 +186,8 @@ fn scenario<P: Policy + Send + 'static>(policy: P, faults: Faults) -> Counts {
     let bytes = vec![0; (SLOTS as usize + 1) * FRAME_SIZE];
     let device = Arc::new(Device { bytes: Mutex::new(bytes), faults: Mutex::new(faults) });
     let engines = Arc::clone(&device);
-    let pager = SwapPager::new(swap(), policy, FRAMES, Settings::of(FRAMES).with_most_pages(5));
+    let pager =
+        SwapPager::new(swap(SLOTS), policy, FRAMES, Settings::of(FRAMES).with_most_pages(5));
     let pager = pager.with_engines(move |_| {
         let device = Arc::clone(&engines);
         Box::new(Late { device, pending: Vec::new(), done: VecDeque::new() })
