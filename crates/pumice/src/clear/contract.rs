@@ -4,6 +4,7 @@
 //! suite never asks that an engine succeed, but checks every word it says against the memory. Engines
 //! that ought to succeed are asked for that besides ([`Hope::AllZeroed`]).
 
+use core::ptr::NonNull;
 use core::time::Duration;
 use std::ops::Range;
 
@@ -31,13 +32,21 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Memory with these ranges, which must not overlap. It is never given back: a device that was
-    /// lost may go on writing to it.
+    /// Memory with these ranges, which must not overlap. It does not go with this: a device that was lost may go on
+    /// writing to it.
     pub(crate) fn new(len: usize, ranges: Vec<Range<usize>>) -> Ground {
         let at = mem::map_table(len.max(1)).expect("memory").as_ptr();
         // SAFETY: it was mapped a moment ago.
         unsafe { at.write_bytes(PATTERN, len) };
         Ground { at, len, ranges }
+    }
+
+    /// # Safety
+    /// No device writes to it any more.
+    pub(crate) unsafe fn give_back(self) {
+        let at = NonNull::new(self.at).expect("mapped");
+        // SAFETY: mapped by `new`, and nobody's any more, as the caller says.
+        unsafe { mem::unmap(at, self.len.max(1)) }.expect("mapped");
     }
 
     pub(crate) fn pieces(&self) -> Vec<Piece> {

@@ -126,6 +126,17 @@ mod engine {
             group.records.get(place).unwrap_or(&group.batch).complete(status, bytes, at);
         }
 
+        /// For tests: gives the memory back though groups are in use.
+        ///
+        /// # Safety
+        /// The device writes to them no more.
+        #[cfg(test)]
+        pub(super) unsafe fn give_back(self) {
+            let this = core::mem::ManuallyDrop::new(self);
+            // SAFETY: mapped by `on`; the caller says that the device is done, and nobody has this value any more.
+            let _ = unsafe { mem::unmap(this.memory, TABLE_BYTES) };
+        }
+
         fn lose(&self) {
             self.is_lost.store(true, Ordering::Relaxed);
         }

@@ -1,5 +1,6 @@
 //! The engine over a device in software, and over files that look like the kernel's.
 
+use core::mem::ManuallyDrop;
 use core::time::Duration;
 use proptest::prelude::*;
 
@@ -12,14 +13,22 @@ use crate::clear::{Engine, Lost, Piece, State, Waiting};
 /// An engine whose device works whenever it is polled.
 pub(crate) struct Driven {
     device: &'static SoftDevice,
-    dsa: Dsa<&'static SoftDevice>,
+    dsa: ManuallyDrop<Dsa<&'static SoftDevice>>,
 }
 
 impl Driven {
     pub(crate) fn new(manner: &Manner) -> Driven {
-        // Never given back: what is in flight in the end may be written to.
         let device: &SoftDevice = Box::leak(Box::new(SoftDevice::new(manner.clone())));
-        Driven { device, dsa: Dsa::on(device).expect("memory") }
+        Driven { device, dsa: ManuallyDrop::new(Dsa::on(device).expect("memory")) }
+    }
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        // SAFETY: taken once. What is in flight stays so: the device works only when this has it work.
+        unsafe { ManuallyDrop::take(&mut self.dsa).give_back() };
+        // SAFETY: leaked by `new`, and the engine, which had it too, is gone.
+        drop(unsafe { Box::from_raw(core::ptr::from_ref(self.device).cast_mut()) });
     }
 }
 
@@ -160,6 +169,11 @@ proptest! {
             let _is_lost = unsafe { driven.dsa.poll(&mut pieces) };
             let partly = |piece: &Piece| piece.state() == State::Zeroed;
             prop_assert!(!pieces.iter().any(partly));
+        }
+        // SAFETY: the device has not worked, and goes first.
+        unsafe {
+            drop(driven);
+            ground.give_back();
         }
     }
 }
