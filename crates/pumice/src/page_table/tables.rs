@@ -151,20 +151,37 @@ impl<F: FrameSource> Table<F> {
         // within it and aligned. It is nothing but two of these words.
         unsafe { &*first.cast() }
     }
+}
 
-    /// Of a table of the middle level, or of one that follows it `tables` later: what it says of a
-    /// granule.
+/// Tables of the middle level that lie side by side, for slots of the first level that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct MiddleRow<F> {
+    /// Where granule 0 would have its entry if the row began with the first slot. Between two tables of entries
+    /// there is one of numbers of VMAs.
+    origin: *const AtomicU64,
+    source: PhantomData<F>,
+}
+
+// SAFETY: as for `Table`.
+unsafe impl<F> Send for MiddleRow<F> {}
+
+impl<F: FrameSource> MiddleRow<F> {
+    /// The row that begins with a table, of a slot.
+    fn new(first: Table<F>, slot: usize) -> MiddleRow<F> {
+        let origin = first.words.as_ptr().cast_const().wrapping_sub(2 * F::ENTRIES * slot);
+        MiddleRow { origin, source: PhantomData }
+    }
+
+    /// What the row says of a granule.
     ///
     /// # Safety
-    /// There are as many, side by side.
-    #[inline]
-    pub unsafe fn middle<'t>(self, tables: usize, granule: usize) -> Middle<'t> {
-        let index = tables * 2 * F::ENTRIES + (granule & (F::ENTRIES - 1));
-        // SAFETY: as the caller promises; each has an entry and a number for a granule.
-        unsafe {
-            let pmdp = self.words.add(index);
-            Middle { pmdp: pmdp.as_ref(), vma: pmdp.add(F::ENTRIES).as_ref() }
-        }
+    /// The granule's slot is one of the row's.
+    #[inline(always)]
+    pub unsafe fn middle<'t>(self, granule: usize) -> Middle<'t> {
+        // Its slot's tables are as many words beyond the origin as two for each granule before them.
+        let pmdp = self.origin.wrapping_add(granule + (granule & !(F::ENTRIES - 1)));
+        // SAFETY: as the caller promises; there is an entry and a number for a granule.
+        unsafe { Middle { pmdp: &*pmdp, vma: &*pmdp.add(F::ENTRIES) } }
     }
 }
 
@@ -221,9 +238,10 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
     /// mapped near it.
     #[inline]
     pub fn middle(&self, granule: usize) -> Option<Middle<'_>> {
-        let table = self.middle_table(granule >> F::TABLE_BITS)?;
+        let slot = granule >> F::TABLE_BITS;
+        let table = self.middle_table(slot)?;
         // SAFETY: this one is there.
-        Some(unsafe { table.middle(0, granule) })
+        Some(unsafe { MiddleRow::new(table, slot).middle(granule) })
     }
 
     /// The table of the middle level in a slot of the first.
@@ -234,8 +252,8 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         (pgd != Entry::new()).then(|| unsafe { Table::at(self.source, pgd.frame()) })
     }
 
-    /// The first table of the middle level of these slots, if all are there, side by side.
-    pub fn middle_tables(&self, slots: Range<usize>) -> Option<Table<F>> {
+    /// The tables of the middle level of these slots, if all are there, side by side.
+    pub fn middle_row(&self, slots: Range<usize>) -> Option<MiddleRow<F>> {
         let frame = |slot| {
             let pgd = self.ops.ptep_get(self.pgdp(slot));
             (pgd != Entry::new()).then(|| pgd.frame().0)
@@ -244,7 +262,8 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         let start = slots.start;
         let in_a_row =
             slots.into_iter().all(|slot| frame(slot) == Some(first + 2 * (slot - start)));
-        in_a_row.then(|| self.middle_table(start)).flatten()
+        let first = in_a_row.then(|| self.middle_table(start)).flatten()?;
+        Some(MiddleRow::new(first, start))
     }
 
     /// Sees to it that the slots of the first level have tables, side by side if they have none yet.

@@ -23,7 +23,7 @@ use super::task::Task;
 use super::{Access, Extent, Place, Result, VmError};
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
-use crate::page_table::tables::Table;
+use crate::page_table::tables::{MiddleRow, Table};
 use crate::page_table::{Entry, FrameSource, Middle, State, TableOps, Tables};
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
 use crate::sys::prefetch::{prefetch_read, prefetch_write};
@@ -42,8 +42,8 @@ pub struct Region<'t, F: FrameSource, T: TableOps> {
     place: u8,
     first_page: usize,
     pages: usize,
-    /// The table of the middle level with its first granule, if all of them lie side by side.
-    middle: Option<Table<F>>,
+    /// Its tables of the middle level, if all of them lie side by side.
+    middle: Option<MiddleRow<F>>,
     source: F,
 }
 
@@ -78,7 +78,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
         let granules = vma.granules::<F>();
         let slots = granules.start >> F::TABLE_BITS..((granules.end - 1) >> F::TABLE_BITS) + 1;
-        let middle = tables.middle_tables(slots);
+        let middle = tables.middle_row(slots);
         let (first_page, pages) = (vma.first_page(), vma.pages());
         Ok(Region { task: self, place, first_page, pages, middle, source: tables.source })
     }
@@ -206,11 +206,8 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         }
         let page = self.first_page + page;
         match self.middle {
-            Some(table) => {
-                let slot = (page >> (2 * F::TABLE_BITS)) - (self.first_page >> (2 * F::TABLE_BITS));
-                // SAFETY: the region's tables of the middle level lie side by side.
-                Some(unsafe { table.middle(slot, page >> F::TABLE_BITS) })
-            }
+            // SAFETY: the page is the region's, of whose granules all have their slot in the row.
+            Some(row) => Some(unsafe { row.middle(page >> F::TABLE_BITS) }),
             None => self.task.space.tables.middle(page >> F::TABLE_BITS),
         }
     }
