@@ -145,15 +145,10 @@ fn pages_that_are_being_written_are_read_and_not_written_to() {
             assert!(!writer.is_finished(), "it is being written");
             device.tell(Told::Go);
             writer.join().expect("no panic");
-            assert!(stage.reclaim.counts().rescued > 0, "what was read meanwhile stays");
         });
+        assert!(stage.reclaim.counts().rescued > 0, "what was read meanwhile stays");
         stage.read(&view, 200..2048);
         assert_eq!((in_memory(&view, 0..200), file.dirty()), (0, 0));
-        let third = plainly(&scratch.0)[..200]
-            .iter()
-            .filter(|page| page[..8] == mix(3 << 12).to_le_bytes())
-            .count();
-        assert!(third <= 1);
         view.sync().expect("the device is there");
         let mut versions = [0; 200];
         for (nth, page) in plainly(&scratch.0)[..200].iter().enumerate() {
