@@ -214,7 +214,7 @@ impl<'t> Adaptive<'t> {
     }
 
     fn choose(&mut self) -> Option<u32> {
-        if self.ages.stale() as i64 * USES_PER_LOSS >= self.credit {
+        if self.missing() as i64 * USES_PER_LOSS >= self.credit {
             return self.oldest();
         }
         let inactive = self.oldest_inactive(Flags::FAR);
@@ -230,6 +230,12 @@ impl<'t> Adaptive<'t> {
     fn room(&self) -> usize {
         let pages = self.len();
         pages - pages.checked_div(2 * self.looks).unwrap_or(0)
+    }
+
+    /// Pages that LRU would have and that are not in: of those that are, some are stale even if all that it would
+    /// have are among them.
+    fn missing(&self) -> usize {
+        self.ages.stale().saturating_sub(self.len() - self.room())
     }
 
     /// Evictions go by this many to a number.

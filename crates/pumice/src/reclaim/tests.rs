@@ -314,7 +314,14 @@ fn lists_are_balanced_as_they_are_told() {
 fn a_loop_larger_than_the_memory_is_kept_in_part() {
     let trace: Vec<usize> = (0..60_000).map(|step| step % 1_200).collect();
     assert_eq!(lru_hits(1_000, &trace), 0);
-    assert!(adaptive_hits(1_000, &trace) > trace.len() / 3);
+    // Told at once, and as late as reclaim tells it.
+    for looks in [0, 4] {
+        let mut entries = table::<Adaptive<'_>>(1_000);
+        let mut policy = Adaptive::new(&mut entries);
+        policy.set_looks(looks);
+        let hits = Memory::new(policy, 1_000, 1_200).hits(&trace);
+        assert!(hits > trace.len() / 3, "{hits} by {looks} looks");
+    }
 }
 
 #[test]
