@@ -510,6 +510,13 @@ impl Inner {
         Ok(())
     }
 
+    /// Who opened it, too, has made it, in this folder.
+    pub fn name_is_new(&self, folder: Option<File>) {
+        if let Some(made_in) = folder {
+            *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = Some(made_in);
+        }
+    }
+
     /// Admits no writes, and does not grow, or does again.
     pub fn set_being_cut(&self, is_being_cut: bool) {
         let mut state = self.state();

@@ -43,7 +43,16 @@ impl<'c> View<'_, 'c> {
         self.check_room(len)?;
         let _length = self.file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let allocated = self.file.data.allocate(len).map_err(|errno| self.resize_error(len, errno));
-        allocated.and_then(|()| self.grow(len)).inspect_err(|_| self.file.trim_on_device())
+        let grown = allocated.and_then(|()| self.grow(len)).and_then(|()| {
+            // What lies beyond its end there goes with the next that can't be had.
+            match self.file.is_longer_than_on_device() {
+                true => {
+                    self.file.catch_up_on_device().map_err(|errno| self.resize_error(len, errno))
+                }
+                false => Ok(()),
+            }
+        });
+        grown.inspect_err(|_| self.file.trim_on_device())
     }
 
     fn check_room(&self, len: u64) -> Result<()> {

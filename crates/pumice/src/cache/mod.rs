@@ -82,7 +82,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::addr::FRAME_SIZE;
-use crate::io::file::WRITES_IN_FLIGHT;
+use crate::io::file::{FileId, WRITES_IN_FLIGHT};
 use crate::io::Opening;
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, Task, VmSpace};
@@ -150,49 +150,57 @@ impl<'c> Cache<'c> {
     /// it was opened with; [`CacheError::Space`] where no addresses are left for it.
     pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
         let begun = Instant::now();
-        let mut opened = table::open(path, options)?;
         loop {
-            match self.open_once(path, options, opened)? {
-                Ok(file) => return Ok(file),
-                Err(locked) if begun.elapsed() < WRITES_IN_FLIGHT => opened = locked,
-                Err(_) => return Err(CacheError::InUse(shared(path))),
+            if let Some(file) = self.open_once(path, options, table::open(path, options)?)? {
+                return Ok(file);
+            }
+            if begun.elapsed() > WRITES_IN_FLIGHT {
+                return Err(CacheError::InUse(shared(path)));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Gives what was opened back where another cache may write it.
+    /// `None` where another cache may write it, or another file has its name by now.
     fn open_once(
         &self,
         path: &Path,
         options: &Options,
         mut opened: Opened,
-    ) -> Result<core::result::Result<File, Opened>> {
+    ) -> Result<Option<File>> {
+        let at = path;
         let path = shared(path);
-        let id =
-            opened.data.id().map_err(|errno| CacheError::Open { path: path.clone(), errno })?;
+        let error = |errno| CacheError::Open { path: path.clone(), errno };
+        let id = opened.data.id().map_err(error)?;
         let files = self.files;
         let _opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_writable = options.opening != Opening::Read;
         if let Some(inner) = files.find_id(id) {
-            if !inner.is_writable && options.opening != Opening::Read {
+            if !inner.is_writable && is_writable {
                 return Err(CacheError::ReadOnly(inner.path.clone()));
             }
             if let Some(otherwise) = inner.is_otherwise(options) {
                 return Err(CacheError::OpenOtherwise { path: inner.path.clone(), otherwise });
             }
-            return Ok(Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner }));
+            inner.name_is_new(opened.folder);
+            return Ok(Some(File {
+                seen: view::seen_now(&inner),
+                user: inner.users.clone(),
+                inner,
+            }));
         }
-        let is_writable = options.opening != Opening::Read;
-        let error = |errno| CacheError::Open { path: path.clone(), errno };
-        if is_writable && !opened.data.try_lock().map_err(error)? {
-            return Ok(Err(opened));
+        // Who had it may have put another in its place before.
+        let is_to_wait = is_writable
+            && (!opened.data.try_lock().map_err(error)? || FileId::at(at).ok() != Some(id));
+        if is_to_wait {
+            return Ok(None);
         }
         let room = options.room_pages(opened.data.len(), opened.data.is_device());
         let region = self.region_for(room)?;
         let (rule, dirty) = (options.rule.clone(), files.dirty.clone());
         let inner = Arc::new(Inner::new(path, opened, is_writable, region, rule, dirty));
         files.add(id, inner.clone());
-        Ok(Ok(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner }))
+        Ok(Some(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner }))
     }
 
     /// A region of so many pages at least: its first, and how many. By who opens.

@@ -174,7 +174,9 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened> {
         data => (data, false),
     };
     let data = data.map_err(error)?;
-    let folder = match is_made {
+    // What is empty another may have made a moment ago.
+    let is_new = is_made || options.opening == Opening::Create && data.is_empty();
+    let folder = match is_new && !data.is_device() {
         true => Some(folder_of(path).map_err(|io| error(errno_of(&io)))?),
         false => None,
     };

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::addr::FRAME_SIZE;
 use crate::sys::block::{self, Direction};
+use crate::sys::thread::Maker;
 
 pub use crate::sys::block::{FileId, Opening};
 
@@ -76,6 +77,8 @@ pub struct BlockFile {
     way: Way,
     is_device: bool,
     len: u64,
+    /// Who has locked it.
+    locked_by: Option<Maker>,
     #[cfg(test)]
     pub(crate) fails: super::fake::FailingCalls,
 }
@@ -115,6 +118,7 @@ impl BlockFile {
             way,
             is_device,
             len,
+            locked_by: None,
             #[cfg(test)]
             fails: super::fake::FailingCalls::default(),
         })
@@ -143,6 +147,7 @@ impl BlockFile {
     pub fn try_lock(&mut self) -> Result<bool, Errno> {
         let has_it = block::try_lock(&self.file)?;
         if has_it {
+            self.locked_by = Some(Maker::here());
             // The last write may have made it longer.
             (self.is_device, self.len) = block::extent(&self.file)?;
         }
@@ -200,6 +205,11 @@ impl BlockFile {
         block::id(&self.file)
     }
 
+    #[cfg(test)]
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.file
+    }
+
     /// Its name in requests.
     pub fn reference(&self) -> FileRef {
         FileRef(self.file.as_raw_fd())
@@ -210,6 +220,9 @@ impl BlockFile {
     /// # Errors
     /// `ENOSPC` without room; some blocks may be there, those beyond its end until [`BlockFile::trim`].
     pub fn allocate(&self, len: u64) -> Result<(), Errno> {
+        if self.is_device {
+            return Ok(());
+        }
         #[cfg(test)]
         super::fake::FailingCalls::next(&self.fails.allocate).inspect_err(|_| {
             // As where a device is full in the middle of it.
@@ -319,6 +332,15 @@ impl BlockFile {
             }
         }
         Ok(done)
+    }
+}
+
+impl Drop for BlockFile {
+    fn drop(&mut self) {
+        // A child that this process has forked has the file open, too, and may live on.
+        if self.locked_by.is_some_and(|maker| maker.is_here()) {
+            block::unlock(&self.file);
+        }
     }
 }
 

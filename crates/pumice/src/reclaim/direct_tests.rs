@@ -398,3 +398,23 @@ fn a_page_unmapped_while_it_is_read_is_no_error_of_the_device() {
     pager.attach(&space, work).expect("a task");
     assert_eq!((pager.swap().usage().1, space.swap_rss()), (0, 0), "no slot is lost");
 }
+
+#[test]
+fn what_is_given_back_after_a_count_is_not_counted_twice() {
+    with_region("given-back", 5 * FRAMES, |pager, _, _| {
+        let zone = pager.zone();
+        let count = || zone.set_settings(zone.settings());
+        count();
+        let before = zone.free();
+        for _ in 0..3 {
+            assert!(zone.admits(Gfp::ABOVE_LOW, BLOCK_FRAMES));
+            count();
+            Reclaim::give_back(&**zone, BLOCK_FRAMES);
+            assert_eq!(zone.free(), before);
+        }
+        assert!(zone.admits(Gfp::ABOVE_LOW, BLOCK_FRAMES));
+        assert_eq!(zone.free(), before - BLOCK_FRAMES);
+        Reclaim::give_back(&**zone, BLOCK_FRAMES);
+        assert_eq!(zone.free(), before);
+    });
+}

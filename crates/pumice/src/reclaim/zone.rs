@@ -13,7 +13,8 @@
 //!   reclaim has freed some   + n
 //!   counted                  := what is free in the ledger, whoever is between being admitted and taking
 //! ```
-//! So a count may be too high by what is asked for meanwhile, until the next.
+//! So a count may be too high by what is asked for meanwhile, until the next. What is given back after a count that
+//! came in between does not raise it beyond what was counted.
 //!
 //! What is known of a frame may be out of date: nobody says that a page was unmapped. So a page that is to go is
 //! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. What a thread
@@ -275,6 +276,8 @@ pub struct ZoneReclaim<P> {
     /// Frames that are free, as was counted last, without those that were taken since: too few rather than too many.
     /// Very many if nobody knows. Relaxed: an estimate, counted anew when it sinks too low.
     free: AtomicIsize,
+    /// What was counted last, and what was freed since: no more can be free by what is given back. Relaxed: as above.
+    most: AtomicIsize,
     /// Frames taken and freed since it was counted. Relaxed: as above.
     changed: AtomicUsize,
     /// Requests that passed the zone over since it was counted. Relaxed: as above.
@@ -336,6 +339,7 @@ impl<P: Policy> ZoneReclaim<P> {
             numbers: 0..frames,
             state: Mutex::new(state),
             free: AtomicIsize::new(UNKNOWN),
+            most: AtomicIsize::new(UNKNOWN),
             changed: AtomicUsize::new(0),
             passed_over: AtomicUsize::new(0),
             min: AtomicUsize::new(0),
@@ -407,6 +411,7 @@ impl<P: Policy> ZoneReclaim<P> {
         self.min.store(min, Ordering::Relaxed);
         self.low.store(low, Ordering::Relaxed);
         self.high.store(high, Ordering::Relaxed);
+        self.most.store(free, Ordering::Relaxed);
         self.free.store(free, Ordering::Relaxed);
         self.changed.store(0, Ordering::Relaxed);
         self.passed_over.store(0, Ordering::Relaxed);
@@ -419,9 +424,11 @@ impl<P: Policy> ZoneReclaim<P> {
         before - frames as isize >= self.low.load(Ordering::Relaxed) as isize
     }
 
-    /// They are not taken after all.
+    /// They are not taken after all. Who counted meanwhile found them where they are.
     pub(super) fn gives_back(&self, frames: usize) {
-        self.free.fetch_add(frames as isize, Ordering::Relaxed);
+        let most = self.most.load(Ordering::Relaxed);
+        let back = |free: isize| Some((free + frames as isize).min(most));
+        let _ = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, back);
     }
 
     /// How short memory is by frames that are about to be taken, [`ZoneReclaim::takes`] having said so.
@@ -452,7 +459,8 @@ impl<P: Policy> ZoneReclaim<P> {
 
     /// So many frames were freed.
     fn count_freed(&self, state: &mut State<P>, frames: usize) {
-        self.gives_back(frames);
+        self.most.fetch_add(frames as isize, Ordering::Relaxed);
+        self.free.fetch_add(frames as isize, Ordering::Relaxed);
         if self.is_out_of_date(frames) {
             self.count_free(state);
         }

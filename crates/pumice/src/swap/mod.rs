@@ -46,8 +46,8 @@ pub enum SwapError {
         /// What the kernel said.
         errno: Errno,
     },
-    /// Another process has its pages there.
-    #[error("{} is in use for swap by another process; end that, or give another file", path.display())]
+    /// Somebody has his pages there.
+    #[error("{} is in use for swap already; end who uses it, or give another file", path.display())]
     InUse {
         /// The file.
         path: PathBuf,

@@ -73,17 +73,30 @@ pub struct FileId {
     inode: u64,
 }
 
+impl FileId {
+    /// Of the file that has a name now.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn at(path: &Path) -> Result<FileId, Errno> {
+        Ok(id_of(&fs::stat(path)?))
+    }
+}
+
 /// See [`FileId`].
 ///
 /// # Errors
 /// What the kernel says.
 pub fn id(file: &OwnedFd) -> Result<FileId, Errno> {
-    let stat = fs::fstat(file)?;
+    Ok(id_of(&fs::fstat(file)?))
+}
+
+fn id_of(stat: &fs::Stat) -> FileId {
     // Of one block device there may be many nodes.
-    Ok(match FileType::from_raw_mode(stat.st_mode) {
+    match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => FileId { device: 0, inode: stat.st_rdev },
         _ => FileId { device: stat.st_dev, inode: stat.st_ino },
-    })
+    }
 }
 
 /// Has a file to itself, as far as others ask: whether it has now. A file system that knows no locks lets everybody
@@ -103,6 +116,12 @@ pub fn try_lock(file: &OwnedFd) -> Result<bool, Errno> {
             Err(errno) => return Err(errno),
         }
     }
+}
+
+/// Leaves a file that [`try_lock`] has to the next, where nothing is being written to it any more.
+pub fn unlock(file: &OwnedFd) {
+    // There is nothing to be done about an error: then it goes with the last descriptor.
+    let _ = fs::flock(file, FlockOperation::Unlock);
 }
 
 /// Makes a file so long, or so short.
@@ -141,14 +160,15 @@ pub fn extent(file: &OwnedFd) -> Result<(bool, u64), Errno> {
 /// has given back.
 pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     let (_, now) = extent(file)?;
-    match preallocate(file, len) {
+    let allocated = match preallocate(file, len) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) if len <= now => Ok(()),
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(file, len),
-        Err(errno) => {
-            fs::ftruncate(file, now)?;
-            Err(errno)
-        }
-    }
+        Err(errno) => Err(errno),
+    };
+    allocated.inspect_err(|_| {
+        // What was the matter is said, not what went wrong then.
+        let _ = fs::ftruncate(file, now);
+    })
 }
 
 /// Has blocks behind the first `len` bytes of a file, which is as long as it was. Where that fails, some may be there.

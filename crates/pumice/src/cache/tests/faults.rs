@@ -340,3 +340,25 @@ impl crate::io::Engine for Failing {
         self.done.pop().or_else(|| self.engine.next())
     }
 }
+
+#[test]
+fn blocks_that_were_had_stay_where_more_can_not_be_had() {
+    use std::os::unix::fs::MetadataExt;
+    let scratch = Scratch::new("promised");
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[7; 3 * FRAME_SIZE]).expect("room");
+        view.sync().expect("the device is there");
+        // Longer than on the device.
+        view.write_or_grow(99).expect("room")[0] = 8;
+        view.allocate(100 * FRAME_SIZE as u64).expect("room");
+        let blocks = || fs::metadata(&scratch.0).expect("the file").blocks();
+        let before = blocks();
+        say(&file.inner.data.fails.allocate, &[Some(Errno::NOSPC)]);
+        view.allocate(4 << 20).expect_err("no room");
+        assert!(blocks() >= before, "{} of {before}", blocks());
+    })
+    .expect("a cache");
+}

@@ -110,8 +110,8 @@ fn pages_with_guards_stay_where_they_are() {
         check(&written, 5, 2);
         assert_eq!((stage.cache.counts().written, file.dirty()), (0, 1), "it is being written to");
         drop((read, written));
-        stage.read(&view, 100..2048);
-        assert_eq!((in_memory(&view, 0..100), stage.cache.counts().written), (0, 1));
+        view.sync().expect("the device is there");
+        assert_eq!(stage.cache.counts().written, 1);
         check(&plainly(&scratch.0)[5], 5, 2);
     });
 }
@@ -270,13 +270,13 @@ fn after_a_scan<P: Policy + Send>(name: &str, policy: P) -> (usize, usize) {
         found.0 = in_memory(&view, 0..64);
         // Others are used as often from now on, and these no more.
         for round in 0..60 {
-            stage.read(&view, 3000..3200);
+            stage.read(&view, 3000..3360);
             let first = 64 + round % 16 * 160;
             stage.read(&view, first..first + 160);
         }
         found.1 = in_memory(&view, 0..64);
-        let others = in_memory(&view, 3000..3200);
-        assert!(others > 150, "{others} of 200 are in memory");
+        let others = in_memory(&view, 3000..3360);
+        assert!(others > 250, "{others} of 360 are in memory, {found:?} of 64");
     });
     found
 }

@@ -59,8 +59,10 @@ fn the_name_of_a_file_that_was_made_is_synced_with_it() {
         let file = cache.open(&scratch.0, &Options::new()).expect("a file");
         let is_named = |file: &File| file.inner.folder.lock().expect("no panic").is_none();
         assert!(!is_named(&file));
-        task.view(&file).and_then(|view| view.sync()).expect("the device is there");
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[1]).and_then(|()| view.sync()).expect("the device is there");
         assert!(is_named(&file));
+        drop(view);
         task.close(file).expect("the device is there");
         let file = cache.open(&scratch.0, &Options::new()).expect("the file");
         assert!(is_named(&file), "it was there");
@@ -224,6 +226,56 @@ fn a_file_is_written_by_one_cache_at_a_time() {
         let refused = run(&settings(512), |other| other.open(&scratch.0, &options).map(drop));
         let error = refused.expect("a cache").expect_err("it is open");
         assert!(matches!(error, CacheError::InUse(_)), "{error}");
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn the_name_of_a_file_is_synced_whoever_of_two_opens_it_first() {
+    let scratch = Scratch::new("made");
+    run(&settings(512), |cache| {
+        let options = Options::new();
+        let made = table::open(&scratch.0, &options).expect("a file");
+        fs::write(&scratch.0, [1]).expect("the file");
+        let found = table::open(&scratch.0, &options).expect("the file");
+        assert!(made.folder.is_some() && found.folder.is_none());
+        let open = |opened| cache.open_once(&scratch.0, &options, opened).expect("a file");
+        let file = open(found).expect("nobody's");
+        let _same = open(made).expect("the same");
+        assert!(file.inner.folder.lock().expect("no panic").is_some());
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn who_waits_for_a_file_has_the_one_with_its_name() {
+    let (scratch, new) = (Scratch::new("renamed"), Scratch::new("renamed-to"));
+    let options = Options::new();
+    run(&settings(512), |cache| {
+        let task = cache.task().expect("room");
+        let file = cache.open(&scratch.0, &options).expect("a file");
+        fs::write(&new.0, [1; FRAME_SIZE]).expect("another file");
+        let found = table::open(&scratch.0, &options).expect("the file");
+        fs::rename(&new.0, &scratch.0).expect("a name");
+        task.close(file).expect("the device is there");
+        assert!(cache.open_once(&scratch.0, &options, found).expect("a file").is_none());
+        let file = cache.open(&scratch.0, &options).expect("a file");
+        assert_eq!(task.view(&file).expect("room").read(0).expect("a page")[0], 1);
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn a_file_that_was_closed_is_nobodys_though_a_child_has_its_descriptors() {
+    let scratch = Scratch::new("child");
+    run(&settings(512), |cache| {
+        let task = cache.task().expect("room");
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        // As a child has one.
+        let kept = file.inner.data.descriptor().try_clone().expect("a descriptor");
+        task.close(file).expect("the device is there");
+        cache.open(&scratch.0, &Options::new()).expect("nobody's");
+        drop(kept);
     })
     .expect("a cache");
 }
