@@ -50,6 +50,7 @@
 
 mod bytes;
 mod dirty;
+mod entry;
 mod error;
 mod fill;
 mod flusher;
@@ -69,6 +70,7 @@ mod tests;
 mod view;
 mod write_back;
 
+pub use entry::PageEntry;
 pub use error::{CacheError, Otherwise, Result};
 pub use rule::WriteAhead;
 #[cfg(not(shuttle))]

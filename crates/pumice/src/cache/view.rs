@@ -106,13 +106,23 @@ impl<'t, 'c> View<'t, 'c> {
     /// [`CacheError::PastEnd`], [`CacheError::Read`]; [`CacheError::Space`] without frames.
     #[inline]
     pub fn read(&self, page: usize) -> Result<PageRef<'_, 'c>> {
+        self.read_or(page, || self.region.read_at_once(page))
+    }
+
+    /// `at_once`: has it if it is there and nobody writes to it.
+    #[inline(always)]
+    pub(super) fn read_or<'v>(
+        &'v self,
+        page: usize,
+        at_once: impl FnOnce() -> Option<PageRef<'v, 'c>>,
+    ) -> Result<PageRef<'v, 'c>> {
         if page >= self.pages() {
             return Err(self.file.past_end(page));
         }
         if self.pattern.is_trigger(page) {
             self.read_on();
         }
-        match self.region.read_at_once(page) {
+        match at_once() {
             Some(guard) => Ok(guard),
             None => self.read_slowly(page),
         }
@@ -240,24 +250,6 @@ impl<'t, 'c> View<'t, 'c> {
         } else {
             None
         }
-    }
-
-    /// As [`Region::fetch_entry`]: a page is going to be looked at soon.
-    #[inline]
-    pub fn fetch_entry(&self, page: usize) {
-        self.region.fetch_entry(page);
-    }
-
-    /// As [`Region::fetch_entry_to_guard`]: a guard of a page is going to be taken soon.
-    #[inline]
-    pub fn fetch_entry_to_guard(&self, page: usize) {
-        self.region.fetch_entry_to_guard(page);
-    }
-
-    /// As [`Region::fetch`]: a byte of a page in memory is going to be looked at at once.
-    #[inline]
-    pub fn fetch(&self, page: usize, offset: usize) {
-        self.region.fetch(page, offset);
     }
 
     /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many of the list

@@ -8,7 +8,7 @@ use std::vec::Vec;
 use super::disk::Disk;
 use super::tests::{byte, taken};
 use super::*;
-use crate::addr::{Pfn, FRAME_SIZE};
+use crate::addr::{Pfn, BLOCK_FRAMES, FRAME_SIZE};
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Pressure, Reclaim, Zone};
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
@@ -258,7 +258,7 @@ fn memory_that_is_being_written_out_stays_readable() {
     let bytes = 6 << 20;
     let at = task.map(bytes, Rights::READ_WRITE).expect("room");
     // One in a block that has nothing else.
-    let block_of = |frame: Pfn| frame.0 / crate::addr::BLOCK_FRAMES;
+    let block_of = |frame: Pfn| frame.0 / BLOCK_FRAMES;
     let frame_of = |page: usize| {
         let bytes = task.fault(at + page * PAGE, Access::Write).expect("room");
         zone.pfn(bytes.as_ptr()).expect("a frame")
@@ -269,7 +269,7 @@ fn memory_that_is_being_written_out_stays_readable() {
     });
     let frames: Vec<Pfn> = (0..bytes / PAGE).map(frame_of).collect();
     let whole = |block: usize| frames.iter().filter(|&&frame| block_of(frame) == block).count();
-    let page = frames.iter().position(|&frame| whole(block_of(frame)) == crate::addr::BLOCK_FRAMES);
+    let page = frames.iter().position(|&frame| whole(block_of(frame)) == BLOCK_FRAMES);
     let page = page.expect("a block of its own");
     let block = block_of(frames[page]);
     let transit = reclaimer.begin_swap_out(at / PAGE + page).expect("present");
@@ -329,4 +329,39 @@ fn frames_of_pages_that_went_are_there_for_others() {
     let frame = source.get_run(1).expect("the page's");
     source.put_run(frame);
     all.into_iter().for_each(|frame| source.put_run(frame));
+}
+
+#[test]
+fn a_page_is_what_it_is_when_its_entry_is_asked_and_not_when_it_was_looked_up() {
+    let zone = zone();
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let task = space.enter().expect("frames");
+    let pages = BLOCK_FRAMES + 3;
+    let at = task.map_huge(pages * PAGE, Rights::READ_WRITE).expect("room");
+    let region = task.region(at).expect("mapped");
+    let bytes = |entry: &PageEntry<'_, '_, _, _>| {
+        entry.fetch_entry();
+        entry.fetch_entry_to_guard();
+        entry.fetch(PAGE - 1);
+        let by_guard = entry.read().map(|guard| guard[0])?;
+        let by_words = entry.read_optimistic(|words| words.load(0).to_ne_bytes()[0])?;
+        assert_eq!(by_words, by_guard);
+        Ok(by_guard)
+    };
+    // Of what has no word yet: a huge page, a page that was never touched, and what is no page of the region.
+    task.fault(at, Access::Write).expect("frames");
+    let [huge, untouched, beyond] = [7, BLOCK_FRAMES + 1, pages].map(|page| region.entry(page));
+    assert_eq!([bytes(&huge), bytes(&untouched)], [Ok(0), Ok(0)]);
+    assert!(matches!(bytes(&beyond), Err(VmError::Unmapped(_))));
+    for page in [7, BLOCK_FRAMES + 1] {
+        region.write(page).expect("mapped")[0] = 9;
+    }
+    assert_eq!([bytes(&huge), bytes(&untouched)], [Ok(9), Ok(9)]);
+    let split = region.entry(7);
+    assert_eq!(bytes(&split), Ok(9));
+    task.unmap(at + 7 * PAGE, PAGE).expect("aligned");
+    assert!([&huge, &split]
+        .into_iter()
+        .all(|entry| matches!(bytes(entry), Err(VmError::Unmapped(_)))));
 }

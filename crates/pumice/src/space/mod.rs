@@ -77,6 +77,7 @@ mod ahead;
 mod corners;
 #[cfg(test)]
 mod disk;
+mod entry;
 mod error;
 mod fault;
 pub mod file;
@@ -103,6 +104,7 @@ pub mod write_back;
 #[cfg(not(any(loom, shuttle)))]
 pub mod zonelist;
 
+pub use entry::PageEntry;
 pub use error::{Access, Extent, Place, Result, VmError};
 #[cfg(not(any(loom, shuttle)))]
 pub use mem_map::{Frames, MemMap};

@@ -26,7 +26,6 @@ use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
 use crate::page_table::tables::{MiddleRow, Table};
 use crate::page_table::{Entry, FrameSource, Middle, State, TableOps, Tables};
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
-use crate::sys::prefetch::{prefetch_read, prefetch_write};
 
 /// What a page holds.
 pub type Page = [u8; FRAME_SIZE];
@@ -214,7 +213,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
 
     /// A page's word, if it has one yet.
     #[inline(always)]
-    fn look(&self, page: usize) -> Option<Walked<'_, F>> {
+    pub(super) fn look(&self, page: usize) -> Option<Walked<'_, F>> {
         let tables = &self.task.space.tables;
         let middle = self.middle(page)?;
         let pmd = tables.ops.ptep_get(middle.pmdp);
@@ -235,34 +234,13 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     #[inline]
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
         let Some(walked) = self.look(page) else { return self.translate_huge(page) };
-        let entry = self.task.space.tables.ops.ptep_get(walked.ptep);
+        self.translate_entry(walked.ptep)
+    }
+
+    #[inline(always)]
+    pub(super) fn translate_entry(&self, ptep: &AtomicU64) -> Option<NonNull<u8>> {
+        let entry = self.task.space.tables.ops.ptep_get(ptep);
         entry.can_read().then(|| self.source.bytes(entry.frame()))
-    }
-
-    /// Fetches the line of a page's word ahead of [`Region::read_optimistic`]: the first of two steps, a while before
-    /// [`Region::fetch`].
-    #[inline(always)]
-    pub fn fetch_entry(&self, page: usize) {
-        if let Some(walked) = self.look(page) {
-            prefetch_read(core::ptr::from_ref(walked.ptep).cast());
-        }
-    }
-
-    /// The same ahead of a guard, which writes the word.
-    #[inline(always)]
-    pub fn fetch_entry_to_guard(&self, page: usize) {
-        if let Some(walked) = self.look(page) {
-            prefetch_write(core::ptr::from_ref(walked.ptep).cast());
-        }
-    }
-
-    /// Fetches the line at an offset of a page ahead of who reads it, if the page is in memory. For those who know
-    /// which pages they will read next: waiting for one line at a time leaves most of memory's bandwidth unused.
-    #[inline(always)]
-    pub fn fetch(&self, page: usize, offset: usize) {
-        if let Some(at) = self.translate(page) {
-            prefetch_read(at.as_ptr().wrapping_add(offset % FRAME_SIZE));
-        }
     }
 
     /// The same where there is no table of pages.
@@ -324,12 +302,19 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     pub(crate) fn read_optimistic_at_once<R>(
         &self,
         page: usize,
+        read: impl FnMut(Words<'_>) -> R,
+    ) -> Option<R> {
+        self.read_entry_optimistic(self.look(page)?.ptep, read)
+    }
+
+    #[inline(always)]
+    pub(super) fn read_entry_optimistic<R>(
+        &self,
+        ptep: &AtomicU64,
         mut read: impl FnMut(Words<'_>) -> R,
     ) -> Option<R> {
-        let ops = &self.task.space.tables.ops;
-        let walked = self.look(page)?;
         for _ in 0..OPTIMISTIC_TRIES {
-            let before = ops.ptep_get(walked.ptep);
+            let before = self.task.space.tables.ops.ptep_get(ptep);
             if !before.can_read() || before.latch() == EXCLUSIVE {
                 return None;
             }
@@ -337,10 +322,10 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
             // Acquire: the loads of the words come before the load of the entry below.
             fence(Ordering::Acquire);
             // Relaxed: the fence orders it.
-            let after = Entry::from(walked.ptep.load(Ordering::Relaxed));
+            let after = Entry::from(ptep.load(Ordering::Relaxed));
             if before.is_same_content(after) {
                 if !after.accessed() {
-                    self.mark_accessed(walked.ptep, after);
+                    self.mark_accessed(ptep, after);
                 }
                 return Some(result);
             }
@@ -408,9 +393,13 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// against it.
     #[inline(always)]
     pub(super) fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
+        self.latch_at_once(self.look(page)?.ptep, access)
+    }
+
+    #[inline(always)]
+    fn latch_at_once<'r>(&'r self, ptep: &'r AtomicU64, access: Access) -> Option<Latched<'r>> {
         let ops = &self.task.space.tables.ops;
-        let walked = self.look(page)?;
-        let entry = ops.ptep_get(walked.ptep);
+        let entry = ops.ptep_get(ptep);
         let held = match access {
             Access::Read if entry.can_read() && entry.latch() < MAX_READERS => {
                 entry.held_for_reading()
@@ -418,11 +407,21 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
             Access::Write if entry.can_write() && entry.latch() == 0 => entry.held_for_writing(),
             _ => return None,
         };
-        ops.ptep_cmpxchg(walked.ptep, entry, held).ok()?;
+        ops.ptep_cmpxchg(ptep, entry, held).ok()?;
         if access == Access::Write {
             latch_before_writes();
         }
-        Some(Latched { ptep: walked.ptep, bytes: self.source.bytes(entry.frame()) })
+        Some(Latched { ptep, bytes: self.source.bytes(entry.frame()) })
+    }
+
+    /// A guard for reading of a page that is there and that nobody writes to, by its word in the region's tables.
+    #[inline(always)]
+    pub(super) fn read_entry_at_once<'r>(
+        &'r self,
+        ptep: &'r AtomicU64,
+    ) -> Option<ReadGuard<'r, F, T>> {
+        let latched = self.latch_at_once(ptep, Access::Read)?;
+        Some(ReadGuard { latched, task: self.task })
     }
 
     #[cold]

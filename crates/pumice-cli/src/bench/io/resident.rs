@@ -1,14 +1,16 @@
 //! Pages that are in memory, read at random: without a guard, with a shared one, optimistically.
 //!
-//! Without a guard is what a program does that has pointers to the pages and nobody who takes them away: it fetches
-//! the pointer's line and then the word's ahead. Ours fetch the line of the page's entry and then the word's.
+//! Without a guard is what a program does that has pointers to the pages and nobody who takes them away. All three
+//! read in groups: while the words of one are read, those of the next are fetched, and for the group after it the lines
+//! that say where its words are: those of the pointers, or of the pages' entries.
 
+use std::array;
 use std::hint::black_box;
 use std::path::Path;
 use std::ptr::NonNull;
 
 use pumice::addr::FRAME_SIZE;
-use pumice::cache::{self, Cache, CacheError, File, Options, Settings, View};
+use pumice::cache::{self, Cache, CacheError, File, Options, PageEntry, PageRef, Settings, View};
 use pumice::sys::prefetch::prefetch_read;
 use pumice::sys::thread::now_ns;
 
@@ -41,11 +43,8 @@ impl Reading {
 
 /// Accesses between two looks at the clock.
 const STRIDE: usize = 4096;
-/// How far ahead a word's line is fetched, and the line that says where it is.
-const AHEAD: usize = 12;
-const FAR_AHEAD: usize = 24;
-/// More than that, a power of two.
-const RING: usize = 32;
+/// Words that are fetched together.
+const GROUP: usize = 8;
 
 /// What is read: by how many threads, all of it by each or a part of its own by each.
 #[derive(Clone, Copy, Debug)]
@@ -169,38 +168,20 @@ fn one_round(
     })
 }
 
-/// Words of pages at random, a few ahead.
+/// Words of pages, at random.
 struct Order {
     random: Random,
     first: usize,
     pages: usize,
-    ring: [(usize, usize); RING],
-    at: usize,
 }
 
 impl Order {
-    fn new(seed: u64, first: usize, pages: usize) -> Order {
-        let random = Random::new(seed);
-        let mut order = Order { random, first, pages, ring: [(first, 0); RING], at: 0 };
-        for _ in 0..RING {
-            order.step();
-        }
-        order
-    }
-
-    /// Draws the word that is the farthest ahead.
+    /// A page's number, and that of a word of it.
     #[inline(always)]
-    fn step(&mut self) {
+    fn next(&mut self) -> (usize, usize) {
         let random = self.random.next();
         let page = (((random >> 32) * self.pages as u64) >> 32) as usize;
-        self.ring[(self.at + FAR_AHEAD) % RING] = (self.first + page, random as usize % 512);
-        self.at += 1;
-    }
-
-    /// The word so many steps from now.
-    #[inline(always)]
-    fn ahead(&self, steps: usize) -> (usize, usize) {
-        self.ring[(self.at + steps) % RING]
+        (self.first + page, random as usize % 512)
     }
 }
 
@@ -218,7 +199,7 @@ impl Pointers {
     }
 }
 
-/// Reads words of pages from `first` on for so long; lines are fetched ahead where the pages are many.
+/// Reads words of pages from `first` on for so long; in groups where the pages are many.
 pub fn read(
     view: &View<'_, '_>,
     pointers: &Pointers,
@@ -228,49 +209,57 @@ pub fn read(
     seed: u64,
     until: u64,
 ) -> Answer {
-    let order = Order::new(seed, first, pages);
-    let region = view;
-    let none = |_: (usize, usize)| {};
+    let order = Order { random: Random::new(seed), first, pages };
     match reading {
         Reading::Unguarded => {
             let at = &pointers.0;
-            let word = |(page, word): (usize, usize)| {
-                // SAFETY: the page's memory can be read, and nobody writes.
-                unsafe { at[page].cast::<u64>().add(word).read_volatile() }
+            // SAFETY: the page's memory can be read, and nobody writes.
+            let load =
+                |at: NonNull<u8>, word| unsafe { at.cast::<u64>().add(word).read_volatile() };
+            let far = |page: usize| {
+                prefetch_read((&raw const at[page]).cast());
+                &at[page]
             };
-            let far = |(page, _): (usize, usize)| prefetch_read((&raw const at[page]).cast());
-            let near = |(page, word): (usize, usize)| {
-                prefetch_read(at[page].as_ptr().wrapping_add(word * 8));
-            };
+            let near = |at: &&NonNull<u8>, word| prefetch_read(at.as_ptr().wrapping_add(word * 8));
             if is_ahead {
-                time(order, until, far, near, word)
+                time_groups(order, until, far, near, |at, word| load(**at, word))
             } else {
-                time(order, until, none, none, word)
+                time(order, until, |page, word| load(at[page], word))
             }
         }
         Reading::Shared => {
-            let word = |(page, word): (usize, usize)| match view.read(page) {
+            let far = |page| {
+                let entry = view.entry(page);
+                entry.fetch_entry_to_guard();
+                entry
+            };
+            let near = |entry: &PageEntry<'_, '_, '_>, word| entry.fetch(word * 8);
+            let load = |guard: cache::Result<PageRef<'_, '_>>, word| match guard {
                 Ok(guard) => word_of(&guard, word),
                 Err(_) => 0,
             };
-            let far = |(page, _): (usize, usize)| region.fetch_entry_to_guard(page);
-            let near = |(page, word): (usize, usize)| region.fetch(page, word * 8);
             if is_ahead {
-                time(order, until, far, near, word)
+                time_groups(order, until, far, near, |entry, word| load(entry.read(), word))
             } else {
-                time(order, until, none, none, word)
+                time(order, until, |page, word| load(view.read(page), word))
             }
         }
         Reading::Optimistic => {
-            let word = |(page, word): (usize, usize)| {
-                view.read_optimistic(page, |words| words.load(word)).unwrap_or(0)
+            let far = |page| {
+                let entry = view.entry(page);
+                entry.fetch_entry();
+                entry
             };
-            let far = |(page, _): (usize, usize)| region.fetch_entry(page);
-            let near = |(page, word): (usize, usize)| region.fetch(page, word * 8);
+            let near = |entry: &PageEntry<'_, '_, '_>, word| entry.fetch(word * 8);
             if is_ahead {
-                time(order, until, far, near, word)
+                let load = |entry: &PageEntry<'_, '_, '_>, word| {
+                    entry.read_optimistic(|words| words.load(word)).unwrap_or(0)
+                };
+                time_groups(order, until, far, near, load)
             } else {
-                time(order, until, none, none, word)
+                let load =
+                    |page, word| view.read_optimistic(page, |words| words.load(word)).unwrap_or(0);
+                time(order, until, load)
             }
         }
     }
@@ -281,24 +270,18 @@ fn word_of(page: &[u8; FRAME_SIZE], word: usize) -> u64 {
     page[word * 8..word * 8 + 8].try_into().map_or(0, u64::from_ne_bytes)
 }
 
+/// Calls `some`, which reads a number of words and returns their sum, until it is time.
 #[inline(always)]
-fn time(
-    mut order: Order,
-    until: u64,
-    far: impl Fn((usize, usize)),
-    near: impl Fn((usize, usize)),
-    word: impl Fn((usize, usize)) -> u64,
-) -> Answer {
+fn until_then(until: u64, reads: usize, mut some: impl FnMut() -> u64) -> Answer {
     let (mut sum, mut accesses) = (0_u64, 0);
     let begun = now_ns();
     loop {
-        for _ in 0..STRIDE {
-            order.step();
-            far(order.ahead(FAR_AHEAD - 1));
-            near(order.ahead(AHEAD));
-            sum = sum.wrapping_add(word(order.ahead(0)));
+        let mut done = 0;
+        while done < STRIDE {
+            sum = sum.wrapping_add(some());
+            done += reads;
         }
-        accesses += STRIDE as u64;
+        accesses += done as u64;
         let now = now_ns();
         if now >= until {
             black_box(sum);
@@ -306,4 +289,41 @@ fn time(
             return Answer { accesses, bytes: accesses * 8, seconds, ..Answer::default() };
         }
     }
+}
+
+#[inline(always)]
+fn time(mut order: Order, until: u64, load: impl Fn(usize, usize) -> u64) -> Answer {
+    until_then(until, 1, || {
+        let (page, word) = order.next();
+        load(page, word)
+    })
+}
+
+/// `far` says where a page is, and fetches the line that the page is found by; `near` fetches that of the word.
+#[inline(always)]
+fn time_groups<E>(
+    mut order: Order,
+    until: u64,
+    far: impl Fn(usize) -> E,
+    near: impl Fn(&E, usize),
+    load: impl Fn(&E, usize) -> u64,
+) -> Answer {
+    let mut draw = || {
+        let (page, word) = order.next();
+        (far(page), word)
+    };
+    // Three groups that change places: nothing is copied from one to the next.
+    let mut a: [(E, usize); GROUP] = array::from_fn(|_| draw());
+    let mut b: [(E, usize); GROUP] = array::from_fn(|_| draw());
+    let mut c: [(E, usize); GROUP] = array::from_fn(|_| draw());
+    let mut turn = |now: &mut [(E, usize); GROUP], next: &[(E, usize); GROUP]| {
+        next.iter().for_each(|(entry, word)| near(entry, *word));
+        let sum = now.iter().map(|(entry, word)| load(entry, *word)).fold(0, u64::wrapping_add);
+        now.iter_mut().for_each(|place| *place = draw());
+        sum
+    };
+    until_then(until, 3 * GROUP, || {
+        let sums = [turn(&mut a, &b), turn(&mut b, &c), turn(&mut c, &a)];
+        sums.into_iter().fold(0, u64::wrapping_add)
+    })
 }

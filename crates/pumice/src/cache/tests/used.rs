@@ -5,10 +5,14 @@ use super::*;
 
 type Way = (&'static str, fn(&View<'_, '_>, usize) -> Result<()>);
 
-const WAYS: [Way; 9] = [
+const WAYS: [Way; 11] = [
     ("read", |view, page| view.read(page).map(drop)),
     ("try_read", |view, page| view.try_read(page).map(drop)),
     ("read_optimistic", |view, page| view.read_optimistic(page, |words| words.load(0)).map(drop)),
+    ("read by its entry", |view, page| view.entry(page).read().map(drop)),
+    ("read_optimistic by its entry", |view, page| {
+        view.entry(page).read_optimistic(|words| words.load(0)).map(drop)
+    }),
     ("read_at", |view, page| view.read_at((page * FRAME_SIZE + 9) as u64, &mut [0; 9]).map(drop)),
     ("write", |view, page| view.write(page).map(drop)),
     ("try_write", |view, page| view.try_write(page).map(drop)),
@@ -44,9 +48,10 @@ fn each_way_to_use_a_page_is_one_use() {
             }
         }
         assert!(view.translate(0).is_some());
-        view.fetch(0, 9);
-        view.fetch_entry(0);
-        view.fetch_entry_to_guard(0);
+        let entry = view.entry(0);
+        entry.fetch(9);
+        entry.fetch_entry();
+        entry.fetch_entry_to_guard();
         assert_eq!(view.prefetch(&[0, 7]) + view.request(&[0, 7]), 4);
         view.advise(0..8, Advice::WillNeed);
         view.sync().expect("the device is there");
@@ -92,5 +97,44 @@ fn a_page_that_was_asked_for_is_used_when_somebody_comes_for_it() {
         let young = [100, 101, 115].map(|page| is_young(&view, page));
         assert_eq!(young, [Some(true), Some(false), Some(false)]);
         assert_eq!((stage.cache.counts().read_ahead, stage.reclaim.counts().read_ahead), (15, 15));
+    });
+}
+
+#[test]
+fn a_page_is_read_by_an_entry_that_was_looked_up_before() {
+    let scratch = file_of("entries", 200);
+    on_plain_stage(|stage| {
+        let file = stage.open(&scratch);
+        let task = stage.cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        let entries = [0, 150, 199, 200].map(|page| (page, view.entry(page)));
+        let word = |page: usize| view.read(page).map(|guard| guard[..8].to_vec());
+        for _ in 0..2 {
+            for (page, entry) in &entries[..3] {
+                entry.fetch(7);
+                let by_guard = entry.read().map(|guard| guard[..8].to_vec()).expect("there");
+                let by_words = entry.read_optimistic(|words| words.load(0)).expect("there");
+                assert_eq!(by_words.to_ne_bytes(), by_guard[..]);
+                assert_eq!(word(*page).expect("there"), by_guard);
+            }
+            // Elsewhere again: they are read anew.
+            view.advise(0..200, Advice::DontNeed);
+        }
+        let mut guard = view.write(150).expect("there");
+        guard[..8].fill(0xab);
+        drop(guard);
+        let (_, written) = &entries[1];
+        assert_eq!(
+            written.read_optimistic(|words| words.load(0)).expect("there"),
+            u64::MAX / 255 * 0xab
+        );
+        // Past the end, then in the file, and past its end once more.
+        let (_, last) = &entries[3];
+        assert!(matches!(last.read(), Err(CacheError::PastEnd { .. })));
+        assert!(matches!(last.read_optimistic(|_| ()), Err(CacheError::PastEnd { .. })));
+        drop(view.write_or_grow(200).expect("room"));
+        assert_eq!(last.read_optimistic(|words| words.load(0)).expect("there"), 0);
+        view.set_len(200 * FRAME_SIZE as u64).expect("shorter");
+        assert!(matches!(last.read(), Err(CacheError::PastEnd { .. })));
     });
 }
