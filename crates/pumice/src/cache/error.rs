@@ -19,8 +19,9 @@ pub enum CacheError {
         /// What the kernel said; `EINVAL` for what is neither a file nor a block device.
         errno: Errno,
     },
-    /// Another cache, of this process or of another, has the file open to be written.
-    #[error("{} is open in another cache, which may write it; close it there", .0.display())]
+    /// Another cache, of this process or of another, has the file open to be written; or a device is mounted, used for
+    /// swap, or claimed otherwise.
+    #[error("{} is in use by another cache, which may write it, or mounted; close it there", .0.display())]
     InUse(Arc<Path>),
     /// A file is open in the cache for reading only, and is to be written.
     #[error("{} may only be read: it was opened so", .0.display())]

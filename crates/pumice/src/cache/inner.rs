@@ -47,7 +47,7 @@ pub(super) struct Inner {
     pub data: BlockFile,
     /// For what direct I/O does not take.
     pub tail: Option<BlockFile>,
-    /// Of a file that was made, until its name is durable.
+    /// Of a file that was made, or may have been, until its name is durable.
     pub folder: Mutex<Option<File>>,
     pub is_writable: bool,
     /// Of the region, in the cache's space.
@@ -474,11 +474,11 @@ impl Inner {
         self.while_nothing_is_written(|| self.extend_on_device(self.len()))
     }
 
-    /// Gives back what blocks there are on the device beyond its end there. By who changes the length. Where that can't
-    /// be done they are in nobody's way.
+    /// Gives back what blocks there are on the device beyond its end there, and that end's being beyond the file's. By
+    /// who changes the length. Where that can't be done they are in nobody's way.
     pub fn trim_on_device(&self) {
         if !self.data.is_device() {
-            let _ = self.while_nothing_is_written(|| self.data.trim());
+            let _ = self.while_nothing_is_written(|| self.data.trim(self.len()));
         }
     }
 
@@ -504,8 +504,11 @@ impl Inner {
         self.data.sync_data()?;
         let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &*folder {
-            open.sync_all().map_err(|error| table::errno_of(&error))?;
-            *folder = None;
+            match open.sync_all().map_err(|error| table::errno_of(&error)) {
+                // The file system does no such thing, and says that of all its folders.
+                Ok(()) | Err(Errno::INVAL) => *folder = None,
+                Err(errno) => return Err(errno),
+            }
         }
         Ok(())
     }

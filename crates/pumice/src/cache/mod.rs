@@ -81,13 +81,12 @@ pub use view::{Advice, PageMut, PageRef, View};
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
 
 use crate::addr::FRAME_SIZE;
-use crate::io::file::{FileId, WRITES_IN_FLIGHT};
+use crate::io::file::{FileId, Wait};
 use crate::io::Opening;
 use crate::page_table::{Atomic, Rights};
-use crate::space::{Frames, Task, VmSpace};
+use crate::space::{Frames, Task, VmError, VmSpace};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::RwLock;
 use fill::Fills;
@@ -143,23 +142,24 @@ impl<'c> Cache<'c> {
     /// Opens a file or a block device. One that is open in the cache is the same, however it is called, and as it was
     /// opened first; it stays so when its handles are dropped, until [`CacheTask::close`].
     ///
-    /// A file that may be written is one cache's at a time (flock(2)). Of a process that was killed, writes may still
-    /// be on their way to the device: for these it waits, some seconds at most.
+    /// A file that may be written is one cache's at a time (flock(2)), but on CIFS, where a lock would be in the
+    /// cache's own way; a block device is claimed, as a mount does. Of a process that was killed, writes may still be
+    /// on their way to the device: for these it waits, some seconds at most.
     ///
     /// # Errors
-    /// [`CacheError::Open`]; [`CacheError::InUse`] for one that another cache may write; [`CacheError::ReadOnly`] for
-    /// one that is open to be read only; [`CacheError::OpenOtherwise`] for one of which something else is asked than
-    /// it was opened with; [`CacheError::Space`] where no addresses are left for it.
+    /// [`CacheError::Open`]; [`CacheError::InUse`] for one that another cache may write, and for a device that is
+    /// mounted or claimed otherwise; [`CacheError::ReadOnly`] for one that is open to be read only;
+    /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with;
+    /// [`CacheError::Space`] where no addresses are left for it.
     pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
-        let begun = Instant::now();
+        let mut wait = Wait::new();
         loop {
             if let Some(file) = self.open_once(path, options, table::open(path, options)?)? {
                 return Ok(file);
             }
-            if begun.elapsed() > WRITES_IN_FLIGHT {
+            if !wait.pause() {
                 return Err(CacheError::InUse(shared(path)));
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -213,8 +213,9 @@ impl<'c> Cache<'c> {
             return Ok(vacant.swap_remove(place));
         }
         drop(vacant);
+        let bytes = room.checked_mul(FRAME_SIZE).ok_or(VmError::OutOfAddresses(usize::MAX))?;
         let task = self.space.enter()?;
-        let at = task.map_file(room * FRAME_SIZE, Rights::READ_WRITE)?;
+        let at = task.map_file(bytes, Rights::READ_WRITE)?;
         Ok((at / FRAME_SIZE, room))
     }
 

@@ -145,6 +145,15 @@ impl Files {
     }
 }
 
+impl Drop for Files {
+    fn drop(&mut self) {
+        // Nothing is written any more, and others may have the files; handles of them, or children that were forked,
+        // may be there still.
+        let files = self.files.get_mut().unwrap_or_else(PoisonError::into_inner);
+        files.values().for_each(|(_, file)| file.data.unlock());
+    }
+}
+
 impl std::fmt::Debug for Files {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Files").finish_non_exhaustive()
@@ -156,13 +165,17 @@ pub(super) struct Opened {
     pub data: BlockFile,
     /// For the end of a file that direct I/O does not take.
     pub tail: Option<BlockFile>,
-    /// The folder of a file that was made, whose name is not durable yet.
+    /// The folder of a file that was made, or may have been, whose name is not durable yet.
     pub folder: Option<File>,
 }
 
 /// Opens a file.
 pub(super) fn open(path: &Path, options: &Options) -> Result<Opened> {
-    let error = |errno| CacheError::Open { path: shared(path), errno };
+    let error = |errno| match errno {
+        // A mounted device, of a kernel that lets nobody else write to such.
+        Errno::BUSY => CacheError::InUse(shared(path)),
+        errno => CacheError::Open { path: shared(path), errno },
+    };
     let there = match options.opening {
         Opening::Create => Opening::Write,
         opening => opening,
@@ -174,11 +187,15 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened> {
         data => (data, false),
     };
     let data = data.map_err(error)?;
-    // What is empty another may have made a moment ago.
-    let is_new = is_made || options.opening == Opening::Create && data.is_empty();
-    let folder = match is_new && !data.is_device() {
-        true => Some(folder_of(path).map_err(|io| error(errno_of(&io)))?),
-        false => None,
+    let folder = if data.is_device() {
+        None
+    } else if is_made {
+        Some(folder_of(path).map_err(|io| error(errno_of(&io)))?)
+    } else if options.opening == Opening::Create && data.is_empty() {
+        // Another may have made it a moment ago. If not, it has a name, in a folder that need not be ours to open.
+        folder_of(path).ok()
+    } else {
+        None
     };
     let needs_tail = data.cached() == Cached::No && !data.is_device();
     let tail = if needs_tail && options.opening != Opening::Read {

@@ -159,6 +159,8 @@ impl<'c> CacheTask<'c> {
         fills.iter().for_each(|fills| fills.forget(&pages));
         drop(fills);
         files.remove(inner.first_page);
+        // Who found it before may have it for a moment more, and a child for longer.
+        inner.data.unlock();
         let mut vacant = files.vacant.lock().unwrap_or_else(PoisonError::into_inner);
         vacant.push((inner.first_page, inner.room));
         result

@@ -13,6 +13,7 @@ mod used;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::space::region::Page;

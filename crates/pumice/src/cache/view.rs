@@ -179,7 +179,8 @@ impl<'t, 'c> View<'t, 'c> {
     /// As there, and [`CacheError::NoRoom`].
     pub fn write_or_grow(&self, page: usize) -> Result<PageMut<'_, 'c>> {
         if page >= self.pages() {
-            self.grow_to((page as u64 + 1).saturating_mul(FRAME_SIZE as u64))?;
+            let end = (page as u64).saturating_add(1).saturating_mul(FRAME_SIZE as u64);
+            self.grow_to(end)?;
         }
         self.write(page)
     }

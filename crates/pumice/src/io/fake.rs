@@ -7,6 +7,8 @@ use rustix::io::Errno;
 
 use super::engine::{Completion, Direction, Engine, Request};
 use crate::addr::FRAME_SIZE;
+#[cfg(test)]
+use crate::sys::block;
 
 /// Of how many requests one goes wrong in each way; 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,7 +32,7 @@ pub struct FailingCalls {
     pub sync: std::sync::Mutex<VecDeque<Option<Errno>>>,
     /// `ftruncate`.
     pub set_len: std::sync::Mutex<VecDeque<Option<Errno>>>,
-    /// `fallocate`, which has done half of it then.
+    /// `fallocate`, which has done half of it then, unless it can't be done so at all.
     pub allocate: std::sync::Mutex<VecDeque<Option<Errno>>>,
 }
 
@@ -39,6 +41,22 @@ impl FailingCalls {
     /// Whether a call may go to the kernel.
     pub(super) fn next(of: &std::sync::Mutex<VecDeque<Option<Errno>>>) -> Result<(), Errno> {
         of.lock().expect("no panic").pop_front().flatten().map_or(Ok(()), Err)
+    }
+
+    /// Whether blocks may be asked of the kernel.
+    pub(super) fn fallocate(
+        &self,
+        file: &std::os::fd::OwnedFd,
+        end: block::End,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        FailingCalls::next(&self.allocate).inspect_err(|&errno| {
+            // As where a device is full in the middle of it.
+            if errno != Errno::OPNOTSUPP {
+                let _ = block::fallocate(file, end, offset, len / 2);
+            }
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -15,6 +16,38 @@ pub use crate::sys::block::{FileId, Opening};
 
 /// How long writes of a process that was killed are waited for: longer than devices take.
 pub const WRITES_IN_FLIGHT: Duration = Duration::from_secs(5);
+
+/// Waits for a file that somebody has: a millisecond at first, then longer each time.
+#[derive(Debug)]
+pub struct Wait {
+    begun: Instant,
+    pause_ms: u64,
+}
+
+impl Wait {
+    const MOST_MS: u64 = 32;
+
+    /// From now on.
+    pub fn new() -> Wait {
+        Wait { begun: Instant::now(), pause_ms: 1 }
+    }
+
+    /// Waits a while, unless it has been long enough for all writes to be over: whether it is worth another look.
+    pub fn pause(&mut self) -> bool {
+        if self.begun.elapsed() > WRITES_IN_FLIGHT {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(self.pause_ms));
+        self.pause_ms = (self.pause_ms * 2).min(Wait::MOST_MS);
+        true
+    }
+}
+
+impl Default for Wait {
+    fn default() -> Wait {
+        Wait::new()
+    }
+}
 
 /// Whether data goes through the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +112,8 @@ pub struct BlockFile {
     len: u64,
     /// Who has locked it.
     locked_by: Option<Maker>,
+    /// Of a device that was locked, while it is. It serves for nothing else.
+    claim: Mutex<Option<OwnedFd>>,
     #[cfg(test)]
     pub(crate) fails: super::fake::FailingCalls,
 }
@@ -119,23 +154,24 @@ impl BlockFile {
             is_device,
             len,
             locked_by: None,
+            claim: Mutex::default(),
             #[cfg(test)]
             fails: super::fake::FailingCalls::default(),
         })
     }
 
-    /// Has the file to itself until it is closed and all writes to it are over, also those that were in flight when
-    /// its process was killed. Waits for such of another process for some seconds.
+    /// Has the file to itself until it is unlocked, or closed and all writes to it are over, also those that were in
+    /// flight when its process was killed. Waits for such of another process for some seconds. A device is claimed,
+    /// too, so that it is neither mounted nor used for swap meanwhile.
     ///
     /// # Errors
     /// `EBUSY` where somebody has it still.
     pub fn lock(&mut self) -> Result<(), Errno> {
-        let begun = Instant::now();
+        let mut wait = Wait::new();
         while !self.try_lock()? {
-            if begun.elapsed() > WRITES_IN_FLIGHT {
+            if !wait.pause() {
                 return Err(Errno::BUSY);
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
@@ -145,22 +181,46 @@ impl BlockFile {
     /// # Errors
     /// What the kernel says.
     pub fn try_lock(&mut self) -> Result<bool, Errno> {
-        let has_it = block::try_lock(&self.file)?;
-        if has_it {
-            self.locked_by = Some(Maker::here());
-            // The last write may have made it longer.
-            (self.is_device, self.len) = block::extent(&self.file)?;
+        if !block::try_lock(&self.file)? {
+            return Ok(false);
         }
-        Ok(has_it)
+        self.locked_by = Some(Maker::here());
+        // The last write may have made it longer.
+        (self.is_device, self.len) = block::extent(&self.file)?;
+        if self.is_device {
+            match block::try_claim(&self.file) {
+                Ok(claim) => *self.claim() = claim,
+                Err(errno) => {
+                    self.unlock();
+                    return if errno == Errno::BUSY { Ok(false) } else { Err(errno) };
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn claim(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
+        // Nothing panics while it holds this.
+        self.claim.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the file to the next who locks it, though a descriptor of it is open still: a child that was forked may
+    /// have one, and live on. (A device's claim is that child's, too, and goes with its last descriptor.) Nothing is
+    /// being written to it any more.
+    pub fn unlock(&self) {
+        if self.locked_by.is_some_and(|maker| maker.is_here()) {
+            *self.claim() = None;
+            block::unlock(&self.file);
+        }
     }
 
     /// Makes a file `len` bytes long at least, whole frames, with blocks behind them where the file system can; a
     /// device is as long as it is.
     ///
     /// # Errors
-    /// `ENOSPC` without room, on a device too.
+    /// `ENOSPC` without room, on a device too; `EFBIG` for more bytes than there are numbers for.
     pub fn reserve(&mut self, len: u64) -> Result<(), Errno> {
-        let len = len.next_multiple_of(FRAME_SIZE as u64);
+        let len = len.checked_next_multiple_of(FRAME_SIZE as u64).ok_or(Errno::FBIG)?;
         if self.is_device {
             return if len <= self.len { Ok(()) } else { Err(Errno::NOSPC) };
         }
@@ -215,32 +275,35 @@ impl BlockFile {
         FileRef(self.file.as_raw_fd())
     }
 
-    /// Has blocks behind the first `len` bytes of a file, where the file system can. It is as long as it was.
+    /// Has blocks behind the first `len` bytes of a file, where the file system can. It is as long as it was, or so
+    /// long at least: some file systems have no blocks beyond a file's end.
     ///
     /// # Errors
-    /// `ENOSPC` without room; some blocks may be there, those beyond its end until [`BlockFile::trim`].
+    /// `ENOSPC` without room; some blocks may be there, those beyond its end until [`BlockFile::trim`], and it may be
+    /// longer.
     pub fn allocate(&self, len: u64) -> Result<(), Errno> {
         if self.is_device {
             return Ok(());
         }
-        #[cfg(test)]
-        super::fake::FailingCalls::next(&self.fails.allocate).inspect_err(|_| {
-            // As where a device is full in the middle of it.
-            let _ = block::preallocate(&self.file, len / 2);
-        })?;
-        match block::preallocate(&self.file, len) {
+        let allocated = block::preallocate(len, |end, offset, len| {
+            #[cfg(test)]
+            self.fails.fallocate(&self.file, end, offset, len)?;
+            block::fallocate(&self.file, end, offset, len)
+        });
+        match allocated {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             result => result,
         }
     }
 
-    /// Gives back what blocks there are beyond the end of a file. Nobody writes there meanwhile.
+    /// Gives back what blocks there are beyond the end of a file, which is `len` bytes long then at most. Nobody writes
+    /// there meanwhile.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn trim(&self) -> Result<(), Errno> {
-        let (_, len) = block::extent(&self.file)?;
-        block::set_len(&self.file, len)
+    pub fn trim(&self, len: u64) -> Result<(), Errno> {
+        let (_, now) = block::extent(&self.file)?;
+        block::set_len(&self.file, now.min(len))
     }
 
     /// Makes a file so long, or so short. [`BlockFile::len`] stays what it was.
@@ -337,10 +400,7 @@ impl BlockFile {
 
 impl Drop for BlockFile {
     fn drop(&mut self) {
-        // A child that this process has forked has the file open, too, and may live on.
-        if self.locked_by.is_some_and(|maker| maker.is_here()) {
-            block::unlock(&self.file);
-        }
+        self.unlock();
     }
 }
 

@@ -57,11 +57,25 @@ pub fn direct_alignment(file: &OwnedFd) -> Option<(u32, u32)> {
 
 /// Whether a file's bytes are in memory only: such a file system takes `O_DIRECT` and does nothing about it.
 pub fn is_in_memory(file: &OwnedFd) -> bool {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    const RAMFS_MAGIC: i64 = 0x8584_58f6;
-    // The type's width is the architecture's.
-    #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
-    fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as i64, TMPFS_MAGIC | RAMFS_MAGIC))
+    const TMPFS_MAGIC: u32 = 0x0102_1994;
+    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    matches!(file_system(file), Some(TMPFS_MAGIC | RAMFS_MAGIC))
+}
+
+/// Whether a file lies on a server that holds everybody to its locks, other descriptors of who has them too
+/// (flock(2), "CIFS details").
+fn has_mandatory_locks(file: &OwnedFd) -> bool {
+    const SMB_MAGIC: u32 = 0x517B;
+    const CIFS_MAGIC: u32 = 0xFF53_4D42;
+    const SMB2_MAGIC: u32 = 0xFE53_4D42;
+    matches!(file_system(file), Some(SMB_MAGIC | CIFS_MAGIC | SMB2_MAGIC))
+}
+
+/// The number of a file's file system, where the kernel says it (statfs(2)).
+fn file_system(file: &OwnedFd) -> Option<u32> {
+    // The number's width is the architecture's; it has 32 bits.
+    #[allow(clippy::unnecessary_cast)]
+    fs::fstatfs(file).ok().map(|stat| stat.f_type as u32)
 }
 
 /// Which file it is: no two that are there at a time have the same.
@@ -100,7 +114,7 @@ fn id_of(stat: &fs::Stat) -> FileId {
 }
 
 /// Has a file to itself, as far as others ask: whether it has now. A file system that knows no locks lets everybody
-/// have it.
+/// have it, as does one whose locks would keep this program's other descriptors from reading and writing.
 ///
 /// The lock is the open file's (flock(2)), which a write in flight keeps open when its process has been killed: who has
 /// the lock finds what the last one wrote, and nothing is written behind its back.
@@ -108,6 +122,9 @@ fn id_of(stat: &fs::Stat) -> FileId {
 /// # Errors
 /// What the kernel says.
 pub fn try_lock(file: &OwnedFd) -> Result<bool, Errno> {
+    if has_mandatory_locks(file) {
+        return Ok(true);
+    }
     loop {
         match fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(true),
@@ -122,6 +139,19 @@ pub fn try_lock(file: &OwnedFd) -> Result<bool, Errno> {
 pub fn unlock(file: &OwnedFd) {
     // There is nothing to be done about an error: then it goes with the last descriptor.
     let _ = fs::flock(file, FlockOperation::Unlock);
+}
+
+/// Claims a block device, as mounts and swap do: while the descriptor is open, nobody else can (open(2), `O_EXCL`).
+/// `None` without `/proc`, by which a device is opened anew whatever became of its name.
+///
+/// # Errors
+/// `EBUSY` for one that is claimed; else what the kernel says.
+pub fn try_claim(device: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
+    let path = format!("/proc/self/fd/{}", device.as_raw_fd());
+    match fs::open(path, OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(None),
+        claimed => claimed.map(Some),
+    }
 }
 
 /// Makes a file so long, or so short.
@@ -160,7 +190,7 @@ pub fn extent(file: &OwnedFd) -> Result<(bool, u64), Errno> {
 /// has given back.
 pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     let (_, now) = extent(file)?;
-    let allocated = match preallocate(file, len) {
+    let allocated = match preallocate(len, |end, from, len| fallocate(file, end, from, len)) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) if len <= now => Ok(()),
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(file, len),
         Err(errno) => Err(errno),
@@ -171,20 +201,49 @@ pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     })
 }
 
-/// Has blocks behind the first `len` bytes of a file, which is as long as it was. Where that fails, some may be there.
+/// What becomes of the end of a file that is given blocks beyond it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It stays where it is.
+    Stays,
+    /// It lies after the last block.
+    Moves,
+}
+
+/// Has blocks behind the first `len` bytes of a file, by asking [`fallocate`] for pieces of it. The file is as long
+/// as it was; or so long at least, where the file system has no blocks beyond a file's end, as NFS. Where that fails,
+/// some may be there.
 ///
 /// # Errors
 /// What the kernel says: `EOPNOTSUPP` where the file system can't.
-pub fn preallocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
-    if len == 0 {
-        return Ok(());
-    }
-    loop {
-        match fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
-            Err(Errno::INTR) => {}
-            result => return result,
+pub fn preallocate(
+    len: u64,
+    mut ask: impl FnMut(End, u64, u64) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let (mut end, mut done, mut most) = (End::Stays, 0, len);
+    while done < len {
+        let piece = most.min(len - done);
+        match ask(end, done, piece) {
+            Ok(()) => done += piece,
+            // tmpfs gives all of a piece back that a signal comes upon: one that is small enough is done between two.
+            Err(Errno::INTR) => most = (piece / 2).max(FRAME_SIZE as u64),
+            Err(Errno::OPNOTSUPP) if end == End::Stays => end = End::Moves,
+            Err(errno) => return Err(errno),
         }
     }
+    Ok(())
+}
+
+/// Has blocks behind `len` bytes of a file from an offset on.
+///
+/// # Errors
+/// What the kernel says.
+pub fn fallocate(file: &OwnedFd, end: End, offset: u64, len: u64) -> Result<(), Errno> {
+    let flags = match end {
+        End::Stays => FallocateFlags::KEEP_SIZE,
+        End::Moves => FallocateFlags::empty(),
+    };
+    fs::fallocate(file, flags, offset, len)
 }
 
 /// A frame of a scattered request: an `iovec`.
@@ -254,4 +313,46 @@ pub unsafe fn transfer_pieces(
     let args = [file.as_raw_fd() as usize, pieces as usize, count, offset as usize, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { syscall(call, args) }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// What a kernel does when it is asked.
+    type Done = Vec<(End, u64, u64)>;
+
+    /// What one does that knows only some ways, and interrupts what is longer than `most`.
+    fn asked(len: u64, most: u64, knows: &[End]) -> (Result<(), Errno>, Done) {
+        let mut done = Vec::new();
+        let result = preallocate(len, |end, offset, len| {
+            if !knows.contains(&end) {
+                return Err(Errno::OPNOTSUPP);
+            } else if len > most {
+                return Err(Errno::INTR);
+            }
+            done.push((end, offset, len));
+            Ok(())
+        });
+        (result, done)
+    }
+
+    #[test]
+    fn blocks_are_had_in_pieces_where_signals_come_and_by_the_way_there_is() {
+        const MIB: u64 = 1 << 20;
+        let both = [End::Stays, End::Moves];
+        assert_eq!(asked(0, 1, &both), (Ok(()), vec![]));
+        assert_eq!(asked(5 * MIB, u64::MAX, &both), (Ok(()), vec![(End::Stays, 0, 5 * MIB)]));
+        for (knows, way) in [(&both[..], End::Stays), (&both[1..], End::Moves)] {
+            let (result, done) = asked(5 * MIB + 7, MIB, knows);
+            assert_eq!(result, Ok(()));
+            let mut next = 0;
+            for (end, offset, len) in done {
+                assert_eq!((end, offset), (way, next));
+                next += len;
+            }
+            assert_eq!(next, 5 * MIB + 7);
+        }
+        assert_eq!(asked(MIB, MIB, &[]), (Err(Errno::OPNOTSUPP), vec![]));
+    }
 }

@@ -1,5 +1,7 @@
 //! A block device, by loop.
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,4 +68,47 @@ fn a_block_device_is_a_file_that_has_its_length() {
     for (nth, page) in bytes.chunks_exact(FRAME).enumerate() {
         assert_eq!(step_of(page.try_into().expect("a page")), nth as u64 + 1);
     }
+}
+
+/// As mounts and swap do.
+fn claim(device: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(device)
+}
+
+#[test]
+fn a_block_device_is_claimed_while_it_is_open_and_refused_while_another_has_it() {
+    let scratch = Scratch::new("claimed");
+    std::fs::write(&scratch.0, vec![0; 64 * FRAME]).expect("a file");
+    let Some(device) = Loop::over(&scratch.0) else { return };
+    let options = Options::new().existing();
+    let is_busy = |claimed: std::io::Result<File>| {
+        claimed.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+    };
+    let kept = run(&settings(512), |cache| {
+        let claimed = claim(&device.0).expect("nobody's");
+        let error = cache.open(&device.0, &options).expect_err("it is claimed");
+        assert!(matches!(error, CacheError::InUse(_)), "{error}");
+        cache.open(&device.0, &options.clone().read_only()).expect("only to be read");
+        drop(claimed);
+        let task = cache.task().expect("room");
+        // The first is read only, and stays so until it is closed.
+        let file = cache.open(&device.0, &options.clone().read_only()).expect("the same");
+        task.close(file).expect("nothing to write");
+        for round in 1..4 {
+            let file = cache.open(&device.0, &options).expect("nobody's");
+            assert!(is_busy(claim(&device.0)), "it is the cache's");
+            let view = task.view(&file).expect("room");
+            view.write(5).expect("there")[0] = round;
+            view.sync().expect("the device is there");
+            drop(view);
+            task.close(file).expect("the device is there");
+            drop(claim(&device.0).expect("closed"));
+        }
+        cache.open(&device.0, &options).expect("nobody's")
+    })
+    .expect("a cache");
+    drop(claim(&device.0).expect("the cache is no more"));
+    drop(kept);
+    drop(device);
+    assert_eq!(std::fs::read(&scratch.0).expect("the file")[5 * FRAME], 3);
 }

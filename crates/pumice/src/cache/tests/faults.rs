@@ -362,3 +362,41 @@ fn blocks_that_were_had_stay_where_more_can_not_be_had() {
     })
     .expect("a cache");
 }
+
+/// As NFS: what gets blocks becomes longer by that.
+#[test]
+fn where_there_are_no_blocks_beyond_the_end_the_file_is_longer_if_it_gets_them_and_else_is_not() {
+    let scratch = Scratch::new("as-nfs");
+    run(&settings(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        let len = || fs::metadata(&scratch.0).expect("the file").len();
+        view.write_at(0, &[7; 3 * FRAME_SIZE + 5]).expect("room");
+        view.sync().expect("the device is there");
+        let before = len();
+        let allocate = &file.inner.data.fails.allocate;
+        // Half of it is there then, and the file so long.
+        say(allocate, &[Some(Errno::OPNOTSUPP), Some(Errno::NOSPC)]);
+        let error = view.allocate(4 << 20).expect_err("no room");
+        assert!(matches!(error, CacheError::Resize { errno: Errno::NOSPC, .. }), "{error}");
+        assert_eq!((view.len(), len()), (before, before));
+        // One page is longer in memory than the file is on the device.
+        view.write_or_grow(9).expect("room")[0] = 8;
+        say(allocate, &[Some(Errno::OPNOTSUPP), Some(Errno::INTR), None, Some(Errno::NOSPC)]);
+        view.allocate(8 << 20).expect_err("no room");
+        assert_eq!(view.len(), 10 * FRAME_SIZE as u64);
+        assert!((before..=view.len()).contains(&len()), "{}", len());
+        say(allocate, &[Some(Errno::OPNOTSUPP), None]);
+        view.allocate(4 << 20).expect("room");
+        assert!(allocate.lock().expect("no panic").is_empty(), "it was asked");
+        assert_eq!((view.len(), len()), (4 << 20, 4 << 20));
+        view.sync().expect("the device is there");
+        let in_file = fs::read(&scratch.0).expect("the file");
+        assert_eq!(
+            [0, 3 * FRAME_SIZE + 4, 3 * FRAME_SIZE + 5, 9 * FRAME_SIZE].map(|at| in_file[at]),
+            [7, 7, 0, 8]
+        );
+    })
+    .expect("a cache");
+}

@@ -279,3 +279,97 @@ fn a_file_that_was_closed_is_nobodys_though_a_child_has_its_descriptors() {
     })
     .expect("a cache");
 }
+
+#[test]
+fn the_files_of_a_cache_that_is_no_more_are_nobodys_though_handles_of_them_are_there() {
+    let scratch = Scratch::new("outlived");
+    let options = Options::new();
+    let open = |cache: &Cache<'_>| cache.open(&scratch.0, &options).expect("nobody's");
+    let (file, kept) = run(&settings(512), |cache| {
+        let file = open(cache);
+        let refused = table::open(&scratch.0, &options).expect("the file").data.try_lock();
+        assert_eq!(refused, Ok(false), "it is the cache's");
+        // As a child has one.
+        let kept = file.inner.data.descriptor().try_clone().expect("a descriptor");
+        (file, kept)
+    })
+    .expect("a cache");
+    run(&settings(512), |cache| {
+        let again = open(cache);
+        // What goes only now is the other's no more.
+        drop((file, kept));
+        let refused = table::open(&scratch.0, &options).expect("the file").data.try_lock();
+        assert_eq!(refused, Ok(false), "it is this cache's");
+        drop(again);
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn an_empty_file_that_is_there_needs_no_folder() {
+    use std::os::fd::AsRawFd;
+    let scratch = Scratch::new("without-folder");
+    let open = fs::File::create(&scratch.0).expect("a file");
+    fs::remove_file(&scratch.0).expect("the file");
+    let path = format!("/proc/self/fd/{}", open.as_raw_fd());
+    if !Path::new(&path).exists() {
+        eprintln!("skipped: no /proc");
+        return;
+    }
+    run(&settings(512), |cache| {
+        let task = cache.task().expect("room");
+        let file = cache.open(Path::new(&path), &Options::new()).expect("the file");
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[1; 9]).and_then(|()| view.sync()).expect("the device is there");
+    })
+    .expect("a cache");
+    assert_eq!(open.metadata().expect("the file").len(), 9);
+}
+
+#[test]
+fn a_folder_that_can_not_be_synced_at_all_need_not_be() {
+    let scratch = Scratch::new("unsynced-folder");
+    let unsynced = fs::File::open("/proc").ok();
+    let unsynced = unsynced.filter(|folder| {
+        let errno = folder.sync_all().err().as_ref().and_then(Errno::from_io_error);
+        errno == Some(Errno::INVAL)
+    });
+    if unsynced.is_none() {
+        eprintln!("skipped: no folder that refuses to be synced");
+        return;
+    }
+    run(&settings(512), |cache| {
+        let task = cache.task().expect("room");
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        file.inner.name_is_new(unsynced);
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[1]).and_then(|()| view.sync()).expect("the device is there");
+        assert!(file.inner.folder.lock().expect("no panic").is_none(), "it is asked once");
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn more_than_there_are_addresses_is_an_error() {
+    let scratch = Scratch::new("too-much");
+    run(&settings(512), |cache| {
+        for room in [u64::MAX, u64::MAX - FRAME_SIZE as u64, i64::MAX as u64] {
+            let error = cache.open(&scratch.0, &Options::new().room(room)).expect_err("too much");
+            assert!(matches!(error, CacheError::Space(VmError::OutOfAddresses(_))), "{error}");
+        }
+        let task = cache.task().expect("room");
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let view = task.view(&file).expect("room");
+        for page in [usize::MAX, usize::MAX / FRAME_SIZE] {
+            let error = view.write_or_grow(page).map(drop).expect_err("too much");
+            assert!(matches!(error, CacheError::NoRoom { .. }), "{error}");
+        }
+        for len in [u64::MAX, u64::MAX - 5] {
+            assert!(matches!(view.write_at(len, &[1; 9]), Err(CacheError::NoRoom { .. })));
+            assert!(matches!(view.allocate(len), Err(CacheError::NoRoom { .. })));
+            assert!(matches!(view.set_len(len), Err(CacheError::NoRoom { .. })));
+        }
+        assert!(view.is_empty());
+    })
+    .expect("a cache");
+}
