@@ -14,6 +14,7 @@
 mod store;
 
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use pumice::cache::{self, Cache, Settings};
@@ -28,7 +29,17 @@ const FRAMES: usize = 16 << 10;
 /// Entries between two commits of `load`.
 const COMMIT_EVERY: u64 = 100;
 
-fn main() -> Result<(), Failed> {
+fn main() -> ExitCode {
+    match open_and_run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn open_and_run() -> Result<(), Failed> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let [folder, words @ ..] = &words[..] else { return Err("which folder?".into()) };

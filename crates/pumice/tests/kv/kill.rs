@@ -3,19 +3,21 @@
 //!
 //! A child's thread changes keys of its own. What its nth change is follows from the seed, so what its keys
 //! should be follows from how many changes there were: as many as it said were committed, or some more.
+//!
+//! And processes that come while another has the store open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::store::check::check;
 use crate::store::log::Log;
-use crate::store::{record, Store};
+use crate::store::{record, Error, Store};
 use crate::{with_cache, Folder, Random};
 
 const THREADS: usize = 3;
@@ -80,16 +82,28 @@ fn child() {
     });
 }
 
+/// Another child, which opens the store too, and says what came of it.
+#[test]
+#[ignore = "it is the child of another test"]
+fn second_child() {
+    let Ok(folder) = std::env::var("KV_FOLDER") else { return };
+    let opened = with_cache(FRAMES, |cache| Store::open(cache, Path::new(&folder)).map(drop));
+    println!("\nopened {}", opened.map_or_else(|error| error.to_string(), |()| "it".to_owned()));
+}
+
+/// This program again, as one of its tests that are children.
+fn command(child: &str, folder: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", child, "--ignored", "--nocapture"]).env("KV_FOLDER", folder);
+    command
+}
+
 /// Runs a child until it has committed something, and a while longer, or only until it is about to open: what
 /// each thread said was committed last.
 fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> Vec<u64> {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "kill::child", "--ignored", "--nocapture"]);
+    let mut command = command("kill::child", folder);
     let list: Vec<_> = done.iter().map(u64::to_string).collect();
-    command
-        .env("KV_FOLDER", folder)
-        .env("KV_SEED", seed.to_string())
-        .env("KV_DONE", list.join(","));
+    command.env("KV_SEED", seed.to_string()).env("KV_DONE", list.join(","));
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let (said, lines) = mpsc::channel();
     let output = child.stdout.take().expect("a pipe");
@@ -194,4 +208,46 @@ fn what_was_committed_is_there_after_a_kill() {
     }
     println!("{KILLS} kills, {done:?} changes");
     assert!(done.iter().all(|&changes| changes > 0), "{done:?}");
+}
+
+/// What the files of a folder hold, by name.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).expect("ours").map(|entry| entry.expect("ours").path());
+    entries.map(|path| (path.clone(), std::fs::read(path).expect("ours"))).collect()
+}
+
+/// What a second process says that opens the store.
+fn open_by_second(folder: &Path) -> String {
+    let said = command("kill::second_child", folder).output().expect("it starts").stdout;
+    let said = String::from_utf8(said).expect("text");
+    let line = said.lines().find_map(|line| line.strip_prefix("opened "));
+    line.unwrap_or_else(|| panic!("it says {said}")).to_owned()
+}
+
+#[test]
+fn a_store_is_one_processes_at_a_time() {
+    let folder = Folder::make("two");
+    let (log, path) = (folder.path().join("log"), folder.path());
+    with_cache(FRAMES, |cache| {
+        let store = Store::open(cache, path).expect("a store");
+        let task = cache.task().expect("a task");
+        let session = store.session(&task).expect("a session");
+        let end = session.put(b"a", b"first").expect("room");
+        session.commit(end).expect("a disk");
+        let before = contents(&log);
+        assert_eq!(open_by_second(path), Error::InUse(path.to_owned()).to_string());
+        let again = Store::open(cache, path);
+        assert!(matches!(again, Err(Error::InUse(_))), "{again:?}");
+        assert_eq!(contents(&log), before, "the log is who has it open's");
+        let end = session.put(b"b", b"second").expect("room");
+        session.commit(end).expect("a disk");
+    });
+    assert_eq!(open_by_second(path), "it");
+    with_cache(FRAMES, |cache| {
+        let store = Store::open(cache, path).expect("a store");
+        let task = cache.task().expect("a task");
+        let session = store.session(&task).expect("a session");
+        assert_eq!(session.get(b"a").expect("a tree").as_deref(), Some(&b"first"[..]));
+        assert_eq!(session.get(b"b").expect("a tree").as_deref(), Some(&b"second"[..]));
+    });
 }

@@ -6,6 +6,7 @@
 //! | [`tree`] | a thread's way to the tree: reading, inserting, removing, going through a range |
 //! | [`record`] | log records |
 //! | [`log`] | the log: group commit, segments, the rule that it goes before the pages |
+//! | [`lock`] | the store is one process's at a time |
 //! | [`check`] | whether a tree is one |
 //!
 //! **Writing.** A change latches the pages that it is about, changes them, adds one record of all of it to the log,
@@ -17,11 +18,13 @@
 //! change of a page after it puts the whole page into the log, so a page that a crash left half written is made anew
 //! from there, and nothing has to be read for it.
 //!
-//! **Opening** applies what the log has, in order, through the cache, and ends with a checkpoint.
+//! **Opening** takes the store's lock, before it looks at anything, and keeps it while the store is open. It applies
+//! what the log has, in order, through the cache, and ends with a checkpoint.
 //!
 //! Page 0 says what the file is and how many pages there are; page 1 is the root, always.
 
 pub mod check;
+pub mod lock;
 pub mod log;
 pub mod node;
 pub mod record;
@@ -29,13 +32,14 @@ pub mod tree;
 
 use std::collections::HashSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use pumice::cache::{Cache, CacheError, CacheTask, File, Options, View};
 
+use lock::Lock;
 use log::{Log, Part};
 use node::{Corrupt, Page, Parts};
 use record::Change;
@@ -54,10 +58,14 @@ pub enum Error {
     Cache(#[from] CacheError),
     #[error("the log: {0}")]
     Log(#[from] io::Error),
+    #[error("the lock: {0}")]
+    Lock(#[source] io::Error),
+    #[error("the store {0} is open already, here or in another process: close it there")]
+    InUse(PathBuf),
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
     #[error("{0} is no store")]
-    NoStore(std::path::PathBuf),
+    NoStore(PathBuf),
     #[error("a key of {key} and a value of {value} bytes are too long")]
     TooLong { key: usize, value: usize },
     #[error("the tree is wrong: {0}")]
@@ -76,11 +84,15 @@ pub struct Store {
     /// One checkpoint at a time.
     checkpoint: Mutex<()>,
     server: Option<JoinHandle<()>>,
+    /// Goes last.
+    _lock: Lock,
 }
 
 impl Store {
-    /// Opens the store in a folder, or makes one there.
+    /// Opens the store in a folder, or makes one there: [`Error::InUse`] where it is open already.
     pub fn open(cache: &Cache<'_>, folder: &Path) -> Result<Store> {
+        // To open the log cuts off what is half a record, as what another is just adding would be.
+        let lock = Lock::take(folder)?;
         let log = Arc::new(Log::open(&folder.join("log"))?);
         let path = folder.join("tree");
         let options = Options::new().write_ahead(log.clone());
@@ -96,6 +108,7 @@ impl Store {
             next_page: AtomicU32::new(ROOT + 1),
             checkpoint: Mutex::new(()),
             server: Some(server),
+            _lock: lock,
         };
         let task = cache.task()?;
         let view = task.view(&store.file)?;
