@@ -9,6 +9,7 @@
 //!   chooses, begins transit
 //!     clean                 drop_clean             where it will be found; or it is written after all
 //!     dirty, by number      place                  file and offset of the first so many, checksums sealed
+//!       full, twice         stays_full             an error for who asks
 //!   one request
 //!   it is done              written
 //!   ends each transit       evicted                what the entry says from now on
@@ -166,6 +167,9 @@ pub unsafe trait Backing: Send + Sync {
     /// Their frames can be read.
     unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal>;
 
+    /// There was no room for pages, nor was there any when copies had been given up: now it is an error.
+    fn stays_full(&self) {}
+
     /// The request for a place is over, before anybody is told so of its pages.
     fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>);
 
@@ -309,6 +313,10 @@ unsafe impl<B: Backing + ?Sized> Backing for &B {
     unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
         // SAFETY: forwarded with the caller's promise.
         unsafe { (**self).place(pages) }
+    }
+
+    fn stays_full(&self) {
+        (**self).stays_full();
     }
 
     fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {

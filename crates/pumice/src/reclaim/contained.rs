@@ -76,6 +76,19 @@ impl<'b> Contained<'b> {
         contain(|| unsafe { self.backing.place(pages) }).unwrap_or(Err(Refusal::Failed))
     }
 
+    /// As [`Contained::place`], when copies have been given up.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn place_at_last(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        // SAFETY: the caller's promise.
+        let place = unsafe { self.place(pages) };
+        if place == Err(Refusal::Full) {
+            contain(|| self.backing.stays_full());
+        }
+        place
+    }
+
     pub fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
         contain(|| self.backing.written(place, pages, result));
     }

@@ -289,7 +289,7 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         self.give_up_copies(&space);
         // SAFETY: as above.
-        unsafe { space.backing().place(&self.writes.outgoing) }
+        unsafe { space.backing().place_at_last(&self.writes.outgoing) }
     }
 
     /// Gives up all copies that there are of what a space's backing has: those of this batch's pages that stay, of

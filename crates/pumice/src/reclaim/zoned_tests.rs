@@ -16,7 +16,7 @@ use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Access, MemMap, Region, Task, VmSpace, ZonedFrames, Zonelist};
 use crate::swap::backing::SwapBacking;
-use crate::swap::Swap;
+use crate::swap::SwapError;
 use crate::sys::cpu;
 use crate::sys::mem::{Huge, Os};
 
@@ -39,12 +39,23 @@ struct Both<'t, 'm> {
     reclaim: [Arc<ZoneReclaim<Adaptive<'m>>>; 2],
     space: &'t Space<'m>,
     pager: &'t dyn Pager,
-    swap: &'t Swap,
+    backing: &'t SwapBacking,
 }
 
 impl Both<'_, '_> {
     fn counts(&self) -> [Counts; 2] {
         [self.reclaim[0].counts(), self.reclaim[1].counts()]
+    }
+
+    /// Has so many slots kept by what are said to be pages, in frames from `first` on.
+    fn keep_copies(&self, slots: usize, first: usize) {
+        for page in 0..slots {
+            let slot = self.backing.swap().get().expect("a slot");
+            let frame = LruPage { page: 1 << 20 | page, frame: Pfn(first + page) };
+            let from = Evicted::Swapped(slot.0);
+            self.pager.swapped_in(self.space.id(), frame, from, Rights::READ);
+        }
+        assert_eq!(self.backing.swap().usage().1 as usize, slots);
     }
 
     /// How many of a region's pages are in each zone.
@@ -94,8 +105,8 @@ fn on_two_zones_with(
     let members = [(&maps[0], &*reclaim[0] as &dyn Reclaim), (&maps[1], &*reclaim[1])];
     let zonelist = Zonelist::new(&members, &pager).expect("in order");
     let space = VmSpace::new(zonelist.frames(), Atomic).expect("frames");
-    let (pager, swap) = (&pager, backing.swap());
-    let both = Both { zones, reclaim: reclaim.clone(), space: &space, pager, swap };
+    let (pager, backing) = (&pager, &backing);
+    let both = Both { zones, reclaim: reclaim.clone(), space: &space, pager, backing };
     let used = pager.attach(&space, || {
         std::thread::scope(|scope| {
             struct Stop<'r, 'e>(&'r [Arc<ZoneReclaim<Adaptive<'e>>>; 2]);
@@ -362,13 +373,7 @@ fn copies_that_pages_of_another_zone_keep_are_given_up_where_swap_is_full() {
         for (zone, gfp) in [(0, A), (1, B)] {
             on_two_zones_with(&format!("copies-{kswapd:?}-{zone}"), SLOTS, kswapd, |both| {
                 let other = (1 - zone) * FRAMES;
-                for page in 0..SLOTS / 2 {
-                    let slot = both.swap.get().expect("a slot");
-                    let frame = LruPage { page: 1 << 20 | page, frame: Pfn(other + page) };
-                    let from = Evicted::Swapped(slot.0);
-                    both.pager.swapped_in(both.space.id(), frame, from, Rights::READ);
-                }
-                assert_eq!(both.swap.usage().1 as usize, SLOTS / 2);
+                both.keep_copies(SLOTS / 2, other);
                 with_region(both, 4 * FRAMES, |task, region, _| {
                     let _scope = task.gfp_scope(gfp);
                     let full = (0..4 * FRAMES).find(|&page| region.write(page).is_err());
@@ -378,6 +383,29 @@ fn copies_that_pages_of_another_zone_keep_are_given_up_where_swap_is_full() {
                 assert_eq!(both.counts()[1 - zone].pswpout, 0);
             });
         }
+    }
+}
+
+/// Swap that is full of copies has room: it is an error where there are none left.
+#[test]
+fn swap_is_said_to_be_full_where_copies_make_no_room() {
+    const SLOTS: usize = 512;
+    for kswapd in [Kswapd::None, Kswapd::EachZone] {
+        on_two_zones_with(&format!("stays-full-{kswapd:?}"), SLOTS, kswapd, |both| {
+            both.keep_copies(SLOTS / 2, FRAMES);
+            with_region(both, 4 * FRAMES, |task, region, _| {
+                let _scope = task.gfp_scope(A);
+                let mut pages = 0..4 * FRAMES;
+                while both.space.swap_rss() <= SLOTS * 5 / 8 {
+                    write(region, pages.next().map(|page| page..page + 1).expect("more"));
+                }
+                let error = both.backing.take_error();
+                assert!(error.is_none(), "copies made room: {error:?}");
+                assert!(pages.any(|page| region.write(page).is_err()), "memory and swap are full");
+                let error = both.backing.take_error();
+                assert!(matches!(error, Some(SwapError::Full { slots: 512 })), "{error:?}");
+            });
+        });
     }
 }
 

@@ -186,10 +186,8 @@ unsafe impl Backing for SwapBacking {
     }
 
     unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
-        let (first, run) = self.swap.get_run(pages.len() as u32).map_err(|error| {
-            self.note_error(error);
-            Refusal::Full
-        })?;
+        let run = self.swap.get_run(pages.len() as u32);
+        let (first, run) = run.map_err(|_| Refusal::Full)?;
         for (slot, page) in (first.0..first.0 + run).map(Slot).zip(pages) {
             // SAFETY: the caller's promise.
             unsafe { self.swap.seal(slot, page.at, page.note) };
@@ -197,6 +195,10 @@ unsafe impl Backing for SwapBacking {
         let (file, offset) = (self.swap.file().reference(), Swap::offset(first));
         let pages = run as usize;
         Ok(Place { file, offset, pages, bytes: pages * FRAME_SIZE, tag: u64::from(first.0) })
+    }
+
+    fn stays_full(&self) {
+        self.note_error(SwapError::Full { slots: self.swap.usage().0 });
     }
 
     fn written(&self, place: &Place, _pages: &[Outgoing], result: Result<(), Errno>) {
