@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::kswapd::Round;
 use super::policy::table;
 use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
+use super::writeout::Writes;
 use super::{Adaptive, Paging, Settings, SwapPager, ZoneReclaim};
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
@@ -86,6 +88,118 @@ fn copies_are_given_up_by_all_who_have_a_reference_to_the_swap() {
         attached.expect("a task").expect("a task");
         drop((other, space));
         assert_eq!(swap.swap().usage().1, 0, "no slot is lost");
+    }
+}
+
+/// Swap in which something else happens while pages are given places.
+struct Hooked<'h> {
+    swap: &'h SwapBacking,
+    at_place: &'h (dyn Fn() + Sync),
+}
+
+// SAFETY: it knows of no task.
+unsafe impl Backing for Hooked<'_> {
+    fn needs(&self) -> Gfp {
+        self.swap.needs()
+    }
+    fn read(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        self.swap.read(space, page, from, into)
+    }
+    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
+        self.swap.came_in(space, page, from, used)
+    }
+    fn free(&self, space: SpaceId, from: Evicted) {
+        self.swap.free(space, from);
+    }
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        self.swap.drop_clean(page)
+    }
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        (self.at_place)();
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { self.swap.place(pages) }
+    }
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
+        self.swap.written(place, pages, result);
+    }
+    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
+        self.swap.evicted(place, nth, page)
+    }
+    fn give_up(&self, place: &Place, nth: usize) {
+        self.swap.give_up(place, nth);
+    }
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
+        self.swap.release(copies);
+    }
+}
+
+/// What a reclaimer finds of pages of a space that came since it looked which there are: their frames may be another's
+/// by then, when it meets that page, or while it has theirs in hand.
+#[test]
+fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
+    /// So many that a batch is several.
+    const PAGES: usize = 32;
+    for is_in_hand in [false, true] {
+        let scratch = Scratch::new(&format!("meanwhile-{is_in_hand}"));
+        let swap = SwapBacking::new(scratch.swap(FRAMES), &Engines::default());
+        let mut entries = table::<Adaptive<'_>>(FRAMES);
+        let reclaim = ZoneReclaim::new(Adaptive::new(&mut entries), FRAMES, Settings::of(FRAMES));
+        let reclaim = Arc::new(reclaim);
+        let late_pager = Paging::on(Arc::clone(&reclaim), &swap);
+        let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+        let map = MemMap::new(&zone, Clearer::detect()).expect("tables");
+        let late = VmSpace::new(map.frames_of(&late_pager), Atomic).expect("frames");
+        let comes = |page: usize, frame: Pfn, slot: u32| {
+            let page = LruPage { page, frame };
+            late_pager.swapped_in(late.id(), page, Evicted::Swapped(slot), Rights::empty());
+            page
+        };
+        let slot = || swap.swap().get().expect("a slot").0;
+        // A frame that nobody has.
+        let unused = Pfn(FRAMES - 1);
+        let at_place = || {
+            comes(2, unused, slot());
+        };
+        let pager = Paging::on(Arc::clone(&reclaim), Hooked { swap: &swap, at_place: &at_place });
+        let early = VmSpace::new(map.frames_of(&pager), Atomic).expect("frames");
+        let attached = pager.attach(&early, || {
+            let mut round = Round::new(&reclaim, Writes::new(&Engines::default(), 1), Gfp::KERNEL);
+            round.meet_spaces();
+            let task = early.enter().expect("a task");
+            let at = task.map(PAGES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+            let write = || {
+                for page in 0..PAGES {
+                    task.write_at(at + page * FRAME_SIZE, b"dirty").expect("a frame");
+                }
+                task.lru_drain();
+            };
+            let attached = late_pager.attach(&late, || {
+                if is_in_hand {
+                    late_pager.lru_add(late.id(), &[comes(1, unused, slot())]);
+                    write();
+                    round.reclaim_directly();
+                    assert!(reclaim.counts().pswpout > 0, "it has written the other's");
+                } else {
+                    write();
+                    let mut frame = None;
+                    task.scan_present(0, |page| frame = Some(page.frame));
+                    comes(1, frame.expect("it is there"), slot());
+                    assert!(round.sweep_all());
+                    round.release_copies();
+                }
+            });
+            attached.expect("a task");
+            round.end();
+            task.unmap(at, PAGES * FRAME_SIZE).expect("mapped");
+        });
+        attached.expect("a task");
+        assert_eq!(swap.swap().usage().1, 0, "a slot is lost, in hand: {is_in_hand}");
     }
 }
 

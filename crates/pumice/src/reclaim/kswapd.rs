@@ -358,7 +358,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             // Others are of another zone.
             if state.number(page.frame).is_some() && !state.knows(place, page) {
                 many += 1;
-                self.notes.copies.extend(state.add(place, page));
+                state.add(place, page);
             }
         }
         drop(state);
@@ -434,7 +434,11 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             let Some((frame, shadow)) = state.policy.evict() else { return };
             let known = std::mem::take(&mut state.frames[frame as usize]);
             if !known.owner.is_none() {
-                let (owner, copy, is_new) = (known.owner, known.copy, known.is_new);
+                let (owner, mut copy, is_new) = (known.owner, known.copy, known.is_new);
+                if copy != 0 && self.space(owner.member()).is_none() {
+                    // It comes or goes. The page stays, and nobody else knows of its copy.
+                    state.members.release(owner.member(), std::mem::take(&mut copy));
+                }
                 self.victims.push(Victim { frame, shadow, owner, copy, is_new });
             }
         }

@@ -176,7 +176,7 @@ impl<P: Policy + Send> Round<'_, P> {
             let number = nth as u32;
             if !state.knows(place, page) {
                 // As the look for such pages does, where pages are chosen otherwise.
-                self.notes.copies.extend(state.add(place, page));
+                state.add(place, page);
                 continue;
             }
             let frame = &mut state.frames[nth];

@@ -181,10 +181,11 @@ impl<P: Policy> State<P> {
         (number < self.frames.len()).then_some(number)
     }
 
-    /// A page of a member's is in a frame. Returns the copy of another page, which was there before and was
-    /// unmapped.
-    pub fn add(&mut self, member: usize, page: LruPage) -> Option<Copy> {
-        let (owner, number) = (Owner::new(member, page.page), self.number(page.frame)?);
+    /// A page of a member's is in a frame. The copy of another page, which was there before and was unmapped, is given
+    /// up: now, for only as long as the frame says whose it was is that a member still.
+    pub fn add(&mut self, member: usize, page: LruPage) {
+        let Some(number) = self.number(page.frame) else { return };
+        let owner = Owner::new(member, page.page);
         let frame = &mut self.frames[number];
         let came = frame.came.take().filter(|_| frame.owner == owner);
         let old = *frame;
@@ -194,7 +195,9 @@ impl<P: Policy> State<P> {
             self.policy.forget(number as u32);
         }
         self.policy.add(number as u32, came.unwrap_or(Arrival::Fresh));
-        old.copy().filter(|_| old.copy != copy)
+        if let Some((member, old)) = old.copy().filter(|_| old.copy != copy) {
+            self.members.release(member, old);
+        }
     }
 
     /// A page that the policy knows was not there when it was looked at: it is nobody's any more, nor is the copy that
@@ -553,9 +556,7 @@ impl<P: Policy> ZoneReclaim<P> {
         let mut state = self.state();
         let Some(member) = state.members.find(space) else { return };
         for &page in pages {
-            if let Some((member, copy)) = state.add(member, page) {
-                state.members.release(member, copy);
-            }
+            state.add(member, page);
         }
         if state.is_kswapd_asleep && state.is_short(self.free()) {
             self.wake.notify_one();
