@@ -79,6 +79,11 @@ impl<'l, G: Geometry, B: Backing> Pcp<'l, G, B> {
         is_out
     }
 
+    /// How many frames there are to give out.
+    pub fn len(&self) -> usize {
+        self.frames.count_ones() as usize
+    }
+
     /// Whether the next [`Pcp::get`] has to ask the ledger.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -12,7 +12,7 @@ use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
 use super::{Adaptive, Paging, Settings, SwapPager};
 use crate::addr::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::Clearer;
-use crate::frame::{Gfp, Pressure, Reclaim, Zone};
+use crate::frame::{Gfp, Pressure, Reclaim, Watermarks, Zone};
 use crate::io::engine::{Completion, Direction, Engine, Request};
 use crate::io::AnyEngine;
 use crate::page_table::{Atomic, Rights};
@@ -195,6 +195,48 @@ fn huge_pages_are_not_taken_where_memory_is_short() {
         assert!((100..BLOCK_FRAMES + 100).contains(&free()), "{}", free());
         assert_eq!(pager.counts().pswpout, 0);
     });
+}
+
+/// Who asks for many frames at a time gets few where free ones lie apart, and no more than these count as taken.
+#[test]
+fn frames_that_were_not_to_be_had_count_as_free() {
+    /// So many that two threads' lists have their share.
+    const FRAMES: usize = 4096;
+    let scratch = Scratch::new("apart");
+    let mut entries = table::<Adaptive<'_>>(FRAMES);
+    let watermarks = Watermarks { min: 8, low: 16, high: 32 };
+    let settings = Settings { watermarks, ..Settings::of(FRAMES) };
+    let policy = Adaptive::new(&mut entries);
+    let pager = SwapPager::new(scratch.swap(FRAMES), policy, FRAMES, settings);
+    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let attached = pager.attach(&space, || {
+        let task = space.enter().expect("a task");
+        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+        let write = |page: usize| task.write_at(at + page * FRAME_SIZE, b"here").expect("room");
+        let free = || pager.zone().free();
+        let full = (0..2 * FRAMES).find(|&page| {
+            write(page);
+            free() < 100
+        });
+        let full = full.expect("it is full");
+        for page in (0..full).step_by(8) {
+            task.unmap(at + page * FRAME_SIZE, FRAME_SIZE).expect("mapped");
+        }
+        task.give_frames_back();
+        pager.zone().set_settings(settings);
+        let before = free();
+        assert!(before > FRAMES / 10, "{before}");
+        (full + 1..full + 201).for_each(write);
+        let after = free();
+        assert!(after + 200 + 64 >= before, "{before} frames before, {after} after");
+        // Nor more than there are.
+        pager.zone().set_settings(settings);
+        assert!(free() + 64 >= after, "{after} were said to be free, {} are", free());
+    });
+    attached.expect("a task");
+    assert_eq!(pager.counts().pswpout, 0);
 }
 
 /// Where swap and memory are full, pages come back all the same: into what is kept back, until another has gone.

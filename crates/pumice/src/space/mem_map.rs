@@ -256,8 +256,23 @@ pub struct List<'m, M: Memory = Os, L: Budget = ()> {
 impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
     /// Whether frames may be taken of the zone now: of those that are kept back, only by who reclaims.
     fn admits(&self, gfp: Gfp, frames: usize) -> bool {
-        self.frames.map.zone.admit(gfp, frames)
-            && self.frames.reclaim.is_none_or(|reclaim| reclaim.admits(gfp, frames))
+        let (zone, reclaim) = (self.frames.map.zone, self.frames.reclaim);
+        if !zone.admit(gfp, frames) {
+            return false;
+        }
+        let may = reclaim.is_none_or(|reclaim| reclaim.admits(gfp, frames));
+        if !may {
+            zone.give_back(frames);
+        }
+        may
+    }
+
+    /// So many of those that were admitted were not taken of the zone.
+    fn give_back(&self, frames: usize) {
+        if frames > 0 {
+            self.frames.map.zone.give_back(frames);
+            self.frames.reclaim.into_iter().for_each(|reclaim| reclaim.give_back(frames));
+        }
     }
 
     /// Whether what it gives next has to be asked for.
@@ -266,28 +281,49 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
         self.spare.is_none() && self.pcp.is_empty()
     }
 
+    /// A frame, and whether it is zeroed. What is at hand was admitted when it was taken from the zone.
+    #[inline]
+    fn get_one(&mut self) -> Option<(Pfn, bool)> {
+        if self.pcp.is_empty() {
+            self.get_more()
+        } else {
+            self.pcp.get()
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    fn get_more(&mut self, want: Want) -> Option<(Pfn, bool)> {
+    fn get_more(&mut self) -> Option<(Pfn, bool)> {
         let zone = self.frames.map.zone;
         let is_short = self.frames.map.is_crowded()
             || self.frames.reclaim.is_some_and(|reclaim| reclaim.pressure() >= Pressure::Low);
-        if !self.admits(self.gfp, if is_short { 1 } else { LIST_FRAMES }) {
+        let frames = if is_short { 1 } else { LIST_FRAMES };
+        if !self.admits(self.gfp, frames) {
             return None;
         }
         // Where the thread runs now: two that run at the same time take frames from blocks of their own,
         // one after the other, which is what fetching ahead goes by.
         let cpu = cpu::current();
-        if is_short {
+        let found = if is_short {
             // No more than is needed: nobody else gets at what a list has.
-            return zone.get_frame(cpu, want);
-        }
+            zone.get_frame(cpu, Want::Zeroed)
+        } else {
+            self.refill(cpu)
+        };
+        // Of a zone in pieces it is less.
+        let taken = usize::from(found.is_some()) + self.pcp.len();
+        self.give_back(frames.saturating_sub(taken));
+        found
+    }
+
+    /// The first of frames that are then at hand.
+    fn refill(&mut self, cpu: usize) -> Option<(Pfn, bool)> {
         self.pcp.refill_from(cpu);
         loop {
             if let Some(found) = self.pcp.get() {
                 return Some(found);
             }
-            zone.grow(1).ok()?;
+            self.frames.map.zone.grow(1).ok()?;
         }
     }
 
@@ -310,9 +346,7 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
             self.spare = None;
             return Some(frame);
         }
-        // What is at hand was admitted when it was taken from the zone.
-        let found = if self.pcp.is_empty() { self.get_more(Want::Zeroed) } else { self.pcp.get() };
-        match found? {
+        match self.get_one()? {
             (frame, true) => Some(frame),
             (frame, false) => Some(self.clear(frame)),
         }
@@ -324,7 +358,7 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
             Some(run) => Some(run),
             // What is fetched ahead of need waits for nobody.
             None => {
-                let (frame, is_zeroed) = self.get_more(Want::Zeroed)?;
+                let (frame, is_zeroed) = self.get_one()?;
                 Some((if is_zeroed { frame } else { self.clear(frame) }, 1))
             }
         }
@@ -340,6 +374,9 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
         let zone = self.frames.map.zone;
         let admitted = self.admits(self.gfp, 1);
         let found = admitted.then(|| zone.get_frame(cpu::current(), Want::Dirty)).flatten();
+        if admitted && found.is_none() {
+            self.give_back(1);
+        }
         // In a shortage, what this list has, of which the zone does not know.
         let found = found.map(|(frame, _zeroed)| frame).or_else(|| self.spare.take());
         found.or_else(|| {
@@ -354,6 +391,9 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
             return None;
         }
         let found = self.frames.map.zone.get_frame(cpu::current(), Want::Dirty);
+        if found.is_none() {
+            self.give_back(1);
+        }
         found.map(|(frame, _zeroed)| frame)
     }
 
