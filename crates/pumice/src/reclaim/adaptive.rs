@@ -59,6 +59,8 @@ pub struct Adaptive<'t> {
     evictions: u64,
     /// The frame that the hand comes to next.
     hand: usize,
+    /// No active page is on the list of a bucket before this one.
+    first_active: usize,
     /// Looks at each page while memory turns over once; 0: each use is told when it is.
     looks: usize,
     /// In 1 / [`USES_PER_LOSS`] of a hit.
@@ -101,6 +103,7 @@ impl<'t> Adaptive<'t> {
             ages,
             evictions: 0,
             hand: 0,
+            first_active: 0,
             looks: 0,
             credit,
             trials: Trials::default(),
@@ -134,13 +137,16 @@ impl<'t> Adaptive<'t> {
         let entry = self.lists.page_mut(page);
         let uses = entry.flags() & Flags::USES;
         entry.set_flags(Flags::LRU | Flags::ACTIVE | trial | uses);
-        let list = self.ages.list(entry.stamp());
+        let (bucket, list) = self.ages.list(entry.stamp());
+        self.first_active = self.first_active.min(bucket);
         self.lists.insert(self.lists.head(list), page, SORT_STEPS);
     }
 
     fn turn(&mut self) {
         if let Some(merged) = self.ages.turn() {
             self.lists.splice_head(self.lists.head(merged.into), self.lists.head(merged.from));
+            // Those behind it have moved up.
+            self.first_active -= usize::from(self.first_active > merged.bucket);
         }
     }
 
@@ -153,11 +159,14 @@ impl<'t> Adaptive<'t> {
     /// The active page that was used longest ago. Those that were used since they were put where they are go
     /// where they belong.
     fn oldest_active(&mut self) -> Option<u32> {
-        let mut bucket = 0;
+        debug_assert!((0..self.first_active).all(|bucket| {
+            let list = self.ages.list_of(bucket).map(|list| self.lists.head(list));
+            list.is_none_or(|list| self.lists.tail(list).is_none())
+        }));
         loop {
-            let list = self.ages.lists().nth(bucket)?;
+            let list = self.ages.list_of(self.first_active)?;
             let Some(page) = self.lists.tail(self.lists.head(list)) else {
-                bucket += 1;
+                self.first_active += 1;
                 continue;
             };
             let flags = self.lists.page(page).flags();

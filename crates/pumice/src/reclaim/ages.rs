@@ -32,11 +32,13 @@ struct Bucket {
     list: u8,
 }
 
-/// The list of a bucket that is no more, and the one its pages belong on, being younger than those there.
+/// The list of a bucket that is no more, and the one its pages belong on, being younger than those there; and which
+/// bucket has that. Those behind have moved up by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Merged {
     pub from: usize,
     pub into: usize,
+    pub bucket: usize,
 }
 
 /// See the module's top.
@@ -98,14 +100,15 @@ impl Ages {
         self.buckets[..self.len].partition_point(|bucket| bucket.epoch <= epoch).saturating_sub(1)
     }
 
-    /// The list for pages of this stamp.
-    pub fn list(&self, stamp: u64) -> usize {
-        usize::from(self.buckets[self.index(stamp)].list)
+    /// The bucket of pages of this stamp, the oldest being 0, and its list.
+    pub fn list(&self, stamp: u64) -> (usize, usize) {
+        let bucket = self.index(stamp);
+        (bucket, usize::from(self.buckets[bucket].list))
     }
 
-    /// The lists of buckets that have pages in memory, or may have some that were in others before; oldest first.
-    pub fn lists(&self) -> impl Iterator<Item = usize> + '_ {
-        self.buckets[..self.len].iter().map(|bucket| usize::from(bucket.list))
+    /// The list of a bucket; `None` past the last.
+    pub fn list_of(&self, bucket: usize) -> Option<usize> {
+        self.buckets[..self.len].get(bucket).map(|bucket| usize::from(bucket.list))
     }
 
     /// Whether plain LRU would have a page of this stamp. Of what is just beyond the edge that is
@@ -236,7 +239,8 @@ impl Ages {
         let older = &mut self.buckets[least];
         older.all += younger.all;
         older.resident += younger.resident;
-        let merged = Merged { from: usize::from(younger.list), into: usize::from(older.list) };
+        let (from, into) = (usize::from(younger.list), usize::from(older.list));
+        let merged = Merged { from, into, bucket: least };
         self.buckets.copy_within(least + 2.., least + 1);
         if self.edge > least {
             self.edge -= 1;
