@@ -3,10 +3,12 @@
 //! Each thread has a queue of reads of its own. A page that is on its way is claimed in its word, so it is read once.
 //! A thread that wants such a page ends what its own queue has done; if that does not help, what others' have: their
 //! owners may be busy with something else. So nobody waits for a thread, only for the device.
+//!
+//! A queue that can't be asked any more is replaced by whoever finds that out. What it was asked for could not be read,
+//! then, and is read once more, alone, by who wants it.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -21,14 +23,11 @@ use crate::page_table::FrameSource;
 use crate::space::file::{Begun, Filling, Patience, Use};
 use crate::space::region::Page;
 use crate::sync::{Mutex, MutexGuard};
-use crate::sys::thread;
 
 /// Requests of a thread in flight at a time.
 pub(super) const DEPTH: usize = 256;
 /// Pages read by one request at most.
 pub(super) const RUN_PAGES: usize = 128;
-/// How long it is waited where the kernel does not say what is done.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A thread's queue of reads.
 pub(super) struct Fills(Mutex<State>);
@@ -36,6 +35,8 @@ pub(super) struct Fills(Mutex<State>);
 struct State {
     /// Before what its requests refer to: it waits for them when it is dropped.
     queue: Queue<AnyEngine>,
+    /// For another.
+    engines: Engines,
     /// By the requests' tokens, and those of which none is in flight.
     reads: Vec<Read>,
     vacant: Vec<usize>,
@@ -96,7 +97,8 @@ impl Fills {
         let reads = (0..depth).map(|_| Read::default()).collect();
         let (arrived, expected, past_end) = (Vec::new(), Vec::new(), Vec::new());
         let vacant = (0..depth).collect();
-        Fills(Mutex::new(State { queue, reads, vacant, arrived, expected, past_end }))
+        let engines = engines.clone();
+        Fills(Mutex::new(State { queue, engines, reads, vacant, arrived, expected, past_end }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -191,6 +193,9 @@ impl Fills {
     }
 
     /// Ends what is done, and waits until `least` requests are, if so many are in flight. Whether any was ended.
+    ///
+    /// # Errors
+    /// What the kernel says where it can't be asked what is done: then all are ended.
     pub fn reap(&self, task: &FileTask<'_>, least: usize) -> Result<bool, Errno> {
         self.state().reap(task, least)
     }
@@ -207,8 +212,8 @@ impl Fills {
     pub fn end_some(&self, task: &FileTask<'_>) -> bool {
         let mut state = self.state();
         let is_any = state.queue.in_flight() > 0;
-        if is_any && state.reap(task, 1).is_err() {
-            thread::sleep(LOOK_AGAIN);
+        if is_any {
+            let _ = state.reap(task, 1);
         }
         is_any
     }
@@ -217,9 +222,7 @@ impl Fills {
     pub fn drain(&self, task: &FileTask<'_>) {
         let mut state = self.state();
         while state.queue.in_flight() > 0 {
-            if state.reap(task, 1).is_err() {
-                thread::sleep(LOOK_AGAIN);
-            }
+            let _ = state.reap(task, 1);
         }
     }
 
@@ -294,7 +297,7 @@ impl State {
         }
     }
 
-    /// Ends what is done.
+    /// See [`Fills::reap`]. No read is being put together meanwhile.
     fn reap(&mut self, task: &FileTask<'_>, least: usize) -> Result<bool, Errno> {
         let mut done = [(0usize, Ok(())); DEPTH];
         let mut len = 0;
@@ -308,7 +311,26 @@ impl State {
             // Why, who wants the page finds out: it is read once more then.
             self.end(task, place, result.map_err(|_| ReadFailed));
         }
-        reaped.map(|()| len > 0)
+        match reaped {
+            Ok(()) => Ok(len > 0),
+            Err(errno) => {
+                self.replace_queue(task);
+                Err(errno)
+            }
+        }
+    }
+
+    /// The queue can't be asked any more: another is, and what is in flight ends. Nobody reads into its frames by then.
+    fn replace_queue(&mut self, task: &FileTask<'_>) {
+        self.engines.replace(&mut self.queue, DEPTH as u32);
+        for place in 0..self.reads.len() {
+            if self.reads[place].file.is_some() {
+                self.end(task, place, Err(ReadFailed));
+            }
+        }
+        let depth = self.queue.room();
+        self.reads.resize_with(depth.max(self.reads.len()), Read::default);
+        self.vacant = (0..depth).collect();
     }
 
     /// Reads a single page of which not all is in the file, waiting.

@@ -63,8 +63,7 @@ impl Cache<'_> {
                 (false, true) => Which::Old,
                 (false, false) => continue,
             };
-            let writer = writer
-                .get_or_insert_with(|| Writer::new(task, &files.counters, files.writers.take()));
+            let writer = writer.get_or_insert_with(|| Writer::new(task, files));
             writer.begin(&file, which, &(0..file.room));
             if is_time {
                 let _scan = file.scan.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +72,7 @@ impl Cache<'_> {
         }
         if let Some(mut writer) = writer {
             writer.retry();
-            files.writers.give(writer.into_queue());
+            writer.close();
         }
     }
 

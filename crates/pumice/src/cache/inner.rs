@@ -293,8 +293,7 @@ impl Inner {
         // SAFETY: the bytes are borrowed, and the file is there, until the queue is empty, or dropped.
         unsafe { queue.submit(request) }?;
         let mut went = Ok(());
-        queue.drain(|_, result| went = result)?;
-        queues.give(queue);
+        queues.drain(queue, |_, result| went = result)?;
         if went.is_err() && (self.state().is_being_cut || !self.is_whole(page)) {
             // The file ended before it, which is an error to a queue only.
             return self.read_plainly(page, from, into);

@@ -181,11 +181,11 @@ impl<'c> CacheTask<'c> {
             return Ok(());
         }
         let files = self.cache.files;
-        let mut writer = Writer::new(&self.task, &files.counters, files.writers.take());
+        let mut writer = Writer::new(&self.task, files);
         writer.begin_all(file, &pages);
         let logged = writer.finish(file);
         file.wait_for_writes();
-        files.writers.give(writer.into_queue());
+        writer.close();
         let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
         // Not before: who has a guard that was waited for may make the file longer. And not if it need not be: who
         // makes it longer may wait for a guard of this thread's, for reading.

@@ -276,7 +276,8 @@ impl<'t, 'c> View<'t, 'c> {
     /// read, or is past the file's end, is among them: who reads it is told why.
     ///
     /// # Errors
-    /// [`CacheError::Read`] where the kernel does not say what became of them.
+    /// [`CacheError::Read`] where the kernel can't be asked any more what became of them. They are not on their way
+    /// then: who asks again is told of them, and who reads one reads it anew.
     pub fn arrived(&self, least: usize, pages: &mut Vec<usize>) -> Result<()> {
         let (task, fills) = (&self.task.task, &self.task.fills);
         let error = |errno| CacheError::Read { path: self.file.path.clone(), page: 0, errno };

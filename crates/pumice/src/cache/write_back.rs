@@ -2,6 +2,9 @@
 //!
 //! Pages that lie beside each other go by one request. While it waits for somebody's guard, or for the log, a writer
 //! holds nothing: a thread that has one page and wants another, which is being written, would wait for it.
+//!
+//! Where the queue can't be asked any more, what is in flight was not written, for all that is known: it is dirty
+//! still, who syncs is told, and another queue goes on.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -12,10 +15,10 @@ use rustix::io::Errno;
 use super::dirty::Which;
 use super::error::CacheError;
 use super::inner::{Admitted, Inner, Refused, MOST_PAGES};
-use super::table::{count, Counters};
+use super::table::{count, Counters, Files};
 use super::FileTask;
 use crate::io::engine::{Direction, Piece};
-use crate::io::{AnyEngine, Bytes, Queue, Request};
+use crate::io::{AnyEngine, Bytes, Queue, Queues, Request};
 use crate::page_table::FrameSource;
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::sys::lock::Backoff;
@@ -30,6 +33,8 @@ const LOG_LOOK: Duration = Duration::from_micros(100);
 pub(super) struct Writer<'w, 'c> {
     task: &'w FileTask<'c>,
     counters: &'w Counters,
+    /// Where the queue is from.
+    queues: &'w Queues,
     queue: Queue<AnyEngine>,
     /// By the requests' tokens, and those of which none is in flight.
     writes: Vec<Write>,
@@ -52,15 +57,13 @@ struct Write {
 }
 
 impl<'w, 'c> Writer<'w, 'c> {
-    pub fn new(
-        task: &'w FileTask<'c>,
-        counters: &'w Counters,
-        queue: Queue<AnyEngine>,
-    ) -> Writer<'w, 'c> {
+    pub fn new(task: &'w FileTask<'c>, files: &'w Files) -> Writer<'w, 'c> {
+        let queue = files.writers.take();
         let depth = queue.room();
         Writer {
             task,
-            counters,
+            counters: &files.counters,
+            queues: &files.writers,
             queue,
             writes: (0..depth).map(|_| Write::default()).collect(),
             vacant: (0..depth).collect(),
@@ -71,10 +74,10 @@ impl<'w, 'c> Writer<'w, 'c> {
         }
     }
 
-    /// Gives the queue back, with nothing in flight.
-    pub fn into_queue(mut self) -> Queue<AnyEngine> {
+    /// Waits for all that is in flight, and leaves the queue to the next.
+    pub fn close(mut self) {
         self.drain();
-        self.queue
+        self.queues.give(self.queue);
     }
 
     /// Begins to write what is dirty of a range of a file's pages, of all of their granules in fact. What can't be
@@ -275,9 +278,21 @@ impl<'w, 'c> Writer<'w, 'c> {
         for &(place, result) in &done[..len] {
             self.end(place, result);
         }
-        if reaped.is_err() && len == 0 {
-            thread::sleep(LOG_LOOK);
+        if let Err(errno) = reaped {
+            self.replace_queue(errno);
         }
+    }
+
+    /// The queue can't be asked any more: another is, and what is in flight ends. It is not known what of it was
+    /// written, but that nobody writes it any more.
+    fn replace_queue(&mut self, errno: Errno) {
+        self.queues.replace(&mut self.queue);
+        for place in 0..self.writes.len() {
+            self.end(place, Err(errno));
+        }
+        let depth = self.queue.room();
+        self.writes.resize_with(depth.max(self.writes.len()), Write::default);
+        self.vacant = (0..depth).collect();
     }
 
     /// Waits for all that is in flight.

@@ -2,14 +2,26 @@
 //!
 //! An engine may do less than it was asked for, be interrupted, or do nothing; a queue asks again for the rest. What
 //! was asked for past the end of the file fails. So whoever uses a queue is told of whole requests only.
+//!
+//! An engine that can't be asked at all (a ring whose descriptor somebody closed, a program that was forbidden its
+//! call) is asked again some times, and then given up: the queue is of no more use but to be dropped, by which who
+//! used it knows that the kernel is done with what it had asked for. [`Queues::replace`](super::Queues::replace) has
+//! another in its place.
+
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::engine::{Completion, Engine, Request};
 use crate::addr::FRAME_SIZE;
+use crate::sys::thread;
 
 /// Times a request is asked for again without a byte having gone.
 const MOST_RETRIES: u32 = 16;
+/// Times an engine can't be asked since something was last done, after which it is given up.
+const MOST_UNANSWERED: u32 = 16;
+/// How long who waits does so before the engine is asked again: what it has may be done meanwhile.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 /// See the module's top.
 #[derive(Debug)]
@@ -18,6 +30,9 @@ pub struct Queue<E> {
     /// A request's place is the token that the engine knows.
     pending: Vec<Option<Pending>>,
     vacant: Vec<usize>,
+    /// Times that the engine could not be asked since something was last done.
+    unanswered: u32,
+    has_answered: bool,
 }
 
 /// A request, and how far it is.
@@ -35,7 +50,13 @@ impl<E: Engine> Queue<E> {
     /// With an engine that nothing was asked of, for `depth` requests at a time, or fewer if the engine takes fewer.
     pub fn new(engine: E, depth: usize) -> Queue<E> {
         let depth = depth.clamp(1, engine.depth().max(1));
-        Queue { engine, pending: (0..depth).map(|_| None).collect(), vacant: (0..depth).collect() }
+        Queue {
+            engine,
+            pending: (0..depth).map(|_| None).collect(),
+            vacant: (0..depth).collect(),
+            unanswered: 0,
+            has_answered: false,
+        }
     }
 
     /// Requests that can be submitted before one must be done.
@@ -46,6 +67,11 @@ impl<E: Engine> Queue<E> {
     /// Requests that are not done.
     pub fn in_flight(&self) -> usize {
         self.pending.len() - self.vacant.len()
+    }
+
+    /// Whether anything that was asked of it was ever done.
+    pub fn has_answered(&self) -> bool {
+        self.has_answered
     }
 
     /// Asks for a request; there must be [`Queue::room`].
@@ -70,36 +96,36 @@ impl<E: Engine> Queue<E> {
     /// Waits until one request is done, if any is in flight, and says of all that are how they went, by their tokens.
     ///
     /// # Errors
-    /// What the engine says; requests are then still in flight.
+    /// What the engine says where it can't be asked any more. Requests are then still in flight, and what they refer to
+    /// is theirs until the queue is dropped, for which there is no other use.
     pub fn reap(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
         let mut any = self.in_flight() == 0;
         loop {
-            while let Some(completion) = self.engine.next() {
-                if let Some((token, result)) = self.completed(completion) {
-                    any = true;
-                    done(token, result);
-                }
-            }
+            any |= self.take_done(&mut done);
             if any {
                 // What has to be asked for again is handed over.
-                return if self.in_flight() > 0 { self.engine.wait(0) } else { Ok(()) };
+                return if self.in_flight() > 0 { self.ask(0).map(drop) } else { Ok(()) };
             }
-            self.engine.wait(1)?;
+            if !self.ask(1)? {
+                thread::sleep(ASK_AGAIN);
+            }
         }
     }
 
     /// Hands over what was asked for, waits for nothing, and says of all that are done how they went.
     ///
     /// # Errors
-    /// What the engine says.
+    /// As [`Queue::reap`].
     pub fn poll(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
-        self.engine.wait(0)?;
-        while let Some(completion) = self.engine.next() {
-            if let Some((token, result)) = self.completed(completion) {
-                done(token, result);
-            }
+        if self.in_flight() == 0 {
+            return Ok(());
         }
-        Ok(())
+        let asked = self.ask(0);
+        self.take_done(&mut done);
+        if self.unanswered == 0 {
+            return Ok(());
+        }
+        asked.map(drop)
     }
 
     /// Waits until all are done.
@@ -111,6 +137,33 @@ impl<E: Engine> Queue<E> {
             self.reap(&mut done)?;
         }
         Ok(())
+    }
+
+    /// Hands over what was asked for, and waits until `least` are done: whether the engine could be asked.
+    ///
+    /// # Errors
+    /// What it says, where it could not be asked so often that it is given up.
+    fn ask(&mut self, least: usize) -> Result<bool, Errno> {
+        let Err(errno) = self.engine.wait(least) else { return Ok(true) };
+        self.unanswered += 1;
+        if self.unanswered < MOST_UNANSWERED {
+            Ok(false)
+        } else {
+            Err(errno)
+        }
+    }
+
+    /// Says of all requests that are done how they went; whether there were any.
+    fn take_done(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> bool {
+        let mut any = false;
+        while let Some(completion) = self.engine.next() {
+            (self.unanswered, self.has_answered) = (0, true);
+            if let Some((token, result)) = self.completed(completion) {
+                any = true;
+                done(token, result);
+            }
+        }
+        any
     }
 
     fn completed(&mut self, completion: Completion) -> Option<(u64, Result<(), Errno>)> {

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::io::Errno;
+
 use super::engine::{self, Engine, Plain};
 use super::queue::Queue;
 
@@ -21,6 +23,23 @@ impl Engines {
     /// An engine for `depth` requests at a time.
     pub fn make(&self, depth: u32) -> AnyEngine {
         (self.0)(depth)
+    }
+
+    /// Puts another queue in the place of one that can't be asked any more: over an engine of the same kind, or, where
+    /// nothing that was asked of that one was ever done, over plain calls. Nothing is in flight then, and all that was
+    /// is the caller's to end.
+    ///
+    /// What the old one was asked for the kernel may be doing still, and who knows for how long: frames that were
+    /// ended then might be somebody else's when it reads into them, or writes from them. To keep them for ever would
+    /// have a cache without frames at some time, and pages that nobody can have. So the old engine goes here, which
+    /// waits until the kernel has done with what it was handed ([`Ring`](super::Ring)): for the device, as who asked
+    /// would have, but not for the call that fails. What it was not handed it never touches.
+    pub fn replace(&self, queue: &mut Queue<AnyEngine>, depth: u32) {
+        let engine = match queue.has_answered() {
+            true => self.make(depth),
+            false => Box::new(Plain::new()),
+        };
+        *queue = Queue::new(engine, depth as usize);
     }
 }
 
@@ -64,10 +83,33 @@ impl Queues {
         idle.unwrap_or_else(|| Queue::new(self.engines.make(self.depth), self.depth as usize))
     }
 
-    /// Leaves a queue to the next. One that failed is better dropped.
+    /// Leaves a queue to the next. One that can't be asked any more is replaced before.
     pub fn give(&self, queue: Queue<AnyEngine>) {
         debug_assert_eq!(queue.in_flight(), 0);
         self.idle().push(queue);
+    }
+
+    /// As [`Engines::replace`], of a queue that was taken.
+    pub fn replace(&self, queue: &mut Queue<AnyEngine>) {
+        self.engines.replace(queue, self.depth);
+    }
+
+    /// Waits until all that was asked of a queue is done, and leaves it to the next; where it can't be asked any more,
+    /// another.
+    ///
+    /// # Errors
+    /// What the engine says then. Nothing is in flight any more, and it is not known how it went.
+    pub fn drain(
+        &self,
+        mut queue: Queue<AnyEngine>,
+        done: impl FnMut(u64, Result<(), Errno>),
+    ) -> Result<(), Errno> {
+        let drained = queue.drain(done);
+        if drained.is_err() {
+            self.replace(&mut queue);
+        }
+        self.give(queue);
+        drained
     }
 }
 

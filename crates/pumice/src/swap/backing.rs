@@ -66,11 +66,10 @@ impl SwapBacking {
         // SAFETY: the bytes are borrowed until the queue is empty, or dropped.
         unsafe { self.swap.read(&mut reader, slot, Bytes::Run { at, len: FRAME_SIZE }, 0) }?;
         let mut went = Ok(());
-        reader
-            .drain(|_, result| went = result)
+        self.readers
+            .drain(reader, |_, result| went = result)
             .and(went)
             .map_err(|errno| SwapError::Read { slot, errno })?;
-        self.readers.give(reader);
         self.swap.check(slot, into)
     }
 
@@ -96,12 +95,11 @@ impl SwapBacking {
             runs.push(first..first + run.len());
             first += run.len();
         }
-        reader.drain(|run, went| {
+        self.ahead_readers.drain(reader, |run, went| {
             if went.is_ok() {
                 pages[runs[run as usize].clone()].iter_mut().for_each(|page| page.result = Ok(()));
             }
         })?;
-        self.ahead_readers.give(reader);
         for (page, slot) in pages.iter_mut().zip(slots).filter(|(page, _)| page.result.is_ok()) {
             // SAFETY: the caller's promise.
             let bytes = unsafe { page.into.as_mut() };

@@ -25,6 +25,8 @@ enum Told {
     Go,
     Keep(Direction),
     Fail(Direction, Errno),
+    /// Engines for so many requests or more take them, and can't be asked any more from then on.
+    Deafen(u32),
 }
 
 impl Device {
@@ -35,9 +37,10 @@ impl Device {
 
     fn engines(device: &Arc<Device>) -> Engines {
         let device = Arc::clone(device);
-        Engines::new(move |_| {
+        Engines::new(move |depth| {
             let device = Arc::clone(&device);
-            Box::new(Driver { device, engine: Plain::new(), failed: Vec::new(), is_kept: false })
+            let (failed, taken) = (Vec::new(), Vec::new());
+            Box::new(Driver { device, depth, engine: Plain::new(), failed, taken, is_kept: false })
         })
     }
 
@@ -59,11 +62,17 @@ impl Device {
 
 struct Driver {
     device: Arc<Device>,
+    depth: u32,
     engine: Plain,
     failed: Vec<Completion>,
+    /// Of one that can't be asked any more: what the kernel does sooner or later all the same.
+    taken: Vec<Request>,
     /// Until the device goes on, nobody is told of anything.
     is_kept: bool,
 }
+
+// SAFETY: what was taken is the engine's, wherever it is.
+unsafe impl Send for Driver {}
 
 impl Engine for Driver {
     fn depth(&self) -> usize {
@@ -74,6 +83,10 @@ impl Engine for Driver {
         match self.device.told() {
             Told::Fail(direction, errno) if direction == request.direction => {
                 self.failed.push(Completion { token: request.token, result: Err(errno) });
+                return Ok(());
+            }
+            Told::Deafen(least) if least <= self.depth => {
+                self.taken.push(request);
                 return Ok(());
             }
             Told::Keep(direction) if direction == request.direction => {
@@ -87,6 +100,9 @@ impl Engine for Driver {
     }
 
     fn wait(&mut self, least: usize) -> core::result::Result<(), Errno> {
+        if !self.taken.is_empty() {
+            return Err(Errno::BADF);
+        }
         let mut state = self.device.state.lock().expect("no panic");
         while self.is_kept && least > 0 && matches!(*state, Told::Keep(_)) {
             state = self.device.changed.wait(state).expect("no panic");
@@ -96,10 +112,23 @@ impl Engine for Driver {
     }
 
     fn next(&mut self) -> Option<Completion> {
-        if self.is_kept {
+        if self.is_kept || !self.taken.is_empty() {
             return None;
         }
         self.failed.pop().or_else(|| self.engine.next())
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if !self.taken.is_empty() {
+            // Others have time to use frames that are theirs.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for request in self.taken.drain(..) {
+            // SAFETY: whoever asked keeps all it refers to until this is dropped.
+            let _ = unsafe { self.engine.submit(request) };
+        }
     }
 }
 
@@ -267,6 +296,122 @@ fn what_can_not_be_read_is_an_error_of_that_page_until_it_can() {
         check(&view.read(7).expect("there"), 7, 2);
         assert_eq!(view.read(8).expect("there")[5], 9);
     });
+}
+
+/// Asks for pages and waits until they have come; what it was told until then.
+fn ask_for(view: &View<'_, '_>, pages: std::ops::Range<usize>) -> Vec<CacheError> {
+    let wanted: Vec<usize> = pages.collect();
+    let (mut asked, mut arrived, mut errors) = (0, Vec::new(), Vec::new());
+    while arrived.len() < wanted.len() {
+        // There may be no frames for all of them at once.
+        asked += view.request(&wanted[asked..]);
+        errors.extend(view.arrived(1, &mut arrived).err());
+    }
+    arrived.sort_unstable();
+    assert_eq!(arrived, wanted);
+    errors
+}
+
+/// Has another thread end, also when this one panics.
+struct Over<'o>(&'o AtomicU64);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::SeqCst);
+    }
+}
+
+/// Also beside another thread, which would use frames that the device still has, and be waited for by nobody.
+#[test]
+fn rings_that_fail_for_good_end_in_errors_and_lose_nothing() {
+    for is_alone in [true, false] {
+        let (scratch, device) = (file_of("deaf", 2048), Device::new());
+        on_device(&device, |stage| {
+            let file = stage.open(&scratch);
+            let is_over = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                let reader = (!is_alone).then(|| {
+                    scope.spawn(|| {
+                        let task = stage.cache.task().expect("room");
+                        let view = task.view(&file).expect("room");
+                        while is_over.load(Ordering::SeqCst) == 0 {
+                            stage.read(&view, 1000..1800);
+                        }
+                    })
+                });
+                let over = Over(&is_over);
+                rings_fail(stage, &file, &device, is_alone);
+                drop(over);
+                if let Some(reader) = reader {
+                    reader.join().expect("no panic");
+                }
+            });
+            assert_eq!(file.dirty(), 0);
+        });
+        for (nth, page) in plainly(&scratch.0).iter().enumerate() {
+            check(page, nth, if nth < 100 { 3 } else { 1 });
+        }
+    }
+}
+
+fn rings_fail<P: policy::Policy + Send>(
+    stage: &Stage<'_, '_, P>,
+    file: &File,
+    device: &Device,
+    is_alone: bool,
+) {
+    let task = stage.cache.task().expect("room");
+    let view = task.view(file).expect("room");
+    view.advise(0..0, Advice::Random);
+    let is_told = |error: &CacheError| {
+        let is_it = matches!(
+            error,
+            CacheError::Read { errno: Errno::BADF, .. }
+                | CacheError::Write { errno: Errno::BADF, .. }
+        );
+        assert!(is_it, "{error}");
+    };
+    let write = |version| {
+        (0..100).for_each(|page| fill(&mut view.write(page).expect("there"), page, version));
+    };
+    // Rings that have served.
+    write(2);
+    view.sync().expect("the device is there");
+    assert_eq!(ask_for(&view, 200..240), []);
+
+    device.tell(Told::Deafen(2));
+    // Twice, for another ring is no better; then it goes without.
+    let errors: Vec<_> =
+        (0..4).flat_map(|nth| ask_for(&view, 300 + 40 * nth..340 + 40 * nth)).collect();
+    errors.iter().for_each(is_told);
+    assert!(errors.len() == 2 || !is_alone && errors.len() < 2, "{errors:?}");
+    (300..460).for_each(|page| check(&view.read(page).expect("there"), page, 1));
+    // Nobody looks after these any more.
+    let other = stage.cache.task().expect("room");
+    let ahead: Vec<usize> = (500..540).collect();
+    assert!(other.view(file).expect("room").prefetch(&ahead) > 0);
+    drop(other);
+    ahead.iter().for_each(|&page| check(&view.read(page).expect("there"), page, 1));
+
+    write(3);
+    is_told(&view.sync().expect_err("nobody knows"));
+    assert!(file.dirty() > 0 || !is_alone, "what is not known to be written is dirty");
+    (0..100).for_each(|page| check(&view.read(page).expect("there"), page, 3));
+    let failed = (0..10).take_while(|_| view.sync().is_err()).count();
+    // For the other thread reclaim writes, too, and may have found another ring that fails.
+    assert!((failed == 0 || !is_alone) && file.dirty() == 0, "{failed} times");
+
+    if !is_alone {
+        return;
+    }
+    // Also those that a page is read by alone.
+    device.tell(Told::Deafen(1));
+    let page = 1900;
+    let errors: Vec<_> = (0..10).map_while(|_| view.read(page).map(drop).err()).collect();
+    errors.iter().for_each(is_told);
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    check(&view.read(page).expect("there"), page, 1);
+    device.tell(Told::Go);
 }
 
 /// Cutting a file off waits for who reads a page of what goes, who is told that it ended, and of no error.
