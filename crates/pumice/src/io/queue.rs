@@ -8,7 +8,7 @@
 //! used it knows that the kernel is done with what it had asked for. [`Queues::replace`](super::Queues::replace) has
 //! another in its place.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -30,8 +30,10 @@ pub struct Queue<E> {
     /// A request's place is the token that the engine knows.
     pending: Vec<Option<Pending>>,
     vacant: Vec<usize>,
-    /// Times that the engine could not be asked since something was last done.
+    /// Times that the engine could not be asked since something was last done, and when that was last found out. Those
+    /// that come faster than who waits asks count once.
     unanswered: u32,
+    failed_at: Option<Instant>,
     has_answered: bool,
 }
 
@@ -55,6 +57,7 @@ impl<E: Engine> Queue<E> {
             pending: (0..depth).map(|_| None).collect(),
             vacant: (0..depth).collect(),
             unanswered: 0,
+            failed_at: None,
             has_answered: false,
         }
     }
@@ -145,7 +148,10 @@ impl<E: Engine> Queue<E> {
     /// What it says, where it could not be asked so often that it is given up.
     fn ask(&mut self, least: usize) -> Result<bool, Errno> {
         let Err(errno) = self.engine.wait(least) else { return Ok(true) };
-        self.unanswered += 1;
+        if self.failed_at.is_none_or(|then| then.elapsed() >= ASK_AGAIN) {
+            self.unanswered += 1;
+            self.failed_at = Some(Instant::now());
+        }
         if self.unanswered < MOST_UNANSWERED {
             Ok(false)
         } else {

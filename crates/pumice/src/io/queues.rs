@@ -35,11 +35,12 @@ impl Engines {
     /// waits until the kernel has done with what it was handed ([`Ring`](super::Ring)): for the device, as who asked
     /// would have, but not for the call that fails. What it was not handed it never touches.
     pub fn replace(&self, queue: &mut Queue<AnyEngine>, depth: u32) {
-        let engine = match queue.has_answered() {
-            true => self.make(depth),
-            false => Box::new(Plain::new()),
-        };
-        *queue = Queue::new(engine, depth as usize);
+        let has_answered = queue.has_answered();
+        // The old one goes before another comes, which might get the descriptor's number that the old one believes its.
+        *queue = Queue::new(Box::new(Plain::new()), depth as usize);
+        if has_answered {
+            *queue = Queue::new(self.make(depth), depth as usize);
+        }
     }
 }
 

@@ -292,7 +292,7 @@ impl<E: Engine> Engine for Broken<E> {
 }
 
 #[test]
-fn a_ring_that_fails_for_good_ends_in_errors_and_not_in_a_loop() {
+fn a_ring_that_fails_for_good_is_replaced_and_nobody_waits_for_it() {
     for waits in [1, 20] {
         with_region(&format!("ring-{waits}"), 5 * FRAMES, |pager, _, region| {
             let make = move |depth| -> AnyEngine {
@@ -309,9 +309,9 @@ fn a_ring_that_fails_for_good_ends_in_errors_and_not_in_a_loop() {
                     }
                     written += 1;
                 }
-                // Where rings serve a while before they fail, pages go by one ring after the other.
-                assert!(waits > 1 || written < FRAMES, "{written}");
-                assert!(pager.counts().errors > 0);
+                // Where rings serve a while before they fail, pages go by one ring after the other; where they never
+                // do, by plain calls.
+                assert!(written > FRAMES / 2 && pager.counts().errors > 0, "{written}");
                 pager.stop();
                 kswapd.join().expect("no panic");
                 for page in (0..written).rev().take(FRAMES / 2) {

@@ -79,9 +79,8 @@ pub(super) struct Writes {
     pages: usize,
     /// Those asked about at the moment.
     outgoing: Vec<Outgoing>,
-    /// For another queue when this one fails, for so many requests at a time.
+    /// For another queue when this one fails.
     engines: Engines,
-    depth: u32,
 }
 
 // SAFETY: what it names of frames is used by who has it, while the frames' pages are on their way out.
@@ -100,15 +99,13 @@ impl Writes {
             pages: 0,
             outgoing: Vec::new(),
             engines: engines.clone(),
-            depth,
         }
     }
 
     /// A queue that can't be asked is no use: it goes, and with it, once the kernel is done, all that was asked of it.
     /// Returns which requests these were.
     fn replace_queue(&mut self) -> Vec<usize> {
-        let depth = self.writes.len().min(MOST_WRITES);
-        self.queue = Queue::new(self.engines.make(self.depth), depth);
+        self.engines.replace(&mut self.queue, self.writes.len() as u32);
         (0..self.writes.len()).filter(|&turn| self.writes[turn].place.is_some()).collect()
     }
 

@@ -1,5 +1,6 @@
 //! An io_uring of one thread's: reads and writes between files and memory.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -9,10 +10,15 @@ use rustix::io::Errno;
 use super::block::{Direction, Piece};
 use super::thread;
 
+/// How often who drops a ring looks whether the kernel is done.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
 /// See the module's top.
 pub struct Uring {
-    ring: IoUring,
+    ring: ManuallyDrop<IoUring>,
     in_flight: usize,
+    /// Its descriptor is no ring: somebody has closed it, and its number may be another file's.
+    is_lost: bool,
 }
 
 impl Uring {
@@ -25,7 +31,7 @@ impl Uring {
         // don't know that.
         let ring = IoUring::builder().setup_coop_taskrun().build(depth.max(1));
         let ring = ring.or_else(|_| IoUring::new(depth.max(1))).map_err(|error| errno(&error))?;
-        Ok(Uring { ring, in_flight: 0 })
+        Ok(Uring { ring: ManuallyDrop::new(ring), in_flight: 0, is_lost: false })
     }
 
     /// Requests that are not done.
@@ -100,7 +106,11 @@ impl Uring {
                 Err(Errno::INTR) => {}
                 // Completions are to be taken first.
                 Err(Errno::BUSY | Errno::AGAIN) => return Ok(()),
-                result => return result.map(|_| ()),
+                Err(errno) => {
+                    self.is_lost |= matches!(errno, Errno::BADF | Errno::OPNOTSUPP);
+                    return Err(errno);
+                }
+                Ok(_) => return Ok(()),
             }
         }
     }
@@ -120,13 +130,18 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         // The memory of what is in flight is its owner's again afterwards. What the kernel was not handed it does not
-        // touch; what it was, it goes on with, also where it refuses to be asked about it.
+        // touch; what it was, it goes on with, and says so in memory that it shares with the ring. It is not asked: the
+        // descriptor may be another ring's by now, on which nothing is ever done.
+        while self.pop().is_some() {}
         while self.in_flight > self.ring.submission().len() {
-            if self.wait(1).is_err() {
-                thread::sleep(Duration::from_millis(1));
-            }
+            thread::sleep(LOOK_AGAIN);
             while self.pop().is_some() {}
         }
+        if !self.is_lost {
+            // SAFETY: nobody uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.ring) }
+        }
+        // Else it stays for good, some pages: to close it would close a file of somebody's.
     }
 }
 
@@ -163,7 +178,7 @@ mod tests {
         let null = std::fs::File::open("/dev/null").expect("there");
         // SAFETY: the ring's descriptor, which stays its own: it is only no ring any more.
         let mut its =
-            std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ring.ring.as_raw_fd()) });
+            ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ring.ring.as_raw_fd()) });
         rustix::io::dup2(&null, &mut its).expect("descriptors");
         assert!(ring.wait(1).is_err());
         std::thread::scope(|scope| {
