@@ -1,8 +1,9 @@
 //! A file that the cache has open, as all threads share it: its length, what of it is being written, what went wrong.
 //!
 //! **Lengths.** `len` is what the file's users have made of it, to the byte. Pages that begin before it are there,
-//! others are an error. On the device the file is never longer: its last page is written to the byte, by a descriptor
-//! of its own where direct I/O does not take so few. Of pages from `zero_from` on nothing was ever written that is
+//! others are an error. On the device the file is never longer, but where its blocks can't be had otherwise
+//! ([`View::allocate`](super::View::allocate)): its last page is written to the byte, by a descriptor of its own where
+//! direct I/O does not take so few. Of pages from `zero_from` on nothing was ever written that is
 //! still in the file: those that never were in memory since are zeros, and are not read.
 //!
 //! **Writes** are admitted here, whoever writes: not while the file is being cut off, nothing beyond its end, nothing

@@ -35,9 +35,10 @@ impl<'c> View<'_, 'c> {
     /// file is made so long at least, as by [`View::set_len`].
     ///
     /// # Errors
-    /// As [`View::set_len`], with `ENOSPC` where there is no room. The file is as long as it was then, also on the
-    /// device, and has no blocks beyond its end there, also none that another program had put there; holes in it may
-    /// have got some, which stay.
+    /// As [`View::set_len`], with `ENOSPC` where there is no room. The file is as long as it was then, and no
+    /// longer on the device; it has no blocks beyond its end there, also none that another program had put there. Holes
+    /// in it may have got some, which stay. Where a file system has no blocks beyond a file's end (NFS), who is killed
+    /// meanwhile leaves the file longer, by zeros.
     pub fn allocate(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;

@@ -193,7 +193,10 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened> {
         Some(folder_of(path).map_err(|io| error(errno_of(&io)))?)
     } else if options.opening == Opening::Create && data.is_empty() {
         // Another may have made it a moment ago. If not, it has a name, in a folder that need not be ours to open.
-        folder_of(path).ok()
+        match folder_of(path).map_err(|io| errno_of(&io)) {
+            Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => None,
+            folder => Some(folder.map_err(error)?),
+        }
     } else {
         None
     };

@@ -25,7 +25,8 @@ pub struct Wait {
 }
 
 impl Wait {
-    const MOST_MS: u64 = 32;
+    /// Long beside the look at a device that udev(7) takes, which has its lock, each time that somebody closes it.
+    const MOST_MS: u64 = 256;
 
     /// From now on.
     pub fn new() -> Wait {

@@ -551,7 +551,7 @@ impl<P: Policy> ZoneReclaim<P> {
         self.read_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Pages of a space came in. Returns copies of pages that were in those frames before.
+    /// Pages of a space came in. Copies of pages that were in those frames before are given up.
     pub(super) fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
         let mut state = self.state();
         let Some(member) = state.members.find(space) else { return };

@@ -119,13 +119,14 @@ impl Swap {
             (bytes / FRAME_SIZE as u64).checked_sub(1).and_then(|slots| u32::try_from(slots).ok());
         let slots = slots.filter(|slots| (1..=MOST_SLOTS).contains(slots));
         let slots = slots.ok_or(SwapError::BadSize { bytes })?;
-        let open = |errno| SwapError::Open { path: path.to_owned(), errno };
+        let open = |errno| match errno {
+            // A mounted device, of a kernel that lets nobody else write to such.
+            Errno::BUSY => SwapError::InUse { path: path.to_owned() },
+            errno => SwapError::Open { path: path.to_owned(), errno },
+        };
         let mut file = BlockFile::open(path, cached).map_err(open)?;
         // What the last one still wrote when it was killed is not to be found in this one's slots.
-        file.lock().map_err(|errno| match errno {
-            Errno::BUSY => SwapError::InUse { path: path.to_owned() },
-            errno => open(errno),
-        })?;
+        file.lock().map_err(open)?;
         let mut first = FirstFrame([0; FRAME_SIZE]);
         if file.len() >= FRAME_SIZE as u64 {
             first.transfer(&file, Direction::Read).map_err(open)?;

@@ -142,14 +142,14 @@ pub fn unlock(file: &OwnedFd) {
 }
 
 /// Claims a block device, as mounts and swap do: while the descriptor is open, nobody else can (open(2), `O_EXCL`).
-/// `None` without `/proc`, by which a device is opened anew whatever became of its name.
+/// `None` where `/proc` can't be had, by which a device is opened anew whatever became of its name.
 ///
 /// # Errors
 /// `EBUSY` for one that is claimed; else what the kernel says.
 pub fn try_claim(device: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
     let path = format!("/proc/self/fd/{}", device.as_raw_fd());
     match fs::open(path, OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
-        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => Ok(None),
         claimed => claimed.map(Some),
     }
 }

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use pumice::cache::{run, CacheError, Options};
 use pumice::io::Way;
@@ -70,6 +71,24 @@ fn a_block_device_is_a_file_that_has_its_length() {
     }
 }
 
+/// As [`claim`], of a device that nobody has; a child that another test has just begun may have the last one's
+/// descriptor still.
+fn claim_at_last(device: &Path) -> std::io::Result<File> {
+    let begun = Instant::now();
+    loop {
+        match claim(device) {
+            Err(error) if is_busy(&error) && begun.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            claimed => return claimed,
+        }
+    }
+}
+
+fn is_busy(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
+}
+
 /// As mounts and swap do.
 fn claim(device: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(device)
@@ -81,11 +100,8 @@ fn a_block_device_is_claimed_while_it_is_open_and_refused_while_another_has_it()
     std::fs::write(&scratch.0, vec![0; 64 * FRAME]).expect("a file");
     let Some(device) = Loop::over(&scratch.0) else { return };
     let options = Options::new().existing();
-    let is_busy = |claimed: std::io::Result<File>| {
-        claimed.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
-    };
     let kept = run(&settings(512), |cache| {
-        let claimed = claim(&device.0).expect("nobody's");
+        let claimed = claim_at_last(&device.0).expect("nobody's");
         let error = cache.open(&device.0, &options).expect_err("it is claimed");
         assert!(matches!(error, CacheError::InUse(_)), "{error}");
         cache.open(&device.0, &options.clone().read_only()).expect("only to be read");
@@ -96,18 +112,18 @@ fn a_block_device_is_claimed_while_it_is_open_and_refused_while_another_has_it()
         task.close(file).expect("nothing to write");
         for round in 1..4 {
             let file = cache.open(&device.0, &options).expect("nobody's");
-            assert!(is_busy(claim(&device.0)), "it is the cache's");
+            assert!(claim(&device.0).is_err_and(|error| is_busy(&error)), "it is the cache's");
             let view = task.view(&file).expect("room");
             view.write(5).expect("there")[0] = round;
             view.sync().expect("the device is there");
             drop(view);
             task.close(file).expect("the device is there");
-            drop(claim(&device.0).expect("closed"));
+            drop(claim_at_last(&device.0).expect("closed"));
         }
         cache.open(&device.0, &options).expect("nobody's")
     })
     .expect("a cache");
-    drop(claim(&device.0).expect("the cache is no more"));
+    drop(claim_at_last(&device.0).expect("the cache is no more"));
     drop(kept);
     drop(device);
     assert_eq!(std::fs::read(&scratch.0).expect("the file")[5 * FRAME], 3);
