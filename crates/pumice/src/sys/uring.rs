@@ -177,8 +177,7 @@ mod tests {
         ring.wait(0).expect("room");
         let null = std::fs::File::open("/dev/null").expect("there");
         // SAFETY: the ring's descriptor, which stays its own: it is only no ring any more.
-        let mut its =
-            ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ring.ring.as_raw_fd()) });
+        let mut its = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(ring.ring.as_raw_fd()) });
         rustix::io::dup2(&null, &mut its).expect("descriptors");
         assert!(ring.wait(1).is_err());
         std::thread::scope(|scope| {

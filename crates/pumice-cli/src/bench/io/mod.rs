@@ -349,12 +349,15 @@ impl Bench {
         }
         eprintln!("io: pages in memory …");
         let threads = cpu::count().min(2);
-        for row in resident::measure(
+        let rows = resident::measure(
             &self.file("resident"),
             (resident, threads),
             (rounds, seconds / 4.0),
             &self.signals,
-        )? {
+        )?;
+        for mut row in rows.clone() {
+            let same: Vec<Row> = rows.iter().filter(|other| other.op == row.op).cloned().collect();
+            row.beside(&same);
             self.show(row)?;
         }
         Ok(())

@@ -49,6 +49,9 @@ pub struct Row {
     /// Pages read from the device (of a sequence: bytes), by fio's, and by those of the kernel's mapping.
     pub times_fio: Option<f64>,
     pub times_mmap: Option<f64>,
+    /// Pages in memory a second, by those that are read without a guard: the median of the rounds' ratios, for what a
+    /// machine does from one round to the next is more than the difference.
+    pub times_unguarded: Option<f64>,
     /// By how much the last round was faster than the first, and the fastest than the slowest.
     pub drift_percent: Option<f64>,
     pub spread_percent: Option<f64>,
@@ -96,6 +99,7 @@ impl Row {
             kept_percent: is_scan.then(|| middle(|round| round.kept_percent)),
             times_fio: None,
             times_mmap: None,
+            times_unguarded: None,
             drift_percent: share(rates[rates.len() - 1], rates[0]),
             spread_percent: share(fastest, slowest),
             samples: Samples::from([
@@ -124,9 +128,13 @@ impl Row {
         let (fio, mmap) = (of("fio"), of("mmap"));
         self.times_fio = fio;
         self.times_mmap = mmap;
+        self.times_unguarded = others.iter().find(|row| row.backend == "unguarded").map(|peer| {
+            let rounds = self.samples["mb_s"].iter().zip(&peer.samples["mb_s"]);
+            median(&rounds.map(|(ours, theirs)| ours / theirs).collect::<Vec<f64>>())
+        });
     }
 
-    const COLUMNS: [(&'static str, usize); 15] = [
+    const COLUMNS: [(&'static str, usize); 16] = [
         ("op", 12),
         ("backend", 10),
         ("thr", 3),
@@ -141,6 +149,7 @@ impl Row {
         ("hits %", 11),
         ("x fio", 6),
         ("x mmap", 6),
+        ("x unguarded", 11),
         ("spread %", 8),
     ];
 
@@ -173,6 +182,7 @@ impl Row {
             hits,
             some(self.times_fio, 2),
             some(self.times_mmap, 2),
+            some(self.times_unguarded, 2),
             some(self.spread_percent, 1),
         ]
     }
@@ -207,6 +217,18 @@ mod tests {
         assert_eq!((row.drift_percent, row.spread_percent), (Some(0.0), Some(100.0)));
         row.beside(&[self::row("random", "fio", 2000)]);
         assert_eq!((row.times_fio, row.times_mmap), (Some(0.5), None));
+    }
+
+    #[test]
+    fn pages_in_memory_are_compared_round_by_round() {
+        let rates = |backend, rates: [u64; 3]| {
+            let case = Case { op: "resident", backend, threads: 2, file_bytes: 0, frames_bytes: 0 };
+            Row::new(&case, &rates.map(round))
+        };
+        let unguarded = rates("unguarded", [100, 300, 1000]);
+        let mut row = rates("shared", [80, 150, 700]);
+        row.beside(&[unguarded, row.clone()]);
+        assert_eq!((row.times_unguarded, row.times_fio), (Some(0.7), None));
     }
 
     #[test]
