@@ -4,19 +4,17 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
 use super::kswapd::Round;
 use super::policy::table;
 use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
+use super::watched::{Call, Watched};
 use super::writeout::Writes;
 use super::{Adaptive, Paging, Settings, SwapPager, ZoneReclaim};
 use crate::addr::{Pfn, FRAME_SIZE};
-use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
 use crate::clear::Clearer;
 use crate::frame::{Gfp, Zone};
 use crate::io::Engines;
-use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{MemMap, VmError, VmSpace};
 use crate::swap::backing::SwapBacking;
@@ -91,54 +89,6 @@ fn copies_are_given_up_by_all_who_have_a_reference_to_the_swap() {
     }
 }
 
-/// Swap in which something else happens while pages are given places.
-struct Hooked<'h> {
-    swap: &'h SwapBacking,
-    at_place: &'h (dyn Fn() + Sync),
-}
-
-// SAFETY: it knows of no task.
-unsafe impl Backing for Hooked<'_> {
-    fn needs(&self) -> Gfp {
-        self.swap.needs()
-    }
-    fn read(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
-        self.swap.read(space, page, from, into)
-    }
-    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
-        self.swap.came_in(space, page, from, used)
-    }
-    fn free(&self, space: SpaceId, from: Evicted) {
-        self.swap.free(space, from);
-    }
-    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
-        self.swap.drop_clean(page)
-    }
-    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
-        (self.at_place)();
-        // SAFETY: forwarded with the caller's promise.
-        unsafe { self.swap.place(pages) }
-    }
-    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
-        self.swap.written(place, pages, result);
-    }
-    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
-        self.swap.evicted(place, nth, page)
-    }
-    fn give_up(&self, place: &Place, nth: usize) {
-        self.swap.give_up(place, nth);
-    }
-    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
-        self.swap.release(copies);
-    }
-}
-
 /// What a reclaimer finds of pages of a space that came since it looked which there are: their frames may be another's
 /// by then, when it meets that page, or while it has theirs in hand.
 #[test]
@@ -163,10 +113,13 @@ fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
         let slot = || swap.swap().get().expect("a slot").0;
         // A frame that nobody has.
         let unused = Pfn(FRAMES - 1);
-        let at_place = || {
-            comes(2, unused, slot());
+        let watch = |call| {
+            if call == Call::Place {
+                comes(2, unused, slot());
+            }
+            Ok(())
         };
-        let pager = Paging::on(Arc::clone(&reclaim), Hooked { swap: &swap, at_place: &at_place });
+        let pager = Paging::on(Arc::clone(&reclaim), Watched { swap: &swap, watch });
         let early = VmSpace::new(map.frames_of(&pager), Atomic).expect("frames");
         let attached = pager.attach(&early, || {
             let mut round = Round::new(&reclaim, Writes::new(&Engines::default(), 1), Gfp::KERNEL);
@@ -203,92 +156,27 @@ fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
     }
 }
 
-/// What panics: each of these in its turn, one call in three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Panics {
-    Place,
-    Written,
-    Evicted,
-    DropClean,
-    Read,
-}
-
-/// Swap with a bug.
-struct Buggy {
-    swap: SwapBacking,
-    panics: Panics,
-    calls: AtomicUsize,
-}
-
-impl Buggy {
-    fn call(&self, which: Panics) {
-        if which == self.panics && self.calls.fetch_add(1, Ordering::Relaxed) % 3 == 0 {
-            // A panic of which nothing is printed.
-            resume_unwind(Box::new(which));
-        }
-    }
-}
-
-// SAFETY: it knows of no task.
-unsafe impl Backing for Buggy {
-    fn needs(&self) -> Gfp {
-        self.swap.needs()
-    }
-    fn read(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
-        self.call(Panics::Read);
-        self.swap.read(space, page, from, into)
-    }
-    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
-        self.swap.came_in(space, page, from, used)
-    }
-    fn free(&self, space: SpaceId, from: Evicted) {
-        self.swap.free(space, from);
-    }
-    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
-        self.call(Panics::DropClean);
-        self.swap.drop_clean(page)
-    }
-    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
-        self.call(Panics::Place);
-        // SAFETY: forwarded with the caller's promise.
-        unsafe { self.swap.place(pages) }
-    }
-    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
-        self.call(Panics::Written);
-        self.swap.written(place, pages, result);
-    }
-    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
-        self.call(Panics::Evicted);
-        self.swap.evicted(place, nth, page)
-    }
-    fn give_up(&self, place: &Place, nth: usize) {
-        self.swap.give_up(place, nth);
-    }
-    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
-        self.swap.release(copies);
-    }
-}
-
 /// Pages stay, slots are not lost, and both who reclaims in the background and who does so for itself go on.
 #[test]
 fn a_backing_that_panics_has_failed() {
-    use Panics::*;
     const FEW: usize = FRAMES / 2;
-    for panics in [Place, Written, Evicted, DropClean, Read] {
+    for panics in [Call::Place, Call::Written, Call::Evicted, Call::DropClean, Call::Read] {
         let scratch = Scratch::new(&format!("panics-{panics:?}"));
         let mut entries = table::<Adaptive<'_>>(FEW);
         let policy = Adaptive::new(&mut entries);
         let zone = Zone::new(FEW * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
         let reclaim = Arc::new(ZoneReclaim::new(policy, FEW, Settings::of(FEW)));
         let swap = SwapBacking::new(scratch.swap(2 * FEW), &Engines::default());
-        let buggy = Buggy { swap, panics, calls: AtomicUsize::new(0) };
-        let pager = Paging::on(Arc::clone(&reclaim), buggy);
+        let calls = AtomicUsize::new(0);
+        let watch = |call| {
+            // One such call in three.
+            if call == panics && calls.fetch_add(1, Ordering::Relaxed) % 3 == 0 {
+                // A panic of which nothing is printed.
+                resume_unwind(Box::new(call));
+            }
+            Ok(())
+        };
+        let pager = Paging::on(Arc::clone(&reclaim), Watched { swap: &swap, watch });
         let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
         let space = VmSpace::new(map.frames(), Atomic).expect("frames");
         std::thread::scope(|scope| {
@@ -300,8 +188,8 @@ fn a_backing_that_panics_has_failed() {
             kswapd.join().expect("no panic").expect("a task");
             ended.expect("pages are as they were left");
         });
-        assert!(pager.backing().calls.load(Ordering::Relaxed) > 0, "{panics:?}: it was not called");
-        assert_eq!(pager.backing().swap.swap().usage().1, 0, "{panics:?}: slots are lost");
+        assert!(calls.load(Ordering::Relaxed) > 0, "{panics:?}: it was not called");
+        assert_eq!(swap.swap().usage().1, 0, "{panics:?}: slots are lost");
     }
 }
 

@@ -60,6 +60,8 @@ mod swap_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod two_list;
+#[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
+mod watched;
 #[cfg(all(feature = "std", not(loom)))]
 mod writeout;
 #[cfg(all(feature = "std", not(loom)))]

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::policy::table;
 use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
+use super::watched::{Call, Watched};
 use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::addr::FRAME_SIZE;
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
@@ -143,59 +144,6 @@ fn a_panic_detaches() {
     });
 }
 
-/// Swap that says when it may be written to.
-struct Log {
-    swap: SwapBacking,
-    is_durable: AtomicBool,
-    refused: AtomicUsize,
-}
-
-// SAFETY: it knows of no task.
-unsafe impl Backing for Log {
-    fn needs(&self) -> Gfp {
-        self.swap.needs()
-    }
-    fn read(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
-        self.swap.read(space, page, from, into)
-    }
-    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
-        self.swap.came_in(space, page, from, used)
-    }
-    fn free(&self, space: SpaceId, from: Evicted) {
-        self.swap.free(space, from);
-    }
-    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
-        self.swap.drop_clean(page)
-    }
-    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
-        // Relaxed: a flag.
-        if !self.is_durable.load(Ordering::Relaxed) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Refusal::NotNow);
-        }
-        // SAFETY: forwarded with the caller's promise.
-        unsafe { self.swap.place(pages) }
-    }
-    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
-        self.swap.written(place, pages, result);
-    }
-    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
-        self.swap.evicted(place, nth, page)
-    }
-    fn give_up(&self, place: &Place, nth: usize) {
-        self.swap.give_up(place, nth);
-    }
-    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
-        self.swap.release(copies);
-    }
-}
-
 #[test]
 fn pages_that_must_not_be_written_yet_are_waited_for() {
     let mut entries = table::<Adaptive<'_>>(FRAMES);
@@ -203,24 +151,31 @@ fn pages_that_must_not_be_written_yet_are_waited_for() {
         let scratch = Scratch::new("log");
         let swap = SwapBacking::new(scratch.swap(2 * FRAMES), &Engines::default());
         let (is_durable, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let pager = Paging::on(reclaim.clone(), Log { swap, is_durable, refused });
-        let log = pager.backing();
+        let watch = |call| {
+            // Relaxed: a flag.
+            if call == Call::Place && !is_durable.load(Ordering::Relaxed) {
+                refused.fetch_add(1, Ordering::Relaxed);
+                return Err(Refusal::NotNow);
+            }
+            Ok(())
+        };
+        let pager = Paging::on(reclaim.clone(), Watched { swap: &swap, watch });
         let map = MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(&pager);
         let space = VmSpace::new(map.frames(), Atomic).expect("frames");
         let work = || {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    while log.refused.load(Ordering::Relaxed) < 2 * FRAMES / 32 {
+                    while refused.load(Ordering::Relaxed) < 2 * FRAMES / 32 {
                         std::thread::sleep(Duration::from_millis(1));
                     }
-                    log.is_durable.store(true, Ordering::Relaxed);
+                    is_durable.store(true, Ordering::Relaxed);
                 });
                 use_pages(&space, FRAMES + FRAMES / 2, 100, 9);
             });
         };
         pager.attach(&space, work).expect("a task");
         assert_eq!(reclaim.counts().errors, 0);
-        let refused = log.refused.load(Ordering::Relaxed);
+        let refused = refused.load(Ordering::Relaxed);
         assert!(refused < 100 * FRAMES, "{refused}: it does not try all the time");
     });
 }
