@@ -56,13 +56,12 @@ impl<'v, 'c> PageEntry<'v, '_, 'c> {
     /// As there.
     #[inline(always)]
     pub fn read_optimistic<R>(&self, mut read: impl FnMut(Words<'_>) -> R) -> Result<R> {
-        let page = self.entry.page();
-        if page < self.view.pages() {
-            if let Some(result) = self.entry.read_optimistic_at_once(&mut read) {
-                return Ok(result);
-            }
+        let is_there = self.entry.page() < self.view.pages();
+        match is_there.then(|| self.entry.read_optimistic_at_once(&mut read)).flatten() {
+            Some(result) => Ok(result),
+            // Waiting for it is not the region's.
+            None => Ok(read(self.read()?.words())),
         }
-        self.view.read_optimistic(page, read)
     }
 }
 

@@ -276,8 +276,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     /// A guard for reading of a page that is there and that nobody writes to.
     #[inline(always)]
     pub fn read_at_once(&self, page: usize) -> Option<ReadGuard<'_, F, T>> {
-        let latched = self.guard_at_once(page, Access::Read)?;
-        Some(ReadGuard { latched, task: self.task() })
+        self.entry(page).read_at_once()
     }
 
     /// As [`Region::try_write`], and whether the page was clean before.

@@ -392,7 +392,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// A guard of a page that can be used as it is, and of which nobody has another that stands
     /// against it.
     #[inline(always)]
-    pub(super) fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
+    fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
         self.latch_at_once(self.look(page)?.ptep, access)
     }
 

@@ -42,7 +42,7 @@ fn change(seed: u64, thread: usize, nth: u64) -> (Vec<u8>, Option<Vec<u8>>) {
 
 /// The child, which never ends by itself. Arguments by the environment: folder, seed, and how many changes there were.
 #[test]
-#[ignore = "it is the child of another test"]
+#[ignore = "what_was_committed_is_there_after_a_kill runs it, as the process that is killed"]
 fn child() {
     let Ok(folder) = std::env::var("KV_FOLDER") else { return };
     let seed: u64 = std::env::var("KV_SEED").expect("a seed").parse().expect("a number");
@@ -84,7 +84,7 @@ fn child() {
 
 /// Another child, which opens the store too, and says what came of it.
 #[test]
-#[ignore = "it is the child of another test"]
+#[ignore = "a_store_is_one_processes_at_a_time runs it, as the second process"]
 fn second_child() {
     let Ok(folder) = std::env::var("KV_FOLDER") else { return };
     let opened = with_cache(FRAMES, |cache| Store::open(cache, Path::new(&folder)).map(drop));

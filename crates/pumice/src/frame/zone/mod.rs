@@ -411,8 +411,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         self.ledger.put_run(pfn, |_, word| word.with_zeroed(false)).map(drop)
     }
 
-    /// Whether a request may go on under the present watermarks, if need be after reclaim. That is not counted, so what
-    /// is given back of it is counted as free until the next count.
+    /// Whether a request may go on under the present watermarks, if need be after reclaim. One that goes on after
+    /// reclaim is not counted: what is given back of it counts as free twice, until the next count.
     pub fn admit(&self, gfp: Gfp, frames: usize) -> bool {
         let Some(reclaim) = self.reclaim else { return true };
         reclaim.admits(gfp, frames)
