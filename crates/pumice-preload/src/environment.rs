@@ -1,14 +1,13 @@
 //! The environment, without libc where libc is not there yet.
 
 use core::ffi::{c_char, CStr};
-use core::mem::transmute;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use pumice::addr::FRAME_SIZE;
 use pumice::process::Variables;
 use pumice::sys::{file, mem};
 
-use crate::{next, weak};
+use crate::{symbols, weak};
 
 /// Where the variables are.
 pub(crate) enum Environment {
@@ -75,9 +74,9 @@ fn read_block() -> &'static [u8] {
 pub(crate) fn auxiliary_value(kind: usize) -> Option<usize> {
     type Getauxval = unsafe extern "C" fn(usize) -> usize;
     // Looked up rather than linked: on aarch64 there is one in [`crate::builtins`].
-    let getauxval = next::look_up(c"getauxval");
-    // SAFETY: it has this type wherever it is defined, `None` is null, and it takes any number.
-    unsafe { Some(transmute::<*mut (), Option<Getauxval>>(getauxval)?(kind)) }
+    let getauxval = symbols::next!(c"getauxval", Getauxval)?;
+    // SAFETY: it takes any number.
+    Some(unsafe { getauxval(kind) })
 }
 
 /// Bytes in a page of this kernel.

@@ -47,7 +47,7 @@ fn abort() -> ! {
     }
 }
 
-struct StandardError;
+pub(crate) struct StandardError;
 
 impl Write for StandardError {
     fn write_str(&mut self, text: &str) -> fmt::Result {

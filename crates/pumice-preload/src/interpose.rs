@@ -166,8 +166,8 @@ fn serve(size: usize, align: usize, content: Content) -> Option<*mut c_void> {
 
 #[cold]
 fn free_owned(owned: Owned, at: *mut c_void) {
-    if !start::is_current() {
-        // A child that can't count: what it inherited stays where it is.
+    if !owned.heap.is_retired() && !start::is_current() && !owned.heap.is_retired() {
+        // In a handler, or another thread, of a child that is about to make the heap its own.
         return;
     }
     // SAFETY: whoever frees it says that nobody uses it any more.
@@ -269,3 +269,16 @@ const _: fn() = || {
     fn shared<T: Sync>() {}
     shared::<Heap>();
 };
+
+// C23's, which glibc has from 2.43 on. What is freed has the size that it was allocated with, so they are `free`.
+#[no_mangle]
+unsafe extern "C" fn free_sized(at: *mut c_void, _size: usize) {
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { free(at) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn free_aligned_sized(at: *mut c_void, _align: usize, _size: usize) {
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { free(at) }
+}

@@ -10,8 +10,14 @@
 //! | [`start`] | reading the environment, starting the heap, following it through `fork` |
 //! | [`environment`] | the variables, the program's name |
 //! | [`sanitizer`] | programs built with one, which are left alone |
-//! | [`seccomp`] | `prctl` and `syscall`, watched for seccomp filters |
-//! | [`namespace`] | `unshare` and `setns`, before which helper threads end |
+//! | [`symbols`] | the next definition of a function, found without the loader's lock |
+//! | [`calls`] | `syscall` and `prctl`: other doors to all that follows |
+//! | [`seccomp`] | filters, before which the heap retires |
+//! | [`rights`] | `setuid`, `unshare` and such, before which helper threads end |
+//! | [`limits`] | `setrlimit`: a program that limits its own addresses |
+//! | [`pins`] | calls after which others may hold the process's pages |
+//! | [`segments`] | `shmat` and `shmdt` |
+//! | [`accounts`] | `mallinfo` and its relations |
 //! | [`weak`] | symbols that may be missing |
 //! | [`mapping`] | `mmap` and its relations |
 //! | [`fatal`] | the two ways this ends a program |
@@ -29,15 +35,21 @@
     reason = "all of it is private: it is a program's malloc"
 )]
 
+mod accounts;
 mod builtins;
+mod calls;
 mod early;
 mod environment;
 mod fatal;
 mod interpose;
+mod limits;
 mod mapping;
-mod namespace;
 mod next;
+mod pins;
+mod rights;
 mod sanitizer;
 mod seccomp;
+mod segments;
 mod start;
+mod symbols;
 mod weak;

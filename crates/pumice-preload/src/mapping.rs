@@ -9,17 +9,18 @@
 //! None of these functions needs a next one: where the heap is not concerned they make the system
 //! call, as the C library's own do. So they work before the C library is ready, and in handlers.
 
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ops::Range;
 
 use linux_raw_sys::general as linux;
 use pumice::addr::FRAME_SIZE;
-use pumice::heap::{Effect, Heap, Part};
-use pumice::sys::raw;
+use pumice::heap::{Calls, Effect, Heap, Part};
+use pumice::stats::Reason;
+use pumice::sys::{raw, thread};
 use rustix::io::Errno;
 
 use crate::interpose::set_errno;
-use crate::{start, weak};
+use crate::{pins, start, weak};
 
 mod plain;
 mod remap;
@@ -28,6 +29,7 @@ use remap::Remap;
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 const READ_WRITE: c_int = (linux::PROT_READ | linux::PROT_WRITE) as c_int;
+const FIXED_KIND: c_int = linux::MAP_FIXED as c_int;
 const FIXED: c_int = (linux::MAP_FIXED | linux::MAP_FIXED_NOREPLACE) as c_int;
 /// What a mapping must be to be served...
 const SERVED: c_int = (linux::MAP_PRIVATE | linux::MAP_ANONYMOUS) as c_int;
@@ -36,7 +38,7 @@ const INDIFFERENT: c_int = (linux::MAP_NORESERVE | linux::MAP_STACK | linux::MAP
 /// As large as an address space: larger requests are the kernel's to refuse.
 const LARGEST: usize = (1 << if cfg!(target_arch = "aarch64") { 48 } else { 47 }) - FRAME_SIZE;
 
-type Outcome = Result<usize, Errno>;
+pub(crate) type Outcome = Result<usize, Errno>;
 
 #[no_mangle]
 unsafe extern "C" fn mmap(
@@ -134,6 +136,21 @@ unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -
 /// As `madvise`.
 unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
     let effect = match advice as u32 {
+        linux::MADV_HUGEPAGE
+            if start::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
+        {
+            None
+        }
+        advice => effect_of(advice),
+    };
+    let args = [at as usize, len, advice as usize, 0, 0, 0];
+    // SAFETY: forwarded with the caller's promise.
+    unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }
+}
+
+/// What advice does to memory, if it outlives the call.
+fn effect_of(advice: u32) -> Option<Effect> {
+    match advice {
         linux::MADV_NORMAL
         | linux::MADV_WILLNEED
         | linux::MADV_COLD
@@ -144,17 +161,9 @@ unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
         | linux::MADV_FREE
         | linux::MADV_PAGEOUT
         | linux::MADV_DONTNEED_LOCKED => Some(Effect::Drops),
-        linux::MADV_HUGEPAGE
-            if start::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
-        {
-            None
-        }
         linux::MADV_HUGEPAGE => Some(Effect::AsksForHuge),
         _ => Some(Effect::Taints),
-    };
-    let args = [at as usize, len, advice as usize, 0, 0, 0];
-    // SAFETY: forwarded with the caller's promise.
-    unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }
+    }
 }
 
 #[no_mangle]
@@ -205,31 +214,103 @@ unsafe extern "C" fn mincore(at: *mut c_void, len: usize, seen: *mut u8) -> c_in
 
 #[no_mangle]
 unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    start::stop_serving_before_lock();
+    // What is reserved counts for the limit on locked memory, and nothing that is free may become resident.
+    start::retire(Calls::OfFree, Reason::Locked);
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { raw::syscall(linux::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
+}
+
+/// `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Piece {
+    at: usize,
+    len: usize,
+}
+
+#[no_mangle]
+unsafe extern "C" fn process_madvise(
+    process: c_int,
+    pieces: *const c_void,
+    count: usize,
+    advice: c_int,
+    flags: c_uint,
+) -> isize {
+    // Whoever's process it is: that somebody else's has the same addresses costs a fresh mapping.
+    if let Some(effect) = effect_of(advice as u32) {
+        for index in 0..count.min(1024) {
+            let mut piece = Piece { at: 0, len: 0 };
+            let from = (pieces as usize).wrapping_add(index * size_of::<Piece>());
+            if from == 0 || !copy_in(from, &mut piece) {
+                break;
+            }
+            note(piece.at, piece.len, effect);
+        }
+    }
+    let args = [process as usize, pieces as usize, count, advice as usize, flags as usize, 0];
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { raw::syscall(linux::__NR_process_madvise, args) }) as isize
+}
+
+/// Reads what the program has at an address, which may be a bad one: the kernel's to refuse.
+fn copy_in(from: usize, to: &mut Piece) -> bool {
+    let (own, its) = (
+        Piece { at: core::ptr::from_mut(to) as usize, len: size_of::<Piece>() },
+        Piece { at: from, len: size_of::<Piece>() },
+    );
+    let (own, its) = (core::ptr::from_ref(&own) as usize, core::ptr::from_ref(&its) as usize);
+    let args = [thread::process_id() as usize, own, 1, its, 1, 0];
+    // SAFETY: the kernel writes as many bytes as there are.
+    let copied = unsafe { raw::syscall(linux::__NR_process_vm_readv, args) };
+    copied == Ok(size_of::<Piece>())
+}
+
+#[no_mangle]
+unsafe extern "C" fn remap_file_pages(
+    at: *mut c_void,
+    len: usize,
+    protection: c_int,
+    page: usize,
+    flags: c_int,
+) -> c_int {
+    note(at as usize, len, Effect::Taints);
+    let args = [at as usize, len, protection as usize, page, flags as usize, 0];
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { raw::syscall(linux::__NR_remap_file_pages, args) }) as c_int
 }
 
 /// The same calls made through `syscall`; `None` if it is another one.
 ///
 /// # Safety
 /// As the system call.
-pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
+pub(crate) unsafe fn by_number(number: u32, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, f] = args;
     let (at, flags) = (a as *mut c_void, d as c_int);
     // SAFETY: forwarded with the caller's promise.
     let result = unsafe {
-        match u32::try_from(number).ok()? {
+        match number {
             linux::__NR_mmap => mmap(at, b, c as c_int, flags, e as c_int, f as c_long) as c_long,
             linux::__NR_munmap => munmap(at, b).into(),
             linux::__NR_mremap => mremap(at, b, c, flags, e as *mut c_void) as c_long,
             linux::__NR_mprotect => mprotect(at, b, c as c_int).into(),
+            linux::__NR_pkey_mprotect => pkey_mprotect(at, b, c as c_int, flags).into(),
             linux::__NR_madvise => madvise(at, b, c as c_int).into(),
+            linux::__NR_process_madvise => {
+                process_madvise(a as c_int, b as *const c_void, c, flags, e as c_uint) as c_long
+            }
             linux::__NR_mlock => mlock(at, b).into(),
             linux::__NR_mlock2 => mlock2(at, b, c as u32).into(),
-            // libnuma's way: a policy must not outlive the mapping, either.
-            linux::__NR_mbind => {
-                note_attribute(a, b);
+            linux::__NR_munlock => munlock(at, b).into(),
+            linux::__NR_mlockall => mlockall(a as c_int).into(),
+            linux::__NR_msync => msync(at, b, c as c_int).into(),
+            linux::__NR_mincore => mincore(at, b, c as *mut u8).into(),
+            linux::__NR_remap_file_pages => {
+                remap_file_pages(at, b, c as c_int, d, e as c_int).into()
+            }
+            // Attributes that must not outlive the mapping, set by calls that are the kernel's alone. The
+            // first is libnuma's way.
+            linux::__NR_mbind | linux::__NR_set_mempolicy_home_node | MSEAL => {
+                note(a, b, Effect::Taints);
                 return None;
             }
             _ => return None,
@@ -238,12 +319,22 @@ pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_lon
     Some(result)
 }
 
-/// Notes that somebody sets an attribute on a range by a call that is the kernel's alone.
-fn note_attribute(at: usize, len: usize) {
+/// `mseal`, since Linux 6.10, on every architecture.
+const MSEAL: u32 = 462;
+
+#[no_mangle]
+unsafe extern "C" fn mseal(at: *mut c_void, len: usize, flags: usize) -> c_int {
+    note(at as usize, len, Effect::Taints);
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { raw::syscall(MSEAL, [at as usize, len, flags, 0, 0, 0]) }) as c_int
+}
+
+/// Notes what a call that is the kernel's alone does to a range.
+fn note(at: usize, len: usize, effect: Effect) {
     if let Some((heap, len)) = concerned(at, len) {
         heap.parts(at, len, |part, kind| {
             if kind == Part::Mapped {
-                heap.note(part.start, part.len(), Effect::Taints);
+                heap.note(part.start, part.len(), effect);
             }
             true
         });
@@ -279,7 +370,8 @@ impl Request {
 /// # Safety
 /// As `mmap`.
 unsafe fn map(request: Request) -> Outcome {
-    let Request { at, len, protection, flags, offset, .. } = request;
+    let Request { at, len, protection, flags, file, offset } = request;
+    pins::before_mapping(file, flags);
     let concerned = if at == 0 { None } else { concerned(at, len) };
     if flags & FIXED != 0 {
         return match concerned {
@@ -288,6 +380,16 @@ unsafe fn map(request: Request) -> Outcome {
             // SAFETY: as the caller promises.
             None => unsafe { request.make() },
         };
+    }
+    if let Some((heap, rounded)) = concerned {
+        // A hint is honoured where nothing is mapped, as far as the program knows.
+        let place = Request { at: at - at % FRAME_SIZE, flags: flags | FIXED_KIND, ..request };
+        if heap.contains(place.at, rounded) && !has_mapped(heap, place.at, rounded) {
+            // SAFETY: as the caller promises; it replaces nothing of the program's.
+            if let Ok(at) = unsafe { map_fixed(heap, rounded, place) } {
+                return Ok(at);
+            }
+        }
     }
     let is_served = len >= start::mmap_threshold()
         && len <= LARGEST
@@ -322,6 +424,10 @@ fn populate_if_asked(at: usize, len: usize, flags: c_int) {
 /// As `mmap`.
 unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request) -> Outcome {
     let no_replace = linux::MAP_FIXED_NOREPLACE as c_int;
+    if request.flags & linux::MAP_GROWSDOWN as c_int != 0 {
+        // SAFETY: as the caller promises.
+        return unsafe { map_stack(heap, len, request) };
+    }
     // The heap's addresses are mapped as far as the kernel knows: asked not to replace them, it
     // finds whatever else is wrong first.
     let probe = Request { flags: request.flags | no_replace, ..request };
@@ -356,6 +462,34 @@ unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request) -> Outcom
         Err(_) => unsafe { holes.unmap(heap) },
     }
     outcome
+}
+
+/// `mmap` of a stack that grows: what is unmapped below it must be so for the kernel, too.
+///
+/// # Safety
+/// As `mmap`.
+unsafe fn map_stack(heap: &'static Heap, len: usize, request: Request) -> Outcome {
+    /// The largest stack by default, and the gap that the kernel keeps below one.
+    const ROOM: usize = (8 << 20) + (1 << 20);
+    let no_replace = linux::MAP_FIXED_NOREPLACE as c_int;
+    let Request { at, flags, .. } = request;
+    if at % FRAME_SIZE == 0 {
+        if flags & no_replace != 0 && has_mapped(heap, at, len) {
+            return Err(Errno::EXIST);
+        }
+        // SAFETY: the caller gives up what is there.
+        unsafe { heap.unmap(at, len) };
+        let mut below = at;
+        heap.parts(at.saturating_sub(ROOM), ROOM.min(at), |part, kind| {
+            // The last part that is no hole ends where the holes below the stack begin.
+            below = if kind == Part::Hole { below.min(part.start) } else { at };
+            true
+        });
+        // SAFETY: nobody uses them.
+        unsafe { heap.surrender(below, at + len - below) };
+    }
+    // SAFETY: as the caller promises.
+    unsafe { request.make() }
 }
 
 /// The holes of a range, as many as can be remembered.
@@ -406,18 +540,19 @@ impl Holes {
 ///
 /// # Safety
 /// As `munmap`.
-unsafe fn unmap(at: usize, len: usize) -> Outcome {
+pub(crate) unsafe fn unmap(at: usize, len: usize) -> Outcome {
     let make = |at: usize, len: usize| {
         // SAFETY: as the caller promises.
         unsafe { raw::syscall(linux::__NR_munmap, [at, len, 0, 0, 0, 0]) }
     };
-    let Some((heap, rounded)) = concerned(at, len).filter(|_| at % FRAME_SIZE == 0 && len > 0)
-    else {
+    let is_well_formed = at % FRAME_SIZE == 0 && len > 0;
+    let Some((heap, rounded)) = overlapping(at, len).filter(|_| is_well_formed) else {
         return make(at, len);
     };
     if !start::is_current() {
-        // A child that can't count: what it inherited stays where it is.
-        return Ok(0);
+        // A child that retires its heap just now, or is about to make it its own in another thread: then it
+        // stays where it is, for there must be no gap in the heap's addresses.
+        return if heap.is_retired() { make(at, len) } else { Ok(0) };
     }
     let mut outcome = Ok(0);
     if heap.contains(at, rounded) {
@@ -433,6 +568,41 @@ unsafe fn unmap(at: usize, len: usize) -> Outcome {
         }
         outcome.is_ok()
     });
+    outcome
+}
+
+/// Whether an address is one of the heap's.
+pub(crate) fn is_heaps(at: usize) -> bool {
+    concerned(at, 1).is_some()
+}
+
+pub(crate) use plain::segment_at;
+
+/// Has somebody else's memory come to a place by `make`, which is told whether it is to replace what is there: at the heap's
+/// addresses it always must. `replaces`: the program lets it.
+///
+/// # Safety
+/// As the system call that `make` makes.
+pub(crate) unsafe fn put_at(
+    at: usize,
+    len: usize,
+    replaces: bool,
+    make: impl Fn(bool) -> Outcome,
+) -> Outcome {
+    let Some((heap, len)) = concerned(at, len) else { return make(replaces) };
+    // What is beside the heap's is the kernel's to refuse, and so is what is in use.
+    if !replaces && (has_mapped(heap, at, len) || !heap.contains(at, len)) {
+        return make(false);
+    }
+    let holes = Holes::of(heap, at, len);
+    if !heap.occupy(at, len, true) {
+        return Err(Errno::NOMEM);
+    }
+    let outcome = make(true);
+    if outcome.is_err() {
+        // SAFETY: they were nobody's before.
+        unsafe { holes.unmap(heap) };
+    }
     outcome
 }
 
@@ -509,8 +679,15 @@ fn has_mapped(heap: &Heap, at: usize, len: usize) -> bool {
     found
 }
 
-/// The heap and the range's length in whole pages, if any of it is the heap's.
+/// The heap and the range's length in whole pages, if any of it is the heap's, and the heap this process's: a
+/// forked child makes it its own here, before it looks at words that another thread of its parent's may
+/// have been about to change.
 fn concerned(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
+    overlapping(at, len).filter(|_| start::is_current())
+}
+
+/// The heap and the range's length in whole pages, if any of it is the heap's.
+fn overlapping(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
     let heap = start::serving_heap()?;
     let fits = len <= LARGEST && at.checked_add(len).is_some();
     let rounded = if fits { round_up(len) } else { return None };

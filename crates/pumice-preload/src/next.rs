@@ -1,19 +1,17 @@
 //! The next allocator in line: glibc's, musl's, or another one that is preloaded or linked.
 //!
 //! Each of its functions is called through a [`Hook`], a pointer that at first leads to a function
-//! which looks all of them up by `dlsym(RTLD_NEXT, ...)`. So a call costs one load and one jump,
+//! which looks all of them up ([`symbols`]). So a call costs one load and one jump,
 //! and there is nothing to be done when the library is loaded. Only functions that every C library
-//! has are looked up, all at the first call: a failed look-up would show in the program's
-//! `dlerror`.
+//! has are looked up, all at the first call.
 
-use core::ffi::{c_char, c_int, c_void, CStr};
+use core::ffi::{c_int, c_void, CStr};
 use core::marker::PhantomData;
-use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::early::{self, Refusal};
 use crate::interpose::{out_of_memory, ENOMEM};
-use crate::weak;
+use crate::symbols;
 
 type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
@@ -126,24 +124,6 @@ impl<F: Copy> Hook<F> {
     }
 }
 
-/// The next definition of a function behind this library, or null.
-pub(crate) fn look_up(name: &CStr) -> *mut () {
-    type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-    type DlSym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_void) -> *mut c_void;
-    const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
-    if let Some(dlsym) = weak::function!("dlsym": Dlsym) {
-        // SAFETY: as dlsym(3) wants it; "next" is seen from the caller, which is this library.
-        return unsafe { dlsym(RTLD_NEXT, name.as_ptr()) }.cast();
-    }
-    // Before glibc 2.34 dlsym is in a library of its own, and this is what it calls in libc.
-    if let Some(dl_sym) = weak::function!("_dl_sym": DlSym) {
-        let caller = look_up as *const c_void;
-        // SAFETY: as dlsym, with the caller's address as the third argument.
-        return unsafe { dl_sym(RTLD_NEXT, name.as_ptr(), caller) }.cast();
-    }
-    null_mut()
-}
-
 /// How far looking up has come. Relaxed: see [`Hook`].
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
@@ -158,7 +138,7 @@ fn resolve() -> bool {
         Err(state) => return state == KNOWN,
     }
     let find = |name: &CStr| {
-        let at = look_up(name);
+        let at = symbols::find(name);
         assert!(!at.is_null(), "every C library has these");
         at
     };

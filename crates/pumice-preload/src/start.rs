@@ -21,14 +21,15 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use pumice::config;
-use pumice::heap::{Heap, HeapConfig};
+use pumice::heap::{Calls, Heap, HeapConfig};
 use pumice::process::{self, ProcessWord, Variables};
 use pumice::stats::{Event, Reason, Slot, Tree};
+use pumice::sys::sched::Affinity;
 
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
 use crate::interpose::set_errno;
-use crate::{sanitizer, weak};
+use crate::{pins, sanitizer, weak};
 
 /// `getauxval`: whether this is a set-user-ID program or the like.
 const AT_SECURE: usize = 23;
@@ -64,8 +65,29 @@ static VERIFY: AtomicBool = AtomicBool::new(false);
 /// sets it, and others are not bound by its filter until the kernel has synchronised them.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
+/// Whether somebody beside the process may hold its pages. Relaxed: see [`stop_recycling`].
+static MAY_PIN: AtomicBool = AtomicBool::new(false);
+
 /// The word that a child finds wiped. Set once, before SERVING.
 static PROCESS: AtomicPtr<ProcessWord> = AtomicPtr::new(null_mut());
+
+struct HomeCell(UnsafeCell<Affinity>);
+
+// SAFETY: written once, and read only after that.
+unsafe impl Sync for HomeCell {}
+
+/// The processors that the program was started on.
+static HOME: HomeCell = HomeCell(UnsafeCell::new(Affinity::UNKNOWN));
+static HOME_IS_KNOWN: AtomicBool = AtomicBool::new(false);
+
+fn home() -> Affinity {
+    // Acquire: pairs with the Release in `populate_ahead`.
+    match HOME_IS_KNOWN.load(Ordering::Acquire) {
+        // SAFETY: written before, and not since.
+        true => unsafe { *HOME.0.get() },
+        false => Affinity::UNKNOWN,
+    }
+}
 
 /// The heap, for an address in its zones.
 #[derive(Clone, Copy)]
@@ -86,10 +108,10 @@ pub(crate) fn mmap_threshold() -> usize {
     MMAP_THRESHOLD.load(Ordering::Relaxed)
 }
 
-/// The heap, if it serves.
+/// The heap, if mappings at its addresses are its business.
 #[inline(always)]
 pub(crate) fn serving_heap() -> Option<&'static Heap> {
-    published()
+    published().filter(|heap| !heap.is_retired())
 }
 
 /// The heap that is to serve a mapping of `len` bytes; `None`: the kernel.
@@ -107,24 +129,69 @@ pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
     heap_for(len.max(threshold()))
 }
 
-/// To be called before `mlockall`: nothing that is free may become resident, or stay so.
-pub(crate) fn stop_serving_before_lock() {
+/// Ends serving for good, and gives up what is free: to be called before a call that leaves no room for a heap, and
+/// while every system call is still allowed.
+pub(crate) fn retire(calls: Calls, reason: Reason) {
+    let heap = published();
+    // A forked child makes the heap its own first: what waits for helpers would wait for its parent's.
+    if heap.is_some_and(|heap| !heap.is_retired()) {
+        is_current();
+    }
+    QUIET.store(true, Ordering::Relaxed);
+    THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+    MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+    // A heap that has not started would need calls that may not be allowed any more.
     for from in [UNREAD, READ] {
-        advance(from, || Err(Reason::Locked));
+        advance(from, || Err(reason));
     }
-    if let Some(heap) = published().filter(|_| is_current()) {
-        THRESHOLD.store(usize::MAX, Ordering::Relaxed);
-        MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
-        heap.go_quiet();
-        heap.withdraw_free();
+    if let Some(heap) = heap.or_else(published) {
+        heap.retire(calls);
     }
+}
+
+/// From now on memory that is freed goes back to the kernel: somebody else may hold its pages.
+pub(crate) fn stop_recycling() {
+    // Relaxed: the call that makes it so comes after, and a heap that starts meanwhile looks after it is published.
+    MAY_PIN.store(true, Ordering::Relaxed);
+    if let Some(heap) = published() {
+        heap.stop_recycling();
+    }
+}
+
+/// Whether memory that is freed is used again.
+pub(crate) fn is_recycling() -> bool {
+    !MAY_PIN.load(Ordering::Relaxed)
+}
+
+/// Allocations that the heap has handed out, and their bytes.
+pub(crate) fn handed_out() -> (usize, usize) {
+    published().map_or((0, 0), Heap::handed_out)
+}
+
+/// Helpers that are not to run for now.
+pub(crate) struct Withheld {
+    /// Whose they are.
+    pub(crate) heap: &'static Heap,
+    /// Whether there was any.
+    pub(crate) had_any: bool,
+}
+
+/// Ends the heap's helper threads until they are readmitted. `None` where there is no heap, and in a forked child that has
+/// not used its own yet: there are none.
+pub(crate) fn withhold_helpers() -> Option<Withheld> {
+    // SAFETY: set before SERVING; the page is never unmapped.
+    let is_here = |process: &AtomicPtr<ProcessWord>| unsafe {
+        process.load(Ordering::Relaxed).as_ref().is_some_and(ProcessWord::is_adopted)
+    };
+    let heap = published().filter(|heap| is_here(&PROCESS) && !heap.is_retired())?;
+    Some(Withheld { heap, had_any: heap.withhold_helpers() })
 }
 
 /// The heap if `at` lies in its zones, and in no mapping that another allocator may have made.
 #[inline(always)]
 pub(crate) fn owned(at: *const c_void) -> Option<Owned> {
     let heap = published()?;
-    (heap.owns(at.cast()) && !heap.is_mapping(at.cast())).then_some(Owned { heap })
+    (heap.owns(at.cast()) && heap.has(at.cast())).then_some(Owned { heap })
 }
 
 /// The heap that is to serve a request of `size` bytes; `None`: the next allocator.
@@ -154,6 +221,11 @@ pub(crate) fn heap_for(size: usize) -> Option<&'static Heap> {
 static AT_LOAD: extern "C" fn() = populate_ahead;
 
 extern "C" fn populate_ahead() {
+    // Before the program binds its threads to processors.
+    // SAFETY: the loader calls this once, and nobody reads it before it is known.
+    unsafe { *HOME.0.get() = Affinity::here() };
+    // Release: pairs with the Acquire in `home`.
+    HOME_IS_KNOWN.store(true, Ordering::Release);
     // Where the C library has not set `environ` up yet, the first request starts it all.
     if Environment::find_vector().is_some_and(|environment| process::is_first(&environment)) {
         if let Some(heap) = heap_for(LARGE_ENOUGH) {
@@ -188,34 +260,6 @@ pub(crate) fn verbosity() -> Verbosity {
     }
 }
 
-/// To be called just before a seccomp filter is installed.
-pub(crate) fn go_quiet() {
-    if QUIET.swap(true, Ordering::Relaxed) {
-        // A filter may be in force already, and know nothing of what it takes to go quiet.
-        return;
-    }
-    // A heap that has not started would need calls that the filter may not know.
-    advance(UNREAD, || Err(Reason::Seccomp));
-    advance(READ, || Err(Reason::Seccomp));
-    if let Some(heap) = published() {
-        heap.go_quiet();
-    }
-}
-
-/// Ends the heap's helper threads, for good; whether there may have been any.
-pub(crate) fn end_helpers() -> bool {
-    // SAFETY: set before SERVING; the page is never unmapped. A child that has not adopted the heap
-    // has no helpers.
-    let is_here = |process: &AtomicPtr<ProcessWord>| unsafe {
-        process.load(Ordering::Relaxed).as_ref().is_some_and(ProcessWord::is_adopted)
-    };
-    let heap = published().filter(|_| is_here(&PROCESS));
-    if let Some(heap) = heap {
-        heap.end_helpers();
-    }
-    heap.is_some()
-}
-
 #[inline(always)]
 fn published() -> Option<&'static Heap> {
     // Acquire: pairs with the Release in `advance`.
@@ -226,7 +270,7 @@ fn published() -> Option<&'static Heap> {
 
 /// Takes a step from `from`, unless another thread does. Whether the heap now serves.
 #[cold]
-fn advance(from: u32, step: fn() -> Result<u32, Reason>) -> bool {
+fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
     // Acquire: what the thread that took the step before wrote is seen.
     if STATE.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return false;
@@ -276,6 +320,7 @@ fn start() -> Result<u32, Reason> {
         clearer: process::clearer(&environment),
         threads: true,
         topology: process::topology(&environment),
+        home: home(),
     });
     let heap = heap.map_err(|_| Reason::AddressSpace)?;
     // SAFETY: this thread holds BUSY, and nobody else touches the cell before SERVING.
@@ -285,9 +330,15 @@ fn start() -> Result<u32, Reason> {
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
     PROCESS.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
     watch_fork();
+    if pins::has_library() {
+        MAY_PIN.store(true, Ordering::Relaxed);
+    }
     // Set by another thread meanwhile, which found nothing published.
+    if MAY_PIN.load(Ordering::Relaxed) {
+        heap.stop_recycling();
+    }
     if QUIET.load(Ordering::Relaxed) {
-        heap.go_quiet();
+        heap.retire(Calls::OfFree);
     }
     Ok(SERVING)
 }
@@ -348,9 +399,11 @@ fn adopt() -> bool {
         }
         _ => None,
     };
-    let (Some(slot), Some(heap)) = (slot, published()) else {
+    let Some(heap) = published() else { return false };
+    let Some(slot) = slot else {
         THRESHOLD.store(usize::MAX, Ordering::Relaxed);
         MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+        heap.after_fork_alone();
         return false;
     };
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);

@@ -28,6 +28,7 @@ use pumice::clear::{Clearer, CpuEngine, EngineKind};
 use pumice::scrub::Scrubber;
 use pumice::stats::{Event, Slot, Tree};
 use pumice::sys::cpu;
+use pumice::sys::sched::Affinity;
 use serde::Serialize;
 
 use super::json_lines::{JsonLines, Samples};
@@ -190,7 +191,11 @@ impl Setup {
         let failure = |what| Failure::system(format!("can't get memory for {what}"));
         let tree = Tree::private(0, 0).map_err(|_| failure("counters"))?;
         let slot = tree.attach(std::process::id()).ok_or_else(|| failure("a slot"))?;
-        Ok(Setup { dirt, scrubber: Box::leak(Box::new(Scrubber::new(slot, clearer))), slot })
+        Ok(Setup {
+            dirt,
+            scrubber: Box::leak(Box::new(Scrubber::new(slot, clearer, Affinity::here()))),
+            slot,
+        })
     }
 
     fn switch(&self, on: bool) {

@@ -1,4 +1,5 @@
-//! Whether a range is one kind of private anonymous memory. The kernel may keep as several mappings
+//! What `/proc/self/maps` says of a range: whether it is one kind of private anonymous memory, or a segment of shared
+//! memory. The kernel may keep as several mappings
 //! what to the program is one, and refuses to move more than one at once.
 
 use core::ffi::c_int;
@@ -14,6 +15,57 @@ pub(super) fn protection_of(range: &Range<usize>) -> Option<c_int> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(c"/proc/self/maps", flags, Mode::empty()).ok()?;
     protection_in(&file, range)
+}
+
+/// Bytes of the segment of System V shared memory that is attached at an address, if there is one.
+pub(crate) fn segment_at(at: usize) -> Option<usize> {
+    let mut segment: Option<(usize, usize)> = None;
+    each_line(|line| match segment {
+        // The kernel detaches what is left of it in several mappings, too, but not what lies apart.
+        Some((inode, end)) if line.start == end && line.inode == inode => {
+            segment = Some((inode, line.end));
+            true
+        }
+        Some(_) => false,
+        None if line.start == at && line.is_segment() => {
+            segment = Some((line.inode, line.end));
+            true
+        }
+        None => line.start <= at,
+    })?;
+    segment.map(|(_, end)| end - at)
+}
+
+/// Whether a range is one mapping, as far as it is mapped.
+pub(super) fn is_one_mapping(range: &Range<usize>) -> bool {
+    let mut count = 0;
+    let read = each_line(|line| {
+        count += usize::from(line.start < range.end && line.end > range.start);
+        line.start < range.end && count < 2
+    });
+    read.is_some() && count == 1
+}
+
+/// Calls `visit` with each line until it says no. `None` if there is no such file.
+fn each_line(mut visit: impl FnMut(&Line) -> bool) -> Option<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(c"/proc/self/maps", flags, Mode::empty()).ok()?;
+    let mut buffer = [0u8; 1024];
+    let mut line = Line::new(0..usize::MAX, None);
+    loop {
+        let count = rustix::io::read(&file, &mut buffer).ok().filter(|&count| count > 0);
+        let Some(count) = count else { return Some(()) };
+        for &byte in &buffer[..count] {
+            if byte != b'\n' {
+                line.take_byte(byte);
+                continue;
+            }
+            if !visit(&line) {
+                return Some(());
+            }
+            line = Line::new(0..usize::MAX, None);
+        }
+    }
 }
 
 fn protection_in(file: &OwnedFd, range: &Range<usize>) -> Option<c_int> {
@@ -45,11 +97,23 @@ struct Line {
     end: usize,
     permissions: [u8; 4],
     inode: usize,
+    /// How the path begins.
+    path: [u8; 5],
 }
 
 impl Line {
     fn new(rest: Range<usize>, seen: Option<[u8; 4]>) -> Line {
-        Line { rest, seen, field: 0, at: 0, start: 0, end: 0, permissions: [0; 4], inode: 0 }
+        Line {
+            rest,
+            seen,
+            field: 0,
+            at: 0,
+            start: 0,
+            end: 0,
+            permissions: [0; 4],
+            inode: 0,
+            path: [0; 5],
+        }
     }
 
     /// Takes the next byte: the answer, when there is one.
@@ -59,13 +123,24 @@ impl Line {
             *self = Line::new(self.rest.clone(), self.seen);
             return answer;
         }
+        self.take_byte(byte);
+        None
+    }
+
+    fn take_byte(&mut self, byte: u8) {
         match (self.field, byte) {
             // The addresses are one field, so that permissions are the next.
             (0, b'-') => (self.start, self.end) = (self.end, 0),
             (0..=4, b' ') => (self.field, self.at) = (self.field + 1, 0),
+            // Before the path there are as many as fill the line up.
+            (5, b' ') if self.at == 0 => {}
             _ => self.take_in_field(byte),
         }
-        None
+    }
+
+    /// Whether it is System V shared memory, by the name that the kernel gives it.
+    fn is_segment(&self) -> bool {
+        &self.path == b"/SYSV"
     }
 
     fn take_in_field(&mut self, byte: u8) {
@@ -73,7 +148,9 @@ impl Line {
         match self.field {
             0 => self.end = self.end << 4 | digit,
             1 if self.at < 4 => self.permissions[self.at] = byte,
+            // Decimal; whether it is 0, and the same as another's, is all that matters.
             4 => self.inode = self.inode << 4 | digit,
+            5 if self.at < 5 => self.path[self.at] = byte,
             _ => {}
         }
         self.at += 1;

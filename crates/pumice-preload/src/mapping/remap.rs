@@ -10,7 +10,7 @@ use pumice::heap::{Effect, Heap, Part};
 use pumice::sys::raw;
 use rustix::io::Errno;
 
-use super::plain::protection_of;
+use super::plain::{is_one_mapping, protection_of};
 use super::{
     concerned, has_hole, round_up, unmap, Holes, Outcome, Request, LARGEST, READ_WRITE, SERVED,
 };
@@ -107,12 +107,22 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     if target.is_some() && !heap.occupy(to, new, true) {
         return Err(Errno::NOMEM);
     }
+    // What is several mappings moves by one call or by none: put aside, a part of it could be left there.
+    let is_several = from.is_some() && old > 0 && (holed || !is_one_mapping(&(at..at + old)));
     // SAFETY: as the caller promises.
-    let mut outcome = unsafe { remap_by_kernel(heap, request, old, &targets) };
+    let mut outcome = unsafe {
+        match is_several {
+            true => move_several(heap, request, old, &targets),
+            false => remap_by_kernel(heap, request, old),
+        }
+    };
     if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
         if let Some(protection) = protection_of(&(at..at + old)) {
             // It is several mappings only for what was done to its neighbours, or because it grew.
             let place = match to_fixed {
+                true if target.is_some() && !heap.occupy(to, new, true) => {
+                    return Err(Errno::NOMEM)
+                }
                 // SAFETY: the caller gave what is there up.
                 true => unsafe { map_at(to, new, linux::MAP_FIXED)? },
                 false => room(new).map_or_else(|| map_anywhere(new), Ok)?,
@@ -121,7 +131,8 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
             outcome = unsafe { move_alike(heap, request, place, protection) };
         }
     }
-    if outcome.is_err() {
+    // Of several mappings some may have moved: then it is known which.
+    if outcome.is_err() && !is_several {
         // SAFETY: they were nobody's before.
         unsafe { targets.unmap(heap) };
     }
@@ -203,21 +214,20 @@ unsafe fn move_pieces(at: usize, to: usize, len: usize, protection: c_int) -> Ou
             move_pieces(at + half, to + half, len - half, protection)
         };
     }
-    // Before Linux 5.7 nothing can be moved and stay mapped. What the kernel unmapped is made anew.
+    // Before Linux 5.7 nothing can be moved and stay mapped. From 6.17 on several mappings move by one call, and where
+    // that fails half-way the first ones are at their new place already.
     // SAFETY: as the caller promises.
-    unsafe {
-        map_at(to, len, linux::MAP_FIXED)?;
-        copy(at, to, len, protection)
-    }
+    unsafe { copy(at, to, len, protection) }
 }
 
-/// Copies a range, giving its pages back as it goes. Zeros are left.
+/// Copies a range, giving its pages back as it goes. Zeros are left. What is at the new place already stays
+/// there: it was zero before, so it can only have been moved.
 ///
 /// # Safety
-/// Both ranges are the caller's, and private anonymous memory, the first of that protection, the
-/// second readable and writable.
+/// Both ranges are the caller's, and private anonymous memory, the first of that protection. The second is as it was
+/// when it was mapped, readable, writable and zero, but for what a call that failed did to it.
 unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
-    const STEP: usize = 2 << 20;
+    const STEP: usize = FRAME_SIZE;
     let readable = protection & linux::PROT_READ as c_int != 0;
     let protect = |protection: c_int| {
         // SAFETY: nobody else uses the range.
@@ -230,7 +240,9 @@ unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
         let (from, step) = (at + done, STEP.min(len - done));
         // SAFETY: as the caller promises.
         unsafe {
-            ((to + done) as *mut u8).copy_from_nonoverlapping(from as *const u8, step);
+            if make_whole(to + done)? {
+                ((to + done) as *mut u8).copy_from_nonoverlapping(from as *const u8, step);
+            }
             let advice = linux::MADV_DONTNEED as usize;
             // Refused for locked memory, which then goes when all of it does.
             let _ = raw::syscall(linux::__NR_madvise, [from, step, advice, 0, 0, 0]);
@@ -243,6 +255,28 @@ unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
     }
 }
 
+/// Sees to it that a page of a target is mapped: whether it is zero, so that nothing has been moved there.
+///
+/// # Safety
+/// The page is the caller's, and readable and writable if it is mapped.
+unsafe fn make_whole(page: usize) -> Result<bool, Errno> {
+    if !is_mapped(page) {
+        // SAFETY: there is nothing.
+        unsafe { map_at(page, FRAME_SIZE, linux::MAP_FIXED)? };
+        return Ok(true);
+    }
+    // SAFETY: as the caller promises.
+    let words = unsafe { core::slice::from_raw_parts(page as *const u64, FRAME_SIZE / 8) };
+    Ok(words.iter().all(|&word| word == 0))
+}
+
+fn is_mapped(page: usize) -> bool {
+    let mut seen = 0u8;
+    let args = [page, FRAME_SIZE, &raw mut seen as usize, 0, 0, 0];
+    // SAFETY: `seen` has the byte for the one page. The answer is an error if there is no mapping.
+    unsafe { raw::syscall(linux::__NR_mincore, args) }.is_ok()
+}
+
 /// Has the kernel do what was asked for, to memory of the heap's that is as the program knows it.
 ///
 /// No gap may come to be in the heap's addresses: the kernel might put another thread's mapping
@@ -250,12 +284,7 @@ unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
 ///
 /// # Safety
 /// As `mremap`.
-unsafe fn remap_by_kernel(
-    heap: &'static Heap,
-    request: Remap,
-    old: usize,
-    targets: &Holes,
-) -> Outcome {
+unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Outcome {
     let Remap { at, new_len, flags, to, .. } = request;
     let new = round_up(new_len);
     if concerned(at, old).is_none() {
@@ -264,10 +293,6 @@ unsafe fn remap_by_kernel(
     }
     heap.note(at, old, Effect::Taints);
     heap.note(at, old, Effect::Drops);
-    if has_hole(heap, at, old) {
-        // SAFETY: as the caller promises.
-        return unsafe { move_several(heap, request, old, targets) };
-    }
     if flags & linux::MREMAP_DONTUNMAP != 0 || old == 0 {
         // SAFETY: as the caller promises.
         return unsafe { request.make() };
@@ -277,13 +302,12 @@ unsafe fn remap_by_kernel(
         // SAFETY: both are the caller's, or made for this.
         unsafe { Remap { at: from, old_len: len, new_len: len, flags, to }.make() }
     };
-    let (moved, outcome);
+    let outcome;
     if flags & linux::MREMAP_FIXED != 0 && new <= old {
-        moved = put(at, to, new);
-        outcome = moved;
+        outcome = put(at, to, new);
     } else {
         let aside = map_aside(old, to..to.saturating_add(new))?;
-        moved = put(at, aside, old);
+        let moved = put(at, aside, old);
         // SAFETY: as the caller promises; it is the same memory at another place.
         outcome = moved.and_then(|_| unsafe { Remap { at: aside, ..request }.make() });
         if outcome.is_err() {
@@ -299,12 +323,7 @@ unsafe fn remap_by_kernel(
         unsafe { heap.unmap(at, old) };
         return outcome;
     }
-    let is_one = moved.is_ok() || !matches!(outcome, Err(Errno::FAULT | Errno::INVAL));
-    if is_one || protection_of(&(at..at + old)).is_some() {
-        return outcome;
-    }
-    // SAFETY: as the caller promises.
-    unsafe { move_several(heap, request, old, targets) }
+    outcome
 }
 
 /// Addresses that nobody uses, and that are not in `avoided`: nothing may be mapped there yet.
@@ -337,6 +356,8 @@ unsafe fn move_several(
     targets: &Holes,
 ) -> Outcome {
     let Remap { at, to, flags, .. } = request;
+    heap.note(at, old, Effect::Taints);
+    heap.note(at, old, Effect::Drops);
     let close = |at: usize, len: usize| {
         let flags = SERVED | (linux::MAP_FIXED_NOREPLACE | linux::MAP_NORESERVE) as c_int;
         let gap = Request { at, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
@@ -353,9 +374,10 @@ unsafe fn move_several(
     });
     // SAFETY: as the caller promises.
     let outcome = unsafe { request.make() };
-    let has_moved = outcome.is_ok() && flags & linux::MREMAP_DONTUNMAP == 0;
+    let leaves_gaps = flags & linux::MREMAP_DONTUNMAP == 0;
     heap.parts(at, old, |part, kind| {
         let (start, len) = (part.start, part.len());
+        let target = to.wrapping_add(start - at);
         match kind {
             Part::Hole => {
                 if !close(start, len) {
@@ -363,16 +385,29 @@ unsafe fn move_several(
                 }
                 if outcome.is_ok() {
                     // SAFETY: nothing has moved there.
-                    unsafe { targets.unmap_within(heap, to.wrapping_add(start - at), len) };
+                    unsafe { targets.unmap_within(heap, target, len) };
                 }
             }
-            Part::Mapped if has_moved && close(start, len) => {
-                // SAFETY: what was there has moved.
-                unsafe { heap.unmap(start, len) };
+            Part::Mapped if leaves_gaps => {
+                // From the first on: where the kernel fails half-way, the rest is where it was.
+                let moved = gap_at(start, len);
+                if moved > 0 && close(start, moved) {
+                    // SAFETY: what was there has moved.
+                    unsafe { heap.unmap(start, moved) };
+                }
+                if outcome.is_err() && flags & linux::MREMAP_FIXED != 0 {
+                    // SAFETY: nothing has moved there.
+                    unsafe { targets.unmap_within(heap, target + moved, len - moved) };
+                }
             }
             _ => {}
         }
         true
     });
     outcome
+}
+
+/// Bytes from an address on, of so many, at which nothing is mapped.
+fn gap_at(at: usize, len: usize) -> usize {
+    (0..len).step_by(FRAME_SIZE).find(|offset| is_mapped(at + offset)).unwrap_or(len)
 }

@@ -23,6 +23,7 @@ use crate::heap::{Content, Heap, HeapConfig};
 use crate::process::{self, ProcessWord, Variables};
 use crate::stats::{Event, Reason, Slot, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use crate::sys::sched::Affinity;
 use crate::sys::{mem, thread};
 
 const UNSTARTED: u32 = 0;
@@ -236,6 +237,7 @@ impl Served {
             clearer: process::clearer(&environment),
             threads: true,
             topology: process::topology(&environment),
+            home: Affinity::here(),
         });
         let served = Served {
             heap: heap.map_err(|_| Reason::AddressSpace)?,

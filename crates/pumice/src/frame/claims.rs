@@ -1,7 +1,9 @@
 //! Free memory that scrubd, decay or growth works on: claimed, so absent to everyone else.
 
+use core::ops::Range;
+
 use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
-use super::ledger::{Backing, Geometry, Ledger, Want};
+use super::ledger::{Backing, Geometry, Ledger, Take, Want};
 use super::runs::Dirt;
 use super::word::{self, Word};
 use crate::addr::{Order, Pfn};
@@ -59,6 +61,48 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     pub(super) fn claim_absent(&self, block: usize) -> bool {
         let claimed = BlockWord::new().with_state(BlockState::Claimed);
         self.swap_block(block, BlockWord::new(), claimed)
+    }
+
+    /// Takes a free block out of the zone for good: its word as it was.
+    pub fn take_out(&self, block: usize) -> Option<BlockWord> {
+        let word = self.block(block);
+        let is_out =
+            word.state() == BlockState::Free && self.swap_block(block, word, BlockWord::new());
+        if !is_out {
+            return None;
+        }
+        self.count_free_blocks(0, 1);
+        if !word.is_pristine() {
+            self.backing.uncharge(1);
+        }
+        Some(word)
+    }
+
+    /// Allocates all free frames of a block in parts, each as a run of its own, and calls `visit` with each range of
+    /// them.
+    pub fn take_rest(&self, block: usize, mut visit: impl FnMut(Range<usize>)) {
+        if self.block(block).state() != BlockState::Parts {
+            return;
+        }
+        let mut taken = Dirt::NONE;
+        for (mask, index) in taken.masks.iter_mut().zip(self.words_of(block)) {
+            for want in [Want::Zeroed, Want::Dirty] {
+                *mask |= self.claim_bits(index, want, Take::All).unwrap_or(0);
+            }
+        }
+        let first = Self::block_start(block).0;
+        taken.ranges::<G>().for_each(|range| visit(first + range.start..first + range.end));
+    }
+
+    /// Takes all that was never part of the zone out of it: from then on it can't grow.
+    pub fn take_out_growth(&self) -> Range<usize> {
+        let rest = || self.capacity() - self.grown();
+        loop {
+            // Another thread may have grown the zone meanwhile.
+            if let Some(range) = self.claim_growth(rest()) {
+                return range;
+            }
+        }
     }
 
     /// Allocates a free block where it is, as a run of its own: its word as it was.

@@ -247,6 +247,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         block.tainted() || (block.ready() && block.epoch() != self.epoch())
     }
 
+    /// Whether a block is no part of the zone.
+    #[inline]
+    pub fn is_absent(&self, block: usize) -> bool {
+        // Relaxed: somebody who has memory of the block has been given it after it was part of the zone.
+        self.blocks[block].load(Ordering::Relaxed) == u64::from(BlockWord::new())
+    }
+
     /// The word of a block.
     #[inline]
     pub fn block(&self, index: usize) -> BlockWord {

@@ -15,9 +15,11 @@
 //! it read a word knows that no claim came and went between.
 
 use core::ops::Range;
+use core::time::Duration;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::spin_loop;
+use crate::sys::thread;
 
 const NOTHING: u64 = 0;
 const CHANGING: u64 = 1;
@@ -65,6 +67,11 @@ impl Value {
         super::word::span((self.0 >> 9) as u32 & 31, ((self.0 >> 4) as u32 & 31) + 1)
     }
 }
+
+/// How often a reader looks at a claim that changes before it sleeps between looks...
+const LOOKS: u32 = 1000;
+/// ... and for how long.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// See the module's top.
 #[derive(Debug)]
@@ -116,6 +123,7 @@ impl Working {
 
     /// Reads ledger word `word`: its value, and the frames that a helper has claimed in it.
     pub(super) fn look(&self, word: &AtomicU64, index: usize) -> (u64, u32) {
+        let mut looks = 0u32;
         loop {
             // Acquire, both: the second look must not move before the word's load, nor that before
             // the first. A word with a claim was stored after Changing, which the second look then
@@ -126,7 +134,12 @@ impl Working {
             if before == after && before.what() != CHANGING {
                 return (value, before.frames_in(index));
             }
-            spin_loop();
+            looks += 1;
+            match cfg!(any(loom, shuttle)) || looks < LOOKS {
+                true => spin_loop(),
+                // The helper may be of a lower scheduling class, on this processor.
+                false => thread::sleep(PAUSE),
+            }
         }
     }
 

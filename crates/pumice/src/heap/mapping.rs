@@ -20,9 +20,8 @@ use super::{Content, Heap, PoolZone};
 use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::frame::BlockState;
 use crate::scrub::FOR_SCRUBBING;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sys::mem::Memory;
-use crate::sys::thread;
+use crate::sys::lock::SleepGuard;
+use crate::sys::{mem, thread};
 
 /// What a part of a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +52,33 @@ const ATTEMPTS: usize = 100;
 #[derive(Debug)]
 pub(super) struct Marks {
     /// Frames that are holes.
-    holes: Bits,
+    pub(super) holes: Bits,
     /// Blocks that are a mapping's from end to end...
     blocks: Bits,
     /// ... and frames that are in other blocks.
     frames: Bits,
+    /// Frames that are the kernel's again, for good: see [`Heap::surrender`].
+    lost: Bits,
 }
 
 impl Marks {
     pub(super) fn new(blocks: usize) -> Marks {
         let frames = blocks * BLOCK_FRAMES;
-        Marks { holes: Bits::new(frames), blocks: Bits::new(blocks), frames: Bits::new(frames) }
+        Marks {
+            holes: Bits::new(frames),
+            blocks: Bits::new(blocks),
+            frames: Bits::new(frames),
+            lost: Bits::new(frames),
+        }
+    }
+
+    /// Has memory for all marks, so that none can fail.
+    pub(super) fn make(&self) -> bool {
+        self.blocks.set(0..0) && self.frames.set(0..0)
     }
 
     #[inline]
-    fn is_mapping(&self, frame: usize) -> bool {
+    pub(super) fn is_mapping(&self, frame: usize) -> bool {
         self.blocks.get(frame / BLOCK_FRAMES) || self.frames.get(frame)
     }
 
@@ -77,11 +88,21 @@ impl Marks {
         (blocks.is_empty() || self.blocks.set(blocks)) && (rest.is_empty() || self.frames.set(rest))
     }
 
+    /// Marks frames as somebody else's.
+    pub(super) fn set_frames(&self, frames: Range<usize>) -> bool {
+        self.frames.set(frames)
+    }
+
     fn clear(&self, run: PageRange) {
         let (blocks, rest) = marked(run);
         self.blocks.clear(blocks);
         self.frames.clear(rest);
     }
+}
+
+/// Whether a part of a run is the kernel's again.
+fn has_lost(zone: &PoolZone, run: PageRange) -> bool {
+    zone.marks.lost.any(run.start.0..run.end().0)
 }
 
 /// A run's whole blocks, and its frames after them.
@@ -91,27 +112,16 @@ fn marked(run: PageRange) -> (Range<usize>, Range<usize>) {
     (blocks, rest..run.end().0)
 }
 
-/// Held while holes change; signals are blocked meanwhile.
-struct Locked<'h> {
-    lock: &'h AtomicBool,
+/// Held while holes change; signals are blocked meanwhile. The lock goes first.
+pub(super) struct Locked<'h> {
+    _lock: SleepGuard<'h>,
     _signals: thread::BlockedSignals,
 }
 
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        // Release: pairs with the Acquire in `lock_holes`.
-        self.lock.store(false, Ordering::Release);
-    }
-}
-
 impl Heap {
-    fn lock_holes(&self) -> Locked<'_> {
+    pub(super) fn lock_holes(&self) -> Locked<'_> {
         let signals = thread::BlockedSignals::block();
-        // Acquire: what the last holder changed is seen.
-        while self.holes_lock.swap(true, Ordering::Acquire) {
-            thread::yield_now();
-        }
-        Locked { lock: &self.holes_lock, _signals: signals }
+        Locked { _lock: self.holes_lock.lock(), _signals: signals }
     }
 
     fn has_holes(&self, zone: &PoolZone, range: PageRange) -> bool {
@@ -127,16 +137,6 @@ impl Heap {
             return None;
         }
         Some(at)
-    }
-
-    /// Whether an address lies in a mapping: then it is no allocation of this heap's, but may be
-    /// one of an allocator's that has mapped its memory.
-    #[inline]
-    pub fn is_mapping(&self, at: *const u8) -> bool {
-        self.zone_of(at).is_some_and(|zone| {
-            let frame = (at as usize - zone.addresses().start) / FRAME_SIZE;
-            zone.marks.is_mapping(frame)
-        })
     }
 
     /// Whether any of these addresses is the heap's.
@@ -180,6 +180,12 @@ impl Heap {
         if block >= zone.ledger.grown() {
             return step(Part::Hole, own_end - at);
         }
+        if zone.marks.lost.any(frame..(block + 1) * BLOCK_FRAMES) {
+            let is_lost = zone.marks.lost.get(frame);
+            let rest = if is_lost { Part::Outside } else { Part::Mapped };
+            let is_hole = !is_lost && !self.is_in_use(zone, frame);
+            return step(if is_hole { Part::Hole } else { rest }, FRAME_SIZE);
+        }
         match zone.ledger.block(block).state() {
             BlockState::Whole | BlockState::Parts
                 if zone.marks.holes.all(frame..(block + 1) * BLOCK_FRAMES) =>
@@ -200,6 +206,40 @@ impl Heap {
             }
             _ => step(Part::Hole, whole),
         }
+    }
+
+    /// Whether a frame is a mapping's or an allocation's, and no hole.
+    fn is_in_use(&self, zone: &PoolZone, frame: usize) -> bool {
+        match zone.ledger.block(frame / BLOCK_FRAMES).state() {
+            BlockState::Whole => !zone.marks.holes.get(frame),
+            BlockState::Parts => {
+                zone.ledger.is_allocated(Pfn(frame)) && !zone.marks.holes.get(frame)
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives a range of whole pages, holes and free memory, back to the kernel for good, addresses and all: it is no part
+    /// of the heap any more. As far as it can be had.
+    ///
+    /// # Safety
+    /// Nobody uses it.
+    pub unsafe fn surrender(&'static self, at: usize, len: usize) {
+        self.parts(at, len, |part, kind| {
+            let zone = self.zone_of(part.start as *const u8);
+            if let (Part::Hole, Some(zone)) = (kind, zone) {
+                let first = (part.start - zone.addresses().start) / FRAME_SIZE;
+                let frames = first..first + part.len() / FRAME_SIZE;
+                if self.occupy_hole(part.clone()) && zone.marks.lost.set(frames.clone()) {
+                    zone.marks.frames.set(frames);
+                    if let Some(at) = NonNull::new(part.start as *mut u8) {
+                        // SAFETY: it is nobody's, and stays so. What the kernel refuses stays mapped.
+                        let _ = unsafe { mem::unmap(at, part.len()) };
+                    }
+                }
+            }
+            true
+        });
     }
 
     /// Unmaps the part of a range of whole pages that is the heap's.
@@ -225,7 +265,8 @@ impl Heap {
                 zone.ledger.block(first.0 / BLOCK_FRAMES).state() == BlockState::Whole
                     || zone.ledger.is_allocated(first)
             };
-            if run.end().0 == frames.end && !self.has_holes(zone, run) && is_run() {
+            let is_plain = !self.has_holes(zone, run) && !has_lost(zone, run);
+            if run.end().0 == frames.end && is_plain && is_run() {
                 zone.marks.clear(run);
                 self.release(zone, run, run.frames);
                 return;
@@ -254,7 +295,12 @@ impl Heap {
         if !whole_run && !zone.marks.holes.set(gone.clone()) {
             return;
         }
-        if whole_run || zone.marks.holes.all(run.start.0..run.end().0) {
+        // A run of which a part is the kernel's again never comes back.
+        let is_lost = has_lost(zone, run);
+        if is_lost && whole_run && !zone.marks.holes.set(gone.clone()) {
+            return;
+        }
+        if !is_lost && (whole_run || zone.marks.holes.all(run.start.0..run.end().0)) {
             let marks = &zone.marks;
             if self.has_holes(zone, run) {
                 marks.holes.clear(run.start.0..run.end().0);
@@ -271,12 +317,21 @@ impl Heap {
             let block_frames = block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
             if blocks.contains(&block) && zone.marks.holes.all(block_frames) {
                 self.drop_block(zone, block);
-            } else if !self.is_ready_zone(zone) {
-                let at = zone.address(Pfn(next));
-                // SAFETY: these frames are holes now, which nobody uses.
-                let _ = unsafe { zone.memory().discard(at, (end - next) * FRAME_SIZE) };
+            } else {
+                self.empty_piece(zone, next..end);
             }
             next = end;
+        }
+    }
+
+    /// Empties frames of one block that have become holes. Whatever was set on them, or mapped there, goes.
+    fn empty_piece(&self, zone: &PoolZone, frames: Range<usize>) {
+        let (start, len) = (Pfn(frames.start), frames.len());
+        let tainted = zone.ledger.block(frames.start / BLOCK_FRAMES).tainted();
+        // Where the kernel has no room for another mapping, at least the pages go.
+        let is_fresh = tainted && zone.reset_frames(start, len);
+        if !is_fresh && (tainted || !self.is_ready_zone(zone) || !self.is_recycling()) {
+            zone.discard_frames(start, len);
         }
     }
 
@@ -350,9 +405,13 @@ impl Heap {
         all
     }
 
-    /// Whether a range lies in one of the heap's zones altogether.
+    /// Whether a range lies in one of the heap's zones altogether, and all of it is the heap's.
     pub fn contains(&self, at: usize, len: usize) -> bool {
-        self.zone_of(at as *const u8).is_some_and(|zone| zone.addresses().end - at >= len)
+        self.zone_of(at as *const u8).is_some_and(|zone| {
+            let first = (at - zone.addresses().start) / FRAME_SIZE;
+            zone.addresses().end - at >= len
+                && !zone.marks.lost.any(first..first + len.div_ceil(FRAME_SIZE))
+        })
     }
 
     /// Replaces a range in use by memory as fresh as the heap's free memory. `false` if the kernel
@@ -433,26 +492,14 @@ impl Heap {
                 return;
             }
             self.scrubber.wait_for_claims(FOR_SCRUBBING, is_claimed, || ());
-            thread::yield_now();
+            // Not a yield: a helper may be of a lower scheduling class than the caller.
+            thread::sleep(FOR_SCRUBBING);
         }
     }
 
     /// In a fork's child: the lock's holder stayed with the parent.
     pub(super) fn forget_holes_lock(&self) {
-        self.holes_lock.store(false, Ordering::Relaxed);
-    }
-
-    /// All memory is about to be locked (`mlockall`): what is free becomes untouchable, so that
-    /// nothing but what is in use becomes resident.
-    pub fn withdraw_free(&self) {
-        for zone in self.zones.all() {
-            zone.ledger.join_all();
-            for block in 0..zone.ledger.grown() {
-                if let Some(word) = zone.ledger.claim_block(block, |_| true) {
-                    zone.remove(block, word);
-                }
-            }
-        }
+        self.holes_lock.forget();
     }
 
     /// Takes every attribute off frames of a run that are about to be freed: no free frame is

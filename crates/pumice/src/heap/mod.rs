@@ -26,11 +26,13 @@ mod bits;
 mod classes;
 mod footprint;
 mod mapping;
+mod pins;
 mod pool;
 mod promote;
 mod relocate;
 mod report;
 mod retain;
+mod retire;
 mod serve;
 mod source;
 #[cfg(test)]
@@ -42,11 +44,15 @@ use core::ptr::NonNull;
 use ahead::Ahead;
 use classes::Classes;
 use footprint::Footprint;
+use pins::Pins;
 use promote::Promotions;
 use retain::Retained;
+use retire::Stays;
 use zones::{Kind, PoolZone, Zones};
 
 pub use mapping::{Effect, Part};
+pub use pins::is_held_by_other;
+pub use retire::Calls;
 
 use crate::addr::{frames_for, PageRange, BLOCK_FRAMES, FRAME_SIZE};
 use crate::clear::Clearer;
@@ -57,6 +63,8 @@ use crate::frame::Zone;
 use crate::scrub::Scrubber;
 use crate::stats::{Event, Slot, Tree};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sys::lock::SleepLock;
+use crate::sys::sched::Affinity;
 use crate::sys::topology::Topology;
 
 /// What a request wants to find in its memory.
@@ -83,6 +91,8 @@ pub struct HeapConfig {
     pub threads: bool,
     /// The memory nodes that have zones of their own.
     pub topology: Topology,
+    /// The processors that helper threads run on.
+    pub home: Affinity,
 }
 
 /// Zones grow by at least this much, and by at most [`GROW_MAX`] more than was asked for.
@@ -107,7 +117,11 @@ pub struct Heap {
     freed_frames: AtomicUsize,
     scrubber: Scrubber,
     /// See [`mapping`].
-    holes_lock: AtomicBool,
+    holes_lock: SleepLock,
+    /// What stays here of memory that is freed.
+    stays: Stays,
+    /// What the keeper finds of those who may hold pages.
+    pins: Pins,
     /// Whether a seccomp filter is in force: see [`Heap::go_quiet`].
     quiet: AtomicBool,
 }
@@ -118,9 +132,9 @@ impl Heap {
     /// # Errors
     /// [`Error::Os`] if there is no address space for it.
     pub fn new(config: HeapConfig) -> Result<Heap> {
-        let HeapConfig { tree, slot, verify, clearer, threads, topology } = config;
+        let HeapConfig { tree, slot, verify, clearer, threads, topology, home } = config;
         let zones = Zones::new(topology, tree, slot)?;
-        let scrubber = Scrubber::new(slot, clearer);
+        let scrubber = Scrubber::new(slot, clearer, home);
         if !threads {
             scrubber.quiet();
         }
@@ -136,7 +150,9 @@ impl Heap {
             zeros_asked: AtomicUsize::new(0),
             freed_frames: AtomicUsize::new(0),
             scrubber,
-            holes_lock: AtomicBool::new(false),
+            holes_lock: SleepLock::new(),
+            stays: Stays::new(),
+            pins: Pins::new(),
             quiet: AtomicBool::new(false),
         })
     }
@@ -200,7 +216,10 @@ impl Heap {
     /// Nobody uses it any more.
     pub unsafe fn free(&'static self, at: *mut u8) -> Result<()> {
         let (zone, range) = self.run_at(at)?;
-        self.release(zone, range, range.frames);
+        match self.is_retired() {
+            true => self.free_retired(zone, range),
+            false => self.release(zone, range, range.frames),
+        }
         Ok(())
     }
 
@@ -212,7 +231,7 @@ impl Heap {
     pub unsafe fn resize_in_place(&'static self, at: *mut u8, size: usize) -> bool {
         let Ok((zone, range)) = self.run_at(at) else { return false };
         let frames = frames_for(size).max(1);
-        if size > isize::MAX as usize {
+        if size > isize::MAX as usize || self.is_retired() {
             return false;
         }
         // Within a block in parts it would be as long as a block, and be taken for a whole one.
@@ -258,18 +277,53 @@ impl Heap {
         }
     }
 
-    /// From now on no system calls but those `malloc` makes: a seccomp filter is in force.
+    /// To be called in a forked child that can't count anywhere, instead of [`Heap::after_fork_in_child`]: the heap retires.
+    pub fn after_fork_alone(&'static self) {
+        self.scrubber.after_fork(self.slot());
+        self.forget_holes_lock();
+        for zone in self.zones.all() {
+            // All of it is in the parent's share.
+            zone.budget().adopt(self.slot());
+            zone.ledger.adopt_claims(|block| zone.discard(block..block + 1));
+        }
+        self.retire(Calls::OfFree);
+    }
+
+    /// From now on no system calls but those `malloc` makes: a seccomp filter is in force. What is free goes before that,
+    /// and what is freed from then on goes at once: no helper would give it back.
     pub fn go_quiet(&self) {
+        self.scrubber.quiet();
+        self.keep_nothing_free();
         self.quiet.store(true, Ordering::Relaxed);
-        self.end_helpers();
+        self.slot().forget_free();
         self.zones.all().for_each(|zone| zone.end_hiding());
     }
 
-    /// Ends the helper threads, and starts none any more: the process is to have but one thread.
-    /// What they would do is done by requests, or not at all.
+    /// Ends the helper threads, and starts none any more. What they would do is done by requests, or not at all.
     pub fn end_helpers(&self) {
         self.scrubber.quiet();
         self.slot().forget_free();
+    }
+
+    /// Ends the helper threads, and starts none until [`Heap::readmit_helpers`] has been called as often: the caller is
+    /// about to change its rights, or to do what only a process with one thread may. Whether there was a thread.
+    pub fn withhold_helpers(&self) -> bool {
+        self.scrubber.withhold()
+    }
+
+    /// Ends one [`Heap::withhold_helpers`]. `had_any`: what that said.
+    pub fn readmit_helpers(&'static self, had_any: bool) {
+        self.scrubber.readmit();
+        if had_any && !self.is_retired() {
+            // What is free goes on decaying.
+            self.scrubber.keep(self);
+        }
+    }
+
+    /// No helper may run any more, in a process that goes on: all that is free goes, and what is freed from now on.
+    pub fn go_on_alone(&self) {
+        self.end_helpers();
+        self.keep_nothing_free();
     }
 
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second

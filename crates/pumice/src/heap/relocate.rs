@@ -3,14 +3,15 @@
 //! The kernel moves page-table entries (`mremap(2)`): a quarter of a millisecond for a gigabyte,
 //! and nothing is faulted in again. The old addresses stay mapped and read as zeros
 //! (`MREMAP_DONTUNMAP`); no address of a zone is ever really unmapped. What has moved is a mapping
-//! of its own from then on, so its blocks are *tainted*: whoever gets them next makes one mapping
-//! of the zone again.
+//! of its own from then on, with whatever attributes were set on it, so all blocks that it reaches into are
+//! *tainted*: before others get them, one fresh mapping takes the attributes off. The same goes for the
+//! old place, where the kernel leaves a mapping with the same attributes.
 
 use core::ptr::NonNull;
 
 use super::serve::{whole_blocks, Keeps};
 use super::{blocks_and_tail, Heap, PoolZone};
-use crate::addr::{frames_for, PageRange, BLOCK_FRAMES};
+use crate::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES};
 use crate::frame::{BlockWord, Run};
 use crate::stats::Event;
 use crate::sys::mem::Memory;
@@ -28,11 +29,17 @@ impl Heap {
         let (zone, range) = self.run_at(at).ok()?;
         let frames = frames_for(size);
         let worth_it = whole_blocks(range).len() >= LEAST_BLOCKS && frames > range.frames;
-        if size > isize::MAX as usize || !worth_it {
+        if size > isize::MAX as usize || !worth_it || self.is_retired() {
             return None;
         }
         let run = self.get_pristine(zone, frames)?;
         self.settle(zone, &run, Keeps::of(self.is_ready_zone(zone)));
+        let tail = run.range.frames % BLOCK_FRAMES;
+        let dirty_tail = !run.dirt.is_clean() && range.frames > run.range.frames - tail;
+        if dirty_tail && !zone.discard_frames(Pfn(run.range.end().0 - tail), tail) {
+            zone.ledger.put_range(run.range, |_, word| word);
+            return None;
+        }
         let to = zone.address(run.range.start);
         // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
         if unsafe { zone.memory().relocate(at, to, range.bytes()) }.is_err() {
@@ -59,13 +66,20 @@ impl Heap {
     /// The pages of `from` are those of `to` now: so say their blocks.
     fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange) {
         let (old, new) = (whole_blocks(from), whole_blocks(to));
-        let moved_blocks = from.frames.div_ceil(BLOCK_FRAMES).min(new.len());
-        for (index, block) in new.take(moved_blocks).enumerate() {
+        let reached = from.frames.div_ceil(BLOCK_FRAMES);
+        for index in 0..reached {
+            let block = new.start + index;
+            if index >= new.len() {
+                // The tail ends in a block in parts, which is others' as well.
+                zone.ledger.update_word(block, |word| Some(word.with_tainted(true)));
+                continue;
+            }
             let was_ready = index < old.len() && zone.ledger.block(old.start + index).ready();
             let word = zone.ledger.block(block).with_zeroed(false);
             let word = word.with_tainted(true).with_advised(false);
             zone.set_owned(block, word.with_ready(was_ready));
         }
+        let is_settled = self.settle_taint(zone, from.start.0..from.end().0);
         for block in old {
             let word = zone.ledger.block(block);
             if word.sampled() && !self.is_ready_zone(zone) {
@@ -73,6 +87,9 @@ impl Heap {
             }
             zone.set_owned(block, word.with_zeroed(true).with_ready(false).with_sampled(false));
         }
-        zone.ledger.put_range(from, |_, word| word);
+        // Without room for another mapping these addresses stay where they are: nobody else may get them.
+        if is_settled {
+            zone.ledger.put_range(from, |_, word| word);
+        }
     }
 }

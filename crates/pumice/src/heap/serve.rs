@@ -252,8 +252,8 @@ impl Heap {
     /// Puts back the end of a run: all of it if `frames` is its length.
     pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
         let kept = range.frames - frames;
-        let keeps_blocks = self.is_ready_zone(zone);
-        if keeps_blocks {
+        let (is_ready_zone, is_recycled) = (self.is_ready_zone(zone), self.is_recycling());
+        if is_ready_zone {
             self.before_free(frames);
             self.footprint.subtract(frames);
         }
@@ -263,13 +263,13 @@ impl Heap {
         if kept == 0 {
             // Before attributes are taken off: that takes the pages, too.
             self.look_back(zone, range);
-            if !keeps_blocks {
+            if !is_ready_zone {
                 if !whole_blocks(range).is_empty()
                     && zone.ledger.block(range.start.block()).sampled()
                 {
                     self.promotions.subtract_unknown();
                 }
-                promoted = self.promote(zone, range);
+                promoted = if is_recycled { self.promote(zone, range) } else { 0 };
                 freed_ready += promoted;
             }
         }
@@ -278,14 +278,16 @@ impl Heap {
             // that somebody else set, so these addresses stay where they are.
             return;
         }
-        if !keeps_blocks {
+        let is_gone = !is_recycled && self.give_back_all(zone, range, kept);
+        if !is_ready_zone && !is_gone {
             self.give_back_blocks(zone, range, kept, promoted);
         }
         let condition = |block: usize, word: BlockWord| {
-            let now = match keeps_blocks {
+            let now = match is_ready_zone && !is_gone {
                 true if cut == Some(block) && word.ready() => word,
                 true if cut == Some(block) => word.with_ready(true).with_epoch(zone.ledger.epoch()),
                 true => self.condition_in_ready(zone, range, block, word),
+                false if is_gone && cut != Some(block) => word.with_zeroed(true).with_ready(false),
                 false => word,
             };
             freed_ready += usize::from(now.ready() && !now.zeroed());
@@ -296,11 +298,25 @@ impl Heap {
         } else {
             zone.ledger.truncate_run(range, kept, condition);
         }
-        if keeps_blocks {
+        if is_ready_zone {
             self.after_free(zone.node);
         }
-        let given_back = if keeps_blocks { 0 } else { blocks_and_tail(frames).0 - promoted };
+        if is_gone {
+            return;
+        }
+        let given_back = if is_ready_zone { 0 } else { blocks_and_tail(frames).0 - promoted };
         self.notice_freed(frames - given_back * BLOCK_FRAMES, freed_ready);
+    }
+
+    /// Gives all pages of a run's end back to the kernel: somebody else may hold them. `false` if it
+    /// refused.
+    fn give_back_all(&self, zone: &PoolZone, range: PageRange, kept: usize) -> bool {
+        let done = zone.discard_frames(Pfn(range.start.0 + kept), range.frames - kept);
+        if done {
+            let bytes = (range.frames - kept) * FRAME_SIZE;
+            self.slot().add(Event::GivenBackBytes, bytes as u64);
+        }
+        done
     }
 
     /// In the demand zone: learns how much of a run was touched.
@@ -380,8 +396,10 @@ impl Heap {
             let given_back = zone.discard(block..block + 1);
             return word.with_zeroed(given_back).with_ready(false).with_sampled(false);
         }
+        // What is not resident may be in swap, so the kernel is not believed but made to drop it: nothing
+        // that it says of residence tells of content.
         match touched {
-            Some(0) => word.with_zeroed(true),
+            Some(0) if zone.discard(block..block + 1) => word.with_zeroed(true),
             _ => used,
         }
     }

@@ -155,6 +155,16 @@ impl Source for Heap {
         self.publish_free();
     }
 
+    fn unhelped(&self) {
+        self.keep_nothing_free();
+    }
+
+    fn look_for_pins(&self) {
+        if self.is_recycling() && self.pins.are_possible() {
+            self.stop_recycling();
+        }
+    }
+
     fn left_to_populate(&self) -> Left {
         match self.ahead.left() {
             0 => Left::Nothing,

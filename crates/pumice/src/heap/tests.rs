@@ -3,6 +3,7 @@
 mod engines;
 mod nodes;
 mod policy;
+mod retire;
 
 use super::*;
 use crate::scrub::{Left, Need, Outcome, Source, DECAY_PASSES};
@@ -32,7 +33,15 @@ fn new_heap(
     let slot = tree.attach(std::process::id()).expect("a slot");
     let clearer = Clearer::detect();
     let verify = verify == Verify::Yes;
-    let config = HeapConfig { tree, slot, verify, clearer, threads: false, topology };
+    let config = HeapConfig {
+        tree,
+        slot,
+        verify,
+        clearer,
+        threads: false,
+        topology,
+        home: Affinity::UNKNOWN,
+    };
     let heap: &Heap = Box::leak(Box::new(Heap::new(config).expect("address space")));
     heap.populate_ahead();
     heap
@@ -79,6 +88,18 @@ const SIZES: [usize; 7] =
     [64 << 10, 100_000, (1 << 20) + 5, 2 << 20, 3_000_000, (8 << 20) + 16, 33 << 20];
 
 /// Passes enough for all that is free to be given back.
+/// Size of a class that the tests make dense.
+const DENSE: usize = 8 << 20;
+
+/// Teaches the heap that requests of this size are written to.
+fn make_dense(heap: &'static Heap, size: usize) {
+    for _ in 0..2 {
+        let at = get(heap, size, Content::Any);
+        fill(at, size);
+        free(heap, at);
+    }
+}
+
 fn decay_all(heap: &'static Heap) {
     for _ in 0..DECAY_PASSES + 2 {
         heap.decay();

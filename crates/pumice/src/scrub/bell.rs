@@ -8,7 +8,7 @@
 //! | `RUNG` | it runs, and will look for work once more | `AWAKE` by the helper, just before it looks |
 //! | `AWAKE` | it runs, and has looked or is looking | `RUNG` by a ring, `ASLEEP` by the helper |
 //! | `ASLEEP` | it sleeps on this word | `RUNG` by a ring, whose caller wakes it; `AWAKE` by the helper when its time is up |
-//! | `STOPPED` | it must do nothing any more, ever | - (a fork's child keeps it) |
+//! | `STOPPED` | it must do nothing any more | `NONE` when it has ended and another may be started (a fork's child keeps it) |
 //!
 //! A ring is one load while the state is `RUNG`, as it is nearly always under load.
 //!
@@ -102,14 +102,20 @@ impl Bell {
 
     /// Whether the helper must do nothing any more.
     pub(super) fn is_stopped(&self) -> bool {
-        // Relaxed: nothing was handed over.
-        self.state.load(Ordering::Relaxed) == STOPPED
+        // SeqCst: see `Helper::start`.
+        self.state.load(Ordering::SeqCst) == STOPPED
     }
 
-    /// Stops the helper for good, or keeps it from being started.
+    /// Stops the helper, or keeps it from being started.
     pub(super) fn stop(&self) {
+        // SeqCst: see `Helper::start`.
+        self.state.store(STOPPED, Ordering::SeqCst);
+    }
+
+    /// A helper that was stopped has ended, and another may be started.
+    pub(super) fn reopen(&self) {
         // Relaxed: it hands nothing over.
-        self.state.store(STOPPED, Ordering::Relaxed);
+        let _ = self.state.compare_exchange(STOPPED, NONE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// In a fork's child: the thread stayed with the parent.
@@ -170,6 +176,18 @@ mod tests {
         bell.forget_thread();
         assert_eq!(bell.ring(), Rung::Already);
         assert!(bell.is_stopped());
+    }
+
+    #[test]
+    fn what_was_stopped_may_be_started_again() {
+        let bell = Bell::new();
+        bell.reopen();
+        assert_eq!(bell.ring(), Rung::Start);
+        bell.reopen();
+        assert_eq!(bell.ring(), Rung::Already, "it was not stopped");
+        bell.stop();
+        bell.reopen();
+        assert_eq!(bell.ring(), Rung::Start);
     }
 
     #[test]

@@ -249,7 +249,11 @@ mod tests {
     fn claims_of(blocks: &'static Blocks) -> (Claims, &'static Slot) {
         let tree = Tree::private(0, 0).expect("memory");
         let slot = tree.attach(std::process::id()).expect("a slot");
-        let scrubber = Box::leak(Box::new(Scrubber::new(slot, Clearer::detect())));
+        let scrubber = Box::leak(Box::new(Scrubber::new(
+            slot,
+            Clearer::detect(),
+            crate::sys::sched::Affinity::UNKNOWN,
+        )));
         (Claims::new(Job { scrubber, source: blocks }), slot)
     }
 

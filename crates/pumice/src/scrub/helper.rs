@@ -3,8 +3,13 @@
 //! The thread is a bare `clone` (see [`crate::sys::thread`]). Before its work it makes itself
 //! harmless: it gets a table of descriptors of its own, and an empty one, because a descriptor
 //! opened in the program's table could take the number that the program is about to rely on; it
-//! drops every capability, which `setuid` in the program would not take from a thread that libc
-//! does not know of; and it says its name.
+//! drops every capability; it leaves the scheduling class and the processors of the thread that happened to
+//! start it; and it says its name.
+//!
+//! # Rights
+//! A thread has the user, the groups, the namespaces and so on of the thread that starts it, and keeps them. libc has all
+//! threads change theirs that it knows of, and it does not know of these. So before the program changes
+//! its rights the helpers end ([`Helper::stop`]), and start again, if at all, when it has ([`Helper::reopen`]).
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_void, CStr};
@@ -14,7 +19,7 @@ use core::time::Duration;
 use super::bell::{Bell, Rung};
 use super::{Scrubber, Source};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sys::{privilege, thread};
+use crate::sys::{privilege, sched, thread};
 
 /// What a helper thread works on.
 #[derive(Clone, Copy)]
@@ -43,6 +48,8 @@ pub(super) struct Helper {
     stopped: AtomicU32,
     /// 1 from before the thread is started until the kernel says that it has ended.
     alive: AtomicU32,
+    /// The thread's number, once it is known.
+    thread: AtomicU32,
     job: UnsafeCell<MaybeUninit<Job>>,
 }
 
@@ -62,30 +69,54 @@ impl Helper {
             bell: Bell::new(),
             stopped: AtomicU32::new(0),
             alive: AtomicU32::new(0),
+            thread: AtomicU32::new(0),
             job: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
 
     /// Tells the helper that there is work; starts it with `entry` if there is none yet. One that
-    /// can't be started is not tried again.
-    pub(super) fn ring(&'static self, entry: thread::Entry, job: impl FnOnce() -> Job) {
+    /// can't be started is not tried again. `false` when that is found out.
+    pub(super) fn ring(&'static self, entry: thread::Entry, job: impl FnOnce() -> Job) -> bool {
         match self.bell.ring() {
             Rung::Already => {}
             Rung::Wake => thread::wake_one(self.bell.word().0),
-            Rung::Start => {
-                let cell = self.job.get().cast::<Job>();
-                // SAFETY: only the ring that is to start the helper comes here.
-                unsafe { cell.write(job()) };
-                // Relaxed: only who stops the thread looks, and finds it in either state.
-                self.alive.store(1, Ordering::Relaxed);
-                let argument = cell.cast::<c_void>();
-                // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.
-                if unsafe { thread::spawn(entry, argument, &self.alive) }.is_err() {
-                    self.alive.store(0, Ordering::Relaxed);
-                    self.bell.stop();
-                }
+            Rung::Start => return self.start(entry, job()),
+        }
+        true
+    }
+
+    #[cold]
+    fn start(&'static self, entry: thread::Entry, job: Job) -> bool {
+        let cell = self.job.get().cast::<Job>();
+        // Relaxed: a hint for who stops the thread.
+        self.thread.store(0, Ordering::Relaxed);
+        // SeqCst: either `stop` sees this and waits, or what follows sees that it has been called.
+        self.alive.store(1, Ordering::SeqCst);
+        if self.bell.is_stopped() {
+            self.not_alive();
+            return true;
+        }
+        // SAFETY: only the ring that is to start the helper comes here, and the last one has ended.
+        unsafe { cell.write(job) };
+        // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.
+        match unsafe { thread::spawn(entry, cell.cast::<c_void>(), &self.alive) } {
+            Ok(number) => {
+                self.thread.store(number, Ordering::Relaxed);
+                true
+            }
+            Err(_) => {
+                self.not_alive();
+                self.bell.stop();
+                false
             }
         }
+    }
+
+    /// There is no thread after all.
+    fn not_alive(&self) {
+        // Release: pairs with the Acquire in `stop`.
+        self.alive.store(0, Ordering::Release);
+        thread::wake_one(&self.alive);
     }
 
     /// The helper is about to look for work.
@@ -127,24 +158,35 @@ impl Helper {
         self.check()
     }
 
-    /// Ends the helper for good, and waits for its end: a seccomp filter may be installed for all
-    /// threads next, and would find it on its way into a system call. The wait is bounded, since a
-    /// thread may have to wait for a processor.
-    pub(super) fn stop(&self) {
+    /// Ends the helper and lets none be started. Returns when it is gone, for a seccomp filter may be installed for all
+    /// threads next, and would find it on its way into a system call; or the program gives up rights that
+    /// the helper has. Whether there was one.
+    pub(super) fn stop(&self) -> bool {
         const STEP: Duration = Duration::from_millis(1);
-        const STEPS: u32 = 3000;
         self.bell.stop();
         // Relaxed: it hands nothing over.
         self.stopped.store(1, Ordering::Relaxed);
-        for _ in 0..STEPS {
-            // Acquire: the kernel writes 0 when the thread is gone.
-            if self.alive.load(Ordering::Acquire) == 0 {
-                break;
-            }
+        let mut was_alive = false;
+        // SeqCst: pairs with `start`; it includes the Acquire that pairs with the kernel's 0 at the end.
+        while self.alive.load(Ordering::SeqCst) != 0 {
+            was_alive = true;
             thread::wake_one(&self.stopped);
             thread::wake_one(self.bell.word().0);
             thread::sleep_on(&self.alive, 1, Some(STEP));
+            // A thread that was killed, or stayed with the parent of a fork, writes no 0.
+            let number = self.thread.load(Ordering::Relaxed);
+            if number != 0 && !thread::thread_exists(number) {
+                break;
+            }
         }
+        was_alive
+    }
+
+    /// Lets the helper be started again.
+    pub(super) fn reopen(&self) {
+        // Relaxed: it hands nothing over.
+        self.stopped.store(0, Ordering::Relaxed);
+        self.bell.reopen();
     }
 
     /// In a fork's child, where the thread does not exist.
@@ -174,6 +216,8 @@ pub(super) unsafe fn begin(argument: *mut c_void, name: &CStr) -> (Job, Descript
     // SAFETY: a job was written there before the thread was started.
     let job = unsafe { *argument.cast::<Job>() };
     privilege::set_thread_name(name);
+    sched::leave_class();
+    job.scrubber.home().enter();
     let descriptors = match privilege::leave_descriptors() {
         Ok(()) => Descriptors::Own,
         Err(_) => Descriptors::Shared,

@@ -53,6 +53,9 @@ impl Keeper {
     fn serve(&mut self) -> Result<Infallible, Stopped> {
         loop {
             self.helper().look()?;
+            if self.descriptors == Descriptors::Own {
+                self.job.source.look_for_pins();
+            }
             let populated = self.populate()?;
             let offered = self.job.source.offer();
             let decayed = self.decay_if_due();

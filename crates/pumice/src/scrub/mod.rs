@@ -135,6 +135,13 @@ pub trait Source: Sync {
     /// Counts what is free, for those who watch the process from outside.
     fn publish(&self) {}
 
+    /// No helper can be started: what they would do is to be done at once, or not at all.
+    fn unhelped(&self) {}
+
+    /// Looks for signs that others may hold the process's pages. The keeper asks, with a table of descriptors of its
+    /// own.
+    fn look_for_pins(&self) {}
+
     /// Whether zeros are asked for faster than they are there.
     fn need(&self) -> Need;
 

@@ -11,8 +11,9 @@ use crate::addr::Order;
 use crate::clear::{Clearer, Warmth};
 use crate::config::Setting;
 use crate::stats::Slot;
-use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::sync::spin_loop;
+use crate::sys::sched::Affinity;
 use crate::sys::thread;
 
 /// Less is cleared sooner than a helper wakes up.
@@ -32,13 +33,19 @@ pub struct Scrubber {
     assist: Assist,
     waiting: Waiting,
     clearer: Clearer,
+    /// The processors that helpers run on.
+    home: Affinity,
+    /// How many threads of the program keep the helpers from running now.
+    withheld: AtomicU32,
+    /// Whether no helper may run any more. Relaxed: it orders nothing.
+    ended: AtomicBool,
     /// Where this process counts; changed only by a fork's child, which has one thread then.
     slot: AtomicPtr<Slot>,
 }
 
 impl Scrubber {
     /// Starts nothing yet. Settings are read from `slot`, and counted there.
-    pub fn new(slot: &'static Slot, clearer: Clearer) -> Scrubber {
+    pub fn new(slot: &'static Slot, clearer: Clearer, home: Affinity) -> Scrubber {
         Scrubber {
             scrubd: Helper::new(),
             keeper: Helper::new(),
@@ -46,6 +53,9 @@ impl Scrubber {
             assist: Assist::new(),
             waiting: Waiting::new(),
             clearer,
+            home,
+            withheld: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
             slot: AtomicPtr::new(core::ptr::from_ref(slot).cast_mut()),
         }
     }
@@ -55,7 +65,7 @@ impl Scrubber {
     #[inline]
     pub fn freed(&'static self, source: &'static dyn Source, order: Order) {
         if u64::from(order.get()) >= Setting::ScrubStart.get(self.slot()) {
-            self.scrubd.ring(scrubd::ENTRY, || Job { scrubber: self, source });
+            self.ring(&self.scrubd, scrubd::ENTRY, source);
         }
         if order >= Order::BLOCK {
             self.keep(source);
@@ -126,7 +136,7 @@ impl Scrubber {
             return false;
         };
         let process = thread::process_id();
-        self.assistant.ring(assistant::ENTRY, || Job { scrubber: self, source });
+        self.ring(&self.assistant, assistant::ENTRY, source);
         let engine = self.clearer.plan().engine(len, Warmth::Hot);
         let mut own = 0;
         while let Some(piece) = self.assist.take_own(&posted) {
@@ -157,15 +167,53 @@ impl Scrubber {
 
     /// To be called when there is something to populate ahead or to give back later.
     pub fn keep(&'static self, source: &'static dyn Source) {
-        self.keeper.ring(keeper::ENTRY, || Job { scrubber: self, source });
+        self.ring(&self.keeper, keeper::ENTRY, source);
     }
 
-    /// Ends the threads and lets none be started: a seccomp filter may come into force. Waits for
-    /// their end, a few milliseconds at most unless others keep all processors busy.
+    fn ring(
+        &'static self,
+        helper: &'static Helper,
+        entry: thread::Entry,
+        source: &'static dyn Source,
+    ) {
+        if !helper.ring(entry, || Job { scrubber: self, source }) {
+            source.unhelped();
+        }
+    }
+
+    fn helpers(&self) -> [&Helper; 3] {
+        [&self.scrubd, &self.keeper, &self.assistant]
+    }
+
+    /// Ends the threads and lets none be started any more. Waits for their end, some milliseconds unless others keep all
+    /// processors busy.
     pub fn quiet(&self) {
-        self.scrubd.stop();
-        self.keeper.stop();
-        self.assistant.stop();
+        self.ended.store(true, Ordering::Relaxed);
+        self.stop();
+    }
+
+    /// Whether helpers may run.
+    pub fn has_helpers(&self) -> bool {
+        !self.ended.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) -> bool {
+        // All three, whatever the first ones say.
+        self.helpers().into_iter().filter(|helper| helper.stop()).count() > 0
+    }
+
+    /// As [`Scrubber::quiet`], until [`Scrubber::readmit`] has been called as often. Whether there was a thread.
+    pub fn withhold(&self) -> bool {
+        // SeqCst, here and below: between two threads that withhold and readmit, the last one to go reopens.
+        self.withheld.fetch_add(1, Ordering::SeqCst);
+        self.stop()
+    }
+
+    /// Ends one [`Scrubber::withhold`].
+    pub fn readmit(&self) {
+        if self.withheld.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_helpers() {
+            self.helpers().into_iter().for_each(Helper::reopen);
+        }
     }
 
     /// To be called in a fork's child, which counts in `slot` and where none of the threads exists;
@@ -173,9 +221,11 @@ impl Scrubber {
     pub fn after_fork(&self, slot: &'static Slot) {
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
         self.waiting.forget();
-        self.scrubd.forget_thread();
-        self.keeper.forget_thread();
-        self.assistant.forget_thread();
+        self.helpers().into_iter().for_each(Helper::forget_thread);
+        // Withheld by a thread that stayed with the parent.
+        if self.withheld.swap(0, Ordering::Relaxed) > 0 && self.has_helpers() {
+            self.helpers().into_iter().for_each(Helper::reopen);
+        }
         self.assist.forget();
     }
 
@@ -185,6 +235,10 @@ impl Scrubber {
         debug_assert_ne!(slot, null_mut());
         // SAFETY: it comes from a 'static reference.
         unsafe { &*slot }
+    }
+
+    pub(super) fn home(&self) -> &Affinity {
+        &self.home
     }
 
     pub(super) fn clearer(&self) -> &Clearer {

@@ -115,7 +115,14 @@ impl Source for Blocks {
 fn scrubber() -> (&'static Scrubber, &'static Slot) {
     let tree = Tree::private(0, 0).expect("memory");
     let slot = tree.attach(std::process::id()).expect("a slot");
-    (Box::leak(Box::new(Scrubber::new(slot, Clearer::detect()))), slot)
+    (
+        Box::leak(Box::new(Scrubber::new(
+            slot,
+            Clearer::detect(),
+            crate::sys::sched::Affinity::UNKNOWN,
+        ))),
+        slot,
+    )
 }
 
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {

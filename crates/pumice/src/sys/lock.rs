@@ -1,10 +1,11 @@
-//! A lock for what is short and not on a path that many take: spins, then yields.
+//! Locks for what is short and not on a path that many take: one that spins, then yields, and one whose
+//! waiters sleep, so that a holder of a lower scheduling class comes to run.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::spin_loop;
 
 /// Looks before a waiter lets others run: about a microsecond.
@@ -103,5 +104,53 @@ impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         // Release: pairs with the swap of the next holder.
         self.lock.is_locked.store(false, Ordering::Release);
+    }
+}
+
+/// A lock whose waiters sleep. A waiter under `SCHED_FIFO` that only yields would keep the holder, of a lower
+/// priority on the same processor, from ever letting go.
+#[derive(Debug, Default)]
+pub struct SleepLock(AtomicU32);
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may sleep on it.
+const AWAITED: u32 = 2;
+
+impl SleepLock {
+    /// Unlocked.
+    pub fn new() -> SleepLock {
+        SleepLock(AtomicU32::new(FREE))
+    }
+
+    /// Waits for the lock. A thread that holds it must not ask again.
+    pub fn lock(&self) -> SleepGuard<'_> {
+        // Acquire, here and below: pairs with the Release on drop.
+        let free = self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        if free.is_err() {
+            while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
+                super::thread::sleep_on(&self.0, AWAITED, None);
+            }
+        }
+        SleepGuard(self)
+    }
+
+    /// In a fork's child, where the holder does not exist: nobody holds it.
+    pub fn forget(&self) {
+        // Relaxed: the child has one thread.
+        self.0.store(FREE, Ordering::Relaxed);
+    }
+}
+
+/// The lock is held until this is dropped.
+#[derive(Debug)]
+pub struct SleepGuard<'l>(&'l SleepLock);
+
+impl Drop for SleepGuard<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire of the next holder.
+        if self.0 .0.swap(FREE, Ordering::Release) == AWAITED {
+            super::thread::wake_one(&self.0 .0);
+        }
     }
 }

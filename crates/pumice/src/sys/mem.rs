@@ -70,12 +70,12 @@ pub unsafe trait Memory: Sync {
     /// Nobody uses the range, and it is zeroed already.
     unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
 
-    /// Moves the pages of one range to another of the same length, whose own pages go. The range
+    /// Moves the pages of one range to another of the same length. The range
     /// they came from stays as it is and reads as zeros. On an error nothing has moved, and the
     /// target reads as zeros.
     ///
     /// # Safety
-    /// Both ranges are committed, nobody else uses them, and they do not overlap.
+    /// Both ranges are committed, nobody else uses them, and they do not overlap. The target reads as zeros.
     unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno>;
 
     /// Counts the frames of the range that are resident.
@@ -189,9 +189,8 @@ unsafe impl Memory for Os {
         // SAFETY: the caller owns both ranges.
         let moved = unsafe { mm::mremap_fixed(from.cast(), len, len, flags, to.cast()) };
         if let Err(errno) = moved {
-            // The kernel may have unmapped the target before it failed.
-            // SAFETY: the caller owns the range, whose content may go.
-            unsafe { self.reset(to, len)? };
+            // SAFETY: the caller owns both ranges.
+            unsafe { self.take_back(from, to, len)? };
             return Err(errno);
         }
         Ok(())
@@ -211,6 +210,39 @@ unsafe impl Memory for Os {
             done += piece;
         }
         Ok(count)
+    }
+}
+
+impl Os {
+    /// After a move that failed: has everything be where it was.
+    ///
+    /// The kernel may have unmapped a part of the target before it failed. From Linux 6.17 on it also moves several
+    /// mappings by one call, and where it fails half-way, the first ones have moved. No call says which. But
+    /// what has moved left zeros behind, and what has not found zeros at the target, so each page that is
+    /// not zero at the target is the content of its place at the source.
+    ///
+    /// # Safety
+    /// As [`Memory::relocate`].
+    #[cold]
+    unsafe fn take_back(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
+        for offset in (0..len).step_by(FRAME_SIZE) {
+            let (page, home) = (to.wrapping_add(offset), from.wrapping_add(offset));
+            let mut seen = 0u8;
+            let args = [page as usize, FRAME_SIZE, &raw mut seen as usize, 0, 0, 0];
+            // SAFETY: `seen` has the byte for the one page. The answer is an error if there is no mapping.
+            if unsafe { raw::syscall(raw::number::__NR_mincore, args) }.is_err() {
+                continue;
+            }
+            // SAFETY: both pages are mapped, and the caller's.
+            unsafe {
+                let words = core::slice::from_raw_parts(page.cast::<u64>(), FRAME_SIZE / 8);
+                if words.iter().any(|&word| word != 0) {
+                    home.copy_from_nonoverlapping(page, FRAME_SIZE);
+                }
+            }
+        }
+        // SAFETY: the caller owns the range, whose content is back.
+        unsafe { self.reset(to, len) }
     }
 }
 

@@ -26,6 +26,7 @@ pub mod pair;
 pub mod prefetch;
 pub mod privilege;
 pub mod raw;
+pub mod sched;
 pub mod thread;
 pub mod topology;
 #[cfg(all(feature = "std", not(loom)))]

@@ -21,7 +21,7 @@ const STACK_SIZE: usize = 64 << 10;
 /// What a helper thread runs. It must never return.
 pub type Entry = extern "C" fn(*mut c_void) -> !;
 
-/// Starts a helper thread. The kernel sets `alive` to 0 when the thread has ended.
+/// Starts a helper thread: its number. The kernel sets `alive` to 0 when the thread has ended.
 ///
 /// # Safety
 /// `entry` and `argument` stay valid for the rest of the process, and `entry` uses nothing of
@@ -30,7 +30,7 @@ pub unsafe fn spawn(
     entry: Entry,
     argument: *mut c_void,
     alive: &'static AtomicU32,
-) -> Result<(), Errno> {
+) -> Result<u32, Errno> {
     use linux_raw_sys::general::{
         CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
         CLONE_VM,
@@ -47,7 +47,7 @@ pub unsafe fn spawn(
         // SAFETY: no thread came to use the stack.
         let _ = unsafe { raw::syscall(raw::number::__NR_munmap, args) };
     }
-    result.map(drop)
+    result.map(|number| number as u32)
 }
 
 /// `clone` whose child runs `entry(argument)` on the new stack.
@@ -194,6 +194,19 @@ pub fn process_exists(pid: u32) -> bool {
     result != Err(Errno::SRCH)
 }
 
+/// Whether this process has a thread of this number.
+pub fn thread_exists(number: u32) -> bool {
+    let args = [process_id() as usize, number as usize, 0, 0, 0, 0];
+    // SAFETY: signal 0 is only checked for, never sent.
+    let result = unsafe { raw::syscall(raw::number::__NR_tgkill, args) };
+    result != Err(Errno::SRCH)
+}
+
+/// The calling thread's number.
+pub fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
 /// Lets others run.
 pub fn yield_now() {
     rustix::thread::sched_yield();
@@ -215,6 +228,16 @@ pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     // Every outcome, interrupted and changed meanwhile included, is a reason to look again.
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
 }
+
+/// A model's threads only let each other run.
+#[cfg(any(loom, shuttle))]
+pub fn sleep_on(_: &AtomicU32, _: u32, _: Option<Duration>) {
+    crate::sync::spin_loop();
+}
+
+/// As [`sleep_on`].
+#[cfg(any(loom, shuttle))]
+pub fn wake_one(_: &AtomicU32) {}
 
 /// Wakes one sleeper on the word.
 #[cfg(not(any(loom, shuttle)))]

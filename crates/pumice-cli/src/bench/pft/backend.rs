@@ -8,6 +8,7 @@ use pumice::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice::clear::Clearer;
 use pumice::heap::{Content, Heap, HeapConfig};
 use pumice::stats::{Event, Slot, Tree};
+use pumice::sys::sched::Affinity;
 use pumice::sys::topology::Topology;
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 use serde::Serialize;
@@ -128,7 +129,9 @@ impl Pool {
         let slot = tree.attach(std::process::id()).expect("a slot of a fresh tree");
         let clearer = Clearer::detect();
         let topology = Topology::read();
-        let config = HeapConfig { tree, slot, verify: false, clearer, threads: true, topology };
+        let home = Affinity::here();
+        let config =
+            HeapConfig { tree, slot, verify: false, clearer, threads: true, topology, home };
         // Its helper threads know its address: it stays for the rest of the process.
         let heap = Box::leak(Box::new(Heap::new(config).map_err(no_heap)?));
         let mut pool = Pool { heap, slot, ready_bytes, populating_s: 0.0 };

@@ -172,6 +172,11 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         &self.ledger.backing.budget
     }
 
+    /// `blocks` that count for the zone are given up where they are.
+    pub fn uncharge(&self, blocks: usize) {
+        self.ledger.backing.uncharge(blocks);
+    }
+
     /// The memory behind the zone.
     pub fn memory(&self) -> &M {
         &self.ledger.backing.memory

@@ -3,8 +3,6 @@
 use super::*;
 use crate::sys::fake::FakeNodes;
 
-const DENSE: usize = 8 << 20;
-
 fn heap_of(nodes: usize, ready_bytes: usize, pool_max: u64) -> (&'static Heap, &'static FakeNodes) {
     let told: &'static FakeNodes = Box::leak(Box::default());
     (heap_on(Topology::told(nodes, told), ready_bytes, pool_max), told)
@@ -13,15 +11,6 @@ fn heap_of(nodes: usize, ready_bytes: usize, pool_max: u64) -> (&'static Heap, &
 fn zone_at(heap: &'static Heap, at: *mut u8) -> (usize, Kind) {
     let zone = heap.zones.of(at as usize).expect("the heap's");
     (zone.node, zone.kind)
-}
-
-/// Teaches the heap that requests of this size are written to.
-fn make_dense(heap: &'static Heap, size: usize) {
-    for _ in 0..2 {
-        let at = get(heap, size, Content::Any);
-        fill(at, size);
-        free(heap, at);
-    }
 }
 
 #[test]
@@ -213,7 +202,7 @@ fn what_other_nodes_have_free_does_not_add_to_the_most_there_was() {
 }
 
 #[test]
-fn everything_free_is_withdrawn_and_offered_and_decays() {
+fn everything_free_is_offered_and_goes_when_a_heap_retires() {
     let (heap, told) = heap_of(3, 0, u64::MAX);
     make_dense(heap, DENSE);
     let on = |node| {
@@ -233,10 +222,9 @@ fn everything_free_is_withdrawn_and_offered_and_decays() {
     };
     assert_eq!((heap.offer(), heap.offer()), (Left::More, Left::Nothing));
     assert_eq!(offered(), 3 * DENSE / BLOCK_SIZE);
-    heap.withdraw_free();
+    heap.retire(Calls::OfFree);
     assert_eq!(heap.slot().pool_bytes(), 0);
     assert!(heap.zones.all().all(|zone| zone.ledger.free_blocks() == 0));
-    assert_eq!(heap.decay(), Left::Nothing);
 }
 
 #[test]

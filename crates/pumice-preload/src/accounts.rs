@@ -1,0 +1,71 @@
+//! `mallinfo`, `mallinfo2` and `malloc_stats`: the next allocator's accounts, and what the heap has handed out.
+//!
+//! glibc counts an allocation that is a mapping of its own as such (`hblks`, `hblkhd`), and nowhere else. What the heap serves
+//! would be one without it.
+
+use core::ffi::c_int;
+use core::fmt::Write;
+
+use crate::{fatal, start, symbols};
+
+/// `struct mallinfo2` of `<malloc.h>`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Accounts {
+    arena: usize,
+    ordblks: usize,
+    smblks: usize,
+    hblks: usize,
+    hblkhd: usize,
+    usmblks: usize,
+    fsmblks: usize,
+    uordblks: usize,
+    fordblks: usize,
+    keepcost: usize,
+}
+
+/// `struct mallinfo`, whose integers wrap.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct NarrowAccounts {
+    fields: [c_int; 10],
+}
+
+#[no_mangle]
+extern "C" fn mallinfo2() -> Accounts {
+    type Next = extern "C" fn() -> Accounts;
+    let next = symbols::next!(c"mallinfo2", Next);
+    let mut accounts = next.map_or_else(Accounts::default, |next| next());
+    let (count, bytes) = start::handed_out();
+    accounts.hblks += count;
+    accounts.hblkhd += bytes;
+    accounts
+}
+
+#[no_mangle]
+extern "C" fn mallinfo() -> NarrowAccounts {
+    type Next = extern "C" fn() -> NarrowAccounts;
+    let next = symbols::next!(c"mallinfo", Next);
+    let mut accounts = next.map_or_else(NarrowAccounts::default, |next| next());
+    let (count, bytes) = start::handed_out();
+    let [.., hblks, hblkhd, _, _, _, _, _] = &mut accounts.fields;
+    *hblks = hblks.wrapping_add(count as c_int);
+    *hblkhd = hblkhd.wrapping_add(bytes as c_int);
+    accounts
+}
+
+#[no_mangle]
+extern "C" fn malloc_stats() {
+    type Next = extern "C" fn();
+    if let Some(next) = symbols::next!(c"malloc_stats", Next) {
+        next();
+    }
+    let (count, bytes) = start::handed_out();
+    if count > 0 {
+        // Nothing to be done if it can't be written.
+        let _ = writeln!(
+            fatal::StandardError,
+            "pumice:\nregions          = {count:>10}\nin use bytes     = {bytes:>10}"
+        );
+    }
+}

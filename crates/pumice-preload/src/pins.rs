@@ -1,0 +1,126 @@
+//! Calls after which somebody else may hold the process's pages: see `pumice::heap::pins`.
+//!
+//! From the first of them on memory that is freed goes back to the kernel, since a pipe, a socket or a device may still
+//! read it, or write to it.
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use linux_raw_sys::general as linux;
+use pumice::sys::raw;
+
+use crate::calls::answer;
+use crate::{start, symbols, weak};
+
+const SOL_SOCKET: c_int = 1;
+const SO_ZEROCOPY: c_int = 60;
+const SOL_XDP: c_int = 283;
+const XDP_UMEM_REG: c_int = 4;
+
+#[no_mangle]
+unsafe extern "C" fn vmsplice(
+    pipe: c_int,
+    pieces: *const c_void,
+    count: usize,
+    flags: c_uint,
+) -> isize {
+    type Next = unsafe extern "C" fn(c_int, *const c_void, usize, c_uint) -> isize;
+    start::stop_recycling();
+    match symbols::next!(c"vmsplice", Next) {
+        // The C library's: it is where a thread can be cancelled.
+        // SAFETY: forwarded with the caller's promise.
+        Some(next) => unsafe { next(pipe, pieces, count, flags) },
+        None => {
+            let args = [pipe as usize, pieces as usize, count, flags as usize, 0, 0];
+            // SAFETY: forwarded with the caller's promise.
+            answer(unsafe { raw::syscall(linux::__NR_vmsplice, args) }) as isize
+        }
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn setsockopt(
+    socket: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: c_uint,
+) -> c_int {
+    type Next = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, c_uint) -> c_int;
+    before_option(level, option);
+    match symbols::next!(c"setsockopt", Next) {
+        // SAFETY: forwarded with the caller's promise.
+        Some(next) => unsafe { next(socket, level, option, value, len) },
+        None => {
+            let args =
+                [socket as usize, level as usize, option as usize, value as usize, len as usize, 0];
+            // SAFETY: forwarded with the caller's promise.
+            answer(unsafe { raw::syscall(linux::__NR_setsockopt, args) }) as c_int
+        }
+    }
+}
+
+/// Before a call by number.
+pub(crate) fn before_call(number: u32, args: [usize; 6]) {
+    match number {
+        linux::__NR_vmsplice
+        | linux::__NR_io_setup
+        | linux::__NR_io_uring_setup
+        | linux::__NR_io_uring_register => start::stop_recycling(),
+        linux::__NR_setsockopt => before_option(args[1] as c_int, args[2] as c_int),
+        _ => {}
+    }
+}
+
+fn before_option(level: c_int, option: c_int) {
+    if matches!((level, option), (SOL_SOCKET, SO_ZEROCOPY) | (SOL_XDP, XDP_UMEM_REG)) {
+        start::stop_recycling();
+    }
+}
+
+/// Before a file is mapped: a device's memory is mapped by who has the device read and write the program's.
+pub(crate) fn before_mapping(file: c_int, flags: c_int) {
+    const S_IFMT: u32 = 0o170_000;
+    const S_IFREG: u32 = 0o100_000;
+    if file < 0 || flags & linux::MAP_SHARED as c_int == 0 || !start::is_recycling() {
+        return;
+    }
+    // SAFETY: a descriptor of the program's, for as long as this call; if there is none, the call fails.
+    let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(file) };
+    let is_regular = rustix::fs::fstat(file).map_or(true, |it| it.st_mode & S_IFMT == S_IFREG);
+    if !is_regular && is_held(file) {
+        start::stop_recycling();
+    }
+}
+
+/// Whether what a descriptor leads to may hold pages.
+fn is_held(file: rustix::fd::BorrowedFd<'_>) -> bool {
+    use rustix::fd::AsRawFd;
+    let mut name = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
+    let (mut number, mut digits) = (file.as_raw_fd(), [0u8; 10]);
+    let mut count = 0;
+    while count == 0 || number > 0 {
+        digits[count] = b'0' + (number % 10) as u8;
+        number /= 10;
+        count += 1;
+    }
+    for (to, from) in name[14..].iter_mut().zip(digits[..count].iter().rev()) {
+        *to = *from;
+    }
+    let Ok(path) = core::ffi::CStr::from_bytes_until_nul(&name) else { return false };
+    pumice::heap::is_held_by_other(path)
+}
+
+/// Whether a library is linked that makes such calls itself, where nothing of this library's sees them.
+pub(crate) fn has_library() -> bool {
+    [
+        weak::address!("io_setup"),
+        weak::address!("io_queue_init"),
+        weak::address!("io_uring_queue_init"),
+        weak::address!("io_uring_queue_init_params"),
+        weak::address!("ibv_open_device"),
+        weak::address!("cuInit"),
+        weak::address!("hsa_init"),
+    ]
+    .iter()
+    .any(|&address| address != 0)
+}

@@ -1,0 +1,186 @@
+//! Calls by which a program changes its rights: user, groups, capabilities, namespaces, root directory.
+//!
+//! The heap's helpers are threads that the C library knows nothing of, so it does not have them change with the
+//! program's own. They would keep the rights that it gives up, and they share its memory. So they end before
+//! each of these calls, and are started again, by a thread with the new rights, after it.
+//!
+//! | whose rights | calls | helpers afterwards |
+//! |---|---|---|
+//! | the process's | `setuid` and its family in the C library, `chroot`, `pivot_root` | as before |
+//! | the calling thread's | the same by number, `setfsuid`, `setfsgid`, `capset`, `prctl`, `unshare`, `setns`, Landlock | as before where it is the only thread, else none: the thread that starts one could be one that has kept its rights |
+//!
+//! `unshare` and `setns` moreover are refused, in part, to a process with several threads. The kernel tells of a
+//! thread's end a moment before it stops counting it, so a refusal is asked for again for a while.
+
+use core::ffi::{c_char, c_int, c_long, c_uint, CStr};
+use core::time::Duration;
+
+use linux_raw_sys::general as linux;
+use pumice::sys::{raw, thread};
+
+use crate::calls::answer;
+use crate::interpose::set_errno;
+use crate::{start, symbols};
+
+/// Whose rights a call changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Process,
+    Thread,
+}
+
+const PR_CAPBSET_DROP: c_int = 24;
+const PR_SET_SECUREBITS: c_int = 28;
+const PR_SET_NO_NEW_PRIVS: c_int = 38;
+const PR_CAP_AMBIENT: c_int = 47;
+
+/// "Invalid argument", on every architecture: what a process with several threads is told.
+const EINVAL: c_int = 22;
+/// How often, and after what pause, something is asked again that waits for a thread's end.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Defines a function that changes the rights of the process: the C library's, with the helpers away.
+macro_rules! of_process {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[no_mangle]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            type Next = unsafe extern "C" fn($($type),*) -> c_int;
+            const NAME: &CStr = c_name(concat!(stringify!($name), "\0"));
+            around(Whose::Process, || match symbols::next!(NAME, Next) {
+                // SAFETY: forwarded with the caller's promise.
+                Some(next) => c_long::from(unsafe { next($($argument),*) }),
+                None => unknown(),
+            }) as c_int
+        }
+    )*};
+}
+
+const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("it ends with the only zero byte"),
+    }
+}
+
+of_process! {
+    setuid(user: c_uint);
+    seteuid(user: c_uint);
+    setreuid(real: c_uint, effective: c_uint);
+    setresuid(real: c_uint, effective: c_uint, saved: c_uint);
+    setgid(group: c_uint);
+    setegid(group: c_uint);
+    setregid(real: c_uint, effective: c_uint);
+    setresgid(real: c_uint, effective: c_uint, saved: c_uint);
+    setgroups(count: usize, groups: *const c_uint);
+    initgroups(user: *const c_char, group: c_uint);
+    chroot(path: *const c_char);
+    pivot_root(new: *const c_char, old: *const c_char);
+}
+
+#[no_mangle]
+unsafe extern "C" fn setfsuid(user: c_uint) -> c_int {
+    by_kernel(linux::__NR_setfsuid, [user as usize, 0])
+}
+
+#[no_mangle]
+unsafe extern "C" fn setfsgid(group: c_uint) -> c_int {
+    by_kernel(linux::__NR_setfsgid, [group as usize, 0])
+}
+
+#[no_mangle]
+unsafe extern "C" fn capset(header: *mut u8, data: *const u8) -> c_int {
+    by_kernel(linux::__NR_capset, [header as usize, data as usize])
+}
+
+#[no_mangle]
+unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    by_kernel(linux::__NR_unshare, [flags as usize, 0])
+}
+
+#[no_mangle]
+unsafe extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
+    by_kernel(linux::__NR_setns, [file as usize, kind as usize])
+}
+
+/// Makes a call that the C library does nothing else about.
+fn by_kernel(number: u32, [a, b]: [usize; 2]) -> c_int {
+    // SAFETY: the arguments are the program's.
+    let call = || answer(unsafe { raw::syscall(number, [a, b, 0, 0, 0, 0]) });
+    around(Whose::Thread, call) as c_int
+}
+
+/// A function that the C library lacks, and that nobody can have been linked to: `ENOSYS`.
+fn unknown() -> c_long {
+    const ENOSYS: c_int = 38;
+    set_errno(ENOSYS);
+    -1
+}
+
+/// Whose rights a call by number may change, if any.
+pub(crate) fn changed_by_number(number: u32, [a, ..]: [usize; 6]) -> Option<Whose> {
+    match number {
+        linux::__NR_prctl => changed_by_prctl(a as c_int),
+        linux::__NR_chroot | linux::__NR_pivot_root => Some(Whose::Process),
+        linux::__NR_setuid
+        | linux::__NR_setgid
+        | linux::__NR_setreuid
+        | linux::__NR_setregid
+        | linux::__NR_setresuid
+        | linux::__NR_setresgid
+        | linux::__NR_setgroups
+        | linux::__NR_setfsuid
+        | linux::__NR_setfsgid
+        | linux::__NR_capset
+        | linux::__NR_unshare
+        | linux::__NR_setns
+        | linux::__NR_landlock_restrict_self => Some(Whose::Thread),
+        _ => None,
+    }
+}
+
+/// The same of `prctl`. A filter is another matter: [`crate::seccomp`].
+pub(crate) fn changed_by_prctl(option: c_int) -> Option<Whose> {
+    let changes =
+        [PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT].contains(&option);
+    changes.then_some(Whose::Thread)
+}
+
+/// Makes a call that changes rights, without helpers. Its answer, and `errno`, are the call's.
+pub(crate) fn around(whose: Whose, call: impl Fn() -> c_long) -> c_long {
+    let Some(withheld) = start::withhold_helpers() else { return call() };
+    let mut result = call();
+    let mut attempts = if withheld.had_any { ATTEMPTS } else { 0 };
+    while result == -1 && attempts > 0 && errno() == EINVAL {
+        attempts -= 1;
+        thread::sleep(PAUSE);
+        result = call();
+    }
+    let errno = set_errno(0);
+    if whose == Whose::Thread && result != -1 && !is_only_thread(withheld.had_any) {
+        withheld.heap.go_on_alone();
+    }
+    withheld.heap.readmit_helpers(withheld.had_any);
+    set_errno(errno);
+    result
+}
+
+/// Whether the process has one thread, now that the helpers have ended. `false` where nobody can tell.
+fn is_only_thread(had_helpers: bool) -> bool {
+    // A folder has a link more for each folder in it.
+    let threads =
+        || rustix::fs::stat(c"/proc/self/task").map_or(usize::MAX, |it| it.st_nlink as usize - 2);
+    let attempts = if had_helpers { ATTEMPTS } else { 1 };
+    (0..attempts).any(|attempt| {
+        if attempt > 0 {
+            thread::sleep(PAUSE);
+        }
+        threads() == 1
+    })
+}
+
+fn errno() -> c_int {
+    let errno = set_errno(0);
+    set_errno(errno);
+    errno
+}

@@ -1,0 +1,95 @@
+//! `shmat` and `shmdt` at the heap's addresses.
+//!
+//! A segment that is attached over memory of the heap's is one more mapping that a program sets at a fixed address. When it
+//! is detached, fresh memory takes its place: the kernel's own `shmdt` would open a gap in the heap's addresses.
+
+use core::ffi::{c_int, c_long, c_void};
+
+use linux_raw_sys::general as linux;
+use pumice::addr::FRAME_SIZE;
+use pumice::sys::raw;
+use rustix::io::Errno;
+
+use crate::calls::answer;
+use crate::mapping::{self, Outcome};
+
+const SHM_RND: c_int = 0o20_000;
+const SHM_REMAP: c_int = 0o40_000;
+const IPC_STAT: usize = 2;
+
+/// `struct shmid64_ds`, which has the segment's size after 48 bytes of permissions on x86-64 and aarch64.
+#[repr(C)]
+struct Status {
+    permissions: [u64; 6],
+    size: usize,
+    rest: [u64; 16],
+}
+
+#[no_mangle]
+unsafe extern "C" fn shmat(id: c_int, at: *const c_void, flags: c_int) -> *mut c_void {
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { attach(id, at as usize, flags) }) as *mut c_void
+}
+
+#[no_mangle]
+unsafe extern "C" fn shmdt(at: *const c_void) -> c_int {
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { detach(at as usize) }) as c_int
+}
+
+/// The same calls made through `syscall`; `None` if it is another one.
+///
+/// # Safety
+/// As the system call.
+pub(crate) unsafe fn by_number(number: u32, [a, b, c, ..]: [usize; 6]) -> Option<c_long> {
+    // SAFETY: forwarded with the caller's promise.
+    match number {
+        linux::__NR_shmat => Some(answer(unsafe { attach(a as c_int, b, c as c_int) })),
+        // SAFETY: as above.
+        linux::__NR_shmdt => Some(answer(unsafe { detach(a) })),
+        _ => None,
+    }
+}
+
+/// # Safety
+/// As `shmat`.
+unsafe fn attach(id: c_int, at: usize, flags: c_int) -> Outcome {
+    let make = |flags: c_int| {
+        let args = [id as usize, at, flags as usize, 0, 0, 0];
+        // SAFETY: as the caller promises.
+        unsafe { raw::syscall(linux::__NR_shmat, args) }
+    };
+    if at == 0 {
+        return make(flags);
+    }
+    let place = if flags & SHM_RND != 0 { at - at % FRAME_SIZE } else { at };
+    let Some(len) = size_of_segment(id).filter(|_| place % FRAME_SIZE == 0) else {
+        return make(flags);
+    };
+    // SAFETY: as the caller promises.
+    unsafe {
+        mapping::put_at(place, len, flags & SHM_REMAP != 0, |replaces| {
+            make(if replaces { flags | SHM_REMAP } else { flags })
+        })
+    }
+}
+
+fn size_of_segment(id: c_int) -> Option<usize> {
+    let mut status = Status { permissions: [0; 6], size: 0, rest: [0; 16] };
+    let args = [id as usize, IPC_STAT, &raw mut status as usize, 0, 0, 0];
+    // SAFETY: the kernel's structure is not longer than this one.
+    unsafe { raw::syscall(linux::__NR_shmctl, args) }.ok()?;
+    Some(status.size)
+}
+
+/// # Safety
+/// As `shmdt`.
+unsafe fn detach(at: usize) -> Outcome {
+    if !mapping::is_heaps(at) {
+        // SAFETY: as the caller promises.
+        return unsafe { raw::syscall(linux::__NR_shmdt, [at, 0, 0, 0, 0, 0]) };
+    }
+    let len = mapping::segment_at(at).ok_or(Errno::INVAL)?;
+    // SAFETY: as the caller promises.
+    unsafe { mapping::unmap(at, len) }
+}
