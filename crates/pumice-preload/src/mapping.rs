@@ -16,16 +16,25 @@ use linux_raw_sys::general as linux;
 use pumice::addr::FRAME_SIZE;
 use pumice::heap::{Calls, Effect, Heap, Part};
 use pumice::stats::Reason;
-use pumice::sys::{raw, thread};
+use pumice::sys::raw;
 use rustix::io::Errno;
 
 use crate::interpose::set_errno;
 use crate::{pins, start, weak};
 
+mod advice;
+mod fixed;
 mod plain;
 mod remap;
 
+use advice::{advise, process_madvise};
+
+pub(crate) use advice::madvise;
+use fixed::{map_fixed, Holes};
 use remap::Remap;
+
+pub(crate) use fixed::put_at;
+pub(crate) use plain::segment_at;
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 const READ_WRITE: c_int = (linux::PROT_READ | linux::PROT_WRITE) as c_int;
@@ -114,63 +123,10 @@ unsafe extern "C" fn pkey_mprotect(
 }
 
 #[no_mangle]
-unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: forwarded with the caller's promise.
-    answer(unsafe { advise(at, len, advice) }) as c_int
-}
-
-#[no_mangle]
-unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // The C libraries ignore this one: theirs would lose what was written.
-    const POSIX_MADV_DONTNEED: c_int = 4;
-    if advice == POSIX_MADV_DONTNEED {
-        return 0;
-    }
-    // SAFETY: forwarded with the caller's promise.
-    unsafe { advise(at, len, advice) }.map_or_else(Errno::raw_os_error, |_| 0)
-}
-
-/// `madvise`.
-///
-/// # Safety
-/// As `madvise`.
-unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
-    let effect = match advice as u32 {
-        linux::MADV_HUGEPAGE
-            if start::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
-        {
-            None
-        }
-        advice => effect_of(advice),
-    };
-    let args = [at as usize, len, advice as usize, 0, 0, 0];
-    // SAFETY: forwarded with the caller's promise.
-    unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }
-}
-
-/// What advice does to memory, if it outlives the call.
-fn effect_of(advice: u32) -> Option<Effect> {
-    match advice {
-        linux::MADV_NORMAL
-        | linux::MADV_WILLNEED
-        | linux::MADV_COLD
-        | linux::MADV_POPULATE_READ
-        | linux::MADV_POPULATE_WRITE
-        | linux::MADV_COLLAPSE => None,
-        linux::MADV_DONTNEED
-        | linux::MADV_FREE
-        | linux::MADV_PAGEOUT
-        | linux::MADV_DONTNEED_LOCKED => Some(Effect::Drops),
-        linux::MADV_HUGEPAGE => Some(Effect::AsksForHuge),
-        _ => Some(Effect::Taints),
-    }
-}
-
-#[no_mangle]
 unsafe extern "C" fn mlock(at: *const c_void, len: usize) -> c_int {
     let (at, len) = whole_pages(at, len);
     let args = [at, len, 0, 0, 0, 0];
-    let effect = Some(Effect::Taints);
+    let effect = Some(Effect::Locks);
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_mlock, args, effect, AtHole::Stop) }) as c_int
 }
@@ -179,7 +135,7 @@ unsafe extern "C" fn mlock(at: *const c_void, len: usize) -> c_int {
 unsafe extern "C" fn mlock2(at: *const c_void, len: usize, flags: u32) -> c_int {
     let (at, len) = whole_pages(at, len);
     let args = [at, len, flags as usize, 0, 0, 0];
-    let effect = Some(Effect::Taints);
+    let effect = Some(Effect::Locks);
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_mlock2, args, effect, AtHole::Stop) }) as c_int
 }
@@ -220,51 +176,6 @@ unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     answer(unsafe { raw::syscall(linux::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
 }
 
-/// `struct iovec`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Piece {
-    at: usize,
-    len: usize,
-}
-
-#[no_mangle]
-unsafe extern "C" fn process_madvise(
-    process: c_int,
-    pieces: *const c_void,
-    count: usize,
-    advice: c_int,
-    flags: c_uint,
-) -> isize {
-    // Whoever's process it is: that somebody else's has the same addresses costs a fresh mapping.
-    if let Some(effect) = effect_of(advice as u32) {
-        for index in 0..count.min(1024) {
-            let mut piece = Piece { at: 0, len: 0 };
-            let from = (pieces as usize).wrapping_add(index * size_of::<Piece>());
-            if from == 0 || !copy_in(from, &mut piece) {
-                break;
-            }
-            note(piece.at, piece.len, effect);
-        }
-    }
-    let args = [process as usize, pieces as usize, count, advice as usize, flags as usize, 0];
-    // SAFETY: forwarded with the caller's promise.
-    answer(unsafe { raw::syscall(linux::__NR_process_madvise, args) }) as isize
-}
-
-/// Reads what the program has at an address, which may be a bad one: the kernel's to refuse.
-fn copy_in(from: usize, to: &mut Piece) -> bool {
-    let (own, its) = (
-        Piece { at: core::ptr::from_mut(to) as usize, len: size_of::<Piece>() },
-        Piece { at: from, len: size_of::<Piece>() },
-    );
-    let (own, its) = (core::ptr::from_ref(&own) as usize, core::ptr::from_ref(&its) as usize);
-    let args = [thread::process_id() as usize, own, 1, its, 1, 0];
-    // SAFETY: the kernel writes as many bytes as there are.
-    let copied = unsafe { raw::syscall(linux::__NR_process_vm_readv, args) };
-    copied == Ok(size_of::<Piece>())
-}
-
 #[no_mangle]
 unsafe extern "C" fn remap_file_pages(
     at: *mut c_void,
@@ -281,6 +192,9 @@ unsafe extern "C" fn remap_file_pages(
 
 /// The same calls made through `syscall`; `None` if it is another one.
 ///
+/// Never by the function of that name: MPI's and libfabric's libraries write a jump over the first instructions
+/// of `mmap`, `munmap`, `mremap`, `madvise`, `shmat` and `shmdt`, to see them, and go on by number.
+///
 /// # Safety
 /// As the system call.
 pub(crate) unsafe fn by_number(number: u32, args: [usize; 6]) -> Option<c_long> {
@@ -289,12 +203,21 @@ pub(crate) unsafe fn by_number(number: u32, args: [usize; 6]) -> Option<c_long> 
     // SAFETY: forwarded with the caller's promise.
     let result = unsafe {
         match number {
-            linux::__NR_mmap => mmap(at, b, c as c_int, flags, e as c_int, f as c_long) as c_long,
-            linux::__NR_munmap => munmap(at, b).into(),
-            linux::__NR_mremap => mremap(at, b, c, flags, e as *mut c_void) as c_long,
+            linux::__NR_mmap => {
+                let (protection, file) = (c as c_int, e as c_int);
+                let request =
+                    Request { at: a, len: b, protection, flags, file, offset: f as c_long };
+                answer(map(request)) as c_long
+            }
+            linux::__NR_munmap => answer(unmap(a, b)) as c_long,
+            linux::__NR_mremap => {
+                let flags = d as u32;
+                answer(remap::remap(Remap { at: a, old_len: b, new_len: c, flags, to: e }))
+                    as c_long
+            }
             linux::__NR_mprotect => mprotect(at, b, c as c_int).into(),
             linux::__NR_pkey_mprotect => pkey_mprotect(at, b, c as c_int, flags).into(),
-            linux::__NR_madvise => madvise(at, b, c as c_int).into(),
+            linux::__NR_madvise => answer(advise(at, b, c as c_int)) as c_long,
             linux::__NR_process_madvise => {
                 process_madvise(a as c_int, b as *const c_void, c, flags, e as c_uint) as c_long
             }
@@ -309,10 +232,11 @@ pub(crate) unsafe fn by_number(number: u32, args: [usize; 6]) -> Option<c_long> 
             }
             // Attributes that must not outlive the mapping, set by calls that are the kernel's alone. The
             // first is libnuma's way.
-            linux::__NR_mbind | linux::__NR_set_mempolicy_home_node | MSEAL => {
+            linux::__NR_mbind | linux::__NR_set_mempolicy_home_node => {
                 note(a, b, Effect::Taints);
                 return None;
             }
+            MSEAL => mseal(at, b, c).into(),
             _ => return None,
         }
     };
@@ -324,9 +248,25 @@ const MSEAL: u32 = 462;
 
 #[no_mangle]
 unsafe extern "C" fn mseal(at: *mut c_void, len: usize, flags: usize) -> c_int {
-    note(at as usize, len, Effect::Taints);
     // SAFETY: forwarded with the caller's promise.
-    answer(unsafe { raw::syscall(MSEAL, [at as usize, len, flags, 0, 0, 0]) }) as c_int
+    answer(unsafe { seal(at as usize, len, flags) }) as c_int
+}
+
+/// `mseal`. What is sealed can never be unmapped or mapped over, so it is no memory of the heap's any more.
+///
+/// # Safety
+/// As `mseal`.
+unsafe fn seal(at: usize, len: usize, flags: usize) -> Outcome {
+    let concerned = concerned(at, len).filter(|_| at % FRAME_SIZE == 0);
+    if concerned.is_some_and(|(heap, len)| has_hole(heap, at, len)) {
+        return Err(Errno::NOMEM);
+    }
+    // SAFETY: as the caller promises.
+    let outcome = unsafe { raw::syscall(MSEAL, [at, len, flags, 0, 0, 0]) };
+    if let (Some((heap, len)), Ok(_)) = (concerned, outcome) {
+        heap.forsake(at, len);
+    }
+    outcome
 }
 
 /// Notes what a call that is the kernel's alone does to a range.
@@ -418,124 +358,6 @@ fn populate_if_asked(at: usize, len: usize, flags: c_int) {
     }
 }
 
-/// `mmap` at an address of the heap's.
-///
-/// # Safety
-/// As `mmap`.
-unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request) -> Outcome {
-    let no_replace = linux::MAP_FIXED_NOREPLACE as c_int;
-    if request.flags & linux::MAP_GROWSDOWN as c_int != 0 {
-        // SAFETY: as the caller promises.
-        return unsafe { map_stack(heap, len, request) };
-    }
-    // The heap's addresses are mapped as far as the kernel knows: asked not to replace them, it
-    // finds whatever else is wrong first.
-    let probe = Request { flags: request.flags | no_replace, ..request };
-    // SAFETY: it replaces nothing.
-    match unsafe { probe.make() } {
-        Err(Errno::EXIST) => {}
-        refused => return refused,
-    }
-    if request.flags & no_replace != 0 && has_mapped(heap, request.at, len) {
-        return Err(Errno::EXIST);
-    }
-    let holes = Holes::of(heap, request.at, len);
-    // Memory like the rest of the heap's stays one mapping with it.
-    let is_plain = heap.contains(request.at, len)
-        && request.protection == READ_WRITE
-        && request.flags & !(INDIFFERENT | FIXED) == SERVED;
-    if !heap.occupy(request.at, len, !is_plain) {
-        return Err(Errno::NOMEM);
-    }
-    let outcome = if is_plain {
-        let done = heap.renew(request.at, len);
-        done.then_some(request.at).ok_or(Errno::NOMEM)
-    } else {
-        let flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
-        // SAFETY: as the caller promises; what was there is the caller's, or nobody's.
-        unsafe { Request { flags, ..request }.make() }
-    };
-    match outcome {
-        Ok(at) if is_plain => populate_if_asked(at, len, request.flags),
-        Ok(_) => {}
-        // SAFETY: they were nobody's before.
-        Err(_) => unsafe { holes.unmap(heap) },
-    }
-    outcome
-}
-
-/// `mmap` of a stack that grows: what is unmapped below it must be so for the kernel, too.
-///
-/// # Safety
-/// As `mmap`.
-unsafe fn map_stack(heap: &'static Heap, len: usize, request: Request) -> Outcome {
-    /// The largest stack by default, and the gap that the kernel keeps below one.
-    const ROOM: usize = (8 << 20) + (1 << 20);
-    let no_replace = linux::MAP_FIXED_NOREPLACE as c_int;
-    let Request { at, flags, .. } = request;
-    if at % FRAME_SIZE == 0 {
-        if flags & no_replace != 0 && has_mapped(heap, at, len) {
-            return Err(Errno::EXIST);
-        }
-        // SAFETY: the caller gives up what is there.
-        unsafe { heap.unmap(at, len) };
-        let mut below = at;
-        heap.parts(at.saturating_sub(ROOM), ROOM.min(at), |part, kind| {
-            // The last part that is no hole ends where the holes below the stack begin.
-            below = if kind == Part::Hole { below.min(part.start) } else { at };
-            true
-        });
-        // SAFETY: nobody uses them.
-        unsafe { heap.surrender(below, at + len - below) };
-    }
-    // SAFETY: as the caller promises.
-    unsafe { request.make() }
-}
-
-/// The holes of a range, as many as can be remembered.
-struct Holes {
-    ranges: [(usize, usize); 16],
-    count: usize,
-}
-
-impl Holes {
-    fn of(heap: &Heap, at: usize, len: usize) -> Holes {
-        let mut holes = Holes { ranges: [(0, 0); 16], count: 0 };
-        heap.parts(at, len, |part, kind| {
-            if kind == Part::Hole {
-                holes.ranges[holes.count] = (part.start, part.len());
-                holes.count += 1;
-            }
-            holes.count < holes.ranges.len()
-        });
-        holes
-    }
-
-    /// Makes them holes again.
-    ///
-    /// # Safety
-    /// Nobody uses them.
-    unsafe fn unmap(&self, heap: &'static Heap) {
-        // SAFETY: as the caller promises.
-        unsafe { self.unmap_within(heap, 0, usize::MAX) };
-    }
-
-    /// Makes those of them holes again that lie in a range.
-    ///
-    /// # Safety
-    /// Nobody uses them.
-    unsafe fn unmap_within(&self, heap: &'static Heap, start: usize, len: usize) {
-        let limit = start.saturating_add(len);
-        for &(at, len) in &self.ranges[..self.count] {
-            let (from, to) = (at.max(start), (at + len).min(limit));
-            if from < to {
-                // SAFETY: as the caller promises.
-                unsafe { heap.unmap(from, to - from) };
-            }
-        }
-    }
-}
-
 /// `munmap`.
 ///
 /// # Safety
@@ -574,36 +396,6 @@ pub(crate) unsafe fn unmap(at: usize, len: usize) -> Outcome {
 /// Whether an address is one of the heap's.
 pub(crate) fn is_heaps(at: usize) -> bool {
     concerned(at, 1).is_some()
-}
-
-pub(crate) use plain::segment_at;
-
-/// Has somebody else's memory come to a place by `make`, which is told whether it is to replace what is there: at the heap's
-/// addresses it always must. `replaces`: the program lets it.
-///
-/// # Safety
-/// As the system call that `make` makes.
-pub(crate) unsafe fn put_at(
-    at: usize,
-    len: usize,
-    replaces: bool,
-    make: impl Fn(bool) -> Outcome,
-) -> Outcome {
-    let Some((heap, len)) = concerned(at, len) else { return make(replaces) };
-    // What is beside the heap's is the kernel's to refuse, and so is what is in use.
-    if !replaces && (has_mapped(heap, at, len) || !heap.contains(at, len)) {
-        return make(false);
-    }
-    let holes = Holes::of(heap, at, len);
-    if !heap.occupy(at, len, true) {
-        return Err(Errno::NOMEM);
-    }
-    let outcome = make(true);
-    if outcome.is_err() {
-        // SAFETY: they were nobody's before.
-        unsafe { holes.unmap(heap) };
-    }
-    outcome
 }
 
 /// What a call does when it comes to a hole.

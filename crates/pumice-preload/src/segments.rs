@@ -42,8 +42,8 @@ unsafe extern "C" fn shmdt(at: *const c_void) -> c_int {
 /// # Safety
 /// As the system call.
 pub(crate) unsafe fn by_number(number: u32, [a, b, c, ..]: [usize; 6]) -> Option<c_long> {
-    // SAFETY: forwarded with the caller's promise.
     match number {
+        // SAFETY: forwarded with the caller's promise.
         linux::__NR_shmat => Some(answer(unsafe { attach(a as c_int, b, c as c_int) })),
         // SAFETY: as above.
         linux::__NR_shmdt => Some(answer(unsafe { detach(a) })),

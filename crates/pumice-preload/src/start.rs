@@ -29,7 +29,7 @@ use pumice::sys::sched::Affinity;
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
 use crate::interpose::set_errno;
-use crate::{pins, sanitizer, weak};
+use crate::{mapping, pins, sanitizer, weak};
 
 /// `getauxval`: whether this is a set-user-ID program or the like.
 const AT_SECURE: usize = 23;
@@ -293,6 +293,9 @@ fn read_environment() -> Result<u32, Reason> {
     let Some(environment) = Environment::find() else { return Ok(UNREAD) };
     let wanted = environment.get(config::ENV_THRESHOLD).and_then(config::parse_size);
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
+    // An allocator whose own functions free what `malloc` gave (jemalloc's, by size) must have given it.
+    let frees_by_others = weak::address!("sdallocx") != 0 || weak::address!("dallocx") != 0;
+    let threshold = if frees_by_others { usize::MAX } else { threshold };
     THRESHOLD.store(threshold, Ordering::Relaxed);
     let wanted = environment.get(config::ENV_MMAP_THRESHOLD).and_then(config::parse_mmap_threshold);
     let threshold = wanted.unwrap_or(config::DEFAULT_MMAP_THRESHOLD);
@@ -321,6 +324,7 @@ fn start() -> Result<u32, Reason> {
         threads: true,
         topology: process::topology(&environment),
         home: home(),
+        discard: Some(discard),
     });
     let heap = heap.map_err(|_| Reason::AddressSpace)?;
     // SAFETY: this thread holds BUSY, and nobody else touches the cell before SERVING.
@@ -341,6 +345,18 @@ fn start() -> Result<u32, Reason> {
         heap.retire(Calls::OfFree);
     }
     Ok(SERVING)
+}
+
+/// Gives the pages of memory that was allocated back, in the sight of those who watch for that: MPI's and
+/// libfabric's libraries keep memory registered with a device until they see it go, by `madvise` for one.
+fn discard(at: *mut u8, len: usize) -> bool {
+    let errno = set_errno(0);
+    let advice = linux_raw_sys::general::MADV_DONTNEED as c_int;
+    // SAFETY: the heap owns the range, and needs nothing in it.
+    let done = unsafe { mapping::madvise(at.cast(), len, advice) };
+    // `free` leaves it alone.
+    set_errno(errno);
+    done == 0
 }
 
 /// Tells the tree why nothing is served here, if there is a tree that others read.

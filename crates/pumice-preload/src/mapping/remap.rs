@@ -69,6 +69,21 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         // SAFETY: it is refused.
         return unsafe { request.make() };
     }
+    if from.is_some() && !heap.contains(at, old) {
+        // Partly or altogether somebody else's, at addresses that the heap has lost or that lie beside it.
+        let mut is_outside = true;
+        heap.parts(at, old, |_, kind| {
+            is_outside &= kind == Part::Outside;
+            is_outside
+        });
+        if is_outside {
+            // SAFETY: as the caller promises.
+            return unsafe { request.make() };
+        }
+        if heap.has_lost(at, old) {
+            return Err(Errno::FAULT);
+        }
+    }
     if from.is_some() && has_hole(heap, at, FRAME_SIZE) {
         return Err(Errno::FAULT);
     }
@@ -227,7 +242,7 @@ unsafe fn move_pieces(at: usize, to: usize, len: usize, protection: c_int) -> Ou
 /// Both ranges are the caller's, and private anonymous memory, the first of that protection. The second is as it was
 /// when it was mapped, readable, writable and zero, but for what a call that failed did to it.
 unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
-    const STEP: usize = FRAME_SIZE;
+    const STEP: usize = 512 * FRAME_SIZE;
     let readable = protection & linux::PROT_READ as c_int != 0;
     let protect = |protection: c_int| {
         // SAFETY: nobody else uses the range.
@@ -240,8 +255,12 @@ unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
         let (from, step) = (at + done, STEP.min(len - done));
         // SAFETY: as the caller promises.
         unsafe {
-            if make_whole(to + done)? {
-                ((to + done) as *mut u8).copy_from_nonoverlapping(from as *const u8, step);
+            make_whole(to + done, step)?;
+            for page in (0..step).step_by(FRAME_SIZE) {
+                let (from, to) = (from + page, to + done + page);
+                if is_zero_page(to) && !is_zero_page(from) {
+                    (to as *mut u8).copy_from_nonoverlapping(from as *const u8, FRAME_SIZE);
+                }
             }
             let advice = linux::MADV_DONTNEED as usize;
             // Refused for locked memory, which then goes when all of it does.
@@ -255,25 +274,34 @@ unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
     }
 }
 
-/// Sees to it that a page of a target is mapped: whether it is zero, so that nothing has been moved there.
+/// Sees to it that a target, of 512 pages at most, is mapped.
 ///
 /// # Safety
-/// The page is the caller's, and readable and writable if it is mapped.
-unsafe fn make_whole(page: usize) -> Result<bool, Errno> {
-    if !is_mapped(page) {
+/// It is the caller's.
+unsafe fn make_whole(at: usize, len: usize) -> Result<(), Errno> {
+    if is_mapped(at, len) {
+        return Ok(());
+    }
+    for page in (at..at + len).step_by(FRAME_SIZE).filter(|&page| !is_mapped(page, FRAME_SIZE)) {
         // SAFETY: there is nothing.
         unsafe { map_at(page, FRAME_SIZE, linux::MAP_FIXED)? };
-        return Ok(true);
     }
-    // SAFETY: as the caller promises.
-    let words = unsafe { core::slice::from_raw_parts(page as *const u64, FRAME_SIZE / 8) };
-    Ok(words.iter().all(|&word| word == 0))
+    Ok(())
 }
 
-fn is_mapped(page: usize) -> bool {
-    let mut seen = 0u8;
-    let args = [page, FRAME_SIZE, &raw mut seen as usize, 0, 0, 0];
-    // SAFETY: `seen` has the byte for the one page. The answer is an error if there is no mapping.
+/// # Safety
+/// The page can be read, and nobody writes to it.
+unsafe fn is_zero_page(page: usize) -> bool {
+    // SAFETY: as the caller promises.
+    let words = unsafe { core::slice::from_raw_parts(page as *const u64, FRAME_SIZE / 8) };
+    words.iter().all(|&word| word == 0)
+}
+
+/// Whether all of a range, of 512 pages at most, is mapped.
+fn is_mapped(at: usize, len: usize) -> bool {
+    let mut seen = [0u8; 512];
+    let args = [at, len, seen.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: `seen` has a byte for each page. The answer is an error if one of them is not mapped.
     unsafe { raw::syscall(linux::__NR_mincore, args) }.is_ok()
 }
 
@@ -297,10 +325,16 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
         // SAFETY: as the caller promises.
         return unsafe { request.make() };
     }
+    // Of locked memory whose place stays mapped the kernel counts that as locked, too, and for ever.
+    let keeps = if heap.has_locked() { 0 } else { linux::MREMAP_DONTUNMAP };
     let put = |from: usize, to: usize, len: usize| {
-        let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+        let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | keeps;
         // SAFETY: both are the caller's, or made for this.
-        unsafe { Remap { at: from, old_len: len, new_len: len, flags, to }.make() }
+        let moved = unsafe { Remap { at: from, old_len: len, new_len: len, flags, to }.make() };
+        if keeps == 0 && moved.is_ok() && from == at {
+            close_gap(heap, at, len);
+        }
+        moved
     };
     let outcome;
     if flags & linux::MREMAP_FIXED != 0 && new <= old {
@@ -345,8 +379,6 @@ fn map_aside(len: usize, avoided: Range<usize>) -> Outcome {
 /// Has the kernel move several mappings and the holes between them, which new ones do: what was a
 /// hole at the target and is one at the source stays one. Then closes the gap that they leave.
 ///
-/// Another thread's mapping may land in the gap first. It is then what is in use there.
-///
 /// # Safety
 /// As `mremap`.
 unsafe fn move_several(
@@ -358,12 +390,6 @@ unsafe fn move_several(
     let Remap { at, to, flags, .. } = request;
     heap.note(at, old, Effect::Taints);
     heap.note(at, old, Effect::Drops);
-    let close = |at: usize, len: usize| {
-        let flags = SERVED | (linux::MAP_FIXED_NOREPLACE | linux::MAP_NORESERVE) as c_int;
-        let gap = Request { at, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
-        // SAFETY: it replaces nothing.
-        unsafe { gap.make() }.is_ok()
-    };
     heap.parts(at, old, |part, kind| {
         if kind == Part::Hole {
             // SAFETY: nobody uses it.
@@ -380,9 +406,7 @@ unsafe fn move_several(
         let target = to.wrapping_add(start - at);
         match kind {
             Part::Hole => {
-                if !close(start, len) {
-                    heap.occupy(start, len, true);
-                }
+                close_gap(heap, start, len);
                 if outcome.is_ok() {
                     // SAFETY: nothing has moved there.
                     unsafe { targets.unmap_within(heap, target, len) };
@@ -391,7 +415,7 @@ unsafe fn move_several(
             Part::Mapped if leaves_gaps => {
                 // From the first on: where the kernel fails half-way, the rest is where it was.
                 let moved = gap_at(start, len);
-                if moved > 0 && close(start, moved) {
+                if moved > 0 && close_gap(heap, start, moved) {
                     // SAFETY: what was there has moved.
                     unsafe { heap.unmap(start, moved) };
                 }
@@ -407,7 +431,20 @@ unsafe fn move_several(
     outcome
 }
 
+/// Maps memory where there is none, at addresses of the heap's. Where another thread's mapping has landed first, they are
+/// the heap's no more. Whether they are.
+fn close_gap(heap: &'static Heap, at: usize, len: usize) -> bool {
+    let flags = SERVED | (linux::MAP_FIXED_NOREPLACE | linux::MAP_NORESERVE) as c_int;
+    let gap = Request { at, len, protection: READ_WRITE, flags, file: -1, offset: 0 };
+    // SAFETY: it replaces nothing.
+    let closed = unsafe { gap.make() }.is_ok();
+    if !closed {
+        heap.forsake(at, len);
+    }
+    closed
+}
+
 /// Bytes from an address on, of so many, at which nothing is mapped.
 fn gap_at(at: usize, len: usize) -> usize {
-    (0..len).step_by(FRAME_SIZE).find(|offset| is_mapped(at + offset)).unwrap_or(len)
+    (0..len).step_by(FRAME_SIZE).find(|offset| is_mapped(at + offset, FRAME_SIZE)).unwrap_or(len)
 }

@@ -238,6 +238,7 @@ impl Served {
             threads: true,
             topology: process::topology(&environment),
             home: Affinity::here(),
+            discard: None,
         });
         let served = Served {
             heap: heap.map_err(|_| Reason::AddressSpace)?,

@@ -38,6 +38,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             return None;
         }
         self.count_free_blocks(0, 1);
+        self.count_held_blocks(0, usize::from(!word.is_pristine()));
         Some(word)
     }
 
@@ -46,6 +47,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         debug_assert_eq!(self.block(block).state(), BlockState::Claimed);
         self.count_free_blocks(1, 0);
         let word = word.with_state(BlockState::Free);
+        self.count_held_blocks(usize::from(!word.is_pristine()), 0);
         self.set_block(block, word);
         if word.is_pristine() {
             self.backing.uncharge(1);
@@ -73,6 +75,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
         self.count_free_blocks(0, 1);
         if !word.is_pristine() {
+            self.count_held_blocks(0, 1);
             self.backing.uncharge(1);
         }
         Some(word)

@@ -59,6 +59,11 @@ pub trait Backing: Sync {
     /// Takes that back: they are pristine again.
     fn uncharge(&self, _blocks: usize) {}
 
+    /// For how many more blocks [`Backing::charge`] would say yes, now.
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
     /// Has core dumps leave blocks out.
     fn hide(&self, _blocks: Range<usize>) {}
 
@@ -162,6 +167,8 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     grown: AtomicUsize,
     /// Blocks in state Free: what the watermarks look at. Off by what is in flight.
     free_blocks: AtomicUsize,
+    /// Those of them that are not pristine, and so cost nothing more. Off by what is in flight, too.
+    held_blocks: AtomicUsize,
     /// The fork epoch; see [`Ledger::advance_epoch`].
     epoch: AtomicU32,
     /// How often something came free of which the hints did not tell before.
@@ -172,6 +179,10 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     /// The same for a search for blocks in parts that nobody has reserved. It looks at all blocks, and
     /// where whole ones are taken, one after the other, there is none for long.
     pub(super) found_none_open: [AtomicUsize; 2],
+    /// 1 + the changes there had been when all of the blocks in parts were last joined.
+    joined: AtomicUsize,
+    /// The same for a search for a run through all of them: a word's upper bits, with the frames that were not found.
+    pub(super) found_no_run: AtomicUsize,
     /// What a helper works on within blocks in parts.
     pub(super) working: Working,
     pub(super) hidden_ranges: HiddenRanges,
@@ -192,10 +203,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             cpus,
             grown: AtomicUsize::new(0),
             free_blocks: AtomicUsize::new(0),
+            held_blocks: AtomicUsize::new(0),
             epoch: AtomicU32::new(0),
             changes: AtomicUsize::new(0),
             found_none: [AtomicUsize::new(0), AtomicUsize::new(0)],
             found_none_open: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            joined: AtomicUsize::new(0),
+            found_no_run: AtomicUsize::new(0),
             working: Working::new(),
             hidden_ranges: HiddenRanges::new(),
             backing,
@@ -226,6 +240,42 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
         // Relaxed: an estimate that orders nothing. One wrapping addition does both.
         self.free_blocks.fetch_add(freed.wrapping_sub(taken), Ordering::Relaxed);
+    }
+
+    /// Free blocks that cost nothing more, roughly.
+    pub(super) fn held_blocks(&self) -> usize {
+        let held = self.held_blocks.load(Ordering::Relaxed);
+        // Who takes a block may count sooner than who freed it.
+        if held > isize::MAX as usize {
+            0
+        } else {
+            held
+        }
+    }
+
+    pub(super) fn count_held_blocks(&self, freed: usize, taken: usize) {
+        if freed != taken {
+            // Relaxed: as `count_free_blocks`.
+            self.held_blocks.fetch_add(freed.wrapping_sub(taken), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether so many whole blocks may be had, side by side or not: what is held, and what may be charged for.
+    pub fn may_have(&self, blocks: usize) -> bool {
+        let held = self.held_blocks();
+        held >= blocks || self.backing.room() >= blocks - held
+    }
+
+    /// How often something came free of which the hints did not tell before.
+    pub fn changes(&self) -> usize {
+        // Acquire: pairs with `note_change`.
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Whether all blocks in parts have been joined since something last came free.
+    pub(super) fn is_joined(&self) -> bool {
+        // Relaxed: a hint.
+        self.joined.swap(self.changes() + 1, Ordering::Relaxed) == self.changes() + 1
     }
 
     /// The fork epoch.
@@ -370,6 +420,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             return false;
         }
         self.count_free_blocks(0, 1);
+        self.count_held_blocks(0, usize::from(!word.is_pristine()));
         if word.hidden() {
             self.show(block..block + 1);
         }

@@ -212,7 +212,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         blocks: Range<usize>,
         mut condition: impl FnMut(usize, BlockWord) -> BlockWord,
     ) {
-        self.count_free_blocks(blocks.len(), 0);
+        let count = blocks.len();
+        self.count_free_blocks(count, 0);
         let mut pristine = 0;
         for block in blocks {
             let old = self.block(block);
@@ -227,6 +228,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             pristine += usize::from(free.is_pristine());
             self.set_block(block, free);
         }
+        self.count_held_blocks(count - pristine, 0);
         if pristine > 0 {
             self.backing.uncharge(pristine);
         }

@@ -31,17 +31,33 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         // rest that is broken up, and only then whole blocks that would cost memory.
         let near = order.clone().take(NEAR_BLOCKS);
         let there = |word: BlockWord| !word.is_pristine();
+        let split = |fits: fn(BlockWord) -> bool| {
+            self.get_run_by_splitting(order.clone(), frames, want, fits)
+        };
+        let has_room = || self.free_blocks() > 0 && self.backing.room() > 0;
         let found = self
             .get_run_among(near, frames, align, want)
-            .or_else(|| self.get_run_by_splitting(order.clone(), frames, want, there))
+            .or_else(|| if self.held_blocks() > 0 { split(there) } else { None })
             .or_else(|| self.get_run_among(order.clone().skip(NEAR_BLOCKS), frames, align, want))
-            .or_else(|| self.get_run_by_splitting(order.clone(), frames, want, |_| true));
+            .or_else(|| if has_room() { split(|_| true) } else { None });
         if let Some(run) = found {
             slot.store(run.range.end().0, Ordering::Relaxed);
             return found;
         }
+        // Without belief in hints, once for each change: what comes free changes its block's hint.
+        let now = (self.changes() + 1) * G::FRAMES_PER_BLOCK;
+        // Relaxed: a hint, too.
+        let before = self.found_no_run.load(Ordering::Relaxed);
+        if align == 1 && (now..=now + frames).contains(&before) {
+            return None;
+        }
         let parts = |block: &usize| self.block(*block).state() == BlockState::Parts;
-        order.filter(parts).find_map(|block| self.get_run_in_block(block, frames, align, want))
+        let found =
+            order.filter(parts).find_map(|block| self.get_run_in_block(block, frames, align, want));
+        if found.is_none() && align == 1 {
+            self.found_no_run.store(now + frames, Ordering::Relaxed);
+        }
+        found
     }
 
     /// Gets a run from one of these blocks, if it is in parts and its hint does not rule it out.

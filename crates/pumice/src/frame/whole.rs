@@ -25,6 +25,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let grown = self.grown();
         let needed = blocks + usize::from(tail > 0);
         let mut start = 0;
+        if !self.may_have(blocks) {
+            return None;
+        }
+        // A run may have no more pristine blocks than there is room for: they would be claimed in vain.
+        let mut room = self.backing.room();
         while start + needed <= grown {
             let unfit = |block: &usize| {
                 let word = self.block(*block);
@@ -32,14 +37,29 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             };
             let last_unfit = match (start..start + blocks).rev().find(unfit) {
                 Some(block) => block,
-                None => match self.claim_blocks(start, blocks, tail) {
-                    Some(run) => return Some(run),
-                    None => start,
+                None => match self.pristine_beyond(start..start + blocks, room) {
+                    Some(block) => block,
+                    None => match self.claim_blocks(start, blocks, tail) {
+                        Some(run) => return Some(run),
+                        None => {
+                            room = self.backing.room();
+                            start
+                        }
+                    },
                 },
             };
             start = (last_unfit + 1).next_multiple_of(align);
         }
         None
+    }
+
+    /// The last of the first pristine blocks that are too many where there is room for so many only, if they are.
+    fn pristine_beyond(&self, blocks: Range<usize>, room: usize) -> Option<usize> {
+        if room >= blocks.len() {
+            return None;
+        }
+        let pristine = |block: &usize| self.block(*block).is_pristine();
+        blocks.rev().filter(pristine).nth(room)
     }
 
     /// Gets all frames of a free block that is zeroed, each as a run of its own: its first frame.
@@ -110,6 +130,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             return give_up(from..end);
         }
         self.count_free_blocks(0, blocks);
+        self.count_held_blocks(0, blocks - pristine);
         if is_hidden {
             self.show(from..end);
         }
@@ -141,7 +162,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Turns all blocks in parts that are free altogether back into free ones; says whether there
     /// were any. A put leaves this for later: it costs sixteen locked operations.
     pub fn join_all(&self) -> bool {
-        (0..self.grown()).filter(|&block| self.join(block)).count() > 0
+        !self.is_joined() && (0..self.grown()).filter(|&block| self.join(block)).count() > 0
     }
 
     /// As [`Ledger::join_all`], for helpers: to who asks whether a frame is allocated, it is not.
@@ -180,6 +201,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             // Others may still change hints of a block in parts.
             if self.swap_block(block, old, free) {
                 self.count_free_blocks(1, 0);
+                self.count_held_blocks(usize::from(!free.is_pristine()), 0);
                 // Split for a run that then could not be had, and never touched.
                 if free.is_pristine() {
                     self.backing.uncharge(1);

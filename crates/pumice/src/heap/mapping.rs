@@ -20,6 +20,7 @@ use super::{Content, Heap, PoolZone};
 use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::frame::BlockState;
 use crate::scrub::FOR_SCRUBBING;
+use crate::sync::atomic::Ordering;
 use crate::sys::lock::SleepGuard;
 use crate::sys::{mem, thread};
 
@@ -39,6 +40,8 @@ pub enum Part {
 pub enum Effect {
     /// Sets an attribute that must not outlive the mapping.
     Taints,
+    /// Locks it: such an attribute, which the kernel miscounts where pages are moved and their place stays mapped.
+    Locks,
     /// Asks for huge pages: an attribute, too, but one that the ready zone's memory has.
     AsksForHuge,
     /// Gives pages back.
@@ -226,20 +229,37 @@ impl Heap {
     /// Nobody uses it.
     pub unsafe fn surrender(&'static self, at: usize, len: usize) {
         self.parts(at, len, |part, kind| {
-            let zone = self.zone_of(part.start as *const u8);
-            if let (Part::Hole, Some(zone)) = (kind, zone) {
-                let first = (part.start - zone.addresses().start) / FRAME_SIZE;
-                let frames = first..first + part.len() / FRAME_SIZE;
-                if self.occupy_hole(part.clone()) && zone.marks.lost.set(frames.clone()) {
-                    zone.marks.frames.set(frames);
-                    if let Some(at) = NonNull::new(part.start as *mut u8) {
-                        // SAFETY: it is nobody's, and stays so. What the kernel refuses stays mapped.
-                        let _ = unsafe { mem::unmap(at, part.len()) };
-                    }
+            if kind == Part::Hole {
+                self.forsake(part.start, part.len());
+                let is_lost = self.part_at(part.start, part.end).0 == Part::Outside;
+                if let Some(at) = NonNull::new(part.start as *mut u8).filter(|_| is_lost) {
+                    // SAFETY: it is nobody's, and stays so. What the kernel refuses stays mapped.
+                    let _ = unsafe { mem::unmap(at, part.len()) };
                 }
             }
             true
         });
+    }
+
+    /// Has a range of whole pages be no part of the heap any more, whatever is there: somebody else's mapping, or one that
+    /// can't be taken back. Calls on it are the kernel's alone from then on.
+    pub fn forsake(&'static self, at: usize, len: usize) {
+        self.parts(at, len, |part, kind| {
+            let is_had = kind != Part::Hole || self.occupy_hole(part.clone());
+            if let Some(zone) = self.zone_of(part.start as *const u8).filter(|_| is_had) {
+                let first = (part.start - zone.addresses().start) / FRAME_SIZE;
+                let frames = first..first + part.len() / FRAME_SIZE;
+                if zone.marks.lost.set(frames.clone()) {
+                    zone.marks.frames.set(frames);
+                }
+            }
+            true
+        });
+    }
+
+    /// Whether any memory of the heap's was ever locked.
+    pub fn has_locked(&self) -> bool {
+        self.has_locked.load(Ordering::Relaxed)
     }
 
     /// Unmaps the part of a range of whole pages that is the heap's.
@@ -350,16 +370,20 @@ impl Heap {
     /// Says what a call is about to do to a piece of memory in use.
     pub fn note(&self, at: usize, len: usize, effect: Effect) {
         let Some(zone) = self.zone_of(at as *const u8) else { return };
+        if effect == Effect::Locks {
+            // Relaxed: the thread that moves the memory has been told of it.
+            self.has_locked.store(true, Ordering::Relaxed);
+        }
         let offset = at - zone.addresses().start;
         let blocks = match effect {
-            Effect::Taints | Effect::AsksForHuge => {
+            Effect::Taints | Effect::Locks | Effect::AsksForHuge => {
                 offset / BLOCK_SIZE..(offset + len).div_ceil(BLOCK_SIZE)
             }
             Effect::Drops => offset.div_ceil(BLOCK_SIZE)..(offset + len) / BLOCK_SIZE,
         };
         for block in blocks {
             zone.ledger.update_word(block, |word| match (effect, word.state()) {
-                (Effect::Taints, BlockState::Whole | BlockState::Parts) => {
+                (Effect::Taints | Effect::Locks, BlockState::Whole | BlockState::Parts) => {
                     Some(word.with_tainted(true).with_advised(false))
                 }
                 (Effect::AsksForHuge, BlockState::Whole | BlockState::Parts) => {
@@ -412,6 +436,16 @@ impl Heap {
             zone.addresses().end - at >= len
                 && !zone.marks.lost.any(first..first + len.div_ceil(FRAME_SIZE))
         })
+    }
+
+    /// Whether a part of a range of the heap's addresses is the heap's no more.
+    pub fn has_lost(&self, at: usize, len: usize) -> bool {
+        let mut found = false;
+        self.parts(at, len, |part, kind| {
+            found |= kind == Part::Outside && self.owns(part.start as *const u8);
+            !found
+        });
+        found
     }
 
     /// Replaces a range in use by memory as fresh as the heap's free memory. `false` if the kernel

@@ -93,6 +93,9 @@ pub struct HeapConfig {
     pub topology: Topology,
     /// The processors that helper threads run on.
     pub home: Affinity,
+    /// Gives pages of an allocation back that others may hold, as `MADV_DONTNEED` does, where somebody watches for
+    /// that; `None`: nobody does.
+    pub discard: Option<fn(*mut u8, usize) -> bool>,
 }
 
 /// Zones grow by at least this much, and by at most [`GROW_MAX`] more than was asked for.
@@ -118,6 +121,10 @@ pub struct Heap {
     scrubber: Scrubber,
     /// See [`mapping`].
     holes_lock: SleepLock,
+    /// See [`HeapConfig::discard`].
+    discard: Option<fn(*mut u8, usize) -> bool>,
+    /// Whether memory was ever locked.
+    has_locked: AtomicBool,
     /// What stays here of memory that is freed.
     stays: Stays,
     /// What the keeper finds of those who may hold pages.
@@ -132,7 +139,7 @@ impl Heap {
     /// # Errors
     /// [`Error::Os`] if there is no address space for it.
     pub fn new(config: HeapConfig) -> Result<Heap> {
-        let HeapConfig { tree, slot, verify, clearer, threads, topology, home } = config;
+        let HeapConfig { tree, slot, verify, clearer, threads, topology, home, discard } = config;
         let zones = Zones::new(topology, tree, slot)?;
         let scrubber = Scrubber::new(slot, clearer, home);
         if !threads {
@@ -151,6 +158,8 @@ impl Heap {
             freed_frames: AtomicUsize::new(0),
             scrubber,
             holes_lock: SleepLock::new(),
+            discard,
+            has_locked: AtomicBool::new(false),
             stays: Stays::new(),
             pins: Pins::new(),
             quiet: AtomicBool::new(false),

@@ -5,6 +5,9 @@ use crate::frame::Budget;
 use crate::stats::{Slot, Tree};
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+/// Blocks that are room enough for whatever is asked for.
+const MANY: usize = 512;
+
 /// Counts blocks in the tree's pool, and keeps within its limit.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -57,6 +60,18 @@ impl Budget for Pool {
             self.blocks.fetch_add(blocks, Ordering::Relaxed);
         }
         charged
+    }
+
+    fn room(&self) -> usize {
+        let room = || (self.tree.pool_room() / BLOCK_SIZE as u64) as usize;
+        match room() {
+            // What processes that are gone have left may be a part of it.
+            few if few < MANY => {
+                self.tree.sweep_if_due();
+                room()
+            }
+            many => many,
+        }
     }
 
     fn uncharge(&self, blocks: usize) {

@@ -29,7 +29,9 @@ impl Heap {
         let (zone, range) = self.run_at(at).ok()?;
         let frames = frames_for(size);
         let worth_it = whole_blocks(range).len() >= LEAST_BLOCKS && frames > range.frames;
-        if size > isize::MAX as usize || !worth_it || self.is_retired() {
+        let may_be_locked =
+            self.has_locked() && self.is_tainted(zone.address(range.start) as usize, range.bytes());
+        if size > isize::MAX as usize || !worth_it || !self.is_recycling() || may_be_locked {
             return None;
         }
         let run = self.get_pristine(zone, frames)?;

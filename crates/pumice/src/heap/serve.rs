@@ -112,6 +112,9 @@ impl Heap {
             return get().or_else(|| self.grow(zone, 1).then(get).flatten());
         }
         let align = align.div_ceil(BLOCK_FRAMES);
+        if zone.is_refused(blocks) {
+            return None;
+        }
         let get = |fits: &dyn Fn(BlockWord) -> bool| ledger.get_blocks(blocks, tail, align, fits);
         let there = |word: BlockWord| word.ready() && !ledger.is_stale(word);
         let suits = |word: BlockWord| there(word) && word.zeroed() == (want == Want::Zeroed);
@@ -130,9 +133,14 @@ impl Heap {
                 return Some(run);
             }
         }
-        get(&any).or_else(|| ledger.join_all().then(|| get(&any)).flatten()).or_else(|| {
+        let found = get(&any).or_else(|| ledger.join_all().then(|| get(&any)).flatten());
+        let found = found.or_else(|| {
             self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
-        })
+        });
+        if found.is_none() && align == 1 {
+            zone.refuse(blocks);
+        }
+        found
     }
 
     pub(super) fn is_ready_zone(&self, zone: &PoolZone) -> bool {
@@ -141,6 +149,9 @@ impl Heap {
 
     /// Makes `blocks` more blocks of a zone usable, and some to spare.
     pub(super) fn grow(&self, zone: &PoolZone, blocks: usize) -> bool {
+        if zone.room() == 0 || !zone.ledger.may_have(blocks) {
+            return false;
+        }
         let spare = (zone.ledger.grown() * BLOCK_SIZE / 2).clamp(GROW_MIN, GROW_MAX) / BLOCK_SIZE;
         zone.grow(blocks.max(spare)).or_else(|_| zone.grow(blocks)).is_ok()
     }
@@ -311,7 +322,11 @@ impl Heap {
     /// Gives all pages of a run's end back to the kernel: somebody else may hold them. `false` if it
     /// refused.
     fn give_back_all(&self, zone: &PoolZone, range: PageRange, kept: usize) -> bool {
-        let done = zone.discard_frames(Pfn(range.start.0 + kept), range.frames - kept);
+        let (start, frames) = (Pfn(range.start.0 + kept), range.frames - kept);
+        let done = match self.discard {
+            Some(discard) => discard(zone.address(start), frames * FRAME_SIZE),
+            None => zone.discard_frames(start, frames),
+        };
         if done {
             let bytes = (range.frames - kept) * FRAME_SIZE;
             self.slot().add(Event::GivenBackBytes, bytes as u64);

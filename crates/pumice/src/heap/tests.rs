@@ -41,6 +41,7 @@ fn new_heap(
         threads: false,
         topology,
         home: Affinity::UNKNOWN,
+        discard: None,
     };
     let heap: &Heap = Box::leak(Box::new(Heap::new(config).expect("address space")));
     heap.populate_ahead();

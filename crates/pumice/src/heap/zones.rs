@@ -54,6 +54,7 @@ pub(super) struct PoolZone {
     pub(super) marks: Marks,
     /// Blocks of a ready zone that are ready, zeroed and free: a hint for unknown classes.
     ready_blocks: AtomicUsize,
+    refused: Refused,
 }
 
 impl Deref for PoolZone {
@@ -65,7 +66,36 @@ impl Deref for PoolZone {
     }
 }
 
+/// What a request for whole blocks did not find, so that none searches in vain until something changes. Relaxed: each part is a
+/// hint, and what does not fit together costs a search, or sends a request elsewhere.
+#[derive(Debug, Default)]
+struct Refused {
+    /// 1 + the changes of the ledger there had been.
+    changes: AtomicUsize,
+    /// Blocks there was room for in the pool.
+    room: AtomicUsize,
+    /// The fewest blocks that were not found since.
+    blocks: AtomicUsize,
+}
+
 impl PoolZone {
+    /// Whether a request for so many blocks need not search.
+    pub(super) fn is_refused(&self, blocks: usize) -> bool {
+        let relaxed = Ordering::Relaxed;
+        self.refused.changes.load(relaxed) == self.ledger.changes() + 1
+            && blocks >= self.refused.blocks.load(relaxed)
+            && self.room() <= self.refused.room.load(relaxed)
+    }
+
+    /// Notes that so many were not found.
+    pub(super) fn refuse(&self, blocks: usize) {
+        let (relaxed, now) = (Ordering::Relaxed, self.ledger.changes() + 1);
+        let is_same = self.refused.changes.swap(now, relaxed) == now;
+        let fewest = if is_same { self.refused.blocks.load(relaxed).min(blocks) } else { blocks };
+        self.refused.blocks.store(fewest, relaxed);
+        self.refused.room.store(self.room(), relaxed);
+    }
+
     /// Blocks that are ready, zeroed and free: a guess.
     #[inline]
     pub(super) fn ready_blocks(&self) -> usize {
@@ -127,7 +157,14 @@ impl Zones {
                 Zone::within(Os, pool, at, zone_len, cpus, huge)?
             };
             let marks = Marks::new(zone.ledger.capacity());
-            Ok(PoolZone { zone, kind, node, marks, ready_blocks: AtomicUsize::new(0) })
+            Ok(PoolZone {
+                zone,
+                kind,
+                node,
+                marks,
+                ready_blocks: AtomicUsize::new(0),
+                refused: Refused::default(),
+            })
         };
         Ok(Zones {
             base: base.as_ptr() as usize,

@@ -96,6 +96,12 @@ impl Helper {
             self.not_alive();
             return true;
         }
+        // A debugger shows every thread there is.
+        if thread::is_traced() {
+            self.bell.stop();
+            self.not_alive();
+            return false;
+        }
         // SAFETY: only the ring that is to start the helper comes here, and the last one has ended.
         unsafe { cell.write(job) };
         // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.

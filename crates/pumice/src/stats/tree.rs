@@ -211,14 +211,18 @@ impl Tree {
         if self.try_grow_pool(slot, bytes) {
             return true;
         }
-        // A system call for each slot: not for what can never fit, and not too often.
+        bytes <= self.pool_max() && self.sweep_if_due() > 0 && self.try_grow_pool(slot, bytes)
+    }
+
+    /// Gives up the shares of processes that are gone, and says how many there were. A system call for each slot: not too
+    /// often.
+    pub fn sweep_if_due(&self) -> usize {
         let (now_ns, last_ns) = (thread::now_ns(), self.swept_ns.load(Ordering::Relaxed));
-        if bytes > self.pool_max() || now_ns.saturating_sub(last_ns) < SWEEP_PAUSE_NS {
-            return false;
+        if now_ns.saturating_sub(last_ns) < SWEEP_PAUSE_NS {
+            return 0;
         }
         self.swept_ns.store(now_ns, Ordering::Relaxed);
-        let released = self.slots().iter().filter(|slot| self.release_gone(slot, None)).count();
-        released > 0 && self.try_grow_pool(slot, bytes)
+        self.slots().iter().filter(|slot| self.release_gone(slot, None)).count()
     }
 
     fn try_grow_pool(&self, slot: &Slot, bytes: u64) -> bool {
@@ -276,6 +280,11 @@ impl Tree {
     /// Bytes of pool in the whole tree now.
     pub fn pool_bytes(&self) -> u64 {
         self.pool_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the pool may still grow by.
+    pub fn pool_room(&self) -> u64 {
+        self.pool_max().saturating_sub(self.pool_bytes())
     }
 
     /// The most bytes of pool there ever were in the whole tree.

@@ -130,8 +130,16 @@ impl Pool {
         let clearer = Clearer::detect();
         let topology = Topology::read();
         let home = Affinity::here();
-        let config =
-            HeapConfig { tree, slot, verify: false, clearer, threads: true, topology, home };
+        let config = HeapConfig {
+            tree,
+            slot,
+            verify: false,
+            clearer,
+            threads: true,
+            topology,
+            home,
+            discard: None,
+        };
         // Its helper threads know its address: it stays for the rest of the process.
         let heap = Box::leak(Box::new(Heap::new(config).map_err(no_heap)?));
         let mut pool = Pool { heap, slot, ready_bytes, populating_s: 0.0 };

@@ -14,6 +14,11 @@ pub trait Budget: Sync {
     fn charge(&self, blocks: usize) -> bool;
     /// As [`Backing::uncharge`].
     fn uncharge(&self, blocks: usize);
+
+    /// For how many more blocks [`Budget::charge`] would say yes, now.
+    fn room(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// No limit.
@@ -30,6 +35,9 @@ impl<T: Budget + ?Sized> Budget for &T {
     }
     fn uncharge(&self, blocks: usize) {
         (**self).uncharge(blocks);
+    }
+    fn room(&self) -> usize {
+        (**self).room()
     }
 }
 
@@ -84,6 +92,10 @@ impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
 
     fn uncharge(&self, blocks: usize) {
         self.budget.uncharge(blocks);
+    }
+
+    fn room(&self) -> usize {
+        self.budget.room()
     }
 
     fn hide(&self, blocks: Range<usize>) {

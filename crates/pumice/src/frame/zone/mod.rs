@@ -177,6 +177,11 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         self.ledger.backing.uncharge(blocks);
     }
 
+    /// For how many more blocks that are not pristine there is room.
+    pub fn room(&self) -> usize {
+        self.ledger.backing.room()
+    }
+
     /// The memory behind the zone.
     pub fn memory(&self) -> &M {
         &self.ledger.backing.memory
