@@ -101,6 +101,9 @@ pub const OLDEST: u8 = 7;
 /// [`BlockWord::room`] of a block of which nothing is known.
 pub const ROOM_UNKNOWN: u8 = 15;
 
+/// The same of one in which any run may be free, though it was looked at since something came free there.
+pub const ROOM_ALL: u8 = 14;
+
 impl BlockWord {
     /// A block that has just become part of the zone: zero, and not there.
     pub const FRESH: BlockWord = BlockWord::new().with_state(BlockState::Free).with_zeroed(true);
@@ -138,6 +141,7 @@ mod tests {
             assert!(!word.may_have_run(failed), "{failed}");
         }
         assert!(BlockWord::new().with_room(ROOM_UNKNOWN).may_have_run(512));
+        assert!(BlockWord::new().with_room(ROOM_ALL).may_have_run(512));
     }
 
     #[test]

@@ -35,6 +35,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
         if word.is_pristine() && !self.backing.charge(1) {
             self.set_block(block, word);
+            self.note_change();
             return None;
         }
         self.count_free_blocks(0, 1);
@@ -52,6 +53,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         if word.is_pristine() {
             self.backing.uncharge(1);
         }
+        self.note_change();
     }
 
     /// Makes a claimed block no part of the zone any more.
@@ -149,6 +151,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Changes a free block's marks, if it still is as the caller saw it.
     pub fn mark_block(&self, block: usize, old: BlockWord, new: BlockWord) -> bool {
         debug_assert!(old.state() == BlockState::Free && new.state() == BlockState::Free);
+        debug_assert_eq!(old.is_pristine(), new.is_pristine(), "what is held is counted");
         self.swap_block(block, old, new)
     }
 

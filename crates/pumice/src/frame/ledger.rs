@@ -11,7 +11,7 @@
 use core::ops::Range;
 use crossbeam_utils::CachePadded;
 
-use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
+use super::block::{BlockState, BlockWord, ROOM_ALL, ROOM_UNKNOWN};
 use super::hidden::HiddenRanges;
 use super::word::{self, Word};
 use super::working::Working;
@@ -235,9 +235,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     pub(super) fn count_free_blocks(&self, freed: usize, taken: usize) {
-        if freed > 0 {
-            self.note_change();
-        }
         // Relaxed: an estimate that orders nothing. One wrapping addition does both.
         self.free_blocks.fetch_add(freed.wrapping_sub(taken), Ordering::Relaxed);
     }
@@ -349,8 +346,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
     }
 
+    /// Comes after what it tells of: a search that finds nothing is remembered with the changes before it.
     pub(super) fn note_change(&self) {
-        // Release: who searches because of it finds what is free.
+        // Release: a search because of it finds what is free.
         self.changes.fetch_add(1, Ordering::Release);
     }
 
@@ -435,7 +433,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             .with_dirty(!word.zeroed())
             .with_ready(word.ready())
             .with_tainted(word.tainted())
-            .with_room(ROOM_UNKNOWN)
+            .with_room(ROOM_ALL)
             .with_epoch(self.epoch());
         self.set_block(block, parts);
         true
@@ -515,6 +513,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             let word = BlockWord::FRESH.with_hidden(hidden);
             self.set_block(block, word.with_epoch(self.epoch()));
         }
+        self.note_change();
     }
 
     /// Claims the next `blocks` blocks that were never part of the zone. `None` at its end.

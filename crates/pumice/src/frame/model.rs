@@ -37,6 +37,7 @@ enum Step {
     ScrubBlock(usize),
     ScrubArea(usize, u8),
     Join(usize),
+    JoinAll,
     Fork,
 }
 
@@ -58,6 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..BLOCKS).prop_map(Step::ScrubBlock),
         2 => (0..BLOCKS, 0u8..6).prop_map(|(block, order)| Step::ScrubArea(block, order)),
         1 => (0..BLOCKS).prop_map(Step::Join),
+        1 => Just(Step::JoinAll),
         1 => Just(Step::Fork),
     ]
 }
@@ -213,8 +215,24 @@ impl Model {
                 let joined = self.ledger.join(block);
                 assert!(!joined || self.ledger.block(block).state() == BlockState::Free);
             }
+            Step::JoinAll => {
+                self.ledger.join_all();
+                let in_parts = |block: usize| self.ledger.block(block).state() == BlockState::Parts;
+                for block in (0..BLOCKS).filter(|&block| in_parts(block)) {
+                    let end = (block + 1) * BLOCK_FRAMES;
+                    let last = self.runs.range(..end).next_back();
+                    let is_used =
+                        last.is_some_and(|(&start, &len)| start + len > end - BLOCK_FRAMES);
+                    assert!(is_used, "block {block} is free, and not joined");
+                }
+            }
             Step::Fork => self.ledger.advance_epoch(),
         }
+        let is_held = |&block: &usize| {
+            let word = self.ledger.block(block);
+            word.state() == BlockState::Free && !word.is_pristine()
+        };
+        assert_eq!(self.ledger.held_blocks(), (0..BLOCKS).filter(is_held).count());
         self.settle_refreshed();
         for (&start, &frames) in &self.runs {
             let range = PageRange { start: Pfn(start), frames };

@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 
-use super::block::{BlockState, BlockWord};
+use super::block::{BlockState, BlockWord, ROOM_ALL};
 use super::ledger::{Backing, Geometry, Ledger, Want, MAX_WORDS_PER_BLOCK};
 use super::word::{self, Word};
 use crate::addr::{PageRange, Pfn};
@@ -232,6 +232,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         if pristine > 0 {
             self.backing.uncharge(pristine);
         }
+        self.note_change();
     }
 
     /// Frees frames of a run in a block in parts, with unknown content.
@@ -378,7 +379,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_dirty(true)
                 .with_ready(word.ready())
                 .with_tainted(word.tainted())
-                .with_room(super::block::ROOM_UNKNOWN)
+                .with_room(ROOM_ALL)
                 .with_epoch(word.epoch());
             // A run may not start in parts: with no whole block left, its first frames are it.
             self.set_block(cut, parts);

@@ -4,7 +4,7 @@
 
 use core::ops::Range;
 
-use super::block::{BlockState, BlockWord};
+use super::block::{BlockState, BlockWord, ROOM_ALL};
 use super::ledger::{Backing, Geometry, Ledger};
 use super::runs::{Dirt, Run};
 use super::word::Word;
@@ -103,13 +103,14 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         tail: usize,
     ) -> Option<Dirt> {
         let end = from + blocks;
-        if end > self.grown() {
+        if end > self.grown() || self.pristine_beyond(from..end, self.backing.room()).is_some() {
             return None;
         }
         let dirt = if tail == 0 { Dirt::NONE } else { self.claim_tail(end, tail)? };
         let give_up = |claimed: Range<usize>| {
             self.unclaim_blocks(claimed);
             self.release_span(end, 0, tail, &dirt);
+            self.note_change();
             None
         };
         let (mut pristine, mut is_hidden) = (0, false);
@@ -182,8 +183,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         if self.block(block).state() != BlockState::Parts {
             return false;
         }
+        // A put that comes after the look at the words counts as a change: before it, the block's word says that
+        // something is known. SeqCst: see "The hint that must not get lost" in `block`.
+        self.update_hints(block, |word| word.with_room(word.room().min(ROOM_ALL)));
         let words = &self.words[self.words_of(block)];
-        if words.iter().any(|word| Word(word.load(Ordering::Relaxed)).free(G::MASK) != G::MASK) {
+        if words.iter().any(|word| Word(word.load(Ordering::SeqCst)).free(G::MASK) != G::MASK) {
             return false;
         }
         let Ok(dirt) = self.claim_span(block, 0, G::FRAMES_PER_BLOCK) else { return false };
@@ -206,6 +210,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 if free.is_pristine() {
                     self.backing.uncharge(1);
                 }
+                self.note_change();
                 return true;
             }
             old = self.block(block);

@@ -115,6 +115,7 @@ impl Heap {
         if zone.is_refused(blocks) {
             return None;
         }
+        let changes = ledger.changes();
         let get = |fits: &dyn Fn(BlockWord) -> bool| ledger.get_blocks(blocks, tail, align, fits);
         let there = |word: BlockWord| word.ready() && !ledger.is_stale(word);
         let suits = |word: BlockWord| there(word) && word.zeroed() == (want == Want::Zeroed);
@@ -137,8 +138,9 @@ impl Heap {
         let found = found.or_else(|| {
             self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
         });
-        if found.is_none() && align == 1 {
-            zone.refuse(blocks);
+        let is_final = || !ledger.has_more_claims_than(self.scrubber.claims_away());
+        if found.is_none() && align == 1 && is_final() {
+            zone.refuse(blocks, changes);
         }
         found
     }

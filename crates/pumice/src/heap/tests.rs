@@ -1,6 +1,7 @@
 //! The heap against real memory.
 
 mod engines;
+mod full;
 mod nodes;
 mod policy;
 mod retire;

@@ -87,9 +87,9 @@ impl PoolZone {
             && self.room() <= self.refused.room.load(relaxed)
     }
 
-    /// Notes that so many were not found.
-    pub(super) fn refuse(&self, blocks: usize) {
-        let (relaxed, now) = (Ordering::Relaxed, self.ledger.changes() + 1);
+    /// Notes that so many were not found by a search before which there had been so many changes.
+    pub(super) fn refuse(&self, blocks: usize, changes: usize) {
+        let (relaxed, now) = (Ordering::Relaxed, changes + 1);
         let is_same = self.refused.changes.swap(now, relaxed) == now;
         let fewest = if is_same { self.refused.blocks.load(relaxed).min(blocks) } else { blocks };
         self.refused.blocks.store(fewest, relaxed);
