@@ -194,7 +194,16 @@ pub fn find_obstacle(
     none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
     none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
     none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
-    none_if(Reason::Machine, page_size != FRAME_SIZE)
+    none_if(Reason::Machine, page_size != FRAME_SIZE)?;
+    none_if(Reason::Promised, is_promised_strictly())
+}
+
+/// Whether the kernel counts memory when it is mapped, and not when it is touched: what is free here would be missing to
+/// all other programs.
+fn is_promised_strictly() -> bool {
+    let mut buffer = [0; 4];
+    let mode = file::read(c"/proc/sys/vm/overcommit_memory", &mut buffer);
+    mode.is_ok_and(|mode| mode.starts_with(b"2"))
 }
 
 #[cfg(test)]

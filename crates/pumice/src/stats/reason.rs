@@ -33,11 +33,13 @@ pub enum Reason {
     Machine = 12,
     /// it locks all of its memory (mlockall)
     Locked = 13,
+    /// memory is promised strictly (vm.overcommit_memory=2)
+    Promised = 14,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 14] = [
+    pub const ALL: [Reason; 15] = [
         Reason::Unknown,
         Reason::Off,
         Reason::NotOnly,
@@ -52,6 +54,7 @@ impl Reason {
         Reason::NoSlot,
         Reason::Machine,
         Reason::Locked,
+        Reason::Promised,
     ];
 
     /// The name under which JSON shows it.
@@ -71,6 +74,7 @@ impl Reason {
             Reason::NoSlot => "no_slot",
             Reason::Machine => "machine",
             Reason::Locked => "locked",
+            Reason::Promised => "overcommit",
         }
     }
 
@@ -91,6 +95,7 @@ impl Reason {
             Reason::NoSlot => "too many processes at once to count one more",
             Reason::Machine => "its page size is not 4 KiB",
             Reason::Locked => "it locks all of its memory, free memory included",
+            Reason::Promised => "free memory counts as promised where vm.overcommit_memory is 2",
         }
     }
 }
