@@ -32,6 +32,16 @@ pub enum Mode {
 /// The ways to run C programs of ours, which are quick.
 pub const ALL_MODES: [Mode; 4] = [Mode::Verify, Mode::Ready, Mode::Small, Mode::Nodes];
 
+/// Two of them that have most of what the four have. `PUMICE_TEST_MODES=all` (`ci/fuzz` says it) stands for all.
+pub fn some_modes() -> &'static [Mode] {
+    let are_all = std::env::var_os("PUMICE_TEST_MODES").is_some_and(|modes| modes == "all");
+    if are_all {
+        &ALL_MODES
+    } else {
+        &[Mode::Ready, Mode::Small]
+    }
+}
+
 /// The command that runs a program that way.
 pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
     let flags: &[&str] = match mode {
