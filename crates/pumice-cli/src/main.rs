@@ -14,6 +14,7 @@
 //! | [`http`] | metrics for Prometheus |
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`memory`] | how much memory there is to have |
+//! | [`safe_path`] | paths at which nobody else can put another file |
 //! | [`stats_file`] | the file of a tree's counters: made, found, swept away |
 //! | [`mod@bench`] | `pumice bench`: one experiment a file |
 //! | [`engines`] | engines by name, and whether they are here |
@@ -36,6 +37,7 @@ mod lease;
 mod man;
 mod memory;
 mod run;
+mod safe_path;
 mod serve;
 mod slots;
 mod stat;
