@@ -194,7 +194,8 @@ fn another_users_counters_are_not_used() {
 }
 
 /// Has a program start another in the background, which says its number, and end when that writes to a pipe; the one in
-/// the background is told the number of `pumice run` and the pipe. When that has ended: both numbers, and what ends the one in the background.
+/// the background is told the number of `pumice run` and the pipe. When `pumice run` has ended: both numbers, and what
+/// ends the one in the background.
 fn outlived(background: &str) -> Option<(u32, u32, Child)> {
     let script = "import os,sys,subprocess\nx = bytearray(1 << 25)\nr, w = os.pipe()\n\
                   line = [sys.executable, '-c', sys.argv[1], str(os.getppid()), str(w)]\n\

@@ -2,8 +2,8 @@
 //!
 //! It is written once for each version, under a name that holds its hash, into a folder where nobody else can
 //! put another file ([`safe_path`]), now or later: programs name it in `LD_PRELOAD` for as long as they run. A later
-//! run checks owner, mode and size and reads nothing. Others may read it where they may look into the folders above it, so
-//! that what a program starts under another user can load it too. `PUMICE_SHIM` names a file to take instead.
+//! run checks owner, mode and size and reads nothing. Others may read it where they may look into the folders above
+//! it, so that what a program starts under another user can load it too. `PUMICE_SHIM` names a file to take instead.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;

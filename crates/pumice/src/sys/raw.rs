@@ -1,5 +1,6 @@
 //! System calls that rustix lacks: `clone`, `shmget` and its family, `mincore`, `kill` with 0, those on memory
-//! policies, `madvise` with `MADV_COLLAPSE` and of many ranges; `pread` and `pwrite` of memory that no reference may be made of.
+//! policies, `madvise` with `MADV_COLLAPSE` and of many ranges; `pread` and `pwrite` of memory that no reference may
+//! be made of.
 //!
 //! The calling convention is in syscall(2), "Architecture calling conventions".
 
