@@ -53,7 +53,7 @@ install-program: program
 		'$(DESTDIR)$(DATADIR)/zsh/site-functions' \
 		'$(DESTDIR)$(DATADIR)/fish/vendor_completions.d'
 	$(INSTALL) -m 755 '$(program)' '$(DESTDIR)$(BINDIR)/pumice'
-	'$(program)' env --install-shim '$(DESTDIR)$(LIBDIR)/pumice' >/dev/null
+	'$(program)' env --format json --install-shim '$(DESTDIR)$(LIBDIR)/pumice' >/dev/null
 	'$(program)' man >'$(DESTDIR)$(DATADIR)/man/man1/pumice.1'
 	'$(program)' completions bash >'$(DESTDIR)$(DATADIR)/bash-completion/completions/pumice'
 	'$(program)' completions zsh >'$(DESTDIR)$(DATADIR)/zsh/site-functions/_pumice'

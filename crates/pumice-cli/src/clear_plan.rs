@@ -17,6 +17,7 @@ use pumice::config::{ENV_CLEAR, ENV_ENGINE};
 use crate::args::Failure;
 use crate::bench::region::Region;
 use crate::engines;
+use crate::safe_path;
 
 /// Changes whenever plans are measured differently or read differently.
 const FORMAT: u32 = 4;
@@ -133,7 +134,8 @@ struct Draft {
 
 impl Draft {
     fn create(file: PathBuf) -> Option<Draft> {
-        fs::create_dir_all(file.parent()?).ok()?;
+        // Where others can put links, what is written may end anywhere.
+        let file = safe_path::make(file.parent()?).ok()?.join(file.file_name()?);
         let draft = file.with_extension(std::process::id().to_string());
         fs::File::create_new(&draft).ok()?;
         Some(Draft { draft, file })
@@ -168,8 +170,8 @@ mod tests {
     struct Folder(PathBuf);
 
     impl Folder {
-        fn new(test: &str) -> Folder {
-            Folder(env::temp_dir().join(format!("pumice-{test}-{}", std::process::id())))
+        fn new(test: &str) -> Option<Folder> {
+            safe_path::tests::folder(test).map(Folder)
         }
 
         fn files(&self) -> usize {
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_measured_once() {
-        let folder = Folder::new("measured-once");
+        let Some(folder) = Folder::new("measured-once") else { return };
         let file = folder.0.join("clear-0-v1");
         let measured =
             kept_or_measured(file.clone(), &Clearer::detect()).expect("memory to measure in");
@@ -201,12 +203,16 @@ mod tests {
 
     #[test]
     fn a_draft_leaves_nothing_and_rubbish_is_not_believed() {
-        let folder = Folder::new("drafts");
+        let Some(folder) = Folder::new("drafts") else { return };
         let file = folder.0.join("clear-0-v1");
         drop(Draft::create(file.clone()).expect("a draft"));
         assert_eq!(folder.files(), 0);
         Draft::create(file.clone()).expect("a draft").publish("abacus");
         assert_eq!(folder.files(), 1);
         assert_eq!(read(&file, &Clearer::detect()), None);
+        let open = env::temp_dir().join(format!("pumice-drafts-{}", std::process::id()));
+        if safe_path::check(&env::temp_dir()).is_err() {
+            assert!(Draft::create(open.join("clear-0-v1")).is_none(), "where others can put links");
+        }
     }
 }

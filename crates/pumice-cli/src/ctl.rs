@@ -1,8 +1,8 @@
 //! `pumice ctl`: shows and changes the settings of a running program.
 //!
 //! The number may be that of a program that counts in some tree, or of the `pumice run` that made
-//! the tree, which then stands for all its programs. A tree is a file; it is believed to be about
-//! a process only where the same user owns both.
+//! the tree, which then stands for all its programs. A tree is believed to be about a process only where the same user
+//! owns both.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,8 @@ use pumice::stats::{Event, Slot};
 use serde::Serialize;
 
 use crate::args::Failure;
-use crate::stats_file;
+use crate::counters;
+use crate::numbers::Numbers;
 
 /// What `pumice ctl` is asked for.
 #[derive(Args, Debug)]
@@ -35,14 +36,14 @@ pub fn ctl(options: CtlArgs) -> Result<(), Failure> {
     let changes = options.changes.iter().map(|text| parse_change(text));
     let changes = changes.collect::<Result<Vec<_>, _>>()?;
     let slots = find(options.pid)?;
-    for slot in &slots {
+    for (_, slot) in &slots {
         for &(setting, raw) in &changes {
             setting.set(slot, raw);
         }
     }
     if changes.is_empty() || options.json {
         let form = if options.json { line_of_json } else { paragraph };
-        let text: Vec<_> = slots.iter().map(|slot| form(slot)).collect();
+        let text: Vec<_> = slots.iter().map(|&(pid, slot)| form(pid, slot)).collect();
         crate::args::print(text.join("\n").as_bytes())?;
         return crate::args::print(b"\n");
     }
@@ -69,24 +70,24 @@ fn parse_change(text: &str) -> Result<(Setting, u64), Failure> {
     }
 }
 
-/// The slots that a process number stands for; never empty.
-fn find(pid: u32) -> Result<Vec<&'static Slot>, Failure> {
+/// The slots that a process number stands for, with the numbers of their processes; never empty.
+fn find(pid: u32) -> Result<Vec<(u32, &'static Slot)>, Failure> {
     let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
         return Err(Failure::system(format!("no process {pid}")));
     };
     let mut is_maker = false;
     let mut unreadable = false;
-    for (path, maker) in stats_file::files() {
-        if stats_file::owner(&path) != Some(process.uid()) {
-            continue;
-        }
-        let Some(tree) = stats_file::open(&path) else {
+    let numbers = Numbers::now();
+    for found in counters::all().filter(|found| found.uid == process.uid()) {
+        let Some(tree) = counters::open(found) else {
             unreadable = true;
             continue;
         };
-        is_maker |= maker.pid == pid;
-        let meant = |slot: &&Slot| maker.pid == pid || slot.pid() == pid;
-        let slots: Vec<_> = stats_file::live_slots(tree).filter(meant).collect();
+        is_maker |= found.maker == pid;
+        let slots =
+            tree.slots().iter().filter_map(|slot| Some((numbers.here(slot.owner())?, slot)));
+        let meant = |&(own, _): &(u32, _)| found.maker == pid || own == pid;
+        let slots: Vec<_> = slots.filter(meant).collect();
         if !slots.is_empty() {
             return Ok(slots);
         }
@@ -110,9 +111,8 @@ fn has_stats_variable(pid: u32) -> bool {
 }
 
 /// `KEY=VALUE` lines that `pumice ctl` would take back, under a comment that names the program.
-fn paragraph(slot: &Slot) -> String {
-    let mut lines =
-        vec![format!("# {} {}", slot.pid(), stats_file::program_name(slot).escape_debug())];
+fn paragraph(pid: u32, slot: &Slot) -> String {
+    let mut lines = vec![format!("# {pid} {}", counters::program_name(slot).escape_debug())];
     if let Some(reason) = slot.reason() {
         lines.push(format!("# nothing served: {}", reason.explain()));
     }
@@ -135,10 +135,10 @@ struct Shown {
     events: BTreeMap<&'static str, u64>,
 }
 
-fn line_of_json(slot: &Slot) -> String {
+fn line_of_json(pid: u32, slot: &Slot) -> String {
     let shown = Shown {
-        pid: slot.pid(),
-        name: stats_file::program_name(slot),
+        pid,
+        name: counters::program_name(slot),
         pool_bytes: slot.pool_bytes(),
         reason: slot.reason().map(|reason| reason.name()),
         settings: Setting::ALL

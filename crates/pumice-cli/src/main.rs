@@ -14,7 +14,9 @@
 //! | [`http`] | metrics for Prometheus |
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`memory`] | how much memory there is to have |
-//! | [`stats_file`] | the file of a tree's counters: made, found, swept away |
+//! | [`counters`] | the counters of a tree of programs: made, found again, copied |
+//! | [`numbers`] | processes by the numbers that they have here |
+//! | [`safe_path`] | paths at which nobody else can put another file |
 //! | [`mod@bench`] | `pumice bench`: one experiment a file |
 //! | [`engines`] | engines by name, and whether they are here |
 //! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
@@ -28,6 +30,7 @@
 mod args;
 mod bench;
 mod clear_plan;
+mod counters;
 mod ctl;
 mod engines;
 mod estimate;
@@ -35,11 +38,12 @@ mod http;
 mod lease;
 mod man;
 mod memory;
+mod numbers;
 mod run;
+mod safe_path;
 mod serve;
 mod slots;
 mod stat;
-mod stats_file;
 mod top;
 
 use std::ffi::{c_char, c_int, CStr, OsStr, OsString};

@@ -77,7 +77,7 @@ Names of programs, separated by commas.
 \fB1\fR checks at each request that memory said to be zero is.
 .TP
 \fBPUMICE_STATS\fR
-Set for the programs: the file where they count.
+Set for the programs: the number of the shared memory (\fBipcs \-m\fR) where they count.
 ";
 
 const REST: &str = r".SH EXIT STATUS
@@ -86,12 +86,9 @@ It exits with 127 where there is no such program, 126 where it can't be executed
 2 where the input can't be used, 1 where the machine refuses something.
 .SH FILES
 .TP
-\fI/tmp/pumice\-UID/libpumice\-HASH.so\fR
-The shim, written once for each version. Where that folder won't do,
-\fI$XDG_RUNTIME_DIR/pumice\fR, \fI~/.cache/pumice\fR and \fI$TMPDIR/pumice\fR are tried.
-.TP
-\fI/dev/shm/pumice.UID.PID.NUMBER\fR
-Counters and settings of the programs that process PID runs.
+\fI/run/pumice/libpumice\-HASH.so\fR, \fI~/.cache/pumice/libpumice\-HASH.so\fR
+The shim, written once for each version: for root, and for other users. Where others could put another
+file, \fI/var/lib/pumice\fR (for root), \fI$XDG_RUNTIME_DIR/pumice\fR and \fI$TMPDIR/pumice\fR are tried.
 .SH EXAMPLES
 .nf
 pumice run \-\- python3 train.py

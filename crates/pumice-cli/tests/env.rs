@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use support::{folder, pumice, stderr, stdout};
+use support::{folder, pumice, safe_folder, stderr, stdout};
 
 /// Runs it and returns what it prints; it must succeed.
 fn print(arguments: &[&str]) -> String {
@@ -25,7 +25,7 @@ fn shell(script: &str) -> Command {
 
 #[test]
 fn a_shell_that_evaluates_it_is_served() {
-    let folder = folder("env-shell");
+    let Some(folder) = safe_folder("env-shell") else { return };
     let shown = folder.to_str().expect("UTF-8");
     let said = print(&["--install-shim", shown, "--threshold", "1M", "--only", "it's,$x"]);
     let script = format!("{said}\nexec env");
@@ -46,7 +46,7 @@ fn a_shell_that_evaluates_it_is_served() {
 
 #[test]
 fn the_shim_is_installed_over_a_former_one() {
-    let folder = folder("env-install");
+    let Some(folder) = safe_folder("env-install") else { return };
     let inner = folder.join("a/b");
     let path = inner.join("libpumice-preload.so");
     for _ in 0..2 {
@@ -60,6 +60,33 @@ fn the_shim_is_installed_over_a_former_one() {
         assert_eq!(fs::read_dir(&inner).expect("a folder").count(), 1, "no draft is left");
         fs::write(&path, "a former shim").expect("writable");
     }
+    fs::remove_dir_all(&folder).expect("ours");
+}
+
+/// Where others can put another, nothing is installed that is to be loaded from there; for an image it is.
+#[test]
+fn a_shim_that_others_can_replace_is_for_elsewhere() {
+    let folder = folder("env-open");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("ours");
+    let inner = folder.join("a");
+    let arguments = ["env", "--install-shim", inner.to_str().expect("UTF-8")];
+    for form in ["shell", "systemd"] {
+        let output = pumice(&arguments).args(["--format", form]).output().expect("pumice starts");
+        assert_eq!(output.status.code(), Some(2));
+        let said = stderr(&output);
+        assert!(said.lines().count() == 1 && said.contains("writable"), "{said}");
+        assert!(!inner.exists());
+    }
+    print(&[&arguments[1..], &["--format", "docker"]].concat());
+    let shim = inner.join("libpumice-preload.so");
+    assert!(shim.exists());
+    let shim = shim.to_str().expect("UTF-8");
+    let named = pumice(&["env", "--shim", shim]).output().expect("pumice starts");
+    assert!(stderr(&named).contains("replaced by others"), "{}", stderr(&named));
+    let ran = pumice(&["run", "--", "true"]).env("PUMICE_SHIM", shim).output();
+    let ran = ran.expect("pumice starts");
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(stderr(&ran).contains("replaced by others"), "{}", stderr(&ran));
     fs::remove_dir_all(&folder).expect("ours");
 }
 

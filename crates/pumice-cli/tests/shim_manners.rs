@@ -132,7 +132,7 @@ fn absurd_settings_are_ignored() {
         ("PUMICE_THRESHOLD", "banana"),
         ("PUMICE_READY", "-1"),
         ("PUMICE_POOL_MAX", ""),
-        ("PUMICE_STATS", "/nonexistent"),
+        ("PUMICE_STATS", "4294967295"),
         ("PUMICE_SCRUB_START", "99"),
         ("PUMICE_CLEAR", "?"),
         ("PUMICE_VERIFY", "\u{fffd}"),

@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -112,18 +111,9 @@ fn running_programs_are_shown() {
     assert!(!stdout(&stat(&[])).contains(&pid_text));
 }
 
-/// Files that only seem to be counters; named after a process that lives.
+/// Segments that only seem to be counters.
 #[test]
-fn what_is_no_file_of_counters_is_passed_over() {
-    let folder = std::path::Path::new("/dev/shm");
-    if !folder.is_dir() {
-        eprintln!("skipped: no /dev/shm");
-        return;
-    }
-    // SAFETY: a plain system call.
-    let uid = unsafe { libc::geteuid() };
-    let own = std::process::id();
-    let name = |number: u32| folder.join(format!("pumice.{uid}.{own}.{number}"));
+fn what_is_no_tree_of_counters_is_passed_over() {
     let size = pumice::stats::TREE_SIZE;
     let noise: Vec<u8> = (0..size).map(|index| (index * 31 % 251) as u8).collect();
     let mut hostile = noise.clone();
@@ -137,21 +127,20 @@ fn what_is_no_file_of_counters_is_passed_over() {
     greedy[16..20].copy_from_slice(&(size_of::<pumice::stats::Slot>() as u32).to_le_bytes());
     let events = pumice::stats::EVENTS as u32;
     greedy[20..24].copy_from_slice(&events.to_le_bytes());
-    for (number, content) in [&[][..], &noise[..100], &noise, &hostile, &greedy].iter().enumerate()
-    {
-        fs::write(name(number as u32), content).expect("written");
+    // Each is this process's, and stays for as long as it.
+    for content in [&[0; 100][..], &noise[..100], &noise, &hostile, &greedy] {
+        let (_, at) = pumice::sys::segment::create(content.len()).expect("shared memory");
+        // SAFETY: mapped at that length, and nobody else's yet.
+        unsafe { at.as_ptr().copy_from(content.as_ptr(), content.len()) };
     }
-    std::os::unix::fs::symlink("/dev/zero", name(90)).expect("linked");
-    let fifo = std::ffi::CString::new(name(91).to_str().expect("letters")).expect("no NUL");
-    // SAFETY: a path that ends with NUL.
-    unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) };
+    // SAFETY: plain system calls; what is made is removed below.
+    let shared = unsafe { libc::shmget(libc::IPC_PRIVATE, size, 0o666) };
     for arguments in [&[][..], &["--json"]] {
         let output = stat(arguments);
         assert!(output.status.success(), "{}", stderr(&output));
     }
-    for number in (0..5).chain([90, 91]) {
-        fs::remove_file(name(number)).expect("ours");
-    }
+    // SAFETY: as above.
+    unsafe { libc::shmctl(shared, libc::IPC_RMID, std::ptr::null_mut()) };
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! `shmat` and `shmdt` at the heap's addresses.
 //!
-//! A segment that is attached over memory of the heap's is one more mapping that a program sets at a fixed address. When it
-//! is detached, fresh memory takes its place: the kernel's own `shmdt` would open a gap in the heap's addresses.
+//! A segment that is attached over memory of the heap's is one more mapping that a program sets at a fixed address.
+//! When it is detached, fresh memory takes its place: the kernel's own `shmdt` would open a gap in the heap's
+//! addresses.
 
 use core::ffi::{c_int, c_long, c_void};
 
 use linux_raw_sys::general as linux;
 use pumice::addr::FRAME_SIZE;
-use pumice::sys::raw;
+use pumice::sys::{raw, segment};
 use rustix::io::Errno;
 
 use crate::calls::answer;
@@ -15,15 +16,6 @@ use crate::mapping::{self, Outcome};
 
 const SHM_RND: c_int = 0o20_000;
 const SHM_REMAP: c_int = 0o40_000;
-const IPC_STAT: usize = 2;
-
-/// `struct shmid64_ds`, which has the segment's size after 48 bytes of permissions on x86-64 and aarch64.
-#[repr(C)]
-struct Status {
-    permissions: [u64; 6],
-    size: usize,
-    rest: [u64; 16],
-}
 
 #[no_mangle]
 unsafe extern "C" fn shmat(id: c_int, at: *const c_void, flags: c_int) -> *mut c_void {
@@ -63,7 +55,8 @@ unsafe fn attach(id: c_int, at: usize, flags: c_int) -> Outcome {
         return make(flags);
     }
     let place = if flags & SHM_RND != 0 { at - at % FRAME_SIZE } else { at };
-    let Some(len) = size_of_segment(id).filter(|_| place % FRAME_SIZE == 0) else {
+    let status = segment::status(id as u32).ok().filter(|_| place % FRAME_SIZE == 0);
+    let Some(len) = status.map(|status| status.len) else {
         return make(flags);
     };
     // SAFETY: as the caller promises.
@@ -72,14 +65,6 @@ unsafe fn attach(id: c_int, at: usize, flags: c_int) -> Outcome {
             make(if replaces { flags | SHM_REMAP } else { flags })
         })
     }
-}
-
-fn size_of_segment(id: c_int) -> Option<usize> {
-    let mut status = Status { permissions: [0; 6], size: 0, rest: [0; 16] };
-    let args = [id as usize, IPC_STAT, &raw mut status as usize, 0, 0, 0];
-    // SAFETY: the kernel's structure is not longer than this one.
-    unsafe { raw::syscall(linux::__NR_shmctl, args) }.ok()?;
-    Some(status.size)
 }
 
 /// # Safety

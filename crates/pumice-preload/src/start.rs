@@ -176,8 +176,8 @@ pub(crate) struct Withheld {
     pub(crate) had_any: bool,
 }
 
-/// Ends the heap's helper threads until they are readmitted. `None` where there is no heap, and in a forked child that has
-/// not used its own yet: there are none.
+/// Ends the heap's helper threads until they are readmitted. `None` where there is no heap, and in a forked child
+/// that has not used its own yet: there are none.
 pub(crate) fn withhold_helpers() -> Option<Withheld> {
     // SAFETY: set before SERVING; the page is never unmapped.
     let is_here = |process: &AtomicPtr<ProcessWord>| unsafe {
@@ -312,7 +312,7 @@ fn start() -> Result<u32, Reason> {
     let mut name = [0; 16];
     let name = process::program_name(&mut name);
     find_obstacle(&environment, name)?;
-    let tree = open_tree(&environment).ok_or(Reason::NoMemory)?;
+    let tree = process::tree(&environment).ok_or(Reason::NoMemory)?;
     let slot = process::take_slot(tree, name, &environment).ok_or(Reason::NoSlot)?;
     let verify = environment.get(config::ENV_VERIFY) == Some("1");
     let process = ProcessWord::map().ok_or(Reason::NoMemory)?;
@@ -371,14 +371,6 @@ fn note(reason: Reason) {
     let tree = process::shared_tree(&environment);
     if let Some(slot) = tree.and_then(|tree| process::take_slot(tree, name, &environment)) {
         slot.set_reason(reason);
-    }
-}
-
-/// The tree that `pumice run` made, or one for this process alone.
-fn open_tree(environment: &Environment) -> Option<&'static Tree> {
-    match environment.get(config::ENV_STATS) {
-        Some(_) => process::shared_tree(environment),
-        None => process::private_tree(environment),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::stats::Slot;
 
 /// Turns everything off when it says `off` (also `0`, `no`, `false`).
 pub const ENV_SWITCH: &str = "PUMICE";
-/// Path of the tree's counters ([`crate::stats::Tree`]).
+/// Number of the shared memory that has the tree's counters ([`crate::stats::Tree`]).
 pub const ENV_STATS: &str = "PUMICE_STATS";
 /// Bytes to have ready, populated in the background, in the first process that asks.
 pub const ENV_READY: &str = "PUMICE_READY";

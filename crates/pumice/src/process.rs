@@ -15,17 +15,15 @@
 //! ```
 //! So `fork` costs nothing here, and children that only exec never take a slot.
 
-use core::ffi::CStr;
-
-use rustix::process::{getppid, getrlimit, Resource};
+use rustix::process::{geteuid, getppid, getrlimit, Resource};
 
 use crate::addr::FRAME_SIZE;
 use crate::clear::{Clearer, EngineKind};
 use crate::config::{self, Setting};
-use crate::stats::{Reason, Slot, Tree, TREE_SIZE};
+use crate::stats::{Owner, Reason, Slot, Tree, TREE_SIZE};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sys::topology::Topology;
-use crate::sys::{file, mem, thread};
+use crate::sys::{file, mem, segment};
 
 const FORKED: u32 = 0;
 const ADOPTING: u32 = 1;
@@ -90,11 +88,6 @@ impl ProcessWord {
     }
 }
 
-/// This process's number.
-pub fn id() -> u32 {
-    thread::process_id()
-}
-
 /// Whether this is the process that `pumice run` started, or what that has become by `exec`, and
 /// has memory to populate ahead ([`config::ENV_FIRST`]).
 pub fn is_first(variables: &impl Variables) -> bool {
@@ -109,19 +102,22 @@ pub fn program_name(buffer: &mut [u8; 16]) -> &[u8] {
     name.strip_suffix(b"\n").unwrap_or(name)
 }
 
-/// The tree that `pumice run` made, if it made one and it can be opened.
+/// The tree that `pumice run` made, if it made one, for this user, and it can be had.
 pub fn shared_tree(variables: &impl Variables) -> Option<&'static Tree> {
-    let path = variables.get(config::ENV_STATS)?;
-    let mut buffer = [0; 512];
-    buffer.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
-    let path = CStr::from_bytes_until_nul(&buffer).ok()?;
-    let memory = file::map_shared(path, TREE_SIZE).ok().flatten()?;
+    let id = variables.get(config::ENV_STATS)?.parse().ok()?;
+    let memory = segment::attach(id, TREE_SIZE, geteuid().as_raw()).ok()?;
     // SAFETY: mapped at the size of a tree, and never unmapped.
     unsafe { Tree::open(memory) }
 }
 
+/// The tree that is shared, or one for this process alone: what comes to run under another user, or in another
+/// namespace of shared memory, or when all others of the tree are gone, counts for itself.
+pub fn tree(variables: &impl Variables) -> Option<&'static Tree> {
+    shared_tree(variables).or_else(|| private_tree(variables))
+}
+
 /// A tree for this process alone, as its variables say.
-pub fn private_tree(variables: &impl Variables) -> Option<&'static Tree> {
+fn private_tree(variables: &impl Variables) -> Option<&'static Tree> {
     let size = |name| variables.get(name).and_then(config::parse_size);
     let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
     Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
@@ -138,7 +134,7 @@ pub fn take_slot(
     name: &[u8],
     variables: &impl Variables,
 ) -> Option<&'static Slot> {
-    let slot = tree.attach(id())?;
+    let slot = tree.attach(Owner::here())?;
     slot.set_name(name);
     for setting in Setting::ALL {
         if let Some(raw) = variables.get(setting.env()).and_then(|text| setting.parse(text)) {
@@ -150,7 +146,7 @@ pub fn take_slot(
 
 /// A slot of the tree for a forked child, with its parent's name and settings.
 pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slot> {
-    let slot = tree.attach(id())?;
+    let slot = tree.attach(Owner::here())?;
     let name = parent.name();
     slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
     for setting in Setting::ALL {
@@ -198,8 +194,8 @@ pub fn find_obstacle(
     none_if(Reason::Promised, is_promised_strictly())
 }
 
-/// Whether the kernel counts memory when it is mapped, and not when it is touched: what is free here would be missing to
-/// all other programs.
+/// Whether the kernel counts memory when it is mapped, and not when it is touched: what is free here would be missing
+/// to all other programs.
 fn is_promised_strictly() -> bool {
     let mut buffer = [0; 4];
     let mode = file::read(c"/proc/sys/vm/overcommit_memory", &mut buffer);
@@ -271,6 +267,14 @@ mod tests {
         let tree = private_tree(&given).expect("memory");
         assert_eq!((tree.pool_max(), tree.take_ready_bytes()), (64 << 20, 8 << 20));
         assert!(shared_tree(&given).is_none());
-        assert!(shared_tree(&Given(&[("PUMICE_STATS", "/nowhere")])).is_none());
+        for nowhere in [
+            &[("PUMICE_STATS", "/nowhere")][..],
+            &[("PUMICE_STATS", "-1")],
+            &[("PUMICE_STATS", "4294967295")],
+        ] {
+            assert!(
+                shared_tree(&Given(nowhere)).is_none() && super::tree(&Given(nowhere)).is_some()
+            );
+        }
     }
 }

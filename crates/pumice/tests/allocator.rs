@@ -1,16 +1,13 @@
 //! `pumice::Allocator` as this program's own.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
-use std::ptr::NonNull;
 use std::sync::mpsc;
 use std::{env, fs, slice, thread};
 
 use pumice::config::Setting;
 use pumice::stats::{Event, Tree, TREE_SIZE};
-use pumice::sys::file;
+use pumice::sys::segment;
 use pumice::Allocator;
 
 #[global_allocator]
@@ -165,7 +162,7 @@ fn live_as_child(mut kept: Vec<u8>, freed: Vec<u8>) -> i32 {
     kept.resize(9 * MIB, 3);
     let grown = is_all(&kept, 3);
     let own_slot = ALLOCATOR.slot().is_some_and(|slot| {
-        slot.pid() == std::process::id()
+        slot.owner().pid == std::process::id()
             && slot.get(Event::Forks) == 1
             && Setting::ScrubDelayMs.get(slot) == 7
     });
@@ -238,22 +235,16 @@ fn off_means_off() {
 
 #[test]
 fn a_tree_counts_what_is_served() {
-    if let Some(path) = env::var_os("PUMICE_STATS") {
+    if let Some(id) = env::var_os("PUMICE_STATS") {
         let requests = count(Event::Requests);
         drop(vec![0u8; 4 * MIB]);
-        assert_eq!(count(Event::Requests), requests + 1, "in {path:?}");
+        assert_eq!(count(Event::Requests), requests + 1, "in {id:?}");
         return;
     }
-    let path = env::temp_dir().join(format!("pumice-tree-{}", std::process::id()));
-    let made = fs::File::create(&path).and_then(|file| file.set_len(TREE_SIZE as u64));
-    made.expect("a file");
-    let path_text = CString::new(path.as_os_str().as_bytes()).expect("a path");
-    let memory: NonNull<u8> =
-        file::map_shared(&path_text, TREE_SIZE).expect("a mapping").expect("long enough");
-    // SAFETY: a new file of that length, which stays mapped.
+    let (id, memory) = segment::create(TREE_SIZE).expect("shared memory");
+    // SAFETY: new memory of that length, which stays mapped.
     let tree = unsafe { Tree::create(memory, 1 << 40, 0) };
-    run_again("a_tree_counts_what_is_served", "PUMICE_STATS", path.as_os_str());
+    run_again("a_tree_counts_what_is_served", "PUMICE_STATS", id.to_string().as_ref());
     assert_eq!(tree.processes(), 1);
     assert!(tree.total(Event::Requests) >= 1);
-    fs::remove_file(&path).expect("ours");
 }

@@ -22,24 +22,29 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pumice::config::{
-    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_ENGINE, ENV_FIRST, ENV_READY, ENV_STATS,
-    ENV_THRESHOLD,
+    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_ENGINE, ENV_FIRST, ENV_POOL_MAX, ENV_READY,
+    ENV_STATS, ENV_THRESHOLD,
 };
+use pumice::stats::{Owner, Slot, Tree};
 
 pub use options::RunArgs;
 pub use variables::{print_variables, EnvArgs};
 
 use crate::args::Failure;
 use crate::clear_plan;
-use crate::stats_file::{self, StatsFile};
+use crate::counters::Counters;
+use crate::numbers::Numbers;
 use spawn::End;
 
 /// What shells exit with where a program is not found, and where it can't be executed.
 const STATUS_NOT_FOUND: u8 = 127;
 const STATUS_NOT_EXECUTABLE: u8 = 126;
+
+/// How often to look for processes of other namespaces that are gone.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the program and returns its exit status; does not return where a signal killed it.
 pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
@@ -47,14 +52,11 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let plan = arguments.plan()?;
     let measured = clear_plan::for_children(is_typed)?;
     let shim = shim_file::find_or_write()?;
-    stats_file::sweep();
-    let stats = StatsFile::create(plan.pool_max_bytes as u64, plan.ready_bytes as u64)
-        .map_err(|error| Failure::system(format!("no counters' file in /dev/shm: {error}")))?;
 
     let preload = shim_file::preload_list(&shim, env::var_os("LD_PRELOAD"));
     env::set_var("LD_PRELOAD", preload);
     env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
-    env::set_var(ENV_STATS, &stats.path);
+    let tree = share_tree(plan.pool_max_bytes, plan.ready_bytes)?;
     // The tree has it, for the first process that asks.
     env::remove_var(ENV_READY);
     match plan.ready_bytes {
@@ -70,7 +72,7 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     }
 
     let started = Instant::now();
-    let ended = spawn::run(&plan.program);
+    let ended = spawn::run_and_look(&plan.program, &mut || sweep(tree));
     let wall = started.elapsed();
     let result = match ended {
         Err(error) => Err(not_run(&plan.program[0], &error)),
@@ -78,17 +80,54 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
             None => Ok(end),
             Some(to) => {
                 let program = &plan.program[0];
-                report::report(program, stats.tree, threshold_bytes(), wall, end, &usage)
+                report::report(program, tree, threshold_bytes(), wall, end, &usage)
                     .write(to)
                     .map(|()| end)
             }
         },
     };
-    stats.close();
     match result? {
         End::Exited(status) => Ok(status),
         End::Killed(signal) => spawn::end_like(signal),
     }
+}
+
+/// Makes the tree that the programs count in, and tells them its number. Where there is no memory to share, each
+/// counts for itself, and this says so.
+fn share_tree(pool_max_bytes: usize, ready_bytes: usize) -> Result<&'static Tree, Failure> {
+    let (pool_max, ready) = (pool_max_bytes as u64, ready_bytes as u64);
+    match Counters::create(pool_max, ready) {
+        Ok(counters) => {
+            env::set_var(ENV_STATS, counters.id.to_string());
+            Ok(counters.tree)
+        }
+        Err(error) => {
+            eprintln!(
+                "pumice: each program has a pool of its own and is in no report, for no memory can be shared \
+                 ({error}); see ipcs -lm"
+            );
+            env::remove_var(ENV_STATS);
+            env::set_var(ENV_POOL_MAX, pool_max_bytes.to_string());
+            let tree = Tree::private(pool_max, ready);
+            tree.map_err(|error| Failure::system(format!("no memory for counters: {error}")))
+        }
+    }
+}
+
+/// Has the tree give up what processes of other namespaces had that are gone, which no other of them can tell. Returns
+/// when to look again.
+fn sweep(tree: &Tree) -> Duration {
+    let started = Instant::now();
+    let numbers = Numbers::now();
+    // Before the processes are looked up: whoever comes later is not among them.
+    let is_others = |owner: &Owner| owner.pid != 0 && !numbers.is_own(*owner);
+    let others: Vec<_> = tree.slots().iter().map(Slot::owner).filter(is_others).collect();
+    let gone: Vec<_> = others.into_iter().filter(|&owner| numbers.is_gone(owner)).collect();
+    if !gone.is_empty() {
+        tree.sweep(|owner| gone.contains(&owner));
+    }
+    // A fiftieth of a processor at most, however many processes there are.
+    SWEEP_PAUSE.max(50 * started.elapsed())
 }
 
 /// An AddressSanitizer program exits when a library precedes its runtime, unless it is told not to

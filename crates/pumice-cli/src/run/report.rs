@@ -14,7 +14,7 @@ use super::elf;
 use super::options::{show, ReportForm, ReportTo};
 use super::spawn::{End, Usage};
 use crate::args::Failure;
-use crate::stats_file::program_name;
+use crate::counters::program_name;
 
 /// Everything a report says; as JSON, one object with these names. Times are in seconds, sizes in
 /// bytes.

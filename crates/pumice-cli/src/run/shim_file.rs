@@ -1,21 +1,23 @@
 //! The shim, embedded in this program, as a file that the loader can open.
 //!
-//! It is written once for each version, under a name that holds its hash, into a folder that only
-//! this user may write to; a later run checks owner, mode and size and reads nothing. Others may
-//! read it, so that what a program starts under another user can load it too. `PUMICE_SHIM`
-//! names a file to take instead.
+//! It is written once for each version, under a name that holds its hash, into a folder where nobody else can
+//! put another file ([`safe_path`]), now or later: programs name it in `LD_PRELOAD` for as long as they run. A later
+//! run checks owner, mode and size and reads nothing. Others may read it where they may look into the folders above
+//! it, so that what a program starts under another user can load it too. `PUMICE_SHIM` names a file to take instead.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fmt::Display;
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{statvfs, StatVfsMountFlags};
 use rustix::process::geteuid;
 
 use crate::args::Failure;
+use crate::safe_path;
 
 /// Names a shim to take instead of the embedded one.
 const ENV_SHIM: &str = "PUMICE_SHIM";
@@ -33,40 +35,53 @@ pub fn find_or_write() -> Result<PathBuf, Failure> {
     }
 }
 
+/// Whether programs of this machine are to load a shim from where it is installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadedFrom {
+    /// They are: nobody else may be able to put another there.
+    There,
+    /// It is for an image, or a package: where it will be is for others to see to.
+    Elsewhere,
+}
+
 /// Copies the embedded shim into `folder`, under a name that stays the same from version to
 /// version, and returns its path. A program that has the former one loaded keeps it.
 ///
 /// # Errors
-/// Where the folder can't be named in `LD_PRELOAD` or others may write to it, and where the copy
+/// Where the folder can't be named in `LD_PRELOAD` or others may put another file there, and where the copy
 /// can't be written.
-pub fn install(folder: &Path) -> Result<PathBuf, Failure> {
+pub fn install(folder: &Path, loaded_from: LoadedFrom) -> Result<PathBuf, Failure> {
     let shown = folder.display();
-    let absolute = std::path::absolute(folder)
-        .map_err(|error| Failure::usage(format!("--install-shim {shown}: {error}")))?;
-    let path = absolute.join(INSTALLED_NAME);
-    if !can_be_preloaded(&path) {
+    let refused = |why: &dyn Display| {
+        Failure::usage(format!("--install-shim {shown}: no shim can be written there: {why}"))
+    };
+    let absolute = std::path::absolute(folder).map_err(|error| refused(&error))?;
+    if !can_be_preloaded(&absolute) {
         return Err(Failure::usage(format!(
             "--install-shim {shown} has a space or colon in its path, which LD_PRELOAD can't name"
         )));
     }
-    let refused = |error: io::Error| {
-        Failure::usage(format!("--install-shim {shown}: no shim can be written there: {error}"))
+    let made = match loaded_from {
+        LoadedFrom::There => safe_path::make(&absolute).map_err(|why| {
+            Failure::usage(format!(
+                "--install-shim {shown}: {why}, so others could replace the shim; take another folder, \
+                 see chmod go-w, or --format json if no program is to load it from there"
+            ))
+        })?,
+        LoadedFrom::Elsewhere => {
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(0o755);
+            builder.create(&absolute).map_err(|error| refused(&error))?;
+            absolute
+        }
     };
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o755).create(&absolute).map_err(refused)?;
-    let mode = fs::metadata(&absolute).map_err(refused)?.mode();
-    if mode & 0o002 != 0 {
-        return Err(Failure::usage(format!(
-            "--install-shim {shown} is writable for everybody, who could replace the shim; \
-             take another folder or see chmod o-w"
-        )));
-    }
-    if is_noexec(&absolute) {
+    let path = made.join(INSTALLED_NAME);
+    if loaded_from == LoadedFrom::There && is_noexec(&made) {
         return Err(Failure::usage(format!(
             "--install-shim {shown} is mounted noexec, so no program can load a shim from it"
         )));
     }
-    write(&absolute, &path).map_err(refused)?;
+    write(&made, &path).map_err(|error| refused(&error))?;
     Ok(path)
 }
 
@@ -92,6 +107,12 @@ fn named(path: &Path) -> Result<PathBuf, Failure> {
         );
         return Err(Failure::usage(message));
     }
+    if let Err(why) = safe_path::check(&absolute) {
+        let message = format!(
+            "{ENV_SHIM}={shown} can be replaced by others: {why}; see chmod go-w, move it, or {what_else}"
+        );
+        return Err(Failure::usage(message));
+    }
     Ok(absolute)
 }
 
@@ -103,70 +124,68 @@ pub fn starts_as_elf(path: &Path) -> bool {
 }
 
 fn embedded() -> Result<PathBuf, Failure> {
-    let folders = candidate_folders();
-    for folder in &folders {
-        if let Some(path) = in_folder(folder) {
-            return Ok(path);
+    let mut tried = Vec::new();
+    for folder in candidate_folders() {
+        match in_folder(&folder) {
+            Ok(path) => return Ok(path),
+            Err(why) => tried.push(why),
         }
     }
-    let tried = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>();
-    Err(Failure::usage(format!(
-        "no folder to put the shim in (tried {}); set XDG_RUNTIME_DIR to one that you own, \
-         without spaces or noexec, or {ENV_SHIM} to a shim",
-        tried.join(", ")
-    )))
+    installed().ok_or_else(|| {
+        Failure::usage(format!(
+            "no folder for the shim where nobody else can put another ({}); set XDG_CACHE_HOME to one that only you \
+             can write to, in folders of which the same is true, without spaces or noexec, or {ENV_SHIM} to a shim",
+            tried.join(", ")
+        ))
+    })
 }
 
-/// Best first: `/tmp` is there for other users and in most sandboxes.
+/// Best first: where other users see it too, then where it stays when the user logs out. A restart may empty it, since
+/// it ends all programs that name it.
 fn candidate_folders() -> Vec<PathBuf> {
     let from = |name: &str, inner: &str| {
         let path = PathBuf::from(std::env::var_os(name)?).join(inner);
         path.is_absolute().then_some(path)
     };
-    let mut folders = vec![PathBuf::from(format!("/tmp/pumice-{}", geteuid().as_raw()))];
-    folders.extend(from("XDG_RUNTIME_DIR", "pumice"));
+    let mut folders = Vec::new();
+    if geteuid().is_root() {
+        folders.extend(["/run/pumice", "/var/lib/pumice"].map(PathBuf::from));
+    }
     folders.extend(from("XDG_CACHE_HOME", "pumice").or_else(|| from("HOME", ".cache/pumice")));
+    folders.extend(from("XDG_RUNTIME_DIR", "pumice"));
     folders.extend(from("TMPDIR", "pumice"));
     folders
 }
 
-/// The shim in this folder, written if need be; `None` where the folder won't do.
-fn in_folder(folder: &Path) -> Option<PathBuf> {
+/// The shim in this folder, written if need be, or why the folder won't do.
+fn in_folder(folder: &Path) -> Result<PathBuf, String> {
+    let shown = folder.display();
+    let folder = safe_path::make(folder).map_err(|why| why.to_string())?;
     let path = folder.join(FILE_NAME);
     if !can_be_preloaded(&path) {
-        return None;
+        return Err(format!("{shown} has a space or colon in it"));
     }
-    if !is_ours_alone(folder) {
-        if folder.exists() {
-            return None;
-        }
-        DirBuilder::new().recursive(true).mode(0o755).create(folder).ok()?;
-        // Whatever the umask took: others may look inside.
-        fs::set_permissions(folder, Permissions::from_mode(0o755)).ok()?;
-        if !is_ours_alone(folder) {
-            return None;
-        }
+    if is_noexec(&folder) {
+        return Err(format!("{shown} is mounted noexec"));
     }
-    if is_noexec(folder) {
-        return None;
+    if !is_the_shim(&path) {
+        write(&folder, &path).map_err(|error| format!("{shown}: {error}"))?;
     }
-    if is_the_shim(&path) || write(folder, &path).is_ok() {
-        Some(path)
-    } else {
-        None
-    }
+    Ok(path)
+}
+
+/// The shim that was installed with this program, if it is this program's.
+fn installed() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let beside = program.parent()?.parent()?.join("lib/pumice").join(INSTALLED_NAME);
+    let path = safe_path::check(&beside).ok()?;
+    let is_same = || fs::read(&path).is_ok_and(|bytes| bytes == EMBEDDED);
+    (can_be_preloaded(&path) && is_same()).then_some(path)
 }
 
 /// `LD_PRELOAD` separates by spaces and colons and knows no quoting.
 fn can_be_preloaded(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| b" :\n\t".contains(byte))
-}
-
-/// Nobody else can have put the file there.
-fn is_ours_alone(folder: &Path) -> bool {
-    fs::symlink_metadata(folder).is_ok_and(|metadata| {
-        metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o022 == 0
-    })
 }
 
 fn is_noexec(folder: &Path) -> bool {
@@ -234,22 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_others_write_to_will_not_do() {
-        let folder = std::env::temp_dir().join(format!("pumice-shim-{}", std::process::id()));
-        DirBuilder::new().mode(0o755).create(&folder).expect("a new folder");
-        assert!(is_ours_alone(&folder));
-        let path = in_folder(&folder);
-        if let Some(path) = &path {
-            assert!(is_the_shim(path));
-            fs::write(path, b"short").expect("writable");
-            assert!(!is_the_shim(path));
-            assert_eq!(in_folder(&folder).as_ref(), Some(path), "written again");
-            assert!(is_the_shim(path));
-        }
-        fs::set_permissions(&folder, Permissions::from_mode(0o777)).expect("ours");
-        assert!(!is_ours_alone(&folder));
-        assert_eq!(in_folder(&folder), None);
-        fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("ours");
+    fn what_is_not_the_shim_is_written_again() {
+        let Some(folder) = safe_path::tests::folder("shim") else { return };
+        let path = in_folder(&folder).expect("a folder of ours");
+        assert!(is_the_shim(&path));
+        fs::write(&path, b"short").expect("writable");
+        assert!(!is_the_shim(&path));
+        assert_eq!(in_folder(&folder), Ok(path.clone()), "written again");
+        assert!(is_the_shim(&path));
         fs::remove_dir_all(&folder).expect("ours");
     }
 }

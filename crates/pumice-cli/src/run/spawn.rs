@@ -1,12 +1,12 @@
 //! Starts the program and stands in for it: its signals, its stops, its end are ours.
 //!
 //! The program is a child in our process group. (To become the program by `exec` would make all
-//! this needless, but nobody would be left to report and to remove the counters' file.) The
+//! this needless, but nobody would be left to report.) The
 //! child starts as `posix_spawn` would start it, by a `clone` that shares our memory until it
 //! executes, so starting costs the same however large we are; `posix_spawn` itself can neither keep an
 //! ignored SIGCHLD ignored nor see to it that killing us kills the program.
 //!
-//! While it runs, every signal that can be is blocked here and taken by `sigwaitinfo`: no handler
+//! While it runs, every signal that can be is blocked here and taken by `sigtimedwait`: no handler
 //! ever runs. What a terminal sends goes to the whole group, so the program has it already; what a
 //! process sends to us is meant for the program, and is passed on.
 
@@ -18,6 +18,9 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
+
+/// When whoever wants to look at the program while it runs first does.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +52,28 @@ pub struct Usage {
 /// # Errors
 /// As `execvp`: `NotFound`, `PermissionDenied` and others mean that nothing was run.
 pub fn run(line: &[OsString]) -> io::Result<(End, Usage)> {
+    run_and_look(line, &mut || Duration::MAX)
+}
+
+/// As [`run`]. Calls `look` a second after the start, and then each time when it said.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_and_look(
+    line: &[OsString],
+    look: &mut dyn FnMut() -> Duration,
+) -> io::Result<(End, Usage)> {
     let signals = Signals::take_over();
     let child = spawn(line, &signals)?;
+    let mut pause = FIRST_LOOK;
     loop {
         match next_change(child)? {
             Change::Ended(end, usage) => return Ok((end, usage)),
             Change::Stopped(signal) => stop_like(signal),
-            Change::None => signals.wait_and_pass_on(child),
+            Change::None => match signals.wait_and_pass_on(child, pause) {
+                Waited::ForSignal => {}
+                Waited::InVain => pause = look(),
+            },
         }
     }
 }
@@ -153,13 +171,19 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal. Who should have it but us gets it.
-    fn wait_and_pass_on(&self, child: libc::pid_t) {
+    /// Waits for a signal, so long at most. Who should have it but us gets it.
+    fn wait_and_pass_on(&self, child: libc::pid_t, most: Duration) -> Waited {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: both are valid for the call.
-        let signal = unsafe { libc::sigwaitinfo(&self.waited, info.as_mut_ptr()) };
+        let most = libc::timespec {
+            tv_sec: most.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: most.subsec_nanos().into(),
+        };
+        // SAFETY: all are valid for the call.
+        let signal = unsafe { libc::sigtimedwait(&self.waited, info.as_mut_ptr(), &most) };
         if signal <= 0 || signal == libc::SIGCHLD {
-            return;
+            let is_over =
+                signal < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+            return if is_over { Waited::InVain } else { Waited::ForSignal };
         }
         // SAFETY: zeroed before and filled by now.
         let info = unsafe { info.assume_init() };
@@ -170,7 +194,14 @@ impl Signals {
             // SAFETY: the child is not reaped yet, so the number is still its own.
             unsafe { libc::kill(child, signal) };
         }
+        Waited::ForSignal
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    ForSignal,
+    InVain,
 }
 
 /// `si_code` of what the kernel sends by itself, a terminal's signals among it.

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, ValueEnum};
 
 use super::options::{check_pool, variables, PoolArgs, ScrubArgs};
-use super::shim_file;
+use super::shim_file::{self, LoadedFrom};
 use crate::args::{print, Failure};
 use crate::engines::{self, Choice};
+use crate::safe_path;
 
 /// Print the variables that give programs the shim without 'pumice run', for a service or an image
 ///
@@ -99,7 +100,11 @@ fn shim(arguments: &EnvArgs) -> Result<PathBuf, Failure> {
     if let Some(folder) = &arguments.install_shim {
         // Before anything is written.
         text("--install-shim", folder.as_os_str())?;
-        let path = shim_file::install(folder)?;
+        let loaded_from = match arguments.format.is_for_elsewhere() {
+            true => LoadedFrom::Elsewhere,
+            false => LoadedFrom::There,
+        };
+        let path = shim_file::install(folder, loaded_from)?;
         eprintln!("pumice: the shim is at {}", path.display());
         return Ok(path);
     }
@@ -123,6 +128,11 @@ fn checked(path: &Path, form: Form) -> Result<(), Failure> {
     if !form.is_for_elsewhere() && !shim_file::starts_as_elf(path) {
         return Err(Failure::usage(format!(
             "no shared library at --shim {shown}; --install-shim DIR puts one into DIR"
+        )));
+    }
+    if let Some(why) = safe_path::check(path).err().filter(|_| !form.is_for_elsewhere()) {
+        return Err(Failure::usage(format!(
+            "--shim {shown} can be replaced by others: {why}; see chmod go-w, or move it"
         )));
     }
     Ok(())

@@ -2,6 +2,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`running`] | what the kernel says of a process |
 //! | [`sample`] | what there is to know at one time |
 //! | [`rates`] | how fast it changes |
 //! | [`show`] | tables and JSON |
@@ -9,6 +10,7 @@
 
 mod prometheus;
 pub mod rates;
+mod running;
 pub mod sample;
 pub mod show;
 

@@ -1,8 +1,8 @@
 //! What there is to know of programs under `pumice run` at one time.
 //!
-//! It is read from a copy of each tree's file. Nothing a program does to its file meanwhile can stop
-//! this one, and nothing here stops or slows a program. A file says nothing about a process of another user's,
-//! and of each process there is one row for each `pumice run`, whatever files say.
+//! It is read from a copy of each tree. Nothing a program does to its tree meanwhile can stop
+//! this one, and nothing here stops or slows a program. A tree says nothing about a process of another user's,
+//! and of each process there is one row for each `pumice run`, whatever trees say.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
@@ -10,10 +10,12 @@ use std::time::Instant;
 use pumice::stats::{Event, PoolSplit, Slot, Tree};
 use serde::Serialize;
 
-use crate::stats_file::{self, Running, Snapshot};
+use super::running::Running;
+use crate::counters::{self, Snapshot};
+use crate::numbers::Numbers;
 
-/// Files that are read at most: any user may make as many as there is room for.
-const MOST_FILES: usize = 4096;
+/// Trees that are read at most: any user may make as many as there is room for.
+const MOST_TREES: usize = 4096;
 
 /// A program; in JSON, an object with these names. Its tree goes by the number of the `pumice run` that
 /// made it; sizes are in bytes.
@@ -106,19 +108,15 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Reads all files that this user may read. `pids`: only of these processes, or of trees
+    /// Reads all trees that this user may read. `pids`: only of these processes, or of trees
     /// that these made; all if there are none.
     pub fn take(pids: &[u32]) -> Sample {
         let mut sample = Sample { at: Instant::now(), processes: Vec::new(), trees: Vec::new() };
-        let mut files: Vec<_> = stats_file::files().take(MOST_FILES).collect();
-        // In the same order each time, whatever the folder's is.
-        files.sort_by(|one, other| one.0.cmp(&other.0));
-        for (path, maker) in files {
-            let (Some(owner), Some(snapshot)) = (stats_file::owner(&path), Snapshot::read(&path))
-            else {
-                continue;
-            };
-            sample.add(snapshot.tree(), maker.pid, owner, pids);
+        let numbers = Numbers::now();
+        for found in counters::all().take(MOST_TREES) {
+            if let Some(snapshot) = Snapshot::read(found) {
+                sample.add(snapshot.tree(), &numbers, found.maker, found.uid, pids);
+            }
         }
         sample.processes.sort_by_key(|process| (process.run_pid, process.pid));
         let mut seen = HashSet::new();
@@ -128,16 +126,16 @@ impl Sample {
         sample
     }
 
-    fn add(&mut self, tree: &Tree, run_pid: u32, uid: u32, pids: &[u32]) {
-        let meant = |slot: &&Slot| {
-            let is_named = |pid: &u32| *pid == run_pid || *pid == slot.pid();
+    fn add(&mut self, tree: &Tree, numbers: &Numbers, run_pid: u32, uid: u32, pids: &[u32]) {
+        let meant = |own: u32| {
+            let is_named = |pid: &u32| *pid == run_pid || *pid == own;
             pids.is_empty() || pids.iter().any(is_named)
         };
         let before = self.processes.len();
-        let slots = stats_file::live_slots(tree).filter(meant);
-        self.processes.extend(slots.filter_map(|slot| {
-            let running = Running::find(slot.pid()).filter(|running| running.uid == uid)?;
-            Some(Process::new(tree, slot, run_pid, running))
+        let slots = counters::live_slots(tree, numbers).filter(|&(pid, _)| meant(pid));
+        self.processes.extend(slots.filter_map(|(pid, slot)| {
+            let running = Running::find(pid).filter(|running| running.uid == uid)?;
+            Some(Process::new(tree, slot, pid, run_pid, running))
         }));
         if self.processes.len() > before {
             self.trees.push(Totals::new(tree, run_pid, uid));
@@ -160,12 +158,12 @@ impl Totals {
 }
 
 impl Process {
-    fn new(tree: &Tree, slot: &Slot, run_pid: u32, running: Running) -> Process {
+    fn new(tree: &Tree, slot: &Slot, pid: u32, run_pid: u32, running: Running) -> Process {
         let served = slot.get(Event::Hits).saturating_add(slot.get(Event::Misses));
         Process {
             run_pid,
             uid: running.uid,
-            pid: slot.pid(),
+            pid,
             program: running.name,
             pool_bytes: slot.pool_bytes(),
             split: slot.pool_split().into(),
@@ -199,13 +197,14 @@ pub fn share(part: u64, all: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use pumice::stats::{MAGIC, SLOTS, TREE_SIZE, VERSION};
+    use pumice::stats::{Owner, MAGIC, SLOTS, TREE_SIZE, VERSION};
+    use pumice::sys::segment;
 
     use super::*;
     use crate::stat::{prometheus, rates::Rates, show};
 
-    /// A file whose beginning is right and whose rest is any of these words.
-    fn file(words: &[u64], length: usize) -> Vec<u8> {
+    /// A tree whose beginning is right and whose rest is any of these words.
+    fn hostile(words: &[u64]) -> Vec<u8> {
         let mut bytes: Vec<u8> =
             words.iter().cycle().take(TREE_SIZE / 8).flat_map(|word| word.to_le_bytes()).collect();
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -213,34 +212,33 @@ mod tests {
         for (index, size) in sizes.into_iter().enumerate() {
             bytes[8 + 4 * index..12 + 4 * index].copy_from_slice(&size.to_le_bytes());
         }
-        bytes.truncate(length);
         bytes
     }
 
     fn any_word() -> impl Strategy<Value = u64> {
-        let own = u64::from(std::process::id());
+        let here = Owner::here();
+        let own = u64::from(here.namespace) << 32 | u64::from(here.pid);
         prop_oneof![Just(own), Just(0), Just(u64::MAX), Just(1 << 63), any::<u64>(), 0..4096u64]
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever a file holds, it is shown in some way, and in few words.
+        /// Whatever a tree holds, it is shown in some way, and in few words.
         #[test]
-        fn hostile_files_are_shown_or_passed_over(
+        fn hostile_trees_are_shown_or_passed_over(
             words in proptest::collection::vec(any_word(), 1..200),
-            length in prop_oneof![Just(TREE_SIZE), 0..TREE_SIZE],
         ) {
-            let path = std::env::temp_dir().join(format!("pumice-hostile-{}", std::process::id()));
-            std::fs::write(&path, file(&words, length)).expect("written");
+            let (id, at) = segment::create(TREE_SIZE).expect("shared memory");
+            // SAFETY: mapped at that length, and nobody else's.
+            unsafe { at.as_ptr().copy_from(hostile(&words).as_ptr(), TREE_SIZE) };
+            let own = counters::tests::own(id);
             let mut sample =
                 Sample { at: Instant::now(), processes: Vec::new(), trees: Vec::new() };
-            if let Some(snapshot) = Snapshot::read(&path) {
-                let uid = stats_file::owner(&path).expect("there");
-                sample.add(snapshot.tree(), 1, uid, &[]);
-                prop_assert_eq!(length, TREE_SIZE);
-            }
-            std::fs::remove_file(&path).expect("ours");
+            let snapshot = Snapshot::read(own).expect("its beginning is right");
+            sample.add(snapshot.tree(), &Numbers::now(), 1, own.uid, &[]);
+            // SAFETY: mapped above, and not used any more.
+            unsafe { libc::shmdt(at.as_ptr().cast()) };
             for process in &sample.processes {
                 prop_assert!(process.hit_rate.is_none_or(|rate| (0.0..=1.0).contains(&rate)));
                 let parts = process.split;

@@ -59,3 +59,33 @@ pub fn folder(name: &str) -> PathBuf {
     std::fs::create_dir_all(&path).expect("a folder for temporary files");
     path
 }
+
+/// The same where nobody but this user and root can put another file, which `/tmp` is not; `None` where the sources
+/// are built at no such place.
+#[allow(dead_code, reason = "not every test file needs one")]
+pub fn safe_folder(name: &str) -> Option<PathBuf> {
+    use std::os::unix::fs::MetadataExt;
+    let built = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = built.join(format!("pumice-test-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("a folder for temporary files");
+    let open = path.ancestors().find(|above| {
+        let metadata = std::fs::metadata(above).expect("a folder");
+        // SAFETY: a plain system call.
+        metadata.mode() & 0o022 != 0 || ![0, unsafe { libc::geteuid() }].contains(&metadata.uid())
+    });
+    match open {
+        None => Some(path),
+        Some(open) => {
+            eprintln!("skipped: others can write to {}", open.display());
+            None
+        }
+    }
+}
+
+/// The shared memory of counters that a `pumice run` made.
+#[allow(dead_code, reason = "not every test file looks")]
+pub fn counters_of(pid: u32) -> Vec<u32> {
+    let size = pumice::stats::TREE_SIZE;
+    let made = pumice::sys::segment::all().filter(|(_, it)| it.maker == pid && it.len == size);
+    made.map(|(id, _)| id).collect()
+}

@@ -101,8 +101,8 @@ pub(super) unsafe extern "C" fn process_madvise(
     answer(unsafe { raw::syscall(linux::__NR_process_madvise, args) }) as isize
 }
 
-/// `process_madvise` of this process, where the kernel does not know of a hole: the bytes of the pieces before the first
-/// that fails.
+/// `process_madvise` of this process, where the kernel does not know of a hole: the bytes of the pieces before the
+/// first that fails.
 ///
 /// # Safety
 /// As `process_madvise`.

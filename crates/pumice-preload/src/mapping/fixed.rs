@@ -130,8 +130,8 @@ impl Holes {
     }
 }
 
-/// Has somebody else's memory come to a place by `make`, which is told whether it is to replace what is there: at the heap's
-/// addresses it always must. `replaces`: the program lets it.
+/// Has somebody else's memory come to a place by `make`, which is told whether it is to replace what is there: at the
+/// heap's addresses it always must. `replaces`: the program lets it.
 ///
 /// # Safety
 /// As the system call that `make` makes.

@@ -431,8 +431,8 @@ unsafe fn move_several(
     outcome
 }
 
-/// Maps memory where there is none, at addresses of the heap's. Where another thread's mapping has landed first, they are
-/// the heap's no more. Whether they are.
+/// Maps memory where there is none, at addresses of the heap's. Where another thread's mapping has landed first, they
+/// are the heap's no more. Whether they are.
 fn close_gap(heap: &'static Heap, at: usize, len: usize) -> bool {
     let flags = SERVED | (linux::MAP_FIXED_NOREPLACE | linux::MAP_NORESERVE) as c_int;
     let gap = Request { at, len, protection: READ_WRITE, flags, file: -1, offset: 0 };

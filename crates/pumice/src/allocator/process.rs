@@ -224,9 +224,7 @@ impl Served {
         let mut name = [0; 16];
         let name = process::program_name(&mut name);
         process::find_obstacle(&environment, name, environment::page_size())?;
-        let tree = process::shared_tree(&environment)
-            .or_else(|| process::private_tree(&environment))
-            .ok_or(Reason::NoMemory)?;
+        let tree = process::tree(&environment).ok_or(Reason::NoMemory)?;
         let slot = process::take_slot(tree, name, &environment).ok_or(Reason::NoSlot)?;
         let process = ProcessWord::map().ok_or(Reason::NoMemory)?;
         let heap = Heap::new(HeapConfig {

@@ -222,8 +222,8 @@ impl Heap {
         }
     }
 
-    /// Gives a range of whole pages, holes and free memory, back to the kernel for good, addresses and all: it is no part
-    /// of the heap any more. As far as it can be had.
+    /// Gives a range of whole pages, holes and free memory, back to the kernel for good, addresses and all: it is no
+    /// part of the heap any more. As far as it can be had.
     ///
     /// # Safety
     /// Nobody uses it.
@@ -241,8 +241,8 @@ impl Heap {
         });
     }
 
-    /// Has a range of whole pages be no part of the heap any more, whatever is there: somebody else's mapping, or one that
-    /// can't be taken back. Calls on it are the kernel's alone from then on.
+    /// Has a range of whole pages be no part of the heap any more, whatever is there: somebody else's mapping, or one
+    /// that can't be taken back. Calls on it are the kernel's alone from then on.
     pub fn forsake(&'static self, at: usize, len: usize) {
         self.parts(at, len, |part, kind| {
             let is_had = kind != Part::Hole || self.occupy_hole(part.clone());

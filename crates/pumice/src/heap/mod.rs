@@ -286,7 +286,8 @@ impl Heap {
         }
     }
 
-    /// To be called in a forked child that can't count anywhere, instead of [`Heap::after_fork_in_child`]: the heap retires.
+    /// To be called in a forked child that can't count anywhere, instead of [`Heap::after_fork_in_child`]: the heap
+    /// retires.
     pub fn after_fork_alone(&'static self) {
         self.scrubber.after_fork(self.slot());
         self.forget_holes_lock();
@@ -298,8 +299,8 @@ impl Heap {
         self.retire(Calls::OfFree);
     }
 
-    /// From now on no system calls but those `malloc` makes: a seccomp filter is in force. What is free goes before that,
-    /// and what is freed from then on goes at once: no helper would give it back.
+    /// From now on no system calls but those `malloc` makes: a seccomp filter is in force. What is free goes before
+    /// that, and what is freed from then on goes at once: no helper would give it back.
     pub fn go_quiet(&self) {
         self.scrubber.quiet();
         self.keep_nothing_free();

@@ -57,8 +57,8 @@ impl Pins {
         Pins { seen: AtomicU64::new(0), mappings_ns: AtomicU64::new(0) }
     }
 
-    /// Whether there is a sign. Called by a thread with a table of descriptors of its own: the files that are looked at are
-    /// those of the process's first thread.
+    /// Whether there is a sign. Called by a thread with a table of descriptors of its own: the files that are looked
+    /// at are those of the process's first thread.
     pub(super) fn are_possible(&self) -> bool {
         let now_ns = thread::now_ns();
         let is_due = now_ns - self.mappings_ns.load(Ordering::Relaxed) >= MAPPINGS_PAUSE_NS;

@@ -67,7 +67,7 @@ impl Budget for Pool {
         match room() {
             // What processes that are gone have left may be a part of it.
             few if few < MANY => {
-                self.tree.sweep_if_due();
+                self.tree.sweep_if_due(self.slot());
                 room()
             }
             many => many,

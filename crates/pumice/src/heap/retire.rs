@@ -59,8 +59,8 @@ pub enum Calls {
 }
 
 impl Heap {
-    /// From now on memory that is freed goes back to the kernel: pages of it may still be held, by a pipe, a socket or a
-    /// device, and no call tells which.
+    /// From now on memory that is freed goes back to the kernel: pages of it may still be held, by a pipe, a socket
+    /// or a device, and no call tells which.
     pub fn stop_recycling(&self) {
         self.stays.go_to(ADDRESSES);
     }

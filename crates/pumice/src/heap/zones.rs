@@ -66,8 +66,8 @@ impl Deref for PoolZone {
     }
 }
 
-/// What a request for whole blocks did not find, so that none searches in vain until something changes. Relaxed: each part is a
-/// hint, and what does not fit together costs a search, or sends a request elsewhere.
+/// What a request for whole blocks did not find, so that none searches in vain until something changes. Relaxed: each
+/// part is a hint, and what does not fit together costs a search, or sends a request elsewhere.
 #[derive(Debug, Default)]
 struct Refused {
     /// 1 + the changes of the ledger there had been.

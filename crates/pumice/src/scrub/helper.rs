@@ -7,9 +7,9 @@
 //! start it; and it says its name.
 //!
 //! # Rights
-//! A thread has the user, the groups, the namespaces and so on of the thread that starts it, and keeps them. libc has all
-//! threads change theirs that it knows of, and it does not know of these. So before the program changes
-//! its rights the helpers end ([`Helper::stop`]), and start again, if at all, when it has ([`Helper::reopen`]).
+//! A thread has the user, the groups, the namespaces and so on of the thread that starts it, and keeps them. libc has
+//! all threads change theirs that it knows of, and it does not know of these. So before the program changes its
+//! rights the helpers end ([`Helper::stop`]), and start again, if at all, when it has ([`Helper::reopen`]).
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_void, CStr};

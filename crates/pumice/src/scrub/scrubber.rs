@@ -185,8 +185,8 @@ impl Scrubber {
         [&self.scrubd, &self.keeper, &self.assistant]
     }
 
-    /// Ends the threads and lets none be started any more. Waits for their end, some milliseconds unless others keep all
-    /// processors busy.
+    /// Ends the threads and lets none be started any more. Waits for their end, some milliseconds unless others keep
+    /// all processors busy.
     pub fn quiet(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.stop();

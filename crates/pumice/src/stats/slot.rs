@@ -1,7 +1,7 @@
 //! What one process counts.
 
 use super::split::FreeCounters;
-use super::{Event, Reason, EVENTS};
+use super::{Event, Owner, Reason, EVENTS};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Room for settings in a slot; which is which is [`crate::config::Setting`]'s business.
@@ -11,7 +11,7 @@ pub const SETTINGS: usize = 16;
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Slot {
-    /// Process id of whoever counts here; 0 when free.
+    /// Whoever counts here, as an [`Owner`]'s word; 0 when free.
     pub(super) owner: AtomicU64,
     /// The program's name: 16 bytes, NUL-padded, as in `/proc/PID/comm`.
     pub(super) name: [AtomicU64; 2],
@@ -39,9 +39,9 @@ impl Slot {
         self.events[event as usize].load(Ordering::Relaxed)
     }
 
-    /// The process that counts here; 0 for none.
-    pub fn pid(&self) -> u32 {
-        self.owner.load(Ordering::Acquire) as u32
+    /// The process that counts here; its number is 0 for none.
+    pub fn owner(&self) -> Owner {
+        Owner::from_word(self.owner.load(Ordering::Acquire))
     }
 
     /// Bytes of this process's share of the pool.

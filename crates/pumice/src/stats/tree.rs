@@ -1,17 +1,17 @@
-//! The file: a tree's totals, and its slots.
+//! The shared memory: a tree's totals, and its slots.
 
 use core::mem::offset_of;
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::{Event, FreeBytes, Slot, EVENTS};
+use super::{Event, FreeBytes, Owner, Slot, EVENTS};
 use crate::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use crate::sys::{mem, thread};
 
-/// What the file starts with.
+/// What it starts with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
 /// Changes whenever the layout does.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Processes that can count at the same time.
 pub const SLOTS: usize = 512;
 /// Slots that a process which takes one looks back at, for processes that are gone.
@@ -20,7 +20,7 @@ const LOOK_BACK: usize = 16;
 const LIVES: usize = 2048;
 /// A full pool looks for shares of the gone this seldom, in nanoseconds.
 const SWEEP_PAUSE_NS: u64 = 10_000_000;
-/// The whole file.
+/// All of it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Tree {
@@ -51,10 +51,10 @@ pub struct Tree {
     slots: [Slot; SLOTS],
 }
 
-/// Where the file says how often counters were moved: see [`Tree::is_settled`].
+/// Where it says how often counters were moved: see [`Tree::is_settled`].
 pub const FOLDS: Range<usize> = offset_of!(Tree, folds_begun)..offset_of!(Tree, retired);
 
-/// Bytes of the file.
+/// Its bytes.
 pub const TREE_SIZE: usize = size_of::<Tree>();
 
 impl Tree {
@@ -100,88 +100,91 @@ impl Tree {
         Ok(unsafe { Tree::create(memory, pool_max, ready_bytes) })
     }
 
-    /// Takes a slot for process `pid`, folding the counters of a process that is gone into the
-    /// totals if need be. `None` when [`SLOTS`] processes are alive.
-    pub fn attach(&self, pid: u32) -> Option<&Slot> {
+    /// Takes a slot for a process, folding the counters of one that is gone into the totals if need be. `None` when
+    /// [`SLOTS`] processes are alive, or may be.
+    pub fn attach(&self, owner: impl Into<Owner>) -> Option<&Slot> {
+        let owner = owner.into();
         let start = self.next_slot.load(Ordering::Relaxed) as usize;
         let at = |offset: usize| &self.slots[(start + offset) % SLOTS];
         let offset = (0..SLOTS).find(|&offset| {
-            let owner = at(offset).pid();
-            // The same pid is this process's life before an exec.
-            let is_free = owner == 0 || owner == pid || !thread::process_exists(owner);
-            is_free && self.claim(at(offset), owner, pid)
+            let former = at(offset).owner();
+            // The same process is this one's life before an exec.
+            let is_free = former.pid == 0 || former == owner || former.is_gone_to(owner.namespace);
+            is_free && self.claim(at(offset), former, owner)
         })?;
         self.next_slot.store(((start + offset + 1) % SLOTS) as u64, Ordering::Relaxed);
         self.processes.fetch_add(1, Ordering::Relaxed);
         // Those that came just before are the most likely to be gone. Each is looked at again as
         // often, so that short processes don't add up.
         for back in 1..=LOOK_BACK {
-            self.release_gone(&self.slots[(start + offset + SLOTS - back) % SLOTS], Some(pid));
+            let slot = &self.slots[(start + offset + SLOTS - back) % SLOTS];
+            self.release_gone(slot, |former| former == owner || former.is_gone_to(owner.namespace));
         }
         let index = (start + offset) % SLOTS;
-        self.end_life_before(pid, index);
+        self.end_life_before(owner, index);
         Some(&self.slots[index])
     }
 
     /// Frees the slot of this process's life before an exec, for who reads would find two of it, and
     /// remembers the one of this life, at `index`.
-    fn end_life_before(&self, pid: u32, index: usize) {
+    fn end_life_before(&self, owner: Owner, index: usize) {
         let own = &self.slots[index];
         let release = |slot: &Slot| {
-            if !core::ptr::eq(slot, own) && slot.pid() == pid {
-                self.release_gone(slot, Some(pid));
+            if !core::ptr::eq(slot, own) && slot.owner() == owner {
+                self.release(slot, owner);
             }
         };
-        let life = &self.lives[pid as usize % LIVES];
+        let tag = Life::tag(owner);
+        let life = &self.lives[owner.pid as usize % LIVES];
         // Relaxed, here and below: a hint; whose slot it is, its owner says.
         let mut word = life.load(Ordering::Relaxed);
         let before = loop {
             let before = Life::from_word(word);
+            let is_another = before.pid != 0 && (before.pid, before.tag) != (owner.pid, tag);
+            // One of another namespace may always be alive.
             let is_shared = before.is_shared
-                || (before.pid != pid && before.pid != 0 && thread::process_exists(before.pid));
-            let now = Life { pid, slot: index, is_shared }.into_word();
+                || (is_another && (before.tag != tag || thread::process_exists(before.pid)));
+            let now = Life { pid: owner.pid, tag, slot: index, is_shared }.into_word();
             match life.compare_exchange(word, now, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break before,
                 Err(changed) => word = changed,
             }
         };
-        if before.pid == pid {
+        if (before.pid, before.tag) == (owner.pid, tag) {
             release(&self.slots[before.slot]);
         } else if before.is_shared {
             self.slots().iter().for_each(release);
         }
     }
 
-    /// Frees the slot of a process that is gone, and its share of the pool; its counters stay.
-    /// `successor`: the process that has this pid now, if it is known to be another.
-    fn release_gone(&self, slot: &Slot, successor: Option<u32>) -> bool {
-        let owner = slot.pid();
-        let is_gone = || successor == Some(owner) || !thread::process_exists(owner);
-        let has_nothing = slot.pool_bytes() == 0 && successor != Some(owner);
-        if owner == 0 || has_nothing || !is_gone() {
-            return false;
-        }
-        // Acquire: the former owner's share is seen. Whoever gets this far and is killed leaves a
-        // pid that nobody has.
+    /// Frees the slot of a process that is gone, and its share of the pool, if it has any; its counters stay.
+    fn release_gone(&self, slot: &Slot, is_gone: impl Fn(Owner) -> bool) -> bool {
+        let owner = slot.owner();
+        owner.pid != 0 && slot.pool_bytes() > 0 && is_gone(owner) && self.release(slot, owner)
+    }
+
+    fn release(&self, slot: &Slot, owner: Owner) -> bool {
+        // Acquire: the former owner's share is seen. Whoever gets this far and is killed leaves an owner that nobody
+        // is.
         let claimed = slot.owner.compare_exchange(
-            u64::from(owner),
-            u64::from(u32::MAX),
+            owner.into_word(),
+            Owner::none_of(owner.namespace).into_word(),
             Ordering::Acquire,
             Ordering::Relaxed,
         );
         if claimed.is_ok() {
             self.shrink_pool(slot, slot.pool_bytes());
             // Release: pairs with the Acquire of the next owner's claim.
-            slot.owner.store(0, Ordering::Release);
+            slot.owner.store(Owner::NOBODY.into_word(), Ordering::Release);
         }
         claimed.is_ok()
     }
 
-    fn claim(&self, slot: &Slot, owner: u32, pid: u32) -> bool {
+    fn claim(&self, slot: &Slot, former: Owner, owner: Owner) -> bool {
         // Acquire: the former owner's counts are seen before they are folded.
         let claimed = slot.owner.compare_exchange(
-            u64::from(owner),
-            u64::from(pid),
+            former.into_word(),
+            owner.into_word(),
             Ordering::Acquire,
             Ordering::Relaxed,
         );
@@ -189,7 +192,7 @@ impl Tree {
             return false;
         }
         self.folds_begun.fetch_add(1, Ordering::Relaxed);
-        // Release: who sees any of what follows sees that it has begun (pairs with nothing here: files are
+        // Release: who sees any of what follows sees that it has begun (pairs with nothing here: trees are
         // copied by the kernel).
         fence(Ordering::Release);
         for (total, event) in self.retired.iter().zip(&slot.events) {
@@ -211,18 +214,30 @@ impl Tree {
         if self.try_grow_pool(slot, bytes) {
             return true;
         }
-        bytes <= self.pool_max() && self.sweep_if_due() > 0 && self.try_grow_pool(slot, bytes)
+        bytes <= self.pool_max() && self.sweep_if_due(slot) > 0 && self.try_grow_pool(slot, bytes)
     }
 
-    /// Gives up the shares of processes that are gone, and says how many there were. A system call for each slot: not too
-    /// often.
-    pub fn sweep_if_due(&self) -> usize {
+    /// Gives up the shares of processes that are gone, as far as the process that counts in `judge` can tell, and says
+    /// how many there were. A system call for each slot: not too often.
+    pub fn sweep_if_due(&self, judge: &Slot) -> usize {
         let (now_ns, last_ns) = (thread::now_ns(), self.swept_ns.load(Ordering::Relaxed));
         if now_ns.saturating_sub(last_ns) < SWEEP_PAUSE_NS {
             return 0;
         }
         self.swept_ns.store(now_ns, Ordering::Relaxed);
-        self.slots().iter().filter(|slot| self.release_gone(slot, None)).count()
+        let namespace = judge.owner().namespace;
+        let is_gone = |owner: Owner| owner.is_gone_to(namespace);
+        self.slots().iter().filter(|slot| self.release_gone(slot, is_gone)).count()
+    }
+
+    /// Frees the slots of processes that are gone, and their shares, by what the caller knows of them.
+    pub fn sweep(&self, is_gone: impl Fn(Owner) -> bool) {
+        for slot in self.slots() {
+            let owner = slot.owner();
+            if owner.pid != 0 && is_gone(owner) {
+                self.release(slot, owner);
+            }
+        }
     }
 
     fn try_grow_pool(&self, slot: &Slot, bytes: u64) -> bool {
@@ -307,23 +322,38 @@ impl Tree {
 /// Which slot a process took last. Numbers that are the same modulo [`LIVES`] share a word: where two of
 /// them were alive, the word is *shared* from then on, and says of one only where its slot is.
 ///
-/// In the word: the number in bits 0 to 31, the slot in 32 to 47, shared in 48.
+/// In the word: the number in bits 0 to 31, the slot in 32 to 47, shared in 48, and in the rest the lowest bits of the
+/// namespace: of two that have the same, one is the other's life before, at worst, whose slot says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Life {
     pid: u32,
+    tag: u16,
     slot: usize,
     is_shared: bool,
 }
 
 impl Life {
+    /// What of a process's namespace the word has room for.
+    fn tag(owner: Owner) -> u16 {
+        (owner.namespace & 0x7fff) as u16
+    }
+
     /// Whatever a program wrote there: a slot that there is.
     fn from_word(word: u64) -> Life {
         let slot = (word >> 32) as usize & 0xffff;
-        Life { pid: word as u32, slot: slot % SLOTS, is_shared: word >> 48 & 1 == 1 }
+        Life {
+            pid: word as u32,
+            tag: (word >> 49) as u16,
+            slot: slot % SLOTS,
+            is_shared: word >> 48 & 1 == 1,
+        }
     }
 
     fn into_word(self) -> u64 {
-        u64::from(self.pid) | (self.slot as u64) << 32 | u64::from(self.is_shared) << 48
+        u64::from(self.pid)
+            | (self.slot as u64) << 32
+            | u64::from(self.is_shared) << 48
+            | u64::from(self.tag) << 49
     }
 }
 
@@ -384,7 +414,7 @@ mod tests {
         }
         for pid in [1, 2] {
             tree.attach(pid).expect("a slot");
-            assert_eq!(tree.slots().iter().filter(|slot| slot.pid() == pid).count(), 1);
+            assert_eq!(tree.slots().iter().filter(|slot| slot.owner().pid == pid).count(), 1);
         }
         assert_eq!((tree.pool_bytes(), tree.total(Event::Requests)), (0, 2));
     }
@@ -394,16 +424,17 @@ mod tests {
         let tree = Tree::private(0, 0).expect("memory");
         // This process lives, and so does the first there is.
         let (one, other) = (std::process::id(), 1);
-        let of = |pid: u32| tree.slots().iter().filter(|slot| slot.pid() == pid).count();
+        let of = |pid: u32| tree.slots().iter().filter(|slot| slot.owner().pid == pid).count();
         let word = &tree.lives[one as usize % LIVES];
         tree.attach(one).expect("a slot");
         let first = Life::from_word(word.load(Ordering::Relaxed));
-        assert_eq!(first, Life { pid: one, slot: 0, is_shared: false });
+        let tag = Life::tag(Owner::here());
+        assert_eq!(first, Life { pid: one, tag, slot: 0, is_shared: false });
         // As if the two numbers were the same modulo LIVES, and the other came later.
         for _ in 0..2 * LOOK_BACK {
             tree.attach(u32::MAX - 1).expect("a slot");
         }
-        let later = Life { pid: other, slot: 7, is_shared: true };
+        let later = Life { pid: other, tag, slot: 7, is_shared: true };
         word.store(later.into_word(), Ordering::Relaxed);
         tree.attach(one).expect("a slot");
         assert_eq!(of(one), 1);
@@ -411,7 +442,8 @@ mod tests {
         // What the word says of a slot need not be so.
         word.store(u64::MAX, Ordering::Relaxed);
         tree.attach(one).expect("a slot");
-        word.store(u64::from(one) | 0xffff << 32, Ordering::Relaxed);
+        let nowhere = Life { pid: one, tag, slot: 0xffff, is_shared: false };
+        word.store(nowhere.into_word(), Ordering::Relaxed);
         tree.attach(one).expect("a slot");
     }
 
@@ -423,10 +455,57 @@ mod tests {
         tree.attach(other).expect("a slot");
         let word = &tree.lives[one as usize % LIVES];
         let life = Life::from_word(word.load(Ordering::Relaxed));
-        assert_eq!(life, Life { pid: other, slot: 1, is_shared: true });
+        let tag = Life::tag(Owner::here());
+        assert_eq!(life, Life { pid: other, tag, slot: 1, is_shared: true });
         assert!(tree.is_settled());
         tree.folds_begun.fetch_add(1, Ordering::Relaxed);
         assert!(!tree.is_settled());
+    }
+
+    /// As another process of a namespace of its own would have it, where this process's number may mean another.
+    fn elsewhere(pid: u32) -> Owner {
+        Owner { namespace: Owner::here().namespace ^ 1, pid }
+    }
+
+    #[test]
+    fn processes_of_the_same_number_keep_their_shares() {
+        let tree = Tree::private(4 * 4096, 0).expect("memory");
+        let (here, there) = (Owner::here(), elsewhere(std::process::id()));
+        for round in 0..3 {
+            // Each in turn is another life of the one of its own namespace, and of no other.
+            for owner in [here, there] {
+                let slot = tree.attach(owner).expect("a slot");
+                assert!(tree.grow_pool(slot, 2 * 4096), "round {round}");
+            }
+            let of = |owner| tree.slots().iter().filter(|slot| slot.owner() == owner).count();
+            assert_eq!((of(here), of(there), tree.pool_bytes()), (1, 1, 4 * 4096), "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_share_of_one_elsewhere_is_given_up_by_who_knows() {
+        let tree = Tree::private(8192, 0).expect("memory");
+        // No process of this namespace has such a number.
+        let there = elsewhere(i32::MAX as u32);
+        assert!(tree.grow_pool(tree.attach(there).expect("a slot"), 8192));
+        let own = tree.attach(1).expect("a slot");
+        assert!(!tree.grow_pool(own, 4096), "it may be alive");
+        tree.sweep(|owner| owner == there);
+        assert!(tree.grow_pool(own, 8192));
+        let again = tree.attach(elsewhere(1)).expect("a slot");
+        tree.swept_ns.store(0, Ordering::Relaxed);
+        assert!(!tree.grow_pool(again, 4096), "nor do they give up ours");
+    }
+
+    #[test]
+    fn slots_of_those_elsewhere_are_left_until_somebody_knows() {
+        let tree = Tree::private(0, 0).expect("memory");
+        for pid in 1..=SLOTS as u32 {
+            tree.attach(elsewhere(i32::MAX as u32 - pid)).expect("a slot");
+        }
+        assert!(tree.attach(1).is_none());
+        tree.sweep(|owner| owner.pid == i32::MAX as u32 - 7);
+        assert!(tree.attach(1).is_some());
     }
 
     #[test]

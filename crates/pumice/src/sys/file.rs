@@ -1,11 +1,9 @@
 //! Small files, read whole into a buffer of the caller's.
 
 use core::ffi::CStr;
-use core::ptr::{null_mut, NonNull};
 use rustix::fd::OwnedFd;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::{self, Errno};
-use rustix::mm::{self, MapFlags, ProtFlags};
 
 /// Opens for reading, closed on exec.
 pub fn open_read(path: &CStr) -> Result<OwnedFd, Errno> {
@@ -30,17 +28,4 @@ pub fn read_at<'b>(file: &OwnedFd, buffer: &'b mut [u8]) -> Result<&'b [u8], Err
         }
     }
     Ok(&buffer[..length])
-}
-
-/// Maps the first `len` bytes of a file, shared, readable and writable; `None` for a file
-/// shorter than that (touching it would be SIGBUS).
-pub fn map_shared(path: &CStr, len: usize) -> Result<Option<NonNull<u8>>, Errno> {
-    let file = fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
-    if (fs::fstat(&file)?.st_size as u64) < len as u64 {
-        return Ok(None);
-    }
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { mm::mmap(null_mut(), len, protection, MapFlags::SHARED, &file, 0)? };
-    Ok(NonNull::new(at.cast()))
 }

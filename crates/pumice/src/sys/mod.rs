@@ -27,6 +27,7 @@ pub mod prefetch;
 pub mod privilege;
 pub mod raw;
 pub mod sched;
+pub mod segment;
 pub mod thread;
 pub mod topology;
 #[cfg(all(feature = "std", not(loom)))]

@@ -166,6 +166,11 @@ pub fn process_id() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
 }
 
+/// The namespace that the calling process's number is of, as the kernel numbers them; 0 where `/proc` does not tell.
+pub fn pid_namespace() -> u32 {
+    rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |status| status.st_ino as u32)
+}
+
 /// The process that made a value. A child of `fork` has a copy of the value, but not of memory that was kept from
 /// it, at whose addresses it may have something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

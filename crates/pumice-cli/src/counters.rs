@@ -1,0 +1,179 @@
+//! The counters and settings of a tree of programs: made, found again, copied.
+//!
+//! `pumice run` makes them in a segment of shared memory ([`segment`]) and tells the programs its number. The
+//! kernel says of each segment whose it is and which process made it. It goes when the last process that counts
+//! there has ended: nothing is left to sweep up, and nothing can cut it off.
+
+use std::io;
+use std::ptr::NonNull;
+
+use pumice::stats::{Slot, Tree, FOLDS, TREE_SIZE};
+use pumice::sys::segment::{self, Status, View};
+
+use crate::numbers::Numbers;
+
+/// What changes each time is shown as it is.
+const MOST_READINGS: usize = 4;
+
+/// A tree of programs, as the `pumice run` has it that made it.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters {
+    /// For `PUMICE_STATS`.
+    pub id: u32,
+    /// What is in it.
+    pub tree: &'static Tree,
+}
+
+impl Counters {
+    /// Makes them. `pool_max` and `ready` are in bytes.
+    pub fn create(pool_max: u64, ready: u64) -> io::Result<Counters> {
+        let (id, memory) = segment::create(TREE_SIZE)?;
+        // SAFETY: a new segment's bytes are zeros, and it is never unmapped.
+        let tree = unsafe { Tree::create(memory, pool_max, ready) };
+        Ok(Counters { id, tree })
+    }
+}
+
+/// Slots of processes that exist, each with the process's number here.
+pub fn live_slots<'t>(
+    tree: &'t Tree,
+    numbers: &'t Numbers,
+) -> impl Iterator<Item = (u32, &'t Slot)> {
+    tree.slots().iter().filter_map(|slot| Some((numbers.here(slot.owner())?, slot)))
+}
+
+/// The name of the program that counts in a slot. It is whatever the program wrote.
+pub fn program_name(slot: &Slot) -> String {
+    let name = slot.name();
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    String::from_utf8_lossy(&name[..end]).into_owned()
+}
+
+/// A segment that may be a tree's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its number.
+    pub id: u32,
+    /// The user whose it is.
+    pub uid: u32,
+    /// The process that made it; 0 for one of another namespace.
+    pub maker: u32,
+}
+
+/// All there are that this user may read.
+pub fn all() -> impl Iterator<Item = Found> {
+    segment::all().filter_map(|(id, status)| found(id, &status))
+}
+
+fn found(id: u32, status: &Status) -> Option<Found> {
+    let uid = status.owner().filter(|_| status.len == TREE_SIZE)?;
+    Some(Found { id, uid, maker: status.maker })
+}
+
+/// The tree in a segment, if it is one of this version. Never unmapped.
+pub fn open(found: Found) -> Option<&'static Tree> {
+    let memory = segment::attach(found.id, TREE_SIZE, found.uid).ok()?;
+    // SAFETY: mapped, as long as the segment was, and never unmapped.
+    unsafe { Tree::open(memory) }
+}
+
+/// A copy of a tree.
+///
+/// Whoever made a segment may have made it of huge pages that are not there, and who touches those is killed; a copy
+/// is not.
+#[derive(Debug)]
+pub struct Snapshot(Box<Page>);
+
+/// As a [`Tree`] is mapped.
+#[derive(Debug)]
+#[repr(align(4096))]
+struct Page([u8; TREE_SIZE]);
+
+impl Snapshot {
+    /// `None` if it is no tree of this version, or another user's by now.
+    pub fn read(expected: Found) -> Option<Snapshot> {
+        let view = View::open(expected.id).ok()?;
+        if found(expected.id, &view.status) != Some(expected) {
+            return None;
+        }
+        let copy = |part, into: &mut [u8]| view.copy(part, into).ok();
+        let mut snapshot = Snapshot(Box::new(Page([0; TREE_SIZE])));
+        // While a slot goes to another process, its counters are nowhere. That takes a microsecond, unless who
+        // does it is killed.
+        for _ in 0..MOST_READINGS {
+            copy(0..TREE_SIZE, &mut snapshot.0 .0)?;
+            // SAFETY: the bytes are there for as long as the reference is looked at.
+            let tree = unsafe { Tree::open(NonNull::from(&mut snapshot.0 .0).cast()) }?;
+            let mut later = [0; FOLDS.end - FOLDS.start];
+            copy(FOLDS, &mut later)?;
+            if tree.is_settled() && snapshot.0 .0[FOLDS] == later {
+                break;
+            }
+        }
+        Some(snapshot)
+    }
+
+    /// What is in it.
+    pub fn tree(&self) -> &Tree {
+        let at = NonNull::from(&self.0 .0).cast();
+        // SAFETY: the bytes are aligned, and there for as long as this value is.
+        unsafe { Tree::open(at) }.expect("looked at when it was read")
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use pumice::stats::Event;
+
+    use super::*;
+
+    /// What a segment of this process's is found as.
+    pub fn own(id: u32) -> Found {
+        let uid = rustix::process::geteuid().as_raw();
+        Found { id, uid, maker: std::process::id() }
+    }
+
+    #[test]
+    fn totals_never_go_back_while_slots_change_hands() {
+        let made = Counters::create(1 << 30, 0).expect("shared memory");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let relaxed = std::sync::atomic::Ordering::Relaxed;
+                while !stop.load(relaxed) {
+                    // No process has such a number, so each takes the slot of one before.
+                    made.tree.attach(u32::MAX - 1).expect("a slot").add(Event::Requests, 1 << 20);
+                    // Faster than any program: but what changes at each reading is shown as it is.
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
+            let (mut most, mut went_back) = (0, None);
+            for _ in 0..5000 {
+                let snapshot = Snapshot::read(own(made.id)).expect("a tree");
+                let now = snapshot.tree().total(Event::Requests);
+                went_back = went_back.or((now < most).then_some((most, now)));
+                most = most.max(now);
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(went_back, None);
+        });
+    }
+
+    #[test]
+    fn a_tree_is_found_and_opened_by_its_owner() {
+        let made = Counters::create(1 << 30, 0).expect("shared memory");
+        let found = own(made.id);
+        assert!(all().any(|it| it == found));
+        assert_eq!(open(found).expect("a tree").pool_max(), 1 << 30);
+        let others = Found { uid: found.uid + 1, ..found };
+        assert!(open(others).is_none() && Snapshot::read(others).is_none());
+    }
+
+    #[test]
+    fn another_segment_is_no_tree() {
+        let (id, _) = segment::create(TREE_SIZE).expect("shared memory");
+        assert!(open(own(id)).is_none() && Snapshot::read(own(id)).is_none());
+        let (id, _) = segment::create(TREE_SIZE - 1).expect("shared memory");
+        assert!(all().all(|it| it.id != id) && Snapshot::read(own(id)).is_none());
+    }
+}
