@@ -34,7 +34,7 @@ use fixed::{map_fixed, Holes};
 use remap::Remap;
 
 pub(crate) use fixed::put_at;
-pub(crate) use plain::segment_at;
+pub(crate) use plain::pieces_of_segment;
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 const READ_WRITE: c_int = (linux::PROT_READ | linux::PROT_WRITE) as c_int;
@@ -157,15 +157,17 @@ unsafe extern "C" fn msync(at: *mut c_void, len: usize, flags: c_int) -> c_int {
 
 #[no_mangle]
 unsafe extern "C" fn mincore(at: *mut c_void, len: usize, seen: *mut u8) -> c_int {
-    let args = [at as usize, len, seen as usize, 0, 0, 0];
-    let outcome = match concerned(at as usize, len) {
-        Some((heap, len)) if at as usize % FRAME_SIZE == 0 && has_hole(heap, at as usize, len) => {
-            Err(Errno::NOMEM)
-        }
+    let (at, args) = (at as usize, [at as usize, len, seen as usize, 0, 0, 0]);
+    let hole = concerned(at, len).filter(|_| at % FRAME_SIZE == 0);
+    let Some(before) = hole.and_then(|(heap, len)| Some(first_hole(heap, at, len)? - at)) else {
         // SAFETY: forwarded with the caller's promise.
-        _ => unsafe { raw::syscall(linux::__NR_mincore, args) },
+        return answer(unsafe { raw::syscall(linux::__NR_mincore, args) }) as c_int;
     };
-    answer(outcome) as c_int
+    // It tells of the pages before the hole, or of nothing where even that can't be told.
+    // SAFETY: forwarded with the caller's promise.
+    let outcome =
+        unsafe { raw::syscall(linux::__NR_mincore, [at, before, seen as usize, 0, 0, 0]) };
+    answer(outcome.and(Err(Errno::NOMEM))) as c_int
 }
 
 #[no_mangle]
@@ -454,10 +456,17 @@ unsafe fn each_part(
 }
 
 fn has_hole(heap: &Heap, at: usize, len: usize) -> bool {
-    let mut found = false;
-    heap.parts(at, len, |_, kind| {
-        found |= kind == Part::Hole;
-        !found
+    first_hole(heap, at, len).is_some()
+}
+
+/// Where the first hole in a range begins.
+fn first_hole(heap: &Heap, at: usize, len: usize) -> Option<usize> {
+    let mut found = None;
+    heap.parts(at, len, |part, kind| {
+        if kind == Part::Hole {
+            found = Some(part.start);
+        }
+        found.is_none()
     });
     found
 }

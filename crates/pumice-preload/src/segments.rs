@@ -74,7 +74,17 @@ unsafe fn detach(at: usize) -> Outcome {
         // SAFETY: as the caller promises.
         return unsafe { raw::syscall(linux::__NR_shmdt, [at, 0, 0, 0, 0, 0]) };
     }
-    let len = mapping::segment_at(at).ok_or(Errno::INVAL)?;
-    // SAFETY: as the caller promises.
-    unsafe { mapping::unmap(at, len) }
+    let (mut inode, mut outcome) = (0, Err(Errno::INVAL));
+    loop {
+        let (found, pieces) = mapping::pieces_of_segment(at, inode);
+        for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+            // SAFETY: as the caller promises.
+            outcome = unsafe { mapping::unmap(piece.start, piece.len()) };
+        }
+        let may_be_more = !pieces[pieces.len() - 1].is_empty();
+        if outcome.is_err() || !may_be_more {
+            return outcome;
+        }
+        inode = found;
+    }
 }

@@ -17,23 +17,26 @@ pub(super) fn protection_of(range: &Range<usize>) -> Option<c_int> {
     protection_in(&file, range)
 }
 
-/// Bytes of the segment of System V shared memory that is attached at an address, if there is one.
-pub(crate) fn segment_at(at: usize) -> Option<usize> {
-    let mut segment: Option<(usize, usize)> = None;
-    each_line(|line| match segment {
-        // The kernel detaches what is left of it in several mappings, too, but not what lies apart.
-        Some((inode, end)) if line.start == end && line.inode == inode => {
-            segment = Some((inode, line.end));
-            true
+/// Pieces of a segment that are looked for at once.
+const MOST_PIECES: usize = 16;
+
+/// The pieces that are left of the segment of System V shared memory that was attached at an address, the first
+/// [`MOST_PIECES`] of them, and its inode; `inode` is 0 where any segment will do. As the kernel does, it goes by
+/// where in its segment each mapping begins.
+pub(crate) fn pieces_of_segment(at: usize, inode: usize) -> (usize, [Range<usize>; MOST_PIECES]) {
+    let mut pieces = [const { 0..0 }; MOST_PIECES];
+    let (mut inode, mut count) = (inode, 0);
+    let _ = each_line(|line| {
+        let is_piece = line.is_segment()
+            && line.start.checked_sub(at) == Some(line.offset)
+            && (inode == 0 || line.inode == inode);
+        if is_piece {
+            (inode, pieces[count]) = (line.inode, line.start..line.end);
+            count += 1;
         }
-        Some(_) => false,
-        None if line.start == at && line.is_segment() => {
-            segment = Some((line.inode, line.end));
-            true
-        }
-        None => line.start <= at,
-    })?;
-    segment.map(|(_, end)| end - at)
+        count < MOST_PIECES
+    });
+    (inode, pieces)
 }
 
 /// Whether a range is one mapping, as far as it is mapped.
@@ -96,6 +99,7 @@ struct Line {
     start: usize,
     end: usize,
     permissions: [u8; 4],
+    offset: usize,
     inode: usize,
     /// How the path begins.
     path: [u8; 5],
@@ -111,6 +115,7 @@ impl Line {
             start: 0,
             end: 0,
             permissions: [0; 4],
+            offset: 0,
             inode: 0,
             path: [0; 5],
         }
@@ -148,6 +153,7 @@ impl Line {
         match self.field {
             0 => self.end = self.end << 4 | digit,
             1 if self.at < 4 => self.permissions[self.at] = byte,
+            2 => self.offset = self.offset << 4 | digit,
             // Decimal; whether it is 0, and the same as another's, is all that matters.
             4 => self.inode = self.inode << 4 | digit,
             5 if self.at < 5 => self.path[self.at] = byte,

@@ -193,7 +193,7 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
     unsafe {
         // Outside the heap it must be one mapping, or the kernel won't let it grow again.
         match heap.overlaps(to as *const u8, new) {
-            true => move_pieces(at, to, len, protection)?,
+            true => move_pieces(heap, at, to, len, protection)?,
             false => copy(at, to, len, protection)?,
         };
         if protection != READ_WRITE {
@@ -214,10 +214,15 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
 ///
 /// # Safety
 /// Both ranges are the caller's, and private anonymous memory, the first of that protection.
-unsafe fn move_pieces(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
-    let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+unsafe fn move_pieces(
+    heap: &'static Heap,
+    at: usize,
+    to: usize,
+    len: usize,
+    protection: c_int,
+) -> Outcome {
     // SAFETY: as the caller promises.
-    let outcome = unsafe { Remap { at, old_len: len, new_len: len, flags, to }.make() };
+    let outcome = unsafe { move_pages(heap, at, to, len) };
     if outcome.is_ok() || len == 0 {
         return outcome;
     }
@@ -225,14 +230,35 @@ unsafe fn move_pieces(at: usize, to: usize, len: usize, protection: c_int) -> Ou
         let half = (len / 2).next_multiple_of(FRAME_SIZE);
         // SAFETY: as the caller promises.
         return unsafe {
-            move_pieces(at, to, half, protection)?;
-            move_pieces(at + half, to + half, len - half, protection)
+            move_pieces(heap, at, to, half, protection)?;
+            move_pieces(heap, at + half, to + half, len - half, protection)
         };
     }
     // Before Linux 5.7 nothing can be moved and stay mapped. From 6.17 on several mappings move by one call, and where
     // that fails half-way the first ones are at their new place already.
     // SAFETY: as the caller promises.
     unsafe { copy(at, to, len, protection) }
+}
+
+/// Moves the pages of a range to another place, which leaves the heap's addresses mapped.
+///
+/// # Safety
+/// Both are the caller's.
+unsafe fn move_pages(heap: &'static Heap, at: usize, to: usize, len: usize) -> Outcome {
+    // Of locked memory whose place stays mapped the kernel counts that as locked, too, and for ever.
+    let leaves_gap = heap.has_locked();
+    let keeps = if leaves_gap { 0 } else { linux::MREMAP_DONTUNMAP };
+    let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | keeps;
+    // SAFETY: as the caller promises.
+    let moved = unsafe { Remap { at, old_len: len, new_len: len, flags, to }.make() };
+    if leaves_gap && heap.owns(at as *const u8) {
+        // Where it failed, the first of several mappings may have moved.
+        let gap = if moved.is_ok() { len } else { gap_at(at, len) };
+        if gap > 0 {
+            close_gap(heap, at, gap);
+        }
+    }
+    moved
 }
 
 /// Copies a range, giving its pages back as it goes. Zeros are left. What is at the new place already stays
@@ -325,31 +351,23 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
         // SAFETY: as the caller promises.
         return unsafe { request.make() };
     }
-    // Of locked memory whose place stays mapped the kernel counts that as locked, too, and for ever.
-    let keeps = if heap.has_locked() { 0 } else { linux::MREMAP_DONTUNMAP };
-    let put = |from: usize, to: usize, len: usize| {
-        let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | keeps;
-        // SAFETY: both are the caller's, or made for this.
-        let moved = unsafe { Remap { at: from, old_len: len, new_len: len, flags, to }.make() };
-        if keeps == 0 && moved.is_ok() && from == at {
-            close_gap(heap, at, len);
-        }
-        moved
-    };
     let outcome;
     if flags & linux::MREMAP_FIXED != 0 && new <= old {
-        outcome = put(at, to, new);
+        // SAFETY: as the caller promises.
+        outcome = unsafe { move_pages(heap, at, to, new) };
     } else {
         let aside = map_aside(old, to..to.saturating_add(new))?;
-        let moved = put(at, aside, old);
-        // SAFETY: as the caller promises; it is the same memory at another place.
-        outcome = moved.and_then(|_| unsafe { Remap { at: aside, ..request }.make() });
-        if outcome.is_err() {
-            if moved.is_ok() {
-                put(aside, at, old)?;
+        // SAFETY: as the caller promises; what was made above is nobody else's.
+        unsafe {
+            let moved = move_pages(heap, at, aside, old);
+            // It is the same memory at another place.
+            outcome = moved.and_then(|_| Remap { at: aside, ..request }.make());
+            if outcome.is_err() {
+                if moved.is_ok() {
+                    move_pages(heap, aside, at, old)?;
+                }
+                raw::syscall(linux::__NR_munmap, [aside, old, 0, 0, 0, 0])?;
             }
-            // SAFETY: nobody uses what was made above.
-            unsafe { raw::syscall(linux::__NR_munmap, [aside, old, 0, 0, 0, 0])? };
         }
     }
     if outcome.is_ok() {
