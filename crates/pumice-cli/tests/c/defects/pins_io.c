@@ -44,7 +44,13 @@ static void warm_up(char *get(size_t), void put(char *, size_t)) {
         fill(at, SIZE, 5);
         put(at, SIZE);
     }
-    if (in_assembler) usleep(1700000);
+    /* Nobody looks at a process that has freed next to nothing. */
+    for (int i = 0; i < 3 && in_assembler; i++) {
+        char *at = get(8 * SIZE);
+        fill(at, 8 * SIZE, 5);
+        put(at, 8 * SIZE);
+        usleep(250000);
+    }
 }
 
 /* Others get what there is, and write to it. */
@@ -59,7 +65,7 @@ static void check_and_put(void put(char *, size_t), char *next[NEXT]) {
     }
 }
 
-/* libaio's way. Where files can't be written past the cache, `file` is none. */
+/* libaio's way, past the cache. */
 static void aio(char *get(size_t), void put(char *, size_t), int file) {
     aio_context_t context = 0;
     if (call(SYS_io_setup, 8, (long)&context, 0, 0, 0, 0) != 0) return;
@@ -118,6 +124,7 @@ static int do_one(struct ring *ring, struct io_uring_sqe entry) {
 
 /* liburing's way: a buffer that is registered is held until it is no more. */
 static void uring(char *get(size_t), void put(char *, size_t), int file) {
+    (void)file;
     struct ring ring;
     if (!open_ring(&ring)) return;
     warm_up(get, put);
@@ -146,15 +153,17 @@ static void uring(char *get(size_t), void put(char *, size_t), int file) {
     close(plain), close(ring.fd);
 }
 
-static void in_child(void how(char *(size_t), void (char *, size_t), int), int file) {
+/* Both ways side by side, each in a child: each begins where nobody can hold pages. */
+static void in_children(void how(char *(size_t), void (char *, size_t), int), int files[2]) {
+    pid_t children[2];
     for (int maps = 0; maps < 2; maps++) {
-        pid_t child = fork();
-        if (child == 0) {
-            maps ? how(map, by_munmap, file) : how(by_malloc, by_free, file);
+        children[maps] = fork();
+        if (children[maps] == 0) {
+            maps ? how(map, by_munmap, files[maps]) : how(by_malloc, by_free, files[maps]);
             exit(0);
         }
-        wait_for(child);
     }
+    for (int maps = 0; maps < 2; maps++) wait_for(children[maps]);
 }
 
 /* A folder, and `assembler` if it is to be. */
@@ -162,14 +171,17 @@ int main(int count, char **arguments) {
     guard(30);
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
     in_assembler = count > 2;
-    char path[512];
-    snprintf(path, sizeof path, "%s/pins.%d", count > 1 ? arguments[1] : ".", (int)getpid());
-    int file = open(path, O_RDWR | O_CREAT | O_DIRECT, 0600);
     static char page[PAGE] __attribute__((aligned(PAGE)));
-    int is_direct = file >= 0 && pwrite(file, page, PAGE, 0) == PAGE;
-    unlink(path);
-    if (is_direct) in_child(aio, file);
-    in_child(uring, -1);
+    int files[2], is_direct = 1;
+    for (int i = 0; i < 2; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/pins.%d", count > 1 ? arguments[1] : ".", (int)getpid());
+        files[i] = open(path, O_RDWR | O_CREAT | O_DIRECT, 0600);
+        is_direct = is_direct && files[i] >= 0 && pwrite(files[i], page, PAGE, 0) == PAGE;
+        unlink(path);
+    }
+    if (is_direct) in_children(aio, files);
+    in_children(uring, files);
     puts("done");
     return 0;
 }
