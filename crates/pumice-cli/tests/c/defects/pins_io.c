@@ -44,8 +44,8 @@ static void warm_up(char *get(size_t), void put(char *, size_t)) {
         fill(at, SIZE, 5);
         put(at, SIZE);
     }
-    /* Nobody looks at a process that has freed next to nothing. */
-    for (int i = 0; i < 3 && in_assembler; i++) {
+    /* Nobody looks at a process that has freed next to nothing, nor more often than once a second. */
+    for (int i = 0; i < 6 && in_assembler; i++) {
         char *at = get(8 * SIZE);
         fill(at, 8 * SIZE, 5);
         put(at, 8 * SIZE);
@@ -153,17 +153,12 @@ static void uring(char *get(size_t), void put(char *, size_t), int file) {
     close(plain), close(ring.fd);
 }
 
-/* Both ways side by side, each in a child: each begins where nobody can hold pages. */
-static void in_children(void how(char *(size_t), void (char *, size_t), int), int files[2]) {
-    pid_t children[2];
-    for (int maps = 0; maps < 2; maps++) {
-        children[maps] = fork();
-        if (children[maps] == 0) {
-            maps ? how(map, by_munmap, files[maps]) : how(by_malloc, by_free, files[maps]);
-            exit(0);
-        }
-    }
-    for (int maps = 0; maps < 2; maps++) wait_for(children[maps]);
+/* In a child, which begins where nobody can hold pages. */
+static pid_t in_child(void how(char *(size_t), void (char *, size_t), int), int maps, int file) {
+    pid_t child = fork();
+    if (child) return child;
+    maps ? how(map, by_munmap, file) : how(by_malloc, by_free, file);
+    exit(0);
 }
 
 /* A folder, and `assembler` if it is to be. */
@@ -180,8 +175,9 @@ int main(int count, char **arguments) {
         is_direct = is_direct && files[i] >= 0 && pwrite(files[i], page, PAGE, 0) == PAGE;
         unlink(path);
     }
-    if (is_direct) in_children(aio, files);
-    in_children(uring, files);
+    pid_t children[4] = {in_child(uring, 0, -1), in_child(uring, 1, -1)};
+    for (int i = 0; i < 2 && is_direct; i++) children[2 + i] = in_child(aio, i, files[i]);
+    for (int i = 0; i < (is_direct ? 4 : 2); i++) wait_for(children[i]);
     puts("done");
     return 0;
 }
