@@ -1,0 +1,76 @@
+/* Threads of a real-time class on one processor: none waits for another that does not come to run before it. And helpers
+   of whoever serves the memory have neither that class nor that processor. */
+#define _GNU_SOURCE
+#include "defect.h"
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { ROUNDS = 150 };
+
+static void become(int policy, int priority) {
+    struct sched_param parameter = {.sched_priority = priority};
+    CHECK(pthread_setschedparam(pthread_self(), policy, &parameter) == 0);
+}
+
+/* The one of the higher priority wakes up in the middle of what the other one does. */
+static void *unmap_pieces(void *higher) {
+    become(SCHED_FIFO, higher ? 3 : 2);
+    for (int i = 0; i < (higher ? 2 * ROUNDS : 4 * ROUNDS); i++) {
+        char *at = map(2 * MIB);
+        at[MIB] = 1;
+        for (size_t piece = 0; piece < 32; piece += 2) CHECK(munmap(at + piece * 16 * PAGE, PAGE) == 0);
+        CHECK(mmap(at, PAGE, RW, ANON | MAP_FIXED, -1, 0) == at);
+        CHECK(munmap(at, 2 * MIB) == 0);
+        if (higher) nanosleep(&(struct timespec){0, 50000}, NULL);
+    }
+    return NULL;
+}
+
+static int as_number(const char *text) { return *text >= '0' && *text <= '9' ? atoi(text) : 0; }
+
+/* That threads that the program did not make are as it was when it began. */
+static void check_others(const cpu_set_t *before, int own) {
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    for (struct dirent *task; (task = readdir(tasks));) {
+        int id = as_number(task->d_name);
+        cpu_set_t set;
+        if (id == 0 || id == own) continue;
+        /* It may end at any moment. */
+        int policy = sched_getscheduler(id);
+        CHECK(policy != SCHED_FIFO && policy != SCHED_RR);
+        if (sched_getaffinity(id, sizeof set, &set) == 0) CHECK(CPU_EQUAL(&set, before));
+    }
+    closedir(tasks);
+}
+
+int main(void) {
+    guard(8);
+    cpu_set_t before, one;
+    CPU_ZERO(&one);
+    CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &before)) CPU_SET(i, &one);
+    struct sched_param parameter = {.sched_priority = 2};
+    if (sched_setscheduler(0, SCHED_FIFO, &parameter) != 0) return skip("no real-time class here");
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    /* Enough that helpers have something to do, and time to begin. */
+    for (int i = 0; i < 6; i++) {
+        char *at = malloc(8 * MIB), *next = map(8 * MIB);
+        fill(at, 8 * MIB, i), fill(next, 8 * MIB, i);
+        free(at);
+        CHECK(munmap(next, 8 * MIB) == 0);
+        check_others(&before, getpid());
+        usleep(2000);
+    }
+    check_others(&before, getpid());
+    pthread_t threads[2];
+    for (size_t i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, unmap_pieces, (void *)i) == 0);
+    for (size_t i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    check_others(&before, getpid());
+    puts("done");
+    return 0;
+}
