@@ -7,23 +7,24 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { ROUNDS = 150 };
+enum { ROUNDS = 60 };
 
 static void become(int policy, int priority) {
     struct sched_param parameter = {.sched_priority = priority};
     CHECK(pthread_setschedparam(pthread_self(), policy, &parameter) == 0);
 }
 
-/* The one of the higher priority wakes up in the middle of what the other one does. */
+/* The one of the higher priority wakes up in the middle of what the other one does, which takes long. */
 static void *unmap_pieces(void *higher) {
-    become(SCHED_FIFO, higher ? 3 : 2);
-    for (int i = 0; i < (higher ? 2 * ROUNDS : 4 * ROUNDS); i++) {
-        char *at = map(2 * MIB);
-        at[MIB] = 1;
-        for (size_t piece = 0; piece < 32; piece += 2) CHECK(munmap(at + piece * 16 * PAGE, PAGE) == 0);
-        CHECK(mmap(at, PAGE, RW, ANON | MAP_FIXED, -1, 0) == at);
-        CHECK(munmap(at, 2 * MIB) == 0);
-        if (higher) nanosleep(&(struct timespec){0, 50000}, NULL);
+    become(SCHED_FIFO, higher ? 3 : 1);
+    size_t size = higher ? 2 * MIB : 16 * MIB, piece = higher ? PAGE : 12 * MIB;
+    for (int i = 0; i < (higher ? 2 * ROUNDS : ROUNDS); i++) {
+        char *at = map(size);
+        for (size_t page = 0; page < size; page += 2 * MIB) at[page + MIB] = 1;
+        CHECK(munmap(at + PAGE, piece) == 0);
+        CHECK(mmap(at + PAGE, PAGE, RW, ANON | MAP_FIXED, -1, 0) == at + PAGE);
+        CHECK(munmap(at, size) == 0);
+        if (higher) nanosleep(&(struct timespec){0, 70000}, NULL);
     }
     return NULL;
 }
