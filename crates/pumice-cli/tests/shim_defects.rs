@@ -57,6 +57,12 @@ fn segments_end_with_their_detachment() {
 }
 
 #[test]
+#[ignore = "a segment attached twice side by side is taken for one, and one with a hole for two"]
+fn each_attachment_ends_by_itself() {
+    ends_as_plain("segments_twice", &[]);
+}
+
+#[test]
 fn attributes_end_with_the_memory_they_were_set_on() {
     ends_as_plain("attributes", &[]);
 }
