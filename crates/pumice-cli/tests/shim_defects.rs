@@ -52,6 +52,13 @@ fn what_asynchronous_io_in_assembler_holds_stays() {
 }
 
 #[test]
+#[ignore = "nobody looks before 16 MiB have been freed"]
+fn what_asynchronous_io_holds_stays_where_little_was_freed() {
+    let program = compile("defects/pins_io");
+    compare_success(&[Mode::Verify], program, &[&folder(), "assembler", "little"], b"");
+}
+
+#[test]
 fn segments_end_with_their_detachment() {
     ends_as_plain("segments", &[]);
 }

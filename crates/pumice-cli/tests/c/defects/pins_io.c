@@ -8,7 +8,7 @@
 #include <malloc.h>
 #include <sys/uio.h>
 
-static int in_assembler;
+static int in_assembler, frees_little;
 
 static long call(long number, long a, long b, long c, long d, long e, long f) {
     if (!in_assembler) return syscall(number, a, b, c, d, e, f);
@@ -45,7 +45,8 @@ static void warm_up(char *get(size_t), void put(char *, size_t)) {
         put(at, SIZE);
     }
     /* Nobody looks at a process that has freed next to nothing, nor more often than once a second. */
-    for (int i = 0; i < 6 && in_assembler; i++) {
+    if (frees_little) usleep(1500000);
+    for (int i = 0; i < 6 && in_assembler && !frees_little; i++) {
         char *at = get(8 * SIZE);
         fill(at, 8 * SIZE, 5);
         put(at, 8 * SIZE);
@@ -161,11 +162,11 @@ static pid_t in_child(void how(char *(size_t), void (char *, size_t), int), int 
     exit(0);
 }
 
-/* A folder, and `assembler` if it is to be. */
+/* A folder, `assembler` if it is to be, and `little` if next to nothing is freed before. */
 int main(int count, char **arguments) {
     guard(30);
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
-    in_assembler = count > 2;
+    in_assembler = count > 2, frees_little = count > 3;
     static char page[PAGE] __attribute__((aligned(PAGE)));
     int files[2], is_direct = 1;
     for (int i = 0; i < 2; i++) {
