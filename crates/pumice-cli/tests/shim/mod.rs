@@ -27,6 +27,8 @@ pub enum Mode {
     Small,
     /// The same as that, on a machine that seems to have two memory nodes.
     Nodes,
+    /// Allocations from one frame on, and no mappings.
+    NoMmap,
 }
 
 /// The ways to run C programs of ours, which are quick.
@@ -49,6 +51,7 @@ pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
         Mode::Verify => &["--verify"],
         Mode::Ready => &["--verify", "--ready", "64M"],
         Mode::Small | Mode::Nodes => &["--verify", "--threshold", "4K", "--mmap-threshold", "4K"],
+        Mode::NoMmap => &["--verify", "--no-mmap", "--threshold", "4K"],
     };
     let mut command = cleaned(Command::new(env!("CARGO_BIN_EXE_pumice")));
     command.arg("run").args(flags).arg("--").arg(program);
@@ -180,9 +183,9 @@ pub fn compile_with(compiler: &str, source: &str, name: &str, flags: &[&str]) ->
     program
 }
 
-/// Compiles with the system's compiler.
+/// Compiles with the system's compiler. What lies in a folder is called by the folder's name as well.
 pub fn compile(source: &str) -> PathBuf {
-    compile_with("cc", source, source, &[])
+    compile_with("cc", source, &source.replace('/', "-"), &[])
 }
 
 /// Whether a program is installed; if not, says that the test skips.

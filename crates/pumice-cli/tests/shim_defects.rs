@@ -1,0 +1,119 @@
+//! Defects that were found once, each by the program that showed it: it ends as it does without the shim.
+//!
+//! What a program needs of the machine (swap, real-time classes, files past the cache) it looks for itself; without it, it
+//! says so and succeeds. Each ends itself by an alarm rather than hang.
+
+mod shim;
+
+use shim::{compare_success, compile, compile_with, scratch, Mode};
+
+const MODES: [Mode; 5] = [Mode::Verify, Mode::Ready, Mode::Small, Mode::Nodes, Mode::NoMmap];
+
+/// Runs `c/defects/NAME.c` in every mode.
+fn ends_as_plain(name: &str, arguments: &[&str]) {
+    compare_success(&MODES, compile(&format!("defects/{name}")), arguments, b"");
+}
+
+fn folder() -> String {
+    scratch("defects").to_str().expect("text").to_owned()
+}
+
+#[test]
+fn what_was_swapped_out_is_not_taken_for_zero() {
+    ends_as_plain("residence", &[]);
+}
+
+#[test]
+fn what_a_pipe_holds_stays() {
+    ends_as_plain("pins_pipe", &[]);
+}
+
+#[test]
+fn what_a_socket_holds_stays() {
+    ends_as_plain("pins_socket", &[]);
+}
+
+#[test]
+#[ignore = "a socket that came with the option set is not noticed"]
+fn what_a_socket_holds_that_was_inherited_stays() {
+    ends_as_plain("pins_socket", &["given"]);
+}
+
+#[test]
+fn what_asynchronous_io_holds_stays() {
+    ends_as_plain("pins_io", &[&folder()]);
+}
+
+/// In fewer modes: the program waits until somebody has looked.
+#[test]
+fn what_asynchronous_io_in_assembler_holds_stays() {
+    let program = compile("defects/pins_io");
+    compare_success(&[Mode::Verify, Mode::Small], program, &[&folder(), "assembler"], b"");
+}
+
+#[test]
+#[ignore = "nobody looks before 16 MiB have been freed"]
+fn what_asynchronous_io_holds_stays_where_little_was_freed() {
+    let program = compile("defects/pins_io");
+    compare_success(&[Mode::Verify], program, &[&folder(), "assembler", "little"], b"");
+}
+
+#[test]
+fn segments_end_with_their_detachment() {
+    ends_as_plain("segments", &[]);
+}
+
+#[test]
+#[ignore = "a segment attached twice side by side is taken for one, and one with a hole for two"]
+fn each_attachment_ends_by_itself() {
+    ends_as_plain("segments_twice", &[]);
+}
+
+#[test]
+fn attributes_end_with_the_memory_they_were_set_on() {
+    ends_as_plain("attributes", &[]);
+}
+
+#[test]
+#[ignore = "what was locked in memory that mremap has moved is counted for ever"]
+fn locks_end_with_the_memory_they_were_set_on() {
+    ends_as_plain("mremap_locked", &[]);
+}
+
+#[test]
+fn nothing_is_lost_where_no_more_mappings_are_allowed() {
+    ends_as_plain("map_count", &[]);
+}
+
+#[test]
+fn pieces_lose_what_was_set_on_them_at_once() {
+    ends_as_plain("pieces", &[]);
+}
+
+#[test]
+fn calls_by_number_do_what_they_do_by_name() {
+    ends_as_plain("numbers", &[]);
+}
+
+#[test]
+#[ignore = "nothing is said of the pages before a hole"]
+fn residence_is_told_up_to_a_hole() {
+    ends_as_plain("mincore_hole", &[]);
+}
+
+#[test]
+fn calls_within_a_constructor_need_no_lock_of_the_loader() {
+    let flags = ["-shared", "-fPIC"];
+    let library = compile_with("cc", "defects/loader_plugin", "loader_plugin.so", &flags);
+    ends_as_plain("loader", &[library.to_str().expect("text")]);
+}
+
+#[test]
+fn children_of_busy_processes_go_on() {
+    ends_as_plain("forks", &[]);
+}
+
+#[test]
+fn real_time_threads_wait_for_nobody_who_cannot_run() {
+    ends_as_plain("realtime", &[]);
+}
