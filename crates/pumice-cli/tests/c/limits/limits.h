@@ -19,7 +19,7 @@ enum { ANON = MAP_PRIVATE | MAP_ANONYMOUS, RW = PROT_READ | PROT_WRITE };
 /* First in main: ends a program that hangs. Generous, for machines that do much else. */
 static inline void guard(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(30);
+    alarm(20);
 }
 
 /* For a machine that lacks what the rest of the program is about. */
