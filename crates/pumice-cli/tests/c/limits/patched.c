@@ -1,14 +1,15 @@
 /* A program that patches the C library, as MPI's and libfabric's libraries do: a jump over the first instructions of
    `munmap`, `madvise`, `mremap` and `mmap` (whoever's it finds by that name), on which it goes on by number. Memory that has
-   been written is registered; what goes away without being seen goes stale. Registered memory is told from other
-   memory of the same address by a mark that only its owner has written. */
+   been written is registered; what goes away without being seen goes stale. */
 #include "limits.h"
 #include <dlfcn.h>
+#include <malloc.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 enum { KEPT = 4096 };
 /* What is registered: sixteen pages at most would do for a device, here it is any. */
-static struct { char *at; size_t size; } kept[KEPT];
+static struct { char *at; size_t size; uint64_t frame; } kept[KEPT];
 static int count, seen;
 
 static void forget(char *at, size_t size) {
@@ -58,10 +59,9 @@ static void patch(const char *name, void *to) {
     CHECK(syscall(SYS_mprotect, start, 2 * page, PROT_READ | PROT_EXEC) == 0);
 }
 
-/* As a library registers what is sent: what it has of that address already is good as long as it has not been
-   told otherwise. Physical pages are told apart by /proc/self/pagemap, which only root reads. */
+/* As a library registers what is sent: what it has of that address already is good as long as it has not been told
+   otherwise. A pipe stands for the device that holds the pages. Physical pages are told apart by /proc/self/pagemap, which only root reads. */
 static int pagemap;
-static uint64_t frames[KEPT];
 
 static uint64_t frame_of(char *at) {
     uint64_t entry = 0;
@@ -71,18 +71,24 @@ static uint64_t frame_of(char *at) {
 
 static int stale;
 
+static void hold(char *at) {
+    int ends[2];
+    struct iovec piece = {at, 4096};
+    CHECK(pipe(ends) == 0 && vmsplice(ends[1], &piece, 1, 0) == 4096);
+}
+
 static void transfer(char *at, size_t size) {
     memset(at, 1, size);
     char *page = at + size / 2;
     for (int i = 0; i < count; i++) {
         if (kept[i].at != at || kept[i].size != size) continue;
-        stale += frames[i] != frame_of(page);
+        stale += kept[i].frame != frame_of(page);
         return;
     }
     forget(at, size);
     CHECK(count < KEPT);
     kept[count].at = at, kept[count].size = size;
-    frames[count++] = frame_of(page);
+    kept[count++].frame = frame_of(page);
 }
 
 static void work(void) {
@@ -109,7 +115,7 @@ static void work(void) {
         free(p);
         CHECK(munmap(q, size + MIB) == 0);
         /* Long enough for what is free to be given back, now and then. */
-        if (i % 20 == 19) usleep(250000);
+        if (i % 30 == 29) usleep(250000);
     }
 }
 
@@ -121,7 +127,10 @@ int main(void) {
     char *probe = malloc(MIB);
     memset(probe, 1, MIB);
     if (!frame_of(probe + MIB / 2)) skip("frames are not to be seen");
+    hold(probe);
     free(probe);
+    /* Those libraries see no brk either, so glibc's heap is not to shrink. */
+    CHECK(mallopt(M_MMAP_THRESHOLD, 128 * KIB) && mallopt(M_TRIM_THRESHOLD, GIB));
     patch("munmap", new_munmap), patch("madvise", new_madvise), patch("mremap", new_mremap), patch("mmap", new_mmap);
     work();
     printf("%s\n", stale ? "something that was registered was not there any more" : "all that went away was seen");
