@@ -117,7 +117,7 @@ static void grow(const char *name, size_t room, size_t depth, int extra) {
 
 int main(void) {
     begin();
-    alarm(20);
+    alarm(100);
     for (size_t i = 0; i < 3; i++) {
         hint_again(doors[i], 300);
         hint_again(doors[i], 1024);

@@ -19,7 +19,7 @@ enum { ANON = MAP_PRIVATE | MAP_ANONYMOUS, RW = PROT_READ | PROT_WRITE };
 /* First in main: ends a program that hangs. Generous, for machines that do much else. */
 static inline void guard(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(20);
+    alarm(100);
 }
 
 /* For a machine that lacks what the rest of the program is about. */
@@ -30,7 +30,7 @@ static inline void skip(const char *why) {
 
 /* Frees enough for helper threads to be at work. */
 static inline void churn(void) {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         size_t size = 4 * MIB;
         char *allocated = malloc(size), *mapped = mmap(NULL, size, RW, ANON, -1, 0);
         CHECK(allocated && mapped != MAP_FAILED);

@@ -78,7 +78,7 @@ static const struct { const char *name; long (*call)(void); } calls[] = {
 enum { CALLS = sizeof calls / sizeof *calls };
 
 enum { PIECES = 4 };
-static const size_t piece = 4 * MIB;
+static const size_t piece = 3 * MIB;
 
 static void take(char *pieces[2 * PIECES]) {
     for (int i = 0; i < PIECES; i++) {

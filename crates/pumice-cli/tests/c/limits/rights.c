@@ -213,7 +213,7 @@ static void try(const char *name, long result) {
     printf("%s: %s\n", name, result >= 0 ? "done" : strerror(errno));
     /* At once, and once helpers may have been started again. */
     check(name);
-    churn();
+    if (strlen(name) % 3 == 0) churn();
     usleep(1000);
     check(name);
 }
