@@ -46,6 +46,11 @@ pub fn some_modes() -> &'static [Mode] {
 
 /// The command that runs a program that way.
 pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
+    command_with(mode, &[], program)
+}
+
+/// The same, with more flags of `pumice run`.
+pub fn command_with(mode: Mode, more: &[&str], program: impl AsRef<OsStr>) -> Command {
     let flags: &[&str] = match mode {
         Mode::Plain => return cleaned(Command::new(program)),
         Mode::Verify => &["--verify"],
@@ -54,7 +59,7 @@ pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
         Mode::NoMmap => &["--verify", "--no-mmap", "--threshold", "4K"],
     };
     let mut command = cleaned(Command::new(env!("CARGO_BIN_EXE_pumice")));
-    command.arg("run").args(flags).arg("--").arg(program);
+    command.arg("run").args(flags).args(more).arg("--").arg(program);
     if mode == Mode::Nodes {
         command.env("PUMICE_FAKE_NODES", "2");
     }
@@ -94,8 +99,19 @@ pub fn run(mut command: Command, input: &[u8]) -> Output {
 /// Runs a program plainly and in each of the ways under the shim: status, output and errors must
 /// agree. Returns what they were.
 pub fn compare(modes: &[Mode], program: &OsStr, arguments: &[&str], input: &[u8]) -> Output {
+    compare_with(modes, &[], program, arguments, input)
+}
+
+/// The same, with more flags of `pumice run`.
+pub fn compare_with(
+    modes: &[Mode],
+    more: &[&str],
+    program: &OsStr,
+    arguments: &[&str],
+    input: &[u8],
+) -> Output {
     let outcome = |mode| {
-        let mut command = command(mode, program);
+        let mut command = command_with(mode, more, program);
         command.args(arguments);
         run(command, input)
     };

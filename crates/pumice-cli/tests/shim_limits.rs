@@ -1,0 +1,95 @@
+//! Programs that change their rights and limits, and what debuggers, accounts and patching libraries see of them.
+
+mod shim;
+
+use std::path::Path;
+
+use shim::{compare_success, compare_with, compile, compile_with, describe, scratch, Mode, ALL_MODES};
+
+/// As [`compare_success`], in every mode, and with mappings left to the kernel.
+fn behaves(name: &str, more: &[&str], arguments: &[&str]) {
+    let program = compile(&format!("limits/{name}"));
+    agrees(&program, more, arguments);
+}
+
+fn agrees(program: &Path, more: &[&str], arguments: &[&str]) {
+    let plain = compare_with(&ALL_MODES, more, program.as_os_str(), arguments, b"");
+    assert!(plain.status.success(), "{}", describe(&plain));
+    let more = [more, &["--no-mmap"]].concat();
+    compare_with(&[Mode::Ready], &more, program.as_os_str(), arguments, b"");
+}
+
+#[test]
+fn no_thread_keeps_rights_that_the_program_gave_up() {
+    behaves("rights", &[], &[]);
+}
+
+#[test]
+fn what_the_pool_has_no_room_for_costs_what_it_costs_plainly() {
+    behaves("pool", &["--pool-max", "64M"], &[]);
+}
+
+#[test]
+fn memory_goes_back_after_a_filter_and_after_other_rights() {
+    behaves("quiet", &["--decay", "100ms"], &[]);
+}
+
+#[test]
+#[ignore = "the marks are made once the limit is there, which leaves no room for them: all stays reserved"]
+fn a_limit_on_addresses_that_a_program_sets_itself() {
+    behaves("space", &[], &["inside"]);
+}
+
+#[test]
+#[ignore = "nothing sees a limit that another process sets"]
+fn a_limit_on_addresses_that_another_process_sets() {
+    behaves("space", &[], &["outside"]);
+}
+
+#[test]
+#[ignore = "the heap's own tables, 13 MiB for 64 GiB, count for the limit: the usual one is 8 MiB"]
+fn locking_everything_under_the_usual_limit() {
+    behaves("locked", &[], &["8"]);
+}
+
+#[test]
+fn locking_everything_under_a_higher_limit() {
+    behaves("locked", &[], &["64"]);
+}
+
+#[test]
+fn addresses_that_were_mapped_are_hints_again() {
+    compare_success(&ALL_MODES, compile("limits/hints"), &[], b"");
+}
+
+#[test]
+fn accounts_count_what_is_served() {
+    behaves("accounts", &[], &[]);
+}
+
+#[test]
+fn a_debugger_sees_the_threads_of_the_program() {
+    behaves("traced", &[], &[]);
+}
+
+#[test]
+fn libraries_that_patch_the_c_library_see_what_goes_away() {
+    behaves("patched", &["--decay", "100ms"], &[]);
+}
+
+#[test]
+fn an_allocator_that_frees_by_functions_of_its_own() {
+    let flags = ["-fPIC", "-shared"];
+    compile_with("cc", "limits/sized_next", "libsized.so", &flags);
+    let folder = scratch("shim");
+    let folder = folder.to_str().expect("the folder's name is text");
+    let flags = [&format!("-L{folder}"), "-lsized", &format!("-Wl,-rpath,{folder}")];
+    let program = compile_with("cc", "limits/sized", "limits-sized", &flags);
+    agrees(&program, &[], &[]);
+}
+
+#[test]
+#[ignore = "what the program leaves to the C library is served, and comes to glibc's free"]
+fn a_program_that_defines_some_of_the_family_itself() {
+    behaves("own_free", &[], &[]);
+}
