@@ -1,6 +1,6 @@
 /* Memory that is swapped out because others need it, with nobody having asked for that.
-   `blocks MIB MACHINE`: blocks are written, swapped out by a child that wants all of a machine of MACHINE
-   MiB, and freed; what calloc then gives must be zero. `hold MIB`: keeps that much and looks at it again
+   `blocks ROUNDS MIB MACHINE`: blocks are written, swapped out by a child that wants all of a machine of
+   MACHINE MiB, and freed; what calloc then gives must be zero. `hold MIB`: keeps that much and looks at it again
    and again, so that others have less, until SIGTERM; it must be as it was written. */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -22,17 +22,21 @@ static void end(int signal) {
     ended = 1;
 }
 
-/* Words of which a quarter compresses badly, so that compressed swap gains, but not everything. */
+static uint64_t likeness[PAGE / 8];
+
+/* Words of which a quarter does not compress, so that compressed swap gains, but not everything. */
+static void draw_likeness(void) {
+    uint64_t word = 1;
+    for (int i = 0; i < PAGE / 8; i += 4) likeness[i] = word = word * 6364136223846793005u + 1442695040888963407u;
+}
+
 static void fill(char *page, uint64_t seed) {
-    uint64_t *words = (uint64_t *)page;
-    for (int i = 0; i < PAGE / 8; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        words[i] = i % 4 ? 0x7077u : seed;
-    }
+    memcpy(page, likeness, PAGE);
+    memcpy(page + PAGE / 2, &seed, sizeof seed);
 }
 
 static int is_filled(const char *page, uint64_t seed) {
-    char expected[PAGE] __attribute__((aligned(8)));
+    char expected[PAGE];
     fill(expected, seed);
     return memcmp(page, expected, PAGE) == 0;
 }
@@ -67,24 +71,30 @@ static size_t swapped_mib(void) {
     return kib / 1024;
 }
 
-static int blocks(size_t mib, size_t machine_mib) {
-    enum { EACH = 4 };
-    size_t count = mib / EACH, wrong = 0, pages = count * EACH * MIB / PAGE;
+enum { EACH_MIB = 4 };
+
+static char *written_block(uint64_t seed) {
+    char *block = malloc(EACH_MIB * MIB);
+    for (size_t at = 0; at < EACH_MIB * MIB; at += PAGE) fill(block + at, seed + at);
+    return block;
+}
+
+static int blocks(int rounds, size_t mib, size_t machine_mib) {
+    size_t count = mib / EACH_MIB, wrong = 0, pages = count * EACH_MIB * MIB / PAGE;
     char **block = malloc(count * sizeof *block);
-    for (int round = 0; round < 3; round++) {
-        for (size_t i = 0; i < count; i++) {
-            block[i] = malloc(EACH * MIB);
-            for (size_t at = 0; at < EACH * MIB; at += PAGE) fill(block[i] + at, i + at + 1);
-        }
+    /* What is written and freed a few times is known for being written: the next ones come from elsewhere. */
+    for (int i = 0; i < 8; i++) free(written_block(i));
+    for (int round = 1; round <= rounds; round++) {
+        for (size_t i = 0; i < count; i++) block[i] = written_block(i);
         press(machine_mib);
         printf("round %d: %s\n", round, swapped_mib() > mib / 4 ? "swapped out" : "not swapped out: too little pressure");
         for (size_t i = 0; i < count; i++) free(block[i]);
         for (size_t i = 0; i < count; i++) {
-            block[i] = calloc(1, EACH * MIB);
-            wrong += not_zero(block[i], EACH * MIB);
+            block[i] = calloc(1, EACH_MIB * MIB);
+            wrong += not_zero(block[i], EACH_MIB * MIB);
         }
         for (size_t i = 0; i < count; i++) free(block[i]);
-        printf("%zu of %zu pages of calloc not zero\n", wrong, pages * (round + 1));
+        printf("%zu of %zu pages of calloc not zero\n", wrong, pages * round);
     }
     return wrong != 0;
 }
@@ -109,9 +119,11 @@ static int hold(size_t mib) {
 }
 
 int main(int count, char **argument) {
+    draw_likeness();
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (count == 4 && strcmp(argument[1], "blocks") == 0) return blocks(atoi(argument[2]), atoi(argument[3]));
+    if (count == 5 && strcmp(argument[1], "blocks") == 0)
+        return blocks(atoi(argument[2]), atoi(argument[3]), atoi(argument[4]));
     if (count == 3 && strcmp(argument[1], "hold") == 0) return hold(atoi(argument[2]));
-    fprintf(stderr, "say: swapped blocks MIB MACHINE, or swapped hold MIB\n");
+    fprintf(stderr, "say: swapped blocks ROUNDS MIB MACHINE, or swapped hold MIB\n");
     return 2;
 }
