@@ -9,7 +9,8 @@ use linux_raw_sys::general as linux;
 use pumice::sys::raw;
 
 use crate::calls::answer;
-use crate::{start, symbols, weak};
+use crate::symbols::{self, c_name};
+use crate::{start, weak};
 
 const SOL_SOCKET: c_int = 1;
 const SO_ZEROCOPY: c_int = 60;
@@ -59,6 +60,65 @@ unsafe extern "C" fn setsockopt(
     }
 }
 
+/// Defines a function that may send pages that stay the program's: a socket may have come with the option set. The
+/// flags are said of its arguments.
+macro_rules! sends {
+    ($($name:ident($($argument:ident: $type:ty),*), $flags:expr, $number:ident, $args:expr;)*) => {$(
+        #[no_mangle]
+        unsafe extern "C" fn $name($($argument: $type),*) -> isize {
+            type Next = unsafe extern "C" fn($($type),*) -> isize;
+            const NAME: &core::ffi::CStr = c_name(concat!(stringify!($name), "\0"));
+            before_sending($flags);
+            match symbols::next!(NAME, Next) {
+                // SAFETY: forwarded with the caller's promise.
+                Some(next) => unsafe { next($($argument),*) },
+                // SAFETY: forwarded with the caller's promise.
+                None => answer(unsafe { raw::syscall(linux::$number, $args) }) as isize,
+            }
+        }
+    )*};
+}
+
+sends! {
+    send(socket: c_int, from: *const c_void, len: usize, flags: c_int), flags,
+        __NR_sendto, [socket as usize, from as usize, len, flags as usize, 0, 0];
+    sendto(
+        socket: c_int, from: *const c_void, len: usize, flags: c_int, to: *const c_void, to_len: c_uint
+    ), flags,
+        __NR_sendto,
+        [socket as usize, from as usize, len, flags as usize, to as usize, to_len as usize];
+    sendmsg(socket: c_int, message: *const c_void, flags: c_int), flags,
+        __NR_sendmsg, [socket as usize, message as usize, flags as usize, 0, 0, 0];
+}
+
+#[no_mangle]
+unsafe extern "C" fn sendmmsg(
+    socket: c_int,
+    messages: *mut c_void,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    type Next = unsafe extern "C" fn(c_int, *mut c_void, c_uint, c_int) -> c_int;
+    before_sending(flags);
+    match symbols::next!(c"sendmmsg", Next) {
+        // SAFETY: forwarded with the caller's promise.
+        Some(next) => unsafe { next(socket, messages, count, flags) },
+        None => {
+            let args = [socket as usize, messages as usize, count as usize, flags as usize, 0, 0];
+            // SAFETY: forwarded with the caller's promise.
+            answer(unsafe { raw::syscall(linux::__NR_sendmmsg, args) }) as c_int
+        }
+    }
+}
+
+#[inline]
+fn before_sending(flags: c_int) {
+    const MSG_ZEROCOPY: c_int = 0x400_0000;
+    if flags & MSG_ZEROCOPY != 0 {
+        start::stop_recycling();
+    }
+}
+
 /// Before a call by number.
 pub(crate) fn before_call(number: u32, args: [usize; 6]) {
     match number {
@@ -66,6 +126,8 @@ pub(crate) fn before_call(number: u32, args: [usize; 6]) {
         | linux::__NR_io_setup
         | linux::__NR_io_uring_setup
         | linux::__NR_io_uring_register => start::stop_recycling(),
+        linux::__NR_sendto | linux::__NR_sendmmsg => before_sending(args[3] as c_int),
+        linux::__NR_sendmsg => before_sending(args[2] as c_int),
         linux::__NR_setsockopt => before_option(args[1] as c_int, args[2] as c_int),
         _ => {}
     }

@@ -20,7 +20,8 @@ use pumice::sys::{raw, thread};
 
 use crate::calls::answer;
 use crate::interpose::set_errno;
-use crate::{start, symbols};
+use crate::start;
+use crate::symbols::{self, c_name};
 
 /// Whose rights a call changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +55,6 @@ macro_rules! of_process {
             }) as c_int
         }
     )*};
-}
-
-const fn c_name(name: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("it ends with the only zero byte"),
-    }
 }
 
 of_process! {

@@ -29,7 +29,7 @@ use pumice::sys::sched::Affinity;
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
 use crate::interpose::set_errno;
-use crate::{mapping, pins, sanitizer, weak};
+use crate::{mapping, pins, sanitizer, symbols, weak};
 
 /// `getauxval`: whether this is a set-user-ID program or the like.
 const AT_SECURE: usize = 23;
@@ -295,7 +295,9 @@ fn read_environment() -> Result<u32, Reason> {
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
     // An allocator whose own functions free what `malloc` gave (jemalloc's, by size) must have given it.
     let frees_by_others = weak::address!("sdallocx") != 0 || weak::address!("dallocx") != 0;
-    let threshold = if frees_by_others { usize::MAX } else { threshold };
+    // A program that has a `free` of its own, and leaves some of the family to others, frees what they gave.
+    let is_freed_elsewhere = frees_by_others || !symbols::is_first(c"free");
+    let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };
     THRESHOLD.store(threshold, Ordering::Relaxed);
     let wanted = environment.get(config::ENV_MMAP_THRESHOLD).and_then(config::parse_mmap_threshold);
     let threshold = wanted.unwrap_or(config::DEFAULT_MMAP_THRESHOLD);

@@ -70,6 +70,26 @@ pub(crate) fn find(name: &CStr) -> *mut () {
     }
 }
 
+/// Whether no library before this one has a function of this name. Where there is no list, nobody can tell.
+pub(crate) fn is_first(name: &CStr) -> bool {
+    let (own, hash) = (own_dynamic(), gnu_hash(name));
+    let debug = weak::address!("_r_debug") as *const Debug;
+    // SAFETY: as in `find`.
+    let mut at = unsafe { debug.as_ref() }.map_or(core::ptr::null(), |debug| debug.map);
+    // SAFETY: as in `in_list`.
+    while let Some(library) = unsafe { at.as_ref() } {
+        if core::ptr::eq(library.dynamic, own) {
+            break;
+        }
+        // SAFETY: as in `in_list`.
+        if !unsafe { library.find(name, hash) }.is_null() {
+            return false;
+        }
+        at = library.next;
+    }
+    true
+}
+
 fn in_list(first: *const LinkMap, name: &CStr) -> *mut () {
     let (own, hash) = (own_dynamic(), gnu_hash(name));
     let mut is_behind = false;
@@ -216,6 +236,14 @@ fn by_dlsym(name: &CStr) -> *mut () {
         return unsafe { dl_sym(RTLD_NEXT, name.as_ptr(), caller) }.cast();
     }
     null_mut()
+}
+
+/// A name that ends with the only zero byte in it.
+pub(crate) const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("it ends with the only zero byte"),
+    }
 }
 
 /// The next definition of a function, looked up at the first call. Relaxed: code is all it leads to.

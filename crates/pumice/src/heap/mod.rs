@@ -277,6 +277,7 @@ impl Heap {
         self.freed_frames.store(0, Ordering::Relaxed);
         self.footprint.after_fork();
         self.retained.forget();
+        self.pins.forget();
         for zone in self.zones.all() {
             // First: what goes now is in the parent's share, and stays there.
             zone.budget().adopt(slot);

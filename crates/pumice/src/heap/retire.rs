@@ -92,6 +92,10 @@ impl Heap {
     pub fn retire(&'static self, calls: Calls) {
         self.quiet.store(true, Ordering::Relaxed);
         self.end_helpers();
+        if !self.is_retired() {
+            // A limit on addresses may leave no room for the marks before the ones that nobody has used are gone.
+            self.zones.all().for_each(|zone| unmap_blocks(zone, zone.ledger.take_out_growth()));
+        }
         let is_ready = self.zones.all().all(|zone| zone.marks.make());
         // Without memory for the marks nothing can be given up: it stays, as where no call is allowed.
         let stage = if calls == Calls::OfFree && is_ready { NOTHING } else { ALL };
@@ -99,9 +103,7 @@ impl Heap {
             return;
         }
         for zone in self.zones.all() {
-            let growth = zone.ledger.take_out_growth();
-            let before = growth.start;
-            unmap_blocks(zone, growth);
+            let before = zone.ledger.grown();
             zone.ledger.join_all();
             self.unmap_free_blocks(zone, before);
             for block in 0..before {

@@ -202,6 +202,12 @@ impl Helper {
     }
 
     /// Whether the helper is to end: a work that takes long asks.
+    /// See [`Bell::is_awake`].
+    #[inline]
+    pub(super) fn is_awake(&self) -> bool {
+        self.bell.is_awake()
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.bell.is_stopped()
     }

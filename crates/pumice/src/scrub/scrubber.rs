@@ -257,6 +257,12 @@ impl Scrubber {
         &self.assist
     }
 
+    /// Whether the keeper comes by soon.
+    #[inline]
+    pub fn is_keeper_awake(&self) -> bool {
+        self.keeper.is_awake()
+    }
+
     pub(super) fn keeper(&self) -> &Helper {
         &self.keeper
     }
