@@ -4,7 +4,9 @@ mod shim;
 
 use std::path::Path;
 
-use shim::{compare_success, compare_with, compile, compile_with, describe, scratch, Mode, ALL_MODES};
+use shim::{
+    compare_success, compare_with, compile, compile_with, describe, scratch, Mode, ALL_MODES,
+};
 
 /// As [`compare_success`], in every mode, and with mappings left to the kernel.
 fn behaves(name: &str, more: &[&str], arguments: &[&str]) {
