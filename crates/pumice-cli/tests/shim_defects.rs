@@ -34,7 +34,6 @@ fn what_a_socket_holds_stays() {
 }
 
 #[test]
-#[ignore = "a socket that came with the option set is not noticed"]
 fn what_a_socket_holds_that_was_inherited_stays() {
     ends_as_plain("pins_socket", &["given"]);
 }
@@ -52,7 +51,6 @@ fn what_asynchronous_io_in_assembler_holds_stays() {
 }
 
 #[test]
-#[ignore = "nobody looks before 16 MiB have been freed"]
 fn what_asynchronous_io_holds_stays_where_little_was_freed() {
     let program = compile("defects/pins_io");
     compare_success(&[Mode::Verify], program, &[&folder(), "assembler", "little"], b"");
@@ -64,7 +62,6 @@ fn segments_end_with_their_detachment() {
 }
 
 #[test]
-#[ignore = "a segment attached twice side by side is taken for one, and one with a hole for two"]
 fn each_attachment_ends_by_itself() {
     ends_as_plain("segments_twice", &[]);
 }
@@ -75,7 +72,6 @@ fn attributes_end_with_the_memory_they_were_set_on() {
 }
 
 #[test]
-#[ignore = "what was locked in memory that mremap has moved is counted for ever"]
 fn locks_end_with_the_memory_they_were_set_on() {
     ends_as_plain("mremap_locked", &[]);
 }
@@ -96,7 +92,6 @@ fn calls_by_number_do_what_they_do_by_name() {
 }
 
 #[test]
-#[ignore = "nothing is said of the pages before a hole"]
 fn residence_is_told_up_to_a_hole() {
     ends_as_plain("mincore_hole", &[]);
 }

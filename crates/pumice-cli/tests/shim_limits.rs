@@ -37,21 +37,8 @@ fn memory_goes_back_after_a_filter_and_after_other_rights() {
 }
 
 #[test]
-#[ignore = "the marks are made once the limit is there, which leaves no room for them: all stays reserved"]
 fn a_limit_on_addresses_that_a_program_sets_itself() {
     behaves("space", &[], &["inside"]);
-}
-
-#[test]
-#[ignore = "nothing sees a limit that another process sets"]
-fn a_limit_on_addresses_that_another_process_sets() {
-    behaves("space", &[], &["outside"]);
-}
-
-#[test]
-#[ignore = "the heap's own tables, 13 MiB for 64 GiB, count for the limit: the usual one is 8 MiB"]
-fn locking_everything_under_the_usual_limit() {
-    behaves("locked", &[], &["8"]);
 }
 
 #[test]
@@ -91,7 +78,6 @@ fn an_allocator_that_frees_by_functions_of_its_own() {
 }
 
 #[test]
-#[ignore = "what the program leaves to the C library is served, and comes to glibc's free"]
 fn a_program_that_defines_some_of_the_family_itself() {
     behaves("own_free", &[], &[]);
 }

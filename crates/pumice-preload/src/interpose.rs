@@ -19,7 +19,7 @@ use pumice::stats::Event;
 
 use crate::environment::page_size;
 use crate::start::{self, Owned};
-use crate::{fatal, next, weak};
+use crate::{fatal, next, symbols, weak};
 
 /// Out of memory, on every architecture.
 pub(crate) const ENOMEM: c_int = 12;
@@ -87,10 +87,17 @@ unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
 
 #[no_mangle]
 unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
+    type Next = unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void;
+    let next = (start::threshold() == usize::MAX && start::owned(at).is_none())
+        .then(|| symbols::next!(c"reallocarray", Next))
+        .flatten();
+    match (next, count.checked_mul(size)) {
+        // It may call a `realloc` of the program's.
         // SAFETY: forwarded with the caller's promise.
-        Some(bytes) => unsafe { realloc(at, bytes) },
-        None => out_of_memory(),
+        (Some(next), _) => unsafe { next(at, count, size) },
+        // SAFETY: forwarded with the caller's promise.
+        (None, Some(bytes)) => unsafe { realloc(at, bytes) },
+        (None, None) => out_of_memory(),
     }
 }
 

@@ -7,7 +7,7 @@
 //! | whose rights | calls | helpers afterwards |
 //! |---|---|---|
 //! | the process's | `setuid` and its family in the C library, `chroot`, `pivot_root` | as before |
-//! | the calling thread's | the same by number, `setfsuid`, `setfsgid`, `capset`, `prctl`, `unshare`, `setns`, Landlock | as before where it is the only thread, else none: the thread that starts one could be one that has kept its rights |
+//! | the calling thread's | the same by number, `setfsuid`, `setfsgid`, `capset`, `prctl`, `unshare`, `setns`, Landlock, `iopl`, a session's keyring | as before where it is the only thread, else none: the thread that starts one could be one that has kept its rights |
 //!
 //! `unshare` and `setns` moreover are refused, in part, to a process with several threads. The kernel tells of a
 //! thread's end a moment before it stops counting it, so a refusal is asked for again for a while.
@@ -34,6 +34,7 @@ const PR_CAPBSET_DROP: c_int = 24;
 const PR_SET_SECUREBITS: c_int = 28;
 const PR_SET_NO_NEW_PRIVS: c_int = 38;
 const PR_CAP_AMBIENT: c_int = 47;
+const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
 
 /// "Invalid argument", on every architecture: what a process with several threads is told.
 const EINVAL: c_int = 22;
@@ -74,33 +75,45 @@ of_process! {
 
 #[no_mangle]
 unsafe extern "C" fn setfsuid(user: c_uint) -> c_int {
-    by_kernel(linux::__NR_setfsuid, [user as usize, 0])
+    by_kernel(linux::__NR_setfsuid, [user as usize, 0, 0])
 }
 
 #[no_mangle]
 unsafe extern "C" fn setfsgid(group: c_uint) -> c_int {
-    by_kernel(linux::__NR_setfsgid, [group as usize, 0])
+    by_kernel(linux::__NR_setfsgid, [group as usize, 0, 0])
 }
 
 #[no_mangle]
 unsafe extern "C" fn capset(header: *mut u8, data: *const u8) -> c_int {
-    by_kernel(linux::__NR_capset, [header as usize, data as usize])
+    by_kernel(linux::__NR_capset, [header as usize, data as usize, 0])
+}
+
+#[cfg(target_arch = "x86_64")]
+#[no_mangle]
+unsafe extern "C" fn iopl(level: c_int) -> c_int {
+    by_kernel(linux::__NR_iopl, [level as usize, 0, 0])
+}
+
+#[cfg(target_arch = "x86_64")]
+#[no_mangle]
+unsafe extern "C" fn ioperm(from: usize, count: usize, on: c_int) -> c_int {
+    by_kernel(linux::__NR_ioperm, [from, count, on as usize])
 }
 
 #[no_mangle]
 unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    by_kernel(linux::__NR_unshare, [flags as usize, 0])
+    by_kernel(linux::__NR_unshare, [flags as usize, 0, 0])
 }
 
 #[no_mangle]
 unsafe extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
-    by_kernel(linux::__NR_setns, [file as usize, kind as usize])
+    by_kernel(linux::__NR_setns, [file as usize, kind as usize, 0])
 }
 
 /// Makes a call that the C library does nothing else about.
-fn by_kernel(number: u32, [a, b]: [usize; 2]) -> c_int {
+fn by_kernel(number: u32, [a, b, c]: [usize; 3]) -> c_int {
     // SAFETY: the arguments are the program's.
-    let call = || answer(unsafe { raw::syscall(number, [a, b, 0, 0, 0, 0]) });
+    let call = || answer(unsafe { raw::syscall(number, [a, b, c, 0, 0, 0]) });
     around(Whose::Thread, call) as c_int
 }
 
@@ -128,7 +141,11 @@ pub(crate) fn changed_by_number(number: u32, [a, ..]: [usize; 6]) -> Option<Whos
         | linux::__NR_capset
         | linux::__NR_unshare
         | linux::__NR_setns
+        | linux::__NR_lsm_set_self_attr
         | linux::__NR_landlock_restrict_self => Some(Whose::Thread),
+        linux::__NR_keyctl if a == KEYCTL_JOIN_SESSION_KEYRING => Some(Whose::Thread),
+        #[cfg(target_arch = "x86_64")]
+        linux::__NR_iopl | linux::__NR_ioperm => Some(Whose::Thread),
         _ => None,
     }
 }
