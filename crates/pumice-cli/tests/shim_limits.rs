@@ -47,6 +47,11 @@ fn locking_everything_under_a_higher_limit() {
 }
 
 #[test]
+fn a_child_of_vfork_changes_rights_of_its_own() {
+    behaves("vfork", &[], &[]);
+}
+
+#[test]
 fn addresses_that_were_mapped_are_hints_again() {
     compare_success(&ALL_MODES, compile("limits/hints"), &[], b"");
 }

@@ -25,6 +25,7 @@ use pumice::heap::{Calls, Heap, HeapConfig};
 use pumice::process::{self, ProcessWord, Variables};
 use pumice::stats::{Event, Reason, Slot, Tree};
 use pumice::sys::sched::Affinity;
+use pumice::sys::thread;
 
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
@@ -134,8 +135,8 @@ pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
 pub(crate) fn retire(calls: Calls, reason: Reason) {
     let heap = published();
     // A forked child makes the heap its own first: what waits for helpers would wait for its parent's.
-    if heap.is_some_and(|heap| !heap.is_retired()) {
-        is_current();
+    if heap.is_some_and(|heap| !heap.is_retired()) && is_current() && is_borrowed() {
+        return;
     }
     QUIET.store(true, Ordering::Relaxed);
     THRESHOLD.store(usize::MAX, Ordering::Relaxed);
@@ -147,6 +148,14 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
     if let Some(heap) = heap.or_else(published) {
         heap.retire(calls);
     }
+}
+
+/// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): what it does to its own
+/// rights and limits is nothing to the heap, whose threads are not in it.
+fn is_borrowed() -> bool {
+    // SAFETY: a slot is never unmapped.
+    let slot = unsafe { SLOT.load(Ordering::Relaxed).as_ref() };
+    slot.is_some_and(|slot| slot.owner().pid != thread::process_id())
 }
 
 /// From now on memory that is freed goes back to the kernel: somebody else may hold its pages.
@@ -184,6 +193,9 @@ pub(crate) fn withhold_helpers() -> Option<Withheld> {
         process.load(Ordering::Relaxed).as_ref().is_some_and(ProcessWord::is_adopted)
     };
     let heap = published().filter(|heap| is_here(&PROCESS) && !heap.is_retired())?;
+    if is_borrowed() {
+        return None;
+    }
     Some(Withheld { heap, had_any: heap.withhold_helpers() })
 }
 
