@@ -1,11 +1,11 @@
 //! Every function and every system call that changes memory, rights, namespaces, limits or who holds pages is in the
-//! table below: the shim sees it by name, by number or both, or need not, for a reason. A call that a newer C library or
-//! kernel brings fails the test until somebody has thought about it.
+//! table below: the shim sees it by name, by number or both, or need not, for a reason. A call that a newer C library
+//! or kernel brings fails the test until somebody has thought about it.
 //!
-//! Functions are those that the installed C libraries export and whose names have to do with it ([`STEMS`]); numbers are
-//! those of the kernel's headers, all of them. Names are looked for among the shim's exports. Numbers are looked for
-//! in its sources, in the functions that are asked about each call by number; the programs in `c/limits`, `c/mmap_*`
-//! and `c/seccomp` show that being asked works.
+//! Functions are those that the installed C libraries export and whose names have to do with it ([`STEMS`]); numbers
+//! are those of the kernel's headers, all of them. Names are looked for among the shim's exports. Numbers are looked
+//! for in its sources, in the functions that are asked about each call by number; the programs in `c/limits`,
+//! `c/mmap_*` and `c/seccomp` show that being asked works.
 
 mod shim;
 
@@ -36,8 +36,8 @@ const CALLS: &[(&str, Seen)] = &[
     ("mbind set_mempolicy_home_node", Number),
     ("munlockall", NotNeeded("after mlockall nothing is served any more, so it unlocks the program's own")),
     ("brk sbrk", NotNeeded("the C library's heap, which the shim's addresses never are in")),
-    ("map_shadow_stack", NotNeeded("a mapping of the kernel's, at no address of the heap's unless it is asked for there")),
-    ("pkey_alloc pkey_free pkey_get pkey_set", NotNeeded("rights to keys are a register's; memory with a key is tainted")),
+    ("map_shadow_stack", NotNeeded("the kernel's, at none of the heap's addresses unless asked for there")),
+    ("pkey_alloc pkey_free pkey_get pkey_set", NotNeeded("rights are a register's; memory with a key is tainted")),
     ("userfaultfd", NotYet("a registered range keeps its handler when it is unmapped: docs/mappings.md")),
     ("memfd_create memfd_secret shm_open shm_unlink", NotNeeded("files: what is done with them is mmap")),
     ("get_mempolicy migrate_pages move_pages membarrier", NotNeeded("no content and no attribute changes")),

@@ -150,8 +150,8 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
     }
 }
 
-/// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): what it does to its own
-/// rights and limits is nothing to the heap, whose threads are not in it.
+/// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): what it does
+/// to its own rights and limits is nothing to the heap, whose threads are not in it.
 fn is_borrowed() -> bool {
     // SAFETY: a slot is never unmapped.
     let slot = unsafe { SLOT.load(Ordering::Relaxed).as_ref() };
