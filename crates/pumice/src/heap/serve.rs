@@ -266,7 +266,7 @@ impl Heap {
     /// Puts back the end of a run: all of it if `frames` is its length.
     pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
         let kept = range.frames - frames;
-        if self.is_recycling() && !self.scrubber.is_keeper_awake() && self.pins.is_look_due() {
+        if self.is_recycling() && self.scrubber.is_keeper_away() && self.pins.is_look_due() {
             self.look_for_pins();
         }
         let (is_ready_zone, is_recycled) = (self.is_ready_zone(zone), self.is_recycling());

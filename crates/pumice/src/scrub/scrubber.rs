@@ -257,10 +257,10 @@ impl Scrubber {
         &self.assist
     }
 
-    /// Whether the keeper comes by soon.
+    /// Whether there may be a keeper that sleeps, or has not started.
     #[inline]
-    pub fn is_keeper_awake(&self) -> bool {
-        self.keeper.is_awake()
+    pub fn is_keeper_away(&self) -> bool {
+        !self.keeper.is_awake() && self.has_helpers()
     }
 
     pub(super) fn keeper(&self) -> &Helper {
