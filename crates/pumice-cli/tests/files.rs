@@ -142,9 +142,10 @@ fn a_full_dev_shm_is_nothing_to_it() {
         return;
     }
     let script = format!(
-        "for folder in /dev/shm /tmp; do mount -t tmpfs -o size=4k none $folder || exit 77\n\
+        "exec 3<{}\n\
+         for folder in /dev/shm /tmp; do mount -t tmpfs -o size=4k none $folder || exit 77\n\
          head -c 100k /dev/zero >$folder/full 2>/dev/null; done\n\
-         exec {} run --report=json -- {ASKS}",
+         exec /proc/self/fd/3 run --report=json -- {ASKS}",
         env!("CARGO_BIN_EXE_pumice")
     );
     let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output();
