@@ -51,12 +51,6 @@ fn what_asynchronous_io_in_assembler_holds_stays() {
 }
 
 #[test]
-fn what_asynchronous_io_holds_stays_where_little_was_freed() {
-    let program = compile("defects/pins_io");
-    compare_success(&[Mode::Verify], program, &[&folder(), "assembler", "little"], b"");
-}
-
-#[test]
 fn segments_end_with_their_detachment() {
     ends_as_plain("segments", &[]);
 }
@@ -111,4 +105,37 @@ fn children_of_busy_processes_go_on() {
 #[test]
 fn real_time_threads_wait_for_nobody_who_cannot_run() {
     ends_as_plain("realtime", &[]);
+}
+
+#[test]
+fn one_of_two_threads_gets_a_place() {
+    for how in ["hint", "fixed", "segment"] {
+        ends_as_plain("hint_race", &[how]);
+    }
+}
+
+#[test]
+fn low_addresses_are_low() {
+    ends_as_plain("hint_low", &[]);
+}
+
+#[test]
+fn rights_change_in_handlers_too() {
+    let program = compile("defects/rights_handler");
+    compare_success(&[Mode::Verify], program, &["2"], b"");
+}
+
+#[test]
+fn threads_are_cancelled_where_they_can_be() {
+    let program = compile_with("cc", "defects/cancel", "defects-cancel", &["-fexceptions"]);
+    for call in ["send", "sendmsg", "vmsplice", "msync"] {
+        compare_success(&[Mode::Verify, Mode::Small], &program, &[call], b"");
+    }
+}
+
+#[test]
+fn no_call_under_a_filter_that_the_program_would_not_make() {
+    for call in ["rlimit", "map", "advise"] {
+        ends_as_plain("filter_calls", &[call]);
+    }
 }

@@ -11,7 +11,10 @@ use pumice::stats::Reason;
 use pumice::sys::{raw, thread};
 
 use crate::calls::answer;
+use crate::interpose::set_errno;
+use crate::rights::unknown;
 use crate::start;
+use crate::symbols::{self, c_name};
 
 /// `struct rlimit64`.
 #[repr(C)]
@@ -22,39 +25,29 @@ struct Limit {
 
 const INFINITE: u64 = u64::MAX;
 
-#[no_mangle]
-unsafe extern "C" fn setrlimit(resource: c_int, new: *const c_void) -> c_int {
-    // SAFETY: forwarded with the caller's promise.
-    unsafe { set(linux::__NR_setrlimit, [resource as usize, new as usize, 0, 0, 0, 0]) as c_int }
+/// Defines functions that set a limit, which is their argument of that name: the next library's, and what follows.
+macro_rules! sets_limit {
+    ($($name:ident($($argument:ident: $type:ty),*) of ($process:expr, $resource:ident, $new:ident);)*) => {$(
+        #[no_mangle]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            type Next = unsafe extern "C" fn($($type),*) -> c_int;
+            const NAME: &core::ffi::CStr = c_name(concat!(stringify!($name), "\0"));
+            let Some(next) = symbols::next!(NAME, Next) else { return unknown() as c_int };
+            // SAFETY: forwarded with the caller's promise.
+            let result = unsafe { next($($argument),*) };
+            if result == 0 {
+                after_setting($process as u32, $resource as usize, $new as usize);
+            }
+            result
+        }
+    )*};
 }
 
-#[no_mangle]
-unsafe extern "C" fn setrlimit64(resource: c_int, new: *const c_void) -> c_int {
-    // SAFETY: forwarded with the caller's promise.
-    unsafe { setrlimit(resource, new) }
-}
-
-#[no_mangle]
-unsafe extern "C" fn prlimit(
-    process: c_int,
-    resource: c_int,
-    new: *const c_void,
-    old: *mut c_void,
-) -> c_int {
-    let args = [process as usize, resource as usize, new as usize, old as usize, 0, 0];
-    // SAFETY: forwarded with the caller's promise.
-    unsafe { set(linux::__NR_prlimit64, args) as c_int }
-}
-
-#[no_mangle]
-unsafe extern "C" fn prlimit64(
-    process: c_int,
-    resource: c_int,
-    new: *const c_void,
-    old: *mut c_void,
-) -> c_int {
-    // SAFETY: forwarded with the caller's promise.
-    unsafe { prlimit(process, resource, new, old) }
+sets_limit! {
+    setrlimit(resource: c_int, new: *const c_void) of (0, resource, new);
+    setrlimit64(resource: c_int, new: *const c_void) of (0, resource, new);
+    prlimit(process: c_int, resource: c_int, new: *const c_void, old: *mut c_void) of (process, resource, new);
+    prlimit64(process: c_int, resource: c_int, new: *const c_void, old: *mut c_void) of (process, resource, new);
 }
 
 /// The same calls made through `syscall`; `None` if it is another one.
@@ -76,14 +69,23 @@ unsafe fn set(number: u32, args: [usize; 6]) -> c_long {
         linux::__NR_setrlimit => (0, args[0], args[1]),
         _ => (args[0] as u32, args[1], args[2]),
     };
-    let is_own = process == 0 || process == thread::process_id();
-    let counts_addresses = matches!(resource as u32, linux::RLIMIT_AS | linux::RLIMIT_DATA);
-    if outcome.is_ok() && is_own && counts_addresses {
-        // SAFETY: the kernel has just read it; null where it was only asked.
-        let limit = unsafe { (new as *const Limit).as_ref() };
-        if limit.is_some_and(|limit| limit.soft != INFINITE) {
-            start::retire(Calls::OfFree, Reason::AddressSpace);
-        }
+    if outcome.is_ok() {
+        after_setting(process, resource, new);
     }
     answer(outcome)
+}
+
+/// A limit was set, or only asked for where `new` is null.
+fn after_setting(process: u32, resource: usize, new: usize) {
+    let counts_addresses = matches!(resource as u32, linux::RLIMIT_AS | linux::RLIMIT_DATA);
+    if !counts_addresses || (process != 0 && process != thread::process_id()) {
+        return;
+    }
+    // SAFETY: the kernel has just read it.
+    let limit = unsafe { (new as *const Limit).as_ref() };
+    if limit.is_some_and(|limit| limit.soft != INFINITE) {
+        let errno = set_errno(0);
+        start::retire(Calls::OfFree, Reason::AddressSpace);
+        set_errno(errno);
+    }
 }

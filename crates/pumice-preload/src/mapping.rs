@@ -20,7 +20,7 @@ use pumice::sys::raw;
 use rustix::io::Errno;
 
 use crate::interpose::set_errno;
-use crate::{pins, start, weak};
+use crate::{pins, start, symbols, weak};
 
 mod advice;
 mod fixed;
@@ -38,7 +38,8 @@ pub(crate) use plain::pieces_of_segment;
 
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 const READ_WRITE: c_int = (linux::PROT_READ | linux::PROT_WRITE) as c_int;
-const FIXED_KIND: c_int = linux::MAP_FIXED as c_int;
+/// Of x86 alone: below 2 GiB, where the heap is not, and hints count for nothing.
+const MAP_32BIT: c_int = 0x40;
 const FIXED: c_int = (linux::MAP_FIXED | linux::MAP_FIXED_NOREPLACE) as c_int;
 /// What a mapping must be to be served...
 const SERVED: c_int = (linux::MAP_PRIVATE | linux::MAP_ANONYMOUS) as c_int;
@@ -150,6 +151,14 @@ unsafe extern "C" fn munlock(at: *const c_void, len: usize) -> c_int {
 
 #[no_mangle]
 unsafe extern "C" fn msync(at: *mut c_void, len: usize, flags: c_int) -> c_int {
+    type Next = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
+    if concerned(at as usize, len).is_none() {
+        if let Some(next) = symbols::next!(c"msync", Next) {
+            // It is where a thread can be cancelled.
+            // SAFETY: forwarded with the caller's promise.
+            return unsafe { next(at, len, flags) };
+        }
+    }
     let args = [at as usize, len, flags as usize, 0, 0, 0];
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_msync, args, None, AtHole::GoOn) }) as c_int
@@ -325,8 +334,15 @@ unsafe fn map(request: Request) -> Outcome {
     }
     if let Some((heap, rounded)) = concerned {
         // A hint is honoured where nothing is mapped, as far as the program knows.
-        let place = Request { at: at - at % FRAME_SIZE, flags: flags | FIXED_KIND, ..request };
-        if heap.contains(place.at, rounded) && !has_mapped(heap, place.at, rounded) {
+        let place = Request {
+            at: at - at % FRAME_SIZE,
+            flags: flags | linux::MAP_FIXED_NOREPLACE as c_int,
+            ..request
+        };
+        if flags & MAP_32BIT == 0
+            && heap.contains(place.at, rounded)
+            && !has_mapped(heap, place.at, rounded)
+        {
             // SAFETY: as the caller promises; it replaces nothing of the program's.
             if let Ok(at) = unsafe { map_fixed(heap, rounded, place) } {
                 return Ok(at);

@@ -143,7 +143,12 @@ fn before_option(level: c_int, option: c_int) {
 pub(crate) fn before_mapping(file: c_int, flags: c_int) {
     const S_IFMT: u32 = 0o170_000;
     const S_IFREG: u32 = 0o100_000;
-    if file < 0 || flags & linux::MAP_SHARED as c_int == 0 || !start::is_recycling() {
+    // Under a filter no call may be made that the program would not make.
+    if start::is_quiet()
+        || file < 0
+        || flags & linux::MAP_SHARED as c_int == 0
+        || !start::is_recycling()
+    {
         return;
     }
     // SAFETY: a descriptor of the program's, for as long as this call; if there is none, the call fails.

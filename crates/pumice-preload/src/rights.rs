@@ -16,9 +16,8 @@ use core::ffi::{c_char, c_int, c_long, c_uint, CStr};
 use core::time::Duration;
 
 use linux_raw_sys::general as linux;
-use pumice::sys::{raw, thread};
+use pumice::sys::thread;
 
-use crate::calls::answer;
 use crate::interpose::set_errno;
 use crate::start;
 use crate::symbols::{self, c_name};
@@ -42,14 +41,14 @@ const EINVAL: c_int = 22;
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Defines a function that changes the rights of the process: the C library's, with the helpers away.
-macro_rules! of_process {
-    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+/// Defines functions that change rights: the next library's, with the helpers away.
+macro_rules! changes_rights {
+    ($whose:expr; $($name:ident($($argument:ident: $type:ty),*);)*) => {$(
         #[no_mangle]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             type Next = unsafe extern "C" fn($($type),*) -> c_int;
             const NAME: &CStr = c_name(concat!(stringify!($name), "\0"));
-            around(Whose::Process, || match symbols::next!(NAME, Next) {
+            around($whose, || match symbols::next!(NAME, Next) {
                 // SAFETY: forwarded with the caller's promise.
                 Some(next) => c_long::from(unsafe { next($($argument),*) }),
                 None => unknown(),
@@ -58,7 +57,8 @@ macro_rules! of_process {
     )*};
 }
 
-of_process! {
+changes_rights! {
+    Whose::Process;
     setuid(user: c_uint);
     seteuid(user: c_uint);
     setreuid(real: c_uint, effective: c_uint);
@@ -73,52 +73,24 @@ of_process! {
     pivot_root(new: *const c_char, old: *const c_char);
 }
 
-#[no_mangle]
-unsafe extern "C" fn setfsuid(user: c_uint) -> c_int {
-    by_kernel(linux::__NR_setfsuid, [user as usize, 0, 0])
-}
-
-#[no_mangle]
-unsafe extern "C" fn setfsgid(group: c_uint) -> c_int {
-    by_kernel(linux::__NR_setfsgid, [group as usize, 0, 0])
-}
-
-#[no_mangle]
-unsafe extern "C" fn capset(header: *mut u8, data: *const u8) -> c_int {
-    by_kernel(linux::__NR_capset, [header as usize, data as usize, 0])
+changes_rights! {
+    Whose::Thread;
+    setfsuid(user: c_uint);
+    setfsgid(group: c_uint);
+    capset(header: *mut u8, data: *const u8);
+    unshare(flags: c_int);
+    setns(file: c_int, kind: c_int);
 }
 
 #[cfg(target_arch = "x86_64")]
-#[no_mangle]
-unsafe extern "C" fn iopl(level: c_int) -> c_int {
-    by_kernel(linux::__NR_iopl, [level as usize, 0, 0])
-}
-
-#[cfg(target_arch = "x86_64")]
-#[no_mangle]
-unsafe extern "C" fn ioperm(from: usize, count: usize, on: c_int) -> c_int {
-    by_kernel(linux::__NR_ioperm, [from, count, on as usize])
-}
-
-#[no_mangle]
-unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    by_kernel(linux::__NR_unshare, [flags as usize, 0, 0])
-}
-
-#[no_mangle]
-unsafe extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
-    by_kernel(linux::__NR_setns, [file as usize, kind as usize, 0])
-}
-
-/// Makes a call that the C library does nothing else about.
-fn by_kernel(number: u32, [a, b, c]: [usize; 3]) -> c_int {
-    // SAFETY: the arguments are the program's.
-    let call = || answer(unsafe { raw::syscall(number, [a, b, c, 0, 0, 0]) });
-    around(Whose::Thread, call) as c_int
+changes_rights! {
+    Whose::Thread;
+    iopl(level: c_int);
+    ioperm(from: usize, count: usize, on: c_int);
 }
 
 /// A function that the C library lacks, and that nobody can have been linked to: `ENOSYS`.
-fn unknown() -> c_long {
+pub(crate) fn unknown() -> c_long {
     const ENOSYS: c_int = 38;
     set_errno(ENOSYS);
     -1
@@ -159,7 +131,17 @@ pub(crate) fn changed_by_prctl(option: c_int) -> Option<Whose> {
 
 /// Makes a call that changes rights, without helpers. Its answer, and `errno`, are the call's.
 pub(crate) fn around(whose: Whose, call: impl Fn() -> c_long) -> c_long {
-    let Some(withheld) = start::withhold_helpers() else { return call() };
+    let Some(withheld) = start::withhold_helpers() else {
+        let result = call();
+        if whose == Whose::Thread && result != -1 && !start::is_quiet() {
+            let errno = set_errno(0);
+            if !is_only_thread(false) {
+                start::go_alone();
+            }
+            set_errno(errno);
+        }
+        return result;
+    };
     let mut result = call();
     let mut attempts = if withheld.had_any { ATTEMPTS } else { 0 };
     while result == -1 && attempts > 0 && errno() == EINVAL {

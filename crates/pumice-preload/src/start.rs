@@ -60,6 +60,10 @@ static HEAP: HeapCell = HeapCell(UnsafeCell::new(MaybeUninit::uninit()));
 static TREE: AtomicPtr<Tree> = AtomicPtr::new(null_mut());
 /// Where this process counts. Changes in a forked child, before its word says CURRENT.
 static SLOT: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
+/// The process that the heap is for.
+static PROCESS_ID: AtomicU32 = AtomicU32::new(0);
+/// Whether a thread was seen to have changed rights that others have kept, before there was a heap.
+static ALONE: AtomicBool = AtomicBool::new(false);
 /// Whether to explain and to check. Set before SERVING, relaxed.
 static VERIFY: AtomicBool = AtomicBool::new(false);
 /// Whether a seccomp filter is about to be installed, or is. Relaxed: the thread that installs it
@@ -153,9 +157,7 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
 /// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): what it does
 /// to its own rights and limits is nothing to the heap, whose threads are not in it.
 fn is_borrowed() -> bool {
-    // SAFETY: a slot is never unmapped.
-    let slot = unsafe { SLOT.load(Ordering::Relaxed).as_ref() };
-    slot.is_some_and(|slot| slot.owner().pid != thread::process_id())
+    PROCESS_ID.load(Ordering::Relaxed) != thread::process_id()
 }
 
 /// From now on memory that is freed goes back to the kernel: somebody else may hold its pages.
@@ -197,6 +199,16 @@ pub(crate) fn withhold_helpers() -> Option<Withheld> {
         return None;
     }
     Some(Withheld { heap, had_any: heap.withhold_helpers() })
+}
+
+/// From now on the threads of this process have different rights: a heap that starts later has no helpers.
+pub(crate) fn go_alone() {
+    ALONE.store(true, Ordering::Relaxed);
+}
+
+/// Whether nothing is served, for good.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
 }
 
 /// The heap if `at` lies in its zones, and in no mapping that another allocator may have made.
@@ -347,6 +359,7 @@ fn start() -> Result<u32, Reason> {
     TREE.store(core::ptr::from_ref(tree).cast_mut(), Ordering::Relaxed);
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
     PROCESS.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
+    PROCESS_ID.store(thread::process_id(), Ordering::Relaxed);
     watch_fork();
     if pins::has_library() {
         MAY_PIN.store(true, Ordering::Relaxed);
@@ -354,6 +367,9 @@ fn start() -> Result<u32, Reason> {
     // Set by another thread meanwhile, which found nothing published.
     if MAY_PIN.load(Ordering::Relaxed) {
         heap.stop_recycling();
+    }
+    if ALONE.load(Ordering::Relaxed) {
+        heap.go_on_alone();
     }
     if QUIET.load(Ordering::Relaxed) {
         heap.retire(Calls::OfFree);
@@ -412,6 +428,7 @@ fn watch_fork() {
 /// Gives a forked child a slot, with its parent's name and settings, and makes the heap its own.
 /// Whether it may use the heap.
 fn adopt() -> bool {
+    PROCESS_ID.store(thread::process_id(), Ordering::Relaxed);
     // SAFETY: both were set before SERVING, and stay mapped.
     let (tree, parent) =
         unsafe { (TREE.load(Ordering::Relaxed).as_ref(), SLOT.load(Ordering::Relaxed).as_ref()) };

@@ -82,6 +82,11 @@ pub(super) unsafe extern "C" fn process_madvise(
     flags: c_uint,
 ) -> isize {
     // Whoever's process it is: that somebody else's has the same addresses costs a fresh mapping.
+    let args = [process as usize, pieces as usize, count, advice as usize, flags as usize, 0];
+    if start::serving_heap().is_none() {
+        // SAFETY: forwarded with the caller's promise.
+        return answer(unsafe { raw::syscall(linux::__NR_process_madvise, args) }) as isize;
+    }
     let effect = effect_of(advice as u32);
     let mut meets_hole = false;
     for piece in (0..count.min(1024)).map_while(|index| copy_in(pieces as usize, index)) {
@@ -96,7 +101,6 @@ pub(super) unsafe extern "C" fn process_madvise(
         // SAFETY: forwarded with the caller's promise.
         return answer(unsafe { advise_pieces(pieces as usize, count, advice) }) as isize;
     }
-    let args = [process as usize, pieces as usize, count, advice as usize, flags as usize, 0];
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { raw::syscall(linux::__NR_process_madvise, args) }) as isize
 }

@@ -30,7 +30,8 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
         Err(Errno::EXIST) => {}
         refused => return refused,
     }
-    if request.flags & no_replace != 0 && has_mapped(heap, request.at, len) {
+    let replaces = request.flags & no_replace == 0;
+    if !replaces && has_mapped(heap, request.at, len) {
         return Err(Errno::EXIST);
     }
     let holes = Holes::of(heap, request.at, len);
@@ -38,8 +39,11 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
     let is_plain = heap.contains(request.at, len)
         && request.protection == READ_WRITE
         && request.flags & !(INDIFFERENT | FIXED) == SERVED;
-    if !heap.occupy(request.at, len, !is_plain) {
-        return Err(Errno::NOMEM);
+    match replaces {
+        true if !heap.occupy(request.at, len, !is_plain) => return Err(Errno::NOMEM),
+        // Another thread was there first.
+        false if !heap.occupy_holes(request.at, len, !is_plain) => return Err(Errno::EXIST),
+        _ => {}
     }
     let outcome = if is_plain {
         let done = heap.renew(request.at, len);
@@ -147,8 +151,11 @@ pub(crate) unsafe fn put_at(
         return make(false);
     }
     let holes = Holes::of(heap, at, len);
-    if !heap.occupy(at, len, true) {
-        return Err(Errno::NOMEM);
+    match replaces {
+        true if !heap.occupy(at, len, true) => return Err(Errno::NOMEM),
+        // Another thread was there first.
+        false if !heap.occupy_holes(at, len, true) => return make(false),
+        _ => {}
     }
     let outcome = make(true);
     if outcome.is_err() {

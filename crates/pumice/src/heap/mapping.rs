@@ -245,7 +245,7 @@ impl Heap {
     /// that can't be taken back. Calls on it are the kernel's alone from then on.
     pub fn forsake(&'static self, at: usize, len: usize) {
         self.parts(at, len, |part, kind| {
-            let is_had = kind != Part::Hole || self.occupy_hole(part.clone());
+            let is_had = kind != Part::Hole || self.occupy_hole(part.clone()) == part.end;
             if let Some(zone) = self.zone_of(part.start as *const u8).filter(|_| is_had) {
                 let first = (part.start - zone.addresses().start) / FRAME_SIZE;
                 let frames = first..first + part.len() / FRAME_SIZE;
@@ -419,13 +419,33 @@ impl Heap {
             match kind {
                 Part::Outside => {}
                 Part::Mapped => {}
-                Part::Hole => all &= self.occupy_hole(part.clone()),
+                Part::Hole => all &= self.occupy_hole(part.clone()) == part.end,
             }
             if taints && kind != Part::Outside {
                 self.note(part.start, part.len(), Effect::Taints);
             }
             all
         });
+        all
+    }
+
+    /// As [`Heap::occupy`], where nothing may be in use yet: of two threads that ask for the same place, one gets it.
+    pub fn occupy_holes(&'static self, at: usize, len: usize, taints: bool) -> bool {
+        let (mut taken, mut all) = (at, true);
+        self.parts(at, len, |part, kind| {
+            all = kind == Part::Hole;
+            if all {
+                taken = self.occupy_hole(part.clone());
+                all = taken == part.end;
+            }
+            all
+        });
+        if !all {
+            // SAFETY: taken a moment ago.
+            unsafe { self.unmap(at, taken - at) };
+        } else if taints {
+            self.note(at, len, Effect::Taints);
+        }
         all
     }
 
@@ -463,9 +483,10 @@ impl Heap {
         done
     }
 
-    fn occupy_hole(&self, part: Range<usize>) -> bool {
+    /// How far it could be had.
+    fn occupy_hole(&self, part: Range<usize>) -> usize {
         let _locked = self.lock_holes();
-        let Some(zone) = self.zone_of(part.start as *const u8) else { return false };
+        let Some(zone) = self.zone_of(part.start as *const u8) else { return part.start };
         let marks = &zone.marks;
         let base = zone.addresses().start;
         let frames = (part.start - base) / FRAME_SIZE..(part.end - base) / FRAME_SIZE;
@@ -474,7 +495,7 @@ impl Heap {
             let block = next / BLOCK_FRAMES;
             let end = frames.end.min((block + 1) * BLOCK_FRAMES);
             if block >= zone.ledger.grown() || attempts == ATTEMPTS {
-                return false;
+                break;
             }
             self.wait_for_helpers(zone, Pfn(next), end - next);
             let until = self.occupy_in_block(zone, next..end);
@@ -483,7 +504,7 @@ impl Heap {
             attempts += usize::from(until < end);
             next = until;
         }
-        true
+        base + next * FRAME_SIZE
     }
 
     /// Makes frames of one block the caller's, as far as they can be had: the first that can't.

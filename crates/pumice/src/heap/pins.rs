@@ -2,8 +2,9 @@
 //!
 //! No system call tells which pages those are, and they are held after `munmap`. So whether a process *can* have any
 //! is what matters. The shim sees most calls that make it possible. Here is the rest: code that makes system calls
-//! itself leaves traces in `/proc`. The keeper looks there on each of its passes, and while it sleeps or has not
-//! started, a thread that frees does: every 100 ms at some of the descriptors, and once a second at the mappings.
+//! itself leaves traces in `/proc`. The keeper looks there on each of its passes, and not the program's threads: the
+//! keeper has a table of descriptors, a stack and time of its own. It looks at some of the descriptors each time, and
+//! once a second at the mappings.
 //!
 //! | trace | where | who holds |
 //! |---|---|---|
@@ -21,7 +22,6 @@ use crate::sys::{file, thread};
 
 /// Descriptors looked at in one pass.
 const MOST_DESCRIPTORS: usize = 256;
-const DESCRIPTORS_PAUSE_NS: u64 = 100_000_000;
 const MAPPINGS_PAUSE_NS: u64 = 1_000_000_000;
 
 /// What is in the path of a mapping or a descriptor where pages may be held. Each is matched anywhere.
@@ -45,39 +45,31 @@ const SIGNS: [&[u8]; 17] = [
     b"/libhsa-runtime",
 ];
 
-/// Where looking has come to. Relaxed: two threads that look at once do so twice.
+/// Where looking has come to. Relaxed: only the keeper looks.
 #[derive(Debug)]
 pub(super) struct Pins {
     /// Descriptors seen in this round.
     seen: AtomicU64,
-    /// When each was looked at last; 0 is never.
-    descriptors_ns: AtomicU64,
+    /// When the mappings were looked at last; 0 is never.
     mappings_ns: AtomicU64,
 }
 
 impl Pins {
     pub(super) fn new() -> Pins {
-        let never = || AtomicU64::new(0);
-        Pins { seen: AtomicU64::new(0), descriptors_ns: never(), mappings_ns: never() }
+        Pins { seen: AtomicU64::new(0), mappings_ns: AtomicU64::new(0) }
     }
 
     /// In a fork's child: nobody has looked at its descriptors and mappings.
     pub(super) fn forget(&self) {
         self.seen.store(0, Ordering::Relaxed);
-        self.descriptors_ns.store(0, Ordering::Relaxed);
         self.mappings_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the last look was long ago.
-    pub(super) fn is_look_due(&self) -> bool {
-        is_due(&self.descriptors_ns, thread::coarse_now_ns(), DESCRIPTORS_PAUSE_NS)
-    }
-
-    /// Whether there is a sign.
+    /// Whether there is a sign. Called by a thread with a table of descriptors of its own: the files that are looked
+    /// at are those of the process's first thread.
     pub(super) fn are_possible(&self) -> bool {
-        let now_ns = thread::coarse_now_ns();
-        self.descriptors_ns.store(now_ns, Ordering::Relaxed);
-        let are_mappings_due = is_due(&self.mappings_ns, now_ns, MAPPINGS_PAUSE_NS);
+        let (now_ns, last_ns) = (thread::now_ns(), self.mappings_ns.load(Ordering::Relaxed));
+        let are_mappings_due = last_ns == 0 || now_ns - last_ns >= MAPPINGS_PAUSE_NS;
         if are_mappings_due {
             self.mappings_ns.store(now_ns, Ordering::Relaxed);
         }
@@ -104,11 +96,6 @@ impl Pins {
         self.seen.store(0, Ordering::Relaxed);
         found
     }
-}
-
-fn is_due(last_ns: &AtomicU64, now_ns: u64, pause_ns: u64) -> bool {
-    let last_ns = last_ns.load(Ordering::Relaxed);
-    last_ns == 0 || now_ns.saturating_sub(last_ns) >= pause_ns
 }
 
 fn is_sign_at(folder: &rustix::fd::OwnedFd, name: &CStr) -> bool {
@@ -166,7 +153,6 @@ mod tests {
     fn looking_goes_round() {
         let pins = Pins::new();
         for _ in 0..3 {
-            assert!(pins.is_look_due());
             pins.are_possible();
             pins.forget();
         }

@@ -9,7 +9,6 @@ use crate::clear::is_zero;
 use crate::frame::ledger::Want;
 use crate::frame::zone::ZONE_ALIGN;
 use crate::frame::{BlockState, BlockWord, Native, Run};
-use crate::scrub::Source;
 use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
 use crate::stats::{Event, FreeBytes};
 use crate::sync::atomic::Ordering;
@@ -266,9 +265,6 @@ impl Heap {
     /// Puts back the end of a run: all of it if `frames` is its length.
     pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
         let kept = range.frames - frames;
-        if self.is_recycling() && self.scrubber.is_keeper_away() && self.pins.is_look_due() {
-            self.look_for_pins();
-        }
         let (is_ready_zone, is_recycled) = (self.is_ready_zone(zone), self.is_recycling());
         if is_ready_zone {
             self.before_free(frames);

@@ -100,12 +100,6 @@ impl Bell {
         self.state.load(Ordering::Acquire) == ASLEEP
     }
 
-    /// Whether there is a helper that is about to look, or has looked a moment ago.
-    pub(super) fn is_awake(&self) -> bool {
-        // Relaxed: a hint.
-        matches!(self.state.load(Ordering::Relaxed), RUNG | AWAKE)
-    }
-
     /// Whether the helper must do nothing any more.
     pub(super) fn is_stopped(&self) -> bool {
         // SeqCst: see `Helper::start`.

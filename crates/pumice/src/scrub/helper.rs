@@ -18,7 +18,7 @@ use core::time::Duration;
 
 use super::bell::{Bell, Rung};
 use super::{Scrubber, Source};
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::sys::{privilege, sched, thread};
 
 /// What a helper thread works on.
@@ -50,6 +50,8 @@ pub(super) struct Helper {
     alive: AtomicU32,
     /// The thread's number, once it is known.
     thread: AtomicU32,
+    /// Its stack, for all threads that it is one after the other.
+    stack: AtomicUsize,
     job: UnsafeCell<MaybeUninit<Job>>,
 }
 
@@ -70,6 +72,7 @@ impl Helper {
             stopped: AtomicU32::new(0),
             alive: AtomicU32::new(0),
             thread: AtomicU32::new(0),
+            stack: AtomicUsize::new(0),
             job: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -87,6 +90,8 @@ impl Helper {
 
     #[cold]
     fn start(&'static self, entry: thread::Entry, job: Job) -> bool {
+        // A handler of the program's may change rights, and waits for a thread whose number is not known yet.
+        let _all_signals = thread::BlockedSignals::block();
         let cell = self.job.get().cast::<Job>();
         // Relaxed: a hint for who stops the thread.
         self.thread.store(0, Ordering::Relaxed);
@@ -105,7 +110,7 @@ impl Helper {
         // SAFETY: only the ring that is to start the helper comes here, and the last one has ended.
         unsafe { cell.write(job) };
         // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.
-        match unsafe { thread::spawn(entry, cell.cast::<c_void>(), &self.alive) } {
+        match unsafe { thread::spawn(entry, cell.cast::<c_void>(), &self.alive, &self.stack) } {
             Ok(number) => {
                 self.thread.store(number, Ordering::Relaxed);
                 true
@@ -202,12 +207,6 @@ impl Helper {
     }
 
     /// Whether the helper is to end: a work that takes long asks.
-    /// See [`Bell::is_awake`].
-    #[inline]
-    pub(super) fn is_awake(&self) -> bool {
-        self.bell.is_awake()
-    }
-
     pub(super) fn is_stopped(&self) -> bool {
         self.bell.is_stopped()
     }

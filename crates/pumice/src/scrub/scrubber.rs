@@ -257,12 +257,6 @@ impl Scrubber {
         &self.assist
     }
 
-    /// Whether there may be a keeper that sleeps, or has not started.
-    #[inline]
-    pub fn is_keeper_away(&self) -> bool {
-        !self.keeper.is_awake() && self.has_helpers()
-    }
-
     pub(super) fn keeper(&self) -> &Helper {
         &self.keeper
     }

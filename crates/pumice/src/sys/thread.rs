@@ -13,7 +13,7 @@ use rustix::thread::futex;
 use rustix::time::{clock_gettime, ClockId, Timespec};
 
 use super::{mem, raw};
-use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Bytes of stack for a helper thread, its guard not counted.
 const STACK_SIZE: usize = 64 << 10;
@@ -21,15 +21,17 @@ const STACK_SIZE: usize = 64 << 10;
 /// What a helper thread runs. It must never return.
 pub type Entry = extern "C" fn(*mut c_void) -> !;
 
-/// Starts a helper thread: its number. The kernel sets `alive` to 0 when the thread has ended.
+/// Starts a helper thread: its number. The kernel sets `alive` to 0 when the thread has ended. `stack` is where its
+/// stack is, from the first time on; 0 before.
 ///
 /// # Safety
-/// `entry` and `argument` stay valid for the rest of the process, and `entry` uses nothing of
-/// libc and no thread-local storage.
+/// `entry` and `argument` stay valid for the rest of the process, no thread that was started with `stack` lives, and
+/// `entry` uses nothing of libc and no thread-local storage.
 pub unsafe fn spawn(
     entry: Entry,
     argument: *mut c_void,
     alive: &'static AtomicU32,
+    stack: &AtomicUsize,
 ) -> Result<u32, Errno> {
     use linux_raw_sys::general::{
         CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
@@ -37,16 +39,16 @@ pub unsafe fn spawn(
     };
     let shared = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_SYSVSEM;
     let flags = shared | CLONE_THREAD | CLONE_CHILD_CLEARTID;
-    let stack = mem::map_table(STACK_SIZE)?.as_ptr() as usize;
+    // Relaxed: one thread at a time starts a helper.
+    let at = match stack.load(Ordering::Relaxed) {
+        0 => mem::map_table(STACK_SIZE)?.as_ptr() as usize,
+        at => at,
+    };
+    stack.store(at, Ordering::Relaxed);
     let all_signals = BlockedSignals::block();
     // SAFETY: the stack was mapped for this thread alone; the child never returns from `entry`.
-    let result = unsafe { clone(flags as usize, stack + STACK_SIZE, entry, argument, alive) };
+    let result = unsafe { clone(flags as usize, at + STACK_SIZE, entry, argument, alive) };
     drop(all_signals);
-    if result.is_err() {
-        let args = [stack, STACK_SIZE, 0, 0, 0, 0];
-        // SAFETY: no thread came to use the stack.
-        let _ = unsafe { raw::syscall(raw::number::__NR_munmap, args) };
-    }
     result.map(|number| number as u32)
 }
 
@@ -269,11 +271,6 @@ pub fn now_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// The same as of the last tick of the kernel's, some milliseconds ago: for a quarter of the cost.
-pub fn coarse_now_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::MonotonicCoarse))
-}
-
 fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -304,7 +301,8 @@ mod tests {
     #[test]
     fn a_bare_thread_runs_and_wakes() {
         // SAFETY: `raise_flag` uses nothing of libc.
-        unsafe { spawn(raise_flag, core::ptr::null_mut(), &ALIVE) }.expect("clone");
+        unsafe { spawn(raise_flag, core::ptr::null_mut(), &ALIVE, &AtomicUsize::new(0)) }
+            .expect("clone");
         while FLAG.load(Ordering::Acquire) == 0 {
             sleep_on(&FLAG, 0, Some(Duration::from_millis(100)));
         }
