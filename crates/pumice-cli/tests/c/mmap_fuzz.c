@@ -1,5 +1,9 @@
 /* Operations at random on mappings, and after each a comparison with a model of them. Arguments:
-   seed, number of operations, MiB mapped at most, number of threads (1 if not given). */
+   seed, number of operations, MiB mapped at most, number of threads (1 if not given), letters of the
+   subjects besides mappings (those that cost the shim nothing for good, if not given):
+   n  calls by number   f  more forks    a  attributes that forks heed    s  System V segments
+   o  paging out        p  pages that the kernel holds, from the middle on
+   l  limits and locks on everything, in the last quarter */
 #define _GNU_SOURCE
 #include "mmap_model.h"
 #include <malloc.h>
@@ -36,7 +40,7 @@ static struct made any_mapping(struct model *m, size_t pages) {
 }
 
 static void unmap_range(struct model *m, struct slot *s, size_t first, size_t count) {
-    CHECK(munmap(s->at + first * PAGE, count * PAGE) == 0);
+    CHECK(CALL(m, munmap, s->at + first * PAGE, count * PAGE) == 0);
     set_unmapped(m, s, first, count);
     s->whole = 0;
 }
@@ -59,7 +63,8 @@ static void map_slot(struct model *m, struct slot *s) {
     struct made made = any_mapping(m, pages);
     char *hint = below(m, 8) ? NULL : m->slot[below(m, SLOTS)].at;
     size_t odd = made.fd < 0 ? below(m, 2) * below(m, PAGE) : 0;
-    char *at = mmap(hint, pages * PAGE - odd, made.protection, made.flags, made.fd, made.offset);
+    char *at = (char *)CALL(m, mmap, hint, pages * PAGE - odd, made.protection, made.flags, made.fd,
+                            made.offset);
     CHECK(at != MAP_FAILED);
     claim(m, at, pages);
     s->at = at;
@@ -85,7 +90,7 @@ static void touch(struct model *m, struct slot *s, size_t first, size_t count) {
 
 static void protect(struct model *m, struct slot *s, size_t first, size_t count) {
     int way = below(m, 3);
-    int result = mprotect(s->at + first * PAGE, count * PAGE, protections[way]);
+    int result = CALL(m, mprotect, s->at + first * PAGE, count * PAGE, protections[way]);
     CHECK(holes(s, first, count) ? result == -1 && errno == ENOMEM : result == 0);
     for (size_t i = first; i < first + count; i++) {
         if (s->page[i].state < CLOSED) continue;
@@ -98,7 +103,8 @@ static void protect(struct model *m, struct slot *s, size_t first, size_t count)
 
 /* Drops for certain, or leaves it to the kernel. */
 static void drop(struct model *m, struct slot *s, size_t first, size_t count, int advice) {
-    int result = madvise(s->at + first * PAGE, count * PAGE, advice), certain = advice == MADV_DONTNEED;
+    int result = CALL(m, madvise, s->at + first * PAGE, count * PAGE, advice);
+    int certain = advice == MADV_DONTNEED;
     if (result != 0) {
         CHECK(errno == EINVAL || errno == ENOMEM);
         CHECK(errno == EINVAL || holes(s, first, count));
@@ -112,14 +118,13 @@ static void drop(struct model *m, struct slot *s, size_t first, size_t count, in
         if (certain) p->word = p->base;
         p->loose = !certain;
     }
-    (void)m;
 }
 
 static void advise(struct model *m, struct slot *s, size_t first, size_t count) {
     static const int advices[] = {0, 1, 2, 3, 14, 14, 15, 16, 17, 20, 22, 23};
     int advice = advices[below(m, 12)];
     if (advice > 21 && count > 64) return;
-    madvise(s->at + first * PAGE, count * PAGE, advice);
+    CALL(m, madvise, s->at + first * PAGE, count * PAGE, advice);
     s->whole = 0;
 }
 
@@ -127,10 +132,12 @@ static void lock(struct model *m, struct slot *s, size_t first, size_t count) {
     if (count > 64) count = 64;
     if (holes(s, first, count)) return;
     char *at = s->at + first * PAGE;
-    int done = mlock(at, count * PAGE) == 0;
+    int at_faults = below(m, 2);
+    int done = (at_faults ? CALL(m, mlock2, at, count * PAGE, MLOCK_ONFAULT)
+                          : CALL(m, mlock, at, count * PAGE)) == 0;
     if (!done) CHECK(errno == ENOMEM || errno == EPERM || errno == EAGAIN);
     if (!done || below(m, 4)) {
-        CHECK(munlock(at, count * PAGE) == 0);
+        CHECK(CALL(m, munlock, at, count * PAGE) == 0);
         done = 0;
     }
     for (size_t i = first; i < first + count; i++) s->page[i].locked = done;
@@ -144,9 +151,10 @@ static void map_over(struct model *m, struct slot *s, size_t first, size_t count
     /* With nothing there either will do. */
     if (holes(s, first, count) == count && below(m, 2)) fixed = MAP_FIXED_NOREPLACE;
     if (m->mapped + count > m->most) return;
-    char *p = mmap(at, count * PAGE, made.protection, made.flags | fixed, made.fd, made.offset);
+    char *p = (char *)CALL(m, mmap, at, count * PAGE, made.protection, made.flags | fixed, made.fd,
+                           made.offset);
     if (p != at && fixed == MAP_FIXED_NOREPLACE) {
-        if (p != MAP_FAILED) CHECK(munmap(p, count * PAGE) == 0);
+        if (p != MAP_FAILED) CHECK(CALL(m, munmap, p, count * PAGE) == 0);
         set(m, s, first, count, (struct page){.state = LOST});
         return;
     }
@@ -158,7 +166,7 @@ static void map_over(struct model *m, struct slot *s, size_t first, size_t count
 static void shrink(struct model *m, struct slot *s, size_t first, size_t count) {
     size_t kept = 1 + below(m, count);
     char *at = s->at + first * PAGE;
-    char *p = mremap(at, count * PAGE, kept * PAGE, 0);
+    char *p = (char *)CALL(m, mremap, at, count * PAGE, kept * PAGE, 0);
     if (p == at) {
         set_unmapped(m, s, first + kept, count - kept);
         if (s->whole && first + count == s->pages) s->pages = first + kept;
@@ -170,7 +178,8 @@ static void grow(struct model *m, struct slot *s) {
     size_t more = 1 + below(m, 300), pages = s->pages;
     if (!s->whole || pages + more > SLOT_PAGES || m->mapped + more > m->most) return;
     if (s->page[0].origin != ANONYMOUS) return;
-    char *old = s->at, *at = mremap(old, pages * PAGE, (pages + more) * PAGE, MREMAP_MAYMOVE);
+    char *old = s->at;
+    char *at = (char *)CALL(m, mremap, old, pages * PAGE, (pages + more) * PAGE, MREMAP_MAYMOVE);
     if (at == MAP_FAILED) {
         CHECK(errno == ENOMEM);
         return;
@@ -193,8 +202,8 @@ static void move(struct model *m, struct slot *s, size_t first, size_t count) {
     int stay = s->page[first].origin == ANONYMOUS && below(m, 3) == 0 ? MREMAP_DONTUNMAP : 0;
     if (stay && m->mapped + count > m->most) return;
     char *target = to->at + place * PAGE;
-    char *p = mremap(s->at + first * PAGE, count * PAGE, count * PAGE,
-                     MREMAP_MAYMOVE | MREMAP_FIXED | stay, target);
+    char *p = (char *)CALL(m, mremap, s->at + first * PAGE, count * PAGE, count * PAGE,
+                           MREMAP_MAYMOVE | MREMAP_FIXED | stay, target);
     /* Older kernels don't know how to stay. */
     if (p == MAP_FAILED && stay && errno == EINVAL) return;
     CHECK(p == target);
@@ -212,22 +221,52 @@ static void move(struct model *m, struct slot *s, size_t first, size_t count) {
 }
 
 /* malloc's memory may come from where mappings do. */
-static void allocate(struct model *m) {
-    int i = below(m, BLOCKS);
-    if (m->block[i].at) {
-        CHECK(holds(m->block[i].at, m->block[i].size, i));
-        free(m->block[i].at);
-        m->block[i].at = NULL;
-        return;
-    }
-    size_t size = (64 << 10) + below(m, 1 << below(m, 22));
-    char *at = below(m, 2) ? calloc(1, size) : malloc(size);
-    CHECK(at != NULL);
+static void note_block(struct model *m, int i, char *at, size_t size) {
     char *from = (char *)((uintptr_t)at / PAGE * PAGE), *end = at + malloc_usable_size(at);
     claim(m, from, (end - from + PAGE - 1) / PAGE);
     fill(at, size, i);
     m->block[i].at = at;
     m->block[i].size = size;
+}
+
+static size_t any_size(struct model *m) {
+    return (64 << 10) + below(m, 1 << below(m, 22));
+}
+
+static char *new_block(struct model *m, size_t size) {
+    char *at = NULL;
+    switch (below(m, 5)) {
+    case 0: return memalign(PAGE << below(m, 11), size);
+    case 1:
+    case 2: return malloc(size);
+    default: at = calloc(1, size);
+    }
+    CHECK(!at || is_zero(at, size));
+    return at;
+}
+
+static void allocate(struct model *m) {
+    int i = below(m, BLOCKS);
+    char *old = m->block[i].at, *at;
+    size_t size = any_size(m), held = m->block[i].size;
+    if (!old) {
+        at = new_block(m, size);
+        CHECK(at != NULL);
+        note_block(m, i, at, size);
+        return;
+    }
+    CHECK(holds(old, held, i));
+    if (below(m, 2)) {
+        free(old);
+        m->block[i].at = NULL;
+        return;
+    }
+    m->block[i].at = NULL;
+    at = realloc(old, size);
+    CHECK(at != NULL);
+    /* The last byte of all is not where it was any more. */
+    CHECK(holds(at, (held < size ? held - 1 : size) / 64 * 64, i));
+    note_block(m, i, at, size);
 }
 
 static void operate(struct model *m, int may_allocate) {
@@ -273,35 +312,48 @@ static void operate(struct model *m, int may_allocate) {
     check_range(m, s, first, count, 48);
 }
 
+static void split(struct model *m, int depth);
+
 /* A child sees what its parent saw, goes on by itself, and changes nothing of its parent's. */
-static void split(struct model *m) {
-    pid_t child = fork();
+static void be_child(struct model *m, int depth) {
+    for (int i = 0; i < SLOTS; i++)
+        for (size_t page = 0; page < m->slot[i].pages; page++) m->slot[i].page[page].locked = 0;
+    m->seed += 1000000;
+    m->random ^= (uint64_t)0x51ab << depth * 16;
+    check_all(m);
+    /* Beside other threads, the allocator behind the shim's may have been at work in one. */
+    for (int i = 0; i < 100; i++) operate(m, !m->lose_holes);
+    if (depth < 2 && below(m, 3) == 0) split(m, depth + 1);
+    check_all(m);
+    _exit(0);
+}
+
+static void split(struct model *m, int depth) {
+    pid_t child = by_name(m) ? fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    int spared = m->spare_common;
     m->spare_common = 1;
-    if (child == 0) {
-        for (int i = 0; i < SLOTS; i++)
-            for (size_t page = 0; page < m->slot[i].pages; page++) m->slot[i].page[page].locked = 0;
-        m->seed += 1000000;
-        check_all(m);
-        for (int i = 0; i < 100; i++) operate(m, 0);
-        check_all(m);
-        _exit(0);
-    }
+    if (child == 0) be_child(m, depth);
     if (below(m, 2))
-        for (int i = 0; i < 100; i++) operate(m, 0);
+        for (int i = 0; i < 100; i++) operate(m, !m->lose_holes);
     wait_for(child);
-    m->spare_common = 0;
+    m->spare_common = spared;
     check_all(m);
 }
 
 static uint64_t operations;
+static int subjects;
 
 static void *run(void *argument) {
     struct model *m = argument;
     m->random = m->seed * 0x9e3779b97f4a7c15u + 1;
     for (int i = 0; i < 20; i++) next_random(m);
+    m->subjects = subjects & ~(PINS | LIMITS);
     for (uint64_t i = 1; i <= operations; i++) {
+        /* After these the shim recycles nothing any more, so all the rest has its turn before. */
+        if (i == operations / 2) m->subjects |= subjects & PINS;
+        if (i == operations / 4 * 3) m->subjects |= subjects & LIMITS;
         operate(m, 1);
-        if (i % 4096 == 0) split(m);
+        if (i % 4096 == 0 || (subjects & FORKS && below(m, 2048) == 0)) split(m, 0);
         else if (i % 1024 == 0) check_all(m);
     }
     check_all(m);
@@ -321,6 +373,11 @@ int main(int count, char **arguments) {
     int threads = count > 4 ? atoi(arguments[4]) : 1;
     operations = strtoul(arguments[2], NULL, 10);
     CHECK(threads >= 1 && threads <= THREADS);
+    for (const char *letter = count > 5 ? arguments[5] : "nfaso"; *letter; letter++) {
+        const char *known = strchr(subject_letters, *letter);
+        CHECK(known);
+        subjects |= 1 << (known - subject_letters);
+    }
     begin();
     for (int i = 0; i < threads; i++) {
         models[i].seed = seed * 100 + i;
