@@ -5,6 +5,7 @@
    o  paging out        p  pages that the kernel holds, from the middle on
    l  limits and locks on everything, in the last quarter */
 #define _GNU_SOURCE
+#include "mmap_fuzz_kernel.h"
 #include "mmap_model.h"
 #include <malloc.h>
 #include <pthread.h>
@@ -60,19 +61,24 @@ static void map_slot(struct model *m, struct slot *s) {
     static const size_t sizes[] = {16, 256, 256, 300, 512, 512, 768, 1024, 2048};
     size_t pages = sizes[below(m, 9)] + (below(m, 2) ? below(m, 20) : 0);
     if (m->mapped + pages > m->most) return;
+    int is_segment = m->subjects & SEGMENTS && below(m, 16) == 0;
     struct made made = any_mapping(m, pages);
     char *hint = below(m, 8) ? NULL : m->slot[below(m, SLOTS)].at;
     size_t odd = made.fd < 0 ? below(m, 2) * below(m, PAGE) : 0;
-    char *at = (char *)CALL(m, mmap, hint, pages * PAGE - odd, made.protection, made.flags, made.fd,
-                            made.offset);
+    char *at = is_segment ? attach_new(m, NULL, pages, 0)
+                          : (char *)CALL(m, mmap, hint, pages * PAGE - odd, made.protection,
+                                         made.flags, made.fd, made.offset);
+    if (at == MAP_FAILED && (may_fail(m) || (is_segment && errno == ENOSPC))) return;
     CHECK(at != MAP_FAILED);
     claim(m, at, pages);
     s->at = at;
     s->pages = pages;
     memset(s->page, 0, sizeof s->page);
-    set(m, s, 0, pages, made.page);
+    if (is_segment) set_segment(m, s, 0, pages);
+    else set(m, s, 0, pages, made.page);
     s->whole = 1;
     trace(m, "map", s, 0, pages);
+    if (m->subjects & ATTRIBUTES && below(m, 128) == 0) check_attributes(m, s);
     check_range(m, s, 0, pages, 32);
 }
 
@@ -189,7 +195,7 @@ static void grow(struct model *m, struct slot *s) {
     else claim(m, at, pages + more);
     s->at = at;
     s->pages = pages + more;
-    set(m, s, pages, more, (struct page){.state = s->page[0].state});
+    set(m, s, pages, more, (struct page){.state = s->page[0].state, .attributes = s->page[0].attributes});
     check_range(m, s, pages - 1, more, 64);
 }
 
@@ -208,7 +214,8 @@ static void move(struct model *m, struct slot *s, size_t first, size_t count) {
     if (p == MAP_FAILED && stay && errno == EINVAL) return;
     CHECK(p == target);
     for (size_t i = 0; i < count; i++) {
-        struct page moved = s->page[first + i], left = {.state = moved.state, .origin = ANONYMOUS};
+        struct page moved = s->page[first + i], left = {.state = moved.state};
+        left.attributes = moved.attributes;
         set(m, to, place + i, 1, moved);
         to->page[place + i] = moved;
         if (stay) set(m, s, first + i, 1, left);
@@ -293,7 +300,7 @@ static void operate(struct model *m, int may_allocate) {
     int splits = (what < 28) || (what >= 40 && what < 56);
     if ((s - m->slot) % 4 == 0 && s->whole && splits) what = 56 + what % 30;
 #define DO(limit, call)                      \
-    else if (what < limit) {                 \
+    else if (what < (uint64_t)(limit)) {     \
         trace(m, #call, s, first, count);    \
         call;                                \
     }
@@ -308,6 +315,10 @@ static void operate(struct model *m, int may_allocate) {
     DO(59, shrink(m, s, first, count))
     DO(63, grow(m, s))
     DO(67, move(m, s, first, count))
+    DO(m->subjects & ATTRIBUTES ? 70 : 0, attribute(m, s, first, count))
+    DO(m->subjects & SEGMENTS ? 72 : 0, attach_over(m, s, first, count))
+    DO(m->subjects & SEGMENTS ? 75 : 0, detach(m, s, first, count))
+    DO(m->subjects & SWAPPING ? 77 : 0, page_out(m, s, first, count))
     DO(100, touch(m, s, first, count))
     check_range(m, s, first, count, 48);
 }
@@ -316,8 +327,7 @@ static void split(struct model *m, int depth);
 
 /* A child sees what its parent saw, goes on by itself, and changes nothing of its parent's. */
 static void be_child(struct model *m, int depth) {
-    for (int i = 0; i < SLOTS; i++)
-        for (size_t page = 0; page < m->slot[i].pages; page++) m->slot[i].page[page].locked = 0;
+    inherit(m);
     m->seed += 1000000;
     m->random ^= (uint64_t)0x51ab << depth * 16;
     check_all(m);
