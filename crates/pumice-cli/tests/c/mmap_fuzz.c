@@ -6,9 +6,11 @@
    l  limits and locks on everything, in the last quarter */
 #define _GNU_SOURCE
 #include "mmap_fuzz_kernel.h"
+#include "mmap_fuzz_pins.h"
 #include "mmap_model.h"
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
 static const int protections[] = {PROT_NONE, PROT_READ, RW};
 static const unsigned char states[] = {CLOSED, READABLE, WRITABLE};
@@ -95,7 +97,8 @@ static void touch(struct model *m, struct slot *s, size_t first, size_t count) {
 }
 
 static void protect(struct model *m, struct slot *s, size_t first, size_t count) {
-    int way = below(m, 3);
+    /* What can be written may be more than a limit allows. */
+    int way = below(m, m->limited ? 2 : 3);
     int result = CALL(m, mprotect, s->at + first * PAGE, count * PAGE, protections[way]);
     CHECK(holes(s, first, count) ? result == -1 && errno == ENOMEM : result == 0);
     for (size_t i = first; i < first + count; i++) {
@@ -115,7 +118,7 @@ static void drop(struct model *m, struct slot *s, size_t first, size_t count, in
         CHECK(errno == EINVAL || errno == ENOMEM);
         CHECK(errno == EINVAL || holes(s, first, count));
         /* It went as far as the first page that it was not for. */
-        if (errno == EINVAL && certain) CHECK(locked(s, first, count));
+        if (errno == EINVAL && certain) CHECK(m->all_locked || locked(s, first, count));
         if (errno == EINVAL) certain = 0;
     }
     for (size_t i = first; i < first + count; i++) {
@@ -161,9 +164,10 @@ static void map_over(struct model *m, struct slot *s, size_t first, size_t count
                            made.offset);
     if (p != at && fixed == MAP_FIXED_NOREPLACE) {
         if (p != MAP_FAILED) CHECK(CALL(m, munmap, p, count * PAGE) == 0);
-        set(m, s, first, count, (struct page){.state = LOST});
+        if (p != MAP_FAILED || !may_fail(m)) set(m, s, first, count, (struct page){.state = LOST});
         return;
     }
+    if (p == MAP_FAILED && may_fail(m)) return;
     CHECK(p == at);
     set(m, s, first, count, made.page);
     s->whole = 0;
@@ -187,7 +191,7 @@ static void grow(struct model *m, struct slot *s) {
     char *old = s->at;
     char *at = (char *)CALL(m, mremap, old, pages * PAGE, (pages + more) * PAGE, MREMAP_MAYMOVE);
     if (at == MAP_FAILED) {
-        CHECK(errno == ENOMEM);
+        CHECK(errno == ENOMEM || may_fail(m));
         return;
     }
     s->at = NULL;
@@ -206,7 +210,7 @@ static void move(struct model *m, struct slot *s, size_t first, size_t count) {
     if (!s->whole || to == s || !to->at || !pick(m, to, &place, &room)) return;
     if (count > room) count = room;
     int stay = s->page[first].origin == ANONYMOUS && below(m, 3) == 0 ? MREMAP_DONTUNMAP : 0;
-    if (stay && m->mapped + count > m->most) return;
+    if (stay && (m->limited || m->mapped + count > m->most)) return;
     char *target = to->at + place * PAGE;
     char *p = (char *)CALL(m, mremap, s->at + first * PAGE, count * PAGE, count * PAGE,
                            MREMAP_MAYMOVE | MREMAP_FIXED | stay, target);
@@ -252,28 +256,91 @@ static char *new_block(struct model *m, size_t size) {
     return at;
 }
 
+/* Blocks that the C library's own malloc maps, and unmaps when they are freed. */
+enum { MAPPED_BLOCK = 512 << 10 };
+
+/* Somebody holds some of its pages from now on. */
+static void pin_block(struct model *m, char *block, size_t size) {
+    uintptr_t from = ((uintptr_t)block + PAGE - 1) / PAGE * PAGE;
+    size_t pages = ((uintptr_t)block + size - from) / PAGE, count = 1 + below(m, HELD_PAGES);
+    hold(m, place_for_pin(m), (char *)from + below(m, pages - count) * PAGE, count);
+}
+
 static void allocate(struct model *m) {
     int i = below(m, BLOCKS);
     char *old = m->block[i].at, *at;
     size_t size = any_size(m), held = m->block[i].size;
     if (!old) {
         at = new_block(m, size);
+        if (!at && may_fail(m)) return;
         CHECK(at != NULL);
         note_block(m, i, at, size);
         return;
     }
     CHECK(holds(old, held, i));
     if (below(m, 2)) {
+        if (m->subjects & PINS && held >= MAPPED_BLOCK) pin_block(m, old, held);
         free(old);
         m->block[i].at = NULL;
         return;
     }
-    m->block[i].at = NULL;
     at = realloc(old, size);
+    if (!at && may_fail(m)) return;
     CHECK(at != NULL);
+    m->block[i].at = NULL;
     /* The last byte of all is not where it was any more. */
     CHECK(holds(at, (held < size ? held - 1 : size) / 64 * 64, i));
     note_block(m, i, at, size);
+}
+
+/* Somebody holds pages, and their mapping goes. */
+static void pin(struct model *m, struct slot *s, size_t first, size_t count) {
+    count = pages_to_hold(s, first, count);
+    if (count == 0 || !hold(m, place_for_pin(m), s->at + first * PAGE, count)) return;
+    switch (m->all_locked || locked(s, first, count) ? below(m, 2) : below(m, 3)) {
+    case 0: unmap_slot(m, s); break;
+    case 1: unmap_range(m, s, first, count); break;
+    default: drop(m, s, first, count, MADV_DONTNEED);
+    }
+}
+
+static void operate(struct model *m, int may_allocate);
+
+/* Some operations while the process may have less. Other threads' must not fail, so beside them there is a limit
+   that nobody gets near. */
+static void limit(struct model *m) {
+    static const int resources[] = {RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK};
+    int resource = resources[below(m, 3)];
+    struct rlimit old, less;
+    CHECK(getrlimit(resource, &old) == 0);
+    less = old;
+    less.rlim_cur = m->lose_holes ? 1ul << 46 : below(m, 4) * (48 << 20);
+    if (less.rlim_cur > less.rlim_max) return;
+    CHECK((below(m, 2) ? CALL(m, setrlimit, resource, &less)
+                       : CALL(m, prlimit64, 0, resource, (void *)&less, NULL)) == 0);
+    m->limited = !m->lose_holes;
+    for (int i = 0; i < 20; i++) operate(m, 1);
+    CHECK(CALL(m, setrlimit, resource, &old) == 0);
+    m->limited = 0;
+    check_all(m);
+}
+
+/* Some operations while all that there is is locked, or all that comes too. */
+static void lock_all(struct model *m) {
+    static const int flags[] = {MCL_CURRENT, MCL_FUTURE, MCL_CURRENT | MCL_FUTURE,
+                                MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT};
+    if (m->lose_holes) return;
+    if (CALL(m, mlockall, flags[below(m, 4)]) != 0) {
+        CHECK(errno == ENOMEM || errno == EPERM || errno == EAGAIN);
+        return;
+    }
+    m->all_locked = m->limited = 1;
+    for (int i = 0; i < 20; i++) operate(m, 1);
+    CHECK((by_name(m) ? munlockall() : syscall(SYS_munlockall)) == 0);
+    m->all_locked = m->limited = 0;
+    for (int i = 0; i < SLOTS; i++)
+        for (size_t page = 0; page < m->slot[i].pages; page++) m->slot[i].page[page].locked = 0;
+    check_all(m);
 }
 
 static void operate(struct model *m, int may_allocate) {
@@ -319,6 +386,7 @@ static void operate(struct model *m, int may_allocate) {
     DO(m->subjects & SEGMENTS ? 72 : 0, attach_over(m, s, first, count))
     DO(m->subjects & SEGMENTS ? 75 : 0, detach(m, s, first, count))
     DO(m->subjects & SWAPPING ? 77 : 0, page_out(m, s, first, count))
+    DO(m->subjects & PINS ? 80 : 0, pin(m, s, first, count))
     DO(100, touch(m, s, first, count))
     check_range(m, s, first, count, 48);
 }
@@ -329,6 +397,7 @@ static void split(struct model *m, int depth);
 static void be_child(struct model *m, int depth) {
     inherit(m);
     m->seed += 1000000;
+    m->subjects &= ~(PINS | LIMITS);
     m->random ^= (uint64_t)0x51ab << depth * 16;
     check_all(m);
     /* Beside other threads, the allocator behind the shim's may have been at work in one. */
@@ -339,7 +408,9 @@ static void be_child(struct model *m, int depth) {
 }
 
 static void split(struct model *m, int depth) {
-    pid_t child = by_name(m) ? fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    /* Beside other threads, one of them may have had the C library's locks when a child was made without it. */
+    int by_library = by_name(m) && !(depth > 0 && m->lose_holes);
+    pid_t child = by_library ? fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     int spared = m->spare_common;
     m->spare_common = 1;
     if (child == 0) be_child(m, depth);
@@ -363,15 +434,23 @@ static void *run(void *argument) {
         if (i == operations / 2) m->subjects |= subjects & PINS;
         if (i == operations / 4 * 3) m->subjects |= subjects & LIMITS;
         operate(m, 1);
+        if (m->subjects & LIMITS && below(m, 200) == 0) below(m, 3) ? limit(m) : lock_all(m);
         if (i % 4096 == 0 || (subjects & FORKS && below(m, 2048) == 0)) split(m, 0);
         else if (i % 1024 == 0) check_all(m);
     }
     check_all(m);
+    let_all_go(m);
     for (int i = 0; i < SLOTS; i++)
         if (m->slot[i].at) unmap_slot(m, &m->slot[i]);
     for (int i = 0; i < BLOCKS; i++) free(m->block[i].at);
     CHECK(m->mapped == 0);
     return NULL;
+}
+
+/* So that it need not grow under a limit. */
+static void grow_stack(void) {
+    volatile char room[256 << 10];
+    for (size_t i = 0; i < sizeof room; i += PAGE) room[i] = 0;
 }
 
 int main(int count, char **arguments) {
@@ -389,6 +468,8 @@ int main(int count, char **arguments) {
         subjects |= 1 << (known - subject_letters);
     }
     begin();
+    grow_stack();
+    if (subjects & PINS) CHECK(mallopt(M_MMAP_THRESHOLD, MAPPED_BLOCK) == 1);
     for (int i = 0; i < threads; i++) {
         models[i].seed = seed * 100 + i;
         models[i].most = mib * 256 / threads;
