@@ -256,7 +256,8 @@ static char *new_block(struct model *m, size_t size) {
     return at;
 }
 
-/* Blocks that the C library's own malloc maps, and unmaps when they are freed. */
+/* Blocks that the C library's own malloc maps, and unmaps when they are freed, where it was told to map all that is
+   larger than what a new heap has. */
 enum { MAPPED_BLOCK = 512 << 10 };
 
 /* Somebody holds some of its pages from now on. */
@@ -469,7 +470,7 @@ int main(int count, char **arguments) {
     }
     begin();
     grow_stack();
-    if (subjects & PINS) CHECK(mallopt(M_MMAP_THRESHOLD, MAPPED_BLOCK) == 1);
+    if (subjects & PINS) CHECK(mallopt(M_MMAP_THRESHOLD, 64 << 10) == 1);
     for (int i = 0; i < threads; i++) {
         models[i].seed = seed * 100 + i;
         models[i].most = mib * 256 / threads;
