@@ -191,7 +191,7 @@ static void grow(struct model *m, struct slot *s) {
     char *old = s->at;
     char *at = (char *)CALL(m, mremap, old, pages * PAGE, (pages + more) * PAGE, MREMAP_MAYMOVE);
     if (at == MAP_FAILED) {
-        CHECK(errno == ENOMEM || may_fail(m));
+        if (errno != ENOMEM && !may_fail(m)) fail(m, s, 0, strerror(errno));
         return;
     }
     s->at = NULL;
@@ -294,8 +294,26 @@ static void allocate(struct model *m) {
     note_block(m, i, at, size);
 }
 
+/* The same with memory that nothing else was done to, as most is: all of it is used again. */
+static void pin_new(struct model *m) {
+    size_t size = (256 + below(m, 600)) * PAGE;
+    int is_block = below(m, 2);
+    char *at = is_block ? malloc(size) : (char *)CALL(m, mmap, NULL, size, RW, ANON, -1, 0);
+    if ((at == MAP_FAILED || !at) && may_fail(m)) return;
+    CHECK(at != MAP_FAILED && at);
+    claim(m, (char *)((uintptr_t)at / PAGE * PAGE), size / PAGE + is_block);
+    fill(at, size, ++m->words);
+    pin_block(m, at, size);
+    if (is_block) free(at);
+    else CHECK(CALL(m, munmap, at, size) == 0);
+}
+
 /* Somebody holds pages, and their mapping goes. */
 static void pin(struct model *m, struct slot *s, size_t first, size_t count) {
+    if (below(m, 2)) {
+        pin_new(m);
+        return;
+    }
     count = pages_to_hold(s, first, count);
     if (count == 0 || !hold(m, place_for_pin(m), s->at + first * PAGE, count)) return;
     switch (m->all_locked || locked(s, first, count) ? below(m, 2) : below(m, 3)) {
