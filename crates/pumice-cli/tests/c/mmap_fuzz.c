@@ -301,7 +301,8 @@ static void pin_new(struct model *m) {
     char *at = is_block ? malloc(size) : (char *)CALL(m, mmap, NULL, size, RW, ANON, -1, 0);
     if ((at == MAP_FAILED || !at) && may_fail(m)) return;
     CHECK(at != MAP_FAILED && at);
-    claim(m, (char *)((uintptr_t)at / PAGE * PAGE), size / PAGE + is_block);
+    uintptr_t from = (uintptr_t)at / PAGE * PAGE;
+    claim(m, (char *)from, ((uintptr_t)at + size - from + PAGE - 1) / PAGE);
     fill(at, size, ++m->words);
     pin_block(m, at, size);
     if (is_block) free(at);
