@@ -108,10 +108,24 @@ static int hold(struct model *m, struct pin *pin, char *from, size_t pages) {
     return 1;
 }
 
+/* That what came out is what went in. */
+static void check_bytes(struct pin *pin, const char *found) {
+    for (size_t i = 0; i < pin->size; i += 8) {
+        uint64_t word, was;
+        memcpy(&word, found + i, 8);
+        memcpy(&was, pin->bytes + i, 8);
+        if (word == was) continue;
+        printf("held (%d) %zu bytes at %lx, byte %zu: expected %lx, found %lx\n", pin->kind, pin->size,
+               pin->from, i, was, word);
+        fflush(stdout);
+        abort();
+    }
+}
+
 static void check_file(struct direct *d, struct pin *pin) {
     static _Thread_local char found[HELD_PAGES * PAGE] __attribute__((aligned(PAGE)));
     CHECK(pread(d->file, found, pin->size, pin->at) == (ssize_t)pin->size);
-    CHECK(memcmp(found, pin->bytes, pin->size) == 0);
+    check_bytes(pin, found);
 }
 
 /* Takes out what is held. */
@@ -122,7 +136,7 @@ static void let_go(struct model *m, struct pin *pin) {
     int kind = pin->kind;
     if (kind == IN_PIPE) {
         CHECK(read(pin->pipe[0], found, pin->size) == (ssize_t)pin->size);
-        CHECK(memcmp(found, pin->bytes, pin->size) == 0);
+        check_bytes(pin, found);
         close(pin->pipe[0]);
         close(pin->pipe[1]);
     } else if (kind == REGISTERED) {
