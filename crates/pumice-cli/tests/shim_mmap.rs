@@ -61,6 +61,14 @@ fn anything_at_random_in_threads() {
     compare_success(some_modes(), compile("mmap_fuzz"), &["4", "3000", "160", "6"], b"");
 }
 
+/// With what ends recycling: pages that the kernel holds, limits, locks on everything.
+#[test]
+fn anything_at_random_and_everything_else() {
+    let program = compile("mmap_fuzz");
+    compare_success(&[Mode::Ready, Mode::Small], &program, &["6", "8000", "128", "1", "nfaopls"], b"");
+    compare_success(&[Mode::Verify], program, &["7", "2000", "160", "6", "nfaopls"], b"");
+}
+
 #[test]
 fn static_and_musl() {
     let program = compile_with("cc", "mmap_unmap", "mmap_unmap-static", &["-static"]);

@@ -4,12 +4,18 @@
 #define MMAP_MODEL_H
 
 #include "mmap.h"
+#include <sys/syscall.h>
 
 enum { SLOTS = 32, SLOT_PAGES = 2560, BLOCKS = 16, TRACES = 64 };
 
 /* What was unmapped is a hole; what may be somebody else's by now is lost, and left alone. */
 enum state { HOLE, LOST, CLOSED, READABLE, WRITABLE };
 enum origin { ANONYMOUS, OF_FILE, COMMON };
+enum attribute { NO_FORK = 1, WIPED = 2 };
+
+/* What operations there are besides those on mappings of one process: a letter each in the arguments. */
+enum subject { NUMBERS = 1, FORKS = 2, ATTRIBUTES = 4, SEGMENTS = 8, SWAPPING = 16, PINS = 32, LIMITS = 64 };
+static const char subject_letters[] = "nfasopl";
 
 struct page {
     /* What it holds, and what it falls back to when it is dropped. */
@@ -17,6 +23,11 @@ struct page {
     unsigned char state, origin, locked;
     /* Whether it may have been dropped. */
     unsigned char loose;
+    /* What a fork heeds. */
+    unsigned char attributes;
+    /* Of which System V segment it is, if of any, and which page of it. */
+    unsigned short segment_page;
+    unsigned segment;
 };
 
 struct slot {
@@ -30,6 +41,11 @@ struct slot {
 struct model {
     uint64_t random, seed, words, operation;
     size_t mapped, most;
+    /* Of the subjects, those that there are now. */
+    int subjects;
+    unsigned segments;
+    /* While there is a limit, what asks for memory may fail; while everything is locked, dropping. */
+    int limited, all_locked;
     /* Beside other threads, holes are lost at once. */
     int lose_holes;
     /* What parent and child share is left as it is while both live. */
@@ -48,6 +64,18 @@ static uint64_t next_random(struct model *m) {
 
 static uint64_t below(struct model *m, uint64_t limit) {
     return (next_random(m) >> 11) % limit;
+}
+
+/* A call of the family by its name, or by its number: the shim must see both. */
+static int by_name(struct model *m) {
+    return !(m->subjects & NUMBERS) || below(m, 2);
+}
+#define CALL(m, name, ...) \
+    (by_name(m) ? (long)name(__VA_ARGS__) : syscall(SYS_##name, __VA_ARGS__))
+
+/* Whether a call may have failed as it did for want of memory. */
+static int may_fail(struct model *m) {
+    return m->limited && (errno == ENOMEM || errno == EAGAIN);
 }
 
 static void trace(struct model *m, const char *what, struct slot *s, size_t first, size_t count) {
