@@ -65,7 +65,12 @@ fn anything_at_random_in_threads() {
 #[test]
 fn anything_at_random_and_everything_else() {
     let program = compile("mmap_fuzz");
-    compare_success(&[Mode::Ready, Mode::Small], &program, &["6", "8000", "128", "1", "nfaopls"], b"");
+    compare_success(
+        &[Mode::Ready, Mode::Small],
+        &program,
+        &["6", "8000", "128", "1", "nfaopls"],
+        b"",
+    );
     compare_success(&[Mode::Verify], program, &["7", "2000", "160", "6", "nfaopls"], b"");
 }
 
