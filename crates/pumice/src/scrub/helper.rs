@@ -202,6 +202,8 @@ impl Helper {
 
     /// In a fork's child, where the thread does not exist.
     pub(super) fn forget_thread(&self) {
+        // With the stack that it is on in its own process.
+        self.stack.store(0, Ordering::Relaxed);
         self.bell.forget_thread();
         self.alive.store(0, Ordering::Relaxed);
     }
