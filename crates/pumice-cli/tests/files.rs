@@ -148,7 +148,11 @@ fn a_full_dev_shm_is_nothing_to_it() {
          exec /proc/self/fd/3 run --report=json -- {ASKS}",
         env!("CARGO_BIN_EXE_pumice")
     );
-    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output();
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        // The sources may be below `/tmp`.
+        .current_dir("/")
+        .output();
     let Some(report) = output.ok().and_then(|output| report_in(&output)) else { return };
     assert!(number(&report, "requests") > 0, "{report}");
 }
