@@ -100,6 +100,12 @@ impl Bell {
         self.state.load(Ordering::Acquire) == ASLEEP
     }
 
+    /// Whether somebody has rung, and nobody has looked or stopped it since.
+    pub(super) fn is_rung(&self) -> bool {
+        // SeqCst: see `Helper::start`.
+        self.state.load(Ordering::SeqCst) == RUNG
+    }
+
     /// Whether the helper must do nothing any more.
     pub(super) fn is_stopped(&self) -> bool {
         // SeqCst: see `Helper::start`.

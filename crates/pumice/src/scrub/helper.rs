@@ -93,13 +93,21 @@ impl Helper {
         // A handler of the program's may change rights, and waits for a thread whose number is not known yet.
         let _all_signals = thread::BlockedSignals::block();
         let cell = self.job.get().cast::<Job>();
-        // Relaxed: a hint for who stops the thread.
-        self.thread.store(0, Ordering::Relaxed);
-        // SeqCst: either `stop` sees this and waits, or what follows sees that it has been called.
-        self.alive.store(1, Ordering::SeqCst);
-        if self.bell.is_stopped() {
+        // Since the ring a handler, or another thread, may have stopped the helper, let it be started again, and even
+        // started it.
+        loop {
+            // SeqCst: either `stop` sees this and waits, or what follows sees that it has been called.
+            if self.alive.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+                return true;
+            }
+            if self.bell.is_rung() {
+                break;
+            }
             self.not_alive();
-            return true;
+            // Rung while it seemed to be alive.
+            if !self.bell.is_rung() {
+                return true;
+            }
         }
         // A debugger shows every thread there is.
         if thread::is_traced() {
@@ -187,9 +195,10 @@ impl Helper {
             // A thread that was killed, or stayed with the parent of a fork, writes no 0.
             let number = self.thread.load(Ordering::Relaxed);
             if number != 0 && !thread::thread_exists(number) {
-                break;
+                self.alive.store(0, Ordering::Relaxed);
             }
         }
+        self.thread.store(0, Ordering::Relaxed);
         was_alive
     }
 
@@ -202,6 +211,7 @@ impl Helper {
 
     /// In a fork's child, where the thread does not exist.
     pub(super) fn forget_thread(&self) {
+        self.thread.store(0, Ordering::Relaxed);
         // With the stack that it is on in its own process.
         self.stack.store(0, Ordering::Relaxed);
         self.bell.forget_thread();
