@@ -202,8 +202,13 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
         }
     }
     if flags & linux::MREMAP_DONTUNMAP == 0 {
-        // SAFETY: all of it is at its new place.
-        unsafe { unmap(at, old)? };
+        // SAFETY: all of it is at its new place, and what has come to the old one meanwhile is somebody else's.
+        unsafe {
+            match heap.has_lost(at, old) {
+                true => heap.unmap_own(at, old),
+                false => unmap(at, old).map(drop)?,
+            }
+        }
     } else {
         heap.note(at, len, Effect::Taints);
     }
@@ -372,7 +377,7 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
     }
     if outcome.is_ok() {
         // SAFETY: what was there has moved.
-        unsafe { heap.unmap(at, old) };
+        unsafe { heap.unmap_own(at, old) };
         return outcome;
     }
     outcome

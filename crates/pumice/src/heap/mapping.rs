@@ -88,7 +88,11 @@ impl Marks {
     /// Marks a run as a mapping; `false` without memory for that.
     fn set(&self, run: PageRange) -> bool {
         let (blocks, rest) = marked(run);
-        (blocks.is_empty() || self.blocks.set(blocks)) && (rest.is_empty() || self.frames.set(rest))
+        // All memory first: none is marked where not all can be.
+        let has_room = rest.is_empty() || self.frames.set(0..0);
+        has_room
+            && (blocks.is_empty() || self.blocks.set(blocks))
+            && (rest.is_empty() || self.frames.set(rest))
     }
 
     /// Marks frames as somebody else's.
@@ -365,6 +369,20 @@ impl Heap {
             let word = word.with_ready(false).with_zeroed(true).with_tainted(false);
             zone.set_owned(block, word.with_sampled(false));
         }
+    }
+
+    /// As [`Heap::unmap`], of a range of which parts may have become somebody else's: they stay.
+    ///
+    /// # Safety
+    /// As [`Heap::unmap`].
+    pub unsafe fn unmap_own(&'static self, at: usize, len: usize) {
+        self.parts(at, len, |part, kind| {
+            if kind != Part::Outside {
+                // SAFETY: as the caller promises.
+                unsafe { self.unmap(part.start, part.len()) };
+            }
+            true
+        });
     }
 
     /// Says what a call is about to do to a piece of memory in use.
