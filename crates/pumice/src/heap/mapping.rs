@@ -14,7 +14,6 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::bits::Bits;
 use super::serve::whole_blocks;
 use super::{Content, Heap, PoolZone};
 use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -51,72 +50,9 @@ pub enum Effect {
 /// How often memory that helpers are found at work on is asked for again.
 const ATTEMPTS: usize = 100;
 
-/// What is known of a zone's mappings.
-#[derive(Debug)]
-pub(super) struct Marks {
-    /// Frames that are holes.
-    pub(super) holes: Bits,
-    /// Blocks that are a mapping's from end to end...
-    blocks: Bits,
-    /// ... and frames that are in other blocks.
-    frames: Bits,
-    /// Frames that are the kernel's again, for good: see [`Heap::surrender`].
-    lost: Bits,
-}
-
-impl Marks {
-    pub(super) fn new(blocks: usize) -> Marks {
-        let frames = blocks * BLOCK_FRAMES;
-        Marks {
-            holes: Bits::new(frames),
-            blocks: Bits::new(blocks),
-            frames: Bits::new(frames),
-            lost: Bits::new(frames),
-        }
-    }
-
-    /// Has memory for all marks, so that none can fail.
-    pub(super) fn make(&self) -> bool {
-        self.blocks.set(0..0) && self.frames.set(0..0)
-    }
-
-    #[inline]
-    pub(super) fn is_mapping(&self, frame: usize) -> bool {
-        self.blocks.get(frame / BLOCK_FRAMES) || self.frames.get(frame)
-    }
-
-    /// Marks a run as a mapping; `false` without memory for that.
-    fn set(&self, run: PageRange) -> bool {
-        let (blocks, rest) = marked(run);
-        // All memory first: none is marked where not all can be.
-        let has_room = rest.is_empty() || self.frames.set(0..0);
-        has_room
-            && (blocks.is_empty() || self.blocks.set(blocks))
-            && (rest.is_empty() || self.frames.set(rest))
-    }
-
-    /// Marks frames as somebody else's.
-    pub(super) fn set_frames(&self, frames: Range<usize>) -> bool {
-        self.frames.set(frames)
-    }
-
-    fn clear(&self, run: PageRange) {
-        let (blocks, rest) = marked(run);
-        self.blocks.clear(blocks);
-        self.frames.clear(rest);
-    }
-}
-
 /// Whether a part of a run is the kernel's again.
 fn has_lost(zone: &PoolZone, run: PageRange) -> bool {
     zone.marks.lost.any(run.start.0..run.end().0)
-}
-
-/// A run's whole blocks, and its frames after them.
-fn marked(run: PageRange) -> (Range<usize>, Range<usize>) {
-    let blocks = whole_blocks(run);
-    let rest = if blocks.is_empty() { run.start.0 } else { blocks.end * BLOCK_FRAMES };
-    (blocks, rest..run.end().0)
 }
 
 /// Held while holes change; signals are blocked meanwhile. The lock goes first.

@@ -26,6 +26,7 @@ mod bits;
 mod classes;
 mod footprint;
 mod mapping;
+mod marks;
 mod pins;
 mod pool;
 mod promote;

@@ -19,7 +19,7 @@
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-use super::mapping::Marks;
+use super::marks::Marks;
 use super::pool::Pool;
 use crate::error::Result;
 use crate::frame::zone::ZONE_ALIGN;
