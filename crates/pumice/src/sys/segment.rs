@@ -233,7 +233,10 @@ mod tests {
         unsafe { at.add(10).write_volatile(3) };
         let view = View::open(id).expect("ours");
         let mut bytes = [1; 12];
-        view.copy(0..12, &mut bytes).expect("there");
+        if view.copy(0..12, &mut bytes) == Err(Errno::NOSYS) {
+            println!("skipped: no process_vm_readv here, as under qemu");
+            return;
+        }
         assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0]);
         assert!(view.copy(LEN - 4..LEN + 8, &mut bytes).is_err());
         unmap(at);
