@@ -15,7 +15,7 @@ pub(super) struct Marks {
     pub(super) blocks: Bits,
     /// ... and frames that are in other blocks.
     pub(super) frames: Bits,
-    /// Frames that are the kernel's again, for good: see [`Heap::surrender`].
+    /// Frames that are the kernel's again, for good: see [`super::Heap::surrender`].
     pub(super) lost: Bits,
 }
 
