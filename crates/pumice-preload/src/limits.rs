@@ -12,7 +12,6 @@ use pumice::sys::{raw, thread};
 
 use crate::calls::answer;
 use crate::interpose::set_errno;
-use crate::rights::unknown;
 use crate::start;
 use crate::symbols::{self, c_name};
 
@@ -27,12 +26,17 @@ const INFINITE: u64 = u64::MAX;
 
 /// Defines functions that set a limit, which is their argument of that name: the next library's, and what follows.
 macro_rules! sets_limit {
-    ($($name:ident($($argument:ident: $type:ty),*) of ($process:expr, $resource:ident, $new:ident);)*) => {$(
+    ($($name:ident($($argument:ident: $type:ty),*) of ($process:expr, $resource:ident, $new:ident, $old:expr);)*) => {$(
         #[no_mangle]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             type Next = unsafe extern "C" fn($($type),*) -> c_int;
             const NAME: &core::ffi::CStr = c_name(concat!(stringify!($name), "\0"));
-            let Some(next) = symbols::next!(NAME, Next) else { return unknown() as c_int };
+            let Some(next) = symbols::next!(NAME, Next) else {
+                // musl has some of these names for programs that are linked already, and not for `dlsym`.
+                let args = [$process as usize, $resource as usize, $new as usize, $old as usize, 0, 0];
+                // SAFETY: forwarded with the caller's promise.
+                return unsafe { set(linux::__NR_prlimit64, args) as c_int };
+            };
             // SAFETY: forwarded with the caller's promise.
             let result = unsafe { next($($argument),*) };
             if result == 0 {
@@ -44,10 +48,10 @@ macro_rules! sets_limit {
 }
 
 sets_limit! {
-    setrlimit(resource: c_int, new: *const c_void) of (0, resource, new);
-    setrlimit64(resource: c_int, new: *const c_void) of (0, resource, new);
-    prlimit(process: c_int, resource: c_int, new: *const c_void, old: *mut c_void) of (process, resource, new);
-    prlimit64(process: c_int, resource: c_int, new: *const c_void, old: *mut c_void) of (process, resource, new);
+    setrlimit(resource: c_int, new: *const c_void) of (0, resource, new, 0);
+    setrlimit64(resource: c_int, new: *const c_void) of (0, resource, new, 0);
+    prlimit(process: c_int, resource: c_int, new: *const c_void, old: *mut c_void) of (process, resource, new, old);
+    prlimit64(process: c_int, resource: c_int, new: *const c_void, old: *mut c_void) of (process, resource, new, old);
 }
 
 /// The same calls made through `syscall`; `None` if it is another one.

@@ -90,7 +90,7 @@ changes_rights! {
 }
 
 /// A function that the C library lacks, and that nobody can have been linked to: `ENOSYS`.
-pub(crate) fn unknown() -> c_long {
+fn unknown() -> c_long {
     const ENOSYS: c_int = 38;
     set_errno(ENOSYS);
     -1
