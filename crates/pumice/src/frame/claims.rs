@@ -99,17 +99,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         taken.ranges::<G>().for_each(|range| visit(first + range.start..first + range.end));
     }
 
-    /// Takes all that was never part of the zone out of it: from then on it can't grow.
-    pub fn take_out_growth(&self) -> Range<usize> {
-        let rest = || self.capacity() - self.grown();
-        loop {
-            // Another thread may have grown the zone meanwhile.
-            if let Some(range) = self.claim_growth(rest()) {
-                return range;
-            }
-        }
-    }
-
     /// Allocates a free block where it is, as a run of its own: its word as it was.
     pub fn occupy_block(&self, block: usize) -> Option<BlockWord> {
         let word = self.claim_block(block, |_| true)?;

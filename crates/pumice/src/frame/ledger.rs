@@ -9,10 +9,12 @@
 //! words above, reservations per CPU. It counts free frames exactly and knows nothing of zero.
 
 use core::ops::Range;
+use core::ptr::NonNull;
 use crossbeam_utils::CachePadded;
 
 use super::block::{BlockState, BlockWord, ROOM_ALL, ROOM_UNKNOWN};
 use super::hidden::HiddenRanges;
+use super::table::Table;
 use super::word::{self, Word};
 use super::working::Working;
 use crate::addr::Pfn;
@@ -157,13 +159,16 @@ pub struct Storage {
     pub cpus: &'static [CachePadded<Reservations>],
 }
 
+/// Set in a ledger's number of blocks when it can't grow any more.
+const AT_ITS_END: usize = 1 << (usize::BITS - 1);
+
 /// See the module's top.
 #[derive(Debug)]
 pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
-    pub(super) words: &'static [AtomicU64],
-    pub(super) blocks: &'static [AtomicU64],
+    pub(super) words: Table<AtomicU64>,
+    pub(super) blocks: Table<AtomicU64>,
     pub(super) cpus: &'static [CachePadded<Reservations>],
-    /// Blocks below this are or were part of the zone. Only grows.
+    /// Blocks below this are or were part of the zone. Only grows, and not any more with [`AT_ITS_END`].
     grown: AtomicUsize,
     /// Blocks in state Free: what the watermarks look at. Off by what is in flight.
     free_blocks: AtomicUsize,
@@ -198,8 +203,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         assert_eq!(words.len(), blocks.len() * G::WORDS_PER_BLOCK);
         assert!(!cpus.is_empty() && cpus.len() <= 255);
         Ledger {
-            words,
-            blocks,
+            words: Table::new(words),
+            blocks: Table::new(blocks),
             cpus,
             grown: AtomicUsize::new(0),
             free_blocks: AtomicUsize::new(0),
@@ -221,7 +226,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     #[inline]
     pub fn grown(&self) -> usize {
         // Acquire: pairs with `grow`, so that the words below are seen as it left them.
-        self.grown.load(Ordering::Acquire)
+        self.grown.load(Ordering::Acquire) & !AT_ITS_END
     }
 
     /// Blocks there is storage for.
@@ -298,7 +303,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     #[inline]
     pub fn is_absent(&self, block: usize) -> bool {
         // Relaxed: somebody who has memory of the block has been given it after it was part of the zone.
-        self.blocks[block].load(Ordering::Relaxed) == u64::from(BlockWord::new())
+        block >= self.grown()
+            || self.blocks[block].load(Ordering::Relaxed) == u64::from(BlockWord::new())
     }
 
     /// The word of a block.
@@ -520,8 +526,30 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     pub(super) fn claim_growth(&self, blocks: usize) -> Option<Range<usize>> {
         let capacity = self.capacity();
         let next = |grown: usize| grown.checked_add(blocks).filter(|&end| end <= capacity);
-        // AcqRel: the winner's blocks are its own; Absent until `grow` says otherwise.
+        // AcqRel: the winner's blocks are its own; Absent until `grow` says otherwise. At its end it is larger than
+        // any capacity.
         let start = self.grown.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok()?;
         Some(start..start + blocks)
+    }
+
+    /// Ends growing: the blocks that never were part of the zone, and never will be. Empty if it had ended.
+    pub fn end_growth(&self) -> Range<usize> {
+        // AcqRel: as in `claim_growth`.
+        let grown = self.grown.fetch_or(AT_ITS_END, Ordering::AcqRel);
+        match grown & AT_ITS_END {
+            0 => grown..self.capacity(),
+            _ => 0..0,
+        }
+    }
+
+    /// The pages of the tables that are about no block below [`Ledger::grown`].
+    ///
+    /// # Safety
+    /// Growing has [ended](Ledger::end_growth). The caller may unmap them, and from then on nobody asks about a block
+    /// that is not below, but by [`Ledger::is_absent`].
+    pub(super) unsafe fn cut_tables(&self) -> [Option<(NonNull<u8>, usize)>; 2] {
+        let grown = self.grown();
+        // SAFETY: as the caller promises.
+        unsafe { [self.words.cut(grown * G::WORDS_PER_BLOCK), self.blocks.cut(grown)] }
     }
 }

@@ -46,6 +46,7 @@ pub mod pcp;
 mod reserve;
 pub mod runs;
 mod search;
+mod table;
 mod tally;
 mod whole;
 pub mod word;

@@ -1,7 +1,9 @@
-//! Bitmaps over a zone, in memory made when the first bit is set.
+//! Bitmaps over a zone, in memory made when the first bit is set, and whose end can be given back.
 
-use core::ops::Range;
+use core::ops::{Index, Range};
 use core::ptr::{self, NonNull};
+
+use crate::addr::FRAME_SIZE;
 
 use crate::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::sys::mem;
@@ -21,17 +23,20 @@ impl Bits {
 
     /// The words, if any bit was ever set.
     #[inline]
-    fn words(&self) -> Option<&[AtomicU64]> {
+    fn words(&self) -> Option<Words<'_>> {
         // Acquire: pairs with the Release in `make`.
-        let words = NonNull::new(self.words.load(Ordering::Acquire))?;
-        // SAFETY: `make` mapped that many bits, for good.
-        Some(unsafe { core::slice::from_raw_parts(words.as_ptr(), self.count.div_ceil(64)) })
+        let at = NonNull::new(self.words.load(Ordering::Acquire))?;
+        Some(Words { at, bits: self })
+    }
+
+    fn bytes(&self) -> usize {
+        self.count.div_ceil(64) * 8
     }
 
     /// Makes the words, unless another thread does. `None` without memory for them.
-    fn make(&self) -> Option<&[AtomicU64]> {
+    fn make(&self) -> Option<Words<'_>> {
         if self.words.load(Ordering::Relaxed).is_null() {
-            let len = self.count.div_ceil(64) * 8;
+            let len = self.bytes();
             let memory = mem::map_table(len).ok()?;
             // Release: who finds the words finds them zeroed.
             let made = self.words.compare_exchange(
@@ -79,11 +84,41 @@ impl Bits {
         true
     }
 
+    /// Gives back the memory of the bits from `kept` on.
+    ///
+    /// # Safety
+    /// Nobody asks for them any more, and nobody else calls this.
+    pub(super) unsafe fn cut(&self, kept: usize) {
+        let from = (kept.div_ceil(64) * 8).next_multiple_of(FRAME_SIZE);
+        let until = self.bytes().next_multiple_of(FRAME_SIZE);
+        if let Some(Words { at, .. }) = self.words().filter(|_| from < until) {
+            // SAFETY: `make` mapped them, and nobody asks for them. What the kernel refuses stays where it is.
+            let _ = unsafe { mem::unmap(at.cast::<u8>().add(from), until - from) };
+        }
+    }
+
     pub(super) fn clear(&self, bits: Range<usize>) {
         let Some(words) = self.words() else { return };
         for (index, mask) in masks(bits) {
             words[index].fetch_and(!mask, Ordering::Relaxed);
         }
+    }
+}
+
+/// Words that are there.
+struct Words<'bits> {
+    at: NonNull<AtomicU64>,
+    bits: &'bits Bits,
+}
+
+impl Index<usize> for Words<'_> {
+    type Output = AtomicU64;
+
+    #[inline]
+    fn index(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.bits.count.div_ceil(64));
+        // SAFETY: `make` mapped that many, and `cut` was promised that nobody asks for what is not there any more.
+        unsafe { self.at.add(index).as_ref() }
     }
 }
 

@@ -35,6 +35,19 @@ impl Marks {
         self.blocks.set(0..0) && self.frames.set(0..0)
     }
 
+    /// Gives back what is about the blocks from `kept` on.
+    ///
+    /// # Safety
+    /// Nobody asks about them any more, and nobody else calls this.
+    pub(super) unsafe fn cut(&self, kept: usize) {
+        let Marks { holes, blocks, frames, lost } = self;
+        // SAFETY: as the caller promises.
+        unsafe {
+            blocks.cut(kept);
+            [holes, frames, lost].into_iter().for_each(|bits| bits.cut(kept * BLOCK_FRAMES));
+        }
+    }
+
     #[inline]
     pub(super) fn is_mapping(&self, frame: usize) -> bool {
         self.blocks.get(frame / BLOCK_FRAMES) || self.frames.get(frame)

@@ -93,8 +93,7 @@ impl Heap {
         self.quiet.store(true, Ordering::Relaxed);
         self.end_helpers();
         if !self.is_retired() {
-            // A limit on addresses may leave no room for the marks before the ones that nobody has used are gone.
-            self.zones.all().for_each(|zone| unmap_blocks(zone, zone.ledger.take_out_growth()));
+            self.zones.all().for_each(cut);
         }
         let is_ready = self.zones.all().all(|zone| zone.marks.make());
         // Without memory for the marks nothing can be given up: it stays, as where no call is allowed.
@@ -161,8 +160,29 @@ impl Heap {
     pub fn has(&self, at: *const u8) -> bool {
         self.zone_of(at).is_some_and(|zone| {
             let frame = (at as usize - zone.addresses().start) / FRAME_SIZE;
-            !zone.marks.is_mapping(frame) && !zone.ledger.is_absent(frame / BLOCK_FRAMES)
+            // In this order: what was never part of the zone has no marks.
+            !zone.ledger.is_absent(frame / BLOCK_FRAMES) && !zone.marks.is_mapping(frame)
         })
+    }
+}
+
+/// Unmaps the addresses that were never part of a zone, and the tables about them.
+fn cut(zone: &PoolZone) {
+    let unused = zone.ledger.end_growth();
+    // Who ends growth cuts.
+    if unused.is_empty() {
+        return;
+    }
+    let kept = unused.start;
+    // A limit on addresses may leave no room for the marks before what nobody has used is gone.
+    unmap_blocks(zone, unused);
+    // SAFETY: nobody has memory of these blocks, so nobody asks about them but by `Heap::has`, which first asks
+    // whether they are absent.
+    unsafe {
+        zone.cut_tables();
+        if zone.marks.make() {
+            zone.marks.cut(kept);
+        }
     }
 }
 

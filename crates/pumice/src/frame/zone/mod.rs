@@ -59,13 +59,11 @@ impl Zone<Os> {
     /// # Safety
     /// Nobody uses its frames, or a copy of a reference to its tables, any more.
     pub unsafe fn unmap(self) -> Result<()> {
-        fn parts<T>(table: &'static [T]) -> (NonNull<u8>, usize) {
-            (NonNull::from(table).cast(), size_of_val(table).max(1))
-        }
         let frames = (self.base, self.ledger.capacity() * BLOCK_SIZE);
         let Ledger { words, blocks, cpus, .. } = self.ledger;
+        let cpus = (NonNull::from(cpus).cast(), size_of_val(cpus).max(1));
         let mut given_back = Ok(());
-        for (at, len) in [frames, parts(words), parts(blocks), parts(cpus)] {
+        for (at, len) in [frames, words.place(), blocks.place(), cpus] {
             // SAFETY: `with_memory` mapped all four for this zone, which is no more.
             if let Err(errno) = unsafe { mem::unmap(at, len) } {
                 given_back = Err(errno.into());
@@ -121,6 +119,18 @@ impl<M: Memory, L: Budget> Zone<M, L> {
             removed: AtomicUsize::new(0),
             held_readable: AtomicUsize::new(0),
         })
+    }
+
+    /// Unmaps what there is of tables about blocks that were never part of the zone. What the kernel refuses stays.
+    ///
+    /// # Safety
+    /// As [`Ledger::cut_tables`]; and nobody else calls this.
+    pub(crate) unsafe fn cut_tables(&self) {
+        // SAFETY: as the caller promises.
+        for (at, len) in unsafe { self.ledger.cut_tables() }.into_iter().flatten() {
+            // SAFETY: `within` mapped them, for this zone alone.
+            let _ = unsafe { mem::unmap(at, len) };
+        }
     }
 
     /// From now on core dumps leave out what is new and, when [`Ledger::hide_free`] is called, free.
