@@ -13,6 +13,7 @@ postgresql default-jdk-headless nodejs g++`.
 """
 
 import argparse
+import atexit
 import glob
 import json
 import math
@@ -167,7 +168,11 @@ def postgres_command(folder, program):
     os.chmod(folder, 0o755)
     os.mkdir(data)
     shutil.chown(data, "nobody")
-    user = ["setpriv", "--reuid=nobody", "--clear-groups"]
+    # The shim's file must stand where only its user, or root, can put another.
+    cache = tempfile.mkdtemp(dir="/run", prefix="mappings.")
+    atexit.register(shutil.rmtree, cache)
+    shutil.chown(cache, "nobody")
+    user = ["setpriv", "--reuid=nobody", "--clear-groups", "env", f"XDG_CACHE_HOME={cache}"]
     initdb = os.path.join(os.path.dirname(program), "initdb")
     subprocess.run(user + [initdb, "-D", data, "-A", "trust"], check=True, capture_output=True, cwd=folder)
     return user + [program, "--single", "-D", data, "postgres"]
@@ -221,7 +226,7 @@ def main():
                     whole = command + prefixes[way]
                 elif name == "postgres":
                     # The shim's program must start as the user that PostgreSQL runs as.
-                    whole = command[:3] + prefixes[way] + command[3:]
+                    whole = command[:5] + prefixes[way] + command[5:]
                 else:
                     whole = prefixes[way] + command
                 measured = run(whole, text, folder)

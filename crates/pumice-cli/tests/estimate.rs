@@ -105,14 +105,20 @@ fn little_is_not_worth_it_and_much_is() {
 }
 
 #[test]
-fn both_ways_are_tried_and_output_is_shown_once() {
+fn all_ways_are_tried_and_output_is_shown_once() {
     let script = "echo once; exit 0";
     let (output, object) =
         estimate("estimate-try", &["--try", "--runs", "2"], &["sh", "-c", script]);
     assert_eq!(stdout(&output), "once");
     assert_eq!(number(&object, "runs"), 2.0);
-    assert!(number(&object, "saved_low_s") <= number(&object, "saved_high_s"));
-    assert!(stderr(&output).contains("tried "), "{}", stderr(&output));
+    for saved in [&object, &object["mmap_saved"], &object["mmap_over_run"]] {
+        assert!(number(saved, "saved_low_s") <= number(saved, "saved_s"), "{object}");
+        assert!(number(saved, "saved_s") <= number(saved, "saved_high_s"), "{object}");
+    }
+    assert!(number(&object, "mmap_s") > 0.0, "{object}");
+    for said in ["tried ", "under pumice run --mmap"] {
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    }
     check_schema(&object);
 }
 
@@ -182,7 +188,15 @@ fn check_schema(object: &Value) {
         assert!(is_right || (kind.ends_with('?') && value.is_null()), "{name}: {object}");
     }
     let known = |name: &String| SCHEMA.iter().any(|(known, _)| known == name);
-    let tried = ["pumice_s", "saved_s", "saved_low_s", "saved_high_s"];
+    let tried = [
+        "pumice_s",
+        "saved_s",
+        "saved_low_s",
+        "saved_high_s",
+        "mmap_s",
+        "mmap_saved",
+        "mmap_over_run",
+    ];
     for name in object.as_object().expect("an object").keys() {
         assert!(known(name) || tried.contains(&name.as_str()), "{name} is not in the schema");
     }

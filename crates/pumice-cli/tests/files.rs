@@ -295,7 +295,7 @@ fn processes_of_the_same_number_share_a_pool() {
          say(os.getpid()); wait()\n\
          for one in all: one.communicate(b'x')"
     );
-    let command = pumice(&["run", "--pool-max", "120M", "--", "python3"]);
+    let command = pumice(&["run", "--pool-max", "90M", "--", "python3"]);
     let Some((child, _)) = python_by(command, &script) else { return };
     let run = child.id().to_string();
     let shown = stdout(&pumice(&["stat", "--json", &run]).output().expect("pumice starts"));
@@ -307,7 +307,7 @@ fn processes_of_the_same_number_share_a_pool() {
     assert!((1..=2).contains(&large), "as many as fit: {shown:?}");
     let sum: u64 = pools.iter().sum();
     assert_eq!(sum, number(&shown[0], "tree_pool_bytes"), "{shown:?}");
-    assert!(sum <= 120 << 20, "{shown:?}");
+    assert!(sum <= 90 << 20, "{shown:?}");
     for one in &shown {
         let pid = number(one, "pid").to_string();
         let listed = pumice(&["ctl", &pid]).output().expect("pumice starts");

@@ -71,7 +71,7 @@ fn valgrind() {
         return;
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
-    command.args(["run", "--report", "--", "valgrind", "--error-exitcode=3"]);
+    command.args(["run", "--mmap", "--report", "--", "valgrind", "--error-exitcode=3"]);
     command.arg(compile("mmap_once"));
     let output = run(command, b"");
     assert!(output.status.success(), "{}", describe(&output));

@@ -11,7 +11,7 @@ const READY: &str = "67108864";
 /// What `ready.c` prints under `pumice run --ready 64M`, by way of `line`.
 fn run_ready(line: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
-    command.args(["run", "--ready", "64M", "--"]).args(line);
+    command.args(["run", "--mmap", "--ready", "64M", "--"]).args(line);
     let output = run(command, b"");
     assert!(output.status.success(), "{}", describe(&output));
     String::from_utf8(output.stdout).expect("text")

@@ -40,8 +40,9 @@ const AT_SECURE: usize = 23;
 /// and both ways are right.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(config::MIN_THRESHOLD);
 
-/// Mappings of this many bytes and more come to [`heap_for_mapping`]. Relaxed, as [`THRESHOLD`].
-static MMAP_THRESHOLD: AtomicUsize = AtomicUsize::new(config::DEFAULT_MMAP_THRESHOLD);
+/// Mappings of this many bytes and more come to [`heap_for_mapping`]. One frame until the environment is read, and
+/// everything from then on unless it says otherwise. Relaxed, as [`THRESHOLD`].
+static MMAP_THRESHOLD: AtomicUsize = AtomicUsize::new(config::MIN_THRESHOLD);
 
 static STATE: AtomicU32 = AtomicU32::new(UNREAD);
 const UNREAD: u32 = 0;
@@ -324,8 +325,7 @@ fn read_environment() -> Result<u32, Reason> {
     let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };
     THRESHOLD.store(threshold, Ordering::Relaxed);
     let wanted = environment.get(config::ENV_MMAP_THRESHOLD).and_then(config::parse_mmap_threshold);
-    let threshold = wanted.unwrap_or(config::DEFAULT_MMAP_THRESHOLD);
-    MMAP_THRESHOLD.store(threshold, Ordering::Relaxed);
+    MMAP_THRESHOLD.store(wanted.unwrap_or(usize::MAX), Ordering::Relaxed);
     Ok(READ)
 }
 

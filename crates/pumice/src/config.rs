@@ -21,7 +21,7 @@ pub const ENV_FIRST: &str = "PUMICE_FIRST";
 pub const ENV_POOL_MAX: &str = "PUMICE_POOL_MAX";
 /// Requests of this many bytes and more are served.
 pub const ENV_THRESHOLD: &str = "PUMICE_THRESHOLD";
-/// Private anonymous mappings of this many bytes and more are served; `off`: none.
+/// Private anonymous mappings of this many bytes and more are served; `off`, as where it is not set: none.
 pub const ENV_MMAP_THRESHOLD: &str = "PUMICE_MMAP_THRESHOLD";
 /// Only programs of these names are served (comma-separated).
 pub const ENV_ONLY: &str = "PUMICE_ONLY";
@@ -36,8 +36,8 @@ pub const ENV_VERIFY: &str = "PUMICE_VERIFY";
 
 /// Default of [`ENV_THRESHOLD`].
 pub const DEFAULT_THRESHOLD: usize = 64 << 10;
-/// Default of [`ENV_MMAP_THRESHOLD`].
-pub const DEFAULT_MMAP_THRESHOLD: usize = 1 << 20;
+/// What [`ENV_MMAP_THRESHOLD`] is where mappings are asked for without saying which.
+pub const MMAP_THRESHOLD: usize = 1 << 20;
 /// The smallest threshold there may be: one frame.
 pub const MIN_THRESHOLD: usize = 4 << 10;
 

@@ -1,7 +1,7 @@
 //! `pumice bench map`: a program that maps, touches and unmaps, and knows nothing of pumice.
 //!
 //! The same small C program runs by turns plain, plain and advising huge pages, and under
-//! `pumice run`, where it advises nothing. It times itself; ratios are within a round. What
+//! `pumice run --mmap`, where it advises nothing. It times itself; ratios are within a round. What
 //! `--ready` has ready is measured by its first touch; the last columns say what it cost to have
 //! it, too.
 
@@ -136,8 +136,8 @@ fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<Figures, 
         false => (load.bytes, load.times),
     };
     let pages = if load.pages == 0 { bytes / FRAME_SIZE as u64 } else { load.pages };
-    let ready = ["--ready".to_owned(), bytes.to_string()];
-    let mut command = program.command(way, if load.ready { &ready } else { &[] });
+    let options = ["--mmap".to_owned(), "--ready".to_owned(), bytes.to_string()];
+    let mut command = program.command(way, if load.ready { &options } else { &options[..1] });
     let wait_ms = if load.ready { WAIT_MS } else { 0 };
     let huge = u64::from(way == Way::Huge);
     let numbers = [bytes, pages, times, load.threads, huge, wait_ms];

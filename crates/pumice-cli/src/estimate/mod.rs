@@ -10,8 +10,8 @@
 //! | [`verdict`] | the arithmetic |
 //! | [`show`] | the lines for people, and the object for machines |
 //!
-//! The program runs as it is, with nothing preloaded. What `--try` measures besides is the program under
-//! `pumice run` and as it is, by turns.
+//! The program runs as it is, with nothing preloaded. What `--try` measures besides is the program as it is, under
+//! `pumice run` and under `pumice run --mmap`, by turns.
 
 pub mod costs;
 mod faults;
@@ -31,18 +31,19 @@ use clap::Args;
 
 use crate::args::Failure;
 use crate::bench::json_lines::JsonLines;
-use crate::bench::statistics::{mean_interval, median};
+use crate::bench::statistics::median;
 use crate::run::spawn::{self, End};
 use costs::Costs;
 use faults::{Faults, Watch};
-use show::{Estimate, Tried};
+use show::{Estimate, Saved, Tried};
 use translation::Misses;
 use verdict::{Bounds, Given};
 
 /// Say how much a program could gain under `pumice run`, which may be nothing
 #[derive(Args, Debug)]
 pub struct EstimateArgs {
-    /// Then also run it both ways, by turns, and say what it did gain; its output is shown once
+    /// Then also run it as it is, under pumice run and under pumice run --mmap, by turns, and say what it did gain;
+    /// its output is shown once
     #[arg(long = "try")]
     try_it: bool,
     /// Runs each way that --try makes
@@ -99,7 +100,7 @@ pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
         Estimate::new(&options.program, wall_s, end, &usage, &faults, &costs, &bounds);
     estimate.print(why_not.as_ref());
     if options.try_it {
-        let tried = try_both(options)?;
+        let tried = try_it(options)?;
         estimate.add(tried);
     }
     json.write(&estimate)?;
@@ -117,19 +118,24 @@ fn forget_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Runs the program as it is and under `pumice run`, by turns, after once each way that is not counted.
-fn try_both(options: &EstimateArgs) -> Result<Tried, Failure> {
+/// What comes before the program in each way that is tried; `None` is as it is.
+const WAYS: [Option<&[&str]>; 3] = [None, Some(&["run", "--"]), Some(&["run", "--mmap", "--"])];
+
+/// Runs the program in all ways, by turns, after once each that is not counted.
+fn try_it(options: &EstimateArgs) -> Result<Tried, Failure> {
     let own = env::current_exe()
         .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
-    let bar = show::bar(u64::from(options.runs + 1) * 2);
-    let time = |under_pumice: bool| {
-        let mut command = match under_pumice {
-            true => Command::new(&own),
-            false => Command::new(&options.program[0]),
+    let ways = WAYS.len() as u32;
+    let bar = show::bar(u64::from((options.runs + 1) * ways));
+    let time = |way: Option<&[&str]>| {
+        let mut command = match way {
+            Some(words) => {
+                let mut command = Command::new(&own);
+                command.args(words).arg(&options.program[0]);
+                command
+            }
+            None => Command::new(&options.program[0]),
         };
-        if under_pumice {
-            command.args(["run", "--"]).arg(&options.program[0]);
-        }
         command.args(&options.program[1..]).stdout(Stdio::null()).stderr(Stdio::null());
         let started = Instant::now();
         let status = command.stdin(Stdio::null()).status();
@@ -137,26 +143,26 @@ fn try_both(options: &EstimateArgs) -> Result<Tried, Failure> {
         bar.inc(1);
         Ok(started.elapsed().as_secs_f64())
     };
-    let mut pairs = Vec::new();
+    let mut times: [Vec<f64>; WAYS.len()] = Default::default();
     for round in 0..=options.runs {
-        // Each goes first as often as the other.
-        let first = round % 2 == 0;
-        let times = [time(first)?, time(!first)?];
-        let (pumice_s, plain_s) = if first { (times[0], times[1]) } else { (times[1], times[0]) };
-        if round > 0 {
-            pairs.push((plain_s, pumice_s));
+        // Each goes first as often as the others.
+        for turn in 0..ways {
+            let way = ((round + turn) % ways) as usize;
+            let elapsed_s = time(WAYS[way])?;
+            if round > 0 {
+                times[way].push(elapsed_s);
+            }
         }
     }
     bar.finish_and_clear();
-    let of = |pick: fn(&(f64, f64)) -> f64| pairs.iter().map(pick).collect::<Vec<_>>();
-    let saved = of(|(plain_s, pumice_s)| plain_s - pumice_s);
-    let (low, high) = mean_interval(&saved);
+    let [plain, pumice, mapping] = &times;
     Ok(Tried {
         runs: options.runs,
-        plain_s: median(&of(|pair| pair.0)),
-        pumice_s: median(&of(|pair| pair.1)),
-        saved_s: saved.iter().sum::<f64>() / saved.len() as f64,
-        saved_low_s: low,
-        saved_high_s: high,
+        plain_s: median(plain),
+        pumice_s: median(pumice),
+        saved: Saved::between(plain, pumice),
+        mmap_s: median(mapping),
+        mmap_saved: Saved::between(plain, mapping),
+        mmap_over_run: Saved::between(pumice, mapping),
     })
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::costs::{Cost, Costs};
 use super::faults::Faults;
 use super::verdict::{Bounds, Range, Verdict};
+use crate::bench::statistics::mean_interval;
 use crate::bench::table::thousands;
 use crate::run::spawn::{End, Usage};
 
@@ -80,7 +81,7 @@ pub struct Estimate {
     tried: Option<Tried>,
 }
 
-/// What `--try` measured: medians, and the mean difference with its 95 % interval.
+/// What `--try` measured: medians, and what was saved.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Tried {
     /// Runs each way.
@@ -89,12 +90,55 @@ pub struct Tried {
     pub plain_s: f64,
     /// Under `pumice run`.
     pub pumice_s: f64,
-    /// The difference, taken pair by pair.
-    pub saved_s: f64,
-    /// Its interval.
-    pub saved_low_s: f64,
-    /// See [`Tried::saved_low_s`].
-    pub saved_high_s: f64,
+    /// By that.
+    #[serde(flatten)]
+    pub saved: Saved,
+    /// Under `pumice run --mmap`.
+    pub mmap_s: f64,
+    /// By that.
+    pub mmap_saved: Saved,
+    /// By `--mmap`, beyond what `pumice run` saves.
+    pub mmap_over_run: Saved,
+}
+
+/// Seconds: the mean difference, taken run by run, and its 95 % interval.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Saved {
+    /// The mean.
+    #[serde(rename = "saved_s")]
+    pub middle: f64,
+    /// The interval.
+    #[serde(rename = "saved_low_s")]
+    pub low: f64,
+    /// See [`Saved::low`].
+    #[serde(rename = "saved_high_s")]
+    pub high: f64,
+}
+
+impl Saved {
+    /// Of runs of which the first of each took `before` and the second `after`.
+    pub fn between(before: &[f64], after: &[f64]) -> Saved {
+        let saved: Vec<_> =
+            before.iter().zip(after).map(|(before, after)| before - after).collect();
+        let (low, high) = mean_interval(&saved);
+        Saved { middle: saved.iter().sum::<f64>() / saved.len() as f64, low, high }
+    }
+
+    /// In words, as a part of `whole_s`.
+    fn words(&self, whole_s: f64) -> String {
+        let percent = |seconds: f64| 100.0 * seconds / whole_s.max(f64::MIN_POSITIVE);
+        let range = format!(
+            "{:+.1} % [{:+.1}, {:+.1}]",
+            percent(self.middle),
+            percent(self.low),
+            percent(self.high)
+        );
+        match self {
+            Saved { low, .. } if *low > 0.0 => format!("it saves {range}"),
+            Saved { high, .. } if *high < 0.0 => format!("it costs time: saves {range}"),
+            _ => format!("too close to call: saves {range}"),
+        }
+    }
 }
 
 impl Estimate {
@@ -171,27 +215,21 @@ impl Estimate {
 
     /// Adds what was measured, and says it.
     pub fn add(&mut self, tried: Tried) {
-        let percent = |seconds: f64| 100.0 * seconds / tried.plain_s.max(f64::MIN_POSITIVE);
-        let range = format!(
-            "{:+.1} % [{:+.1}, {:+.1}]",
-            percent(tried.saved_s),
-            percent(tried.saved_low_s),
-            percent(tried.saved_high_s)
-        );
-        let verdict = match tried {
-            Tried { saved_low_s, .. } if saved_low_s > 0.0 => format!("it saves {range}"),
-            Tried { saved_high_s, .. } if saved_high_s < 0.0 => {
-                format!("it costs time: saves {range}")
-            }
-            _ => format!("too close to call: saves {range}"),
-        };
-        let runs = tried.runs;
+        let Tried { runs, plain_s, pumice_s, mmap_s, .. } = tried;
         eprintln!(
-            "tried       {runs} runs each: {:.3} s as it is, {:.3} s under pumice run; {verdict}; \
+            "tried       {runs} runs each: {plain_s:.3} s as it is, {pumice_s:.3} s under pumice run; {}; \
              at most {:.1} % were expected",
-            tried.plain_s,
-            tried.pumice_s,
+            tried.saved.words(plain_s),
             100.0 * self.bound_share
+        );
+        let advice = match tried.mmap_over_run {
+            Saved { low, .. } if low > 0.0 => "type --mmap, it saves more than without",
+            Saved { high, .. } if high < 0.0 => "leave --mmap out, it saves less than without",
+            _ => "no difference to be seen from pumice run without it",
+        };
+        eprintln!(
+            "            {mmap_s:.3} s under pumice run --mmap; {}; {advice}",
+            tried.mmap_saved.words(plain_s)
         );
         self.tried = Some(tried);
     }
@@ -319,7 +357,11 @@ impl Estimate {
                     true => format!(" ({low:.0} % if it writes all of its memory)"),
                     false => String::new(),
                 };
-                format!("up to {percent:.0} %{least}: try 'pumice run -- {}'", self.program)
+                format!(
+                    "up to {percent:.0} %{least}: try 'pumice run -- {}', and with --mmap if it maps memory itself \
+                     instead of by malloc (--try tells)",
+                    self.program
+                )
             }
         };
         // Beside a time that is known, what is not is worth a word only if it is much.

@@ -13,7 +13,7 @@ use clap::{Args, Parser, ValueEnum};
 use pumice::clear::EngineKind;
 use pumice::config::{
     parse_mmap_threshold, parse_size, Setting, ENV_CLEAR, ENV_ENGINE, ENV_MMAP_THRESHOLD, ENV_ONLY,
-    ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD,
+    ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD, MMAP_THRESHOLD,
 };
 
 use crate::args::Failure;
@@ -33,11 +33,14 @@ pub struct PoolArgs {
     /// Serve requests of this size and larger; 64K if not given, 4K at least
     #[arg(long, value_name = "SIZE", value_parser = threshold)]
     threshold: Option<usize>,
-    /// Serve private anonymous mappings of this size and larger; 1M if not given, 4K at least
-    #[arg(long, value_name = "SIZE", value_parser = threshold)]
+    /// Serve private anonymous mappings of 1M and larger, too, for programs that map memory themselves
+    #[arg(long, overrides_with = "no_mmap")]
+    mmap: bool,
+    /// The same for mappings of this size and larger, 4K at least
+    #[arg(long, value_name = "SIZE", value_parser = threshold, overrides_with = "no_mmap")]
     mmap_threshold: Option<usize>,
-    /// Leave all mappings to the kernel
-    #[arg(long, conflicts_with = "mmap_threshold")]
+    /// Leave all mappings to the kernel, as without --mmap, whatever the environment says
+    #[arg(long, overrides_with_all = ["mmap", "mmap_threshold"])]
     no_mmap: bool,
     /// How long free memory is kept before it is given back (such as 500ms, 10s or 1m); 10s if
     /// not given
@@ -202,9 +205,10 @@ pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsStr
     for (bytes, name) in sizes {
         variables.extend(bytes.map(|bytes| (name, bytes.to_string().into())));
     }
+    let mmap_threshold = pool.mmap_threshold.or(pool.mmap.then_some(MMAP_THRESHOLD));
     let mmap_threshold = match pool.no_mmap {
         true => Some("off".into()),
-        false => pool.mmap_threshold.map(|bytes| bytes.to_string().into()),
+        false => mmap_threshold.map(|bytes| bytes.to_string().into()),
     };
     variables.extend(mmap_threshold.map(|value| (ENV_MMAP_THRESHOLD, value)));
     for (list, name) in [(&pool.only, ENV_ONLY), (&pool.skip, ENV_SKIP)] {

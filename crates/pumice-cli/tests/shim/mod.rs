@@ -19,15 +19,15 @@ pub fn shim_file() -> PathBuf {
 pub enum Mode {
     /// Without the shim.
     Plain,
-    /// With it, checking that what it says is zero is.
+    /// With it, checking that what it says is zero is, and no mappings: what users get.
     Verify,
-    /// The same, with memory populated ahead.
+    /// With mappings, and with memory populated ahead.
     Ready,
     /// The same, and everything from one frame on comes from the heap.
     Small,
     /// The same as that, on a machine that seems to have two memory nodes.
     Nodes,
-    /// Allocations from one frame on, and no mappings.
+    /// Allocations from one frame on, and no mappings by a flag of its own.
     NoMmap,
 }
 
@@ -54,7 +54,7 @@ pub fn command_with(mode: Mode, more: &[&str], program: impl AsRef<OsStr>) -> Co
     let flags: &[&str] = match mode {
         Mode::Plain => return cleaned(Command::new(program)),
         Mode::Verify => &["--verify"],
-        Mode::Ready => &["--verify", "--ready", "64M"],
+        Mode::Ready => &["--verify", "--mmap", "--ready", "64M"],
         Mode::Small | Mode::Nodes => &["--verify", "--threshold", "4K", "--mmap-threshold", "4K"],
         Mode::NoMmap => &["--verify", "--no-mmap", "--threshold", "4K"],
     };
