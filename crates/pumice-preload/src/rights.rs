@@ -2,7 +2,8 @@
 //!
 //! The heap's helpers are threads that the C library knows nothing of, so it does not have them change with the
 //! program's own. They would keep the rights that it gives up, and they share its memory. So they end before
-//! each of these calls, and are started again, by a thread with the new rights, after it.
+//! each of these calls, and are started again, by a thread with the new rights, after it; where rights change again
+//! and again, not before memory is freed again ([`pumice::heap::Heap::readmit_helpers`]).
 //!
 //! | whose rights | calls | helpers afterwards |
 //! |---|---|---|

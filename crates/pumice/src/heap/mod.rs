@@ -41,6 +41,7 @@ mod tests;
 mod zones;
 
 use core::ptr::NonNull;
+use core::time::Duration;
 
 use ahead::Ahead;
 use classes::Classes;
@@ -63,9 +64,10 @@ use crate::frame::BlockWord;
 use crate::frame::Zone;
 use crate::scrub::Scrubber;
 use crate::stats::{Event, Slot, Tree};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::SleepLock;
 use crate::sys::sched::Affinity;
+use crate::sys::thread;
 use crate::sys::topology::Topology;
 
 /// What a request wants to find in its memory.
@@ -103,6 +105,8 @@ pub struct HeapConfig {
 const GROW_MIN: usize = 32 << 20;
 /// See [`GROW_MIN`].
 const GROW_MAX: usize = 1 << 30;
+/// Rights that change twice within this time change again and again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// See the module's top. A heap that has served a request must stay where it is for the rest of
 /// the process: helper threads know its address.
@@ -130,6 +134,8 @@ pub struct Heap {
     stays: Stays,
     /// What the keeper finds of those who may hold pages.
     pins: Pins,
+    /// When helpers were last readmitted of which there was one.
+    readmitted_ns: AtomicU64,
     /// Whether a seccomp filter is in force: see [`Heap::go_quiet`].
     quiet: AtomicBool,
 }
@@ -163,6 +169,7 @@ impl Heap {
             has_locked: AtomicBool::new(false),
             stays: Stays::new(),
             pins: Pins::new(),
+            readmitted_ns: AtomicU64::new(0),
             quiet: AtomicBool::new(false),
         })
     }
@@ -324,18 +331,31 @@ impl Heap {
     }
 
     /// Ends one [`Heap::withhold_helpers`]. `had_any`: what that said.
+    ///
+    /// What is free goes on decaying: a helper is started again at once. Where rights change again and again each
+    /// time would cost a thread, so then what is free goes now, and a helper comes with the next that is freed.
     pub fn readmit_helpers(&'static self, had_any: bool) {
         self.scrubber.readmit();
-        if had_any && !self.is_retired() {
-            // What is free goes on decaying.
+        if !had_any || self.is_retired() {
+            return;
+        }
+        let now_ns = thread::now_ns();
+        // Relaxed: a hint.
+        let before_ns = self.readmitted_ns.swap(now_ns, Ordering::Relaxed);
+        let is_again = now_ns.saturating_sub(before_ns) < AGAIN.as_nanos() as u64;
+        if is_again && self.ahead.keep() == 0 && self.ahead.left() == 0 {
+            self.drop_all_free();
+        } else {
             self.scrubber.keep(self);
         }
     }
 
     /// No helper may run any more, in a process that goes on: all that is free goes, and what is freed from now on.
     pub fn go_on_alone(&self) {
-        self.end_helpers();
-        self.keep_nothing_free();
+        if self.scrubber.has_helpers() || self.is_recycling() {
+            self.end_helpers();
+            self.keep_nothing_free();
+        }
     }
 
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second

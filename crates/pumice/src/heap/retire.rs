@@ -74,6 +74,11 @@ impl Heap {
     /// As [`Heap::stop_recycling`], where no helper gives back what is free: it goes now.
     pub(super) fn keep_nothing_free(&self) {
         self.stop_recycling();
+        self.drop_all_free();
+    }
+
+    /// Gives back all that is free, which is only addresses then.
+    pub(super) fn drop_all_free(&self) {
         for zone in self.zones.all() {
             zone.ledger.join_all();
             self.drop_free_blocks(zone, |_| true);

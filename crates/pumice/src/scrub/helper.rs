@@ -135,7 +135,7 @@ impl Helper {
     fn not_alive(&self) {
         // Release: pairs with the Acquire in `stop`.
         self.alive.store(0, Ordering::Release);
-        thread::wake_one(&self.alive);
+        thread::wake_for_end(&self.alive);
     }
 
     /// The helper is about to look for work.
@@ -191,7 +191,7 @@ impl Helper {
             was_alive = true;
             thread::wake_one(&self.stopped);
             thread::wake_one(self.bell.word().0);
-            thread::sleep_on(&self.alive, 1, Some(STEP));
+            thread::sleep_until_end(&self.alive, STEP);
             // A thread that was killed, or stayed with the parent of a fork, writes no 0.
             let number = self.thread.load(Ordering::Relaxed);
             if number != 0 && !thread::thread_exists(number) {

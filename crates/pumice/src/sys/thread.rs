@@ -240,6 +240,27 @@ pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
 }
 
+/// Sleeps until a thread's word is set to 0, by the kernel at its end ([`spawn`]) or by who calls [`wake_for_end`], for
+/// `timeout` at most. The kernel wakes only those who sleep on it as on a word that processes may share.
+#[cfg(not(any(loom, shuttle)))]
+pub fn sleep_until_end(alive: &AtomicU32, timeout: Duration) {
+    let timeout =
+        Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+    let _ = futex::wait(alive, futex::Flags::empty(), 1, Some(&timeout));
+}
+
+/// As [`sleep_on`].
+#[cfg(any(loom, shuttle))]
+pub fn sleep_until_end(_: &AtomicU32, _: Duration) {
+    crate::sync::spin_loop();
+}
+
+/// Wakes one who sleeps until a thread's end.
+pub fn wake_for_end(_alive: &AtomicU32) {
+    #[cfg(not(any(loom, shuttle)))]
+    let _ = futex::wake(_alive, futex::Flags::empty(), 1);
+}
+
 /// A model's threads only let each other run.
 #[cfg(any(loom, shuttle))]
 pub fn sleep_on(_: &AtomicU32, _: u32, _: Option<Duration>) {

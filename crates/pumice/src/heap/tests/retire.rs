@@ -135,3 +135,56 @@ fn helpers_that_are_withheld_may_be_had_again() {
     heap.go_on_alone();
     assert!(!heap.is_recycling());
 }
+
+#[test]
+fn rights_that_change_again_and_again_leave_nothing_free_to_keep() {
+    for (ready, stays) in [(0, false), (DENSE, true)] {
+        let heap = heap(ready, u64::MAX);
+        let pool = || heap.tree().pool_bytes();
+        let use_some = || {
+            make_dense(heap, DENSE);
+            free(heap, get(heap, DENSE, Content::Any));
+        };
+        use_some();
+        assert!(pool() > 0);
+        // A helper ended each time. None is started here.
+        for before_ns in [0, thread::now_ns()] {
+            heap.readmitted_ns.store(before_ns, Ordering::Relaxed);
+            heap.withhold_helpers();
+            heap.readmit_helpers(true);
+            assert_eq!(pool() > 0, before_ns == 0 || stays, "{ready}");
+        }
+        if !stays {
+            assert!(heap.is_recycling());
+            use_some();
+            assert!(pool() > 0, "what is freed next stays");
+        }
+    }
+}
+
+#[test]
+fn a_retired_heap_has_tables_of_what_it_used_only() {
+    let size_kib = || {
+        let status = std::fs::read_to_string("/proc/self/statm").expect("readable");
+        let pages = status.split(' ').next().expect("a field").parse::<usize>().expect("a number");
+        pages * FRAME_SIZE / 1024
+    };
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, DENSE);
+    let at = get(heap, DENSE, Content::Any);
+    let zones = heap.zones.all();
+    let least: usize = zones.clone().map(|zone| zone.addresses().len() >> 10).sum();
+    let before = size_kib();
+    heap.retire(Calls::OfFree);
+    let given_up = before.saturating_sub(size_kib());
+    // Other tests' threads map and unmap meanwhile, but not as much as these addresses.
+    assert!(given_up > least - (1 << 20), "{given_up} of {least} KiB");
+    for zone in zones {
+        let grown = zone.ledger.grown();
+        assert!(grown < zone.ledger.capacity() && zone.ledger.is_absent(grown));
+        assert!(!heap.has(zone.block_address(grown)));
+        assert!(zone.grow(1).is_err(), "it can't grow any more");
+    }
+    assert!(heap.has(at));
+    free(heap, at);
+}
