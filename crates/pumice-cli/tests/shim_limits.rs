@@ -55,6 +55,16 @@ fn a_child_of_vfork_changes_rights_of_its_own() {
 }
 
 #[test]
+fn memory_that_is_borrowed_stays_its_owners() {
+    behaves("borrowed", &[], &[]);
+}
+
+#[test]
+fn threads_that_lock_or_limit_at_once_are_not_refused() {
+    behaves("together", &[], &[]);
+}
+
+#[test]
 fn addresses_that_were_mapped_are_hints_again() {
     compare_success(&ALL_MODES, compile("limits/hints"), &[], b"");
 }

@@ -117,6 +117,8 @@ fn what_is_served_and_why_not() {
         (&[][..], &[("PUMICE", "off")][..], "off"),
         (&name, &[], "skipped"),
         (&["--only", "another"], &[], "not_only"),
+        (&[], &[("MALLOC_PERTURB_", "165")], "perturbed"),
+        (&[], &[("GLIBC_TUNABLES", "glibc.malloc.check=0:glibc.malloc.perturb=3")], "perturbed"),
     ] {
         let report = report(flags, variables, &program);
         assert!(report.contains(r#""requests":0,"#), "{report}");

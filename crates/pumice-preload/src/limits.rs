@@ -9,6 +9,7 @@ use linux_raw_sys::general as linux;
 use pumice::heap::Calls;
 use pumice::stats::Reason;
 use pumice::sys::{raw, thread};
+use rustix::io::Errno;
 
 use crate::calls::answer;
 use crate::interpose::set_errno;
@@ -37,12 +38,9 @@ macro_rules! sets_limit {
                 // SAFETY: forwarded with the caller's promise.
                 return unsafe { set(linux::__NR_prlimit64, args) as c_int };
             };
+            before_setting($process as u32, $resource as usize, $new as usize);
             // SAFETY: forwarded with the caller's promise.
-            let result = unsafe { next($($argument),*) };
-            if result == 0 {
-                after_setting($process as u32, $resource as usize, $new as usize);
-            }
-            result
+            unsafe { next($($argument),*) }
         }
     )*};
 }
@@ -67,29 +65,47 @@ pub(crate) unsafe fn by_number(number: u32, args: [usize; 6]) -> Option<c_long> 
 /// # Safety
 /// As the system call.
 unsafe fn set(number: u32, args: [usize; 6]) -> c_long {
-    // SAFETY: forwarded with the caller's promise.
-    let outcome = unsafe { raw::syscall(number, args) };
     let (process, resource, new) = match number {
         linux::__NR_setrlimit => (0, args[0], args[1]),
         _ => (args[0] as u32, args[1], args[2]),
     };
-    if outcome.is_ok() {
-        after_setting(process, resource, new);
-    }
-    answer(outcome)
+    before_setting(process, resource, new);
+    // SAFETY: forwarded with the caller's promise.
+    answer(unsafe { raw::syscall(number, args) })
 }
 
-/// A limit was set, or only asked for where `new` is null.
-fn after_setting(process: u32, resource: usize, new: usize) {
+/// A limit is about to be set, or only asked for where `new` is null. Before: until what the heap has reserved is gone
+/// no thread would get anything. Where the call then fails, that has cost speed.
+fn before_setting(process: u32, resource: usize, new: usize) {
     let counts_addresses = matches!(resource as u32, linux::RLIMIT_AS | linux::RLIMIT_DATA);
-    if !counts_addresses || (process != 0 && process != thread::process_id()) {
+    if !counts_addresses || new == 0 || start::is_retired() || !is_own(process) {
         return;
     }
-    // SAFETY: the kernel has just read it.
-    let limit = unsafe { (new as *const Limit).as_ref() };
-    if limit.is_some_and(|limit| limit.soft != INFINITE) {
+    if read_limit(new).is_some_and(|limit| limit.soft != INFINITE) {
         let errno = set_errno(0);
         start::retire(Calls::OfFree, Reason::AddressSpace);
         set_errno(errno);
+    }
+}
+
+/// Whether a number is this process's: any of its threads' will do.
+fn is_own(process: u32) -> bool {
+    process == 0 || process == thread::process_id() || thread::thread_exists(process)
+}
+
+/// What is at an address, which the kernel has not looked at yet: it may be none.
+fn read_limit(at: usize) -> Option<Limit> {
+    let mut limit = Limit { soft: INFINITE, hard: INFINITE };
+    let len = size_of::<Limit>();
+    let (here, there) = ([(&raw mut limit) as usize, len], [at, len]);
+    let [here, there] = [&here, &there].map(|piece| piece.as_ptr() as usize);
+    let args = [thread::process_id() as usize, here, 1, there, 1, 0];
+    // SAFETY: each piece is an address and a length; the kernel writes to the first.
+    let outcome = unsafe { raw::syscall(linux::__NR_process_vm_readv, args) };
+    match outcome {
+        Ok(read) if read == len => Some(limit),
+        // A kernel without this call: the heap retires for nothing if it is no address, or no limit.
+        Err(Errno::NOSYS | Errno::PERM) => Some(Limit { soft: 0, hard: 0 }),
+        _ => None,
     }
 }

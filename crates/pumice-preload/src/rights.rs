@@ -10,8 +10,8 @@
 //! | the process's | `setuid` and its family in the C library, `chroot`, `pivot_root` | as before |
 //! | the calling thread's | the same by number, `setfsuid`, `setfsgid`, `capset`, `prctl`, `unshare`, `setns`, Landlock, `iopl`, a session's keyring | as before where it is the only thread, else none: the thread that starts one could be one that has kept its rights |
 //!
-//! `unshare` and `setns` moreover are refused, in part, to a process with several threads. The kernel tells of a
-//! thread's end a moment before it stops counting it, so a refusal is asked for again for a while.
+//! `unshare` and `setns` moreover are refused, in part, to a process with several threads. The kernel may stop counting
+//! a thread a moment after it says that there is none, so a refusal is asked for again for a while.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, CStr};
 use core::time::Duration;
@@ -39,7 +39,7 @@ const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
 /// "Invalid argument", on every architecture: what a process with several threads is told.
 const EINVAL: c_int = 22;
 /// How often, and after what pause, something is asked again that waits for a thread's end.
-const ATTEMPTS: u32 = 100;
+const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// Defines functions that change rights: the next library's, with the helpers away.

@@ -19,6 +19,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::time::Duration;
 
 use pumice::config;
 use pumice::heap::{Calls, Heap, HeapConfig};
@@ -30,7 +31,7 @@ use pumice::sys::thread;
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
 use crate::interpose::set_errno;
-use crate::{mapping, pins, sanitizer, symbols, weak};
+use crate::{mapping, next, pins, sanitizer, symbols, weak};
 
 /// `getauxval`: whether this is a set-user-ID program or the like.
 const AT_SECURE: usize = 23;
@@ -61,8 +62,6 @@ static HEAP: HeapCell = HeapCell(UnsafeCell::new(MaybeUninit::uninit()));
 static TREE: AtomicPtr<Tree> = AtomicPtr::new(null_mut());
 /// Where this process counts. Changes in a forked child, before its word says CURRENT.
 static SLOT: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
-/// The process that the heap is for.
-static PROCESS_ID: AtomicU32 = AtomicU32::new(0);
 /// Whether a thread was seen to have changed rights that others have kept, before there was a heap.
 static ALONE: AtomicBool = AtomicBool::new(false);
 /// Whether to explain and to check. Set before SERVING, relaxed.
@@ -70,6 +69,9 @@ static VERIFY: AtomicBool = AtomicBool::new(false);
 /// Whether a seccomp filter is about to be installed, or is. Relaxed: the thread that installs it
 /// sets it, and others are not bound by its filter until the kernel has synchronised them.
 static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Whether the heap has retired, or will not start. Relaxed: a thread that sees it late retires it once more.
+static RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Whether somebody beside the process may hold its pages. Relaxed: see [`stop_recycling`].
 static MAY_PIN: AtomicBool = AtomicBool::new(false);
@@ -140,8 +142,11 @@ pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
 pub(crate) fn retire(calls: Calls, reason: Reason) {
     let heap = published();
     // A forked child makes the heap its own first: what waits for helpers would wait for its parent's.
-    if heap.is_some_and(|heap| !heap.is_retired()) && is_current() && is_borrowed() {
-        return;
+    if heap.is_some() {
+        if is_borrowed() {
+            return;
+        }
+        is_current();
     }
     QUIET.store(true, Ordering::Relaxed);
     THRESHOLD.store(usize::MAX, Ordering::Relaxed);
@@ -150,15 +155,30 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
     for from in [UNREAD, READ] {
         advance(from, || Err(reason));
     }
+    wait_for_step();
     if let Some(heap) = heap.or_else(published) {
         heap.retire(calls);
+    }
+    RETIRED.store(true, Ordering::Relaxed);
+}
+
+/// Waits for another thread that starts the heap. Not for ever: it may be this one, whose handler asks.
+fn wait_for_step() {
+    const PAUSE: Duration = Duration::from_micros(50);
+    const LOOKS: u32 = 400;
+    let mut looks = LOOKS;
+    // Acquire: as in `published`.
+    while STATE.load(Ordering::Acquire) == BUSY && looks > 0 {
+        looks -= 1;
+        thread::sleep(PAUSE);
     }
 }
 
 /// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): what it does
 /// to its own rights and limits is nothing to the heap, whose threads are not in it.
 fn is_borrowed() -> bool {
-    PROCESS_ID.load(Ordering::Relaxed) != thread::process_id()
+    // SAFETY: null, or set before SERVING, and the page is never unmapped.
+    unsafe { PROCESS.load(Ordering::Relaxed).as_ref() }.is_some_and(ProcessWord::is_borrowed)
 }
 
 /// From now on memory that is freed goes back to the kernel: somebody else may hold its pages.
@@ -210,6 +230,11 @@ pub(crate) fn go_alone() {
 /// Whether nothing is served, for good.
 pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
+}
+
+/// Whether there is nothing left to [`retire`].
+pub(crate) fn is_retired() -> bool {
+    RETIRED.load(Ordering::Relaxed)
 }
 
 /// The heap if `at` lies in its zones, and in no mapping that another allocator may have made.
@@ -334,10 +359,17 @@ fn start() -> Result<u32, Reason> {
     if QUIET.load(Ordering::Relaxed) {
         return Err(Reason::Seccomp);
     }
+    // A process that has another's memory for a while must not have its heap: the owner starts one.
+    if weak::address!("gnu_get_libc_version") != 0 && thread::may_have_borrowed() {
+        return Ok(READ);
+    }
     let environment = Environment::find().ok_or(Reason::Unknown)?;
     let mut name = [0; 16];
     let name = process::program_name(&mut name);
     find_obstacle(&environment, name)?;
+    // What an allocator does once it does now: later a filter may be in force that does not know the calls.
+    // SAFETY: memory fresh from `malloc`, or null.
+    unsafe { next::free(next::malloc(1)) };
     let tree = process::tree(&environment).ok_or(Reason::NoMemory)?;
     let slot = process::take_slot(tree, name, &environment).ok_or(Reason::NoSlot)?;
     let verify = environment.get(config::ENV_VERIFY) == Some("1");
@@ -359,7 +391,6 @@ fn start() -> Result<u32, Reason> {
     TREE.store(core::ptr::from_ref(tree).cast_mut(), Ordering::Relaxed);
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
     PROCESS.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
-    PROCESS_ID.store(thread::process_id(), Ordering::Relaxed);
     watch_fork();
     if pins::has_library() {
         MAY_PIN.store(true, Ordering::Relaxed);
@@ -404,7 +435,8 @@ fn note(reason: Reason) {
     }
 }
 
-/// Has [`Heap::before_fork`] called before each `fork` that goes through the C library.
+/// Has [`Heap::before_fork`] called before each `fork` that goes through the C library, and
+/// [`ProcessWord::note_fork`] after it.
 fn watch_fork() {
     type Handler = Option<extern "C" fn()>;
     type Register = unsafe extern "C" fn(Handler, Handler, Handler, *const c_void) -> c_int;
@@ -414,21 +446,26 @@ fn watch_fork() {
             heap.before_fork();
         }
     }
-    // What fails here costs the parent time after a fork, and nothing else.
+    extern "C" fn in_child() {
+        // SAFETY: set before SERVING, and the page is never unmapped.
+        if let Some(process) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {
+            process.note_fork();
+        }
+    }
+    // What fails here costs the parent time after a fork. The child's memory is then whose process asks first.
     if let Some(register) = weak::function!("__register_atfork": Register) {
         let this_library = (&raw const STATE).cast();
         // SAFETY: as pthread_atfork; the last argument names the library that the handler is in.
-        let _ = unsafe { register(Some(before_fork), None, None, this_library) };
+        let _ = unsafe { register(Some(before_fork), None, Some(in_child), this_library) };
     } else if let Some(register) = weak::function!("pthread_atfork": PthreadAtfork) {
         // SAFETY: as pthread_atfork(3).
-        let _ = unsafe { register(Some(before_fork), None, None) };
+        let _ = unsafe { register(Some(before_fork), None, Some(in_child)) };
     }
 }
 
 /// Gives a forked child a slot, with its parent's name and settings, and makes the heap its own.
 /// Whether it may use the heap.
 fn adopt() -> bool {
-    PROCESS_ID.store(thread::process_id(), Ordering::Relaxed);
     // SAFETY: both were set before SERVING, and stay mapped.
     let (tree, parent) =
         unsafe { (TREE.load(Ordering::Relaxed).as_ref(), SLOT.load(Ordering::Relaxed).as_ref()) };
@@ -451,12 +488,23 @@ fn adopt() -> bool {
     true
 }
 
+/// Whether glibc was told to fill what is allocated and freed, so that programs that rely on what is there fail.
+fn is_perturbed(environment: &Environment) -> bool {
+    let is_set = |value: &str| !value.is_empty() && value != "0";
+    let tunables = environment.get("GLIBC_TUNABLES").unwrap_or("");
+    let tunable = tunables.split(':').find_map(|it| it.strip_prefix("glibc.malloc.perturb="));
+    tunable.is_some_and(is_set) || environment.get("MALLOC_PERTURB_").is_some_and(is_set)
+}
+
 /// Whether the shim is to stay out of this program, and why.
 fn find_obstacle(environment: &Environment, name: &[u8]) -> Result<(), Reason> {
     if environment::auxiliary_value(AT_SECURE) == Some(1) {
         return Err(Reason::SetUserId);
     }
     process::find_obstacle(environment, name, environment::page_size())?;
+    if is_perturbed(environment) {
+        return Err(Reason::Perturbed);
+    }
     if sanitizer::is_present() {
         return Err(Reason::Sanitizer);
     }

@@ -8,12 +8,17 @@
 //! A child must count in a slot of its own, and must not believe what its parent's heap knew of
 //! memory that the two now share. It finds out by a page that the kernel wipes on `fork`
 //! (`MADV_WIPEONFORK`), which is right for a raw `clone` too, and for `vfork`, whose child *is*
-//! the parent as far as memory goes. The page holds one word:
+//! the parent as far as memory goes. The page holds a word:
 //! ```text
 //! FORKED (0) --first large request or free--> ADOPTING --> CURRENT
 //!                                                  +-----> DETACHED: no slot, or no calls allowed
 //! ```
-//! So `fork` costs nothing here, and children that only exec never take a slot.
+//! So `fork` costs next to nothing here, and children that only exec never take a slot.
+//!
+//! # vfork
+//! A process that has another one's memory until it starts a program must not take the heap for its own, nor start
+//! threads for it: they would be threads of a process that ends. So the page also says whose the memory is, from the
+//! end of a `fork` on that the C library makes. After one that it does not, whoever adopts is taken for the owner.
 
 use rustix::process::{geteuid, getppid, getrlimit, Resource};
 
@@ -21,9 +26,9 @@ use crate::addr::FRAME_SIZE;
 use crate::clear::{Clearer, EngineKind};
 use crate::config::{self, Setting};
 use crate::stats::{Owner, Reason, Slot, Tree, TREE_SIZE};
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sys::topology::Topology;
-use crate::sys::{file, mem, segment};
+use crate::sys::{file, mem, segment, thread};
 
 const FORKED: u32 = 0;
 const ADOPTING: u32 = 1;
@@ -40,9 +45,14 @@ pub trait Variables {
     fn get(&self, name: &str) -> Option<&str>;
 }
 
-/// The word that a forked child finds wiped. See the module's top.
+/// What a forked child finds wiped. See the module's top.
 #[derive(Debug)]
-pub struct ProcessWord(AtomicU32);
+pub struct ProcessWord {
+    state: AtomicU32,
+    /// Whose the memory is, as an [`Owner`]'s word; 0 where that is not known. Relaxed: it changes where no other
+    /// thread of the owner can be.
+    owner: AtomicU64,
+}
 
 impl ProcessWord {
     /// A word in a page of its own, which stays mapped. `None`: no memory, or an old kernel.
@@ -51,8 +61,24 @@ impl ProcessWord {
         // SAFETY: a page of zeros, which stays mapped.
         let word: &ProcessWord = unsafe { page.cast().as_ref() };
         // Relaxed: whoever publishes the heap publishes this with it.
-        word.0.store(CURRENT, Ordering::Relaxed);
+        word.state.store(CURRENT, Ordering::Relaxed);
+        word.owner.store(Owner::here().into_word(), Ordering::Relaxed);
         Some(word)
+    }
+
+    /// To be called in a child of `fork`, before anything else can run there.
+    pub fn note_fork(&self) {
+        // Its namespace is looked up when the heap is adopted: most children never do that.
+        let owner = Owner { namespace: 0, pid: thread::process_id() };
+        self.owner.store(owner.into_word(), Ordering::Relaxed);
+    }
+
+    /// Whether the memory is another process's: see the module's top.
+    pub fn is_borrowed(&self) -> bool {
+        match self.owner.load(Ordering::Relaxed) {
+            0 => false,
+            owner => !Owner::from_word(owner).is_here(),
+        }
     }
 
     /// Whether this process may use the heap. In a forked child, `adopt` makes the heap its own
@@ -61,7 +87,7 @@ impl ProcessWord {
     #[inline]
     pub fn is_current(&self, adopt: impl FnOnce() -> bool) -> bool {
         // Acquire: pairs with the Release in `adopt`.
-        match self.0.load(Ordering::Acquire) {
+        match self.state.load(Ordering::Acquire) {
             CURRENT => true,
             FORKED => self.adopt(adopt),
             _ => false,
@@ -71,19 +97,22 @@ impl ProcessWord {
     /// Whether this process has made the heap its own already.
     pub fn is_adopted(&self) -> bool {
         // Acquire: pairs with the Release in `adopt`.
-        self.0.load(Ordering::Acquire) == CURRENT
+        self.state.load(Ordering::Acquire) == CURRENT
     }
 
     #[cold]
     fn adopt(&self, adopt: impl FnOnce() -> bool) -> bool {
         // Relaxed: the child is a copy of its parent, so there is nothing else to see.
         let relaxed = Ordering::Relaxed;
-        if self.0.compare_exchange(FORKED, ADOPTING, relaxed, relaxed).is_err() {
+        if self.is_borrowed()
+            || self.state.compare_exchange(FORKED, ADOPTING, relaxed, relaxed).is_err()
+        {
             return false;
         }
+        self.owner.store(Owner::here().into_word(), relaxed);
         let adopted = adopt();
         // Release: pairs with the Acquire in `is_current`.
-        self.0.store(if adopted { CURRENT } else { DETACHED }, Ordering::Release);
+        self.state.store(if adopted { CURRENT } else { DETACHED }, Ordering::Release);
         adopted
     }
 }
@@ -219,10 +248,10 @@ mod tests {
         let word = ProcessWord::map().expect("a page");
         assert!(word.is_current(|| panic!("nothing to adopt")));
         // As the kernel leaves it in a child.
-        word.0.store(FORKED, Ordering::Relaxed);
+        word.state.store(FORKED, Ordering::Relaxed);
         assert!(word.is_current(|| true));
         assert!(word.is_current(|| panic!("adopted already")));
-        word.0.store(FORKED, Ordering::Relaxed);
+        word.state.store(FORKED, Ordering::Relaxed);
         assert!(!word.is_current(|| false));
         assert!(!word.is_current(|| panic!("it could not be adopted")));
     }
@@ -230,8 +259,25 @@ mod tests {
     #[test]
     fn what_asks_while_a_heap_is_adopted_is_not_served() {
         let word = ProcessWord::map().expect("a page");
-        word.0.store(FORKED, Ordering::Relaxed);
+        word.state.store(FORKED, Ordering::Relaxed);
         assert!(word.is_current(|| !word.is_current(|| panic!("twice"))));
+    }
+
+    #[test]
+    fn who_borrows_the_memory_adopts_nothing() {
+        let word = ProcessWord::map().expect("a page");
+        assert!(!word.is_borrowed());
+        // As in a child that has borrowed the memory of a child that has not adopted it.
+        word.state.store(FORKED, Ordering::Relaxed);
+        let other = Owner { pid: thread::process_id() + 1, ..Owner::here() };
+        word.owner.store(other.into_word(), Ordering::Relaxed);
+        assert!(word.is_borrowed() && !word.is_current(|| panic!("it is not its own")));
+        word.note_fork();
+        assert!(!word.is_borrowed() && word.is_current(|| true) && !word.is_borrowed());
+        // After a fork that nobody told of.
+        word.state.store(FORKED, Ordering::Relaxed);
+        word.owner.store(0, Ordering::Relaxed);
+        assert!(!word.is_borrowed() && word.is_current(|| true));
     }
 
     #[test]

@@ -290,7 +290,8 @@ impl Served {
 /// Heaps that are told of forks, the last one first. Static, since a fork handler has no argument.
 static LAST: AtomicPtr<Served> = AtomicPtr::new(null_mut());
 
-/// Has [`Heap::before_fork`] called before each `fork` that goes through the C library.
+/// Has [`Heap::before_fork`] called before each `fork` that goes through the C library, and
+/// [`ProcessWord::note_fork`] after it.
 fn watch_fork(served: &'static Served) {
     extern "C" {
         fn pthread_atfork(
@@ -299,26 +300,32 @@ fn watch_fork(served: &'static Served) {
             child: Option<extern "C" fn()>,
         ) -> c_int;
     }
-    extern "C" fn before_fork() {
+    fn each(tell: impl Fn(&Served)) {
         // Acquire: pairs with the Release below; what is in the list is whole.
         let mut at = LAST.load(Ordering::Acquire);
         // SAFETY: null, or in the list and so never unmapped.
         while let Some(served) = unsafe { at.as_ref() } {
-            served.heap.before_fork();
+            tell(served);
             // Relaxed: written before `served` was in the list.
             at = served.next.load(Ordering::Relaxed);
         }
+    }
+    extern "C" fn before_fork() {
+        each(|served| served.heap.before_fork());
+    }
+    extern "C" fn in_child() {
+        each(|served| served.process.note_fork());
     }
     let push = |last| {
         served.next.store(last, Ordering::Relaxed);
         Some(from_ref(served).cast_mut())
     };
-    // Release: pairs with the Acquire in `before_fork`; Acquire: the earlier ones are handed on.
+    // Release: pairs with the Acquire in `each`; Acquire: the earlier ones are handed on.
     let before = LAST.fetch_update(Ordering::AcqRel, Ordering::Acquire, push);
     if before.is_ok_and(|before| before.is_null()) {
-        // SAFETY: a function that lives as long as the process. Failing costs the parent time
-        // after a fork, and nothing else.
-        let _ = unsafe { pthread_atfork(Some(before_fork), None, None) };
+        // SAFETY: functions that live as long as the process. Failing costs the parent time after a fork, and the
+        // child's memory is then whose process asks first.
+        let _ = unsafe { pthread_atfork(Some(before_fork), None, Some(in_child)) };
     }
 }
 

@@ -132,6 +132,8 @@ pub struct Heap {
     has_locked: AtomicBool,
     /// What stays here of memory that is freed.
     stays: Stays,
+    /// Held by the thread that retires the heap.
+    retiring: SleepLock,
     /// What the keeper finds of those who may hold pages.
     pins: Pins,
     /// When helpers were last readmitted of which there was one.
@@ -168,6 +170,7 @@ impl Heap {
             discard,
             has_locked: AtomicBool::new(false),
             stays: Stays::new(),
+            retiring: SleepLock::new(),
             pins: Pins::new(),
             readmitted_ns: AtomicU64::new(0),
             quiet: AtomicBool::new(false),
@@ -280,6 +283,7 @@ impl Heap {
         }
         self.scrubber.after_fork(slot);
         self.forget_holes_lock();
+        self.retiring.forget();
         self.ahead.after_fork();
         // Relaxed: the child has one thread yet that may use the heap.
         self.freed_frames.store(0, Ordering::Relaxed);
@@ -300,6 +304,7 @@ impl Heap {
     pub fn after_fork_alone(&'static self) {
         self.scrubber.after_fork(self.slot());
         self.forget_holes_lock();
+        self.retiring.forget();
         for zone in self.zones.all() {
             // All of it is in the parent's share.
             zone.budget().adopt(self.slot());

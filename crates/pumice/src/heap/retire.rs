@@ -21,7 +21,7 @@ use super::serve::whole_blocks;
 use super::{Heap, PoolZone};
 use crate::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sys::mem;
+use crate::sys::{mem, thread};
 
 const PAGES: u32 = 0;
 const ADDRESSES: u32 = 1;
@@ -94,7 +94,12 @@ impl Heap {
 
     /// Ends the heap: see the module's top. The caller asks it for nothing any more; requests that other threads are in
     /// the middle of end well. Called where every system call is still allowed.
+    ///
+    /// Where another thread is at it, this returns when that is done: what the caller does next counts what is mapped.
     pub fn retire(&'static self, calls: Calls) {
+        // A handler of the program's might ask for the same.
+        let _all_signals = thread::BlockedSignals::block();
+        let _turn = self.retiring.lock();
         self.quiet.store(true, Ordering::Relaxed);
         self.end_helpers();
         if !self.is_retired() {
@@ -106,16 +111,23 @@ impl Heap {
         if !self.stays.go_to(stage) || !is_ready {
             return;
         }
-        for zone in self.zones.all() {
-            let before = zone.ledger.grown();
-            zone.ledger.join_all();
-            self.unmap_free_blocks(zone, before);
-            for block in 0..before {
-                zone.ledger.take_rest(block, |frames| give_up(zone, frames));
+        // Twice: other threads may have been in the middle of requests the first time.
+        for _ in 0..2 {
+            for zone in self.zones.all() {
+                self.unmap_what_is_free(zone);
             }
-            self.unmap_holes(zone, before);
-            zone.end_hiding();
         }
+    }
+
+    fn unmap_what_is_free(&self, zone: &PoolZone) {
+        let grown = zone.ledger.grown();
+        zone.ledger.join_all();
+        self.unmap_free_blocks(zone, grown);
+        for block in 0..grown {
+            zone.ledger.take_rest(block, |frames| give_up(zone, frames));
+        }
+        self.unmap_holes(zone, grown);
+        zone.end_hiding();
     }
 
     fn unmap_free_blocks(&self, zone: &PoolZone, grown: usize) {

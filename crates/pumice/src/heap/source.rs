@@ -155,6 +155,10 @@ impl Source for Heap {
         self.publish_free();
     }
 
+    fn is_at_home(&self) -> bool {
+        self.slot().owner().is_here()
+    }
+
     fn unhelped(&self) {
         self.keep_nothing_free();
     }

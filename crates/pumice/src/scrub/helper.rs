@@ -90,6 +90,11 @@ impl Helper {
 
     #[cold]
     fn start(&'static self, entry: thread::Entry, job: Job) -> bool {
+        if !job.source.is_at_home() {
+            // The next ring may be the owner's.
+            self.bell.forget_thread();
+            return true;
+        }
         // A handler of the program's may change rights, and waits for a thread whose number is not known yet.
         let _all_signals = thread::BlockedSignals::block();
         let cell = self.job.get().cast::<Job>();
@@ -118,11 +123,9 @@ impl Helper {
         // SAFETY: only the ring that is to start the helper comes here, and the last one has ended.
         unsafe { cell.write(job) };
         // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.
-        match unsafe { thread::spawn(entry, cell.cast::<c_void>(), &self.alive, &self.stack) } {
-            Ok(number) => {
-                self.thread.store(number, Ordering::Relaxed);
-                true
-            }
+        let argument = cell.cast::<c_void>();
+        match unsafe { thread::spawn(entry, argument, &self.thread, &self.alive, &self.stack) } {
+            Ok(()) => true,
             Err(_) => {
                 self.not_alive();
                 self.bell.stop();
@@ -189,6 +192,7 @@ impl Helper {
         // SeqCst: pairs with `start`; it includes the Acquire that pairs with the kernel's 0 at the end.
         while self.alive.load(Ordering::SeqCst) != 0 {
             was_alive = true;
+            sched::lend_class(self.thread.load(Ordering::Relaxed));
             thread::wake_one(&self.stopped);
             thread::wake_one(self.bell.word().0);
             thread::sleep_until_end(&self.alive, STEP);
@@ -198,8 +202,23 @@ impl Helper {
                 self.alive.store(0, Ordering::Relaxed);
             }
         }
-        self.thread.store(0, Ordering::Relaxed);
+        if was_alive {
+            self.see_off();
+        }
         was_alive
+    }
+
+    /// Waits until the kernel counts the thread no more, which is a moment after it has ended; longer only where a
+    /// debugger holds it.
+    fn see_off(&self) {
+        const PAUSE: Duration = Duration::from_micros(20);
+        const LOOKS: u32 = 5_000;
+        let number = self.thread.swap(0, Ordering::Relaxed);
+        let mut looks = LOOKS;
+        while number != 0 && looks > 0 && thread::thread_exists(number) {
+            looks -= 1;
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Lets the helper be started again.

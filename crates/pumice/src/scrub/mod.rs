@@ -135,6 +135,11 @@ pub trait Source: Sync {
     /// Counts what is free, for those who watch the process from outside.
     fn publish(&self) {}
 
+    /// Whether the calling process is the one that helpers are threads of, and not one that has its memory for a while.
+    fn is_at_home(&self) -> bool {
+        true
+    }
+
     /// No helper can be started: what they would do is to be done at once, or not at all.
     fn unhelped(&self) {}
 

@@ -33,6 +33,16 @@ impl Owner {
         Owner { namespace, pid: u32::MAX }
     }
 
+    /// Whether it is the calling process. One that shares its memory until it starts a program (`vfork`) is another,
+    /// and may have the same number in a namespace of its own.
+    pub fn is_here(self) -> bool {
+        if self.pid != thread::process_id() {
+            return false;
+        }
+        let here = if self.namespace == 0 { 0 } else { thread::pid_namespace() };
+        here == 0 || here == self.namespace
+    }
+
     /// Whether this is known, to a process of such a namespace, to be gone.
     pub fn is_gone_to(self, namespace: u32) -> bool {
         // Numbers that no process can have are nobody's anywhere.
@@ -40,11 +50,11 @@ impl Owner {
             || (self.namespace == namespace && !thread::process_exists(self.pid))
     }
 
-    pub(super) fn from_word(word: u64) -> Owner {
+    pub(crate) fn from_word(word: u64) -> Owner {
         Owner { namespace: (word >> 32) as u32, pid: word as u32 }
     }
 
-    pub(super) fn into_word(self) -> u64 {
+    pub(crate) fn into_word(self) -> u64 {
         u64::from(self.namespace) << 32 | u64::from(self.pid)
     }
 }
@@ -63,9 +73,12 @@ mod tests {
     #[test]
     fn only_those_of_ones_own_namespace_are_judged() {
         let own = Owner::here();
+        assert!(own.is_here() && Owner { namespace: 0, ..own }.is_here());
+        assert!(!Owner { pid: own.pid + 1, ..own }.is_here());
         let gone = Owner { pid: i32::MAX as u32, ..own };
         assert!(!own.is_gone_to(own.namespace) && gone.is_gone_to(own.namespace));
         let other = Owner { namespace: own.namespace ^ 1, ..gone };
+        assert!(own.namespace == 0 || !Owner { pid: own.pid, ..other }.is_here());
         assert!(!other.is_gone_to(own.namespace) && other.is_gone_to(other.namespace));
         assert!(Owner::none_of(other.namespace).is_gone_to(own.namespace), "nobody anywhere");
         assert_eq!(Owner::from_word(other.into_word()), other);

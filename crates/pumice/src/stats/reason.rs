@@ -35,11 +35,13 @@ pub enum Reason {
     Locked = 13,
     /// memory is promised strictly (vm.overcommit_memory=2)
     Promised = 14,
+    /// glibc's malloc was told to fill what it gives (MALLOC_PERTURB_)
+    Perturbed = 15,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 15] = [
+    pub const ALL: [Reason; 16] = [
         Reason::Unknown,
         Reason::Off,
         Reason::NotOnly,
@@ -55,6 +57,7 @@ impl Reason {
         Reason::Machine,
         Reason::Locked,
         Reason::Promised,
+        Reason::Perturbed,
     ];
 
     /// The name under which JSON shows it.
@@ -75,6 +78,7 @@ impl Reason {
             Reason::Machine => "machine",
             Reason::Locked => "locked",
             Reason::Promised => "overcommit",
+            Reason::Perturbed => "perturbed",
         }
     }
 
@@ -96,6 +100,7 @@ impl Reason {
             Reason::Machine => "its page size is not 4 KiB",
             Reason::Locked => "it locks all of its memory, free memory included",
             Reason::Promised => "free memory counts as promised where vm.overcommit_memory is 2",
+            Reason::Perturbed => "MALLOC_PERTURB_ has allocations filled, which glibc does",
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Where and how a helper thread runs: not as the thread that happened to start it.
 
+use linux_raw_sys::general::{SCHED_FIFO, SCHED_RESET_ON_FORK as RESET_ON_FORK, SCHED_RR};
+
 use super::raw;
 
 /// Processors a thread may have: 8,192, as many as the kernel can be built for.
@@ -45,6 +47,26 @@ pub fn leave_class() {
     let args = [0, class, core::ptr::from_ref(&priority) as usize, 0, 0, 0];
     // SAFETY: `struct sched_param` is one integer.
     let _ = unsafe { raw::syscall(raw::number::__NR_sched_setscheduler, args) };
+}
+
+/// Has a thread run in the calling thread's class for what is left of its life, if that is a real-time one: the caller
+/// is about to wait for its end, and others may keep it from every processor it may use. Where that fails it stays as it
+/// is.
+pub fn lend_class(thread: u32) {
+    // SAFETY: asks only.
+    let class = unsafe { raw::syscall(raw::number::__NR_sched_getscheduler, [0; 6]) };
+    let is_real_time =
+        |class: &usize| matches!(*class as u32 & !RESET_ON_FORK, SCHED_FIFO | SCHED_RR);
+    let Some(class) = class.ok().filter(is_real_time) else { return };
+    let mut priority = 0i32;
+    let at = (&raw mut priority) as usize;
+    // SAFETY: `struct sched_param` is one integer.
+    unsafe {
+        if raw::syscall(raw::number::__NR_sched_getparam, [0, at, 0, 0, 0, 0]).is_ok() {
+            let args = [thread as usize, class, at, 0, 0, 0];
+            let _ = raw::syscall(raw::number::__NR_sched_setscheduler, args);
+        }
+    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -21,8 +21,8 @@ const STACK_SIZE: usize = 64 << 10;
 /// What a helper thread runs. It must never return.
 pub type Entry = extern "C" fn(*mut c_void) -> !;
 
-/// Starts a helper thread: its number. The kernel sets `alive` to 0 when the thread has ended. `stack` is where its
-/// stack is, from the first time on; 0 before.
+/// Starts a helper thread. The kernel sets `number` to its number before it runs, and `alive` to 0 when it has ended.
+/// `stack` is where its stack is, from the first time on; 0 before.
 ///
 /// # Safety
 /// `entry` and `argument` stay valid for the rest of the process, no thread that was started with `stack` lives, and
@@ -30,15 +30,16 @@ pub type Entry = extern "C" fn(*mut c_void) -> !;
 pub unsafe fn spawn(
     entry: Entry,
     argument: *mut c_void,
+    number: &AtomicU32,
     alive: &'static AtomicU32,
     stack: &AtomicUsize,
-) -> Result<u32, Errno> {
+) -> Result<(), Errno> {
     use linux_raw_sys::general::{
-        CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD,
-        CLONE_VM,
+        CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_PARENT_SETTID, CLONE_SIGHAND,
+        CLONE_SYSVSEM, CLONE_THREAD, CLONE_VM,
     };
     let shared = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_SYSVSEM;
-    let flags = shared | CLONE_THREAD | CLONE_CHILD_CLEARTID;
+    let flags = shared | CLONE_THREAD | CLONE_CHILD_CLEARTID | CLONE_PARENT_SETTID;
     // Relaxed: one thread at a time starts a helper.
     let at = match stack.load(Ordering::Relaxed) {
         0 => mem::map_table(STACK_SIZE)?.as_ptr() as usize,
@@ -47,9 +48,9 @@ pub unsafe fn spawn(
     stack.store(at, Ordering::Relaxed);
     let all_signals = BlockedSignals::block();
     // SAFETY: the stack was mapped for this thread alone; the child never returns from `entry`.
-    let result = unsafe { clone(flags as usize, at + STACK_SIZE, entry, argument, alive) };
+    let result = unsafe { clone(flags as usize, at + STACK_SIZE, entry, argument, number, alive) };
     drop(all_signals);
-    result.map(|number| number as u32)
+    result.map(drop)
 }
 
 /// `clone` whose child runs `entry(argument)` on the new stack.
@@ -62,6 +63,7 @@ unsafe fn clone(
     stack_top: usize,
     entry: Entry,
     argument: *mut c_void,
+    number: &AtomicU32,
     alive: &'static AtomicU32,
 ) -> Result<usize, Errno> {
     let result: isize;
@@ -77,7 +79,7 @@ unsafe fn clone(
             "ud2",
             "2:",
             inlateout("rax") raw::number::__NR_clone as isize => result,
-            in("rdi") flags, in("rsi") stack_top, in("rdx") 0,
+            in("rdi") flags, in("rsi") stack_top, in("rdx") core::ptr::from_ref(number),
             in("r10") core::ptr::from_ref(alive), in("r8") 0,
             in("r12") argument, in("r13") entry,
             lateout("rcx") _, lateout("r11") _,
@@ -100,6 +102,7 @@ unsafe fn clone(
     stack_top: usize,
     entry: Entry,
     argument: *mut c_void,
+    number: &AtomicU32,
     alive: &'static AtomicU32,
 ) -> Result<usize, Errno> {
     let result: isize;
@@ -115,7 +118,7 @@ unsafe fn clone(
             "2:",
             in("x8") raw::number::__NR_clone as usize,
             inlateout("x0") flags as isize => result,
-            in("x1") stack_top, in("x2") 0, in("x3") 0,
+            in("x1") stack_top, in("x2") core::ptr::from_ref(number), in("x3") 0,
             in("x4") core::ptr::from_ref(alive),
             in("x9") argument, in("x10") entry,
         );
@@ -207,6 +210,15 @@ pub fn thread_exists(number: u32) -> bool {
     // SAFETY: signal 0 is only checked for, never sent.
     let result = unsafe { raw::syscall(raw::number::__NR_tgkill, args) };
     result != Err(Errno::SRCH)
+}
+
+/// Whether the calling thread may be one of a process that has another's memory until it starts a program: glibc tells
+/// the kernel of each thread's list of robust locks, and a process that borrows memory has none.
+pub fn may_have_borrowed() -> bool {
+    let (mut list, mut len) = (0usize, 0usize);
+    let args = [0, (&raw mut list) as usize, (&raw mut len) as usize, 0, 0, 0];
+    // SAFETY: the kernel writes both words.
+    unsafe { raw::syscall(raw::number::__NR_get_robust_list, args) }.is_ok() && list == 0
 }
 
 /// Whether a debugger has hold of this process.
