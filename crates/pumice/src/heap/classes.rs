@@ -7,7 +7,8 @@
 //! memory; now and then one of their blocks goes out unpopulated, to look again.
 //!
 //! A request without zeros is most likely to be written. Where nothing is known of its class but
-//! those next to it are dense, it is taken for dense as well.
+//! those next to it are dense, it is taken for dense as well: the first few, until one has been looked at, for a guess
+//! that is wrong costs a huge page for each page that is touched, and what is never freed is never looked at.
 
 use super::Content;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -25,6 +26,10 @@ const LOOK_AGAIN: u32 = 64;
 const ENOUGH_SAMPLES: u32 = 2;
 /// A class taken for what its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u32 = 16;
+/// So many requests of a class are served on a guess, of whatever size...
+const GUESSES: usize = 4;
+/// ... or so many that they have so many frames: 64 MiB.
+const GUESSED_FRAMES: usize = 16 << 10;
 /// How far neighbours are looked for: two doublings.
 const NEIGHBOURS: usize = 2 * PER_DOUBLING;
 
@@ -91,6 +96,13 @@ impl Classes {
             Density::Unknown if self.has_dense_neighbours(frames) => Density::Likely,
             density => density,
         }
+    }
+
+    /// Whether one more request of a class of which nothing is known may be served on a guess.
+    pub(super) fn may_guess(&self, frames: usize) -> bool {
+        let requests = self.class(frames).load(Ordering::Relaxed) & (ZERO - 1);
+        let requests = requests as usize;
+        requests <= GUESSES || requests.saturating_mul(frames) <= GUESSED_FRAMES
     }
 
     /// Whether the nearest classes of which something is known are dense.
@@ -193,10 +205,12 @@ mod tests {
         assert_eq!(classes.density_if_written(1000), Density::Likely);
         assert_eq!(classes.density(1000), Density::Unknown, "but not for zeros");
         assert_eq!(classes.density_if_written(300_000), Density::Unknown, "nor from afar");
+        assert!(classes.may_guess(1000));
         classes.learn(700, 1, 700);
         assert_eq!(classes.density_if_written(1000), Density::Unknown, "both must agree");
         let look = |_: &u32| classes.is_sample(1000, Density::Likely);
         assert_eq!((0..LOOK_AT_LIKELY * 3).filter(look).count(), 3);
+        assert!(!classes.may_guess(1000), "some are enough");
         classes.learn(1000, 1, 1000);
         assert_eq!(classes.density_if_written(1000), Density::Sparse, "its own counts most");
     }

@@ -122,8 +122,8 @@ impl Helper {
         }
         // SAFETY: only the ring that is to start the helper comes here, and the last one has ended.
         unsafe { cell.write(job) };
-        // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.
         let argument = cell.cast::<c_void>();
+        // SAFETY: the job and the entry are 'static, and the helper uses nothing of libc.
         match unsafe { thread::spawn(entry, argument, &self.thread, &self.alive, &self.stack) } {
             Ok(()) => true,
             Err(_) => {

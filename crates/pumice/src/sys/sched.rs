@@ -49,9 +49,8 @@ pub fn leave_class() {
     let _ = unsafe { raw::syscall(raw::number::__NR_sched_setscheduler, args) };
 }
 
-/// Has a thread run in the calling thread's class for what is left of its life, if that is a real-time one: the caller
-/// is about to wait for its end, and others may keep it from every processor it may use. Where that fails it stays as it
-/// is.
+/// Has a thread run in the calling thread's class, if that is a real-time one: the caller is about to wait for its end,
+/// and others may keep it from every processor it may use. Where that fails it stays as it is.
 pub fn lend_class(thread: u32) {
     // SAFETY: asks only.
     let class = unsafe { raw::syscall(raw::number::__NR_sched_getscheduler, [0; 6]) };

@@ -333,14 +333,17 @@ mod tests {
 
     #[test]
     fn a_bare_thread_runs_and_wakes() {
+        let number = AtomicU32::new(0);
         // SAFETY: `raise_flag` uses nothing of libc.
-        unsafe { spawn(raise_flag, core::ptr::null_mut(), &ALIVE, &AtomicUsize::new(0)) }
+        unsafe { spawn(raise_flag, core::ptr::null_mut(), &number, &ALIVE, &AtomicUsize::new(0)) }
             .expect("clone");
+        assert_ne!(number.load(Ordering::Relaxed), 0, "it is known at once");
+        assert!(!may_have_borrowed(), "a thread that libc made");
         while FLAG.load(Ordering::Acquire) == 0 {
             sleep_on(&FLAG, 0, Some(Duration::from_millis(100)));
         }
         while ALIVE.load(Ordering::Acquire) != 0 {
-            sleep_on(&ALIVE, 1, Some(Duration::from_millis(1)));
+            sleep_until_end(&ALIVE, Duration::from_millis(1));
         }
     }
 
