@@ -93,13 +93,15 @@ impl Classes {
     #[inline]
     pub(super) fn density_if_written(&self, frames: usize) -> Density {
         match self.density(frames) {
-            Density::Unknown if self.has_dense_neighbours(frames) => Density::Likely,
+            Density::Unknown if self.may_guess(frames) && self.has_dense_neighbours(frames) => {
+                Density::Likely
+            }
             density => density,
         }
     }
 
     /// Whether one more request of a class of which nothing is known may be served on a guess.
-    pub(super) fn may_guess(&self, frames: usize) -> bool {
+    fn may_guess(&self, frames: usize) -> bool {
         let requests = self.class(frames).load(Ordering::Relaxed) & (ZERO - 1);
         let requests = requests as usize;
         requests <= GUESSES || requests.saturating_mul(frames) <= GUESSED_FRAMES
@@ -205,12 +207,11 @@ mod tests {
         assert_eq!(classes.density_if_written(1000), Density::Likely);
         assert_eq!(classes.density(1000), Density::Unknown, "but not for zeros");
         assert_eq!(classes.density_if_written(300_000), Density::Unknown, "nor from afar");
-        assert!(classes.may_guess(1000));
         classes.learn(700, 1, 700);
         assert_eq!(classes.density_if_written(1000), Density::Unknown, "both must agree");
         let look = |_: &u32| classes.is_sample(1000, Density::Likely);
         assert_eq!((0..LOOK_AT_LIKELY * 3).filter(look).count(), 3);
-        assert!(!classes.may_guess(1000), "some are enough");
+        assert_eq!(classes.density_if_written(1000), Density::Unknown, "some guesses are enough");
         classes.learn(1000, 1, 1000);
         assert_eq!(classes.density_if_written(1000), Density::Sparse, "its own counts most");
     }

@@ -61,9 +61,7 @@ impl Heap {
         let from_ready = match density {
             Density::Dense => !is_sample || blocks >= SAMPLE_BLOCKS,
             // Runs within a block are looked at when they come from the demand zone only.
-            Density::Likely => {
-                self.classes.may_guess(frames) && !(is_sample && blocks < SAMPLE_BLOCKS)
-            }
+            Density::Likely => !(is_sample && blocks < SAMPLE_BLOCKS),
             Density::Unknown => self.has_ready_for(node, frames),
             Density::Sparse => false,
         };
