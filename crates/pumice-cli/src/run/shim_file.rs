@@ -131,6 +131,9 @@ fn embedded() -> Result<PathBuf, Failure> {
             Err(why) => tried.push(why),
         }
     }
+    if tried.is_empty() {
+        tried.push("HOME is not set".to_owned());
+    }
     installed().ok_or_else(|| {
         Failure::usage(format!(
             "no folder for the shim where nobody else can put another ({}); set XDG_CACHE_HOME to one that only you \
