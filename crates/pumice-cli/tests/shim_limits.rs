@@ -60,6 +60,13 @@ fn memory_that_is_borrowed_stays_its_owners() {
 }
 
 #[test]
+fn what_comes_after_a_filter_makes_no_calls() {
+    if cfg!(target_arch = "x86_64") {
+        behaves("filtered", &[], &[]);
+    }
+}
+
+#[test]
 fn threads_that_lock_or_limit_at_once_are_not_refused() {
     behaves("together", &[], &[]);
 }

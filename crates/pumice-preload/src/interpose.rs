@@ -12,6 +12,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, NonNull};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use pumice::error::Error;
 use pumice::heap::{Content, Heap};
@@ -168,7 +169,20 @@ fn serve(size: usize, align: usize, content: Content) -> Option<*mut c_void> {
         return None;
     }
     let at = start::heap_for(size)?.allocate(size, align, content)?;
+    prime_next();
     Some(at.as_ptr().cast())
+}
+
+/// What the next allocator does once it does now: later a filter may be in force that does not know the calls. Here the
+/// program has called `malloc`, so that allocator holds no lock.
+fn prime_next() {
+    static PRIMED: AtomicBool = AtomicBool::new(false);
+    // Relaxed: once more does no harm.
+    if !PRIMED.load(Ordering::Relaxed) {
+        PRIMED.store(true, Ordering::Relaxed);
+        // SAFETY: memory fresh from `malloc`, or null.
+        unsafe { next::free(next::malloc(1)) };
+    }
 }
 
 #[cold]

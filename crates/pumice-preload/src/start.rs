@@ -31,7 +31,7 @@ use pumice::sys::thread;
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
 use crate::interpose::set_errno;
-use crate::{mapping, next, pins, sanitizer, symbols, weak};
+use crate::{mapping, pins, sanitizer, symbols, weak};
 
 /// `getauxval`: whether this is a set-user-ID program or the like.
 const AT_SECURE: usize = 23;
@@ -69,6 +69,10 @@ static VERIFY: AtomicBool = AtomicBool::new(false);
 /// Whether a seccomp filter is about to be installed, or is. Relaxed: the thread that installs it
 /// sets it, and others are not bound by its filter until the kernel has synchronised them.
 static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// The thread that was the last to start the heap, or to make it this process's own. Relaxed: others wait for its end,
+/// and look again and again.
+static STEPPING: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the heap has retired, or will not start. Relaxed: a thread that sees it late retires it once more.
 static RETIRED: AtomicBool = AtomicBool::new(false);
@@ -140,6 +144,13 @@ pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
 /// Ends serving for good, and gives up what is free: to be called before a call that leaves no room for a heap, and
 /// while every system call is still allowed.
 pub(crate) fn retire(calls: Calls, reason: Reason) {
+    if is_retired() {
+        // No call is made: a filter may be in force that does not know it.
+        if let (Some(heap), Calls::None) = (published(), calls) {
+            heap.keep_what_is_freed();
+        }
+        return;
+    }
     let heap = published();
     // A forked child makes the heap its own first: what waits for helpers would wait for its parent's.
     if heap.is_some() {
@@ -152,26 +163,40 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
     THRESHOLD.store(usize::MAX, Ordering::Relaxed);
     MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
     // A heap that has not started would need calls that may not be allowed any more.
-    for from in [UNREAD, READ] {
-        advance(from, || Err(reason));
+    loop {
+        for from in [UNREAD, READ] {
+            advance(from, || Err(reason));
+        }
+        // Acquire: as in `published`.
+        if !wait_for_step() || matches!(STATE.load(Ordering::Acquire), SERVING | OFF) {
+            break;
+        }
     }
-    wait_for_step();
-    if let Some(heap) = heap.or_else(published) {
+    let heap = published();
+    if let Some(heap) = heap {
         heap.retire(calls);
     }
-    RETIRED.store(true, Ordering::Relaxed);
+    let is_off = STATE.load(Ordering::Acquire) == OFF;
+    RETIRED.store(is_off || heap.is_some_and(Heap::is_retired), Ordering::Relaxed);
 }
 
-/// Waits for another thread that starts the heap. Not for ever: it may be this one, whose handler asks.
-fn wait_for_step() {
+/// Waits for another thread that starts the heap, or makes it this process's own. `false` where no thread of this
+/// process does.
+fn wait_for_step() -> bool {
     const PAUSE: Duration = Duration::from_micros(50);
-    const LOOKS: u32 = 400;
-    let mut looks = LOOKS;
+    // SAFETY: null, or set before SERVING, and the page is never unmapped.
+    let process = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() };
+    let is_adopting = || process.is_some_and(ProcessWord::is_adopting);
     // Acquire: as in `published`.
-    while STATE.load(Ordering::Acquire) == BUSY && looks > 0 {
-        looks -= 1;
+    while STATE.load(Ordering::Acquire) == BUSY || is_adopting() {
+        let stepping = STEPPING.load(Ordering::Relaxed);
+        // A handler of that thread asks, or it stayed with the parent of a fork.
+        if stepping == thread::thread_id() || (stepping != 0 && !thread::thread_exists(stepping)) {
+            return false;
+        }
         thread::sleep(PAUSE);
     }
+    true
 }
 
 /// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): what it does
@@ -321,10 +346,13 @@ fn published() -> Option<&'static Heap> {
 /// Takes a step from `from`, unless another thread does. Whether the heap now serves.
 #[cold]
 fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
+    // A handler of the program's may set limits or install filters, which wait for the step.
+    let _all_signals = thread::BlockedSignals::block();
     // Acquire: what the thread that took the step before wrote is seen.
     if STATE.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return false;
     }
+    STEPPING.store(thread::thread_id(), Ordering::Relaxed);
     let errno = set_errno(0);
     let next = step().unwrap_or_else(|reason| {
         THRESHOLD.store(usize::MAX, Ordering::Relaxed);
@@ -367,9 +395,6 @@ fn start() -> Result<u32, Reason> {
     let mut name = [0; 16];
     let name = process::program_name(&mut name);
     find_obstacle(&environment, name)?;
-    // What an allocator does once it does now: later a filter may be in force that does not know the calls.
-    // SAFETY: memory fresh from `malloc`, or null.
-    unsafe { next::free(next::malloc(1)) };
     let tree = process::tree(&environment).ok_or(Reason::NoMemory)?;
     let slot = process::take_slot(tree, name, &environment).ok_or(Reason::NoSlot)?;
     let verify = environment.get(config::ENV_VERIFY) == Some("1");
@@ -447,6 +472,10 @@ fn watch_fork() {
         }
     }
     extern "C" fn in_child() {
+        // A filter may be in force that does not know the calls.
+        if is_quiet() {
+            return;
+        }
         // SAFETY: set before SERVING, and the page is never unmapped.
         if let Some(process) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {
             process.note_fork();
@@ -466,6 +495,9 @@ fn watch_fork() {
 /// Gives a forked child a slot, with its parent's name and settings, and makes the heap its own.
 /// Whether it may use the heap.
 fn adopt() -> bool {
+    // As in `advance`.
+    let _all_signals = thread::BlockedSignals::block();
+    STEPPING.store(thread::thread_id(), Ordering::Relaxed);
     // SAFETY: both were set before SERVING, and stay mapped.
     let (tree, parent) =
         unsafe { (TREE.load(Ordering::Relaxed).as_ref(), SLOT.load(Ordering::Relaxed).as_ref()) };

@@ -100,6 +100,12 @@ impl ProcessWord {
         self.state.load(Ordering::Acquire) == CURRENT
     }
 
+    /// Whether a thread is making the heap this process's own, at this moment.
+    pub fn is_adopting(&self) -> bool {
+        // Acquire: pairs with the Release in `adopt`.
+        self.state.load(Ordering::Acquire) == ADOPTING
+    }
+
     #[cold]
     fn adopt(&self, adopt: impl FnOnce() -> bool) -> bool {
         // Relaxed: the child is a copy of its parent, so there is nothing else to see.

@@ -314,7 +314,12 @@ fn watch_fork(served: &'static Served) {
         each(|served| served.heap.before_fork());
     }
     extern "C" fn in_child() {
-        each(|served| served.process.note_fork());
+        // Where a filter is in force it may not know the calls.
+        each(|served| {
+            if !served.heap.is_quiet() {
+                served.process.note_fork();
+            }
+        });
     }
     let push = |last| {
         served.next.store(last, Ordering::Relaxed);

@@ -323,6 +323,11 @@ impl Heap {
         self.zones.all().for_each(|zone| zone.end_hiding());
     }
 
+    /// Whether no system calls are to be made but those of `malloc`.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed)
+    }
+
     /// Ends the helper threads, and starts none any more. What they would do is done by requests, or not at all.
     pub fn end_helpers(&self) {
         self.scrubber.quiet();

@@ -16,6 +16,7 @@
 //! nobody's allocation. All calls on mappings are the kernel's alone from then on.
 
 use core::ops::Range;
+use core::time::Duration;
 
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone};
@@ -92,6 +93,11 @@ impl Heap {
         self.stays.get() >= NOTHING
     }
 
+    /// As [`Heap::retire`] where no call is allowed, of a heap that is retired already.
+    pub fn keep_what_is_freed(&self) {
+        self.stays.go_to(ALL);
+    }
+
     /// Ends the heap: see the module's top. The caller asks it for nothing any more; requests that other threads are in
     /// the middle of end well. Called where every system call is still allowed.
     ///
@@ -111,11 +117,28 @@ impl Heap {
         if !self.stays.go_to(stage) || !is_ready {
             return;
         }
+        self.wait_for_growth();
         // Twice: other threads may have been in the middle of requests the first time.
         for _ in 0..2 {
             for zone in self.zones.all() {
                 self.unmap_what_is_free(zone);
             }
+        }
+    }
+
+    /// Waits for threads that were about to make a zone larger: what they add is unmapped with the rest. Not for ever:
+    /// the kernel may have refused it.
+    fn wait_for_growth(&self) {
+        const PAUSE: Duration = Duration::from_micros(50);
+        const LOOKS: u32 = 400;
+        let is_growing = |zone: &PoolZone| {
+            let ledger = &zone.ledger;
+            (0..ledger.grown()).any(|block| ledger.is_absent(block))
+        };
+        let mut looks = LOOKS;
+        while looks > 0 && self.zones.all().any(is_growing) {
+            looks -= 1;
+            thread::sleep(PAUSE);
         }
     }
 

@@ -124,6 +124,12 @@ impl Bell {
         let _ = self.state.compare_exchange(STOPPED, NONE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
+    /// Takes back a ring that was to start the thread: the next one is to.
+    pub(super) fn take_back(&self) {
+        // Relaxed: it hands nothing over. Stopped meanwhile, it stays so.
+        let _ = self.state.compare_exchange(RUNG, NONE, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// In a fork's child: the thread stayed with the parent.
     pub(super) fn forget_thread(&self) {
         // Relaxed: the child has one thread.

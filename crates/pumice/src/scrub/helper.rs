@@ -92,7 +92,7 @@ impl Helper {
     fn start(&'static self, entry: thread::Entry, job: Job) -> bool {
         if !job.source.is_at_home() {
             // The next ring may be the owner's.
-            self.bell.forget_thread();
+            self.bell.take_back();
             return true;
         }
         // A handler of the program's may change rights, and waits for a thread whose number is not known yet.

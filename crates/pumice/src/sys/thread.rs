@@ -171,6 +171,11 @@ pub fn process_id() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
 }
 
+/// The calling thread's number, from the kernel.
+pub fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
 /// The namespace that the calling process's number is of, as the kernel numbers them; 0 where `/proc` does not tell.
 pub fn pid_namespace() -> u32 {
     rustix::fs::stat(c"/proc/self/ns/pid").map_or(0, |status| status.st_ino as u32)
