@@ -96,7 +96,7 @@ fn is_own(process: u32) -> bool {
 /// What is at an address, if it can be read: the kernel has not looked yet.
 fn read_limit(at: usize) -> Option<Limit> {
     // The kernel reads a mask before it looks at what to do with it, and that there is no such thing to do. This call
-    // is one that every filter knows.
+    // is one that the C library makes, too.
     const NOTHING: usize = 99;
     let is_readable = |word: usize| {
         let args = [NOTHING, word, 0, size_of::<u64>(), 0, 0];

@@ -209,7 +209,7 @@ impl Heap {
 /// Unmaps the addresses that were never part of a zone, and the tables about them.
 fn cut(zone: &PoolZone) {
     let unused = zone.ledger.end_growth();
-    // Who ends growth cuts.
+    // The thread that ends growth cuts.
     if unused.is_empty() {
         return;
     }

@@ -257,8 +257,8 @@ pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
 }
 
-/// Sleeps until a thread's word is set to 0, by the kernel at its end ([`spawn`]) or by who calls [`wake_for_end`], for
-/// `timeout` at most. The kernel wakes only those who sleep on it as on a word that processes may share.
+/// Sleeps until a thread's word is set to 0, by the kernel at its end ([`spawn`]) or before [`wake_for_end`] is called, for
+/// `timeout` at most. The kernel wakes only threads that sleep on it as on a word that processes may share.
 #[cfg(not(any(loom, shuttle)))]
 pub fn sleep_until_end(alive: &AtomicU32, timeout: Duration) {
     let timeout =
@@ -272,7 +272,7 @@ pub fn sleep_until_end(_: &AtomicU32, _: Duration) {
     crate::sync::spin_loop();
 }
 
-/// Wakes one who sleeps until a thread's end.
+/// Wakes one thread that sleeps until another's end.
 pub fn wake_for_end(_alive: &AtomicU32) {
     #[cfg(not(any(loom, shuttle)))]
     let _ = futex::wake(_alive, futex::Flags::empty(), 1);

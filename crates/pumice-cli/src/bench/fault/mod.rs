@@ -106,8 +106,8 @@ pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
         blocks.flat_map(|threads| each(in_blocks(threads), &atomic_ways())).collect();
     bench.compare(&rows)?;
     eprintln!("fault: a mapper …");
-    // With one thread fewer than processors, and without the mapper in the same rounds. Who waits for a lock that a
-    // mapper takes again and again has it a thousand times a second.
+    // With one thread fewer than processors, and without the mapper in the same rounds. A thread that waits for a lock
+    // which a mapper takes again and again has it a thousand times a second.
     let ours = Locking::OURS.map(|locking| way(locking, 1));
     let alone = Job { pages: if options.quick { pages / 16 } else { pages }, ..own(1, 1) };
     let beside = Job { pattern: Pattern::Mapper, ..alone };

@@ -1,4 +1,4 @@
-/* Several threads at once lock everything, or set a limit, while others allocate: nobody is refused who would not be. */
+/* Several threads at once lock everything, or set a limit, while others allocate: nobody is refused but as plain. */
 #include "limits.h"
 #include <malloc.h>
 #include <pthread.h>
