@@ -257,8 +257,8 @@ pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
 }
 
-/// Sleeps until a thread's word is set to 0, by the kernel at its end ([`spawn`]) or before [`wake_for_end`] is called, for
-/// `timeout` at most. The kernel wakes only threads that sleep on it as on a word that processes may share.
+/// Sleeps until a thread's word is set to 0, by the kernel at its end ([`spawn`]) or before [`wake_for_end`] is called,
+/// for `timeout` at most. The kernel wakes only threads that sleep on it as on a word that processes may share.
 #[cfg(not(any(loom, shuttle)))]
 pub fn sleep_until_end(alive: &AtomicU32, timeout: Duration) {
     let timeout =
