@@ -55,7 +55,7 @@ impl<T: Sync> Index<usize> for Table<T> {
 
     #[inline]
     fn index(&self, index: usize) -> &T {
-        assert!(index < self.len, "{index} of {}", self.len);
+        assert!(index < self.len);
         // SAFETY: as for a range, below.
         unsafe { self.at.add(index).as_ref() }
     }
@@ -66,7 +66,7 @@ impl<T: Sync> Index<Range<usize>> for Table<T> {
 
     #[inline]
     fn index(&self, range: Range<usize>) -> &[T] {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: within the slice that it was made of, and `cut` was promised that nobody asks for what is not
         // there any more.
         unsafe { slice::from_raw_parts(self.at.add(range.start).as_ptr(), range.len()) }
