@@ -72,6 +72,11 @@ fn threads_that_lock_or_limit_at_once_are_not_refused() {
 }
 
 #[test]
+fn a_fork_leaves_nothing_half_way() {
+    behaves("forks", &[], &[]);
+}
+
+#[test]
 fn addresses_that_were_mapped_are_hints_again() {
     compare_success(&ALL_MODES, compile("limits/hints"), &[], b"");
 }

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`interpose`] | the functions that programs see, and the rules of C and POSIX for each |
 //! | [`next`] | the next allocator in line, found once; [`early`] serves while it is looked for |
-//! | [`start`] | reading the environment, starting the heap, following it through `fork` |
+//! | [`start`] | reading the environment, starting the heap and retiring it |
+//! | [`fork`] | what keeps the two and `fork` out of each other's way |
 //! | [`environment`] | the variables, the program's name |
 //! | [`sanitizer`] | programs built with one, which are left alone |
 //! | [`symbols`] | the next definition of a function, found without the loader's lock |
@@ -41,6 +42,7 @@ mod calls;
 mod early;
 mod environment;
 mod fatal;
+mod fork;
 mod interpose;
 mod limits;
 mod mapping;

@@ -12,7 +12,7 @@
 //! of it.
 //!
 //! Where memory is to be populated ahead, both steps are taken as soon as the shim is loaded.
-//! How it follows a `fork`: [`pumice::process`].
+//! How it follows a `fork`: [`crate::fork`] and [`pumice::process`].
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -31,7 +31,7 @@ use pumice::sys::thread;
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
 use crate::interpose::set_errno;
-use crate::{mapping, pins, sanitizer, symbols, weak};
+use crate::{fork, mapping, pins, sanitizer, symbols, weak};
 
 /// `getauxval`: whether this is a set-user-ID program or the like.
 const AT_SECURE: usize = 23;
@@ -70,7 +70,7 @@ static VERIFY: AtomicBool = AtomicBool::new(false);
 /// sets it, and others are not bound by its filter until the kernel has synchronised them.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// The thread that was the last to start the heap, or to make it this process's own. Relaxed: others wait for its end,
+/// The thread that is starting the heap, or making it this process's own; 0 for none. Relaxed: others wait for its end,
 /// and look again and again.
 static STEPPING: AtomicU32 = AtomicU32::new(0);
 
@@ -93,7 +93,7 @@ static HOME: HomeCell = HomeCell(UnsafeCell::new(Affinity::UNKNOWN));
 static HOME_IS_KNOWN: AtomicBool = AtomicBool::new(false);
 
 fn home() -> Affinity {
-    // Acquire: pairs with the Release in `populate_ahead`.
+    // Acquire: pairs with the Release in `at_load`.
     match HOME_IS_KNOWN.load(Ordering::Acquire) {
         // SAFETY: written before, and not since.
         true => unsafe { *HOME.0.get() },
@@ -151,14 +151,18 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
         }
         return;
     }
-    let heap = published();
     // A forked child makes the heap its own first: what waits for helpers would wait for its parent's.
-    if heap.is_some() {
+    if published().is_some() {
         if is_borrowed() {
             return;
         }
         is_current();
+    } else if calls == Calls::OfFree && has_borrowed() {
+        // What it limits is its own, and the owner's heap may start yet.
+        return;
     }
+    let signals = thread::BlockedSignals::block();
+    let _retiring = fork::Retiring::begin(&signals);
     QUIET.store(true, Ordering::Relaxed);
     THRESHOLD.store(usize::MAX, Ordering::Relaxed);
     MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
@@ -188,7 +192,8 @@ fn wait_for_step() -> bool {
     let process = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() };
     let is_adopting = || process.is_some_and(ProcessWord::is_adopting);
     // Acquire: as in `published`.
-    while STATE.load(Ordering::Acquire) == BUSY || is_adopting() {
+    // SeqCst: or, before a fork, as `fork` says.
+    while STATE.load(Ordering::SeqCst) == BUSY || is_adopting() {
         let stepping = STEPPING.load(Ordering::Relaxed);
         // A handler of that thread asks, or it stayed with the parent of a fork.
         if stepping == thread::thread_id() || (stepping != 0 && !thread::thread_exists(stepping)) {
@@ -204,6 +209,16 @@ fn wait_for_step() -> bool {
 fn is_borrowed() -> bool {
     // SAFETY: null, or set before SERVING, and the page is never unmapped.
     unsafe { PROCESS.load(Ordering::Relaxed).as_ref() }.is_some_and(ProcessWord::is_borrowed)
+}
+
+/// As [`is_borrowed`], where there is no heap that says whose the memory is. A process whose threads glibc has all told
+/// the kernel of is asked no more; else it is one whose parent has the same memory, if the kernel says so.
+fn has_borrowed() -> bool {
+    let is_glibc = weak::address!("gnu_get_libc_version") != 0;
+    if is_glibc && !thread::may_have_borrowed() {
+        return false;
+    }
+    thread::shares_memory_with_parent().unwrap_or(is_glibc)
 }
 
 /// From now on memory that is freed goes back to the kernel: somebody else may hold its pages.
@@ -289,13 +304,13 @@ pub(crate) fn heap_for(size: usize) -> Option<&'static Heap> {
     is_current().then(published).flatten()
 }
 
-/// Run by the loader, before the program: has memory populated where this is the process it is for,
-/// and else does nothing.
+/// Run by the loader, before the program: has memory populated where this is the process it is for.
 #[used]
 #[link_section = ".init_array"]
-static AT_LOAD: extern "C" fn() = populate_ahead;
+static AT_LOAD: extern "C" fn() = at_load;
 
-extern "C" fn populate_ahead() {
+extern "C" fn at_load() {
+    fork::watch();
     // Before the program binds its threads to processors.
     // SAFETY: the loader calls this once, and nobody reads it before it is known.
     unsafe { *HOME.0.get() = Affinity::here() };
@@ -349,7 +364,8 @@ fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
     // A handler of the program's may set limits or install filters, which wait for the step.
     let _all_signals = thread::BlockedSignals::block();
     // Acquire: what the thread that took the step before wrote is seen.
-    if STATE.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    // SeqCst: a fork that begins sees it, or is seen: `fork`.
+    if STATE.compare_exchange(from, BUSY, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return false;
     }
     STEPPING.store(thread::thread_id(), Ordering::Relaxed);
@@ -361,6 +377,7 @@ fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
         OFF
     });
     set_errno(errno);
+    STEPPING.store(0, Ordering::Relaxed);
     // Release: pairs with the Acquire in `published`.
     STATE.store(next, Ordering::Release);
     next == SERVING
@@ -387,8 +404,9 @@ fn start() -> Result<u32, Reason> {
     if QUIET.load(Ordering::Relaxed) {
         return Err(Reason::Seccomp);
     }
-    // A process that has another's memory for a while must not have its heap: the owner starts one.
-    if weak::address!("gnu_get_libc_version") != 0 && thread::may_have_borrowed() {
+    // A process that has another's memory for a while must not have its heap: the owner starts one. A fork's child
+    // would have it half-way.
+    if has_borrowed() || fork::is_under_way() {
         return Ok(READ);
     }
     let environment = Environment::find().ok_or(Reason::Unknown)?;
@@ -416,7 +434,6 @@ fn start() -> Result<u32, Reason> {
     TREE.store(core::ptr::from_ref(tree).cast_mut(), Ordering::Relaxed);
     SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
     PROCESS.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
-    watch_fork();
     if pins::has_library() {
         MAY_PIN.store(true, Ordering::Relaxed);
     }
@@ -460,35 +477,26 @@ fn note(reason: Reason) {
     }
 }
 
-/// Has [`Heap::before_fork`] called before each `fork` that goes through the C library, and
-/// [`ProcessWord::note_fork`] after it.
-fn watch_fork() {
-    type Handler = Option<extern "C" fn()>;
-    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *const c_void) -> c_int;
-    type PthreadAtfork = unsafe extern "C" fn(Handler, Handler, Handler) -> c_int;
-    extern "C" fn before_fork() {
-        if let Some(heap) = published() {
-            heap.before_fork();
-        }
+/// In the parent, before a `fork` that the C library makes, when a child may come to be at any moment.
+pub(crate) fn before_fork() {
+    // A step that begins from now on finds the fork under way, and does nothing.
+    wait_for_step();
+    if let Some(heap) = published() {
+        heap.before_fork();
     }
-    extern "C" fn in_child() {
-        // A filter may be in force that does not know the calls.
-        if is_quiet() {
-            return;
-        }
-        // SAFETY: set before SERVING, and the page is never unmapped.
-        if let Some(process) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {
-            process.note_fork();
-        }
+}
+
+/// In the child of such a `fork`, before anything else runs there.
+pub(crate) fn after_fork_in_child() {
+    // What began a step found the fork under way. Relaxed: there is no other thread.
+    let _ = STATE.compare_exchange(BUSY, UNREAD, Ordering::Relaxed, Ordering::Relaxed);
+    // A filter may be in force that does not know the calls.
+    if is_quiet() {
+        return;
     }
-    // What fails here costs the parent time after a fork. The child's memory is then whose process asks first.
-    if let Some(register) = weak::function!("__register_atfork": Register) {
-        let this_library = (&raw const STATE).cast();
-        // SAFETY: as pthread_atfork; the last argument names the library that the handler is in.
-        let _ = unsafe { register(Some(before_fork), None, Some(in_child), this_library) };
-    } else if let Some(register) = weak::function!("pthread_atfork": PthreadAtfork) {
-        // SAFETY: as pthread_atfork(3).
-        let _ = unsafe { register(Some(before_fork), None, Some(in_child)) };
+    // SAFETY: null, or set before SERVING, and the page is never unmapped.
+    if let Some(process) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {
+        process.note_fork();
     }
 }
 
@@ -498,6 +506,12 @@ fn adopt() -> bool {
     // As in `advance`.
     let _all_signals = thread::BlockedSignals::block();
     STEPPING.store(thread::thread_id(), Ordering::Relaxed);
+    let is_adopted = adopt_by_this_thread();
+    STEPPING.store(0, Ordering::Relaxed);
+    is_adopted
+}
+
+fn adopt_by_this_thread() -> bool {
     // SAFETY: both were set before SERVING, and stay mapped.
     let (tree, parent) =
         unsafe { (TREE.load(Ordering::Relaxed).as_ref(), SLOT.load(Ordering::Relaxed).as_ref()) };

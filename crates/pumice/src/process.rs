@@ -18,7 +18,8 @@
 //! # vfork
 //! A process that has another one's memory until it starts a program must not take the heap for its own, nor start
 //! threads for it: they would be threads of a process that ends. So the page also says whose the memory is, from the
-//! end of a `fork` on that the C library makes. After one that it does not, whoever adopts is taken for the owner.
+//! end of a `fork` on that the C library makes. After one that it does not, the kernel is asked whether the parent has
+//! the same memory; where it does not say (`kcmp` may be forbidden), whoever adopts is taken for the owner.
 
 use rustix::process::{geteuid, getppid, getrlimit, Resource};
 
@@ -76,7 +77,8 @@ impl ProcessWord {
     /// Whether the memory is another process's: see the module's top.
     pub fn is_borrowed(&self) -> bool {
         match self.owner.load(Ordering::Relaxed) {
-            0 => false,
+            // A fork that nobody told of: this is its child, or a child of that one which has its memory.
+            0 => thread::may_have_borrowed() && thread::shares_memory_with_parent() == Some(true),
             owner => !Owner::from_word(owner).is_here(),
         }
     }

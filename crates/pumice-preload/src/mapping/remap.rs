@@ -360,6 +360,13 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
     if flags & linux::MREMAP_FIXED != 0 && new <= old {
         // SAFETY: as the caller promises.
         outcome = unsafe { move_pages(heap, at, to, new) };
+    } else if heap.has_locked() {
+        // Put aside, it would leave a gap, and would have no way back if somebody else's mapping came there.
+        // SAFETY: as the caller promises.
+        outcome = unsafe { request.make() };
+        if outcome.is_ok() {
+            close_gap(heap, at, old);
+        }
     } else {
         let aside = map_aside(old, to..to.saturating_add(new))?;
         // SAFETY: as the caller promises; what was made above is nobody else's.

@@ -407,8 +407,9 @@ impl Heap {
     pub fn contains(&self, at: usize, len: usize) -> bool {
         self.zone_of(at as *const u8).is_some_and(|zone| {
             let first = (at - zone.addresses().start) / FRAME_SIZE;
-            zone.addresses().end - at >= len
-                && !zone.marks.lost.any(first..first + len.div_ceil(FRAME_SIZE))
+            // What was never part of the zone has no marks.
+            let end = (first + len.div_ceil(FRAME_SIZE)).min(zone.ledger.grown() * BLOCK_FRAMES);
+            zone.addresses().end - at >= len && !zone.marks.lost.any(first.min(end)..end)
         })
     }
 

@@ -59,10 +59,10 @@ fn decode(result: isize) -> Result<usize, Errno> {
 /// Call numbers, from linux-raw-sys.
 pub mod number {
     pub use linux_raw_sys::general::{
-        __NR_clone, __NR_exit, __NR_get_mempolicy, __NR_get_robust_list, __NR_getcpu, __NR_kill,
-        __NR_madvise, __NR_mincore, __NR_munmap, __NR_pread64, __NR_preadv, __NR_process_madvise,
-        __NR_process_vm_readv, __NR_pwrite64, __NR_pwritev, __NR_rt_sigprocmask,
-        __NR_sched_getaffinity, __NR_sched_getparam, __NR_sched_getscheduler,
+        __NR_clone, __NR_exit, __NR_get_mempolicy, __NR_get_robust_list, __NR_getcpu, __NR_kcmp,
+        __NR_kill, __NR_madvise, __NR_mincore, __NR_munmap, __NR_pread64, __NR_preadv,
+        __NR_process_madvise, __NR_process_vm_readv, __NR_pwrite64, __NR_pwritev,
+        __NR_rt_sigprocmask, __NR_sched_getaffinity, __NR_sched_getparam, __NR_sched_getscheduler,
         __NR_sched_setaffinity, __NR_sched_setscheduler, __NR_set_mempolicy, __NR_shmat,
         __NR_shmctl, __NR_shmdt, __NR_shmget, __NR_tgkill,
     };

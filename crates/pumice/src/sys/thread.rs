@@ -226,6 +226,18 @@ pub fn may_have_borrowed() -> bool {
     unsafe { raw::syscall(raw::number::__NR_get_robust_list, args) }.is_ok() && list == 0
 }
 
+/// Whether the calling process has its parent's memory (`vfork`). `None`: the kernel does not say, or not of this
+/// parent.
+pub fn shares_memory_with_parent() -> Option<bool> {
+    /// What is compared: memory.
+    const KCMP_VM: usize = 1;
+    let parent = rustix::process::getppid()?.as_raw_nonzero().get() as usize;
+    let args = [process_id() as usize, parent, KCMP_VM, 0, 0, 0];
+    // SAFETY: it compares two processes, and changes nothing.
+    let order = unsafe { raw::syscall(raw::number::__NR_kcmp, args) }.ok()?;
+    Some(order == 0)
+}
+
 /// Whether a debugger has hold of this process.
 pub fn is_traced() -> bool {
     let mut buffer = [0; 1024];
