@@ -39,3 +39,17 @@ pub fn spin_loop() {
     #[cfg(not(any(loom, shuttle)))]
     core::hint::spin_loop();
 }
+
+/// Where a thread that is put aside for long lets others go far: a model does that here now and then. Random
+/// interleavings alone hardly ever do (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of
+/// finding bugs", ASPLOS 2010).
+#[inline(always)]
+pub(crate) fn pause_in_models() {
+    #[cfg(shuttle)]
+    {
+        use shuttle::rand::{thread_rng, Rng};
+        if thread_rng().gen_range(0..8) == 0 {
+            (0..thread_rng().gen_range(0..400)).for_each(|_| shuttle::thread::yield_now());
+        }
+    }
+}

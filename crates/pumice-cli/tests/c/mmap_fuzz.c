@@ -433,7 +433,10 @@ static void split(struct model *m, int depth) {
     pid_t child = by_library ? fork() : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     int spared = m->spare_common;
     m->spare_common = 1;
-    if (child == 0) be_child(m, depth);
+    if (child == 0) {
+        m->lacks_library |= !by_library && m->lose_holes;
+        be_child(m, depth);
+    }
     if (below(m, 2))
         for (int i = 0; i < 100; i++) operate(m, !m->lose_holes);
     wait_for(child);

@@ -58,7 +58,7 @@ static void inherit(struct model *m) {
 
 /* That what is new has no attribute of what was there before: the kernel lists them. */
 static void check_attributes(struct model *m, struct slot *s) {
-    if (m->limited || m->all_locked) return;
+    if (m->limited || m->all_locked || m->lacks_library) return;
     FILE *maps = fopen("/proc/self/smaps", "re");
     char line[1024];
     int here = 0;

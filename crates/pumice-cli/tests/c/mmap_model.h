@@ -48,6 +48,8 @@ struct model {
     int limited, all_locked;
     /* Beside other threads, holes are lost at once. */
     int lose_holes;
+    /* A child that another thread's hold on the C library's locks may have come to. */
+    int lacks_library;
     /* What parent and child share is left as it is while both live. */
     int spare_common;
     struct slot slot[SLOTS];

@@ -351,7 +351,8 @@ impl State {
             if why == Why::Asked {
                 self.arrived.push(filling.page());
             }
-            task.end_fill(filling, result, why.used(filling.page()));
+            let used = why.used(filling.page());
+            task.end_fill(filling, result, used);
         }
         read.file = None;
         self.vacant.push(place);

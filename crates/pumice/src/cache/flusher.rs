@@ -51,7 +51,7 @@ impl Cache<'_> {
     }
 
     /// Goes through all files once.
-    fn flush(&self, task: &FileTask<'_>, is_time: bool) {
+    pub(super) fn flush(&self, task: &FileTask<'_>, is_time: bool) {
         let files = self.files;
         let mut writer = None;
         for file in files.all() {

@@ -55,7 +55,7 @@ impl Stage {
         let settings = Settings {
             engines: Engines::new(move |_| Box::new(Late::new(&late))),
             // Nobody writes in the background: the threads do.
-            dirty_background: FRAMES,
+            dirty_background: 0,
             dirty_most: FRAMES,
             ..Settings::new(FRAMES)
         };
@@ -321,6 +321,31 @@ fn shuttle_fill_evict_write_overwrite_sync() {
 #[test]
 fn shuttle_fill_evict_write_overwrite_sync_on_a_faulty_device() {
     check(WORKERS, Left::All, FAULTY);
+}
+
+/// A thread syncs pages beside each other while another writes them back in the background, over a device that fails:
+/// what a `sync` that says so made durable is so, also after one that said that it could not.
+#[test]
+fn shuttle_sync_beside_the_flusher_on_a_faulty_device() {
+    let once = || {
+        let stage = Stage::new(Faults { error: 2, short: 0 });
+        let file = stage.open();
+        let (cache, paging, space) = (stage.cache, stage.paging, stage.shared.space);
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        (0..2).for_each(|page| add(&view, &stage.counts, page));
+        let flusher = thread::spawn(move || {
+            let task = cache.task().expect("room");
+            cache.flush(&task.task, true);
+        });
+        sync(&view, &stage.counts, &stage.device);
+        flusher.join().expect("no panic");
+        drop(view);
+        drop(task);
+        let kswapd = thread::spawn(move || paging.kswapd(space).expect("room"));
+        stage.end(file, kswapd);
+    };
+    shuttle::check_random(once, 3 * ITERATIONS);
 }
 
 #[test]

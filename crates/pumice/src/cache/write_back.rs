@@ -1,5 +1,9 @@
 //! Writing dirty pages back, many at a time: in the background, and for `sync`.
 //!
+//! A page that is begun is clean, and not yet in flight. So whoever begins one holds the file's scan lock until it is
+//! handed over, but for who syncs, who is one at a time and waits for what he began himself: else a sync beside it
+//! would find nothing to write and nothing to wait for.
+//!
 //! Pages that lie beside each other go by one request. While it waits for somebody's guard, or for the log, a writer
 //! holds nothing: a thread that has one page and wants another, which is being written, would wait for it.
 //!
@@ -9,6 +13,7 @@
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use std::vec::Drain;
 
 use rustix::io::Errno;
 
@@ -21,6 +26,7 @@ use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Queue, Queues, Request};
 use crate::page_table::FrameSource;
 use crate::space::write_back::{WriteBack, WriteFailed};
+use crate::sync::pause_in_models;
 use crate::sys::lock::Backoff;
 use crate::sys::thread;
 
@@ -155,10 +161,13 @@ impl<'w, 'c> Writer<'w, 'c> {
     pub fn retry(&mut self) {
         self.drain();
         for (file, page) in std::mem::take(&mut self.failed) {
+            // Who syncs meanwhile finds the page dirty, or its write in flight.
+            let scan = file.scan.lock().unwrap_or_else(PoisonError::into_inner);
             // Somebody has it: it is dirty, and marked.
             let Some(begun) = self.task.begin_write_back(page) else { continue };
             self.add(&file, begun);
             self.submit(&file);
+            drop(scan);
             self.drain();
         }
     }
@@ -195,13 +204,13 @@ impl<'w, 'c> Writer<'w, 'c> {
             self.submit(file);
         }
         self.batch.push(begun);
+        pause_in_models();
     }
 
     /// Hands the batch over, as far as it may be written.
     fn submit(&mut self, file: &Arc<Inner>) {
         let mut batch = std::mem::take(&mut self.batch);
-        let mut rest = &batch[..];
-        while !rest.is_empty() {
+        while !batch.is_empty() {
             let place = loop {
                 match self.vacant.pop() {
                     Some(place) => break place,
@@ -209,36 +218,30 @@ impl<'w, 'c> Writer<'w, 'c> {
                 }
             };
             let frames = self.task.space().frames();
-            let pages = rest.iter().map(|begun| {
+            let pages = batch.iter().map(|begun| {
                 (begun.page().page - file.first_page, frames.bytes(begun.page().frame))
             });
             // SAFETY: the pages are held for reading until their write-back is ended.
             match unsafe { file.admit(pages) } {
                 Ok(admitted) => {
-                    let (now, later) = rest.split_at(admitted.pages);
-                    rest = later;
-                    self.write(file, place, admitted, now);
+                    self.writes[place].pages.extend(batch.drain(..admitted.pages));
+                    self.write(file, place, admitted);
                 }
                 Err(refused) => {
                     self.vacant.push(place);
-                    let (one, later) = rest.split_at(1);
-                    rest = later;
-                    self.refused.push((one[0].page().page, refused));
-                    self.give_up(file, one);
+                    self.refused.push((batch[0].page().page, refused));
+                    self.give_up(file, batch.drain(..1));
                 }
             }
         }
-        batch.clear();
         self.batch = batch;
     }
 
-    fn write(&mut self, file: &Arc<Inner>, place: usize, admitted: Admitted, pages: &[WriteBack]) {
+    fn write(&mut self, file: &Arc<Inner>, place: usize, admitted: Admitted) {
         let frames = self.task.space().frames();
         let write = &mut self.writes[place];
-        write.pages.clear();
-        write.pages.extend_from_slice(pages);
         write.of = Some((file.clone(), admitted));
-        let at = pages.iter().map(|page| frames.bytes(page.page().frame));
+        let at = write.pages.iter().map(|page| frames.bytes(page.page().frame));
         // Less than all of it only if it is one.
         let bytes = Bytes::of_frames(at, &mut write.pieces).first(admitted.bytes);
         let Admitted { file, offset, .. } = admitted;
@@ -304,18 +307,18 @@ impl<'w, 'c> Writer<'w, 'c> {
 
     fn end(&mut self, place: usize, result: Result<(), Errno>) {
         let Some((file, admitted)) = self.writes[place].of.take() else { return };
-        let pages = std::mem::take(&mut self.writes[place].pages);
+        let mut pages = std::mem::take(&mut self.writes[place].pages);
         if result.is_ok() {
             file.written(&admitted, result);
             count(&self.counters.written, pages.len());
             count(&self.counters.write_requests, 1);
-            pages.iter().for_each(|&page| self.task.end_write_back(page, Ok(())));
+            pages.drain(..).for_each(|page| self.task.end_write_back(page, Ok(())));
         } else {
-            // Who waits for what is in flight finds these marked then, and an error.
-            self.give_up(&file, &pages);
             if pages.len() > 1 {
                 self.failed.extend(pages.iter().map(|page| (file.clone(), page.page().page)));
             }
+            // Who waits for what is in flight finds these marked then, and an error.
+            self.give_up(&file, pages.drain(..));
             file.written(&admitted, result);
         }
         self.writes[place].pages = pages;
@@ -323,12 +326,13 @@ impl<'w, 'c> Writer<'w, 'c> {
     }
 
     /// Leaves pages dirty.
-    fn give_up(&self, file: &Arc<Inner>, pages: &[WriteBack]) {
-        for &page in pages {
+    fn give_up(&self, file: &Arc<Inner>, pages: Drain<'_, WriteBack>) {
+        for begun in pages {
+            let page = begun.page().page;
             // Counted and marked when it is dirty again.
-            self.task.end_write_back(page, Err(WriteFailed));
+            self.task.end_write_back(begun, Err(WriteFailed));
             file.note_given_up();
-            file.dirty.mark(page.page().page - file.first_page);
+            file.dirty.mark(page - file.first_page);
         }
     }
 }

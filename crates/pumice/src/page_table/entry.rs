@@ -59,6 +59,18 @@
 //! bring a page back: its compare-and-swap finds the word changed. That is why `unmap` and `protect` wait
 //! for no fault. (RadixVM, Clements et al., EuroSys 2013, keeps a mapping's metadata in the radix tree
 //! for the same reason.)
+//!
+//! # Who ends what he began
+//! Some changes come in two steps, with a read or a write of a device in between. The second step must not take
+//! another page's word for its own: versions come round, and begin at 0 again with a region's tables.
+//!
+//! | begun | its word can't be another's, for |
+//! |---|---|
+//! | *InTransit* | of one frame there is one transit at a time ([`IN_TRANSIT`]); nobody holds the VMA |
+//! | the claim of who reads a page | its VMA is held, or the cache has the region: it stays claimed, or is *Gone* |
+//! | write-back, a guard | counted in the latch, it stays or is *Doomed*; its VMA is held, as above |
+//!
+//! [`IN_TRANSIT`]: super::tables::IN_TRANSIT
 
 use bitfield_struct::bitfield;
 

@@ -57,7 +57,8 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     }
     /// Puts back the run that starts with this frame.
     fn put_run(self, first: Pfn);
-    /// How many spaces have a frame beyond the first.
+    /// A frame's word, 0 at first: how many spaces have the frame beyond the first ([`sharers_in`]), and
+    /// [`IN_TRANSIT`]. It stays when the frame is freed.
     fn sharers(&self, frame: Pfn) -> &AtomicU32;
     /// The frame that is always zero.
     fn zero_page(self) -> Pfn;
@@ -75,6 +76,14 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
         let _ = zone_of;
         usize::MAX
     }
+}
+
+/// In a frame's word: a page that had the frame was taken out of its tables, and whoever did that has not ended it.
+pub const IN_TRANSIT: u32 = 1 << 31;
+
+/// How many spaces have a frame beyond the first, by its word.
+pub const fn sharers_in(word: u32) -> u32 {
+    word & !IN_TRANSIT
 }
 
 /// Single frames for one thread. It waits for nothing: where there are none, or only such as are kept back, its owner

@@ -6,6 +6,7 @@
 //! reading meanwhile, and goes then if it is still clean and nobody uses it.
 
 use std::ptr::NonNull;
+use std::vec::Drain;
 
 use rustix::io::Errno;
 
@@ -47,7 +48,6 @@ pub(super) struct Victim {
 }
 
 /// How a page is kept while it is written.
-#[derive(Clone, Copy)]
 enum Way {
     /// Whoever wants it takes it back.
     Transit(Transit),
@@ -56,7 +56,6 @@ enum Way {
 }
 
 /// A page on its way out.
-#[derive(Clone, Copy)]
 pub(super) struct Leaving {
     victim: Victim,
     way: Way,
@@ -186,8 +185,10 @@ impl<P: Policy + Send> Round<'_, P> {
         let clean = if transit.is_dirty() { None } else { space.backing().drop_clean(&outgoing) };
         let may_write = self.may_write(space) && !space.backing().writes_in_place();
         match clean {
-            Some(to) if task.end_swap_out(transit, to).is_ok() => return 1,
-            Some(_) => {
+            Some(to) => {
+                if task.end_swap_out(transit, to).is_ok() {
+                    return 1;
+                }
                 self.notes.rescued += 1;
                 self.notes.give_up_copy(victim);
                 self.notes.stay.push((victim.without_copy(), false));
@@ -217,15 +218,13 @@ impl<P: Policy + Send> Round<'_, P> {
             self.notes.stay.push((victim, false));
             return 0;
         }
-        let begun = task.begin_write_back(page);
-        if let Some(begun) =
-            begun.filter(|begun| begun.page().frame == self.zone.frame(victim.frame))
-        {
-            self.dirty.push(Leaving { victim, way: Way::Held(begun) });
-            return 0;
-        }
-        if let Some(begun) = begun {
-            give_up_write_back(space, task, begun);
+        match task.begin_write_back(page) {
+            Some(begun) if begun.page().frame == self.zone.frame(victim.frame) => {
+                self.dirty.push(Leaving { victim, way: Way::Held(begun) });
+                return 0;
+            }
+            Some(begun) => give_up_write_back(space, task, begun),
+            None => {}
         }
         space.backing().let_go(space.id, page);
         self.begin(space, task, victim)
@@ -233,36 +232,34 @@ impl<P: Policy + Send> Round<'_, P> {
 
     /// Begins to write the pages of the batch that are dirty. Returns how many frames are free, of earlier ones.
     pub fn write_out(&mut self) -> usize {
-        let dirty = std::mem::take(&mut self.dirty);
-        let mut freed = 0;
-        for of_space in dirty.chunk_by(|one, next| one.member() == next.member()) {
-            let mut rest = of_space;
-            // Copies that were given up make room for this very batch.
-            self.release_copies();
-            while !rest.is_empty() {
-                match self.place(rest) {
-                    Ok(place) => {
-                        let (now, later) = rest.split_at(place.pages.clamp(1, rest.len()));
-                        freed += self.write(place, now);
-                        rest = later;
-                    }
-                    Err(Refusal::NotNow) => {
-                        self.refused += 1;
-                        self.stay(&rest[..1]);
-                        rest = &rest[1..];
-                    }
-                    Err(refusal) => {
-                        self.stay(rest);
-                        self.has_failed |= refusal == Refusal::Full;
-                        self.failures += 1;
-                        self.notes.errors += 1;
-                        break;
-                    }
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let (mut freed, mut member) = (0, None);
+        while let Some(first) = dirty.first() {
+            if member.replace(first.member()) != Some(first.member()) {
+                // Copies that were given up make room for this very batch.
+                self.release_copies();
+            }
+            let rest = dirty.chunk_by(|one, next| one.member() == next.member()).next();
+            let rest = rest.unwrap_or_default();
+            match self.place(rest) {
+                Ok(place) => {
+                    let pages = place.pages.clamp(1, rest.len());
+                    freed += self.write(place, dirty.drain(..pages));
+                }
+                Err(Refusal::NotNow) => {
+                    self.refused += 1;
+                    self.stay(dirty.drain(..1));
+                }
+                Err(refusal) => {
+                    let pages = rest.len();
+                    self.stay(dirty.drain(..pages));
+                    self.has_failed |= refusal == Refusal::Full;
+                    self.failures += 1;
+                    self.notes.errors += 1;
                 }
             }
         }
         self.dirty = dirty;
-        self.dirty.clear();
         freed
     }
 
@@ -302,7 +299,7 @@ impl<P: Policy + Send> Round<'_, P> {
 
     /// Begins to write pages, the first of those that were asked about last. Returns how many frames are free, of
     /// earlier ones, if it has to wait for a turn.
-    fn write(&mut self, place: Place, pages: &[Leaving]) -> usize {
+    fn write(&mut self, place: Place, pages: Drain<'_, Leaving>) -> usize {
         let mut freed = 0;
         let turn = loop {
             match self.writes.vacant.pop() {
@@ -315,11 +312,12 @@ impl<P: Policy + Send> Round<'_, P> {
         write.place = Some(place);
         write.pages.clear();
         write.pages.extend(pages);
+        let (pages, member) = (write.pages.len(), write.pages[0].member());
         write.outgoing.clear();
-        write.outgoing.extend(&outgoing[..pages.len()]);
+        write.outgoing.extend(&outgoing[..pages]);
         write.pieces.clear();
         write.pieces.extend(write.outgoing.iter().map(|page| Piece::frame(page.at)));
-        let bytes = match pages.len() {
+        let bytes = match pages {
             1 => Bytes::Run { at: write.outgoing[0].at, len: place.bytes.min(FRAME_SIZE) },
             count => {
                 let pieces = NonNull::from(&mut write.pieces[..]).cast();
@@ -331,8 +329,8 @@ impl<P: Policy + Send> Round<'_, P> {
         // SAFETY: the frames stay as in `place`, the file as its backing says, and the list is not touched before the
         // request is done.
         let asked = unsafe { queue.submit(request) };
-        self.writes.pages += pages.len();
-        self.known[pages[0].member()].leaving += pages.len();
+        self.writes.pages += pages;
+        self.known[member].leaving += pages;
         match asked {
             Ok(()) => self.notes.writes += 1,
             Err(errno) => {
@@ -373,20 +371,21 @@ impl<P: Policy + Send> Round<'_, P> {
     /// A request is over. Returns how many frames are free.
     fn end_write(&mut self, turn: usize, result: Result<(), Errno>) -> usize {
         let write = &mut self.writes.writes[turn];
-        let pages = std::mem::take(&mut write.pages);
+        let mut pages = std::mem::take(&mut write.pages);
         let outgoing = std::mem::take(&mut write.outgoing);
         let place = write.place.take();
         self.writes.vacant.push(turn);
-        self.writes.pages -= pages.len();
+        let count = pages.len();
+        self.writes.pages -= count;
         let mut freed = 0;
-        if let (Some(place), Some(&first)) = (place, pages.first()) {
-            let known = &mut self.known[first.member()];
-            known.leaving -= pages.len();
+        if let (Some(place), Some(member)) = (place, pages.first().map(Leaving::member)) {
+            let known = &mut self.known[member];
+            known.leaving -= count;
             // It is known for as long as pages are in flight.
             let space = known.space.clone().expect("a space with pages in flight");
             space.backing().written(&place, &outgoing, result);
             let task = space.task();
-            for (nth, (leaving, page)) in pages.iter().zip(&outgoing).enumerate() {
+            for (nth, (leaving, page)) in pages.drain(..).zip(&outgoing).enumerate() {
                 let went = match leaving.way {
                     Way::Transit(transit) => {
                         let to =
@@ -403,8 +402,8 @@ impl<P: Policy + Send> Round<'_, P> {
                     self.notes.stay.push((leaving.victim, false));
                 }
             }
-            self.known[first.member()].has_frames |= freed > 0;
-            self.notes.pswpout += if result.is_ok() { pages.len() as u64 } else { 0 };
+            self.known[member].has_frames |= freed > 0;
+            self.notes.pswpout += if result.is_ok() { count as u64 } else { 0 };
             if result.is_err() {
                 self.failures += 1;
                 self.notes.errors += 1;
@@ -416,8 +415,9 @@ impl<P: Policy + Send> Round<'_, P> {
     }
 
     /// Pages of one space are back to where they were before.
-    fn stay(&mut self, pages: &[Leaving]) {
-        let space = pages.first().and_then(|leaving| self.space(leaving.member()).cloned());
+    fn stay(&mut self, pages: Drain<'_, Leaving>) {
+        let first = pages.as_slice().first();
+        let space = first.and_then(|leaving| self.space(leaving.member()).cloned());
         let task = space.as_ref().map(|space| space.task());
         for leaving in pages {
             if let (Some(task), Some(space)) = (&task, &space) {
@@ -523,8 +523,9 @@ impl<P: Policy + Send> Round<'_, P> {
 
 /// A page that was to be written in place was not.
 fn give_up_write_back(space: &Attached, task: &AnyTask<'_>, begun: WriteBack) {
+    let page = begun.page().page;
     task.end_write_back(begun, Err(WriteFailed));
-    space.backing().dirty_again(space.id, begun.page().page);
+    space.backing().dirty_again(space.id, page);
 }
 
 /// A page went to `to`, or stays. Whether it went: a fault may have taken it back.
@@ -546,6 +547,7 @@ fn end_in_place(
     page: &Outgoing,
     is_written: bool,
 ) -> bool {
+    let written = begun.page();
     match is_written {
         true => task.end_write_back(begun, Ok(())),
         false => give_up_write_back(space, task, begun),
@@ -553,7 +555,7 @@ fn end_in_place(
     let is_idle = is_written && task.test_and_clear_young(page.page) == Some(false);
     let transit = if is_idle { task.begin_swap_out(page.page) } else { None };
     let has_gone = transit.is_some_and(|transit| {
-        let is_it = transit.page() == begun.page() && !transit.is_dirty();
+        let is_it = transit.page() == written && !transit.is_dirty();
         let to = if is_it { space.backing().drop_clean(page) } else { None };
         end_in_transit(task, transit, to)
     });

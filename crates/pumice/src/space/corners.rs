@@ -175,8 +175,9 @@ fn a_page_with_a_new_frame_is_dirty_at_once() {
         assert!(!entry.dirty() && !entry.can_write());
         assert!(task.make_writable(&walked, entry).expect("frames").can_write());
         let transit = task.begin_swap_out(page).expect("its own now");
+        let is_dirty = transit.is_dirty();
         task.cancel_swap_out(transit);
-        transit.is_dirty()
+        is_dirty
     };
     assert_eq!(byte(&task, at), Ok(0));
     assert!(is_dirty_once_writable(at / PAGE), "it was the zero page");
@@ -288,6 +289,28 @@ fn memory_that_is_being_written_out_stays_readable() {
     let _ = unsafe { start.as_ptr().read_volatile() };
     assert!(reclaimer.end_swap_out(transit, Evicted::Swapped(0)).is_err());
     assert_eq!(remove(), crate::frame::BlockState::Absent);
+}
+
+/// Of one frame one write is on its way at a time. (A model of regions that come back says the same of a frame that has
+/// become another page's.)
+#[test]
+fn a_write_ends_no_transit_but_its_own() {
+    let zone = Zone::new(8 << 20, 1, Huge::No).expect("address space");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let (reclaimer, task) = (space.enter().expect("frames"), space.enter().expect("frames"));
+    let touch = |at: usize| {
+        let bytes = task.fault(at, Access::Write).expect("room");
+        zone.pfn(bytes.as_ptr()).expect("a frame")
+    };
+    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+    let frame = touch(at);
+    let old = reclaimer.begin_swap_out(at / PAGE).expect("present");
+    assert_eq!(touch(at), frame, "it is taken back");
+    assert!(reclaimer.begin_swap_out(at / PAGE).is_none(), "it is still written");
+    assert_eq!(reclaimer.end_swap_out(old, Evicted::Swapped(5)), Err(Evicted::Swapped(5)));
+    let new = reclaimer.begin_swap_out(at / PAGE).expect("it may begin now");
+    assert_eq!(reclaimer.end_swap_out(new, Evicted::Swapped(6)), Ok(()));
 }
 
 /// What threads that sleep have in their lists is no more than a 16th of the zone, and a frame for each.

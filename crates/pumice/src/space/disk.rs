@@ -130,12 +130,24 @@ impl Disk {
         page: usize,
         to: fn(u32) -> Evicted,
     ) -> bool {
+        self.swap_out_while(task, page, to, || {})
+    }
+
+    /// As [`Disk::swap_out`]; `meanwhile` is done while the page is written.
+    pub fn swap_out_while<F: FrameSource>(
+        &self,
+        task: &Task<'_, F, impl TableOps>,
+        page: usize,
+        to: fn(u32) -> Evicted,
+        meanwhile: impl FnOnce(),
+    ) -> bool {
         let Some(transit) = task.begin_swap_out(page) else { return false };
         let from = task.space().tables.source.bytes(transit.page().frame);
         let mut copy = [0; FRAME_SIZE];
         // SAFETY: a frame's memory can be read whoever has it. A model's threads run one at a time, and other tests
         // have no second thread while they do this.
         unsafe { from.as_ptr().copy_to_nonoverlapping(copy.as_mut_ptr(), FRAME_SIZE) };
+        meanwhile();
         let ended = task.end_swap_out(transit, to(self.put(copy)));
         if let Err(to) = ended {
             self.take(to);

@@ -14,7 +14,7 @@ use super::{Access, Result, VmSpace};
 use crate::addr::{Pfn, FRAME_SIZE};
 use crate::page_table::entry::{END_WRITE, EXCLUSIVE, MAX_READERS, ONE_READER};
 use crate::page_table::pager::Evicted;
-use crate::page_table::tables::{FrameList, Table};
+use crate::page_table::tables::{sharers_in, FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::lock::Backoff;
@@ -384,7 +384,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
         let old = entry.frame();
         // Acquire: pairs with `unshare`; what the other spaces did with the frame is over.
-        let is_shared = || tables.source.sharers(old).load(Ordering::Acquire) != 0;
+        let is_shared = || sharers_in(tables.source.sharers(old).load(Ordering::Acquire)) != 0;
         // Before the page is held: for a frame others' code may run that waits for who waits for this page.
         let mut copy = match is_shared() {
             true => Some(self.get_any().ok_or(Trap::OutOfFrames)?),
@@ -484,7 +484,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// Takes this space off those that have a frame. `true`: it was the only one, and has to free it.
     pub(super) fn unshare(&self, frame: Pfn) -> bool {
         let sharers = self.tables.source.sharers(frame);
-        let fewer = |count: u32| count.checked_sub(1);
+        let fewer = |word: u32| (sharers_in(word) > 0).then(|| word - 1);
         // AcqRel: what this space did with the frame is over before another finds itself alone; and
         // who finds itself alone here may free what others have read. Acquire on failure for that.
         sharers.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_err()

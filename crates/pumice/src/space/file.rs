@@ -21,10 +21,10 @@ use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps, Tables};
 use crate::sys::lock::Backoff;
 
-/// A page that is being read, begun by [`Task::begin_fill`]. Whoever wants it waits.
-#[derive(Clone, Copy, Debug)]
+/// A page that is being read, begun by [`Task::begin_fill`], and to be ended once, in its space. Who wants it waits.
+#[derive(Debug)]
 #[must_use = "a read is ended"]
-pub struct Filling {
+pub(crate) struct Filling {
     page: usize,
     frame: Pfn,
     claimed: Entry,
@@ -49,8 +49,8 @@ impl Filling {
 }
 
 /// What [`Task::begin_fill`] has found.
-#[derive(Clone, Copy, Debug)]
-pub enum Begun {
+#[derive(Debug)]
+pub(crate) enum Begun {
     /// The page is to be read.
     Filling(Filling),
     /// It is in memory.
@@ -63,7 +63,7 @@ pub enum Begun {
 
 /// Whether a read that begins waits for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub(crate) enum Patience {
     /// It is done without the page if there is none.
     None,
     /// It waits as a fault does.
@@ -72,7 +72,7 @@ pub enum Patience {
 
 /// What became of a page that was to be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forgotten {
+pub(crate) enum Forgotten {
     /// It was not in memory, or clean.
     Clean,
     /// It was in memory and dirty.
@@ -104,7 +104,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// # Errors
     /// [`super::VmError::Unmapped`]; [`super::VmError::OutOfFrames`] without any for a table.
-    pub fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
+    pub(crate) fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
         let address = page.saturating_mul(crate::addr::FRAME_SIZE);
         let error = |trap| self.error(trap, address, Access::Read);
         let walked = self.walk(page).map_err(error)?;
@@ -141,7 +141,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Ends a read: the page is in memory, or where it was.
-    pub fn end_fill(
+    pub(crate) fn end_fill(
         &self,
         filling: Filling,
         read: core::result::Result<(), ReadFailed>,
@@ -163,7 +163,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Whether somebody reads a page.
-    pub fn is_being_read(&self, page: usize) -> bool {
+    pub(crate) fn is_being_read(&self, page: usize) -> bool {
         let walked = self.walk_if_there(page);
         let entry = walked.map(|walked| self.space.tables.ops.ptep_get(walked.ptep));
         entry.is_some_and(|entry| Evicted::of(entry).is_some() && entry.latch() != 0)
@@ -171,7 +171,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Says of pages that are dirty which they are, in the order of their numbers. One that is held for writing is,
     /// and one whose transit somebody has begun who is going to find it dirty.
-    pub fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
+    pub(crate) fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
         let ops = &self.space.tables.ops;
         self.scan(pages, |page, ptep| {
             let entry = ops.ptep_get(ptep);
@@ -183,7 +183,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Forgets pages, in memory or not: they are as they were when their region was mapped. Waits for those who have
     /// guards of them, or read them; `waits` is called each time. How many were dirty.
-    pub fn forget(&self, pages: Range<usize>, mut waits: impl FnMut()) -> usize {
+    pub(crate) fn forget(&self, pages: Range<usize>, mut waits: impl FnMut()) -> usize {
         let mut dirty = 0;
         let mut later = [0; 64];
         let mut start = pages.start;

@@ -112,7 +112,7 @@ pub use mem_map::{Frames, MemMap};
 #[cfg(all(test, shuttle))]
 pub(crate) type Frames<'m> = models::Model;
 pub use region::{ReadGuard, Region, WriteGuard};
-pub use swap_out::Transit;
+pub(crate) use swap_out::Transit;
 pub use task::{GfpScope, Task};
 #[cfg(not(any(loom, shuttle)))]
 pub use zonelist::{ZonedFrames, Zonelist};

@@ -25,17 +25,20 @@ use super::task::Task;
 use super::VmSpace;
 use crate::addr::Pfn;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
-use crate::page_table::tables::FrameList;
+use crate::page_table::tables::{sharers_in, FrameList, IN_TRANSIT};
 use crate::page_table::{Entry, FrameSource, State, TableOps, Tables};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages in a batch: with 15, as in Linux, a fault costs a fifth more.
 pub const BATCH_PAGES: usize = 64;
 
-/// A page on its way out, begun by [`Task::begin_swap_out`], and to be ended or cancelled once.
-#[derive(Clone, Copy, Debug)]
+/// A page on its way out, begun by [`Task::begin_swap_out`], and to be ended or cancelled once, in its space.
+///
+/// While there is one, no other of the same frame begins ([`IN_TRANSIT`]). So a page's word that says *in transit* with
+/// this frame is the one that began this, whatever became of the page, its tables and its frame in between.
+#[derive(Debug)]
 #[must_use = "a page in transit is ended or cancelled"]
-pub struct Transit {
+pub(crate) struct Transit {
     page: usize,
     entry: Entry,
 }
@@ -51,10 +54,10 @@ impl Transit {
         self.entry.dirty()
     }
 
-    /// Whether a word is still the one that began this. `protect` may have changed its rights, and who
-    /// asked whether the page is young when it was there may have taken *accessed* off it since.
+    /// Whether a word is still the one that began this. `protect` may have changed its rights, and who asked whether
+    /// the page is young when it was there may have taken *accessed* off it since.
     fn is_still(&self, word: Entry) -> bool {
-        word.with_rights(self.entry.rights()).with_accessed(self.entry.accessed()) == self.entry
+        word.state() == State::InTransit && word.frame() == self.entry.frame()
     }
 }
 
@@ -179,84 +182,91 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         0
     }
 
-    /// Begins to take a page out: `None` if it has no frame of its own, or somebody has a guard of it. From
-    /// here on it can't be written before a fault brings it back, which ends this.
+    /// Begins to take a page out: `None` if it has no frame of its own, somebody has a guard of it, or it was taken
+    /// back from whoever began before and has not ended that. From here on it can't be written before a fault brings
+    /// it back, which ends this.
     ///
     /// Its bytes are for I/O to read: [`FrameSource::bytes`] says where they are, and they can be read until this is
     /// ended or cancelled, whoever has the frame by then. What was got by a pointer of
     /// [`Task::fault`] may be written meanwhile and is lost; a guard is there for that.
-    pub fn begin_swap_out(&self, page: usize) -> Option<Transit> {
+    pub(crate) fn begin_swap_out(&self, page: usize) -> Option<Transit> {
         let walked = self.walk_if_there(page)?;
         let tables = &self.space.tables;
         let old = tables.ops.ptep_get(walked.ptep);
         if old.state() != State::Present || old.latch() != 0 {
             return None;
         }
-        // Another version, so that who ends this does not take a later transit for it.
-        let entry = old.with_state(State::InTransit).with_next_version();
-        // Before it may be freed: whoever takes the page back can unmap it, and its frame's block may go.
-        tables.source.hold_readable(old.frame());
-        if tables.ops.ptep_cmpxchg(walked.ptep, old, entry).is_err() {
-            tables.source.let_go_readable(old.frame());
+        // Acquire: pairs with `end_transit`: the word that the earlier one may have met is another's by then.
+        let word = tables.source.sharers(old.frame()).fetch_or(IN_TRANSIT, Ordering::Acquire);
+        if word & IN_TRANSIT != 0 {
             return None;
         }
+        // Before it may be freed: whoever takes the page back can unmap it, and its frame's block may go.
+        tables.source.hold_readable(old.frame());
+        // Another version: who reads without a guard sees that it went.
+        let entry = old.with_state(State::InTransit).with_next_version();
         let transit = Transit { page, entry };
+        if tables.ops.ptep_cmpxchg(walked.ptep, old, entry).is_err() {
+            self.end_transit(&transit);
+            return None;
+        }
         // Shared frames are more than this space's to take out. Acquire: pairs with `unshare`.
-        let is_shared =
-            entry.cow() && tables.source.sharers(entry.frame()).load(Ordering::Acquire) > 0;
-        if is_shared {
+        let sharers = || sharers_in(tables.source.sharers(entry.frame()).load(Ordering::Acquire));
+        if entry.cow() && sharers() > 0 {
             self.cancel_swap_out(transit);
             return None;
         }
         Some(transit)
     }
 
+    /// Others of the same frame may begin: nothing asks about this one's word any more.
+    fn end_transit(&self, transit: &Transit) {
+        let frame = transit.entry.frame();
+        self.space.tables.source.let_go_readable(frame);
+        // Release: pairs with the Acquire in `begin_swap_out`.
+        self.space.tables.source.sharers(frame).fetch_and(!IN_TRANSIT, Ordering::Release);
+    }
+
     /// Ends it: the page is where `to` says, and its frame is free.
     ///
     /// # Errors
     /// `to` again, if a fault brought the page back or it was unmapped. It is then the caller's.
-    pub fn end_swap_out(&self, transit: Transit, to: Evicted) -> Result<(), Evicted> {
-        let Transit { page, entry } = transit;
-        self.space.tables.source.let_go_readable(entry.frame());
-        let walked = self.walk_if_there(page).ok_or(to)?;
-        let out = to.entry(entry);
-        let mut now = entry;
-        while self
-            .space
-            .tables
-            .ops
-            .ptep_cmpxchg(walked.ptep, now, out.with_rights(now.rights()))
-            .is_err()
-        {
-            let found = self.space.tables.ops.ptep_get(walked.ptep);
-            if !transit.is_still(found) {
-                return Err(to);
-            }
-            now = found;
+    pub(crate) fn end_swap_out(&self, transit: Transit, to: Evicted) -> Result<(), Evicted> {
+        let out = to.entry(transit.entry);
+        let went = self.change_if_still(&transit, |now| out.with_rights(now.rights()));
+        self.end_transit(&transit);
+        if !went {
+            return Err(to);
         }
-        self.put_frame(entry.frame(), entry.cow());
+        self.put_frame(transit.entry.frame(), transit.entry.cow());
         self.count(self.space.paged, -1);
         self.count(Counter::Swap, to.in_swap());
         Ok(())
     }
 
-    /// Lets others have the frames of pages that this task has taken out: it gathers some of them.
-    pub fn give_frames_back(&self) {
-        self.with_list(|list| list.flush());
+    /// Leaves the page where it is.
+    pub(crate) fn cancel_swap_out(&self, transit: Transit) {
+        let _ = self.change_if_still(&transit, |now| now.with_state(State::Present));
+        self.end_transit(&transit);
     }
 
-    /// Leaves the page where it is.
-    pub fn cancel_swap_out(&self, transit: Transit) {
-        self.space.tables.source.let_go_readable(transit.entry.frame());
-        let Some(walked) = self.walk_if_there(transit.page) else { return };
+    /// Changes a page's word, unless it is no more the one that began the transit. Whether it did.
+    fn change_if_still(&self, transit: &Transit, change: impl Fn(Entry) -> Entry) -> bool {
+        let Some(walked) = self.walk_if_there(transit.page) else { return false };
         let ops = &self.space.tables.ops;
         let mut now = ops.ptep_get(walked.ptep);
         while transit.is_still(now) {
-            match ops.ptep_cmpxchg(walked.ptep, now, now.with_state(State::Present)) {
-                Ok(()) => return,
+            match ops.ptep_cmpxchg(walked.ptep, now, change(now)) {
+                Ok(()) => return true,
                 Err(found) => now = found,
             }
         }
+        false
+    }
+
+    /// Lets others have the frames of pages that this task has taken out: it gathers some of them.
+    pub fn give_frames_back(&self) {
+        self.with_list(|list| list.flush());
     }
 
     /// A page's word, if there is a table it is in. A huge page is split.

@@ -22,10 +22,10 @@ use crate::page_table::pager::LruPage;
 use crate::page_table::{Entry, FrameSource, State, TableOps};
 use crate::sys::lock::Backoff;
 
-/// A page that is being written back, begun by [`Task::begin_write_back`].
-#[derive(Clone, Copy, Debug)]
+/// A page that is being written back, begun by [`Task::begin_write_back`], and to be ended once, in its space.
+#[derive(Debug)]
 #[must_use = "write-back is ended"]
-pub struct WriteBack {
+pub(crate) struct WriteBack {
     page: LruPage,
 }
 
@@ -38,7 +38,7 @@ impl WriteBack {
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Whether a page is in memory and was dirty a moment ago.
-    pub fn is_dirty(&self, page: usize) -> bool {
+    pub(crate) fn is_dirty(&self, page: usize) -> bool {
         let walked = self.walk_if_there(page);
         let entry = walked.map(|walked| self.space.tables.ops.ptep_get(walked.ptep));
         let is_there = |entry: &Entry| matches!(entry.state(), State::Present | State::InTransit);
@@ -50,7 +50,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// From here to [`Task::end_write_back`], which any task of the space may call, its region is not unmapped, or
     /// somebody holds it ([`super::Region`]).
-    pub fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
+    pub(crate) fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
         match self.look_to_write_back(page) {
             Look::Begun(begun) => Some(begun),
             Look::Held(_) | Look::Nothing => None,
@@ -82,7 +82,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// As [`Task::begin_write_back`]; waits for who has a guard for writing: if it is the caller's own, for ever.
-    pub fn wait_to_write_back(&self, page: usize) -> Option<WriteBack> {
+    pub(crate) fn wait_to_write_back(&self, page: usize) -> Option<WriteBack> {
         let mut backoff = Backoff::default();
         loop {
             match self.look_to_write_back(page) {
@@ -97,7 +97,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Ends it: the page is as it was written, or dirty again.
-    pub fn end_write_back(&self, begun: WriteBack, went: Result<(), WriteFailed>) {
+    pub(crate) fn end_write_back(&self, begun: WriteBack, went: Result<(), WriteFailed>) {
         let Some(walked) = self.walk_if_there(begun.page.page) else { return };
         let ops = &self.space.tables.ops;
         if went.is_err() {
@@ -124,4 +124,4 @@ enum Look<'w, F: FrameSource> {
 
 /// A page could not be written back; who wrote knows why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteFailed;
+pub(crate) struct WriteFailed;

@@ -1,6 +1,8 @@
 //! Whole scenarios under many random interleavings.
 
 use super::*;
+use crate::sync::pause_in_models;
+use shuttle::sync::Arc;
 use shuttle::thread;
 
 const ITERATIONS: usize = 3000;
@@ -89,6 +91,64 @@ fn shuttle_regions_come_and_go_beside_faults() {
             assert_eq!(word(&task, at), Ok(7));
         }
         thread.join().expect("no panic");
+        drop(task);
+        shared.end();
+    };
+    shuttle::check_random(scenario, ITERATIONS);
+}
+
+/// A page is written out while its region goes, and another comes to its address, with its frame: what is read there is
+/// what was written there last.
+#[test]
+fn shuttle_a_region_comes_back_while_its_page_is_written_out() {
+    let scenario = || {
+        let shared = Shared::<Atomic>::paged();
+        let task = shared.enter();
+        let first = task.map(PAGE, Rights::READ_WRITE).expect("room");
+        set(&task, first, 1).expect("mapped");
+        // All other room there is, so that the search for some comes back to this.
+        let rest = [2, 12].map(|granules| {
+            let bytes = granules * Model::ENTRIES * PAGE;
+            task.map(bytes, Rights::READ_WRITE).expect("room")
+        });
+        assert!(task.map(PAGE, Rights::READ_WRITE).is_err());
+        let other = rest[0] / PAGE;
+        let is_done = Arc::new(AtomicU32::new(0));
+        let swappers = [(); 2].map(|()| {
+            let (swapper, is_done) = (shared.enter(), is_done.clone());
+            thread::spawn(move || {
+                let disk = swapper.space().tables.source.0.disk.as_ref().expect("paged");
+                // It is in no region then that may go.
+                let elsewhere = || {
+                    let _ = swapper.test_and_clear_young(other);
+                    pause_in_models();
+                };
+                // Relaxed: it ends some time.
+                while is_done.load(Ordering::Relaxed) == 0 {
+                    disk.swap_out_while(&swapper, first / PAGE, Evicted::Swapped, elsewhere);
+                    thread::yield_now();
+                }
+            })
+        });
+        for value in 2..8 {
+            task.unmap(first, PAGE).expect("mapped");
+            let _ = task.test_and_clear_young(other);
+            // While another thread is in it, there is no room.
+            let found = (0..200).find_map(|_| {
+                thread::yield_now();
+                task.map(PAGE, Rights::READ_WRITE).ok().filter(|&at| at == first)
+            });
+            if found.is_none() {
+                break;
+            }
+            set(&task, first, value).expect("mapped");
+            for _ in 0..3 {
+                (0..10).for_each(|_| thread::yield_now());
+                assert_eq!(word(&task, first), Ok(value));
+            }
+        }
+        is_done.store(1, Ordering::Relaxed);
+        swappers.into_iter().for_each(|swapper| swapper.join().expect("no panic"));
         drop(task);
         shared.end();
     };
