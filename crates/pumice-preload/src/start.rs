@@ -48,7 +48,8 @@ static MMAP_THRESHOLD: AtomicUsize = AtomicUsize::new(config::MIN_THRESHOLD);
 static STATE: AtomicU32 = AtomicU32::new(UNREAD);
 const UNREAD: u32 = 0;
 const READ: u32 = 1;
-const BUSY: u32 = 2;
+/// And the thread that has it, in one word.
+const BUSY: u32 = 1 << 31;
 const SERVING: u32 = 3;
 const OFF: u32 = 4;
 
@@ -69,10 +70,6 @@ static VERIFY: AtomicBool = AtomicBool::new(false);
 /// Whether a seccomp filter is about to be installed, or is. Relaxed: the thread that installs it
 /// sets it, and others are not bound by its filter until the kernel has synchronised them.
 static QUIET: AtomicBool = AtomicBool::new(false);
-
-/// The thread that is starting the heap, or making it this process's own; 0 for none. Relaxed: others wait for its end,
-/// and look again and again.
-static STEPPING: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the heap has retired, or will not start. Relaxed: a thread that sees it late retires it once more.
 static RETIRED: AtomicBool = AtomicBool::new(false);
@@ -157,7 +154,7 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
             return;
         }
         is_current();
-    } else if calls == Calls::OfFree && has_borrowed() {
+    } else if reason == Reason::AddressSpace && has_borrowed() == Some(true) {
         // What it limits is its own, and the owner's heap may start yet.
         return;
     }
@@ -190,13 +187,15 @@ fn wait_for_step() -> bool {
     const PAUSE: Duration = Duration::from_micros(50);
     // SAFETY: null, or set before SERVING, and the page is never unmapped.
     let process = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() };
-    let is_adopting = || process.is_some_and(ProcessWord::is_adopting);
-    // Acquire: as in `published`.
-    // SeqCst: or, before a fork, as `fork` says.
-    while STATE.load(Ordering::SeqCst) == BUSY || is_adopting() {
-        let stepping = STEPPING.load(Ordering::Relaxed);
+    let stepping = || {
+        // SeqCst: as in `published`, and, before a fork, as `fork` says.
+        let state = STATE.load(Ordering::SeqCst);
+        let starting = (state & BUSY != 0).then_some(state & !BUSY);
+        starting.or_else(|| process.and_then(ProcessWord::adopting_thread))
+    };
+    while let Some(thread) = stepping() {
         // A handler of that thread asks, or it stayed with the parent of a fork.
-        if stepping == thread::thread_id() || (stepping != 0 && !thread::thread_exists(stepping)) {
+        if thread == thread::thread_id() || !thread::thread_exists(thread) {
             return false;
         }
         thread::sleep(PAUSE);
@@ -211,14 +210,17 @@ fn is_borrowed() -> bool {
     unsafe { PROCESS.load(Ordering::Relaxed).as_ref() }.is_some_and(ProcessWord::is_borrowed)
 }
 
-/// As [`is_borrowed`], where there is no heap that says whose the memory is. A process whose threads glibc has all told
-/// the kernel of is asked no more; else it is one whose parent has the same memory, if the kernel says so.
-fn has_borrowed() -> bool {
-    let is_glibc = weak::address!("gnu_get_libc_version") != 0;
-    if is_glibc && !thread::may_have_borrowed() {
-        return false;
+/// As [`is_borrowed`], where there is no heap that says whose the memory is; `None` where nobody knows. glibc tells the
+/// kernel of each thread of a process of its own; else it is asked whether the parent has the same memory.
+fn has_borrowed() -> Option<bool> {
+    match is_glibc() && !thread::may_have_borrowed() {
+        true => Some(false),
+        false => thread::shares_memory_with_parent(),
     }
-    thread::shares_memory_with_parent().unwrap_or(is_glibc)
+}
+
+fn is_glibc() -> bool {
+    weak::address!("gnu_get_libc_version") != 0
 }
 
 /// From now on memory that is freed goes back to the kernel: somebody else may hold its pages.
@@ -365,10 +367,10 @@ fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
     let _all_signals = thread::BlockedSignals::block();
     // Acquire: what the thread that took the step before wrote is seen.
     // SeqCst: a fork that begins sees it, or is seen: `fork`.
-    if STATE.compare_exchange(from, BUSY, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+    let busy = BUSY | thread::thread_id();
+    if STATE.compare_exchange(from, busy, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return false;
     }
-    STEPPING.store(thread::thread_id(), Ordering::Relaxed);
     let errno = set_errno(0);
     let next = step().unwrap_or_else(|reason| {
         THRESHOLD.store(usize::MAX, Ordering::Relaxed);
@@ -377,7 +379,6 @@ fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
         OFF
     });
     set_errno(errno);
-    STEPPING.store(0, Ordering::Relaxed);
     // Release: pairs with the Acquire in `published`.
     STATE.store(next, Ordering::Release);
     next == SERVING
@@ -406,7 +407,7 @@ fn start() -> Result<u32, Reason> {
     }
     // A process that has another's memory for a while must not have its heap: the owner starts one. A fork's child
     // would have it half-way.
-    if has_borrowed() || fork::is_under_way() {
+    if has_borrowed().unwrap_or_else(is_glibc) || fork::is_under_way() {
         return Ok(READ);
     }
     let environment = Environment::find().ok_or(Reason::Unknown)?;
@@ -489,7 +490,9 @@ pub(crate) fn before_fork() {
 /// In the child of such a `fork`, before anything else runs there.
 pub(crate) fn after_fork_in_child() {
     // What began a step found the fork under way. Relaxed: there is no other thread.
-    let _ = STATE.compare_exchange(BUSY, UNREAD, Ordering::Relaxed, Ordering::Relaxed);
+    if STATE.load(Ordering::Relaxed) & BUSY != 0 {
+        STATE.store(UNREAD, Ordering::Relaxed);
+    }
     // A filter may be in force that does not know the calls.
     if is_quiet() {
         return;
@@ -505,13 +508,6 @@ pub(crate) fn after_fork_in_child() {
 fn adopt() -> bool {
     // As in `advance`.
     let _all_signals = thread::BlockedSignals::block();
-    STEPPING.store(thread::thread_id(), Ordering::Relaxed);
-    let is_adopted = adopt_by_this_thread();
-    STEPPING.store(0, Ordering::Relaxed);
-    is_adopted
-}
-
-fn adopt_by_this_thread() -> bool {
     // SAFETY: both were set before SERVING, and stay mapped.
     let (tree, parent) =
         unsafe { (TREE.load(Ordering::Relaxed).as_ref(), SLOT.load(Ordering::Relaxed).as_ref()) };

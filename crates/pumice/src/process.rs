@@ -32,7 +32,8 @@ use crate::sys::topology::Topology;
 use crate::sys::{file, mem, segment, thread};
 
 const FORKED: u32 = 0;
-const ADOPTING: u32 = 1;
+/// And the thread that does it, in one word.
+const ADOPTING: u32 = 1 << 31;
 const CURRENT: u32 = 2;
 const DETACHED: u32 = 3;
 
@@ -102,18 +103,20 @@ impl ProcessWord {
         self.state.load(Ordering::Acquire) == CURRENT
     }
 
-    /// Whether a thread is making the heap this process's own, at this moment.
-    pub fn is_adopting(&self) -> bool {
+    /// The thread that is making the heap this process's own, at this moment.
+    pub fn adopting_thread(&self) -> Option<u32> {
         // Acquire: pairs with the Release in `adopt`.
-        self.state.load(Ordering::Acquire) == ADOPTING
+        let state = self.state.load(Ordering::Acquire);
+        (state & ADOPTING != 0).then_some(state & !ADOPTING)
     }
 
     #[cold]
     fn adopt(&self, adopt: impl FnOnce() -> bool) -> bool {
         // Relaxed: the child is a copy of its parent, so there is nothing else to see.
         let relaxed = Ordering::Relaxed;
+        let adopting = ADOPTING | thread::thread_id();
         if self.is_borrowed()
-            || self.state.compare_exchange(FORKED, ADOPTING, relaxed, relaxed).is_err()
+            || self.state.compare_exchange(FORKED, adopting, relaxed, relaxed).is_err()
         {
             return false;
         }

@@ -167,10 +167,11 @@ static void map_over(struct model *m, struct slot *s, size_t first, size_t count
         if (p != MAP_FAILED || !may_fail(m)) set(m, s, first, count, (struct page){.state = LOST});
         return;
     }
+    /* The kernel may have split what is there before it refused. */
+    s->whole = 0;
     if (p == MAP_FAILED && may_fail(m)) return;
     CHECK(p == at);
     set(m, s, first, count, made.page);
-    s->whole = 0;
 }
 
 static void shrink(struct model *m, struct slot *s, size_t first, size_t count) {

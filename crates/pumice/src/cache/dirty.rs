@@ -41,6 +41,11 @@ impl DirtyMap {
         DirtyMap { young: map(), old: map(), pages: AtomicUsize::new(0), all }
     }
 
+    /// Whether its pages are counted there too: each cache has a number of its own.
+    pub fn counts_in(&self, all: &Arc<AtomicUsize>) -> bool {
+        Arc::ptr_eq(&self.all, all)
+    }
+
     /// Dirty pages.
     pub fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)

@@ -37,6 +37,9 @@ pub enum CacheError {
         /// What was asked for and is not so.
         otherwise: Otherwise,
     },
+    /// A file is another cache's, which may have other pages by now.
+    #[error("{} was opened in another cache: open it in this one", .0.display())]
+    OtherCache(Arc<Path>),
     /// There is no such page: the file ends before it.
     #[error("page {page} lies past the end of {}, which has {pages}", path.display())]
     PastEnd {

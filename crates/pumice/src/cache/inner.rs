@@ -48,7 +48,7 @@ pub(super) struct Inner {
     pub data: BlockFile,
     /// For what direct I/O does not take.
     pub tail: Option<BlockFile>,
-    /// Of a file that was made, or may have been, until its name is durable.
+    /// Of a file that may be written, until its name is known to be durable.
     pub folder: Mutex<Option<File>>,
     pub is_writable: bool,
     /// Of the region, in the cache's space.
@@ -513,7 +513,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Who opened it, too, has made it, in this folder.
+    /// Who opened it, too, may have made it, in this folder.
     pub fn name_is_new(&self, folder: Option<File>) {
         if let Some(made_in) = folder {
             *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = Some(made_in);

@@ -165,7 +165,7 @@ pub(super) struct Opened {
     pub data: BlockFile,
     /// For the end of a file that direct I/O does not take.
     pub tail: Option<BlockFile>,
-    /// The folder of a file that was made, or may have been, whose name is not durable yet.
+    /// The folder of a file that may be written, until its name is known to be durable.
     pub folder: Option<File>,
 }
 
@@ -191,8 +191,9 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened> {
         None
     } else if is_made {
         Some(folder_of(path).map_err(|io| error(errno_of(&io)))?)
-    } else if options.opening == Opening::Create && data.is_empty() {
-        // Another may have made it a moment ago. If not, it has a name, in a folder that need not be ours to open.
+    } else if options.opening != Opening::Read {
+        // It may have been made by somebody who was killed before its name was durable. If not, it has a name, in a
+        // folder that need not be ours to open.
         match folder_of(path).map_err(|io| errno_of(&io)) {
             Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => None,
             folder => Some(folder.map_err(error)?),

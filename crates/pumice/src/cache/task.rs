@@ -94,9 +94,18 @@ impl<'c> CacheTask<'c> {
     /// A file as this thread sees it. A task has seven views at a time.
     ///
     /// # Errors
-    /// [`CacheError::Space`] for the eighth.
+    /// [`CacheError::Space`] for the eighth; [`CacheError::OtherCache`].
     pub fn view<'t>(&'t self, file: &File) -> Result<View<'t, 'c>> {
+        self.check_own(&file.inner)?;
         View::new(self, file)
+    }
+
+    /// The pages of another cache's file are numbered as others are here.
+    fn check_own(&self, file: &Inner) -> Result<()> {
+        match file.dirty.counts_in(&self.cache.files.dirty) {
+            true => Ok(()),
+            false => Err(CacheError::OtherCache(file.path.clone())),
+        }
     }
 
     /// Writes what is dirty of all files back and makes it durable.
@@ -118,8 +127,9 @@ impl<'c> CacheTask<'c> {
     ///
     /// # Errors
     /// As [`View::sync`]; the file is then still there, but where all is written and [`CacheError::Sync`] says that it
-    /// can't be made durable.
+    /// can't be made durable. [`CacheError::OtherCache`]: it stays in that one.
     pub fn close(&self, file: File) -> Result<()> {
+        self.check_own(&file.inner)?;
         let File { inner, seen, user } = file;
         drop(user);
         let files = &self.cache.files;

@@ -211,7 +211,10 @@ impl Scrubber {
 
     /// Ends one [`Scrubber::withhold`].
     pub fn readmit(&self) {
-        if self.withheld.fetch_sub(1, Ordering::SeqCst) == 1 && self.has_helpers() {
+        // A child that came to be in between has forgotten what its parent withheld.
+        let fewer = |withheld: u32| withheld.checked_sub(1);
+        let withheld = self.withheld.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+        if withheld == Ok(1) && self.has_helpers() {
             self.helpers().into_iter().for_each(Helper::reopen);
         }
     }

@@ -166,6 +166,25 @@ fn set_signal_mask(mask: &u64, old: Option<&mut u64>) {
     let _ = unsafe { raw::syscall(raw::number::__NR_rt_sigprocmask, args) };
 }
 
+/// The calling thread's pointer, by which the C library finds what is its own: no other thread of the process has the
+/// same while it lives, and a fork's child has its parent thread's.
+#[inline]
+pub fn pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: of what the ABI has the C library set up before any code of the program's runs: on x86-64 the word at the
+    // pointer is the pointer.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    // SAFETY: it reads a register.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
+    }
+    pointer
+}
+
 /// This process's number, from the kernel: right at once in a fork's child.
 pub fn process_id() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32

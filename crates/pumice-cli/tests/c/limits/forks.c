@@ -59,6 +59,38 @@ static void fork_beside(void *(*call)(void *), int seed) {
     CHECK(pthread_join(other, NULL) == 0);
 }
 
+/* The same where no handler is told of it: the child can't have what it would have plain, but it goes on. */
+static void fork_untold_beside(int seed) {
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, start, NULL) == 0);
+    while (!atomic_load(&at_work)) sched_yield();
+    for (volatile int spin = 0; spin < seed * 2000; spin++) {}
+    pid_t child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) {
+        struct rlimit most = {8 * GIB, RLIM_INFINITY};
+        _exit(setrlimit(RLIMIT_AS, &most));
+    }
+    wait_for(child);
+    CHECK(pthread_join(other, NULL) == 0);
+}
+
+static int depth;
+
+/* A handler of the program's that forks once itself. */
+static void fork_again(void) {
+    if (depth++ > 0) return;
+    pid_t child = fork();
+    if (child == 0) return;
+    wait_for(child);
+}
+
+static void fork_within_fork(void) {
+    CHECK(pthread_atfork(NULL, fork_again, NULL) == 0);
+    CHECK(fork() != -1);
+    limit();
+    use(5 * MIB);
+}
+
 static void end_in_program(void) {
     execl("/bin/true", "true", (char *)NULL);
     _exit(1);
@@ -101,6 +133,20 @@ int main(void) {
         }
         wait_for(child);
     }
+    for (int seed = 0; seed < 20; seed++) {
+        pid_t child = fork();
+        if (child == 0) {
+            fork_untold_beside(seed);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        fork_within_fork();
+        _exit(0);
+    }
+    wait_for(child);
     for (int i = 0; i < 3; i++) fork_untold();
     borrow(NULL);
     use(16 * MIB);

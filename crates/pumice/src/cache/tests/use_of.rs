@@ -65,7 +65,7 @@ fn the_name_of_a_file_that_was_made_is_synced_with_it() {
         drop(view);
         task.close(file).expect("the device is there");
         let file = cache.open(&scratch.0, &Options::new()).expect("the file");
-        assert!(is_named(&file), "it was there");
+        assert!(!is_named(&file), "another may have made it anew");
         task.close(file).expect("the device is there");
         fs::remove_file(&scratch.0).expect("the file");
         let error = cache.open(&scratch.0, &Options::new().existing()).expect_err("gone");
@@ -238,7 +238,7 @@ fn the_name_of_a_file_is_synced_whoever_of_two_opens_it_first() {
         let made = table::open(&scratch.0, &options).expect("a file");
         fs::write(&scratch.0, [1]).expect("the file");
         let found = table::open(&scratch.0, &options).expect("the file");
-        assert!(made.folder.is_some() && found.folder.is_none());
+        assert!(made.folder.is_some() && found.folder.is_some());
         let open = |opened| cache.open_once(&scratch.0, &options, opened).expect("a file");
         let file = open(found).expect("nobody's");
         let _same = open(made).expect("the same");
@@ -324,6 +324,56 @@ fn an_empty_file_that_is_there_needs_no_folder() {
     })
     .expect("a cache");
     assert_eq!(open.metadata().expect("the file").len(), 9);
+}
+
+#[test]
+fn the_name_of_a_file_that_was_there_is_made_durable_once() {
+    let scratch = Scratch::new("name-of-another");
+    // As somebody left it who was killed before a sync.
+    fs::write(&scratch.0, [7; 5000]).expect("room");
+    run(&settings(512), |cache| {
+        for options in [Options::new(), Options::new().existing()] {
+            let task = cache.task().expect("room");
+            let file = cache.open(&scratch.0, &options).expect("the file");
+            let is_open = || file.inner.folder.lock().expect("no panic").is_some();
+            assert!(is_open());
+            let view = task.view(&file).expect("room");
+            view.sync().expect("the device is there");
+            assert!(!is_open(), "it is durable");
+            drop(view);
+            task.close(file).expect("nobody else has it");
+        }
+    })
+    .expect("a cache");
+}
+
+#[test]
+fn a_file_of_another_cache_is_refused() {
+    let (one, two) = (Scratch::new("of-one-cache"), Scratch::new("of-another-cache"));
+    for (scratch, byte) in [(&one, 1), (&two, 2)] {
+        fs::write(&scratch.0, [byte; 9]).expect("room");
+    }
+    let of_one = run(&settings(512), |first| {
+        let own = first.open(&one.0, &Options::new()).expect("the file");
+        run(&settings(512), |second| {
+            let task = second.task().expect("room");
+            let other = second.open(&two.0, &Options::new()).expect("the file");
+            let refused = |error| matches!(error, CacheError::OtherCache(_));
+            assert!(task.view(&own).is_err_and(refused));
+            assert!(task.close(own.clone()).is_err_and(refused));
+            assert_eq!(task.view(&other).and_then(|view| Ok(view.read(0)?[0])), Ok(2));
+        })
+        .expect("a cache");
+        let task = first.task().expect("room");
+        assert_eq!(task.view(&own).and_then(|view| Ok(view.read(0)?[0])), Ok(1));
+        own
+    })
+    .expect("a cache");
+    // And one of a cache that is no more.
+    run(&settings(512), |cache| {
+        assert!(cache.task().expect("room").view(&of_one).is_err());
+    })
+    .expect("a cache");
 }
 
 #[test]
