@@ -9,29 +9,12 @@ use pumice::slots::message::{Reason, Reply, Request};
 use pumice::slots::settings::PaceSetting;
 use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
 
-use slots::{waiting, Daemon};
+use slots::{as_user, is_root, waiting, Daemon};
 
 const SMALL: u64 = 64 << 10;
 const FRIEND: u32 = 54_321;
 const STRANGER: u32 = 54_322;
 const GROUP: u32 = 54_323;
-
-/// Runs `what` as another user: the system call alone changes the calling thread's only.
-fn as_user<R: Send>(uid: u32, groups: &[u32], what: impl FnOnce() -> R + Send) -> R {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            // SAFETY: plain system calls on the calling thread.
-            unsafe {
-                let count = groups.len();
-                assert_eq!(libc::syscall(libc::SYS_setgroups, count, groups.as_ptr()), 0);
-                assert_eq!(libc::syscall(libc::SYS_setresgid, uid, uid, uid), 0);
-                assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);
-            }
-            what()
-        });
-        thread.join().expect("no panic")
-    })
-}
 
 fn reason<T>(outcome: Result<T, Error>) -> Option<Reason> {
     match outcome {
@@ -39,14 +22,6 @@ fn reason<T>(outcome: Result<T, Error>) -> Option<Reason> {
         Err(Error::Refused(refusal)) => Some(refusal.reason),
         Err(other) => panic!("{other}"),
     }
-}
-
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("skipped: only root can act as other users");
-    }
-    is_root
 }
 
 /// The test's folder may lie where others can't look.

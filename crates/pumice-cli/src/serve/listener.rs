@@ -1,47 +1,38 @@
 //! The socket that clients connect to: bound here, or handed over by systemd; and who connects.
 
 use std::env;
-use std::fs;
 use std::io;
-use std::mem::{size_of, MaybeUninit};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::net::{
-    accept_with, bind, listen, socket_with, sockopt, AddressFamily, SocketAddrUnix, SocketFlags,
-    SocketType,
-};
+use pumice::slots::peer::credentials;
+use rustix::net::{accept_with, sockopt, SocketFlags, SocketType};
 
 use super::allow::Peer;
-use super::directory;
+use super::bound::{Bound, Neighbours};
 use crate::args::Failure;
 
 /// The first descriptor that systemd hands over; see sd_listen_fds(3).
 const FIRST_ACTIVATED: i32 = 3;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 256;
 
 /// See the module's text.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     /// What to remove at the end; nothing where the socket is systemd's.
-    path: Option<PathBuf>,
+    bound: Option<Bound>,
 }
 
 impl Listener {
     /// systemd's socket if there is one, else a new one at `path`.
     pub fn open(path: &Path) -> Result<Listener, Failure> {
         if let Some(socket) = activated()? {
-            return Ok(Listener { socket, path: None });
+            return Ok(Listener { socket, bound: None });
         }
-        directory::clear_socket(path, "--socket")?;
-        let socket = bind_to(path, SocketType::SEQPACKET).map_err(|error| {
-            let path = path.display();
-            Failure::usage(format!("can't listen at {path}: {error}; name another with --socket"))
-        })?;
-        Ok(Listener { socket, path: Some(path.to_owned()) })
+        let kind = SocketType::SEQPACKET;
+        let (socket, bound) = Bound::listen(path, kind, Neighbours::Trusted, "--socket")?;
+        Ok(Listener { socket, bound: Some(bound) })
     }
 
     /// The next client; `None` if there is none, or none that lives.
@@ -55,9 +46,8 @@ impl Listener {
 
     /// Nobody can connect from now on.
     pub fn remove(&self) {
-        if let Some(path) = &self.path {
-            // Who binds there next removes what is left.
-            let _ = fs::remove_file(path);
+        if let Some(bound) = &self.bound {
+            bound.remove();
         }
     }
 }
@@ -66,16 +56,6 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// A socket at a path. All may connect: who is served, their credentials say.
-pub fn bind_to(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
 }
 
 fn activated() -> Result<Option<OwnedFd>, Failure> {
@@ -103,29 +83,12 @@ fn activated() -> Result<Option<OwnedFd>, Failure> {
     Ok(Some(socket))
 }
 
-/// Who connected. rustix would take the process number for one that is not 0, which it is for a peer in
-/// another pid namespace.
+/// Who connected.
 fn peer(socket: &OwnedFd) -> io::Result<Peer> {
-    let mut credentials = MaybeUninit::<libc::ucred>::uninit();
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes one ucred at most.
-    let failed = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            credentials.as_mut_ptr().cast(),
-            &mut length,
-        )
-    };
-    if failed != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it did.
-    let credentials = unsafe { credentials.assume_init() };
+    let credentials = credentials(socket)?;
     let mut groups = peer_groups(socket);
     groups.push(credentials.gid);
-    Ok(Peer { uid: credentials.uid, groups, pid: credentials.pid as u32 })
+    Ok(Peer { uid: credentials.uid, groups, pid: credentials.pid })
 }
 
 /// The supplementary groups, as the kernel has them; none where it does not say.

@@ -28,6 +28,7 @@ use super::progress::Progress;
 use super::reaper::Reaper;
 use super::signals::{Signals, Wish};
 use crate::args::Failure;
+use crate::http::Serving;
 
 /// Tokens of what is no connection.
 const LISTENER: Token = 0;
@@ -79,6 +80,7 @@ pub struct Server {
     /// Held until the end: it is the lock.
     _directory: Directory,
     listener: Option<Listener>,
+    metrics: Option<Serving>,
     signals: Signals,
     waker: Arc<OwnedFd>,
     events: Receiver<Event>,
@@ -131,9 +133,11 @@ impl Server {
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let waker = Arc::new(waker.map_err(|error| system("eventfd")(error.into()))?);
         let (send, events): (Sender<Event>, _) = channel();
+        let mut metrics = None;
         if let Some(address) = &plan.metrics {
             let (send, waker) = (send.clone(), Arc::clone(&waker));
-            crate::http::start(address, "--metrics", move || ask_for_metrics(&send, &waker))?;
+            let page = move || ask_for_metrics(&send, &waker);
+            metrics = Some(crate::http::start(address, "--metrics", page)?);
         }
         let populator = Populator::start(plan.threads, plan.pace, &send, &waker);
         let populator = populator.map_err(system("thread"))?;
@@ -145,6 +149,7 @@ impl Server {
             plan,
             _directory: directory,
             listener: Some(listener),
+            metrics,
             signals,
             waker,
             events,

@@ -202,8 +202,8 @@ impl Server {
         if let Some(listener) = &self.listener {
             listener.remove();
         }
-        if let Some(address) = &self.plan.metrics {
-            crate::http::clear(address);
+        if let Some(metrics) = &self.metrics {
+            metrics.clear();
         }
         // What clients have sent and nobody has read may take as long to close as they please. The
         // kernel does it when the process ends, and does not wait then.
