@@ -5,6 +5,7 @@ mod support;
 
 use std::os::fd::AsFd;
 
+use pumice::slots::file::Populating;
 use pumice::slots::message::{Reason, Reply, Request};
 use pumice::slots::settings::PaceSetting;
 use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
@@ -87,6 +88,41 @@ fn others_are_refused_and_quotas_hold() {
     });
     let granted = forged.iter().filter(|(_, reply)| matches!(reply, Reply::Granted(_))).count();
     assert!(granted <= 2, "{granted}");
+}
+
+/// A file of a tenant's own, memory and all, which takes the place of a slot: the tenant would bring it back each
+/// time that others have waited long enough for one.
+#[test]
+fn a_tenant_resumes_only_what_a_daemon_made() {
+    if !is_root() {
+        return;
+    }
+    let allow = format!("user:{FRIEND}");
+    let arguments = ["--slot", "64K=1", "--pages", "4k", "--allow", &allow];
+    let mut daemon = Daemon::start("forged", &arguments);
+    open_folders(&daemon);
+    daemon.until("ready", |row| row.ready == 1);
+    let reply = as_user(FRIEND, &[], || {
+        let file = SlotFile::create(SMALL, PageKind::Small).expect("a memfd");
+        let mut populating = Populating::begin(&file, SMALL, PageKind::Small).expect("mapped");
+        while populating.step(1 << 20).expect("populated") > 0 {}
+        let connection = socket::connect_to(&daemon.socket(), slots::PATIENCE).expect("connected");
+        socket::send(&connection, &Request::Resume.encode(), Some(file.as_fd())).expect("sent");
+        let packet = socket::receive(&connection).expect("an answer").expect("not the end");
+        Reply::decode(&packet.bytes).expect("a reply")
+    });
+    let Reply::Refused(refusal) = reply else { panic!("{reply:?}") };
+    assert_eq!(refusal.reason, Reason::NotASlot);
+    daemon.until("untouched", |row| row.ready == 1 && row.leased == 0);
+
+    // What a daemon gave it, the next one takes over.
+    let client = Client::new(daemon.socket());
+    let lease = as_user(FRIEND, &[], || client.lease(&waiting(SMALL)));
+    let mut lease = lease.expect("a lease");
+    daemon.restart(&arguments);
+    as_user(FRIEND, &[], || lease.resume()).expect("taken over");
+    daemon.until("counted", |row| row.leased == 1);
+    lease.end().expect("an answer");
 }
 
 #[test]

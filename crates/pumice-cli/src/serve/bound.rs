@@ -92,7 +92,7 @@ fn bind_in(
     listen(&socket, BACKLOG)?;
     let file = open(folder, name)?;
     let status = fstat(&file)?;
-    if FileType::from_raw_mode(status.st_mode) != FileType::Socket || !is_ours(&status) {
+    if FileType::from_raw_mode(status.st_mode) != FileType::Socket || !is_ours(status.st_uid) {
         return Err(Errno::EXIST);
     }
     chmod(path_of(&file), Mode::from_raw_mode(0o666))?;
@@ -115,7 +115,7 @@ fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(),
             "{shown} is there and is no socket; name another path"
         )));
     }
-    if !is_ours(&status) {
+    if !is_ours(status.st_uid) {
         let user = status.st_uid;
         return Err(Failure::usage(format!(
             "{shown} belongs to user {user}; remove it, or name another path with {option}"

@@ -15,6 +15,7 @@ use rustix::event::epoll;
 
 use super::super::allow::is_master;
 use super::super::connection::{Heard, Lease, State, Wait};
+use super::super::folder::is_ours;
 use super::super::pool::{Key, Token};
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 
@@ -22,7 +23,8 @@ use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 const WAITS_OF_A_USER: usize = 64;
 
 impl Server {
-    /// One message of a connection's.
+    /// One message of a connection's. While a request of it is not answered it has no other: answers have no
+    /// numbers, and would be taken for each other's.
     pub(super) fn read(&mut self, token: Token) {
         let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.peer.uid;
@@ -35,9 +37,10 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Ok(None) | Err(_) => return self.disconnect(token),
         };
+        let is_busy = matches!(connection.state, State::Waiting(_) | State::Ending);
         let mut descriptors = packet.descriptors.into_iter();
         match Request::decode(&packet.bytes) {
-            Ok(Request::Resume) => {
+            Ok(Request::Resume) if !is_busy => {
                 let first = descriptors.next();
                 descriptors.for_each(|other| self.reaper.close(user, other));
                 self.resume(token, first);
@@ -45,6 +48,7 @@ impl Server {
             request => {
                 descriptors.for_each(|descriptor| self.reaper.close(user, descriptor));
                 match request {
+                    Ok(_) if is_busy => self.refuse_and_close(token, Reason::OutOfTurn),
                     Ok(request) => self.obey(token, &request),
                     Err(Malformed::Version(_)) => self.refuse_and_close(token, Reason::Version),
                     Err(_) => self.refuse_and_close(token, Reason::Malformed),
@@ -204,14 +208,21 @@ impl Server {
     fn resume(&mut self, token: Token, descriptor: Option<OwnedFd>) {
         let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.peer.uid;
-        let file = match descriptor.map(SlotFile::adopt) {
-            Some(Ok(file)) => file,
-            Some(Err(descriptor)) => {
-                self.reaper.close(user, descriptor);
-                return self.refuse(token, Reason::NotASlot, 0);
-            }
-            None => return self.refuse(token, Reason::NotASlot, 0),
+        // A tenant can make a file with a slot's seals, but not one of another user's. Of its own it would bring back
+        // again and again what takes the place of a slot that others wait for.
+        let is_a_daemons = |file: SlotFile| match file.owner() {
+            owner if is_ours(owner) || is_master(&connection.peer) => Ok(file),
+            _ => Err(file.into_descriptor()),
         };
+        let file =
+            match descriptor.map(|descriptor| SlotFile::adopt(descriptor).and_then(is_a_daemons)) {
+                Some(Ok(file)) => file,
+                Some(Err(descriptor)) => {
+                    self.reaper.close(user, descriptor);
+                    return self.refuse(token, Reason::NotASlot, 0);
+                }
+                None => return self.refuse(token, Reason::NotASlot, 0),
+            };
         let bytes = file.bytes();
         let key = {
             let rows = self.pool.classes().iter().map(|class| class.key);
@@ -224,7 +235,7 @@ impl Server {
             self.reaper.close(user, file.into_descriptor());
             return self.refuse_and_close(token, Reason::OutOfTurn);
         }
-        // Anybody can make a file that looks like a slot: it takes no more of the class than a lease could.
+        // It takes no more of the class than a lease could.
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
         if self.used_bytes(connection.peer.uid).saturating_add(bytes) > quota_bytes {
             self.reaper.close(user, file.into_descriptor());
