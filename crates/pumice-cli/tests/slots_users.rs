@@ -8,7 +8,10 @@ use std::os::fd::AsFd;
 use pumice::slots::file::Populating;
 use pumice::slots::message::{Reason, Reply, Request};
 use pumice::slots::settings::PaceSetting;
+use pumice::slots::stat::Counter;
 use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
+
+use rustix::event::{poll, PollFd, PollFlags};
 
 use slots::{as_user, is_root, waiting, Daemon};
 
@@ -123,6 +126,76 @@ fn a_tenant_resumes_only_what_a_daemon_made() {
     as_user(FRIEND, &[], || lease.resume()).expect("taken over");
     daemon.until("counted", |row| row.leased == 1);
     lease.end().expect("an answer");
+}
+
+/// One has had much, and has many requests in line already; the other comes later, and has its turns first.
+#[test]
+fn a_user_that_comes_again_and_again_starves_nobody() {
+    if !is_root() {
+        return;
+    }
+    let allow = [format!("user:{FRIEND}"), format!("user:{STRANGER}")];
+    let slots = ["--slot", "64K=1", "--slot", "256K=1", "--pages", "4k"];
+    let arguments = [&slots[..], &["--allow", &allow[0], "--allow", &allow[1]]].concat();
+    let daemon = Daemon::start("turns", &arguments);
+    open_folders(&daemon);
+    let client = daemon.client();
+    let held = daemon.lease(SMALL);
+    as_user(FRIEND, &[], || client.lease(&waiting(4 * SMALL)).map(drop)).expect("a lease");
+    let request = Request::Lease(waiting(SMALL)).encode();
+    let wait = |user: u32| {
+        let connection = as_user(user, &[], || {
+            socket::connect_to(&daemon.socket(), slots::PATIENCE).expect("connected")
+        });
+        socket::send(&connection, &request, None).expect("sent");
+        (connection, user)
+    };
+    let mut waiting: Vec<_> = (0..20).map(|_| wait(FRIEND)).collect();
+    daemon.until("waiting", |row| row.waiting == 20);
+    waiting.extend((0..5).map(|_| wait(STRANGER)));
+    daemon.until("waiting", |row| row.waiting == 25);
+    held.end().expect("an answer");
+
+    // There is one slot, so the next is granted when this one is ended.
+    let mut order = Vec::new();
+    while order.len() < 10 {
+        let mut polled: Vec<_> =
+            waiting.iter().map(|(at, _)| PollFd::new(at, PollFlags::IN)).collect();
+        poll(&mut polled, None).expect("one is served");
+        let is_ready = |polled: &PollFd<'_>| !polled.revents().is_empty();
+        let index = polled.iter().position(is_ready).expect("one is");
+        let (connection, user) = waiting.swap_remove(index);
+        let packet = socket::receive(&connection).expect("an answer").expect("not the end");
+        assert!(matches!(Reply::decode(&packet.bytes), Ok(Reply::Granted(_))));
+        order.push(user);
+    }
+    assert_eq!(order[..3], [STRANGER; 3], "{order:?}");
+    assert_eq!(order.iter().filter(|&&user| user == STRANGER).count(), 5, "{order:?}");
+    assert!(client.stat().expect("an answer")[Counter::OutOfOrder as usize] >= 5);
+}
+
+#[test]
+fn with_a_share_who_ends_much_leaves_ready_slots_to_others() {
+    if !is_root() {
+        return;
+    }
+    let allow = [format!("user:{FRIEND}"), format!("user:{STRANGER}")];
+    let slots = ["--slot", "4M=4", "--pages", "4k", "--share", "50"];
+    let arguments = [&slots[..], &["--allow", &allow[0], "--allow", &allow[1]]].concat();
+    let daemon = Daemon::start("share", &arguments);
+    open_folders(&daemon);
+    let client = daemon.client();
+    daemon.until("ready", |row| row.ready == 4);
+    // From here on nothing is populated that nobody waits for.
+    client.set(PaceSetting::BatchPages, 16).expect("root may");
+    client.set(PaceSetting::RatePagesPerS, 1).expect("root may");
+    let take = |user: u32| {
+        let now = LeaseRequest::new(4 << 20);
+        reason(as_user(user, &[], || client.lease(&now).map(|lease| lease.end())))
+    };
+    let taken = [FRIEND, FRIEND, FRIEND, STRANGER].map(take);
+    assert_eq!(taken, [None, None, Some(Reason::NoneReady), None]);
+    assert_eq!(client.stat().expect("an answer")[Counter::HeldBack as usize], 1);
 }
 
 #[test]

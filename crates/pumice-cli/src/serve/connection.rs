@@ -6,8 +6,9 @@ use std::time::Instant;
 use pumice::slots::message::{LeaseRequest, Reply};
 use pumice::slots::{socket, Charge, SlotFile};
 
-use super::allow::Peer;
+use super::allow::{is_master, Peer};
 use super::pool::Key;
+use super::turns::{Rank, Taker};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -87,6 +88,12 @@ impl Connection {
             Ok(()) => Heard::Yes,
             Err(_) => Heard::No,
         }
+    }
+
+    /// Who it is when it asks for a slot.
+    pub fn taker(&self) -> Taker {
+        let rank = if is_master(&self.peer) { Rank::Master } else { Rank::Tenant };
+        Taker { user: self.peer.uid, rank }
     }
 
     /// The bytes it has.

@@ -10,6 +10,7 @@
 //! | [`directory`] | the daemon's folder: one daemon in each |
 //! | [`listener`] | the socket, or systemd's; who connects |
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
+//! | [`turns`] | whose turn it is among users that wait |
 //! | [`populator`] | the threads that populate |
 //! | [`room`] | whether there is memory for another slot |
 //! | [`reaper`] | the threads that truncate what was leased and close what clients sent |
@@ -43,6 +44,7 @@ mod reaper;
 mod room;
 mod server;
 mod signals;
+mod turns;
 
 pub use bound::{Bound, Neighbours};
 pub use options::{duration, pages, ServeArgs};

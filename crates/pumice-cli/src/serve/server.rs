@@ -144,6 +144,7 @@ impl Server {
         let reaper = Reaper::start(&send, &waker).map_err(system("thread"))?;
         let mut pool = Pool::default();
         pool.configure(&plan.classes);
+        pool.set_share(plan.share_percent);
         let server = Server {
             arguments,
             plan,

@@ -136,8 +136,12 @@ impl Server {
                 Err(_) => self.refuse(token, Reason::NoMemory, 0),
             };
         }
-        if let Some(slot) = self.pool.take(key, token) {
+        let taker = connection.taker();
+        if let Some(slot) = self.pool.take(key, token, taker) {
             return self.grant(token, key, slot.file, Charge::Daemon, since);
+        }
+        if self.pool.holds_back(key, taker) {
+            self.census.add(Counter::HeldBack, 1);
         }
         if request.wait_ms == 0 {
             return self.refuse(token, Reason::NoneReady, 0);
@@ -147,7 +151,7 @@ impl Server {
             return self.refuse(token, Reason::Busy, 0);
         }
         let until = since + Duration::from_millis(request.wait_ms.into());
-        self.pool.wait(key, token, user);
+        self.pool.wait(key, token, taker);
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.state = State::Waiting(Wait { key, request, since, until });
         }
@@ -290,6 +294,9 @@ impl Server {
     }
 
     fn bury(&mut self, lease: Lease, uid: u32, told: Option<Token>) {
+        if lease.charge == Charge::Daemon {
+            self.pool.ending(lease.key, uid);
+        }
         self.ending.insert(lease.id, Ending { key: lease.key, charge: lease.charge, told, uid });
         self.reaper.end(uid, lease.id, lease.file);
     }
@@ -324,12 +331,16 @@ impl Server {
     /// Ready slots for those who wait for them.
     pub(super) fn serve_waiting(&mut self, key: Key) {
         while let Some(token) = self.pool.served_next(key) {
-            let state = self.connections.get(&token).map(|connection| &connection.state);
-            let Some(&State::Waiting(wait)) = state else {
+            let waits = self.connections.get(&token);
+            let waits = waits.and_then(|connection| match connection.state {
+                State::Waiting(wait) => Some((wait, connection.taker())),
+                _ => None,
+            });
+            let Some((wait, taker)) = waits else {
                 self.pool.forget(key, token);
                 continue;
             };
-            let Some(slot) = self.pool.take(key, token) else { return };
+            let Some(slot) = self.pool.take(key, token, taker) else { return };
             self.grant(token, key, slot.file, Charge::Daemon, wait.since);
         }
     }
