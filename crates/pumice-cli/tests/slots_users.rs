@@ -3,7 +3,9 @@
 mod slots;
 mod support;
 
+use std::ffi::CString;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 
 use pumice::slots::file::Populating;
 use pumice::slots::message::{Reason, Reply, Request};
@@ -126,6 +128,54 @@ fn a_tenant_resumes_only_what_a_daemon_made() {
     as_user(FRIEND, &[], || lease.resume()).expect("taken over");
     daemon.until("counted", |row| row.leased == 1);
     lease.end().expect("an answer");
+}
+
+/// A member of the group, and a number that subuid(5) gives it, which has its groups in a user namespace. There the
+/// file is what this test says.
+#[test]
+fn subordinate_numbers_have_one_quota() {
+    if !is_root() {
+        return;
+    }
+    const SUBORDINATE: u32 = 7_000_000;
+    let place = support::folder("slots-subuid");
+    let file = place.join("subuid");
+    std::fs::write(&file, format!("{FRIEND}:{SUBORDINATE}:10\n")).expect("ours");
+    // The file's mount is this thread's alone, and that of what it starts.
+    let daemon = std::thread::spawn(move || {
+        let file = CString::new(file.into_os_string().into_vec()).expect("no zero in it");
+        let (nothing, root) = (std::ptr::null(), c"/".as_ptr());
+        let subuid = c"/etc/subuid".as_ptr();
+        // SAFETY: plain system calls, the first on the calling thread; all strings end with zeros.
+        let is_other = unsafe {
+            libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(
+                    nothing,
+                    root,
+                    nothing,
+                    libc::MS_REC | libc::MS_PRIVATE,
+                    nothing.cast(),
+                ) == 0
+                && libc::mount(file.as_ptr(), subuid, nothing, libc::MS_BIND, nothing.cast()) == 0
+        };
+        if !is_other {
+            return None;
+        }
+        let allow = format!("group:{GROUP}=64K");
+        let slots = ["--slot", "64K=6", "--pages", "4k", "--allow", &allow];
+        Some(Daemon::start("subuid", &slots))
+    });
+    let Some(daemon) = daemon.join().expect("no panic") else {
+        eprintln!("skipped: /etc/subuid can't be another file here");
+        return;
+    };
+    open_folders(&daemon);
+    let client = daemon.client();
+    let lease = |user: u32| as_user(user, &[GROUP], || client.lease(&waiting(SMALL)));
+    let _first = lease(FRIEND).expect("a lease");
+    assert_eq!(reason(lease(SUBORDINATE + 3)), Some(Reason::Quota));
+    let _other = lease(SUBORDINATE + 10).expect("nobody's number but its own");
+    let _ = std::fs::remove_dir_all(&place);
 }
 
 /// One has had much, and has many requests in line already; the other comes later, and has its turns first.

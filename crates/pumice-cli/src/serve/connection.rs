@@ -17,6 +17,8 @@ pub struct Connection {
     pub socket: OwnedFd,
     /// Who it is.
     pub peer: Peer,
+    /// The user that its limits are of.
+    pub account: u32,
     /// What it is about.
     pub state: State,
 }
@@ -93,7 +95,7 @@ impl Connection {
     /// Who it is when it asks for a slot.
     pub fn taker(&self) -> Taker {
         let rank = if is_master(&self.peer) { Rank::Master } else { Rank::Tenant };
-        Taker { user: self.peer.uid, rank }
+        Taker { user: self.account, rank }
     }
 
     /// The bytes it has.

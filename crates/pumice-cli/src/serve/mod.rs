@@ -7,6 +7,7 @@
 //! | [`allow`] | who may lease, and how much |
 //! | [`folder`] | folders that only this user and root can write in, opened step by step |
 //! | [`bound`] | sockets in such folders; those that dead daemons left are removed |
+//! | [`subordinate`] | whose a subordinate user number is |
 //! | [`directory`] | the daemon's folder: one daemon in each |
 //! | [`listener`] | the socket, or systemd's; who connects |
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
@@ -44,6 +45,7 @@ mod reaper;
 mod room;
 mod server;
 mod signals;
+mod subordinate;
 mod turns;
 
 pub use bound::{Bound, Neighbours};

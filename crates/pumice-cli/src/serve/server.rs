@@ -110,7 +110,7 @@ struct Ending {
     key: super::pool::Key,
     charge: pumice::slots::Charge,
     told: Option<Token>,
-    uid: u32,
+    account: u32,
 }
 
 impl Server {
@@ -238,15 +238,15 @@ impl Server {
     }
 
     fn welcome(&mut self, socket: OwnedFd, peer: Peer) {
-        let connection = Connection { socket, peer, state: State::Idle };
-        let uid = connection.peer.uid;
+        let account = self.plan.allowed.account(&peer);
+        let connection = Connection { socket, peer, account, state: State::Idle };
         let has_all = super::allow::is_master(&connection.peer);
-        let theirs = || self.connections.values().filter(|other| other.peer.uid == uid).count();
+        let theirs = || self.connections.values().filter(|other| other.account == account).count();
         let refused = if self.plan.allowed.quota_bytes(&connection.peer).is_none() {
             Some(Reason::NotAllowed)
         } else if self.connections.len() >= self.most_connections
             || (!has_all && theirs() >= CONNECTIONS_OF_A_USER)
-            || (!has_all && self.reaper.unclosed(uid) >= UNCLOSED_OF_A_USER)
+            || (!has_all && self.reaper.unclosed(account) >= UNCLOSED_OF_A_USER)
         {
             Some(Reason::Busy)
         } else {
@@ -256,12 +256,12 @@ impl Server {
             self.census.refused(reason);
             // Whether it hears or not, it is closed now.
             let _ = connection.reply(&refusal(reason));
-            return self.reaper.hang_up(uid, connection.socket);
+            return self.reaper.hang_up(account, connection.socket);
         }
         let token = self.next_token;
         self.next_token += 1;
         if self.watch(&connection.socket, token).is_err() {
-            return self.reaper.hang_up(uid, connection.socket);
+            return self.reaper.hang_up(account, connection.socket);
         }
         self.connections.insert(token, connection);
         // Most have asked by now.

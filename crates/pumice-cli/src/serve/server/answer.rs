@@ -27,7 +27,7 @@ impl Server {
     /// numbers, and would be taken for each other's.
     pub(super) fn read(&mut self, token: Token) {
         let Some(connection) = self.connections.get(&token) else { return };
-        let user = connection.peer.uid;
+        let user = connection.account;
         // Before what it sends is taken: each packet may bring hundreds of descriptors.
         if !is_master(&connection.peer) && self.reaper.unclosed(user) >= UNCLOSED_OF_A_USER {
             return self.disconnect(token);
@@ -123,7 +123,7 @@ impl Server {
         };
         let bytes = self.bytes_of(request, key);
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
-        if self.used_bytes(connection.peer.uid).saturating_add(bytes) > quota_bytes {
+        if self.used_bytes(connection.account).saturating_add(bytes) > quota_bytes {
             return self.refuse(token, Reason::Quota, quota_bytes);
         }
         let since = Instant::now();
@@ -146,7 +146,7 @@ impl Server {
         if request.wait_ms == 0 {
             return self.refuse(token, Reason::NoneReady, 0);
         }
-        let user = connection.peer.uid;
+        let user = connection.account;
         if !is_master(&connection.peer) && self.waits_of(user) >= WAITS_OF_A_USER {
             return self.refuse(token, Reason::Busy, 0);
         }
@@ -165,19 +165,19 @@ impl Server {
         }
     }
 
-    fn waits_of(&self, uid: u32) -> usize {
-        let theirs = self.connections.values().filter(|connection| connection.peer.uid == uid);
+    fn waits_of(&self, account: u32) -> usize {
+        let theirs = self.connections.values().filter(|connection| connection.account == account);
         theirs.filter(|connection| matches!(connection.state, State::Waiting(_))).count()
     }
 
     /// What a user has, waits for and has not yet given back.
-    fn used_bytes(&self, uid: u32) -> u64 {
-        let theirs = self.connections.values().filter(|connection| connection.peer.uid == uid);
+    fn used_bytes(&self, account: u32) -> u64 {
+        let theirs = self.connections.values().filter(|connection| connection.account == account);
         let held = theirs.map(|connection| match &connection.state {
             State::Waiting(wait) => self.bytes_of(wait.request, wait.key),
             _ => connection.leased_bytes(),
         });
-        let going = self.ending.values().filter(|ending| ending.uid == uid);
+        let going = self.ending.values().filter(|ending| ending.account == account);
         // What is resumed can be as large as it likes without memory.
         held.chain(going.map(|ending| ending.key.bytes)).fold(0, u64::saturating_add)
     }
@@ -211,7 +211,7 @@ impl Server {
     /// A lease of a daemon that was here before, told of by who has it.
     fn resume(&mut self, token: Token, descriptor: Option<OwnedFd>) {
         let Some(connection) = self.connections.get(&token) else { return };
-        let user = connection.peer.uid;
+        let user = connection.account;
         // A tenant can make a file with a slot's seals, but not one of another user's. Of its own it would bring back
         // again and again what takes the place of a slot that others wait for.
         let is_a_daemons = |file: SlotFile| match file.owner() {
@@ -241,7 +241,7 @@ impl Server {
         }
         // It takes no more of the class than a lease could.
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
-        if self.used_bytes(connection.peer.uid).saturating_add(bytes) > quota_bytes {
+        if self.used_bytes(connection.account).saturating_add(bytes) > quota_bytes {
             self.reaper.close(user, file.into_descriptor());
             return self.refuse(token, Reason::Quota, quota_bytes);
         }
@@ -268,9 +268,9 @@ impl Server {
 
     fn end(&mut self, token: Token) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let uid = connection.peer.uid;
+        let account = connection.account;
         match std::mem::replace(&mut connection.state, State::Ending) {
-            State::Leased(lease) => self.bury(lease, uid, Some(token)),
+            State::Leased(lease) => self.bury(lease, account, Some(token)),
             state => {
                 connection.state = state;
                 self.refuse(token, Reason::OutOfTurn, 0);
@@ -283,22 +283,23 @@ impl Server {
         let Some(connection) = self.connections.remove(&token) else { return };
         let _ = epoll::delete(&self.poll, &connection.socket);
         match connection.state {
-            State::Leased(lease) => self.bury(lease, connection.peer.uid, None),
+            State::Leased(lease) => self.bury(lease, connection.account, None),
             State::Waiting(wait) => {
                 self.pool.forget(wait.key, token);
                 self.serve_waiting(wait.key);
             }
             State::Idle | State::Ending => {}
         }
-        self.reaper.hang_up(connection.peer.uid, connection.socket);
+        self.reaper.hang_up(connection.account, connection.socket);
     }
 
-    fn bury(&mut self, lease: Lease, uid: u32, told: Option<Token>) {
+    fn bury(&mut self, lease: Lease, account: u32, told: Option<Token>) {
         if lease.charge == Charge::Daemon {
-            self.pool.ending(lease.key, uid);
+            self.pool.ending(lease.key, account);
         }
-        self.ending.insert(lease.id, Ending { key: lease.key, charge: lease.charge, told, uid });
-        self.reaper.end(uid, lease.id, lease.file);
+        self.ending
+            .insert(lease.id, Ending { key: lease.key, charge: lease.charge, told, account });
+        self.reaper.end(account, lease.id, lease.file);
     }
 
     /// A lease's memory is gone.
