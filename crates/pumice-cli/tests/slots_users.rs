@@ -4,8 +4,12 @@ mod slots;
 mod support;
 
 use std::ffi::CString;
-use std::os::fd::AsFd;
+use std::io::Write;
+use std::mem::size_of;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixDatagram;
 
 use pumice::slots::file::Populating;
 use pumice::slots::message::{Reason, Reply, Request};
@@ -14,6 +18,7 @@ use pumice::slots::stat::Counter;
 use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
 
 use rustix::event::{poll, PollFd, PollFlags};
+use rustix::net::sockopt;
 
 use slots::{as_user, is_root, waiting, Daemon};
 
@@ -246,6 +251,72 @@ fn with_a_share_who_ends_much_leaves_ready_slots_to_others() {
     let taken = [FRIEND, FRIEND, FRIEND, STRANGER].map(take);
     assert_eq!(taken, [None, None, Some(Reason::NoneReady), None]);
     assert_eq!(client.stat().expect("an answer")[Counter::HeldBack as usize], 1);
+}
+
+/// A socket in whose queue is another, whose last close waits for longer than any client; and what holds that up.
+fn slow_to_close() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let full = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (other_end, _) = listener.accept().expect("connected");
+    full.set_nonblocking(true).expect("set");
+    while (&full).write(&[0; 1 << 16]).is_ok() {}
+    sockopt::set_socket_linger(&full, Some(10 * slots::PATIENCE)).expect("set");
+    let (outer, inner) = UnixDatagram::pair().expect("a pair");
+    socket::send(&outer, b"x", Some(full.as_fd())).expect("sent");
+    (inner.into(), other_end)
+}
+
+/// Users that may not even lease, and what they send, which no thread can close.
+#[test]
+fn strangers_do_not_use_up_descriptors() {
+    if !is_root() {
+        return;
+    }
+    let allow = format!("user:{FRIEND}");
+    let arguments = ["--slot", "64K=2", "--pages", "4k", "--allow", &allow];
+    let mut daemon = Daemon::start("strangers", &arguments);
+    open_folders(&daemon);
+    let path = daemon.socket();
+    let mut lease = as_user(FRIEND, &[], || Client::new(&path).lease(&waiting(SMALL)));
+    daemon.restart(&arguments);
+    let count = || {
+        let folder = format!("/proc/{}/fd", daemon.pid());
+        std::fs::read_dir(folder).expect("root may").count()
+    };
+    let before = count();
+    let connect = || socket::connect_to(&path, slots::PATIENCE).expect("connected");
+    // What is refused would be this test's to close.
+    daemon.signal(libc::SIGSTOP);
+    let _held: Vec<_> = as_user(STRANGER, &[], || {
+        let send = |_| {
+            let (slow, held) = slow_to_close();
+            socket::send(connect(), b"x", Some(slow.as_fd())).expect("sent");
+            held
+        };
+        (0..96).map(send).collect()
+    });
+    daemon.signal(libc::SIGCONT);
+    as_user(STRANGER, &[], || (0..2000).for_each(|_| drop(connect())));
+    daemon.until("served", |row| row.ready > 0);
+    if !knows_passrights() {
+        eprintln!("skipped: before Linux 6.16 a socket takes whatever descriptors are sent");
+        return;
+    }
+    assert!(count() < before + 1000, "{} descriptors, not {before}", count());
+    // Those who may lease send theirs all the same.
+    let lease = lease.as_mut().expect("a lease");
+    as_user(FRIEND, &[], || lease.resume()).expect("taken over");
+}
+
+fn knows_passrights() -> bool {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let (one, _other) = UnixDatagram::pair().expect("a pair");
+    let (on, length) = (1, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: a plain system call on a number that lives here.
+    unsafe {
+        let value = (&raw const on).cast();
+        libc::setsockopt(one.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, length) == 0
+    }
 }
 
 #[test]

@@ -28,11 +28,19 @@ impl Listener {
     /// systemd's socket if there is one, else a new one at `path`.
     pub fn open(path: &Path) -> Result<Listener, Failure> {
         if let Some(socket) = activated()? {
+            // A daemon that was killed may have left it otherwise.
+            set_rights(&socket, Rights::Passed);
             return Ok(Listener { socket, bound: None });
         }
         let kind = SocketType::SEQPACKET;
         let (socket, bound) = Bound::listen(path, kind, Neighbours::Trusted, "--socket")?;
         Ok(Listener { socket, bound: Some(bound) })
+    }
+
+    /// Whether who connects from now on can send descriptors before it is accepted. A kernel before Linux 6.16 lets
+    /// it always.
+    pub fn set_rights(&self, rights: Rights) {
+        set_rights(&self.socket, rights);
     }
 
     /// The next client; `None` if there is none, or none that lives.
@@ -49,6 +57,55 @@ impl Listener {
         if let Some(bound) = &self.bound {
             bound.remove();
         }
+    }
+}
+
+/// Whether descriptors can be sent to a socket; else sending fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// They can.
+    Passed,
+    /// They can't.
+    Refused,
+}
+
+/// `SO_PASSRIGHTS`, as Linux 6.16 has it.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// From now on. A socket that is accepted begins as its listener was when its client connected.
+pub fn set_rights(socket: impl AsFd, rights: Rights) {
+    let value = libc::c_int::from(rights == Rights::Passed);
+    // An older kernel does not know the option.
+    // SAFETY: the kernel reads a number that lives here.
+    let _ = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}
+
+/// What [`set_rights`] has set.
+pub fn rights(socket: impl AsFd) -> Rights {
+    let mut value: libc::c_int = 1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes a number at most, which lives here.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw mut value).cast(),
+            &mut length,
+        )
+    };
+    if failed == 0 && value == 0 {
+        Rights::Refused
+    } else {
+        Rights::Passed
     }
 }
 

@@ -19,7 +19,7 @@ use super::allow::Peer;
 use super::census::Census;
 use super::connection::{Connection, State};
 use super::directory::Directory;
-use super::listener::Listener;
+use super::listener::{rights, set_rights, Listener, Rights};
 use super::notify::Notify;
 use super::options::{Plan, ServeArgs};
 use super::pool::{Pool, Token};
@@ -41,6 +41,9 @@ const ACCEPTED_AT_ONCE: usize = 16;
 const CONNECTIONS_OF_A_USER: usize = 256;
 /// Descriptors and connections of one user that are yet to be closed, above which nothing more is taken from it.
 const UNCLOSED_OF_A_USER: usize = 1024;
+/// The same of one that is refused, above which nobody can send descriptors before it is accepted: what nobody can
+/// close would use up all that the daemon may have.
+const UNCLOSED_OF_A_STRANGER: usize = 64;
 /// Descriptors left for all else.
 const SPARE_DESCRIPTORS: u64 = 64;
 /// How long nobody is accepted after the kernel had no descriptor left.
@@ -81,6 +84,8 @@ pub struct Server {
     _directory: Directory,
     listener: Option<Listener>,
     metrics: Option<Serving>,
+    /// Whether the listener takes descriptors.
+    rights: Rights,
     signals: Signals,
     waker: Arc<OwnedFd>,
     events: Receiver<Event>,
@@ -151,6 +156,7 @@ impl Server {
             _directory: directory,
             listener: Some(listener),
             metrics,
+            rights: Rights::Passed,
             signals,
             waker,
             events,
@@ -256,7 +262,10 @@ impl Server {
             self.census.refused(reason);
             // Whether it hears or not, it is closed now.
             let _ = connection.reply(&refusal(reason));
-            return self.reaper.hang_up(account, connection.socket);
+            return self.turn_away(account, connection.socket);
+        }
+        if rights(&connection.socket) == Rights::Refused {
+            set_rights(&connection.socket, Rights::Passed);
         }
         let token = self.next_token;
         self.next_token += 1;
@@ -266,6 +275,25 @@ impl Server {
         self.connections.insert(token, connection);
         // Most have asked by now.
         self.read(token);
+    }
+
+    /// Closes the connection of somebody who is refused.
+    fn turn_away(&mut self, account: u32, socket: OwnedFd) {
+        if rights(&socket) == Rights::Refused {
+            // There is nothing in it that could be slow to close.
+            return drop(socket);
+        }
+        self.reaper.hang_up(account, socket);
+        if self.reaper.unclosed(account) >= UNCLOSED_OF_A_STRANGER {
+            self.set_rights(Rights::Refused);
+        }
+    }
+
+    fn set_rights(&mut self, rights: Rights) {
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.rights != rights) {
+            listener.set_rights(rights);
+            self.rights = rights;
+        }
     }
 
     fn heed_signals(&mut self) {
@@ -306,6 +334,10 @@ impl Server {
     }
 
     fn pass_deadlines(&mut self, now: Instant) {
+        let is_flooded = self.rights == Rights::Refused;
+        if is_flooded && self.reaper.unclosed_in_all() < UNCLOSED_OF_A_STRANGER {
+            self.set_rights(Rights::Passed);
+        }
         if self.accept_again.is_some_and(|again| again <= now) {
             self.accept_again = None;
             if let Some(listener) = &self.listener {

@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
@@ -26,6 +27,9 @@ use super::socket;
 pub const ENV_SOCKET: &str = "PUMICE_SOCKET";
 /// How long a daemon may take to answer, a wait that was asked for not counted.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a descriptor is sent again that a daemon does not take yet.
+const ACCEPTED_SOON: Duration = Duration::from_millis(5);
 
 /// Where a daemon of root's listens.
 pub const SYSTEM_SOCKET: &str = "/run/pumice/slots.sock";
@@ -175,8 +179,18 @@ fn ask(
     request: &Request,
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(Reply, Option<OwnedFd>), Error> {
+    let bytes = request.encode();
+    let until = Instant::now() + PATIENCE;
     // A daemon that refused the connection has said so already, and closed.
-    let sent = socket::send(connection, &request.encode(), descriptor);
+    let mut sent = socket::send(connection, &bytes, descriptor);
+    // One that strangers flood takes descriptors of those only that it has accepted.
+    let is_too_early = |sent: &io::Result<()>| {
+        sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    while descriptor.is_some() && is_too_early(&sent) && Instant::now() < until {
+        thread::sleep(ACCEPTED_SOON);
+        sent = socket::send(connection, &bytes, descriptor);
+    }
     hear(connection, sent)
 }
 
