@@ -3,11 +3,10 @@
 //! Each client has a thread and a second to send its request, and another to take the answer, so that who is
 //! slow or says nothing holds up nobody else. There are [`CLIENTS`] at a time; more wait until one of them goes.
 
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::net::SocketType;
 
 use crate::args::Failure;
-use crate::serve::{bind_to, clear_socket};
+use crate::serve::{Bound, Neighbours};
 
 /// How long a client may take to send, and again to receive.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -111,29 +110,51 @@ impl Drop for Place {
     }
 }
 
+/// What is listened at.
+#[derive(Debug)]
+pub struct Serving {
+    /// The address, whose port may have been 0 in what was asked for.
+    pub at: String,
+    bound: Option<Bound>,
+}
+
+impl Serving {
+    /// Removes the socket, if there is one in the file system.
+    pub fn clear(&self) {
+        if let Some(bound) = &self.bound {
+            bound.remove();
+        }
+    }
+}
+
 /// Listens, and starts the threads. `option` is what the address was given with; `page` makes the answer,
-/// `None` when there is nobody any more who knows it. Returns the address, whose port may have been 0.
+/// `None` when there is nobody any more who knows it.
 pub fn start(
     address: &Address,
     option: &'static str,
     page: impl Fn() -> Option<String> + Send + Sync + 'static,
-) -> Result<String, Failure> {
+) -> Result<Serving, Failure> {
     let refused = |at: &dyn std::fmt::Display, error: &io::Error| {
         Failure::usage(format!("can't serve metrics at {at}: {error}; name another with {option}"))
     };
     // SAFETY: a plain call; who goes away while it is answered must not end this process.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    let (listening, shown) = match address {
+    let (listening, serving) = match address {
         Address::Unix(path) => {
-            clear_socket(path, option)?;
-            let listener = bind(path).map_err(|error| refused(&path.display(), &error))?;
-            (Listening::Unix(listener), format!("unix:{}", path.display()))
+            let kind = SocketType::STREAM;
+            let (socket, bound) = Bound::listen(path, kind, Neighbours::Any, option)?;
+            let listener = UnixListener::from(socket);
+            let blocks = listener.set_nonblocking(false);
+            blocks.map_err(|error| refused(&path.display(), &error))?;
+            let at = format!("unix:{}", path.display());
+            (Listening::Unix(listener), Serving { at, bound: Some(bound) })
         }
         Address::Loopback(wanted) => {
             let bound = TcpListener::bind(wanted);
             let listener = bound.map_err(|error| refused(wanted, &error))?;
             let at = listener.local_addr().unwrap_or(*wanted);
-            (Listening::Tcp(listener), format!("http://{at}/metrics"))
+            let at = format!("http://{at}/metrics");
+            (Listening::Tcp(listener), Serving { at, bound: None })
         }
     };
     let page = Arc::new(page);
@@ -156,20 +177,7 @@ pub fn start(
     };
     let started = thread::Builder::new().name("pumice-metrics".into()).spawn(serve);
     started.map_err(|error| Failure::system(format!("no thread for metrics: {error}")))?;
-    Ok(shown)
-}
-
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    let socket = UnixListener::from(bind_to(path, SocketType::STREAM)?);
-    socket.set_nonblocking(false)?;
-    Ok(socket)
-}
-
-/// Removes what was listened at.
-pub fn clear(address: &Address) {
-    if let Address::Unix(path) = address {
-        let _ = fs::remove_file(path);
-    }
+    Ok(serving)
 }
 
 fn answer(mut client: Box<dyn Client>, page: &impl Fn() -> Option<String>) -> io::Result<()> {

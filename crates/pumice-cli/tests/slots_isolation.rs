@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-use pumice::slots::PageKind;
+use pumice::slots::message::{Reason, Reply, Request};
+use pumice::slots::{socket, PageKind};
 use rustix::mm::{mmap, MapFlags, ProtFlags};
 
 use slots::Daemon;
@@ -194,6 +195,35 @@ fn a_tenant_that_holds_its_file_holds_up_nobody() {
         assert!(std::time::Instant::now() < until, "not truncated");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
+}
+
+/// As while a lease waits: an answer in between would be taken for the end's.
+#[test]
+fn an_end_under_way_takes_no_other_request() {
+    let daemon = Daemon::start("ending", &["--slot", "64K=2", "--pages", "4k"]);
+    let lease = daemon.lease(64 << 10);
+    let Some(unanswered) = Unanswered::new() else {
+        eprintln!("skipped: no userfaultfd for the kernel's own faults");
+        return;
+    };
+    let held = lease.file().try_clone().expect("a copy");
+    let (at, len) = (unanswered.at as usize, unanswered.len);
+    let writes = std::thread::spawn(move || {
+        // SAFETY: the memory is mapped as long as the thread runs; its content is of no interest.
+        unsafe { libc::write(held.as_raw_fd(), at as *const libc::c_void, len) }
+    });
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    for request in [Request::End, Request::Stat] {
+        socket::send(lease.connection(), &request.encode(), None).expect("sent");
+    }
+    let packet = socket::receive(lease.connection()).expect("an answer").expect("not the end");
+    let reply = Reply::decode(&packet.bytes).expect("a reply");
+    drop(unanswered);
+    writes.join().expect("no panic");
+    let Reply::Refused(refusal) = reply else { panic!("{reply:?}") };
+    assert_eq!(refusal.reason, Reason::OutOfTurn);
+    assert!(socket::receive(lease.connection()).expect("the end").is_none());
+    daemon.until("ended all the same", |row| row.leased == 0);
 }
 
 /// Memory that is missing, and a userfaultfd that nobody reads.

@@ -343,6 +343,47 @@ fn requests_out_of_turn() {
     serves(&daemon);
 }
 
+/// `docs/slots-protocol.md`: any other message is refused and the connection closed, which gives up the wait.
+#[test]
+fn a_waiting_lease_takes_no_other_request() {
+    let daemon = daemon("waiting");
+    let _held = daemon.lease(200 << 10);
+    let lease = Request::Lease(waiting(200 << 10));
+    let row = || daemon.client().classes().expect("an answer")[1];
+    let others = [
+        lease.clone(),
+        Request::End,
+        Request::Resume,
+        Request::Classes(0),
+        Request::Leases(0),
+        Request::Stat,
+        Request::Settings,
+        Request::Set(PaceSetting::DelayMs, 77),
+    ];
+    let until = std::time::Instant::now() + PATIENCE;
+    let until_waiting = |count: u32| {
+        while row().waiting != count {
+            assert!(std::time::Instant::now() < until, "{:?}", row());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    for other in others {
+        let connection = connect(&daemon);
+        socket::send(&connection, &lease.encode(), None).expect("sent");
+        until_waiting(1);
+        // A slot of one's own comes along, which only Resume would take.
+        let file = SlotFile::create(SMALL, PageKind::Small).expect("a memfd");
+        socket::send(&connection, &other.encode(), Some(file.as_fd())).expect("sent");
+        let packet = socket::receive(&connection).expect("an answer").expect("not the end");
+        let Ok(Reply::Refused(refusal)) = Reply::decode(&packet.bytes) else { panic!("{other:?}") };
+        assert_eq!(refusal.reason, Reason::OutOfTurn, "{other:?}");
+        assert!(socket::receive(&connection).expect("the end").is_none(), "{other:?}");
+        until_waiting(0);
+    }
+    assert_ne!(daemon.client().settings().expect("an answer")[1], 77);
+    serves(&daemon);
+}
+
 #[test]
 fn what_can_not_be_had_is_refused_with_what_can() {
     let daemon = daemon("refused");

@@ -5,6 +5,8 @@ use std::mem::MaybeUninit;
 
 use pumice::config::parse_size;
 
+use super::subordinate::Subordinate;
+
 /// Who connected, as the kernel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -104,24 +106,42 @@ fn group_number(name: &str) -> Option<u32> {
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
     rules: Vec<Rule>,
+    subordinate: Subordinate,
 }
 
 impl Allowed {
     /// These, and the superuser and the daemon's own user besides.
     pub fn new(rules: Vec<Rule>) -> Allowed {
-        Allowed { rules }
+        let subordinate = match rules.is_empty() {
+            true => Subordinate::default(),
+            false => Subordinate::read(|name| number_of(name, user_number)),
+        };
+        Allowed { rules, subordinate }
     }
 
     /// The most bytes that the peer's user may have; `None` if it may have none at all.
     pub fn quota_bytes(&self, peer: &Peer) -> Option<u64> {
-        let fits = |rule: &&Rule| match rule.who {
-            Who::User(uid) => uid == peer.uid,
-            Who::Group(gid) => peer.groups.contains(&gid),
-        };
-        match self.rules.iter().find(fits) {
+        match self.rule(peer) {
             Some(rule) => Some(rule.quota_bytes.unwrap_or(u64::MAX)),
             None => is_master(peer).then_some(u64::MAX),
         }
+    }
+
+    /// The user that the peer's limits are of: its own, unless it is a subordinate number of another's that no rule
+    /// names.
+    pub fn account(&self, peer: &Peer) -> u32 {
+        match self.rule(peer).map(|rule| rule.who) {
+            Some(Who::User(_)) => peer.uid,
+            _ if is_master(peer) => peer.uid,
+            Some(Who::Group(_)) | None => self.subordinate.owner(peer.uid),
+        }
+    }
+
+    fn rule(&self, peer: &Peer) -> Option<&Rule> {
+        self.rules.iter().find(|rule| match rule.who {
+            Who::User(uid) => uid == peer.uid,
+            Who::Group(gid) => peer.groups.contains(&gid),
+        })
     }
 }
 

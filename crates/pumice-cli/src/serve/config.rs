@@ -35,6 +35,9 @@ pub struct File {
     /// As `--allow`, a list.
     #[serde(deserialize_with = "allow")]
     pub allow: Vec<Rule>,
+    /// As `--share`.
+    #[serde(deserialize_with = "share")]
+    pub share: Option<u32>,
     /// As `--metrics`.
     #[serde(deserialize_with = "metrics")]
     pub metrics: Option<Address>,
@@ -127,6 +130,15 @@ fn threads<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> 
     }
 }
 
+fn share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    let percent = u32::deserialize(from)?;
+    if (1..=100).contains(&percent) {
+        Ok(Some(percent))
+    } else {
+        Err(D::Error::custom("a share is a number from 1 to 100, in percent"))
+    }
+}
+
 fn pages<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PageKind>, D::Error> {
     with(from, options::pages).map(Some)
 }
@@ -191,6 +203,7 @@ mod tests {
             grow-hugetlb = true
             drain = "10s"
             threads = 2
+            share = 50
             [populate]
             batch_pages = 1024
             load = 1.5
@@ -209,6 +222,7 @@ mod tests {
         assert_eq!((file.slots[0].bytes, file.slots[0].count), (8 << 30, 2));
         assert_eq!(file.slots[1].count, 1);
         assert_eq!(file.pace, [Some(1024), None, None, Some(150), Some(0)]);
+        assert_eq!(file.share, Some(50));
         assert_eq!((file.allow.len(), file.drain), (2, Some(Duration::from_secs(10))));
     }
 
@@ -223,6 +237,7 @@ mod tests {
             ("[populate]\nbatch = 1", 1, "batch_pages"),
             ("pages = \"5k\"", 1, "thp"),
             ("allow = [\"qemu\"]", 1, "user:"),
+            ("share = 0", 1, "percent"),
         ] {
             let (at, message) = parse(text).expect_err("bad");
             assert_eq!(at, line, "{text}: {message}");

@@ -6,8 +6,9 @@ use std::time::Instant;
 use pumice::slots::message::{LeaseRequest, Reply};
 use pumice::slots::{socket, Charge, SlotFile};
 
-use super::allow::Peer;
+use super::allow::{is_master, Peer};
 use super::pool::Key;
+use super::turns::{Rank, Taker};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub struct Connection {
     pub socket: OwnedFd,
     /// Who it is.
     pub peer: Peer,
+    /// The user that its limits are of.
+    pub account: u32,
     /// What it is about.
     pub state: State,
 }
@@ -87,6 +90,12 @@ impl Connection {
             Ok(()) => Heard::Yes,
             Err(_) => Heard::No,
         }
+    }
+
+    /// Who it is when it asks for a slot.
+    pub fn taker(&self) -> Taker {
+        let rank = if is_master(&self.peer) { Rank::Master } else { Rank::Tenant };
+        Taker { user: self.account, rank }
     }
 
     /// The bytes it has.

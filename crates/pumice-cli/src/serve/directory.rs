@@ -4,17 +4,27 @@
 //! does leave is its socket, which the next one removes: having the lock, it knows that nobody listens.
 
 use std::env;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use pumice::slots::client::SYSTEM_SOCKET;
-use pumice::slots::socket;
-use rustix::fs::{flock, FlockOperation};
+use rustix::fs::{
+    flock, fstat, openat, statat, unlinkat, AtFlags, FileType, FlockOperation, Mode, OFlags, Stat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 
+use super::folder::{Folder, Missing};
 use crate::args::Failure;
+
+/// The lock's name.
+const LOCK: &str = "lock";
+/// Rights of others on the lock. Who can open it can take it.
+const OTHERS: u32 = 0o077;
+/// Times that another daemon may replace the lock meanwhile.
+const ATTEMPTS: u32 = 16;
 
 /// The folder, locked for as long as this lives.
 #[derive(Debug)]
@@ -31,40 +41,11 @@ impl Directory {
             Some(path) => path.to_owned(),
             None => default_path()?,
         };
-        let shown = path.display();
-        let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&path);
-        made.map_err(|error| {
-            Failure::usage(format!("can't make the folder {shown}: {error}; name one with --dir"))
-        })?;
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o644)
-            .open(path.join("lock"));
-        let mut lock = opened.map_err(|error| {
-            Failure::usage(format!("can't write in {shown}: {error}; name a folder with --dir"))
-        })?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut pid = String::new();
-            // Only for the message.
-            let _ = (&mut lock).take(20).read_to_string(&mut pid);
-            let pid = pid.trim();
-            return Err(Failure::system(match is_killed(pid) {
-                true => format!(
-                    "the pumice serve that has {shown} (process {pid}) was killed, and ends when a file of \
-                     a tenant's lets go of it; end the tenant, or give this daemon a folder of its own with \
-                     --dir, and --socket"
-                ),
-                false => format!(
-                    "another pumice serve (process {pid}) has {shown}; give this one a folder of its own \
-                     with --dir, and --socket"
-                ),
-            }));
-        }
+        let folder = Folder::open(&path, Missing::Make, "--dir")?;
+        let lock = take_lock(&folder)?;
         // The number is for people; the lock is what counts.
         let _ = lock.set_len(0);
+        let _ = (&lock).rewind();
         let _ = writeln!(&lock, "{}", std::process::id());
         Ok(Directory { path, _lock: lock })
     }
@@ -75,6 +56,94 @@ impl Directory {
     }
 }
 
+/// Opens the lock and takes it. One that others can open (those of earlier versions) is taken, and a new one takes
+/// its place: somebody may still have the old one open.
+fn take_lock(folder: &Folder) -> Result<File, Failure> {
+    for _ in 0..ATTEMPTS {
+        let lock = open_lock(folder)?;
+        let path = folder.path().join(LOCK);
+        let shown = path.display();
+        let failed =
+            |error: Errno| Failure::usage(format!("can't use {shown}: {error}; see to it"));
+        let status = fstat(&lock).map_err(failed)?;
+        let user = status.st_uid;
+        if user != geteuid().as_raw() {
+            return Err(Failure::usage(format!(
+                "{shown} belongs to user {user}, who could keep this daemon from starting; remove it, or name \
+                 another folder with --dir"
+            )));
+        }
+        // With a second name it would be another file of ours, which would be emptied.
+        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile || status.st_nlink > 1 {
+            return Err(Failure::usage(format!(
+                "{shown} is no file of its own; remove it, or name another folder with --dir"
+            )));
+        }
+        let is_loose = status.st_mode & OTHERS != 0;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(is_taken(folder, &lock, is_loose));
+        }
+        // Another daemon may have replaced it before the lock was taken.
+        let named = statat(folder, LOCK, AtFlags::SYMLINK_NOFOLLOW);
+        if !named.is_ok_and(|named| is_same(&named, &status)) {
+            continue;
+        }
+        if !is_loose {
+            return Ok(lock);
+        }
+        unlinkat(folder, LOCK, AtFlags::empty()).map_err(failed)?;
+    }
+    let shown = folder.path().display();
+    Err(Failure::system(format!("others keep replacing the lock in {shown}; end them")))
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// Nothing is followed, and nothing is waited for, whatever lies there.
+fn open_lock(folder: &Folder) -> Result<File, Failure> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = openat(folder, OsStr::new(LOCK), flags, Mode::RUSR | Mode::WUSR);
+    let shown = folder.path().display();
+    opened.map(File::from).map_err(|error| {
+        Failure::usage(match error {
+            Errno::LOOP => {
+                format!("{shown}/{LOCK} is a link; remove it, or name another folder with --dir")
+            }
+            error => format!("can't write in {shown}: {error}; name a folder with --dir"),
+        })
+    })
+}
+
+/// Who has the lock, in words.
+fn is_taken(folder: &Folder, lock: &File, is_loose: bool) -> Failure {
+    let shown = folder.path().display();
+    let mut pid = String::new();
+    // Only for the message.
+    let _ = lock.take(20).read_to_string(&mut pid);
+    let pid = pid.trim();
+    Failure::system(if is_killed(pid) {
+        format!(
+            "the pumice serve that has {shown} (process {pid}) was killed, and ends when a file of \
+             a tenant's lets go of it; end the tenant, or give this daemon a folder of its own with \
+             --dir, and --socket"
+        )
+    } else if is_loose {
+        format!(
+            "another pumice serve (process {pid}) has {shown}, or somebody who may read {shown}/{LOCK} has \
+             locked it: if no daemon runs, remove it; else give this one a folder of its own with --dir, and \
+             --socket"
+        )
+    } else {
+        format!(
+            "another pumice serve (process {pid}) has {shown}; give this one a folder of its own \
+             with --dir, and --socket"
+        )
+    })
+}
+
 /// Whether a process was killed and has not ended: its first thread has, and another is held up in the kernel.
 fn is_killed(pid: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -82,7 +151,7 @@ fn is_killed(pid: &str) -> bool {
 }
 
 fn default_path() -> Result<PathBuf, Failure> {
-    if rustix::process::geteuid().is_root() {
+    if geteuid().is_root() {
         let system = Path::new(SYSTEM_SOCKET).parent();
         return Ok(system.expect("a path in a folder").to_owned());
     }
@@ -92,35 +161,10 @@ fn default_path() -> Result<PathBuf, Failure> {
     }
 }
 
-/// Removes a socket that a dead daemon left, so that one can be bound there. `option` is what the path was
-/// given with.
-pub fn clear_socket(path: &Path, option: &str) -> Result<(), Failure> {
-    let shown = path.display();
-    let status = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Failure::usage(format!("can't listen at {shown}: {error}"))),
-        Ok(status) => status,
-    };
-    if !status.file_type().is_socket() {
-        return Err(Failure::usage(format!(
-            "{shown} is there and is no socket; name another path"
-        )));
-    }
-    // Of whatever type it is, a refusal means that nobody listens.
-    match socket::connect_to(path, Duration::from_secs(1)) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        _ => {
-            return Err(Failure::system(format!(
-                "somebody else listens at {shown}; name another path with {option}"
-            )))
-        }
-    }
-    fs::remove_file(path)
-        .map_err(|error| Failure::usage(format!("can't remove the old {shown}: {error}")))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

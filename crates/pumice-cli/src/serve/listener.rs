@@ -1,47 +1,46 @@
 //! The socket that clients connect to: bound here, or handed over by systemd; and who connects.
 
 use std::env;
-use std::fs;
 use std::io;
-use std::mem::{size_of, MaybeUninit};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::net::{
-    accept_with, bind, listen, socket_with, sockopt, AddressFamily, SocketAddrUnix, SocketFlags,
-    SocketType,
-};
+use pumice::slots::peer::credentials;
+use rustix::net::{accept_with, sockopt, SocketFlags, SocketType};
 
 use super::allow::Peer;
-use super::directory;
+use super::bound::{Bound, Neighbours};
 use crate::args::Failure;
 
 /// The first descriptor that systemd hands over; see sd_listen_fds(3).
 const FIRST_ACTIVATED: i32 = 3;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 256;
 
 /// See the module's text.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     /// What to remove at the end; nothing where the socket is systemd's.
-    path: Option<PathBuf>,
+    bound: Option<Bound>,
 }
 
 impl Listener {
     /// systemd's socket if there is one, else a new one at `path`.
     pub fn open(path: &Path) -> Result<Listener, Failure> {
         if let Some(socket) = activated()? {
-            return Ok(Listener { socket, path: None });
+            // A daemon that was killed may have left it otherwise.
+            set_rights(&socket, Rights::Passed);
+            return Ok(Listener { socket, bound: None });
         }
-        directory::clear_socket(path, "--socket")?;
-        let socket = bind_to(path, SocketType::SEQPACKET).map_err(|error| {
-            let path = path.display();
-            Failure::usage(format!("can't listen at {path}: {error}; name another with --socket"))
-        })?;
-        Ok(Listener { socket, path: Some(path.to_owned()) })
+        let kind = SocketType::SEQPACKET;
+        let (socket, bound) = Bound::listen(path, kind, Neighbours::Trusted, "--socket")?;
+        Ok(Listener { socket, bound: Some(bound) })
+    }
+
+    /// Whether who connects from now on can send descriptors before it is accepted. A kernel before Linux 6.16 lets
+    /// it always.
+    pub fn set_rights(&self, rights: Rights) {
+        set_rights(&self.socket, rights);
     }
 
     /// The next client; `None` if there is none, or none that lives.
@@ -55,10 +54,58 @@ impl Listener {
 
     /// Nobody can connect from now on.
     pub fn remove(&self) {
-        if let Some(path) = &self.path {
-            // Who binds there next removes what is left.
-            let _ = fs::remove_file(path);
+        if let Some(bound) = &self.bound {
+            bound.remove();
         }
+    }
+}
+
+/// Whether descriptors can be sent to a socket; else sending fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// They can.
+    Passed,
+    /// They can't.
+    Refused,
+}
+
+/// `SO_PASSRIGHTS`, as Linux 6.16 has it.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// From now on. A socket that is accepted begins as its listener was when its client connected.
+pub fn set_rights(socket: impl AsFd, rights: Rights) {
+    let value = libc::c_int::from(rights == Rights::Passed);
+    // An older kernel does not know the option.
+    // SAFETY: the kernel reads a number that lives here.
+    let _ = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}
+
+/// What [`set_rights`] has set.
+pub fn rights(socket: impl AsFd) -> Rights {
+    let mut value: libc::c_int = 1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes a number at most, which lives here.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw mut value).cast(),
+            &mut length,
+        )
+    };
+    if failed == 0 && value == 0 {
+        Rights::Refused
+    } else {
+        Rights::Passed
     }
 }
 
@@ -66,16 +113,6 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// A socket at a path. All may connect: who is served, their credentials say.
-pub fn bind_to(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
 }
 
 fn activated() -> Result<Option<OwnedFd>, Failure> {
@@ -103,29 +140,12 @@ fn activated() -> Result<Option<OwnedFd>, Failure> {
     Ok(Some(socket))
 }
 
-/// Who connected. rustix would take the process number for one that is not 0, which it is for a peer in
-/// another pid namespace.
+/// Who connected.
 fn peer(socket: &OwnedFd) -> io::Result<Peer> {
-    let mut credentials = MaybeUninit::<libc::ucred>::uninit();
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes one ucred at most.
-    let failed = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            credentials.as_mut_ptr().cast(),
-            &mut length,
-        )
-    };
-    if failed != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it did.
-    let credentials = unsafe { credentials.assume_init() };
+    let credentials = credentials(socket)?;
     let mut groups = peer_groups(socket);
     groups.push(credentials.gid);
-    Ok(Peer { uid: credentials.uid, groups, pid: credentials.pid as u32 })
+    Ok(Peer { uid: credentials.uid, groups, pid: credentials.pid })
 }
 
 /// The supplementary groups, as the kernel has them; none where it does not say.

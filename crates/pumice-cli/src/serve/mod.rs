@@ -5,9 +5,13 @@
 //! | [`options`] | what may be typed, and the plan that it and a file become |
 //! | [`config`] | the file |
 //! | [`allow`] | who may lease, and how much |
-//! | [`directory`] | the daemon's folder: one daemon in each, sockets of dead ones removed |
+//! | [`folder`] | folders that only this user and root can write in, opened step by step |
+//! | [`bound`] | sockets in such folders; those that dead daemons left are removed |
+//! | [`subordinate`] | whose a subordinate user number is |
+//! | [`directory`] | the daemon's folder: one daemon in each |
 //! | [`listener`] | the socket, or systemd's; who connects |
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
+//! | [`turns`] | whose turn it is among users that wait |
 //! | [`populator`] | the threads that populate |
 //! | [`room`] | whether there is memory for another slot |
 //! | [`reaper`] | the threads that truncate what was leased and close what clients sent |
@@ -24,10 +28,12 @@
 //! (populating, truncating, closing what a client sent) other threads do, and say so over a channel.
 
 mod allow;
+mod bound;
 mod census;
 mod config;
 mod connection;
 mod directory;
+mod folder;
 mod listener;
 mod metrics;
 mod notify;
@@ -39,9 +45,10 @@ mod reaper;
 mod room;
 mod server;
 mod signals;
+mod subordinate;
+mod turns;
 
-pub use directory::clear_socket;
-pub use listener::bind_to;
+pub use bound::{Bound, Neighbours};
 pub use options::{duration, pages, ServeArgs};
 pub use progress::bar;
 

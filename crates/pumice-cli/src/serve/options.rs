@@ -43,6 +43,10 @@ pub struct ServeArgs {
     /// is the most that one user may have at a time (can be repeated)
     #[arg(long, value_name = "WHO[=SIZE]", value_parser = Rule::parse)]
     allow: Vec<Rule>,
+    /// Of each kind of slots, how much may be yet to be populated in place of what one user has ended, in percent:
+    /// above it the user waits, and ready slots are left to others; no limit if not given
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    share: Option<u32>,
     /// Serve metrics for Prometheus at unix:PATH or a loopback address such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     metrics: Option<Address>,
@@ -96,6 +100,8 @@ pub struct Plan {
     pub socket: Option<PathBuf>,
     /// Who may lease.
     pub allowed: Allowed,
+    /// How much of a class one user may have had and ended, until it is populated again.
+    pub share_percent: Option<u32>,
     /// Where metrics are served.
     pub metrics: Option<Address>,
     /// Whether hugetlb pages may be asked for.
@@ -149,6 +155,7 @@ impl ServeArgs {
             dir: self.dir.clone().or(file.dir),
             socket: self.socket.clone().or(file.socket),
             allowed: Allowed::new(self.allow.iter().cloned().chain(file.allow).collect()),
+            share_percent: self.share.or(file.share),
             metrics: self.metrics.clone().or(file.metrics),
             grow_hugetlb: self.grow_hugetlb || file.grow_hugetlb,
             drain: self.drain.or(file.drain).unwrap_or(Duration::from_secs(5)),

@@ -1,11 +1,13 @@
 //! The slots: classes of one size and kind, what of them is ready, leased and waited for, and which is
 //! to be populated next. It touches no file and no clock, so tests drive it by hand.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use pumice::slots::message::{ClassRow, Reason};
 use pumice::slots::{PageKind, SlotFile};
+
+use super::turns::{Order, Owed, Queue, Rank, Tags, Taker};
 
 /// What all slots of a class have in common. The order is by size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +36,9 @@ pub type Token = u64;
 #[derive(Debug, Default)]
 pub struct Pool {
     classes: Vec<Class>,
+    tags: Tags,
+    share_percent: Option<u32>,
+    out_of_order: u64,
 }
 
 /// One class.
@@ -45,52 +50,12 @@ pub struct Class {
     ready: VecDeque<ReadySlot>,
     populating: u32,
     leased: u32,
+    /// Of those leased, whose memory is going.
+    ending: u32,
     waiting: Queue,
+    owed: Owed,
     /// No new attempt before this, after one that failed.
     retry_at: Option<Instant>,
-}
-
-/// Who waits, first come, first served; among users, whoever was served longest ago.
-#[derive(Debug, Default)]
-struct Queue {
-    waiters: VecDeque<(Token, u32)>,
-    /// Users that were served since nobody waited, and how many grants ago the queue began with it.
-    served: HashMap<u32, u64>,
-    grants: u64,
-}
-
-impl Queue {
-    fn len(&self) -> usize {
-        self.waiters.len()
-    }
-
-    fn push(&mut self, token: Token, user: u32) {
-        self.waiters.push_back((token, user));
-    }
-
-    fn next(&self) -> Option<Token> {
-        // Of several that are equal the first.
-        let served = |(_, user): &&(Token, u32)| self.served.get(user).copied().unwrap_or(0);
-        self.waiters.iter().min_by_key(served).map(|&(token, _)| token)
-    }
-
-    fn remove(&mut self, token: Token) -> Option<u32> {
-        let index = self.waiters.iter().position(|&(other, _)| other == token)?;
-        let (_, user) = self.waiters.remove(index)?;
-        if self.waiters.is_empty() {
-            self.served.clear();
-        }
-        Some(user)
-    }
-
-    /// A slot goes to this waiter.
-    fn serve(&mut self, token: Token) {
-        let Some(user) = self.remove(token) else { return };
-        if !self.waiters.is_empty() {
-            self.grants += 1;
-            self.served.insert(user, self.grants);
-        }
-    }
 }
 
 impl Pool {
@@ -107,8 +72,20 @@ impl Pool {
                 None => self.classes.push(Class::new(key, count)),
             }
         }
+        self.classes.iter_mut().for_each(Class::settle);
         self.classes.sort_by_key(|class| class.key);
         self.classes.iter_mut().flat_map(Class::take_surplus).collect()
+    }
+
+    /// Of a class, how much may be yet to be populated in place of what one tenant has ended, in percent: whoever is
+    /// above it takes no ready slot. `None` for no limit.
+    pub fn set_share(&mut self, percent: Option<u32>) {
+        self.share_percent = percent;
+    }
+
+    /// Grants that went before another user's earlier request.
+    pub fn out_of_order(&self) -> u64 {
+        self.out_of_order
     }
 
     /// The classes, smallest first.
@@ -142,22 +119,34 @@ impl Pool {
     }
 
     /// Takes a ready slot out, which is leased from now on. Who waits comes first.
-    pub fn take(&mut self, key: Key, token: Token) -> Option<ReadySlot> {
-        let class = self.class_mut(key)?;
-        let is_next = class.waiting.next().is_none_or(|next| next == token);
-        if !is_next {
+    pub fn take(&mut self, key: Key, token: Token, taker: Taker) -> Option<ReadySlot> {
+        let share_percent = self.share_percent;
+        let class = self.classes.iter_mut().find(|class| class.key == key)?;
+        let next = class.next(&self.tags, share_percent);
+        if next.is_some_and(|next| next != token) || class.holds_back(taker, share_percent) {
             return None;
         }
         let slot = class.ready.pop_front()?;
-        class.waiting.serve(token);
+        if class.waiting.serve(token) == Order::Turn {
+            self.out_of_order += 1;
+        }
         class.leased += 1;
+        self.tags.charge(taker.user, key.bytes);
         Some(slot)
     }
 
-    /// Somebody waits for a slot of the class: a connection of a user's.
-    pub fn wait(&mut self, key: Key, token: Token, user: u32) {
+    /// Whether a ready slot is there that somebody may not have now, as it has ended its share of them.
+    pub fn holds_back(&self, key: Key, taker: Taker) -> bool {
+        let class = self.classes.iter().find(|class| class.key == key);
+        class.is_some_and(|class| {
+            !class.ready.is_empty() && class.holds_back(taker, self.share_percent)
+        })
+    }
+
+    /// Somebody waits for a slot of the class.
+    pub fn wait(&mut self, key: Key, token: Token, taker: Taker) {
         if let Some(class) = self.class_mut(key) {
-            class.waiting.push(token, user);
+            class.waiting.push(token, taker);
         }
     }
 
@@ -171,7 +160,8 @@ impl Pool {
     /// Who waits for a slot of the class and can have one.
     pub fn served_next(&self, key: Key) -> Option<Token> {
         let class = self.classes.iter().find(|class| class.key == key)?;
-        class.waiting.next().filter(|_| !class.ready.is_empty())
+        let next = class.next(&self.tags, self.share_percent);
+        next.filter(|_| !class.ready.is_empty())
     }
 
     /// A lease of another daemon's is counted among these; the slots that are too many then are returned.
@@ -182,10 +172,21 @@ impl Pool {
         Some(class.take_surplus())
     }
 
+    /// A user ends a leased slot: its memory is going.
+    pub fn ending(&mut self, key: Key, user: u32) {
+        if let Some(class) = self.class_mut(key) {
+            class.ending += 1;
+            class.owed.push(user);
+            class.settle();
+        }
+    }
+
     /// A leased slot's memory is gone.
     pub fn ended(&mut self, key: Key) {
         if let Some(class) = self.class_mut(key) {
+            class.ending = class.ending.saturating_sub(1);
             class.leased = class.leased.saturating_sub(1);
+            class.settle();
         }
         self.drop_unused();
     }
@@ -234,6 +235,7 @@ impl Pool {
             return Some(slot);
         }
         class.ready.push_back(slot);
+        class.settle();
         None
     }
 
@@ -278,6 +280,8 @@ impl Class {
             ready: VecDeque::new(),
             populating: 0,
             leased: 0,
+            ending: 0,
+            owed: Owed::default(),
             waiting: Queue::default(),
             retry_at: None,
         }
@@ -289,6 +293,26 @@ impl Class {
 
     fn missing(&self) -> u32 {
         self.wanted.saturating_sub(self.in_all() + self.populating)
+    }
+
+    /// Who of those that wait comes next.
+    fn next(&self, tags: &Tags, share_percent: Option<u32>) -> Option<Token> {
+        self.waiting.next(tags, |taker| !self.holds_back(taker, share_percent))
+    }
+
+    /// Whether ready slots are left to others for now. Of the smallest class one slot is everybody's share.
+    fn holds_back(&self, taker: Taker, share_percent: Option<u32>) -> bool {
+        let Some(percent) = share_percent.filter(|_| taker.rank == Rank::Tenant) else {
+            return false;
+        };
+        let share = u64::from(self.wanted) * u64::from(percent) / 100;
+        self.owed.of(taker.user) as u64 >= share.max(1)
+    }
+
+    /// What is populated is owed no more.
+    fn settle(&mut self) {
+        let missing = self.missing() + self.populating + self.ending;
+        self.owed.keep_last(missing as usize);
     }
 
     fn lacks(&self, now: Instant) -> bool {
@@ -334,6 +358,20 @@ mod tests {
         ReadySlot { file: SlotFile::create(key.bytes, key.pages).expect("a memfd"), huge_bytes: 0 }
     }
 
+    /// Whoever it is.
+    const OTHER: Taker = Taker { user: 0, rank: Rank::Master };
+
+    fn tenant(user: u32) -> Taker {
+        Taker { user, rank: Rank::Tenant }
+    }
+
+    /// Populates all there is to be.
+    fn fill(pool: &mut Pool) {
+        while let Some(key) = pool.begin(Instant::now()) {
+            assert!(pool.populated(key, slot(key)).is_none());
+        }
+    }
+
     fn pool() -> Pool {
         let mut pool = Pool::default();
         assert!(pool.configure(&[(LARGE, 1), (SMALL, 2)]).is_empty());
@@ -358,7 +396,7 @@ mod tests {
         begun.sort();
         assert_eq!(begun, [SMALL, SMALL, LARGE]);
         assert!(pool.populated(SMALL, slot(SMALL)).is_none());
-        assert!(pool.take(SMALL, 1).is_some());
+        assert!(pool.take(SMALL, 1, OTHER).is_some());
         // Leased ones count.
         assert_eq!(pool.begin(now), None);
         pool.ended(SMALL);
@@ -368,48 +406,84 @@ mod tests {
     #[test]
     fn who_waits_is_served_in_turn() {
         let (mut pool, now) = (pool(), Instant::now());
-        pool.wait(LARGE, 7, 0);
-        pool.wait(LARGE, 8, 0);
+        pool.wait(LARGE, 7, OTHER);
+        pool.wait(LARGE, 8, OTHER);
         assert_eq!(pool.classes()[1].waited_for(), 2);
         assert_eq!(pool.begin_urgent(now), Some(LARGE), "what is waited for comes first");
         assert_eq!(pool.begin_urgent(now), None, "there is to be one of them");
         assert_eq!(pool.served_next(LARGE), None);
         assert!(pool.populated(LARGE, slot(LARGE)).is_none());
-        assert!(pool.take(LARGE, 9).is_none(), "nobody overtakes");
+        assert!(pool.take(LARGE, 9, OTHER).is_none(), "nobody overtakes");
         assert_eq!(pool.served_next(LARGE), Some(7));
         pool.forget(LARGE, 7);
         assert_eq!(pool.served_next(LARGE), Some(8));
-        assert!(pool.take(LARGE, 8).is_some());
+        assert!(pool.take(LARGE, 8, OTHER).is_some());
     }
 
     #[test]
-    fn users_take_turns() {
-        let mut queue = Queue::default();
-        let served = |queue: &mut Queue| {
-            let next = queue.next().expect("somebody waits");
-            queue.serve(next);
-            next
+    fn who_has_had_less_comes_first() {
+        let mut pool = pool();
+        fill(&mut pool);
+        for token in 0..2 {
+            assert!(pool.take(SMALL, token, tenant(1)).is_some(), "nobody else wants it");
+        }
+        pool.wait(SMALL, 2, tenant(1));
+        pool.wait(SMALL, 3, tenant(2));
+        pool.ending(SMALL, 1);
+        pool.ended(SMALL);
+        fill(&mut pool);
+        assert_eq!((pool.served_next(SMALL), pool.out_of_order()), (Some(3), 0));
+        assert!(pool.take(SMALL, 2, tenant(1)).is_none());
+        assert!(pool.take(SMALL, 3, tenant(2)).is_some());
+        assert_eq!(pool.out_of_order(), 1);
+    }
+
+    #[test]
+    fn who_ends_its_share_leaves_the_rest_to_others() {
+        let mut pool = pool();
+        assert!(pool.configure(&[(SMALL, 4), (LARGE, 1)]).is_empty());
+        let leases = |pool: &mut Pool, key, token, taker| {
+            let slot = pool.take(key, token, taker);
+            if slot.is_some() {
+                pool.ending(key, taker.user);
+                pool.ended(key);
+            }
+            slot.is_some()
         };
-        (0..4).for_each(|token| queue.push(token, 1));
-        assert_eq!(served(&mut queue), 0);
-        // One that comes back again and again has every other slot, not all.
-        queue.push(10, 2);
-        assert_eq!(served(&mut queue), 10);
-        queue.push(11, 2);
-        assert_eq!([served(&mut queue), served(&mut queue), served(&mut queue)], [1, 11, 2]);
-        assert_eq!(served(&mut queue), 3);
-        assert!(queue.served.is_empty(), "nobody waits: all begin anew");
+        for (percent, expected) in [(None, 4), (Some(50), 2), (Some(100), 4), (Some(1), 1)] {
+            fill(&mut pool);
+            pool.set_share(percent);
+            let had = (0..4).filter(|&token| leases(&mut pool, SMALL, token, tenant(1))).count();
+            assert_eq!(had, expected, "{percent:?}");
+        }
+        assert!(pool.holds_back(SMALL, tenant(1)) && !pool.holds_back(SMALL, tenant(2)));
+        assert!(!pool.holds_back(SMALL, OTHER), "root, and the daemon's user");
+        // It waits, and others pass.
+        pool.wait(SMALL, 8, tenant(1));
+        assert_eq!(pool.served_next(SMALL), None);
+        assert!(leases(&mut pool, SMALL, 9, tenant(2)));
+        // What is populated pays for what it has ended.
+        fill(&mut pool);
+        assert_eq!(pool.served_next(SMALL), Some(8));
+        assert!(leases(&mut pool, SMALL, 8, tenant(1)));
+        // Of one slot it can't have less.
+        assert!(leases(&mut pool, LARGE, 10, tenant(1)));
+        fill(&mut pool);
+        assert!(leases(&mut pool, LARGE, 11, tenant(1)));
+        // And nothing is owed that nobody is to populate.
+        assert!(pool.configure(&[(SMALL, 1)]).len() == 3);
+        assert!(!pool.holds_back(SMALL, tenant(1)));
     }
 
     #[test]
     fn more_who_wait_have_more_populated() {
         let (mut pool, now) = (pool(), Instant::now());
         assert_eq!(pool.begin(now), Some(SMALL));
-        pool.wait(SMALL, 1, 0);
+        pool.wait(SMALL, 1, OTHER);
         assert_eq!(pool.begin_urgent(now), None, "one is on its way");
-        pool.wait(SMALL, 2, 0);
+        pool.wait(SMALL, 2, OTHER);
         assert_eq!(pool.begin_urgent(now), Some(SMALL));
-        pool.wait(SMALL, 3, 0);
+        pool.wait(SMALL, 3, OTHER);
         assert_eq!(pool.begin_urgent(now), None, "no more are wanted");
         assert!(pool.populated(SMALL, slot(SMALL)).is_none());
         assert_eq!(pool.classes()[0].waited_for(), 2);
@@ -419,7 +493,7 @@ mod tests {
     fn a_failure_is_tried_again_later() {
         let (mut pool, now) = (pool(), Instant::now());
         let later = now + std::time::Duration::from_secs(5);
-        pool.wait(LARGE, 1, 0);
+        pool.wait(LARGE, 1, OTHER);
         assert_eq!(pool.begin_urgent(now), Some(LARGE));
         pool.failed(LARGE, later);
         assert_eq!(pool.begin_urgent(now), None);
@@ -442,7 +516,7 @@ mod tests {
         while let Some(key) = pool.begin(now) {
             assert!(pool.populated(key, slot(key)).is_none());
         }
-        assert!(pool.take(SMALL, 1).is_some());
+        assert!(pool.take(SMALL, 1, OTHER).is_some());
         assert_eq!(pool.configure(&[(SMALL, 1)]).len(), 2);
         assert_eq!(pool.find(1, None), Ok(SMALL));
         assert_eq!(pool.find(100 << 10, None), Err(Reason::TooLarge));

@@ -161,6 +161,12 @@ impl Reaper {
         self.foreign.take(Some(user), Corpse::Connection(socket));
     }
 
+    /// How much of what anybody sent is not closed yet.
+    pub fn unclosed_in_all(&self) -> usize {
+        let state = self.foreign.state();
+        state.queues.of.values().map(|queue| queue.waiting.len() + queue.begun).sum()
+    }
+
     /// How much of what a user sent is not closed yet.
     pub fn unclosed(&self, user: u32) -> usize {
         self.foreign.state().queues.left(Some(user))

@@ -19,7 +19,7 @@ use super::allow::Peer;
 use super::census::Census;
 use super::connection::{Connection, State};
 use super::directory::Directory;
-use super::listener::Listener;
+use super::listener::{rights, set_rights, Listener, Rights};
 use super::notify::Notify;
 use super::options::{Plan, ServeArgs};
 use super::pool::{Pool, Token};
@@ -28,6 +28,7 @@ use super::progress::Progress;
 use super::reaper::Reaper;
 use super::signals::{Signals, Wish};
 use crate::args::Failure;
+use crate::http::Serving;
 
 /// Tokens of what is no connection.
 const LISTENER: Token = 0;
@@ -40,6 +41,9 @@ const ACCEPTED_AT_ONCE: usize = 16;
 const CONNECTIONS_OF_A_USER: usize = 256;
 /// Descriptors and connections of one user that are yet to be closed, above which nothing more is taken from it.
 const UNCLOSED_OF_A_USER: usize = 1024;
+/// The same of one that is refused, above which nobody can send descriptors before it is accepted: what nobody can
+/// close would use up all that the daemon may have.
+const UNCLOSED_OF_A_STRANGER: usize = 64;
 /// Descriptors left for all else.
 const SPARE_DESCRIPTORS: u64 = 64;
 /// How long nobody is accepted after the kernel had no descriptor left.
@@ -79,6 +83,9 @@ pub struct Server {
     /// Held until the end: it is the lock.
     _directory: Directory,
     listener: Option<Listener>,
+    metrics: Option<Serving>,
+    /// Whether the listener takes descriptors.
+    rights: Rights,
     signals: Signals,
     waker: Arc<OwnedFd>,
     events: Receiver<Event>,
@@ -108,7 +115,7 @@ struct Ending {
     key: super::pool::Key,
     charge: pumice::slots::Charge,
     told: Option<Token>,
-    uid: u32,
+    account: u32,
 }
 
 impl Server {
@@ -131,20 +138,25 @@ impl Server {
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let waker = Arc::new(waker.map_err(|error| system("eventfd")(error.into()))?);
         let (send, events): (Sender<Event>, _) = channel();
+        let mut metrics = None;
         if let Some(address) = &plan.metrics {
             let (send, waker) = (send.clone(), Arc::clone(&waker));
-            crate::http::start(address, "--metrics", move || ask_for_metrics(&send, &waker))?;
+            let page = move || ask_for_metrics(&send, &waker);
+            metrics = Some(crate::http::start(address, "--metrics", page)?);
         }
         let populator = Populator::start(plan.threads, plan.pace, &send, &waker);
         let populator = populator.map_err(system("thread"))?;
         let reaper = Reaper::start(&send, &waker).map_err(system("thread"))?;
         let mut pool = Pool::default();
         pool.configure(&plan.classes);
+        pool.set_share(plan.share_percent);
         let server = Server {
             arguments,
             plan,
             _directory: directory,
             listener: Some(listener),
+            metrics,
+            rights: Rights::Passed,
             signals,
             waker,
             events,
@@ -232,15 +244,15 @@ impl Server {
     }
 
     fn welcome(&mut self, socket: OwnedFd, peer: Peer) {
-        let connection = Connection { socket, peer, state: State::Idle };
-        let uid = connection.peer.uid;
+        let account = self.plan.allowed.account(&peer);
+        let connection = Connection { socket, peer, account, state: State::Idle };
         let has_all = super::allow::is_master(&connection.peer);
-        let theirs = || self.connections.values().filter(|other| other.peer.uid == uid).count();
+        let theirs = || self.connections.values().filter(|other| other.account == account).count();
         let refused = if self.plan.allowed.quota_bytes(&connection.peer).is_none() {
             Some(Reason::NotAllowed)
         } else if self.connections.len() >= self.most_connections
             || (!has_all && theirs() >= CONNECTIONS_OF_A_USER)
-            || (!has_all && self.reaper.unclosed(uid) >= UNCLOSED_OF_A_USER)
+            || (!has_all && self.reaper.unclosed(account) >= UNCLOSED_OF_A_USER)
         {
             Some(Reason::Busy)
         } else {
@@ -250,16 +262,38 @@ impl Server {
             self.census.refused(reason);
             // Whether it hears or not, it is closed now.
             let _ = connection.reply(&refusal(reason));
-            return self.reaper.hang_up(uid, connection.socket);
+            return self.turn_away(account, connection.socket);
+        }
+        if rights(&connection.socket) == Rights::Refused {
+            set_rights(&connection.socket, Rights::Passed);
         }
         let token = self.next_token;
         self.next_token += 1;
         if self.watch(&connection.socket, token).is_err() {
-            return self.reaper.hang_up(uid, connection.socket);
+            return self.reaper.hang_up(account, connection.socket);
         }
         self.connections.insert(token, connection);
         // Most have asked by now.
         self.read(token);
+    }
+
+    /// Closes the connection of somebody who is refused.
+    fn turn_away(&mut self, account: u32, socket: OwnedFd) {
+        if rights(&socket) == Rights::Refused {
+            // There is nothing in it that could be slow to close.
+            return drop(socket);
+        }
+        self.reaper.hang_up(account, socket);
+        if self.reaper.unclosed(account) >= UNCLOSED_OF_A_STRANGER {
+            self.set_rights(Rights::Refused);
+        }
+    }
+
+    fn set_rights(&mut self, rights: Rights) {
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.rights != rights) {
+            listener.set_rights(rights);
+            self.rights = rights;
+        }
     }
 
     fn heed_signals(&mut self) {
@@ -300,6 +334,10 @@ impl Server {
     }
 
     fn pass_deadlines(&mut self, now: Instant) {
+        let is_flooded = self.rights == Rights::Refused;
+        if is_flooded && self.reaper.unclosed_in_all() < UNCLOSED_OF_A_STRANGER {
+            self.set_rights(Rights::Passed);
+        }
         if self.accept_again.is_some_and(|again| again <= now) {
             self.accept_again = None;
             if let Some(listener) = &self.listener {

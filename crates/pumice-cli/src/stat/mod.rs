@@ -125,9 +125,9 @@ pub fn with_rates(before: &Sample, now: &Sample) -> Vec<(Process, Option<Rates>)
 fn listen(address: &Address, pids: Vec<u32>) -> Result<(), Failure> {
     let endings = spawn::block_endings();
     let page = move || Some(prometheus::page(&Sample::take(&pids)));
-    let at = http::start(address, "--listen", page)?;
-    eprintln!("pumice: metrics for Prometheus are at {at}");
+    let serving = http::start(address, "--listen", page)?;
+    eprintln!("pumice: metrics for Prometheus are at {}", serving.at);
     spawn::wait_for(&endings);
-    http::clear(address);
+    serving.clear();
     Ok(())
 }

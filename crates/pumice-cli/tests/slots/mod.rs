@@ -132,3 +132,31 @@ impl Drop for Daemon {
 pub fn waiting(bytes: u64) -> LeaseRequest {
     LeaseRequest { wait_ms: PATIENCE.as_millis() as u32, ..LeaseRequest::new(bytes) }
 }
+
+/// Runs `what` as another user: the system call alone changes the calling thread's only.
+#[allow(dead_code, reason = "not every test file needs it")]
+pub fn as_user<R: Send>(uid: u32, groups: &[u32], what: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: plain system calls on the calling thread.
+            unsafe {
+                let count = groups.len();
+                assert_eq!(libc::syscall(libc::SYS_setgroups, count, groups.as_ptr()), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresgid, uid, uid, uid), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);
+            }
+            what()
+        });
+        thread.join().expect("no panic")
+    })
+}
+
+/// Whether other users can be acted as.
+#[allow(dead_code, reason = "not every test file needs it")]
+pub fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can act as other users");
+    }
+    is_root
+}

@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "not every test file watches programs")]
 pub mod served;
 
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -52,11 +53,12 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A new folder of this test's.
+/// A new folder of this test's, in which nobody else can write whatever the umask.
 #[allow(dead_code, reason = "not every test file needs one")]
 pub fn folder(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("pumice-test-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&path).expect("a folder for temporary files");
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&path);
+    made.expect("a folder for temporary files");
     path
 }
 

@@ -1,11 +1,14 @@
 //! The client: a blocking connection for each question, and one that a lease holds.
 
 use std::env;
-use std::fs::File;
+use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
@@ -16,6 +19,7 @@ use super::message::{
     ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reason, Reply, Request, MAX_ROWS,
 };
 use super::pages::{Charge, PageKind};
+use super::peer::Trusted;
 use super::settings::PaceSetting;
 use super::socket;
 
@@ -24,16 +28,25 @@ pub const ENV_SOCKET: &str = "PUMICE_SOCKET";
 /// How long a daemon may take to answer, a wait that was asked for not counted.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How often a descriptor is sent again that a daemon does not take yet.
+const ACCEPTED_SOON: Duration = Duration::from_millis(5);
+
 /// Where a daemon of root's listens.
 pub const SYSTEM_SOCKET: &str = "/run/pumice/slots.sock";
 
 /// The socket that is meant where none is named: `PUMICE_SOCKET`, else that of a daemon of one's own
-/// (`$XDG_RUNTIME_DIR/pumice/slots.sock`) if there is one, else the system's.
+/// (`$XDG_RUNTIME_DIR/pumice/slots.sock`) if there is one, else the system's. A runtime folder of another user's is
+/// none: `su` and `sudo -E` leave the variable as it was, and whoever listens there sees what is in the slot.
 pub fn default_socket() -> PathBuf {
     if let Some(path) = env::var_os(ENV_SOCKET).filter(|path| !path.is_empty()) {
         return path.into();
     }
+    let is_own = |folder: &OsString| {
+        let status = fs::metadata(folder);
+        status.is_ok_and(|status| status.uid() == rustix::process::geteuid().as_raw())
+    };
     let own = env::var_os("XDG_RUNTIME_DIR")
+        .filter(is_own)
         .map(|folder| Path::new(&folder).join("pumice/slots.sock"))
         .filter(|path| path.exists());
     own.unwrap_or_else(|| SYSTEM_SOCKET.into())
@@ -61,9 +74,12 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason; [`Error::Connect`] where nobody listens.
+    /// [`Error::Refused`] with the reason; [`Error::Connect`] where nobody listens; [`Error::Stranger`] where
+    /// somebody does who is neither root, nor this process's user, nor the owner of the socket's folder: it would
+    /// see all that is written to the slot.
     pub fn lease(&self, request: &LeaseRequest) -> Result<Lease, Error> {
         let connection = self.connect()?;
+        let trusted = Trusted::of(&connection, &self.path)?;
         let wait = Duration::from_millis(request.wait_ms.into());
         socket::set_patience(&connection, PATIENCE + wait)?;
         let (reply, descriptor) = ask(&connection, &Request::Lease(*request), None)?;
@@ -73,7 +89,7 @@ impl Client {
         // Only requests may wait for longer.
         socket::set_patience(&connection, PATIENCE)?;
         let (client, file) = (self.clone(), descriptor.into());
-        Ok(Lease { client, connection, asked: None, file, grant })
+        Ok(Lease { client, trusted, connection, asked: None, file, grant })
     }
 
     /// The classes of slots that the daemon keeps.
@@ -163,8 +179,18 @@ fn ask(
     request: &Request,
     descriptor: Option<BorrowedFd<'_>>,
 ) -> Result<(Reply, Option<OwnedFd>), Error> {
+    let bytes = request.encode();
+    let until = Instant::now() + PATIENCE;
     // A daemon that refused the connection has said so already, and closed.
-    let sent = socket::send(connection, &request.encode(), descriptor);
+    let mut sent = socket::send(connection, &bytes, descriptor);
+    // One that strangers flood takes descriptors of those only that it has accepted.
+    let is_too_early = |sent: &io::Result<()>| {
+        sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    while descriptor.is_some() && is_too_early(&sent) && Instant::now() < until {
+        thread::sleep(ACCEPTED_SOON);
+        sent = socket::send(connection, &bytes, descriptor);
+    }
     hear(connection, sent)
 }
 
@@ -199,6 +225,8 @@ fn hear(connection: &OwnedFd, sent: io::Result<()>) -> Result<(Reply, Option<Own
 #[derive(Debug)]
 pub struct Lease {
     client: Client,
+    /// Whom the slot may be shown again.
+    trusted: Trusted,
     connection: OwnedFd,
     /// A connection to the next daemon that has not answered yet. Closing it could end the lease.
     asked: Option<OwnedFd>,
@@ -274,9 +302,12 @@ impl Lease {
     /// Tells a daemon that was started anew on the same socket of this lease, so that it ends when it
     /// would have.
     ///
+    /// The slot's descriptor goes there, so who listens must be root or the user that gave the slot, and nobody
+    /// else may be able to write in the socket's folder.
+    ///
     /// # Errors
-    /// As [`Client::lease`]; the lease is as it was then, and this can be tried again. After
-    /// [`Error::NoAnswer`] it waits on for the same answer.
+    /// As [`Client::lease`], and [`Error::Stranger`] for all others; the lease is as it was then, and this can be
+    /// tried again. After [`Error::NoAnswer`] it waits on for the same answer.
     pub fn resume(&mut self) -> Result<(), Error> {
         let (asked, heard) = match self.asked.take() {
             Some(asked) => {
@@ -284,7 +315,7 @@ impl Lease {
                 (asked, heard)
             }
             None => {
-                let asked = self.client.connect()?;
+                let asked = self.trusted.connect(&self.client.path, PATIENCE)?;
                 let heard = ask(&asked, &Request::Resume, Some(self.file.as_fd()));
                 (asked, heard)
             }

@@ -16,6 +16,16 @@ pub enum Error {
         /// What connecting said.
         source: io::Error,
     },
+    /// Somebody listens, or could, whom the slot must not go to.
+    #[error("{} is not the daemon's: {what} (user {uid}); nothing was sent there", path.display())]
+    Stranger {
+        /// The socket that was tried.
+        path: PathBuf,
+        /// Who it is.
+        uid: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// The daemon said no.
     #[error("{0}")]
     Refused(Refusal),

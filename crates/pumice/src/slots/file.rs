@@ -31,6 +31,7 @@ pub struct SlotFile {
     descriptor: OwnedFd,
     bytes: u64,
     inode: Inode,
+    owner: u32,
 }
 
 /// What tells files apart: device and number.
@@ -59,7 +60,8 @@ impl SlotFile {
         ftruncate(&descriptor, bytes)?;
         fcntl_add_seals(&descriptor, SEALS)?;
         let status = fstat(&descriptor)?;
-        Ok(SlotFile { descriptor, bytes, inode: (status.st_dev, status.st_ino) })
+        let inode = (status.st_dev, status.st_ino);
+        Ok(SlotFile { descriptor, bytes, inode, owner: status.st_uid })
     }
 
     /// The slot behind a descriptor that came from somebody else. The descriptor is given back if it is
@@ -81,7 +83,8 @@ impl SlotFile {
         match fstat(&descriptor) {
             Ok(status) if status.st_size > 0 => {
                 let inode = (status.st_dev, status.st_ino);
-                Ok(SlotFile { bytes: status.st_size as u64, descriptor, inode })
+                let (bytes, owner) = (status.st_size as u64, status.st_uid);
+                Ok(SlotFile { descriptor, bytes, inode, owner })
             }
             _ => Err(descriptor),
         }
@@ -95,6 +98,11 @@ impl SlotFile {
     /// Bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The user that made it, unless root has given it away since: nobody else can.
+    pub fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Ends it: its memory goes back to the kernel, what is mapped of it raises SIGBUS.

@@ -64,7 +64,8 @@ impl LeaseRequest {
     }
 }
 
-/// What a client says.
+/// What a client says. While a `Lease` waits, or an `End` is not answered, any other request is refused and the
+/// connection closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Asks for a slot. A connection has one lease in its life.
@@ -201,7 +202,7 @@ reasons! {
     Busy = 9, "the daemon has as many connections or requests of yours as it takes at a time";
     /// The daemon is ending.
     Draining = 10, "the daemon is ending and grants nothing more";
-    /// Not now: a second lease on a connection, or an end without one.
+    /// Not now: a second lease on a connection, an end without one, or a request while one of those two is under way.
     OutOfTurn = 11, "the connection is not in a state for this request";
     /// The descriptor is no slot.
     NotASlot = 12, "the descriptor is no slot";

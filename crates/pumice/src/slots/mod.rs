@@ -8,6 +8,7 @@
 //! | [`stat`] | what a daemon counts |
 //! | [`socket`] | packets and descriptors over a unix socket |
 //! | [`file`](mod@file) | a slot's file: made, sealed, populated, ended |
+//! | [`peer`] | who listens at a socket, and who else could |
 //! | [`client`] | leasing: [`Client`] and the guard [`Lease`] |
 //! | [`error`] | what can go wrong for a client |
 //!
@@ -36,6 +37,7 @@ pub mod error;
 pub mod file;
 pub mod message;
 pub mod pages;
+pub mod peer;
 pub mod settings;
 pub mod socket;
 pub mod stat;

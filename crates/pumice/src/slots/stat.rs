@@ -88,6 +88,10 @@ counters! {
     Populating = "populating",
     /// Time that granted requests waited, in microseconds.
     WaitSumUs = "wait_us_sum",
+    /// Leases granted before another user's earlier request, as that user had had more.
+    OutOfOrder = "granted_out_of_order_total",
+    /// Requests that found a slot ready and did not get it at once, as their user had ended its share.
+    HeldBack = "held_back_total",
 }
 
 impl Counter {

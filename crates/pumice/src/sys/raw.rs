@@ -1,6 +1,6 @@
-//! System calls that rustix lacks: `clone`, `shmget` and its family, `mincore`, `kill` with 0, those on memory
-//! policies, `madvise` with `MADV_COLLAPSE` and of many ranges; `pread` and `pwrite` of memory that no reference may
-//! be made of.
+//! System calls that rustix lacks: `clone`, `getsockopt` of a peer whose process is not visible, `shmget` and its
+//! family, `mincore`, `kill` with 0, those on memory policies, `madvise` with `MADV_COLLAPSE` and of many ranges;
+//! `pread` and `pwrite` of memory that no reference may be made of.
 //!
 //! The calling convention is in syscall(2), "Architecture calling conventions".
 
@@ -59,11 +59,11 @@ fn decode(result: isize) -> Result<usize, Errno> {
 /// Call numbers, from linux-raw-sys.
 pub mod number {
     pub use linux_raw_sys::general::{
-        __NR_clone, __NR_exit, __NR_get_mempolicy, __NR_get_robust_list, __NR_getcpu, __NR_kcmp,
-        __NR_kill, __NR_madvise, __NR_mincore, __NR_munmap, __NR_pread64, __NR_preadv,
-        __NR_process_madvise, __NR_process_vm_readv, __NR_pwrite64, __NR_pwritev,
-        __NR_rt_sigprocmask, __NR_sched_getaffinity, __NR_sched_getparam, __NR_sched_getscheduler,
-        __NR_sched_setaffinity, __NR_sched_setscheduler, __NR_set_mempolicy, __NR_shmat,
-        __NR_shmctl, __NR_shmdt, __NR_shmget, __NR_tgkill,
+        __NR_clone, __NR_exit, __NR_get_mempolicy, __NR_get_robust_list, __NR_getcpu,
+        __NR_getsockopt, __NR_kcmp, __NR_kill, __NR_madvise, __NR_mincore, __NR_munmap,
+        __NR_pread64, __NR_preadv, __NR_process_madvise, __NR_process_vm_readv, __NR_pwrite64,
+        __NR_pwritev, __NR_rt_sigprocmask, __NR_sched_getaffinity, __NR_sched_getparam,
+        __NR_sched_getscheduler, __NR_sched_setaffinity, __NR_sched_setscheduler,
+        __NR_set_mempolicy, __NR_shmat, __NR_shmctl, __NR_shmdt, __NR_shmget, __NR_tgkill,
     };
 }

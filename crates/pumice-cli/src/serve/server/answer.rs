@@ -15,6 +15,7 @@ use rustix::event::epoll;
 
 use super::super::allow::is_master;
 use super::super::connection::{Heard, Lease, State, Wait};
+use super::super::folder::is_ours;
 use super::super::pool::{Key, Token};
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 
@@ -22,10 +23,11 @@ use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 const WAITS_OF_A_USER: usize = 64;
 
 impl Server {
-    /// One message of a connection's.
+    /// One message of a connection's. While a request of it is not answered it has no other: answers have no
+    /// numbers, and would be taken for each other's.
     pub(super) fn read(&mut self, token: Token) {
         let Some(connection) = self.connections.get(&token) else { return };
-        let user = connection.peer.uid;
+        let user = connection.account;
         // Before what it sends is taken: each packet may bring hundreds of descriptors.
         if !is_master(&connection.peer) && self.reaper.unclosed(user) >= UNCLOSED_OF_A_USER {
             return self.disconnect(token);
@@ -35,9 +37,10 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Ok(None) | Err(_) => return self.disconnect(token),
         };
+        let is_busy = matches!(connection.state, State::Waiting(_) | State::Ending);
         let mut descriptors = packet.descriptors.into_iter();
         match Request::decode(&packet.bytes) {
-            Ok(Request::Resume) => {
+            Ok(Request::Resume) if !is_busy => {
                 let first = descriptors.next();
                 descriptors.for_each(|other| self.reaper.close(user, other));
                 self.resume(token, first);
@@ -45,6 +48,7 @@ impl Server {
             request => {
                 descriptors.for_each(|descriptor| self.reaper.close(user, descriptor));
                 match request {
+                    Ok(_) if is_busy => self.refuse_and_close(token, Reason::OutOfTurn),
                     Ok(request) => self.obey(token, &request),
                     Err(Malformed::Version(_)) => self.refuse_and_close(token, Reason::Version),
                     Err(_) => self.refuse_and_close(token, Reason::Malformed),
@@ -119,7 +123,7 @@ impl Server {
         };
         let bytes = self.bytes_of(request, key);
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
-        if self.used_bytes(connection.peer.uid).saturating_add(bytes) > quota_bytes {
+        if self.used_bytes(connection.account).saturating_add(bytes) > quota_bytes {
             return self.refuse(token, Reason::Quota, quota_bytes);
         }
         let since = Instant::now();
@@ -132,18 +136,22 @@ impl Server {
                 Err(_) => self.refuse(token, Reason::NoMemory, 0),
             };
         }
-        if let Some(slot) = self.pool.take(key, token) {
+        let taker = connection.taker();
+        if let Some(slot) = self.pool.take(key, token, taker) {
             return self.grant(token, key, slot.file, Charge::Daemon, since);
+        }
+        if self.pool.holds_back(key, taker) {
+            self.census.add(Counter::HeldBack, 1);
         }
         if request.wait_ms == 0 {
             return self.refuse(token, Reason::NoneReady, 0);
         }
-        let user = connection.peer.uid;
+        let user = connection.account;
         if !is_master(&connection.peer) && self.waits_of(user) >= WAITS_OF_A_USER {
             return self.refuse(token, Reason::Busy, 0);
         }
         let until = since + Duration::from_millis(request.wait_ms.into());
-        self.pool.wait(key, token, user);
+        self.pool.wait(key, token, taker);
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.state = State::Waiting(Wait { key, request, since, until });
         }
@@ -157,19 +165,19 @@ impl Server {
         }
     }
 
-    fn waits_of(&self, uid: u32) -> usize {
-        let theirs = self.connections.values().filter(|connection| connection.peer.uid == uid);
+    fn waits_of(&self, account: u32) -> usize {
+        let theirs = self.connections.values().filter(|connection| connection.account == account);
         theirs.filter(|connection| matches!(connection.state, State::Waiting(_))).count()
     }
 
     /// What a user has, waits for and has not yet given back.
-    fn used_bytes(&self, uid: u32) -> u64 {
-        let theirs = self.connections.values().filter(|connection| connection.peer.uid == uid);
+    fn used_bytes(&self, account: u32) -> u64 {
+        let theirs = self.connections.values().filter(|connection| connection.account == account);
         let held = theirs.map(|connection| match &connection.state {
             State::Waiting(wait) => self.bytes_of(wait.request, wait.key),
             _ => connection.leased_bytes(),
         });
-        let going = self.ending.values().filter(|ending| ending.uid == uid);
+        let going = self.ending.values().filter(|ending| ending.account == account);
         // What is resumed can be as large as it likes without memory.
         held.chain(going.map(|ending| ending.key.bytes)).fold(0, u64::saturating_add)
     }
@@ -203,15 +211,22 @@ impl Server {
     /// A lease of a daemon that was here before, told of by who has it.
     fn resume(&mut self, token: Token, descriptor: Option<OwnedFd>) {
         let Some(connection) = self.connections.get(&token) else { return };
-        let user = connection.peer.uid;
-        let file = match descriptor.map(SlotFile::adopt) {
-            Some(Ok(file)) => file,
-            Some(Err(descriptor)) => {
-                self.reaper.close(user, descriptor);
-                return self.refuse(token, Reason::NotASlot, 0);
-            }
-            None => return self.refuse(token, Reason::NotASlot, 0),
+        let user = connection.account;
+        // A tenant can make a file with a slot's seals, but not one of another user's. Of its own it would bring back
+        // again and again what takes the place of a slot that others wait for.
+        let is_a_daemons = |file: SlotFile| match file.owner() {
+            owner if is_ours(owner) || is_master(&connection.peer) => Ok(file),
+            _ => Err(file.into_descriptor()),
         };
+        let file =
+            match descriptor.map(|descriptor| SlotFile::adopt(descriptor).and_then(is_a_daemons)) {
+                Some(Ok(file)) => file,
+                Some(Err(descriptor)) => {
+                    self.reaper.close(user, descriptor);
+                    return self.refuse(token, Reason::NotASlot, 0);
+                }
+                None => return self.refuse(token, Reason::NotASlot, 0),
+            };
         let bytes = file.bytes();
         let key = {
             let rows = self.pool.classes().iter().map(|class| class.key);
@@ -224,9 +239,9 @@ impl Server {
             self.reaper.close(user, file.into_descriptor());
             return self.refuse_and_close(token, Reason::OutOfTurn);
         }
-        // Anybody can make a file that looks like a slot: it takes no more of the class than a lease could.
+        // It takes no more of the class than a lease could.
         let quota_bytes = self.plan.allowed.quota_bytes(&connection.peer).unwrap_or(0);
-        if self.used_bytes(connection.peer.uid).saturating_add(bytes) > quota_bytes {
+        if self.used_bytes(connection.account).saturating_add(bytes) > quota_bytes {
             self.reaper.close(user, file.into_descriptor());
             return self.refuse(token, Reason::Quota, quota_bytes);
         }
@@ -253,9 +268,9 @@ impl Server {
 
     fn end(&mut self, token: Token) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let uid = connection.peer.uid;
+        let account = connection.account;
         match std::mem::replace(&mut connection.state, State::Ending) {
-            State::Leased(lease) => self.bury(lease, uid, Some(token)),
+            State::Leased(lease) => self.bury(lease, account, Some(token)),
             state => {
                 connection.state = state;
                 self.refuse(token, Reason::OutOfTurn, 0);
@@ -268,19 +283,23 @@ impl Server {
         let Some(connection) = self.connections.remove(&token) else { return };
         let _ = epoll::delete(&self.poll, &connection.socket);
         match connection.state {
-            State::Leased(lease) => self.bury(lease, connection.peer.uid, None),
+            State::Leased(lease) => self.bury(lease, connection.account, None),
             State::Waiting(wait) => {
                 self.pool.forget(wait.key, token);
                 self.serve_waiting(wait.key);
             }
             State::Idle | State::Ending => {}
         }
-        self.reaper.hang_up(connection.peer.uid, connection.socket);
+        self.reaper.hang_up(connection.account, connection.socket);
     }
 
-    fn bury(&mut self, lease: Lease, uid: u32, told: Option<Token>) {
-        self.ending.insert(lease.id, Ending { key: lease.key, charge: lease.charge, told, uid });
-        self.reaper.end(uid, lease.id, lease.file);
+    fn bury(&mut self, lease: Lease, account: u32, told: Option<Token>) {
+        if lease.charge == Charge::Daemon {
+            self.pool.ending(lease.key, account);
+        }
+        self.ending
+            .insert(lease.id, Ending { key: lease.key, charge: lease.charge, told, account });
+        self.reaper.end(account, lease.id, lease.file);
     }
 
     /// A lease's memory is gone.
@@ -313,12 +332,16 @@ impl Server {
     /// Ready slots for those who wait for them.
     pub(super) fn serve_waiting(&mut self, key: Key) {
         while let Some(token) = self.pool.served_next(key) {
-            let state = self.connections.get(&token).map(|connection| &connection.state);
-            let Some(&State::Waiting(wait)) = state else {
+            let waits = self.connections.get(&token);
+            let waits = waits.and_then(|connection| match connection.state {
+                State::Waiting(wait) => Some((wait, connection.taker())),
+                _ => None,
+            });
+            let Some((wait, taker)) = waits else {
                 self.pool.forget(key, token);
                 continue;
             };
-            let Some(slot) = self.pool.take(key, token) else { return };
+            let Some(slot) = self.pool.take(key, token, taker) else { return };
             self.grant(token, key, slot.file, Charge::Daemon, wait.since);
         }
     }

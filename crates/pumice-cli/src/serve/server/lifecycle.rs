@@ -126,14 +126,20 @@ impl Server {
         for slot in self.pool.configure(&plan.classes) {
             self.reaper.discard(slot.file);
         }
+        self.pool.set_share(plan.share_percent);
         for (value, &raw) in self.populator.shared.pace.iter().zip(&plan.pace) {
             value.store(raw, Ordering::Relaxed);
         }
         self.populator.keep_only(|job| plan.classes.iter().any(|&(key, _)| key == job));
         self.refuse_unservable(&plan.classes);
+        // Who was held back may not be any more.
+        for &(key, _) in &plan.classes {
+            self.serve_waiting(key);
+        }
         self.plan.allowed = plan.allowed;
         self.plan.classes = plan.classes;
         self.plan.drain = plan.drain;
+        self.plan.share_percent = plan.share_percent;
         self.plan.grow_hugetlb = plan.grow_hugetlb;
         self.all_ready_said = false;
         self.started = Instant::now();
@@ -202,8 +208,8 @@ impl Server {
         if let Some(listener) = &self.listener {
             listener.remove();
         }
-        if let Some(address) = &self.plan.metrics {
-            crate::http::clear(address);
+        if let Some(metrics) = &self.metrics {
+            metrics.clear();
         }
         // What clients have sent and nobody has read may take as long to close as they please. The
         // kernel does it when the process ends, and does not wait then.
@@ -230,6 +236,7 @@ impl Server {
             (Counter::Leased, self.leases() as u64),
             (Counter::LeasedBytes, leased_bytes),
             (Counter::Ready, u64::from(self.pool.readiness().0)),
+            (Counter::OutOfOrder, self.pool.out_of_order()),
             (Counter::ReadyBytes, self.pool.ready_bytes()),
             (Counter::Populating, self.populator.jobs().len() as u64),
         ] {

@@ -1,0 +1,230 @@
+//! Whose turn it is among users that wait.
+//!
+//! Populating is what a slot costs, so users share that: each has a *tag*, which grows by the slots that it is
+//! granted, of all classes, waited for or not, and of those who wait whoever has the lowest tag comes next. This is
+//! start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). The *present* is the tag at which the last slot
+//! was granted, and nobody's tag is below it: a user that asked for nothing has saved up nothing, and one that was
+//! alone owes for its last slot only. So one that takes slots and ends them again and again comes after everybody
+//! who has had less meanwhile, and nobody waits for longer than others with lower tags have their turns.
+//!
+//! A limit on leases in a time was not chosen: it would hold up a user whom nobody stands in line with, or be too
+//! high to help those who do.
+//!
+//! Of equal tags, whoever was served longest ago in this class comes first, and then who came first. So users take
+//! turns in a class also where a large slot of another class has moved the present past all of their tags.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::pool::Token;
+
+/// Tags are in pages of 4 KiB, so that no daemon lives to see them overflow.
+const PAGE_BYTES: u64 = 4 << 10;
+
+/// Who asks for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taker {
+    /// The user.
+    pub user: u32,
+    /// Whether slots may be kept from it.
+    pub rank: Rank,
+}
+
+/// What a user may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// Root, and the daemon's user: they could end the daemon as well.
+    Master,
+    /// All others.
+    Tenant,
+}
+
+/// The tags.
+#[derive(Debug, Default)]
+pub struct Tags {
+    /// Those above the present.
+    ahead: HashMap<u32, u64>,
+    present: u64,
+}
+
+impl Tags {
+    fn of(&self, user: u32) -> u64 {
+        self.ahead.get(&user).copied().unwrap_or(self.present)
+    }
+
+    /// A slot is granted.
+    pub fn charge(&mut self, user: u32, bytes: u64) {
+        let start = self.of(user);
+        self.present = start;
+        self.ahead.insert(user, start + bytes.div_ceil(PAGE_BYTES));
+        self.ahead.retain(|_, tag| *tag > start);
+    }
+}
+
+/// Who waits for slots of one class, as they came.
+#[derive(Debug, Default)]
+pub struct Queue {
+    waiters: VecDeque<(Token, Taker)>,
+    /// Users that were served since nobody waited, and how many grants ago the queue began with it.
+    served: HashMap<u32, u64>,
+    grants: u64,
+}
+
+/// Whether a grant went to whoever had come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// It did, or nobody else waited.
+    Came,
+    /// Another user, who had come later, had had less.
+    Turn,
+}
+
+impl Queue {
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Another one waits.
+    pub fn push(&mut self, token: Token, taker: Taker) {
+        self.waiters.push_back((token, taker));
+    }
+
+    /// Who comes next of those that may.
+    pub fn next(&self, tags: &Tags, may: impl Fn(Taker) -> bool) -> Option<Token> {
+        // Of several that are equal the first.
+        let order = |(_, taker): &&(Token, Taker)| {
+            let user = taker.user;
+            (tags.of(user), self.served.get(&user).copied().unwrap_or(0))
+        };
+        let waiters = self.waiters.iter().filter(|(_, taker)| may(*taker));
+        waiters.min_by_key(order).map(|&(token, _)| token)
+    }
+
+    /// One waits no more.
+    pub fn remove(&mut self, token: Token) -> Option<Taker> {
+        let index = self.waiters.iter().position(|&(other, _)| other == token)?;
+        let (_, taker) = self.waiters.remove(index)?;
+        if self.waiters.is_empty() {
+            self.served.clear();
+        }
+        Some(taker)
+    }
+
+    /// A slot goes to this waiter, if it is one.
+    pub fn serve(&mut self, token: Token) -> Order {
+        let first = self.waiters.front().copied();
+        let Some(taker) = self.remove(token) else { return Order::Came };
+        if !self.waiters.is_empty() {
+            self.grants += 1;
+            self.served.insert(taker.user, self.grants);
+        }
+        match first {
+            Some((_, before)) if before.user != taker.user => Order::Turn,
+            _ => Order::Came,
+        }
+    }
+}
+
+/// Slots that users have ended and that are not populated again, oldest first: what is populated pays for the oldest.
+#[derive(Debug, Default)]
+pub struct Owed(VecDeque<u32>);
+
+impl Owed {
+    /// A user ends a slot.
+    pub fn push(&mut self, user: u32) {
+        self.0.push_back(user);
+    }
+
+    /// So many are to be populated yet.
+    pub fn keep_last(&mut self, missing: usize) {
+        let paid = self.0.len().saturating_sub(missing);
+        self.0.drain(..paid);
+    }
+
+    /// How many of them are a user's.
+    pub fn of(&self, user: u32) -> usize {
+        self.0.iter().filter(|&&other| other == user).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT_BYTES: u64 = 64 << 10;
+
+    fn tenant(user: u32) -> Taker {
+        Taker { user, rank: Rank::Tenant }
+    }
+
+    /// The next one's token, and it is served.
+    fn serve(queue: &mut Queue, tags: &mut Tags, bytes: u64) -> Token {
+        let next = queue.next(tags, |_| true).expect("somebody waits");
+        let taker = queue.waiters.iter().find(|(token, _)| *token == next).expect("it does").1;
+        tags.charge(taker.user, bytes);
+        queue.serve(next);
+        next
+    }
+
+    #[test]
+    fn users_take_turns() {
+        let (mut queue, mut tags) = (Queue::default(), Tags::default());
+        let served = |queue: &mut Queue, tags: &mut Tags| serve(queue, tags, SLOT_BYTES);
+        (0..4).for_each(|token| queue.push(token, tenant(1)));
+        assert_eq!(served(&mut queue, &mut tags), 0);
+        // One that comes back again and again has every other slot, not all.
+        queue.push(10, tenant(2));
+        assert_eq!(served(&mut queue, &mut tags), 10);
+        queue.push(11, tenant(2));
+        assert_eq!([(); 3].map(|()| served(&mut queue, &mut tags)), [1, 11, 2]);
+        assert_eq!(served(&mut queue, &mut tags), 3);
+        assert!(queue.served.is_empty(), "nobody waits: all begin anew");
+    }
+
+    #[test]
+    fn what_was_taken_without_waiting_counts() {
+        let (mut queue, mut tags) = (Queue::default(), Tags::default());
+        (0..100).for_each(|_| tags.charge(1, SLOT_BYTES));
+        (0..4).for_each(|token| queue.push(token, tenant(1)));
+        queue.push(10, tenant(2));
+        queue.push(11, tenant(2));
+        let order = [(); 6].map(|()| serve(&mut queue, &mut tags, SLOT_BYTES));
+        // It comes after the other, but not after a hundred of the other's.
+        assert_eq!(order, [10, 0, 11, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_large_slot_counts_as_much_as_many_small_ones() {
+        let (mut small, mut tags) = (Queue::default(), Tags::default());
+        (0..8).for_each(|token| small.push(token, tenant(1)));
+        (10..18).for_each(|token| small.push(token, tenant(2)));
+        tags.charge(1, 4 * SLOT_BYTES);
+        let order = [(); 6].map(|()| serve(&mut small, &mut tags, SLOT_BYTES));
+        assert_eq!(order, [10, 11, 12, 13, 0, 14]);
+    }
+
+    /// A third user's grants elsewhere move the present past the tags of those who wait here.
+    #[test]
+    fn users_take_turns_whatever_others_are_granted() {
+        let (mut queue, mut tags) = (Queue::default(), Tags::default());
+        (0..4).for_each(|token| queue.push(token, tenant(1)));
+        (10..14).for_each(|token| queue.push(token, tenant(2)));
+        let order = [(); 6].map(|()| {
+            (0..2).for_each(|_| tags.charge(3, 100 * SLOT_BYTES));
+            serve(&mut queue, &mut tags, SLOT_BYTES)
+        });
+        assert_eq!(order, [0, 10, 1, 11, 2, 12]);
+        assert!(tags.ahead.len() <= 3);
+    }
+
+    #[test]
+    fn what_is_populated_pays_for_what_was_ended_first() {
+        let mut owed = Owed::default();
+        [1, 2, 1].into_iter().for_each(|user| owed.push(user));
+        assert_eq!((owed.of(1), owed.of(2)), (2, 1));
+        owed.keep_last(2);
+        assert_eq!((owed.of(1), owed.of(2)), (1, 1));
+        owed.keep_last(0);
+        assert_eq!((owed.of(1), owed.of(2)), (0, 0));
+    }
+}
