@@ -31,7 +31,8 @@ use crate::sys::pair::Pair;
 /// # Safety
 /// Runs that are got read as zeros and are nobody else's until they are put. `words` and `bytes` are where a
 /// frame is, for as long as the source is there; `words` has [`FrameSource::TABLE_BITS`] worth of
-/// atomics for each frame, side by side for the frames of a run.
+/// atomics for each frame, side by side for the frames of a run. Numbers that follow each other say nothing of
+/// addresses but within a run, and where [`FrameSource::are_side_by_side`] says so.
 pub unsafe trait FrameSource: Copy + Send + Sync {
     /// A table has 2 to this power of entries: 9, less in models.
     const TABLE_BITS: u32;
@@ -47,6 +48,8 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     fn words(self, frame: Pfn) -> NonNull<AtomicU64>;
     /// A frame as memory.
     fn bytes(self, frame: Pfn) -> NonNull<u8>;
+    /// Whether frames whose numbers follow each other, from `first` on, lie so in memory too. Those of two zones don't.
+    fn are_side_by_side(self, first: Pfn, frames: usize) -> bool;
     /// Gets a run of frames.
     fn get_run(self, frames: usize) -> Option<Pfn>;
     /// Gets frames for a huge page, as many as a table has entries: side by side, the first one's number a
@@ -252,7 +255,7 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         (pgd != Entry::new()).then(|| unsafe { Table::at(self.source, pgd.frame()) })
     }
 
-    /// The tables of the middle level of these slots, if all are there, side by side.
+    /// The tables of the middle level of these slots, if all are there, side by side in memory.
     pub fn middle_row(&self, slots: Range<usize>) -> Option<MiddleRow<F>> {
         let frame = |slot| {
             let pgd = self.ops.ptep_get(self.pgdp(slot));
@@ -260,8 +263,10 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         };
         let first = frame(slots.start)?;
         let start = slots.start;
+        let count = slots.len();
         let in_a_row =
-            slots.into_iter().all(|slot| frame(slot) == Some(first + 2 * (slot - start)));
+            slots.into_iter().all(|slot| frame(slot) == Some(first + 2 * (slot - start)))
+                && self.source.are_side_by_side(Pfn(first), 2 * count);
         let first = in_a_row.then(|| self.middle_table(start)).flatten()?;
         Some(MiddleRow::new(first, start))
     }

@@ -103,6 +103,8 @@ mod vma;
 pub mod write_back;
 #[cfg(not(any(loom, shuttle)))]
 pub mod zonelist;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod zonelist_tests;
 
 pub use entry::PageEntry;
 pub use error::{Access, Extent, Place, Result, VmError};
