@@ -316,6 +316,8 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     pub(super) fn put_everything(&mut self) {
         let source = self.tables.source;
         let mut list = source.list();
+        let mut tables = source.list();
+        self.crowds.get_mut().frames().for_each(|frame| tables.put(frame));
         let ops = &self.tables.ops;
         let mut put = |entry: Entry| {
             let is_own = entry.has_frame() && entry.frame() != source.zero_page();
@@ -324,7 +326,6 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             }
             self.free_evicted(entry);
         };
-        let mut tables = source.list();
         for slot in 0..F::ENTRIES {
             if self.tables.middle_table(slot).is_none() {
                 continue;

@@ -8,6 +8,7 @@
 //! - [`mem_map`]: what spaces on one zone have in common; [`zonelist`]: frames of several zones.
 //! - `task`: a thread in a space; [`rss`]: its counts, and what it holds.
 //! - `fault`: the fault path, copying on write, prefaulting.
+//! - `crowd`: very many readers of a page.
 //! - `huge`: pages of 2 MiB, and how they become small ones.
 //! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
 //! - [`swap_out`], [`swap_in`]: how pages leave memory, and come back.
@@ -75,6 +76,9 @@
 mod ahead;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod corners;
+mod crowd;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod crowd_tests;
 #[cfg(test)]
 mod disk;
 mod entry;
@@ -125,6 +129,7 @@ use crate::page_table::{Atomic, FrameSource, TableOps, Tables};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sys::lock::SpinLock;
 use crate::sys::pair::Pairs;
+use crowd::Crowds;
 use records::Records;
 use rss::{Counter, Slots};
 use vma::{MapState, Vmas};
@@ -162,6 +167,8 @@ pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     paged: Counter,
     /// For batches of entries, where the processor can.
     pairs: Option<Pairs>,
+    /// Readers that pages' words don't count. Its lock comes after all others of a space.
+    crowds: CachePadded<SpinLock<Crowds>>,
 }
 
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
@@ -193,6 +200,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             page_cluster,
             paged,
             pairs,
+            crowds: CachePadded::new(SpinLock::new(Crowds::new())),
         })
     }
 

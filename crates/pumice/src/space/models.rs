@@ -249,6 +249,7 @@ pub(crate) fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Resu
     Ok(())
 }
 
+mod crowd;
 #[cfg(loom)]
 mod lru;
 mod write_back;
