@@ -326,10 +326,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             }
             self.free_evicted(entry);
         };
-        for slot in 0..F::ENTRIES {
-            if self.tables.middle_table(slot).is_none() {
-                continue;
-            }
+        for slot in self.tables.slots() {
             for granule in slot << F::TABLE_BITS..(slot + 1) << F::TABLE_BITS {
                 let Some(middle) = self.tables.middle(granule) else { continue };
                 let pmd = ops.ptep_get(middle.pmdp);

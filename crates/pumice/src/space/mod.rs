@@ -1,6 +1,6 @@
 //! Address spaces in user space: regions of pages, faults that take no lock, guards.
 //!
-//! A [`VmSpace`] has 512 GiB of addresses of its own, which mean something to it only: its pages are
+//! A [`VmSpace`] has 128 TiB of addresses of its own, which mean something to it only: its pages are
 //! frames of a zone, found by walking its tables. A thread that uses a space enters it, and what it then
 //! has is a [`Task`]; through that it maps, faults, and holds regions ([`Region`]), whose pages it
 //! reads and writes by guards.
@@ -73,6 +73,8 @@
 //! keeps new guards out, and the last guard gives the frame back. `protect` and `fork` look at rights
 //! when a guard is made: one that is there keeps what it has; `fork` waits for guards that write.
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod address_tests;
 mod ahead;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod corners;
@@ -186,7 +188,9 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         let vmas = Records::new(frames).ok_or_else(none)?;
         let tables = Tables::new(frames, ops).ok_or_else(none)?;
         let pairs = tables.ops.pairs();
-        let mmap_lock = CachePadded::new(SpinLock::new(MapState::new()));
+        // As many as one table of the second level is for, 512 GiB.
+        let map_state = MapState::new(F::ENTRIES * F::ENTRIES);
+        let mmap_lock = CachePadded::new(SpinLock::new(map_state));
         let prefault_pages = AtomicUsize::new(DEFAULT_PREFAULT_PAGES);
         let fetch_ahead = AtomicUsize::new(DEFAULT_FETCH_AHEAD);
         let page_cluster = AtomicUsize::new(DEFAULT_PAGE_CLUSTER);

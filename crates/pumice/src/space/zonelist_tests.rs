@@ -113,6 +113,8 @@ fn a_row_of_tables_ends_where_its_zone_does() {
         let border = reclaim[1].first;
         let space = VmSpace::new(source, Atomic).expect("frames");
         let task = space.enter().expect("frames");
+        // The table that the pairs' entries are in.
+        space.tables.populate_middle(0..1).expect("frames");
         let kept = leave_the_border(source, border);
         for slot in 1..3 {
             // The last pair of the first zone, then the first one of the second.
@@ -162,6 +164,7 @@ proptest! {
             let tables = Tables::new(source, Atomic).expect("frames");
             let border = reclaim[1].first;
             let mut kept = Vec::new();
+            tables.populate_middle(0..1).expect("frames");
             if drain {
                 kept = leave_the_border(source, border);
             }
