@@ -48,7 +48,16 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let (mut state, _scope) = self.lock_map();
         self.free_retired(&mut state);
         let granules = pages.div_ceil(F::ENTRIES);
-        let first = space.find_room(&mut state, granules).ok_or(VmError::OutOfAddresses(bytes))?;
+        let first = match space.find_room(&mut state, granules) {
+            Some(first) => first,
+            None => {
+                // This thread may be the last that was in a region which is unmapped.
+                self.let_go();
+                self.free_retired(&mut state);
+                let found = space.find_room(&mut state, granules);
+                found.ok_or(VmError::OutOfAddresses(bytes))?
+            }
+        };
         let last = first + granules - 1;
         let slots = first >> F::TABLE_BITS..(last >> F::TABLE_BITS) + 1;
         let first_page = first << F::TABLE_BITS;

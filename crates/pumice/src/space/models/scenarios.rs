@@ -94,3 +94,25 @@ fn shuttle_regions_come_and_go_beside_faults() {
     };
     shuttle::check_random(scenario, ITERATIONS);
 }
+
+/// A space of 32 granules, and regions of 20: the thread that maps the second was the last in the first, which others
+/// have unmapped.
+#[test]
+fn shuttle_who_maps_keeps_no_addresses_from_itself() {
+    let scenario = || {
+        let shared = Shared::<Atomic>::new();
+        let bytes = 20 * (PAGE << BITS);
+        let task = shared.enter();
+        let at = task.map(bytes, Rights::READ_WRITE).expect("room");
+        set(&task, at, 7).expect("mapped");
+        let other = shared.enter();
+        let other = thread::spawn(move || other.unmap(at, bytes).expect("aligned"));
+        other.join().expect("no panic");
+        let at = task.map(bytes, Rights::READ_WRITE).expect("there is room again");
+        assert_eq!(word(&task, at), Ok(0));
+        task.unmap(at, bytes).expect("aligned");
+        drop(task);
+        shared.end();
+    };
+    shuttle::check_random(scenario, 100);
+}
