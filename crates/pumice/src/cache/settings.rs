@@ -81,7 +81,7 @@ impl Options {
     }
 
     /// Keeps addresses for so many bytes, which the file can grow to; else for twice what it has, and 1 GiB at least.
-    /// A cache has 512 GiB of addresses; each GiB takes 8 KiB of memory, and 2 MiB more where it is used all over.
+    /// A cache has 128 TiB of addresses; each GiB takes 8 KiB of memory, and 2 MiB more where it is used all over.
     #[must_use]
     pub fn room(self, bytes: u64) -> Options {
         Options { room: bytes, ..self }

@@ -15,7 +15,9 @@
 //!   by reclaim.
 //! - *latch*: how many guards there are for reading, or [`EXCLUSIVE`] for one for writing. While it is
 //!   not 0, the frame stays what and where it is. Of a page that is not in memory: [`EXCLUSIVE`] while a
-//!   fault reads it.
+//!   fault reads it. Guards for reading that find [`CROWDED`] of them count themselves aside, and have one of the latch
+//!   together until the last of them ends (`space::crowd`): there may be as many as like. What is left up to
+//!   [`MAX_READERS`] is for that one, for `fork`, and for write-back.
 //! - *version*: goes up with each write guard that ends, in every state, and when a page leaves, comes
 //!   back or is copied; a read without a guard is
 //!   good if the whole word but *A* was the same before and after it. Twenty bits come round again: such
@@ -160,8 +162,10 @@ bitflags::bitflags! {
 
 /// The latch of a page that is held for writing.
 pub const EXCLUSIVE: u8 = 127;
-/// Guards for reading that a page may have at a time.
+/// The largest latch of a page that is held for reading.
 pub const MAX_READERS: u8 = EXCLUSIVE - 1;
+/// From this latch on, guards for reading are counted aside. In models, where there are few threads, at once.
+pub const CROWDED: u8 = if cfg!(any(loom, shuttle)) { 1 } else { MAX_READERS - 3 };
 /// Numbers that fit an entry: frames of 1 TiB.
 pub const MAX_NUMBER: usize = (1 << 28) - 1;
 
@@ -268,7 +272,7 @@ impl Entry {
         }
     }
 
-    /// With one more guard for reading; there are less than [`MAX_READERS`].
+    /// With one more reader in the latch; there are less than [`MAX_READERS`].
     #[inline]
     pub const fn held_for_reading(self) -> Entry {
         Entry((self.0 | ACCESSED) + ONE_READER)

@@ -1,17 +1,20 @@
-//! Three levels of tables, and where their frames come from.
+//! Four levels of tables, and where their frames come from.
 //!
 //! ```text
-//!  38       30 29       21 20       12 11        0
-//! +-----------+-----------+-----------+-----------+
-//! |    pgd    |    pmd    |    pte    |  offset   |   an address, 512 GiB of them
-//! +-----------+-----------+-----------+-----------+
+//!  46       39 38       30 29       21 20       12 11        0
+//! +-----------+-----------+-----------+-----------+-----------+
+//! |    pgd    |    pud    |    pmd    |    pte    |  offset   |   an address, 128 TiB of them
+//! +-----------+-----------+-----------+-----------+-----------+
 //! ```
+//! A *slot* is what an entry of the second level is for: 1 GiB, one table of the middle level. The second level's
+//! table for the first 512 slots is there from the start, and found without the first level, whose table comes with the
+//! first region beyond them; so few spaces have a walk of four levels. Half of the first table's entries are used.
 //!
 //! A table of the middle level is two frames side by side: the entries, and for each of them the
 //! number of the VMA whose 2 MiB they are. So a walk finds the VMA on its way, and there is no tree of
 //! them to be kept right while others look.
 //!
-//! Tables of the upper two levels live as long as the space; a table of pages goes when its VMA does
+//! Tables of the upper three levels live as long as the space; a table of pages goes when its VMA does
 //! (`space` says when nobody is in it any more).
 
 use core::marker::PhantomData;
@@ -31,7 +34,8 @@ use crate::sys::pair::Pair;
 /// # Safety
 /// Runs that are got read as zeros and are nobody else's until they are put. `words` and `bytes` are where a
 /// frame is, for as long as the source is there; `words` has [`FrameSource::TABLE_BITS`] worth of
-/// atomics for each frame, side by side for the frames of a run.
+/// atomics for each frame, side by side for the frames of a run. Numbers that follow each other say nothing of
+/// addresses but within a run, and where [`FrameSource::are_side_by_side`] says so.
 pub unsafe trait FrameSource: Copy + Send + Sync {
     /// A table has 2 to this power of entries: 9, less in models.
     const TABLE_BITS: u32;
@@ -47,6 +51,8 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     fn words(self, frame: Pfn) -> NonNull<AtomicU64>;
     /// A frame as memory.
     fn bytes(self, frame: Pfn) -> NonNull<u8>;
+    /// Whether frames whose numbers follow each other, from `first` on, lie so in memory too. Those of two zones don't.
+    fn are_side_by_side(self, first: Pfn, frames: usize) -> bool;
     /// Gets a run of frames.
     fn get_run(self, frames: usize) -> Option<Pfn>;
     /// Gets frames for a huge page, as many as a table has entries: side by side, the first one's number a
@@ -162,10 +168,10 @@ impl<F: FrameSource> Table<F> {
     }
 }
 
-/// Tables of the middle level that lie side by side, for slots of the first level that follow each other.
+/// Tables of the middle level that lie side by side, for slots that follow each other.
 #[derive(Clone, Copy, Debug)]
 pub struct MiddleRow<F> {
-    /// Where granule 0 would have its entry if the row began with the first slot. Between two tables of entries
+    /// Where granule 0 would have its entry if the row began with slot 0. Between two tables of entries
     /// there is one of numbers of VMAs.
     origin: *const AtomicU64,
     source: PhantomData<F>,
@@ -206,8 +212,11 @@ pub struct Middle<'t> {
 /// A space's tables.
 #[derive(Debug)]
 pub struct Tables<F: FrameSource, T> {
-    pgd: Table<F>,
-    pgd_frame: Pfn,
+    /// Of the second level, for the first slots.
+    pud: Table<F>,
+    pud_frame: Pfn,
+    /// The entry that names the table of the first level.
+    pgd: AtomicU64,
     /// Where frames come from.
     pub source: F,
     /// How entries are changed.
@@ -221,26 +230,60 @@ unsafe impl<F: FrameSource, T: Sync> Sync for Tables<F, T> {}
 
 impl<F: FrameSource, T: TableOps> Tables<F, T> {
     /// Pages that have an address.
-    pub const PAGES: usize = 1 << (3 * F::TABLE_BITS);
+    pub const PAGES: usize = Self::GRANULES << F::TABLE_BITS;
     /// Granules: what an entry of the middle level is for.
-    pub const GRANULES: usize = 1 << (2 * F::TABLE_BITS);
+    pub const GRANULES: usize = Self::SLOTS << F::TABLE_BITS;
+    /// Slots: what a table of the middle level is for.
+    const SLOTS: usize = 1 << (2 * F::TABLE_BITS - 1);
 
     /// Empty tables; `None` without a frame for the first.
     pub fn new(source: F, ops: T) -> Option<Tables<F, T>> {
-        let pgd_frame = source.get_run(1)?;
+        let pud_frame = source.get_run(1)?;
         // SAFETY: the frame is zeroed, which is an empty table, and lives as long as this.
-        let pgd = unsafe { Table::at(source, pgd_frame) };
-        Some(Tables { pgd, pgd_frame, source, ops })
+        let pud = unsafe { Table::at(source, pud_frame) };
+        Some(Tables { pud, pud_frame, pgd: AtomicU64::new(0), source, ops })
     }
 
-    /// The frame of the first level: no two spaces have the same at a time.
+    /// The frame of the first table: no two spaces have the same at a time.
     pub fn root(&self) -> Pfn {
-        self.pgd_frame
+        self.pud_frame
     }
 
-    /// The entry of the first level for `slot`.
-    pub fn pgdp(&self, slot: usize) -> &AtomicU64 {
-        self.pgd.entry(slot)
+    /// The entry of the second level for a slot, if its table is there.
+    #[inline]
+    fn pudp(&self, slot: usize) -> Option<&AtomicU64> {
+        debug_assert!(slot < Self::SLOTS);
+        if slot < F::ENTRIES {
+            return Some(self.pud.entry(slot));
+        }
+        let pgd = self.pgdp(slot).map(|pgdp| self.ops.ptep_get(pgdp))?;
+        // SAFETY: tables of the second level live as long as the space.
+        let pud = (pgd != Entry::new()).then(|| unsafe { Table::at(self.source, pgd.frame()) })?;
+        Some(pud.entry(slot))
+    }
+
+    /// The entry of the first level for a slot, if there is that table.
+    #[inline]
+    fn pgdp(&self, slot: usize) -> Option<&AtomicU64> {
+        let pgd = self.ops.ptep_get(&self.pgd);
+        // SAFETY: it lives as long as the space.
+        let pgd = (pgd != Entry::new()).then(|| unsafe { Table::at(self.source, pgd.frame()) })?;
+        Some(pgd.entry(slot >> F::TABLE_BITS))
+    }
+
+    /// The table of the middle level of a slot, by its entry, if it is there.
+    #[inline]
+    fn pud(&self, slot: usize) -> Option<Entry> {
+        let pud = self.ops.ptep_get(self.pudp(slot)?);
+        (pud != Entry::new()).then_some(pud)
+    }
+
+    /// The slots that have a table of the middle level, in order.
+    pub fn slots(&self) -> impl Iterator<Item = usize> + '_ {
+        let tables = (0..Self::SLOTS).step_by(F::ENTRIES);
+        let tables = tables.filter(|&first| self.pudp(first).is_some());
+        let all = tables.flat_map(|first| first..first + F::ENTRIES);
+        all.filter(|&slot| self.pud(slot).is_some())
     }
 
     /// What the middle level says of a granule below [`Tables::GRANULES`]; `None` if nothing was ever
@@ -253,33 +296,35 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         Some(unsafe { MiddleRow::new(table, slot).middle(granule) })
     }
 
-    /// The table of the middle level in a slot of the first.
+    /// The table of the middle level of a slot.
     #[inline]
     pub fn middle_table(&self, slot: usize) -> Option<Table<F>> {
-        let pgd = self.ops.ptep_get(self.pgdp(slot));
+        let pud = self.pud(slot)?;
         // SAFETY: tables of the middle level live as long as the space.
-        (pgd != Entry::new()).then(|| unsafe { Table::at(self.source, pgd.frame()) })
+        Some(unsafe { Table::at(self.source, pud.frame()) })
     }
 
-    /// The tables of the middle level of these slots, if all are there, side by side.
+    /// The tables of the middle level of these slots, if all are there, side by side in memory.
     pub fn middle_row(&self, slots: Range<usize>) -> Option<MiddleRow<F>> {
-        let frame = |slot| {
-            let pgd = self.ops.ptep_get(self.pgdp(slot));
-            (pgd != Entry::new()).then(|| pgd.frame().0)
-        };
+        let frame = |slot| self.pud(slot).map(|pud| pud.frame().0);
         let first = frame(slots.start)?;
         let start = slots.start;
+        let count = slots.len();
         let in_a_row =
-            slots.into_iter().all(|slot| frame(slot) == Some(first + 2 * (slot - start)));
+            slots.into_iter().all(|slot| frame(slot) == Some(first + 2 * (slot - start)))
+                && self.source.are_side_by_side(Pfn(first), 2 * count);
         let first = in_a_row.then(|| self.middle_table(start)).flatten()?;
         Some(MiddleRow::new(first, start))
     }
 
-    /// Sees to it that the slots of the first level have tables, side by side if they have none yet.
-    /// `None` without frames.
+    /// Sees to it that slots have tables, side by side if they have none yet. `None` without frames.
     pub fn populate_middle(&self, slots: Range<usize>) -> Option<()> {
         let (slot, count) = (slots.start, slots.len());
-        let is_empty = |slot| self.ops.ptep_get(self.pgdp(slot)) == Entry::new();
+        let first_table = slots.start & !(F::ENTRIES - 1);
+        (first_table..slots.end)
+            .step_by(F::ENTRIES)
+            .try_for_each(|slot| self.populate_pud(slot))?;
+        let is_empty = |slot| self.pud(slot).is_none();
         if count > 1 && (slot..slot + count).all(is_empty) {
             if let Some(first) = self.source.get_run(2 * count) {
                 for index in 0..count {
@@ -298,10 +343,30 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         Some(())
     }
 
+    /// Sees to it that the second level has a table for a slot.
+    fn populate_pud(&self, slot: usize) -> Option<()> {
+        if self.pudp(slot).is_some() {
+            return Some(());
+        }
+        if self.pgdp(slot).is_none() {
+            self.install_one(&self.pgd)?;
+        }
+        self.install_one(self.pgdp(slot)?)
+    }
+
+    /// Installs a table of one frame.
+    fn install_one(&self, entry: &AtomicU64) -> Option<()> {
+        let table = self.source.get_run(1)?;
+        if !self.ops.pgd_test_and_populate(entry, Entry::table(table, Rights::empty())) {
+            self.source.put_run(table);
+        }
+        Some(())
+    }
+
     fn install_middle(&self, slot: usize, table: Pfn, starts_run: bool) -> bool {
         // *Accessed* marks the first table of a run, by which the run is put back.
         let entry = Entry::table(table, Rights::empty()).with_accessed(starts_run);
-        self.ops.pgd_test_and_populate(self.pgdp(slot), entry)
+        self.pudp(slot).is_some_and(|pudp| self.ops.pgd_test_and_populate(pudp, entry))
     }
 
     /// The table of pages that an entry of the middle level names.
@@ -316,16 +381,33 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
 }
 
 impl<F: FrameSource, T> Drop for Tables<F, T> {
-    /// Puts back the tables of the upper two levels; those of pages are their owner's.
+    /// Puts back the tables of the upper three levels; those of pages are their owner's.
     fn drop(&mut self) {
         // Relaxed: nobody else has it any more. The frames of a run go together, so its first entry is
         // dealt with last.
-        for slot in (0..F::ENTRIES).rev() {
-            let pgd = Entry::from(self.pgd.entry(slot).load(Ordering::Relaxed));
-            if pgd != Entry::EMPTY && pgd.accessed() {
-                self.source.put_run(pgd.frame());
+        let there = |word: &AtomicU64| {
+            let entry = Entry::from(word.load(Ordering::Relaxed));
+            (entry != Entry::EMPTY).then_some(entry)
+        };
+        let put_middle = |pud: Table<F>| {
+            for pud in (0..F::ENTRIES).rev().filter_map(|index| there(pud.entry(index))) {
+                if pud.accessed() {
+                    self.source.put_run(pud.frame());
+                }
             }
+        };
+        if let Some(pgd) = there(&self.pgd) {
+            // SAFETY: it lives until it is put back below.
+            let table: Table<F> = unsafe { Table::at(self.source, pgd.frame()) };
+            // A run of tables of the middle level may begin in one table, and go on in the next.
+            for pud in (0..F::ENTRIES).rev().filter_map(|index| there(table.entry(index))) {
+                // SAFETY: as above.
+                put_middle(unsafe { Table::at(self.source, pud.frame()) });
+                self.source.put_run(pud.frame());
+            }
+            self.source.put_run(pgd.frame());
         }
-        self.source.put_run(self.pgd_frame);
+        put_middle(self.pud);
+        self.source.put_run(self.pud_frame);
     }
 }

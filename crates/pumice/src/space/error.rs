@@ -116,6 +116,8 @@ pub(super) enum Trap {
     NotResident,
     ReadFailed,
     OutOfFrames,
+    /// There are so many readers that another is counted aside.
+    Crowded,
 }
 
 impl Trap {
@@ -123,7 +125,7 @@ impl Trap {
         match self {
             Trap::Unmapped => VmError::Unmapped(place),
             Trap::Denied => VmError::Denied(place, access),
-            Trap::Busy => VmError::Busy(place),
+            Trap::Busy | Trap::Crowded => VmError::Busy(place),
             Trap::NotResident => VmError::NotResident(place),
             Trap::ReadFailed => VmError::ReadFailed(place),
             Trap::OutOfFrames => VmError::OutOfFrames(place),

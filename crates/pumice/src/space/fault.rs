@@ -12,7 +12,7 @@ use super::rss::Counter;
 use super::task::Task;
 use super::{Access, Result, VmSpace};
 use crate::addr::{Pfn, FRAME_SIZE};
-use crate::page_table::entry::{END_WRITE, EXCLUSIVE, MAX_READERS, ONE_READER};
+use crate::page_table::entry::{CROWDED, END_WRITE, EXCLUSIVE, ONE_READER};
 use crate::page_table::pager::Evicted;
 use crate::page_table::tables::{sharers_in, FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
@@ -335,7 +335,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             Latch::None if used == entry => return Ok(Ok(entry)),
             Latch::None => used,
             _ if is_writing && entry.latch() == 0 => used.with_latch(EXCLUSIVE),
-            _ if !is_writing && entry.latch() < MAX_READERS => used.with_latch(entry.latch() + 1),
+            _ if !is_writing && entry.latch() < CROWDED => used.with_latch(entry.latch() + 1),
+            _ if !is_writing && entry.latch() != EXCLUSIVE => return Err(Trap::Crowded),
             _ => return self.wait(walked, latch, backoff).map(Err),
         };
         Ok(ops.ptep_cmpxchg(walked.ptep, entry, next).map(|()| next))
@@ -459,9 +460,16 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// What `unmap` left to the last guard of a page.
+    /// What `unmap` left to the last guard of a page, or what a crowd of readers leaves to the last of them.
     #[cold]
     fn finish_doomed(&self, ptep: &AtomicU64, doomed: Entry) {
+        if !self.leave_crowd(ptep) {
+            self.give_up_doomed(ptep, doomed);
+        }
+    }
+
+    /// Gives up a page that was unmapped while guards were held, of which there are none any more.
+    pub(super) fn give_up_doomed(&self, ptep: &AtomicU64, doomed: Entry) {
         let mut now = doomed;
         // Who asks whether the page is young, and saw it before it was doomed, may take *accessed* off it yet.
         while let Err(found) = self.space.tables.ops.ptep_cmpxchg(ptep, now, now.gone()) {

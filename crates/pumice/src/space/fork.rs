@@ -50,11 +50,8 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
     }
 
     fn share_with(&self, child: &mut VmSpace<F, T>) -> Result<()> {
-        for slot in 0..F::ENTRIES {
-            let parent = self.space;
-            if parent.tables.middle_table(slot).is_none() {
-                continue;
-            }
+        let parent = self.space;
+        for slot in parent.tables.slots() {
             let no_frames = |granule: usize| {
                 VmError::OutOfFrames(self.place((granule << F::TABLE_BITS) * FRAME_SIZE))
             };

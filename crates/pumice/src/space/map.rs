@@ -48,7 +48,16 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let (mut state, _scope) = self.lock_map();
         self.free_retired(&mut state);
         let granules = pages.div_ceil(F::ENTRIES);
-        let first = space.find_room(&mut state, granules).ok_or(VmError::OutOfAddresses(bytes))?;
+        let first = match space.find_room(&mut state, granules) {
+            Some(first) => first,
+            None => {
+                // This thread may be the last that was in a region which is unmapped.
+                self.let_go();
+                self.free_retired(&mut state);
+                let found = space.find_room(&mut state, granules);
+                found.ok_or(VmError::OutOfAddresses(bytes))?
+            }
+        };
         let last = first + granules - 1;
         let slots = first >> F::TABLE_BITS..(last >> F::TABLE_BITS) + 1;
         let first_page = first << F::TABLE_BITS;
@@ -316,6 +325,8 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     pub(super) fn put_everything(&mut self) {
         let source = self.tables.source;
         let mut list = source.list();
+        let mut tables = source.list();
+        self.crowds.get_mut().frames().for_each(|frame| tables.put(frame));
         let ops = &self.tables.ops;
         let mut put = |entry: Entry| {
             let is_own = entry.has_frame() && entry.frame() != source.zero_page();
@@ -324,11 +335,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             }
             self.free_evicted(entry);
         };
-        let mut tables = source.list();
-        for slot in 0..F::ENTRIES {
-            if self.tables.middle_table(slot).is_none() {
-                continue;
-            }
+        for slot in self.tables.slots() {
             for granule in slot << F::TABLE_BITS..(slot + 1) << F::TABLE_BITS {
                 let Some(middle) = self.tables.middle(granule) else { continue };
                 let pmd = ops.ptep_get(middle.pmdp);

@@ -171,6 +171,12 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
         unsafe { NonNull::new_unchecked(at) }
     }
 
+    fn are_side_by_side(self, first: Pfn, frames: usize) -> bool {
+        // A zone is one range of addresses.
+        let end = first.0.checked_add(frames);
+        end.is_some_and(|end| end <= self.map.zone.ledger.capacity() * BLOCK_FRAMES)
+    }
+
     fn get_run(self, frames: usize) -> Option<Pfn> {
         let order = Order::new(frames.next_power_of_two().trailing_zeros() as u8)?;
         let MemMap { zone, clearer, .. } = self.map;

@@ -1,6 +1,6 @@
 //! Address spaces in user space: regions of pages, faults that take no lock, guards.
 //!
-//! A [`VmSpace`] has 512 GiB of addresses of its own, which mean something to it only: its pages are
+//! A [`VmSpace`] has 128 TiB of addresses of its own, which mean something to it only: its pages are
 //! frames of a zone, found by walking its tables. A thread that uses a space enters it, and what it then
 //! has is a [`Task`]; through that it maps, faults, and holds regions ([`Region`]), whose pages it
 //! reads and writes by guards.
@@ -8,6 +8,7 @@
 //! - [`mem_map`]: what spaces on one zone have in common; [`zonelist`]: frames of several zones.
 //! - `task`: a thread in a space; [`rss`]: its counts, and what it holds.
 //! - `fault`: the fault path, copying on write, prefaulting.
+//! - `crowd`: very many readers of a page.
 //! - `huge`: pages of 2 MiB, and how they become small ones.
 //! - [`region`]: a region that is held, and the ways to its bytes: guards, optimistic reads, copies.
 //! - [`swap_out`], [`swap_in`]: how pages leave memory, and come back.
@@ -72,9 +73,14 @@
 //! keeps new guards out, and the last guard gives the frame back. `protect` and `fork` look at rights
 //! when a guard is made: one that is there keeps what it has; `fork` waits for guards that write.
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod address_tests;
 mod ahead;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod corners;
+mod crowd;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod crowd_tests;
 #[cfg(test)]
 mod disk;
 mod entry;
@@ -103,6 +109,8 @@ mod vma;
 pub mod write_back;
 #[cfg(not(any(loom, shuttle)))]
 pub mod zonelist;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod zonelist_tests;
 
 pub use entry::PageEntry;
 pub use error::{Access, Extent, Place, Result, VmError};
@@ -123,6 +131,7 @@ use crate::page_table::{Atomic, FrameSource, TableOps, Tables};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sys::lock::SpinLock;
 use crate::sys::pair::Pairs;
+use crowd::Crowds;
 use records::Records;
 use rss::{Counter, Slots};
 use vma::{MapState, Vmas};
@@ -160,6 +169,8 @@ pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     paged: Counter,
     /// For batches of entries, where the processor can.
     pairs: Option<Pairs>,
+    /// Readers that pages' words don't count. Its lock comes after all others of a space.
+    crowds: CachePadded<SpinLock<Crowds>>,
 }
 
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
@@ -177,7 +188,9 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         let vmas = Records::new(frames).ok_or_else(none)?;
         let tables = Tables::new(frames, ops).ok_or_else(none)?;
         let pairs = tables.ops.pairs();
-        let mmap_lock = CachePadded::new(SpinLock::new(MapState::new()));
+        // As many as one table of the second level is for, 512 GiB.
+        let map_state = MapState::new(F::ENTRIES * F::ENTRIES);
+        let mmap_lock = CachePadded::new(SpinLock::new(map_state));
         let prefault_pages = AtomicUsize::new(DEFAULT_PREFAULT_PAGES);
         let fetch_ahead = AtomicUsize::new(DEFAULT_FETCH_AHEAD);
         let page_cluster = AtomicUsize::new(DEFAULT_PAGE_CLUSTER);
@@ -191,6 +204,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             page_cluster,
             paged,
             pairs,
+            crowds: CachePadded::new(SpinLock::new(Crowds::new())),
         })
     }
 

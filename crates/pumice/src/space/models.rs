@@ -128,6 +128,9 @@ unsafe impl FrameSource for Model {
     fn bytes(self, frame: Pfn) -> NonNull<u8> {
         NonNull::from(&self.0.bytes[frame.0]).cast()
     }
+    fn are_side_by_side(self, _: Pfn, _: usize) -> bool {
+        true
+    }
     fn get_run(self, frames: usize) -> Option<Pfn> {
         let first = self.take(frames)?;
         self.zero(first, frames);
@@ -246,6 +249,7 @@ pub(crate) fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Resu
     Ok(())
 }
 
+mod crowd;
 #[cfg(loom)]
 mod lru;
 mod write_back;

@@ -17,15 +17,17 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
+use super::crowd::Joined;
 use super::error::Trap;
 use super::fault::{Latch, Walked};
 use super::task::Task;
 use super::{Access, Extent, Place, Result, VmError};
 use crate::addr::{Pfn, FRAME_SIZE};
-use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
+use crate::page_table::entry::{CROWDED, EXCLUSIVE};
 use crate::page_table::tables::{MiddleRow, Table};
 use crate::page_table::{Entry, FrameSource, Middle, State, TableOps, Tables};
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
+use crate::sys::lock::Backoff;
 
 /// What a page holds.
 pub type Page = [u8; FRAME_SIZE];
@@ -144,17 +146,46 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     #[inline]
     fn latch_walked<'w>(
-        &self,
+        &'w self,
         walked: &Walked<'w, F>,
         access: Access,
         latch: Latch,
     ) -> core::result::Result<Latched<'w>, Trap> {
-        let entry = self.settle(walked, access, latch)?;
+        let entry = match self.settle(walked, access, latch) {
+            Err(Trap::Crowded) => return self.latch_in_crowd(walked, latch),
+            settled => settled?,
+        };
         if access == Access::Write {
             latch_before_writes();
         }
         let bytes = self.space.tables.source.bytes(entry.frame());
         Ok(Latched { ptep: walked.ptep, bytes })
+    }
+
+    /// A guard for reading of a page that has very many.
+    #[cold]
+    #[inline(never)]
+    fn latch_in_crowd<'w>(
+        &'w self,
+        walked: &Walked<'w, F>,
+        latch: Latch,
+    ) -> core::result::Result<Latched<'w>, Trap> {
+        let latched = |ptep, entry: Entry| Latched {
+            ptep,
+            bytes: self.space.tables.source.bytes(entry.frame()),
+        };
+        let mut backoff = Backoff::default();
+        loop {
+            match self.join_crowd(walked)? {
+                Joined::Crowd(readers, entry) => return Ok(latched(readers, entry)),
+                Joined::Full => drop(self.wait(walked, latch, &mut backoff)?),
+                Joined::Changed => backoff.wait(),
+            }
+            match self.settle(walked, Access::Read, latch) {
+                Err(Trap::Crowded) => {}
+                settled => return Ok(latched(walked.ptep, settled?)),
+            }
+        }
     }
 }
 
@@ -401,9 +432,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         let ops = &self.task.space.tables.ops;
         let entry = ops.ptep_get(ptep);
         let held = match access {
-            Access::Read if entry.can_read() && entry.latch() < MAX_READERS => {
-                entry.held_for_reading()
-            }
+            Access::Read if entry.can_read() && entry.latch() < CROWDED => entry.held_for_reading(),
             Access::Write if entry.can_write() && entry.latch() == 0 => entry.held_for_writing(),
             _ => return None,
         };

@@ -82,7 +82,7 @@ fn misuse_is_an_error_that_says_where() {
         assert_eq!(byte(&task, beyond), Err(VmError::Unmapped(place(beyond))));
         let nowhere = Place { address: 7, region: None };
         assert_eq!(byte(&task, 7), Err(VmError::Unmapped(nowhere)));
-        for address in [usize::MAX - 4, 1 << 39, 1 << 47] {
+        for address in [usize::MAX - 4, 1 << 46, 1 << 47] {
             assert!(task.fault(address, Access::Read).is_err());
         }
         assert!(matches!(task.read_at(usize::MAX, &mut [0; 2]), Err(VmError::BadRange(_))));
@@ -91,7 +91,7 @@ fn misuse_is_an_error_that_says_where() {
         assert!(matches!(task.unmap(at, 0), Err(VmError::BadRange(_))));
         assert!(matches!(task.unmap(at, usize::MAX - PAGE + 1), Err(VmError::BadRange(_))));
         assert!(matches!(task.map(0, Rights::READ), Err(VmError::BadRange(_))));
-        assert!(matches!(task.map(1 << 40, Rights::READ), Err(VmError::OutOfAddresses(_))));
+        assert!(matches!(task.map(1 << 47, Rights::READ), Err(VmError::OutOfAddresses(_))));
         let region = task.region(at).expect("mapped");
         assert!(matches!(region.read(3), Err(VmError::Unmapped(_))));
         assert!(matches!(region.read(usize::MAX), Err(VmError::Unmapped(_))));

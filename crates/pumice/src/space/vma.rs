@@ -3,6 +3,8 @@
 //! All of it is done by who holds the `mmap_lock`; only a record's extent is read without, by threads
 //! that hold the region.
 
+use core::ops::Range;
+
 use super::records::Records;
 use super::{Extent, Result, VmError, VmSpace};
 use crate::addr::FRAME_SIZE;
@@ -57,13 +59,13 @@ impl Vma<'_> {
     }
 
     /// The pages of it, by number, that lie in a granule.
-    pub fn pages_in<F: FrameSource>(self, granule: usize) -> core::ops::Range<usize> {
+    pub fn pages_in<F: FrameSource>(self, granule: usize) -> Range<usize> {
         let (start, end) = (self.first_page(), self.first_page() + self.pages());
         let granule = granule << F::TABLE_BITS..(granule + 1) << F::TABLE_BITS;
         granule.start.max(start)..granule.end.min(end)
     }
 
-    pub fn granules<F: FrameSource>(self) -> core::ops::Range<usize> {
+    pub fn granules<F: FrameSource>(self) -> Range<usize> {
         let first = self.first_page() >> F::TABLE_BITS;
         first..first + self.pages().div_ceil(F::ENTRIES)
     }
@@ -84,12 +86,16 @@ pub(super) struct MapState {
     retired: VmaId,
     /// The granule after the region that was mapped last: where the search goes on.
     cursor: usize,
+    /// Granules that are searched: twice as many each time that there is no room among them. Tables of the middle
+    /// level stay, so addresses are used again before others are.
+    limit: usize,
 }
 
 impl MapState {
-    pub fn new() -> MapState {
+    /// That searches so many granules at first.
+    pub fn new(limit: usize) -> MapState {
         // Nothing is ever mapped in the first granule: null is no address.
-        MapState { last_id: 0, free: 0, retired: 0, cursor: 1 }
+        MapState { last_id: 0, free: 0, retired: 0, cursor: 1, limit }
     }
 }
 
@@ -152,10 +158,22 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         }
     }
 
-    /// The first of `granules` that are nobody's, side by side, from the cursor on and once round.
-    /// Less than a whole table of the middle level does not cross into another; more starts with one.
+    /// The first of `granules` that are nobody's, side by side.
     pub(super) fn find_room(&self, state: &mut MapState, granules: usize) -> Option<usize> {
         let all = Tables::<F, T>::GRANULES;
+        loop {
+            let found = self.find_room_within_limit(state, granules);
+            if found.is_some() || state.limit >= all {
+                return found;
+            }
+            state.limit = (2 * state.limit).min(all);
+        }
+    }
+
+    /// The same, from the cursor on and once round. Less than a whole table of the middle level does not cross into
+    /// another; more starts with one.
+    fn find_room_within_limit(&self, state: &mut MapState, granules: usize) -> Option<usize> {
+        let all = state.limit;
         let per_table = F::ENTRIES;
         let mut start = state.cursor;
         let mut looked_at = 0;
@@ -170,11 +188,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
                 start = 1;
                 continue;
             }
-            let is_used = |granule: &usize| {
-                let middle = self.tables.middle(*granule);
-                middle.is_some_and(|m| self.tables.ops.ptep_get(m.pmdp) != Entry::new())
-            };
-            match (aligned..aligned + granules).rev().find(is_used) {
+            match self.last_used(aligned..aligned + granules) {
                 None => {
                     state.cursor = aligned + granules;
                     return Some(aligned);
@@ -186,6 +200,21 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             }
         }
         None
+    }
+
+    /// The last of some granules that is somebody's.
+    fn last_used(&self, granules: Range<usize>) -> Option<usize> {
+        let slots = granules.start >> F::TABLE_BITS..((granules.end - 1) >> F::TABLE_BITS) + 1;
+        slots.rev().find_map(|slot| {
+            // Most of a large region's slots have no table.
+            self.tables.middle_table(slot)?;
+            let own = slot << F::TABLE_BITS..(slot + 1) << F::TABLE_BITS;
+            let mut looked_at = own.start.max(granules.start)..own.end.min(granules.end);
+            looked_at.rfind(|&granule| {
+                let middle = self.tables.middle(granule);
+                middle.is_some_and(|m| self.tables.ops.ptep_get(m.pmdp) != Entry::new())
+            })
+        })
     }
 
     /// Closes a region of which everything is unmapped, and frees it if nobody holds it.

@@ -6,6 +6,9 @@
 //! kernel's `get_page_from_freelist`). So a zone is neither filled up nor reclaimed for as long as another one has
 //! room, and one that nobody asks for is left alone. Tables of the upper levels and records come from any.
 //!
+//! Where one zone's numbers end the next one's may begin, at any other address: a range of numbers is a range of memory
+//! within one zone only ([`FrameSource::are_side_by_side`]).
+//!
 //! That a zone is short is what its reclaim last heard, and that its pages were unmapped nobody says. So who passes a
 //! zone over says so ([`Reclaim::passed_over`]), and a zone that has been often looks what is free:
 //!
@@ -149,6 +152,11 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for ZonedFrames<'m, M, 
     fn bytes(self, frame: Pfn) -> NonNull<u8> {
         let (_, member, frame) = self.0.locate(frame);
         member.frames.bytes(frame)
+    }
+
+    fn are_side_by_side(self, first: Pfn, frames: usize) -> bool {
+        let (_, member, first) = self.0.locate(first);
+        member.frames.are_side_by_side(first, frames)
     }
 
     fn get_run(self, frames: usize) -> Option<Pfn> {

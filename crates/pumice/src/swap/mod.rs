@@ -1,6 +1,7 @@
 //! Pages that are not in memory: slots of a file or a block device.
 //!
-//! - [`header`]: what is in the first slot's place, so that nothing else is taken for swap.
+//! - [`header`]: what is in the first slot's place, so that nothing else is taken for swap; [`foreign`]: whose it is
+//!   where there is no header.
 //! - [`slots`]: which slots are taken; [`checksum`]: what their bytes were.
 //! - [`mod@backing`]: swap as reclaim and faults see it.
 //!
@@ -10,6 +11,9 @@
 
 pub mod backing;
 pub mod checksum;
+pub mod foreign;
+#[cfg(test)]
+mod foreign_tests;
 pub mod header;
 pub mod slots;
 #[cfg(test)]
@@ -25,6 +29,7 @@ use rustix::io::Errno;
 use crate::addr::FRAME_SIZE;
 use crate::io::engine::Direction;
 use crate::io::{BlockFile, Bytes, Cached, Engine, Queue, Request};
+use foreign::Foreign;
 use header::{Header, HeaderError};
 use slots::SlotMap;
 
@@ -53,12 +58,14 @@ pub enum SwapError {
         path: PathBuf,
     },
     /// It is something else's.
-    #[error("{} is no swap area of pumice: {reason}; give one that is, or an empty file", path.display())]
+    #[error("{0} is no swap area of pumice: {reason}; if nobody needs it: {clearing} {0}", path.display())]
     NotSwap {
         /// The file.
         path: PathBuf,
-        /// What is wrong with its first bytes.
-        reason: HeaderError,
+        /// What is there.
+        reason: Foreign,
+        /// The command that clears it.
+        clearing: &'static str,
     },
     /// A size that is none.
     #[error("swap of {bytes} bytes: it takes two pages, and 1 TiB at most")]
@@ -109,12 +116,34 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Makes a swap area of `bytes` bytes in a file, which is made if there is none, or on a block device.
+    /// Makes a swap area of `bytes` bytes in a file, which is made if there is none, or on a block device. It must have
+    /// been one before, or be zero wherever somebody may have signed ([`foreign`]).
     ///
     /// # Errors
     /// [`SwapError::Open`], with `ENOSPC` where there is no room; [`SwapError::InUse`]; [`SwapError::NotSwap`] for
     /// what has other content; [`SwapError::BadSize`].
     pub fn create(path: &Path, bytes: u64, cached: Cached) -> Result<Swap, SwapError> {
+        Swap::make(path, bytes, cached, whose)
+    }
+
+    /// As [`Swap::create`], whatever is in the file or on the device: that is lost.
+    ///
+    /// # Errors
+    /// As there, but for [`SwapError::NotSwap`].
+    pub fn create_over_anything(
+        path: &Path,
+        bytes: u64,
+        cached: Cached,
+    ) -> Result<Swap, SwapError> {
+        Swap::make(path, bytes, cached, |_, _| Ok(None))
+    }
+
+    fn make(
+        path: &Path,
+        bytes: u64,
+        cached: Cached,
+        whose: impl Fn(&BlockFile, u64) -> Result<Option<Foreign>, Errno>,
+    ) -> Result<Swap, SwapError> {
         let slots =
             (bytes / FRAME_SIZE as u64).checked_sub(1).and_then(|slots| u32::try_from(slots).ok());
         let slots = slots.filter(|slots| (1..=MOST_SLOTS).contains(slots));
@@ -127,18 +156,12 @@ impl Swap {
         let mut file = BlockFile::open(path, cached).map_err(open)?;
         // What the last one still wrote when it was killed is not to be found in this one's slots.
         file.lock().map_err(open)?;
-        let mut first = FirstFrame([0; FRAME_SIZE]);
-        if file.len() >= FRAME_SIZE as u64 {
-            first.transfer(&file, Direction::Read).map_err(open)?;
-        }
-        // An empty file, or one of zeros, is nobody's.
-        if (!file.is_empty() && file.len() < FRAME_SIZE as u64)
-            || first.0.iter().any(|&byte| byte != 0)
-        {
-            Header::read(&first.0)
-                .map_err(|reason| SwapError::NotSwap { path: path.to_owned(), reason })?;
+        if let Some(reason) = whose(&file, bytes).map_err(open)? {
+            let clearing = if file.is_device() { "blkdiscard --zeroout" } else { "rm" };
+            return Err(SwapError::NotSwap { path: path.to_owned(), reason, clearing });
         }
         file.reserve(bytes).map_err(open)?;
+        let mut first = FirstFrame([0; FRAME_SIZE]);
         Header { slots }.write(&mut first.0);
         first.transfer(&file, Direction::Write).map_err(open)?;
         Ok(Swap {
@@ -301,6 +324,22 @@ impl Swap {
     pub fn note(&self, slot: Slot) -> u32 {
         let record = self.records.get(slot.0 as usize);
         record.map_or(0, |record| (record.load(Ordering::Relaxed) >> 32) as u32)
+    }
+}
+
+/// Who else has something where a swap area of `bytes` bytes is to be.
+fn whose(file: &BlockFile, bytes: u64) -> Result<Option<Foreign>, Errno> {
+    let mut first = FirstFrame([0; FRAME_SIZE]);
+    if file.len() >= FRAME_SIZE as u64 {
+        first.transfer(file, Direction::Read)?;
+    }
+    match Header::read(&first.0) {
+        // What lies in the area that there was is pages. Behind it a RAID may have its end, in which the area was.
+        Ok(Header { slots }) => {
+            foreign::known(file, (u64::from(slots) + 1) * FRAME_SIZE as u64..bytes)
+        }
+        Err(HeaderError::Magic) => foreign::look(file),
+        Err(like_ours) => Ok(Some(Foreign::Header(like_ours))),
     }
 }
 

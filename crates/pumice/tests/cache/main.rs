@@ -1,6 +1,7 @@
 //! Caches beside other processes and devices: killed at any moment, over a block device, with a scan going through.
 
 mod killed;
+mod large;
 mod looped;
 mod scanned;
 

@@ -107,7 +107,7 @@ fn shuttle_a_region_comes_back_while_its_page_is_written_out() {
         let first = task.map(PAGE, Rights::READ_WRITE).expect("room");
         set(&task, first, 1).expect("mapped");
         // All other room there is, so that the search for some comes back to this.
-        let rest = [2, 12].map(|granules| {
+        let rest = [2, 28].map(|granules| {
             let bytes = granules * Model::ENTRIES * PAGE;
             task.map(bytes, Rights::READ_WRITE).expect("room")
         });
@@ -153,4 +153,26 @@ fn shuttle_a_region_comes_back_while_its_page_is_written_out() {
         shared.end();
     };
     shuttle::check_random(scenario, ITERATIONS);
+}
+
+/// A space of 32 granules, and regions of 20: the thread that maps the second was the last in the first, which others
+/// have unmapped.
+#[test]
+fn shuttle_who_maps_keeps_no_addresses_from_itself() {
+    let scenario = || {
+        let shared = Shared::<Atomic>::new();
+        let bytes = 20 * (PAGE << BITS);
+        let task = shared.enter();
+        let at = task.map(bytes, Rights::READ_WRITE).expect("room");
+        set(&task, at, 7).expect("mapped");
+        let other = shared.enter();
+        let other = thread::spawn(move || other.unmap(at, bytes).expect("aligned"));
+        other.join().expect("no panic");
+        let at = task.map(bytes, Rights::READ_WRITE).expect("there is room again");
+        assert_eq!(word(&task, at), Ok(0));
+        task.unmap(at, bytes).expect("aligned");
+        drop(task);
+        shared.end();
+    };
+    shuttle::check_random(scenario, 100);
 }
