@@ -16,8 +16,9 @@ use clap::Args;
 use libloading::Library;
 use pumice::addr::{Pfn, BLOCK_FRAMES, BLOCK_SIZE};
 use pumice::frame::ledger::Want;
-use pumice::frame::{Pcp, Zone};
-use pumice::sys::mem::Huge;
+use pumice::frame::zone::ZoneMemory;
+use pumice::frame::{Ledger, Native, Pcp, Zone};
+use pumice::sys::mem::{Huge, Os};
 use serde::Serialize;
 
 use super::json_lines::{JsonLines, Samples};
@@ -123,6 +124,11 @@ impl Drop for Peer {
     }
 }
 
+fn ledger(zone: &Zone) -> &Ledger<Native, ZoneMemory<Os, ()>> {
+    // SAFETY: the zone is this experiment's alone, and nobody touches its memory.
+    unsafe { zone.ledger() }
+}
+
 /// What one thread can do with an allocator of single frames.
 trait Frames {
     fn get(&mut self) -> usize;
@@ -134,12 +140,12 @@ struct Shared<'z>(&'z Zone, usize);
 
 impl Frames for Shared<'_> {
     fn get(&mut self) -> usize {
-        self.0.ledger.get_frame(self.1, Want::Zeroed).expect("the zone is larger").0 .0
+        ledger(self.0).get_frame(self.1, Want::Zeroed).expect("the zone is larger").0 .0
     }
 
     fn put(&mut self, frame: usize) {
         // As after use and scrubbing, so that every round finds zeroed frames.
-        self.0.ledger.put_zeroed_frame(Pfn(frame)).expect("allocated");
+        ledger(self.0).put_zeroed_frame(Pfn(frame)).expect("allocated");
     }
 }
 
@@ -246,10 +252,10 @@ fn compare_and_swap() -> f64 {
 
 /// Makes every free frame zeroed again.
 fn scrub(zone: &Zone) {
-    for block in 0..zone.ledger.grown() {
-        zone.ledger.join(block);
-        if let Some(word) = zone.ledger.claim_block(block, |word| !word.zeroed()) {
-            zone.ledger.release_block(block, word.with_zeroed(true));
+    for block in 0..ledger(zone).grown() {
+        ledger(zone).join(block);
+        if let Some(word) = ledger(zone).claim_block(block, |word| !word.zeroed()) {
+            ledger(zone).release_block(block, word.with_zeroed(true));
         }
     }
 }
@@ -258,13 +264,13 @@ fn runs(zone: &Zone) -> [f64; 2] {
     let mut held = Vec::with_capacity(RUNS);
     let get = time(RUNS, || {
         for _ in 0..RUNS {
-            let run = zone.ledger.get_run(0, RUN_FRAMES, 1, Want::Zeroed);
+            let run = ledger(zone).get_run(0, RUN_FRAMES, 1, Want::Zeroed);
             held.push(run.expect("the zone is larger").range.start);
         }
     });
     let put = time(RUNS, || {
         for &start in &held {
-            zone.ledger.put_run(start, |_, word| word).expect("allocated");
+            ledger(zone).put_run(start, |_, word| word).expect("allocated");
         }
     });
     [get, put]
@@ -275,13 +281,13 @@ fn whole_blocks(zone: &Zone) -> [f64; 2] {
     let mut held = Vec::with_capacity(count);
     let get = time(count, || {
         for _ in 0..count {
-            let run = zone.ledger.get_blocks(WHOLE_BLOCKS, 0, 1, |word| word.zeroed());
+            let run = ledger(zone).get_blocks(WHOLE_BLOCKS, 0, 1, |word| word.zeroed());
             held.push(run.expect("the zone is larger").range.start);
         }
     });
     let put = time(count, || {
         for &start in &held {
-            zone.ledger.put_run(start, |_, word| word.with_zeroed(true)).expect("allocated");
+            ledger(zone).put_run(start, |_, word| word.with_zeroed(true)).expect("allocated");
         }
     });
     [get, put]
@@ -328,13 +334,13 @@ pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
         }
         scrub(&zone);
         let names = ["pcp get", "pcp put", "pcp get and put", "pcp put from another thread"];
-        let pcp = |cpu| Pcp::new(&zone.ledger, cpu, Want::Zeroed);
+        let pcp = |cpu| Pcp::new(ledger(&zone), cpu, Want::Zeroed);
         samples.all(names, singles(pcp(0), pcp(1), &mut held));
         scrub(&zone);
         samples.ours("get, 95 % full", nearly_full(Shared(&full, 0), free));
         samples.ours("pcp get, 95 % full", {
             let mut got = vec![0; free * 8 / 10];
-            let mut list = Pcp::new(&full.ledger, 0, Want::Zeroed);
+            let mut list = Pcp::new(ledger(&full), 0, Want::Zeroed);
             let taken = time(got.len(), || get_all(&mut list, &mut got));
             drop(list);
             put_all(&mut Shared(&full, 0), &got);

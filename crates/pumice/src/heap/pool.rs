@@ -50,7 +50,8 @@ impl Pool {
     }
 }
 
-impl Budget for Pool {
+// SAFETY: it only counts, in shared statistics.
+unsafe impl Budget for Pool {
     fn charge(&self, blocks: usize) -> bool {
         let bytes = (blocks * BLOCK_SIZE) as u64;
         let charged = self.tree.grow_pool(self.slot(), bytes);

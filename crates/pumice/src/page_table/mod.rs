@@ -10,9 +10,9 @@
 
 pub mod entry;
 pub mod ops;
-pub mod pager;
-pub mod tables;
+pub(crate) mod pager;
+pub(crate) mod tables;
 
 pub use entry::{Entry, Rights, State};
 pub use ops::{Atomic, Emulated, TableOps};
-pub use tables::{FrameSource, Middle, Tables};
+pub(crate) use tables::{FrameSource, Middle, Tables};

@@ -50,7 +50,8 @@ impl<P: Policy> Drop for Memalloc<'_, P> {
     }
 }
 
-impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
+// SAFETY: it has tasks of its own, and none of the caller's.
+unsafe impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
     fn first(&self) -> Pfn {
         self.frame(0)
     }

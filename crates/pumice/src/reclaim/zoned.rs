@@ -153,7 +153,8 @@ where
     }
 }
 
-impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
+// SAFETY: as that of the zones' own, which it asks.
+unsafe impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
     fn pressure(&self) -> Pressure {
         let all = self.zones.iter().map(|paging| paging.zone().pressure());
         all.min().unwrap_or(Pressure::None)

@@ -97,14 +97,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Tells the pager of the pages it has not been told of, as happens by itself when a batch is full and
     /// when the task ends.
     pub fn lru_drain(&self) {
-        if let Some(pager) = self.space.tables.source.pager() {
-            self.with_batch(|batch| {
-                let pages = &batch.pages[..batch.len.min(BATCH_PAGES)];
-                if !pages.is_empty() {
-                    pager.lru_add(self.space.id(), pages);
-                }
-                batch.len = 0;
-            });
+        let Some(pager) = self.space.tables.source.pager() else { return };
+        // A copy: a policy of the program's is told, which may come back to this task.
+        let (pages, len) = self.with_batch(|batch| (batch.pages, core::mem::take(&mut batch.len)));
+        if len > 0 {
+            pager.lru_add(self.space.id(), &pages[..len.min(BATCH_PAGES)]);
         }
     }
 
@@ -145,7 +142,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Says of the pages that have frames where they are, in the order of their numbers from `page` on, up to the end
     /// of the first table or huge page that there is. Where to go on from; 0 at the end.
-    pub fn scan_present(&self, page: usize, mut found: impl FnMut(LruPage)) -> usize {
+    pub(crate) fn scan_present(&self, page: usize, mut found: impl FnMut(LruPage)) -> usize {
         let tables = &self.space.tables;
         let mut page = page;
         while page < Tables::<F, T>::PAGES {

@@ -22,7 +22,8 @@ struct Fixed {
     is_short: AtomicBool,
 }
 
-impl Reclaim for Fixed {
+// SAFETY: it only answers.
+unsafe impl Reclaim for Fixed {
     fn first(&self) -> Pfn {
         Pfn(self.first)
     }

@@ -9,7 +9,11 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::mem::{Dump, Huge, Memory};
 
 /// Who says how many blocks a zone may hold.
-pub trait Budget: Sync {
+///
+/// # Safety
+/// It is asked while a thread's list of frames is being filled: it uses no task of a space or cache whose thread may be
+/// the caller, and not this zone.
+pub unsafe trait Budget: Sync {
     /// As [`Backing::charge`].
     fn charge(&self, blocks: usize) -> bool;
     /// As [`Backing::uncharge`].
@@ -22,14 +26,16 @@ pub trait Budget: Sync {
 }
 
 /// No limit.
-impl Budget for () {
+// SAFETY: it does nothing.
+unsafe impl Budget for () {
     fn charge(&self, _blocks: usize) -> bool {
         true
     }
     fn uncharge(&self, _blocks: usize) {}
 }
 
-impl<T: Budget + ?Sized> Budget for &T {
+// SAFETY: as that one.
+unsafe impl<T: Budget + ?Sized> Budget for &T {
     fn charge(&self, blocks: usize) -> bool {
         (**self).charge(blocks)
     }

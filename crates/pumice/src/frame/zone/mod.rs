@@ -31,7 +31,7 @@ pub const ZONE_ALIGN: usize = Order::MAX.frames() * FRAME_SIZE;
 #[derive(Debug)]
 pub struct Zone<M: Memory = Os, L: Budget = ()> {
     /// Every operation on frames that needs no memory.
-    pub ledger: Ledger<Native, ZoneMemory<M, L>>,
+    pub(crate) ledger: Ledger<Native, ZoneMemory<M, L>>,
     base: NonNull<u8>,
     reclaim: Option<&'static dyn Reclaim>,
     /// Blocks that were part of the zone once and are absent now.
@@ -134,12 +134,12 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// From now on core dumps leave out what is new and, when [`Ledger::hide_free`] is called, free.
-    pub fn begin_hiding(&self) {
+    pub(crate) fn begin_hiding(&self) {
         self.ledger.backing.hides.store(true, Ordering::Relaxed);
     }
 
     /// Core dumps hold all there is; no call is made for them any more.
-    pub fn end_hiding(&self) {
+    pub(crate) fn end_hiding(&self) {
         self.ledger.show_all();
         self.ledger.backing.hides.store(false, Ordering::Relaxed);
     }
@@ -183,7 +183,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// `blocks` that count for the zone are given up where they are.
-    pub fn uncharge(&self, blocks: usize) {
+    pub(crate) fn uncharge(&self, blocks: usize) {
         self.ledger.backing.uncharge(blocks);
     }
 
@@ -193,7 +193,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// The memory behind the zone.
-    pub fn memory(&self) -> &M {
+    pub(crate) fn memory(&self) -> &M {
         &self.ledger.backing.memory
     }
 
@@ -242,7 +242,10 @@ impl<M: Memory, L: Budget> Zone<M, L> {
 
     /// Takes a claimed block out of the zone: its pages go, and its addresses can't be touched. It stays, free as it
     /// was, while somebody may yet read frames of it.
-    pub fn remove(&self, block: usize, word: BlockWord) {
+    ///
+    /// # Safety
+    /// The caller has claimed the block, whose word this is ([`Zone::ledger`]).
+    pub unsafe fn remove(&self, block: usize, word: BlockWord) {
         // Acquire: pairs with `let_go_readable`, whose caller's reads are over. Who held a frame of this block did so
         // before the frame was freed, so claiming the block has made that visible.
         let is_held = self.held_readable.load(Ordering::Acquire) > 0;
@@ -258,36 +261,45 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         }
     }
 
+    /// What says whose each frame is.
+    ///
+    /// # Safety
+    /// The caller takes out, gives back and changes only what he has got or claimed himself: what is another's would be
+    /// handed out twice, and spaces give references to it.
+    pub unsafe fn ledger(&self) -> &Ledger<Native, ZoneMemory<M, L>> {
+        &self.ledger
+    }
+
     /// A frame is going to be read that its owner may free meanwhile: as a page on its way out, which a fault takes
     /// back, and that is unmapped then. Its bytes are nobody's business in that case, but its address can be read until
     /// [`Zone::let_go_readable`]. The caller calls this while the frame is allocated.
-    pub fn hold_readable(&self) {
+    pub(crate) fn hold_readable(&self) {
         // Relaxed: the step by which the caller finds the frame allocated releases this, and freeing it comes after.
         self.held_readable.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends one [`Zone::hold_readable`].
-    pub fn let_go_readable(&self) {
+    pub(crate) fn let_go_readable(&self) {
         // Release: the reads are over.
         self.held_readable.fetch_sub(1, Ordering::Release);
     }
 
     /// Gives the pages of blocks that the caller owns back to the kernel. `false` if it refused
     /// (locked memory): they are then as they were.
-    pub fn discard(&self, blocks: Range<usize>) -> bool {
+    pub(crate) fn discard(&self, blocks: Range<usize>) -> bool {
         let at = self.ledger.backing.at(blocks.start);
         // SAFETY: the caller owns the blocks and needs nothing in them.
         unsafe { self.memory().discard(at, blocks.len() * BLOCK_SIZE) }.is_ok()
     }
 
     /// As [`Zone::discard`], for frames in the middle of a block.
-    pub fn discard_frames(&self, start: Pfn, frames: usize) -> bool {
+    pub(crate) fn discard_frames(&self, start: Pfn, frames: usize) -> bool {
         // SAFETY: the caller owns the frames and needs nothing in them.
         unsafe { self.memory().discard(self.address(start), frames * FRAME_SIZE) }.is_ok()
     }
 
     /// As [`Zone::discard`], and takes every attribute off that somebody set on them.
-    pub fn reset(&self, blocks: Range<usize>) -> bool {
+    pub(crate) fn reset(&self, blocks: Range<usize>) -> bool {
         let (at, len) = (self.ledger.backing.at(blocks.start), blocks.len() * BLOCK_SIZE);
         // SAFETY: the caller owns the blocks and needs nothing in them.
         let done = unsafe { self.memory().reset(at, len) }.is_ok();
@@ -296,7 +308,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// As [`Zone::reset`], for frames in the middle of a block, which the caller owns.
-    pub fn reset_frames(&self, start: Pfn, frames: usize) -> bool {
+    pub(crate) fn reset_frames(&self, start: Pfn, frames: usize) -> bool {
         let (at, len) = (self.address(start), frames * FRAME_SIZE);
         // SAFETY: the caller owns the frames and needs nothing in them.
         let done = unsafe { self.memory().reset(at, len) }.is_ok();
@@ -307,7 +319,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// Stores the word of a block that the caller owns as part of an allocation.
-    pub fn set_owned(&self, block: usize, word: BlockWord) {
+    pub(crate) fn set_owned(&self, block: usize, word: BlockWord) {
         debug_assert_eq!(self.ledger.block(block).state(), super::BlockState::Whole);
         self.ledger.set_block(block, word);
     }
@@ -365,7 +377,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
 
     /// Gets one frame, growing the zone if it must: its number and whether it is zeroed.
     #[inline]
-    pub fn get_frame(&self, cpu: usize, want: Want) -> Option<(Pfn, bool)> {
+    pub(crate) fn get_frame(&self, cpu: usize, want: Want) -> Option<(Pfn, bool)> {
         loop {
             if let Some(found) = self.ledger.get_frame(cpu, want) {
                 return Some(found);
@@ -395,7 +407,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
 
     /// Calls `clear` with what is dirty in a run, its first byte and how many: whole blocks by their
     /// words, the rest by its dirt. Returns the bytes in all.
-    pub fn clear_run(&self, run: &Run, mut clear: impl FnMut(*mut u8, usize)) -> usize {
+    pub(crate) fn clear_run(&self, run: &Run, mut clear: impl FnMut(*mut u8, usize)) -> usize {
         let mut cleared = 0;
         let mut clear = |start: Pfn, frames: usize| {
             cleared += frames * FRAME_SIZE;
@@ -433,14 +445,14 @@ impl<M: Memory, L: Budget> Zone<M, L> {
 
     /// Whether a request may go on under the present watermarks, if need be after reclaim. One that goes on after
     /// reclaim is not counted: what is given back of it counts as free twice, until the next count.
-    pub fn admit(&self, gfp: Gfp, frames: usize) -> bool {
+    pub(crate) fn admit(&self, gfp: Gfp, frames: usize) -> bool {
         let Some(reclaim) = self.reclaim else { return true };
         reclaim.admits(gfp, frames)
             || gfp.contains(Gfp::DIRECT_RECLAIM) && reclaim.reclaim(gfp, frames) > 0
     }
 
     /// Frames for which [`Zone::admit`] let a request go on were not to be had.
-    pub fn give_back(&self, frames: usize) {
+    pub(crate) fn give_back(&self, frames: usize) {
         if let Some(reclaim) = self.reclaim {
             reclaim.give_back(frames);
         }
@@ -517,7 +529,8 @@ mod tests {
         // The machine's own: a static can't be a model's.
         use core::sync::atomic::AtomicUsize;
         struct Nothing(AtomicUsize);
-        impl Reclaim for Nothing {
+        // SAFETY: it only counts.
+        unsafe impl Reclaim for Nothing {
             fn pressure(&self) -> Pressure {
                 let watermarks = Watermarks { min: 1024, low: 1536, high: 2048 };
                 watermarks.pressure(self.0.load(Ordering::Relaxed))
@@ -549,7 +562,8 @@ mod tests {
         zone.grow(4).expect("memory");
         for block in 1..3 {
             let word = zone.ledger.claim_block(block, |_| true).expect("free");
-            zone.remove(block, word);
+            // SAFETY: claimed a moment ago.
+            unsafe { zone.remove(block, word) };
         }
         assert_eq!(zone.ledger.free_blocks(), 2);
         zone.grow(2).expect("memory");

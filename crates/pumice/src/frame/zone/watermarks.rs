@@ -45,7 +45,11 @@ pub enum Pressure {
 }
 
 /// What reclaim fills in. It knows the watermarks, and how much is free.
-pub trait Reclaim: Sync {
+///
+/// # Safety
+/// It is asked while a thread's list of frames is being filled: it uses no task of a space or cache whose thread may be
+/// the caller.
+pub unsafe trait Reclaim: Sync {
     /// The number of its first frame, in a space over several zones.
     fn first(&self) -> Pfn {
         Pfn(0)

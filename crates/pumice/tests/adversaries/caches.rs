@@ -1,0 +1,87 @@
+//! Files of a cache that is no more, or another's; guards that are forgotten; a log that panics.
+
+use std::sync::Arc;
+
+use pumice::cache::{run, CacheError, Options, Settings, WriteAhead};
+
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("pumice-adversary-{name}-{}", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_file_outlives_its_cache_and_is_refused_in_others() {
+    let scratch = Scratch::new("outlives");
+    let file = run(&Settings::new(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        task.view(&file).expect("room").write_at(0, b"mine").expect("room");
+        file
+    });
+    let file = file.expect("a cache");
+    assert_eq!(std::fs::read(&scratch.0).expect("there"), b"mine");
+    run(&Settings::new(512), |cache| {
+        let task = cache.task().expect("room");
+        let of_other = task.view(&file).map(|_| ()).expect_err("another cache's");
+        assert!(matches!(of_other, CacheError::OtherCache(_)), "{of_other}");
+        assert!(task.close(file.clone()).is_err());
+    })
+    .expect("a cache");
+}
+
+/// A page of which a guard for reading is forgotten can be written back, and not be written to.
+#[test]
+fn a_guard_that_is_forgotten_keeps_no_sync_waiting() {
+    let scratch = Scratch::new("forgotten");
+    run(&Settings::new(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[3; 9000]).expect("room");
+        std::mem::forget(view.read(0).expect("there"));
+        view.sync().expect("the device is there");
+        assert!(view.try_write(0).is_err(), "somebody reads it");
+    })
+    .expect("a cache");
+    assert_eq!(std::fs::read(&scratch.0).expect("there"), [3; 9000]);
+}
+
+struct Panics;
+
+impl WriteAhead for Panics {
+    fn position(&self, _: usize, _: &[u8; 4096]) -> u64 {
+        panic!("no position")
+    }
+    fn durable(&self) -> u64 {
+        panic!("nothing is durable")
+    }
+    fn wanted(&self, _: u64) {
+        panic!("not wanted")
+    }
+}
+
+#[test]
+fn a_log_that_panics_has_failed() {
+    let scratch = Scratch::new("panics");
+    let synced = run(&Settings::new(512), |cache| {
+        let options = Options::new().write_ahead(Arc::new(Panics));
+        let file = cache.open(&scratch.0, &options).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[3; 9000]).expect("room");
+        let error = view.sync().expect_err("the log has failed");
+        assert!(matches!(error, CacheError::Log { .. }), "{error}");
+        assert_eq!(view.read(1).expect("there")[0], 3);
+    });
+    assert!(synced.is_err(), "and it is said at the end");
+}

@@ -1,0 +1,9 @@
+//! Programs of safe code that misuse spaces and caches: none breaks memory, reads what is another's, or hangs.
+//!
+//! What no longer compiles is held by the examples of [`pumice::misuse`].
+
+#![forbid(unsafe_code)]
+
+mod caches;
+mod policies;
+mod spaces;
