@@ -47,8 +47,6 @@ pub mod frame;
 pub mod heap;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod io;
-#[cfg(all(doctest, feature = "std"))]
-pub mod misuse;
 pub mod page_table;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod pinned;

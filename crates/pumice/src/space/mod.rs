@@ -92,6 +92,8 @@ mod huge;
 mod map;
 #[cfg(not(any(loom, shuttle)))]
 pub mod mem_map;
+#[cfg(all(doctest, feature = "std"))]
+pub mod misuse;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod model;
 #[cfg(all(test, any(loom, shuttle)))]

@@ -230,8 +230,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Frames are those of who got them: what a zone knows of them, and does to blocks that it takes for its own, is the crate's,
-//! or unsafe.
+//! Frames are those of who got them: what a zone knows of them, and does to blocks that it takes for its own, is the
+//! crate's, or unsafe.
 //! ```
 //! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
 //! # use pumice::space::{MemMap, VmSpace};
