@@ -66,6 +66,11 @@ fn attributes_end_with_the_memory_they_were_set_on() {
 }
 
 #[test]
+fn advice_stays_where_memory_grows() {
+    ends_as_plain("grown_advice", &[]);
+}
+
+#[test]
 fn locks_end_with_the_memory_they_were_set_on() {
     ends_as_plain("mremap_locked", &[]);
 }

@@ -116,8 +116,12 @@ static void attach_over(struct model *m, struct slot *s, size_t first, size_t co
         return;
     }
     char *p = attach_new(m, at, count, replaces ? SHM_REMAP : 0);
+    /* The kernel may have split what is there before it refused. */
+    s->whole = 0;
     if (p == MAP_FAILED) {
+        int error = errno;
         if (missing == count) find_lost(s, first, count);
+        errno = error;
         CHECK(replaces ? errno == ENOSPC || may_fail(m) : errno == EINVAL || errno == ENOSPC || may_fail(m));
         if (!replaces && errno == EINVAL) set(m, s, first, count, (struct page){.state = LOST});
         return;

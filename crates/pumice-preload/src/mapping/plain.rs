@@ -49,6 +49,70 @@ pub(super) fn is_one_mapping(range: &Range<usize>) -> bool {
     read.is_some() && count == 1
 }
 
+/// Advice that a mapping keeps, by the letters that `/proc/self/smaps` has for it.
+const KEPT: [(&[u8], u32); 5] = [
+    (b" dc", linux::MADV_DONTFORK),
+    (b" wf", linux::MADV_WIPEONFORK),
+    (b" dd", linux::MADV_DONTDUMP),
+    (b" rr", linux::MADV_RANDOM),
+    (b" sr", linux::MADV_SEQUENTIAL),
+];
+
+/// Advice that all of a range has been given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Advice(u32);
+
+impl Advice {
+    pub(super) fn each(self) -> impl Iterator<Item = c_int> {
+        let is_given = move |nth: &usize| self.0 & 1 << nth != 0;
+        (0..KEPT.len()).filter(is_given).map(|nth| KEPT[nth].1 as c_int)
+    }
+}
+
+/// What advice a range has been given; `None` if that can't be read, is not the same everywhere, or some of it is locked.
+pub(super) fn advice_of(range: &Range<usize>) -> Option<Advice> {
+    const LOCKED: &[u8] = b" lo";
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(c"/proc/self/smaps", flags, Mode::empty()).ok()?;
+    let (mut buffer, mut text, mut len) = ([0u8; 1024], [0u8; 256], 0);
+    let (mut line, mut is_header) = (Line::new(0..usize::MAX, None), true);
+    let (mut is_within, mut found) = (false, None);
+    loop {
+        let count = rustix::io::read(&file, &mut buffer).ok().filter(|&count| count > 0);
+        let Some(count) = count else { return found };
+        for &byte in &buffer[..count] {
+            if byte != b'\n' {
+                // Other lines begin with a capital letter.
+                is_header = if len == 0 { !byte.is_ascii_uppercase() } else { is_header };
+                if is_header {
+                    line.take_byte(byte);
+                }
+                if len < text.len() {
+                    text[len] = byte;
+                    len += 1;
+                }
+                continue;
+            }
+            let said = &text[..core::mem::take(&mut len)];
+            if is_header {
+                is_within = line.start < range.end && line.end > range.start;
+                if line.start >= range.end {
+                    return found;
+                }
+                line = Line::new(0..usize::MAX, None);
+            } else if is_within && said.starts_with(b"VmFlags:") {
+                let has = |letters: &[u8]| said.windows(letters.len()).any(|part| part == letters);
+                let given = (0..KEPT.len()).filter(|&nth| has(KEPT[nth].0));
+                let advice = Advice(given.map(|nth| 1 << nth).sum());
+                if has(LOCKED) || found.is_some_and(|other| other != advice) {
+                    return None;
+                }
+                found = Some(advice);
+            }
+        }
+    }
+}
+
 /// Calls `visit` with each line until it says no. `None` if there is no such file.
 fn each_line(mut visit: impl FnMut(&Line) -> bool) -> Option<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;

@@ -1,7 +1,7 @@
 //! `mremap`: resized where it stands if that takes no room, grown into memory of the heap's, or
 //! moved by the kernel.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 use linux_raw_sys::general as linux;
@@ -10,7 +10,7 @@ use pumice::heap::{Effect, Heap, Part};
 use pumice::sys::raw;
 use rustix::io::Errno;
 
-use super::plain::{is_one_mapping, protection_of};
+use super::plain::{advice_of, is_one_mapping, protection_of};
 use super::{
     concerned, has_hole, round_up, unmap, Holes, Outcome, Request, LARGEST, READ_WRITE, SERVED,
 };
@@ -132,7 +132,8 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         }
     };
     if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
-        if let Some(protection) = protection_of(&(at..at + old)) {
+        let range = at..at + old;
+        if let (Some(protection), Some(advice)) = (protection_of(&range), advice_of(&range)) {
             // It is several mappings only for what was done to its neighbours, or because it grew.
             let place = match to_fixed {
                 true if target.is_some() && !heap.occupy(to, new, true) => {
@@ -144,6 +145,13 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
             };
             // SAFETY: as the caller promises.
             outcome = unsafe { move_alike(heap, request, place, protection) };
+            if let Ok(place) = outcome {
+                // What is new, or was copied, has not been given it.
+                // SAFETY: as the caller promises.
+                advice.each().for_each(|advice| unsafe {
+                    super::madvise(place as *mut c_void, new, advice);
+                });
+            }
         }
     }
     // Of several mappings some may have moved: then it is known which.
