@@ -69,7 +69,7 @@ impl Advice {
     }
 }
 
-/// What advice a range has been given; `None` if that can't be read, is not the same everywhere, or some of it is locked.
+/// What advice a range has been given; `None` if that can't be read, or differs, or some of it is locked.
 pub(super) fn advice_of(range: &Range<usize>) -> Option<Advice> {
     const LOCKED: &[u8] = b" lo";
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
