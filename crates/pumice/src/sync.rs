@@ -43,6 +43,7 @@ pub fn spin_loop() {
 /// Where a thread that is put aside for long lets others go far: a model does that here now and then. Random
 /// interleavings alone hardly ever do (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of
 /// finding bugs", ASPLOS 2010).
+#[cfg(feature = "std")]
 #[inline(always)]
 pub(crate) fn pause_in_models() {
     #[cfg(shuttle)]

@@ -86,6 +86,7 @@ mod disk;
 mod entry;
 mod error;
 mod fault;
+#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "it is for reclaim and caches"))]
 pub mod file;
 mod fork;
 mod huge;
@@ -103,11 +104,13 @@ mod records;
 pub mod region;
 pub mod rss;
 pub mod swap_in;
+#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "it is for reclaim and caches"))]
 pub mod swap_out;
 mod task;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod vma;
+#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "it is for reclaim and caches"))]
 pub mod write_back;
 #[cfg(not(any(loom, shuttle)))]
 pub mod zonelist;
@@ -122,6 +125,7 @@ pub use mem_map::{Frames, MemMap};
 #[cfg(all(test, shuttle))]
 pub(crate) type Frames<'m> = models::Model;
 pub use region::{ReadGuard, Region, WriteGuard};
+#[cfg(feature = "std")]
 pub(crate) use swap_out::Transit;
 pub use task::{GfpScope, Task};
 #[cfg(not(any(loom, shuttle)))]
