@@ -126,17 +126,13 @@ impl Heap {
         }
     }
 
-    /// Waits for threads that were about to make a zone larger: what they add is unmapped with the rest. Not for ever:
-    /// the kernel may have refused it.
+    /// Waits for threads that were about to make a zone larger: what they add is unmapped with the rest. On a busy
+    /// machine they may not come to run for long, and one that a program has stopped does not run at all.
     fn wait_for_growth(&self) {
         const PAUSE: Duration = Duration::from_micros(50);
-        const LOOKS: u32 = 400;
-        let is_growing = |zone: &PoolZone| {
-            let ledger = &zone.ledger;
-            (0..ledger.grown()).any(|block| ledger.is_absent(block))
-        };
+        const LOOKS: u32 = 20_000;
         let mut looks = LOOKS;
-        while looks > 0 && self.zones.all().any(is_growing) {
+        while looks > 0 && self.zones.all().any(|zone| zone.is_growing()) {
             looks -= 1;
             thread::sleep(PAUSE);
         }

@@ -220,6 +220,8 @@ impl<T: TableOps + Default> Shared<T> {
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self.space).cast_mut()) });
         assert_eq!(self.model.taken(), 1, "frames were lost; {resident} pages were resident");
         assert_eq!(self.model.0.disk.as_ref().map_or(0, Disk::used), 0, "slots were lost");
+        // SAFETY: leaked in `Model::with`; the spaces on it have ended.
+        drop(unsafe { Box::from_raw(core::ptr::from_ref(self.model.0).cast_mut()) });
     }
 }
 

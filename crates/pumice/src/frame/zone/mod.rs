@@ -221,6 +221,14 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         Ok(())
     }
 
+    /// Whether a thread is in the middle of [`Zone::grow`]: there are blocks that are not there yet, beyond those that
+    /// the kernel has refused.
+    pub(crate) fn is_growing(&self) -> bool {
+        let absent = (0..self.ledger.grown()).filter(|&block| self.ledger.is_absent(block)).count();
+        // Relaxed: a block that is refused is absent first, and is looked at again.
+        absent > self.removed.load(Ordering::Relaxed)
+    }
+
     /// Claims absent blocks in the middle of the zone.
     fn claim_removed(&self, blocks: usize) -> Option<Range<usize>> {
         if self.removed.load(Ordering::Relaxed) < blocks {
