@@ -219,7 +219,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         dirty
     }
 
-    /// Forgets a page: `None` if somebody has a guard of it, or reads it.
+    /// Forgets a page: `None` if somebody has a guard of it, reads it, or writes what its frame was.
     fn try_forget(&self, page: usize) -> Option<Forgotten> {
         let ops = &self.space.tables.ops;
         let Some(walked) = self.walk_if_there(page) else { return Some(Forgotten::Clean) };
@@ -236,7 +236,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 }
                 State::Present if entry.latch() != 0 => return None,
                 State::Present => {
-                    let Some(transit) = self.begin_swap_out(page) else { continue };
+                    // Its word has changed, or what had its frame is still written: it is waited for.
+                    let transit = self.begin_swap_out(page)?;
                     let was_dirty = transit.is_dirty();
                     if self.end_swap_out(transit, Evicted::Shadow(0)).is_ok() {
                         return Some(if was_dirty { Forgotten::Dirty } else { Forgotten::Clean });
