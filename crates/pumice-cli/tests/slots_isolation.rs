@@ -175,13 +175,7 @@ fn a_tenant_that_holds_its_file_holds_up_nobody() {
         eprintln!("skipped: no userfaultfd for the kernel's own faults");
         return;
     };
-    let held = lease.file().try_clone().expect("a copy");
-    let (at, len) = (unanswered.at as usize, unanswered.len);
-    let writes = std::thread::spawn(move || {
-        // SAFETY: the memory is mapped as long as the thread runs; its content is of no interest.
-        unsafe { libc::write(held.as_raw_fd(), at as *const libc::c_void, len) }
-    });
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    let writes = unanswered.written_to(lease.file());
     let kept = lease.file().try_clone().expect("a copy");
     drop(lease);
     for _ in 0..6 {
@@ -206,13 +200,7 @@ fn an_end_under_way_takes_no_other_request() {
         eprintln!("skipped: no userfaultfd for the kernel's own faults");
         return;
     };
-    let held = lease.file().try_clone().expect("a copy");
-    let (at, len) = (unanswered.at as usize, unanswered.len);
-    let writes = std::thread::spawn(move || {
-        // SAFETY: the memory is mapped as long as the thread runs; its content is of no interest.
-        unsafe { libc::write(held.as_raw_fd(), at as *const libc::c_void, len) }
-    });
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    let writes = unanswered.written_to(lease.file());
     for request in [Request::End, Request::Stat] {
         socket::send(lease.connection(), &request.encode(), None).expect("sent");
     }
@@ -254,6 +242,20 @@ impl Unanswered {
                 && libc::ioctl(descriptor.as_raw_fd(), 0xc020_aa00, range.as_mut_ptr()) == 0;
             watched.then_some(Unanswered { at: at.cast(), len: LEN, descriptor })
         }
+    }
+}
+
+impl Unanswered {
+    /// A thread that writes it to the file, and has got stuck.
+    fn written_to(&self, file: &File) -> std::thread::JoinHandle<isize> {
+        let file = file.try_clone().expect("a copy");
+        let (at, len) = (self.at as usize, self.len);
+        let writes = std::thread::spawn(move || {
+            // SAFETY: the memory is mapped as long as the thread runs; its content is of no interest.
+            unsafe { libc::write(file.as_raw_fd(), at as *const libc::c_void, len) }
+        });
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        writes
     }
 }
 

@@ -365,8 +365,8 @@ fn published() -> Option<&'static Heap> {
 fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
     // A handler of the program's may set limits or install filters, which wait for the step.
     let _all_signals = thread::BlockedSignals::block();
-    // Acquire: what the thread that took the step before wrote is seen.
-    // SeqCst: a fork that begins sees it, or is seen: `fork`.
+    // SeqCst: what the thread that took the step before wrote is seen, and a fork that begins sees this or is
+    // seen: `fork`.
     let busy = BUSY | thread::thread_id();
     if STATE.compare_exchange(from, busy, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return false;

@@ -66,10 +66,7 @@ impl<'p> Source<'p> {
         match self {
             Source::Kernel(advice) => map(len, advice)
                 .map_err(|error| Failure::system(format!("can't map {len} bytes: {error}"))),
-            Source::Pool(pool) => pool
-                .heap
-                .allocate(len, FRAME_SIZE, Content::Zero)
-                .ok_or_else(|| Failure::system(format!("the heap does not serve {len} bytes"))),
+            Source::Pool(pool) => pool.take(len),
         }
     }
 
@@ -103,6 +100,8 @@ fn map(len: usize, advice: Advice) -> rustix::io::Result<NonNull<u8>> {
     NonNull::new(at.cast()).ok_or(rustix::io::Errno::NOMEM)
 }
 
+/// How long a pool may refuse: its helper thread may hold blocks in the middle of what is free.
+const REFUSING: Duration = Duration::from_secs(1);
 /// How long a full pool must stand still before the clock starts.
 const REST: Duration = Duration::from_millis(10);
 /// How long a pool that is not full must stand still before it is measured as it is.
@@ -122,6 +121,20 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// `len` bytes of zeros. What it waits for them is measured with the rest.
+    fn take(&self, len: usize) -> Result<NonNull<u8>, Failure> {
+        let began = Instant::now();
+        loop {
+            if let Some(at) = self.heap.allocate(len, FRAME_SIZE, Content::Zero) {
+                return Ok(at);
+            }
+            if began.elapsed() > REFUSING {
+                return Err(Failure::system(format!("the heap does not serve {len} bytes")));
+            }
+            thread::yield_now();
+        }
+    }
+
     /// A heap that is to have `ready_bytes` ready, and may have `pool_max` bytes in all.
     pub fn new(ready_bytes: usize, pool_max: usize) -> Result<Pool, Failure> {
         let no_heap = |error| Failure::system(format!("no heap: {error}"));
