@@ -33,6 +33,12 @@ impl View<'_, '_> {
             return Err(self.file.past_end(page));
         }
         self.prepare_to_write()?;
+        let sealed = self.file.checksum.map(|checksum| {
+            let mut sealed = *bytes;
+            checksum.seal(page, &mut sealed);
+            sealed
+        });
+        let bytes = sealed.as_ref().unwrap_or(bytes);
         let mut backoff = Backoff::default();
         loop {
             match self.region.try_overwrite(page, bytes, || self.file.is_there(page)) {

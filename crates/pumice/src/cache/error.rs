@@ -73,6 +73,22 @@ pub enum CacheError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// A page is not as it was written: the device has changed it, or a crash has left it half written.
+    #[error("page {page} of {} is not as it was written: its checksum is wrong", path.display())]
+    Checksum {
+        /// The file.
+        path: Arc<Path>,
+        /// The page.
+        page: usize,
+    },
+    /// A file whose pages have checksums is whole pages long.
+    #[error("{} can't be {len} bytes long: its pages have checksums, and are 4096 bytes each", path.display())]
+    PartOfPage {
+        /// The file.
+        path: Arc<Path>,
+        /// The length it has, or was to have.
+        len: u64,
+    },
     /// A page could not be written; it is in memory, and dirty.
     #[error("can't write page {page} of {}: {errno}", path.display())]
     Write {
@@ -126,6 +142,12 @@ pub enum Otherwise {
     /// It was asked that it goes through the kernel's page cache.
     #[error("and goes around the kernel's page cache")]
     Direct,
+    /// Checksums were asked for, none, or in another place.
+    #[error("{}", .at.map_or("with no checksums".into(), |at| format!("with checksums at byte {at}")))]
+    Checksums {
+        /// Where its pages have them.
+        at: Option<usize>,
+    },
     /// More room was asked for.
     #[error("with room for {room} bytes")]
     Room {

@@ -347,14 +347,23 @@ impl State {
     fn end(&mut self, task: &FileTask<'_>, place: usize, result: Result<(), ReadFailed>) {
         let read = &mut self.reads[place];
         let why = read.why.unwrap_or(Why::Wanted);
+        let file = read.file.take();
+        let frames = task.space().frames();
         for filling in read.pages.drain(..) {
             if why == Why::Asked {
                 self.arrived.push(filling.page());
             }
             let used = why.used(filling.page());
+            let at = frames.bytes(filling.frame()).cast::<Page>();
+            let is_right = file.as_ref().is_none_or(|file| {
+                // SAFETY: the frame is this read's, which is done.
+                result.is_err()
+                    || file.is_as_written(filling.page() - file.first_page, unsafe { at.as_ref() })
+            });
+            // Why not, too, who wants it finds out.
+            let result = if is_right { result } else { Err(ReadFailed) };
             task.end_fill(filling, result, used);
         }
-        read.file = None;
         self.vacant.push(place);
     }
 }

@@ -12,27 +12,25 @@
 //! says that it is clean.
 
 mod admit;
+mod read;
 
 pub(super) use admit::Refused;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
 
 use rustix::io::Errno;
 
+use super::checksum::Checksum;
 use super::dirty::DirtyMap;
 use super::error::{CacheError, Otherwise};
 use super::rule::WriteAhead;
 use super::settings::Options;
 use super::table::{self, Opened};
 use crate::addr::FRAME_SIZE;
-use crate::io::engine::Direction;
-use crate::io::{BlockFile, Bytes, Cached, FileRef, Queues, Request};
-use crate::page_table::pager::Evicted;
-use crate::space::region::Page;
+use crate::io::{BlockFile, Cached, FileRef, Opening};
 use crate::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -60,6 +58,8 @@ pub(super) struct Inner {
     len_on_device: AtomicU64,
     pub dirty: DirtyMap,
     pub rule: Option<Arc<dyn WriteAhead>>,
+    /// Of a file that is whole pages long.
+    pub checksum: Option<Checksum>,
     /// The rule is asked no more.
     rule_has_panicked: AtomicBool,
     /// A clone is each handle's and each view's: who else has the file has it for a while.
@@ -113,9 +113,9 @@ impl Inner {
     pub fn new(
         path: Arc<Path>,
         Opened { data, tail, folder }: Opened,
-        is_writable: bool,
+        options: &Options,
         (first_page, room): (usize, usize),
-        rule: Option<Arc<dyn WriteAhead>>,
+        checksum: Option<Checksum>,
         all_dirty: Arc<AtomicUsize>,
     ) -> Inner {
         let len = data.len();
@@ -136,14 +136,15 @@ impl Inner {
             data,
             tail,
             folder: Mutex::new(folder),
-            is_writable,
+            is_writable: options.opening != Opening::Read,
             first_page,
             room,
             len: AtomicU64::new(len),
             zero_from: AtomicUsize::new(pages_of(len)),
             len_on_device: AtomicU64::new(len),
             dirty: DirtyMap::new(room, all_dirty),
-            rule,
+            rule: options.rule.clone(),
+            checksum,
             rule_has_panicked: AtomicBool::new(false),
             users: Arc::default(),
             scan: Mutex::new(()),
@@ -167,6 +168,8 @@ impl Inner {
             Some(Otherwise::WriteAhead)
         } else if options.cached == Cached::Yes && self.data.cached() == Cached::No {
             Some(Otherwise::Direct)
+        } else if options.checksums != self.checksum.map(Checksum::place) {
+            Some(Otherwise::Checksums { at: self.checksum.map(Checksum::place) })
         } else if options.room > room && !self.data.is_device() {
             Some(Otherwise::Room { room })
         } else {
@@ -258,87 +261,6 @@ impl Inner {
 
     pub fn past_end(&self, page: usize) -> CacheError {
         CacheError::PastEnd { path: self.path.clone(), page, pages: self.pages() }
-    }
-
-    // -- Reading ------------------------------------------------------------------------------------------------
-
-    /// Whether a page is zeros that nobody has written yet.
-    pub fn is_zeros(&self, page: usize, from: Evicted) -> bool {
-        // Relaxed: see `nothing_from`.
-        from == Evicted::Shadow(0) && page >= self.zero_from.load(Ordering::Relaxed)
-    }
-
-    /// Whether all of a page, of which the caller has claimed the word, is in the file on the device, so that a read of
-    /// it reads all.
-    pub fn is_whole(&self, page: usize) -> bool {
-        // SeqCst: see `is_there`.
-        fence(Ordering::SeqCst);
-        (page as u64 + 1) * FRAME <= self.len_on_device().min(self.len())
-    }
-
-    /// Reads a page, with zeros past the end of the file.
-    pub fn read(
-        &self,
-        queues: &Queues,
-        page: usize,
-        from: Evicted,
-        into: &mut Page,
-    ) -> Result<(), Errno> {
-        if !self.is_whole(page) || self.is_zeros(page, from) {
-            return self.read_plainly(page, from, into);
-        }
-        let mut queue = queues.take();
-        let (at, offset) = (NonNull::from(&mut *into).cast(), page as u64 * FRAME);
-        let (file, bytes) = (self.data.reference(), Bytes::Run { at, len: FRAME_SIZE });
-        let request = Request { file, direction: Direction::Read, bytes, offset, token: 0 };
-        // SAFETY: the bytes are borrowed, and the file is there, until the queue is empty, or dropped.
-        unsafe { queue.submit(request) }?;
-        let mut went = Ok(());
-        queues.drain(queue, |_, result| went = result)?;
-        if went.is_err() && (self.state().is_being_cut || !self.is_whole(page)) {
-            // The file ended before it, which is an error to a queue only.
-            return self.read_plainly(page, from, into);
-        }
-        went
-    }
-
-    /// As [`Inner::read`], of a page of which not all need be in the file.
-    pub fn read_plainly(&self, page: usize, from: Evicted, into: &mut Page) -> Result<(), Errno> {
-        // SeqCst: see `is_there`.
-        fence(Ordering::SeqCst);
-        let len = self.len();
-        if page >= pages_of(len) {
-            return Err(Errno::OVERFLOW);
-        }
-        if self.is_zeros(page, from) {
-            into.fill(0);
-            return Ok(());
-        }
-        let (at, offset) = (NonNull::from(&mut *into).cast(), page as u64 * FRAME);
-        // SAFETY: the bytes are borrowed.
-        let there = unsafe { self.data.read_up_to(at, FRAME_SIZE, offset) }?;
-        let end = (len - offset).min(there as u64) as usize;
-        into[end..].fill(0);
-        Ok(())
-    }
-
-    /// Keeps why a page could not be read.
-    pub fn note_read_error(&self, page: usize, errno: Errno) {
-        let mut state = self.state();
-        if state.read_errors.len() == READ_ERRORS {
-            state.read_errors.pop_front();
-        }
-        state.read_errors.push_back((page, errno));
-    }
-
-    /// Why a page could not be read, as far as that is known.
-    pub fn read_error(&self, page: usize) -> CacheError {
-        let errors = &self.state().read_errors;
-        let error = errors.iter().rev().find(|(other, _)| *other == page);
-        match error.map_or(Errno::IO, |&(_, errno)| errno) {
-            Errno::OVERFLOW => self.past_end(page),
-            errno => CacheError::Read { path: self.path.clone(), page, errno },
-        }
     }
 
     // -- Writing ------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ impl<'c> View<'_, 'c> {
     /// cuts the file off, but not for who syncs it.
     ///
     /// # Errors
-    /// [`CacheError::Resize`], [`CacheError::NoRoom`], [`CacheError::ReadOnly`]; nothing has changed then.
+    /// [`CacheError::Resize`], [`CacheError::NoRoom`], [`CacheError::PartOfPage`], [`CacheError::ReadOnly`]; nothing
+    /// has changed then.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
@@ -57,6 +58,9 @@ impl<'c> View<'_, 'c> {
     }
 
     fn check_room(&self, len: u64) -> Result<()> {
+        if self.file.checksum.is_some() && len % FRAME_SIZE as u64 != 0 {
+            return Err(CacheError::PartOfPage { path: self.file.path.clone(), len });
+        }
         let room = (self.file.room * FRAME_SIZE) as u64;
         if self.file.data.is_device() && len > self.file.data.len() {
             return Err(self.resize_error(len, Errno::NOSPC));

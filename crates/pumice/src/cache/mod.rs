@@ -5,7 +5,7 @@
 //! - [`CacheTask`]: a thread's part in it; [`View`]: a file as a thread sees it: guards, reads ahead, lengths,
 //!   `sync`.
 //! - [`settings`]: how large a cache is, and how a file is opened; [`rule`]: the log before the page.
-//! - `bytes`: pages that are written whole, and bytes at any place.
+//! - `bytes`: pages that are written whole, and bytes at any place; `checksum`: pages that say whether they are right.
 //! - `inner`: a file as all threads share it; `table`: files as reclaim sees them.
 //! - `readahead`: which pages will be wanted.
 //! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`: writing; `length`: growing and cutting
@@ -49,6 +49,7 @@
 //! each says so. The log is asked under no lock but *syncing* and *scan*.
 
 mod bytes;
+mod checksum;
 mod dirty;
 mod entry;
 mod error;
@@ -82,6 +83,8 @@ pub use view::{Advice, PageMut, PageRef, View};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
+use rustix::io::Errno;
+
 use crate::addr::FRAME_SIZE;
 use crate::io::file::{FileId, Wait};
 use crate::io::Opening;
@@ -89,6 +92,7 @@ use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, Task, VmError, VmSpace};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::RwLock;
+use checksum::Checksum;
 use fill::Fills;
 use inner::Inner;
 use settings::shared;
@@ -147,8 +151,10 @@ impl<'c> Cache<'c> {
     /// on their way to the device: for these it waits, some seconds at most.
     ///
     /// # Errors
-    /// [`CacheError::Open`]; [`CacheError::InUse`] for one that another cache may write, and for a device that is
-    /// mounted or claimed otherwise; [`CacheError::ReadOnly`] for one that is open to be read only;
+    /// [`CacheError::Open`], with `EINVAL` too for a place where no checksum can be; [`CacheError::PartOfPage`] for a
+    /// file with checksums that is not whole pages long; [`CacheError::InUse`] for one that another cache may write,
+    /// and for a device that is mounted or claimed otherwise; [`CacheError::ReadOnly`] for one that is open to be read
+    /// only;
     /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with;
     /// [`CacheError::Space`] where no addresses are left for it.
     pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
@@ -198,9 +204,17 @@ impl<'c> Cache<'c> {
             return Ok(None);
         }
         let room = options.room_pages(opened.data.len(), opened.data.is_device());
+        let checksum = match options.checksums {
+            Some(at) => Some(Checksum::at(at).ok_or_else(|| error(Errno::INVAL))?),
+            None => None,
+        };
+        let len = opened.data.len();
+        if checksum.is_some() && len % FRAME_SIZE as u64 != 0 {
+            return Err(CacheError::PartOfPage { path, len });
+        }
         let region = self.region_for(room)?;
-        let (rule, dirty) = (options.rule.clone(), files.dirty.clone());
-        let inner = Arc::new(Inner::new(path, opened, is_writable, region, rule, dirty));
+        let inner = Inner::new(path, opened, options, region, checksum, files.dirty.clone());
+        let inner = Arc::new(inner);
         files.add(id, inner.clone());
         Ok(Some(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner }))
     }

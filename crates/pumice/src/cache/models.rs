@@ -28,6 +28,8 @@ const PAGES: usize = 6;
 const ROOM: usize = 24;
 const RESIDENT: usize = 3;
 const TRIES: usize = 5000;
+/// Moments at which the power may fail, in each run.
+const CRASHES: usize = 50;
 /// Threads of a model at a time, `kswapd` among them.
 const TASKS: usize = 4;
 
@@ -38,9 +40,63 @@ struct Stage {
     shared: Shared<Atomic>,
     model: Model,
     kept: Vec<crate::addr::Pfn>,
-    device: Arc<Device>,
+    disk: Arc<Disk>,
     path: PathBuf,
-    counts: Arc<Vec<AtomicU64>>,
+}
+
+/// A device with a cache of its own, and what must be on it.
+struct Disk {
+    device: Arc<Device>,
+    /// What is there after a power failure: what the device had been handed when the last sync began that is over.
+    durable: Mutex<Vec<u8>>,
+    /// Syncs until one fails, after which what was not durable before is lost, whatever is synced.
+    flushes: AtomicUsize,
+    /// How often each page was written, and what of that somebody was told is durable.
+    counts: Vec<AtomicU64>,
+    synced: Vec<AtomicU64>,
+}
+
+impl Disk {
+    fn new(faults: Faults, flushes: usize) -> Disk {
+        let zeros = || Mutex::new(vec![0; PAGES * FRAME_SIZE]);
+        let device = Arc::new(Device { bytes: zeros(), faults: Mutex::new(faults) });
+        let numbers = || (0..PAGES).map(|_| AtomicU64::new(0)).collect();
+        let flushes = AtomicUsize::new(flushes);
+        Disk { device, durable: zeros(), flushes, counts: numbers(), synced: numbers() }
+    }
+
+    fn flush(&self) -> std::result::Result<(), Errno> {
+        let now = self.device.bytes.lock().expect("no panic").clone();
+        let left = self.flushes.load(Ordering::Relaxed);
+        if left == 0 {
+            return Ok(());
+        }
+        self.flushes.fetch_sub(1, Ordering::Relaxed);
+        if left == 1 {
+            return Err(Errno::IO);
+        }
+        // What is written meanwhile is not flushed.
+        thread::yield_now();
+        *self.durable.lock().expect("no panic") = now;
+        Ok(())
+    }
+
+    /// The first word of a page, after a power failure.
+    fn after_crash(&self, page: usize) -> u64 {
+        let bytes = self.durable.lock().expect("no panic");
+        let word = &bytes[page * FRAME_SIZE..][..8];
+        u64::from_le_bytes(word.try_into().expect("a word"))
+    }
+
+    /// All that somebody was told is durable is there after a power failure now.
+    fn crash(&self) {
+        // Relaxed: one of shuttle's threads runs at a time.
+        let told: Vec<u64> = self.synced.iter().map(|page| page.load(Ordering::Relaxed)).collect();
+        for (page, told) in told.into_iter().enumerate() {
+            let there = self.after_crash(page);
+            assert!(there >= told, "page {page}: {there} is there, and {told} was synced");
+        }
+    }
 }
 
 fn leak<T>(what: T) -> &'static T {
@@ -49,9 +105,11 @@ fn leak<T>(what: T) -> &'static T {
 
 impl Stage {
     fn new(faults: Faults) -> Stage {
-        let bytes = Mutex::new(vec![0; PAGES * FRAME_SIZE]);
-        let device = Arc::new(Device { bytes, faults: Mutex::new(faults) });
-        let late = Arc::clone(&device);
+        Stage::on(Arc::new(Disk::new(faults, usize::MAX)))
+    }
+
+    fn on(disk: Arc<Disk>) -> Stage {
+        let late = Arc::clone(&disk.device);
         let settings = Settings {
             engines: Engines::new(move |_| Box::new(Late::new(&late))),
             // Nobody writes in the background: the threads do.
@@ -76,32 +134,28 @@ impl Stage {
             format!("pumice-shuttle-{}-{:?}", std::process::id(), std::thread::current().id());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, vec![0; PAGES * FRAME_SIZE]).expect("room");
-        let counts = Arc::new((0..PAGES).map(|_| AtomicU64::new(0)).collect());
-        Stage { cache, paging, shared, model, kept: Vec::new(), device, path, counts }
+        Stage { cache, paging, shared, model, kept: Vec::new(), disk, path }
     }
 
     fn open(&self) -> File {
         let options = Options::new().buffered().room((PAGES * FRAME_SIZE) as u64);
-        self.cache.open(&self.path, &options).expect("a file")
-    }
-
-    /// The first word of a page, on the device.
-    fn on_device(device: &Device, page: usize) -> u64 {
-        let bytes = device.bytes.lock().expect("no panic");
-        let word = &bytes[page * FRAME_SIZE..][..8];
-        u64::from_le_bytes(word.try_into().expect("a word"))
+        let file = self.cache.open(&self.path, &options).expect("a file");
+        let disk = Arc::clone(&self.disk);
+        let flush = file.inner.data.fails.flush.0.set(Box::new(move || disk.flush()));
+        assert!(flush.is_ok(), "it is opened once");
+        file
     }
 
     /// All is as it was written; the cache ends.
     fn end(self, file: File, kswapd: thread::JoinHandle<()>) {
-        *self.device.faults.lock().expect("no panic") = Faults::default();
+        *self.disk.device.faults.lock().expect("no panic") = Faults::default();
         let task = self.cache.task().expect("room");
         let view = task.view(&file).expect("room");
         insist(|| view.sync());
         for page in 0..view.pages() {
             // Relaxed: the threads have ended.
-            let expected = self.counts[page].load(Ordering::Relaxed);
-            assert_eq!(Stage::on_device(&self.device, page), expected, "page {page} in the file");
+            let expected = self.disk.counts[page].load(Ordering::Relaxed);
+            assert_eq!(self.disk.after_crash(page), expected, "page {page} in the file");
             let found = insist(|| view.read(page).map(|guard| word_of(&guard)));
             assert_eq!(found, expected, "page {page} in memory");
         }
@@ -147,27 +201,27 @@ fn unless_cut<R>(mut what: impl FnMut() -> Result<R>) -> Option<R> {
     })
 }
 
-fn add(view: &View<'_, '_>, counts: &[AtomicU64], page: usize) {
+fn add(view: &View<'_, '_>, disk: &Disk, page: usize) {
     let mut guard = insist(|| view.write(page));
     let next = word_of(&guard) + 1;
     guard[..8].copy_from_slice(&next.to_le_bytes());
     drop(guard);
     // Relaxed: a lower bound to who looks meanwhile.
-    counts[page].fetch_add(1, Ordering::Relaxed);
+    disk.counts[page].fetch_add(1, Ordering::Relaxed);
 }
 
 /// Makes all words of a page its next number; one thread does that.
-fn overwrite(view: &View<'_, '_>, counts: &[AtomicU64], page: usize) {
-    let next = counts[page].load(Ordering::Relaxed) + 1;
+fn overwrite(view: &View<'_, '_>, disk: &Disk, page: usize) {
+    let next = disk.counts[page].load(Ordering::Relaxed) + 1;
     let mut bytes = [0; FRAME_SIZE];
     bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&next.to_le_bytes()));
     insist(|| view.overwrite(page, &bytes));
-    counts[page].store(next, Ordering::Relaxed);
+    disk.counts[page].store(next, Ordering::Relaxed);
 }
 
 /// Reads a page: what it is, no less than what was there before, and of one that is written whole one writing.
-fn look(view: &View<'_, '_>, counts: &[AtomicU64], page: usize) {
-    let before = counts[page].load(Ordering::Relaxed);
+fn look(view: &View<'_, '_>, disk: &Disk, page: usize) {
+    let before = disk.counts[page].load(Ordering::Relaxed);
     let guard = insist(|| view.read(page));
     let found = word_of(&guard);
     assert!(found >= before, "page {page} went back to {found} from {before}");
@@ -175,14 +229,14 @@ fn look(view: &View<'_, '_>, counts: &[AtomicU64], page: usize) {
     assert!(page < ADDED || words.all(|word| *word == guard[..8]), "a part of page {page}");
 }
 
-/// Syncs: what was written before is on the device.
-fn sync(view: &View<'_, '_>, counts: &[AtomicU64], device: &Device) {
-    let before: Vec<u64> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+/// Syncs: what was written before is there after a power failure, from then on.
+fn sync(view: &View<'_, '_>, disk: &Disk) {
+    let before: Vec<u64> = disk.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     insist(|| view.sync());
     for (page, before) in before.into_iter().enumerate() {
-        let there = Stage::on_device(device, page);
-        assert!(there >= before, "page {page}: {there} on the device, and {before} before");
+        disk.synced[page].fetch_max(before, Ordering::Relaxed);
     }
+    disk.crash();
 }
 
 /// What of the file is there when the threads are done.
@@ -193,42 +247,42 @@ enum Left {
     Some,
 }
 
-type Work = fn(&CacheTask<'_>, &View<'_, '_>, &[AtomicU64], &Device);
+type Work = fn(&CacheTask<'_>, &View<'_, '_>, &Disk);
 
 /// Threads that add, write whole, read ahead, take out and sync.
 const WORKERS: [Work; 3] = [
-    |task, view, counts, device| {
+    |task, view, disk| {
         for turn in 0..3 * ADDED {
-            add(view, counts, turn * 3 % ADDED);
-            look(view, counts, turn * 5 % PAGES);
+            add(view, disk, turn * 3 % ADDED);
+            look(view, disk, turn * 5 % PAGES);
             task.task.lru_drain();
         }
-        sync(view, counts, device);
+        sync(view, disk);
     },
-    |task, view, counts, device| {
+    |task, view, disk| {
         for turn in 0..8 {
-            overwrite(view, counts, ADDED + turn % (PAGES - ADDED));
-            add(view, counts, turn % ADDED);
+            overwrite(view, disk, ADDED + turn % (PAGES - ADDED));
+            add(view, disk, turn % ADDED);
             task.task.lru_drain();
             if turn % 4 == 3 {
-                sync(view, counts, device);
+                sync(view, disk);
             }
         }
     },
-    |task, view, counts, device| {
+    |task, view, disk| {
         view.prefetch(&[0, 1, 2, 3, 4, 5]);
         for turn in 0..PAGES {
-            look(view, counts, turn);
+            look(view, disk, turn);
             view.advise(turn..turn + 2, Advice::DontNeed);
             task.task.lru_drain();
         }
-        sync(view, counts, device);
+        sync(view, disk);
     },
 ];
 
 /// Threads that write pages whole and read them while one cuts them off.
 const CUTTERS: [Work; 3] = [
-    |task, view, _, _| {
+    |task, view, _| {
         for turn in 0..4 * PAGES as u64 {
             let page = turn as usize * 5 % PAGES;
             let mut bytes = [0; FRAME_SIZE];
@@ -238,7 +292,7 @@ const CUTTERS: [Work; 3] = [
             task.task.lru_drain();
         }
     },
-    |task, view, _, _| {
+    |task, view, _| {
         for turn in 0..2 * PAGES {
             let page = turn * 5 % PAGES;
             view.prefetch(&[page, page + 1]);
@@ -255,7 +309,7 @@ const CUTTERS: [Work; 3] = [
             }
         }
     },
-    |_, view, _, _| {
+    |_, view, _| {
         for pages in [3, PAGES, 1, PAGES, 4, 5, PAGES, 3] {
             view.set_len((pages * FRAME_SIZE) as u64).expect("another length");
         }
@@ -270,14 +324,18 @@ fn scenario(workers: [Work; 3], left: Left, faults: Faults) -> (Counts, u64) {
     let (cache, paging, space) = (stage.cache, stage.paging, stage.shared.space);
     let kswapd = thread::spawn(move || paging.kswapd(space).expect("room"));
     let threads = workers.map(|work| {
-        let (file, counts) = (file.clone(), Arc::clone(&stage.counts));
-        let device = Arc::clone(&stage.device);
+        let (file, disk) = (file.clone(), Arc::clone(&stage.disk));
         thread::spawn(move || {
             let task = cache.task().expect("room");
             let view = task.view(&file).expect("room");
-            work(&task, &view, &counts, &device);
+            work(&task, &view, &disk);
         })
     });
+    // The power may fail at any moment.
+    for _ in 0..CRASHES {
+        thread::yield_now();
+        stage.disk.crash();
+    }
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     let counts = (cache.counts(), paging.counts().clean);
     if left == Left::Some {
@@ -333,12 +391,12 @@ fn shuttle_sync_beside_the_flusher_on_a_faulty_device() {
         let (cache, paging, space) = (stage.cache, stage.paging, stage.shared.space);
         let task = cache.task().expect("room");
         let view = task.view(&file).expect("room");
-        (0..2).for_each(|page| add(&view, &stage.counts, page));
+        (0..2).for_each(|page| add(&view, &stage.disk, page));
         let flusher = thread::spawn(move || {
             let task = cache.task().expect("room");
             cache.flush(&task.task, true);
         });
-        sync(&view, &stage.counts, &stage.device);
+        sync(&view, &stage.disk);
         flusher.join().expect("no panic");
         drop(view);
         drop(task);
@@ -346,6 +404,50 @@ fn shuttle_sync_beside_the_flusher_on_a_faulty_device() {
         stage.end(file, kswapd);
     };
     shuttle::check_random(once, 3 * ITERATIONS);
+}
+
+/// A sync fails, after which nobody knows what is durable: no sync of the file says any more that all is, whoever asks.
+#[test]
+fn shuttle_no_sync_succeeds_after_one_that_failed() {
+    let once = || {
+        // The device fails to flush the second or the third time, and says nothing of it later.
+        let flushes =
+            2 + usize::from(shuttle::rand::Rng::r#gen::<bool>(&mut shuttle::rand::thread_rng()));
+        let stage = Stage::on(Arc::new(Disk::new(Faults::default(), flushes)));
+        let file = stage.open();
+        let cache = stage.cache;
+        let threads = [0, 1].map(|page| {
+            let (file, disk) = (file.clone(), Arc::clone(&stage.disk));
+            thread::spawn(move || {
+                let task = cache.task().expect("room");
+                let view = task.view(&file).expect("room");
+                let mut has_failed = false;
+                for _ in 0..3 {
+                    add(&view, &disk, page);
+                    let before = disk.counts[page].load(Ordering::Relaxed);
+                    match view.sync() {
+                        Ok(()) => {
+                            assert!(!has_failed, "what is lost is durable");
+                            disk.synced[page].fetch_max(before, Ordering::Relaxed);
+                            disk.crash();
+                        }
+                        Err(CacheError::Sync { .. }) => has_failed = true,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                assert!(has_failed);
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        stage.disk.crash();
+        let task = cache.task().expect("room");
+        assert!(matches!(task.close(file), Err(CacheError::Sync { .. })));
+        drop(task);
+        stage.model.give_back(stage.kept);
+        stage.shared.end();
+        std::fs::remove_file(&stage.path).expect("ours");
+    };
+    shuttle::check_random(once, ITERATIONS);
 }
 
 #[test]

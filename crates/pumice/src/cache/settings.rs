@@ -51,12 +51,14 @@ pub struct Options {
     pub(super) cached: Cached,
     pub(super) room: u64,
     pub(super) rule: Option<Arc<dyn WriteAhead>>,
+    pub(super) checksums: Option<usize>,
 }
 
 impl Options {
     /// To be read and written, made if there is none, around the kernel's page cache where that is possible.
     pub fn new() -> Options {
-        Options { opening: Opening::Create, cached: Cached::No, room: 0, rule: None }
+        let (opening, cached) = (Opening::Create, Cached::No);
+        Options { opening, cached, room: 0, rule: None, checksums: None }
     }
 
     /// To be read only; it must be there.
@@ -93,6 +95,16 @@ impl Options {
         Options { rule: Some(rule), ..self }
     }
 
+    /// Each page has a checksum of its other bytes, and of its number, in the eight bytes from `at` on (a multiple of 8
+    /// below 4096). It is the cache's: whatever is written there is replaced when a guard for writing ends, and what is
+    /// read from the device and does not have it is [`CacheError::Checksum`](super::CacheError::Checksum), until it is
+    /// written whole ([`View::overwrite`](super::View::overwrite)). Pages of zeros need none. The file is whole pages
+    /// long, always, and all who open it in this cache ask for the same.
+    #[must_use]
+    pub fn checksums(self, at: usize) -> Options {
+        Options { checksums: Some(at), ..self }
+    }
+
     /// Pages that a file of this length is given addresses for.
     pub(super) fn room_pages(&self, len: u64, is_device: bool) -> usize {
         let bytes = match (is_device, self.room) {
@@ -112,9 +124,10 @@ impl Default for Options {
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Options { opening, cached, room, rule } = self;
+        let Options { opening, cached, room, rule, checksums } = self;
         let rule = rule.is_some();
-        write!(f, "Options({opening:?}, cached {cached:?}, room {room}, write-ahead {rule})")
+        write!(f, "Options({opening:?}, cached {cached:?}, room {room}, write-ahead {rule}, ")?;
+        write!(f, "checksums {checksums:?})")
     }
 }
 

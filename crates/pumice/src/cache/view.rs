@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::checksum::Checksum;
 use super::error::{CacheError, Result};
 use super::fill::Why;
 use super::inner::Inner;
@@ -35,25 +36,36 @@ pub type PageRef<'v, 'c> = ReadGuard<'v, Frames<'c>, Atomic>;
 
 /// A page that is this guard's alone. It is dirty from here on.
 #[derive(Debug)]
-pub struct PageMut<'v, 'c>(
-    WriteGuard<'v, Frames<'c>, Atomic>,
+pub struct PageMut<'v, 'c> {
+    guard: WriteGuard<'v, Frames<'c>, Atomic>,
+    /// Of a page that has a checksum, and its number.
+    checksum: Option<(Checksum, usize)>,
     /// The frames of models have no lifetime.
-    PhantomData<&'c ()>,
-);
+    _frames: PhantomData<&'c ()>,
+}
+
+impl Drop for PageMut<'_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some((checksum, number)) = self.checksum {
+            checksum.seal(number, &mut self.guard);
+        }
+    }
+}
 
 impl Deref for PageMut<'_, '_> {
     type Target = Page;
 
     #[inline]
     fn deref(&self) -> &Page {
-        &self.0
+        &self.guard
     }
 }
 
 impl DerefMut for PageMut<'_, '_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Page {
-        &mut self.0
+        &mut self.guard
     }
 }
 
@@ -103,7 +115,7 @@ impl<'t, 'c> View<'t, 'c> {
     /// who writes to it: if it is the calling thread, for ever.
     ///
     /// # Errors
-    /// [`CacheError::PastEnd`], [`CacheError::Read`]; [`CacheError::Space`] without frames.
+    /// [`CacheError::PastEnd`], [`CacheError::Read`], [`CacheError::Checksum`]; [`CacheError::Space`] without frames.
     #[inline]
     pub fn read(&self, page: usize) -> Result<PageRef<'_, 'c>> {
         self.read_or(page, || self.region.read_at_once(page))
@@ -162,7 +174,7 @@ impl<'t, 'c> View<'t, 'c> {
         let mut backoff = Backoff::default();
         loop {
             match self.region.try_write_noting(page) {
-                Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard, PhantomData)),
+                Ok((guard, Noted::Dirty)) => return Ok(self.page_mut(page, guard)),
                 Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
                 Err(VmError::Busy(_)) => self.wait_for(page, &mut backoff),
                 Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
@@ -213,7 +225,7 @@ impl<'t, 'c> View<'t, 'c> {
         self.check_writable()?;
         loop {
             match self.region.try_write_noting(page) {
-                Ok((guard, Noted::Dirty)) => return Ok(PageMut(guard, PhantomData)),
+                Ok((guard, Noted::Dirty)) => return Ok(self.page_mut(page, guard)),
                 Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
                 Err(VmError::Busy(_)) if self.ends_a_read_of(page) => {}
                 Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
@@ -381,7 +393,17 @@ impl<'t, 'c> View<'t, 'c> {
     ) -> PageMut<'v, 'c> {
         self.file.dirty.add(page);
         self.task.cache.made_dirty();
-        PageMut(guard, PhantomData)
+        self.page_mut(page, guard)
+    }
+
+    #[inline]
+    fn page_mut<'v>(
+        &'v self,
+        page: usize,
+        guard: WriteGuard<'v, Frames<'c>, Atomic>,
+    ) -> PageMut<'v, 'c> {
+        let checksum = self.file.checksum.map(|checksum| (checksum, page));
+        PageMut { guard, checksum, _frames: PhantomData }
     }
 
     /// Who is going to write waits a moment where more is dirty than may be.

@@ -34,6 +34,28 @@ pub struct FailingCalls {
     pub set_len: std::sync::Mutex<VecDeque<Option<Errno>>>,
     /// `fallocate`, which has done half of it then, unless it can't be done so at all.
     pub allocate: std::sync::Mutex<VecDeque<Option<Errno>>>,
+    /// What a model has in the device's place.
+    #[cfg(shuttle)]
+    pub flush: Flush,
+}
+
+/// Makes durable what a model's device has been handed by now, or says why it can't.
+#[cfg(all(test, shuttle))]
+#[derive(Default)]
+pub struct Flush(pub std::sync::OnceLock<Box<dyn Fn() -> Result<(), Errno> + Send + Sync>>);
+
+#[cfg(all(test, shuttle))]
+impl Flush {
+    pub(super) fn go(&self) -> Result<(), Errno> {
+        self.0.get().map_or(Ok(()), |flush| flush())
+    }
+}
+
+#[cfg(all(test, shuttle))]
+impl std::fmt::Debug for Flush {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Flush")
+    }
 }
 
 #[cfg(test)]

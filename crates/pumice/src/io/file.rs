@@ -333,6 +333,8 @@ impl BlockFile {
     fn sync_data_once(&self) -> Result<(), Errno> {
         #[cfg(test)]
         super::fake::FailingCalls::next(&self.fails.sync)?;
+        #[cfg(all(test, shuttle))]
+        self.fails.flush.go()?;
         block::sync_data(&self.file)
     }
 

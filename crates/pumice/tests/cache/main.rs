@@ -1,7 +1,9 @@
-//! Caches beside other processes and devices: killed at any moment, over a block device, with a scan going through.
+//! Caches beside other processes and devices: killed at any moment, over a block device, over one that lies, with a
+//! scan going through.
 
 mod killed;
 mod large;
+mod lies;
 mod looped;
 mod scanned;
 

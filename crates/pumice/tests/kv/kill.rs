@@ -21,6 +21,7 @@ use crate::store::{record, Error, Store};
 use crate::{with_cache, Folder, Random};
 
 const THREADS: usize = 3;
+/// Kills in tests; `ci/crash` asks for more (`PUMICE_KILLS`).
 const KILLS: usize = 12;
 /// Changes from one commit of a thread to its next.
 const UNCOMMITTED: u64 = 64;
@@ -122,9 +123,9 @@ fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> 
                 break;
             }
         }
-        std::thread::sleep(Duration::from_micros(random.below(400_000)));
+        std::thread::sleep(Duration::from_micros(random.below(400_000) >> random.below(6)));
     } else {
-        std::thread::sleep(Duration::from_micros(random.below(150_000)));
+        std::thread::sleep(Duration::from_micros(random.below(150_000) >> random.below(4)));
     }
     assert!(child.try_wait().expect("a child").is_none(), "it ended by itself: {heard:?}");
     child.kill().expect("a child");
@@ -169,7 +170,9 @@ fn what_was_committed_is_there_after_a_kill() {
     let folder = Folder::make("kill");
     let mut done = vec![0; THREADS];
     let mut maps = vec![Map::new(); THREADS];
-    for kill in 0..KILLS {
+    let kills = std::env::var("PUMICE_KILLS").ok().and_then(|many| many.parse().ok());
+    let kills = kills.unwrap_or(KILLS);
+    for kill in 0..kills {
         let committed = run_and_kill(folder.path(), seed, &done, &mut random);
         tear(folder.path(), &mut random);
         let all: Vec<(Vec<u8>, Vec<u8>)> = with_cache(FRAMES, |cache| {
@@ -206,7 +209,7 @@ fn what_was_committed_is_there_after_a_kill() {
             }
         }
     }
-    println!("{KILLS} kills, {done:?} changes");
+    println!("{kills} kills, {done:?} changes");
     assert!(done.iter().all(|&changes| changes > 0), "{done:?}");
 }
 

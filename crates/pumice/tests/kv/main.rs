@@ -6,6 +6,7 @@
 #[path = "../../examples/kv/store/mod.rs"]
 mod store;
 
+mod crash;
 mod kill;
 mod logs;
 mod nodes;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pumice::cache::Cache;
+use pumice::cache::{Cache, CacheError, Options};
 
 use crate::store::check::check;
 use crate::store::{Error, Session, Store};
@@ -106,11 +106,30 @@ fn what_is_too_long_is_refused() {
 #[test]
 fn what_is_no_store_is_left_alone() {
     let folder = Folder::make("tree-none");
-    std::fs::write(folder.path().join("tree"), vec![3; 8192]).expect("ours");
+    let tree = folder.path().join("tree");
+    // Of another program, and of one with a cache like this.
+    let mut of_a_cache = vec![0; 8192];
+    of_a_cache[..4].copy_from_slice(b"what");
+    std::fs::write(&tree, &of_a_cache).expect("ours");
     with_cache(FRAMES, |cache| {
-        let opened = Store::open(cache, folder.path());
-        assert!(matches!(opened, Err(Error::NoStore(_))), "{opened:?}");
+        let options = Options::new().checksums(24);
+        let file = cache.open(&tree, &options).expect("a file");
+        let task = cache.task().expect("a task");
+        task.view(&file).expect("a view").write_at(0, &of_a_cache).expect("room");
     });
+    let of_a_cache = std::fs::read(&tree).expect("ours");
+    for bytes in [vec![3; 8192], of_a_cache] {
+        std::fs::write(&tree, &bytes).expect("ours");
+        with_cache(FRAMES, |cache| {
+            let opened = Store::open(cache, folder.path());
+            let is_refused = matches!(
+                opened,
+                Err(Error::NoStore(_) | Error::Cache(CacheError::Checksum { page: 0, .. }))
+            );
+            assert!(is_refused, "{opened:?}");
+        });
+        assert!(std::fs::read(&tree).expect("ours") == bytes, "it was changed");
+    }
 }
 
 /// Each thread writes keys of its own, which lie between the others', and reads everybody's.

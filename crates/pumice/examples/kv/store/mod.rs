@@ -49,7 +49,7 @@ pub use tree::Session;
 pub const ROOT: u32 = 1;
 /// The page that says what the file is.
 const META: u32 = 0;
-const MAGIC: &[u8; 8] = b"kvtree\0\x01";
+const MAGIC: &[u8; 8] = b"kvtree\0\x02";
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +96,7 @@ impl Store {
         let lock = Lock::take(folder)?;
         let log = Arc::new(Log::open(&folder.join("log"))?);
         let path = folder.join("tree");
-        let options = Options::new().write_ahead(log.clone());
+        let options = Options::new().write_ahead(log.clone()).checksums(node::CHECKSUM);
         let file = cache.open(&path, &options)?;
         // From here on `Drop` ends the thread.
         let server = std::thread::spawn({
@@ -149,15 +149,16 @@ impl Store {
                 if !matches!(change, Change::Image(_)) && !made.contains(&number) {
                     return Err(Corrupt.into());
                 }
-                let mut page = view.write_or_grow(number as usize)?;
+                let at = number as usize;
                 match change {
                     Change::Image(image) => {
-                        page.copy_from_slice(image);
+                        // What there is of it may be half written.
+                        view.write_at(u64::from(number) * image.len() as u64, image)?;
                         made.insert(number);
                     }
-                    Change::Put(key, value) => node::put(&mut page, key, value)?,
+                    Change::Put(key, value) => node::put(&mut *view.write(at)?, key, value)?,
                     Change::Remove(key) => {
-                        node::remove(&mut page, key)?;
+                        node::remove(&mut *view.write(at)?, key)?;
                     }
                 }
                 // Relaxed: nobody else has the store yet.

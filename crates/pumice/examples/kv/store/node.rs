@@ -1,13 +1,15 @@
 //! What a page of the tree holds: entries in the order of their keys.
 //!
 //! ```text
-//! 0     8      9       10      12      16     18     20         24       32
-//! | lsn | tag | level | count | right | heap | high | leftmost | unused | slots ... free ... cells |
+//! 0     8      9       10      12      16     18     20         24         32
+//! | lsn | tag | level | count | right | heap | high | leftmost | checksum | slots ... free ... cells |
 //! ```
 //!
-//! `lsn` is the end of the log record that changed the page last: the page may not be written before the log is
-//! durable up to there. A slot is the place of a cell; slots are in the order of keys, cells in any. A cell is the
-//! lengths of key and value, two bytes each, and their bytes. In an inner node (level 1 and up) a value is the number
+//! The checksum is the cache's. `lsn` is the end of the log record that changed the page last: the page may not be
+//! written before the log is durable up to there.
+//!
+//! A slot is the place of a cell; slots are in the order of keys, cells in any. A cell is the lengths of key and
+//! value, two bytes each, and their bytes. In an inner node (level 1 and up) a value is the number
 //! of a child, which has the keys from its entry's on; those below the first entry's are `leftmost`'s.
 //!
 //! A node has keys below its *high key* only (a cell; place 0 for none), and `right` is the node with those from
@@ -34,6 +36,8 @@ pub const MAX_ENTRY: usize = 900;
 
 const TAG: u8 = 0xb7;
 const SLOTS: usize = 32;
+/// Where all pages have a checksum.
+pub const CHECKSUM: usize = 24;
 const CELL_HEAD: usize = 4;
 
 /// The end of the log record that changed a page last.

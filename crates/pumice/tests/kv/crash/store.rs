@@ -1,0 +1,216 @@
+//! The store: whatever a crash leaves, also one while it opens, what was committed is there, nothing that was
+//! overwritten or removed shows, and the tree is one.
+//!
+//! As in `kill`, a thread's nth change follows from the seed: what its keys should be follows from how many changes
+//! there were.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use pumice::cache::{self, Settings};
+use pumice::io::{Engines, Plain};
+use pumice::sys::mem::Huge;
+
+use super::disk::Image;
+use super::trace::Event;
+use super::{crashes, in_memory, record, seed, wanted};
+use crate::store::check::check;
+use crate::store::Store;
+use crate::{Folder, Random};
+
+const THREADS: usize = 2;
+/// Changes of a thread in a process's life, and from one commit to the next at most.
+const CHANGES: u64 = 60;
+const UNCOMMITTED: u64 = 6;
+/// Keys of a thread.
+const KEYS: u64 = 40;
+const FRAMES: usize = 512;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+type Failed = Box<dyn std::error::Error>;
+
+fn change(seed: u64, thread: usize, nth: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+    let mut random = Random(seed ^ (thread as u64) << 56 ^ nth << 8);
+    let key = vec![thread as u8, random.below(KEYS) as u8];
+    let mut value = nth.to_le_bytes().to_vec();
+    // Of few entries a page, so that nodes are split.
+    value.resize(8 + random.below(800) as usize, random.next() as u8);
+    (key, (random.below(4) > 0).then_some(value))
+}
+
+fn settings() -> Settings {
+    let mut settings = Settings::new(FRAMES);
+    settings.huge = Huge::No;
+    // By calls that say what they do when they are made.
+    settings.engines = Engines::new(|_| Box::new(Plain::new()));
+    settings
+}
+
+/// The process that is traced. It ends well.
+#[test]
+#[ignore = "a_crash_loses_nothing_that_was_committed runs it, as the process that is traced"]
+fn child() {
+    let Ok(folder) = std::env::var("KV_FOLDER") else { return };
+    let seed: u64 = std::env::var("KV_SEED").expect("a seed").parse().expect("a number");
+    let done = std::env::var("KV_DONE").expect("numbers");
+    let done: Vec<u64> = done.split(',').map(|nth| nth.parse().expect("a number")).collect();
+    let mut settings = settings();
+    // Whatever is dirty is written back whenever the log allows it.
+    settings.dirty_background = 1;
+    settings.dirty_age = std::time::Duration::from_millis(2);
+    // What is said begins a line.
+    println!();
+    cache::run(&settings, |cache| {
+        let store = Store::open(cache, Path::new(&folder)).expect("a store");
+        std::thread::scope(|scope| {
+            for (thread, &first) in done.iter().enumerate() {
+                let store = &store;
+                scope.spawn(move || {
+                    let task = cache.task().expect("a task");
+                    let session = store.session(&task).expect("a session");
+                    let mut last = None;
+                    for nth in first..first + CHANGES {
+                        let (key, value) = change(seed, thread, nth);
+                        let end = match value {
+                            Some(value) => Some(session.put(&key, &value).expect("room")),
+                            None => session.remove(&key).expect("a tree"),
+                        };
+                        last = end.or(last);
+                        if nth % UNCOMMITTED == 2 * thread as u64 || Random(nth).below(4) == 0 {
+                            if let Some(end) = last {
+                                session.commit(end).expect("a disk");
+                            }
+                            let line = format!("{thread} {}\n", nth + 1);
+                            std::io::stdout().write_all(line.as_bytes()).expect("a parent");
+                        }
+                        if thread == 0 && nth % 25 == 24 {
+                            session.checkpoint().expect("a disk");
+                        }
+                    }
+                });
+            }
+        });
+    })
+    .expect("a cache");
+}
+
+/// What each thread's keys are, and after how many of its changes.
+#[derive(Clone)]
+struct Known {
+    seed: u64,
+    maps: Vec<Map>,
+    done: Vec<u64>,
+}
+
+impl Known {
+    fn new(seed: u64) -> Known {
+        Known { seed, maps: vec![Map::new(); THREADS], done: vec![0; THREADS] }
+    }
+
+    fn go_on(&mut self, thread: usize, until: u64) {
+        for nth in self.done[thread]..until {
+            match change(self.seed, thread, nth) {
+                (key, Some(value)) => self.maps[thread].insert(key, value),
+                (key, None) => self.maps[thread].remove(&key),
+            };
+        }
+        self.done[thread] = self.done[thread].max(until);
+    }
+
+    /// Takes what is there for what it must be, or for some changes more.
+    fn compare(&mut self, all: &[(Vec<u8>, Vec<u8>)]) -> Result<(), String> {
+        for thread in 0..THREADS {
+            let own = |entry: &&(Vec<u8>, Vec<u8>)| usize::from(entry.0[0]) == thread;
+            let there: Map = all.iter().filter(own).cloned().collect();
+            let committed = self.done[thread];
+            while self.maps[thread] != there {
+                if self.done[thread] > committed + UNCOMMITTED {
+                    return Err(format!("thread {thread}: {committed} changes were committed"));
+                }
+                self.go_on(thread, self.done[thread] + 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens the store in a folder, and looks at all of it.
+fn open(folder: &Path) -> Result<Entries, Failed> {
+    cache::run(&settings(), |cache| -> Result<_, Failed> {
+        let store = Store::open(cache, folder)?;
+        let task = cache.task()?;
+        let session = store.session(&task)?;
+        let shape = check(&session)?;
+        let all = session.range(b"")?.collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(shape.entries, all.len());
+        Ok(all)
+    })?
+}
+
+#[test]
+fn a_crash_loses_nothing_that_was_committed() {
+    let seed = seed();
+    let mut random = Random(seed);
+    let wanted = wanted();
+    let replay = in_memory("store");
+    let (mut looked_at, mut lives, mut changes) = (0, 0, 0);
+    let mut known = Known::new(random.next());
+    let mut start: Option<Image> = None;
+    while looked_at < wanted {
+        let folder = Folder::make("crash");
+        std::fs::create_dir(folder.path().join("log")).expect("ours");
+        if let Some(start) = &start {
+            start.write(folder.path(), None);
+        }
+        let image = Image::read(folder.path());
+        let done: Vec<_> = known.done.iter().map(u64::to_string).collect();
+        let variables = [("KV_SEED", known.seed.to_string()), ("KV_DONE", done.join(","))];
+        let Some(events) = record("crash::store::child", &folder, &variables) else { return };
+        lives += 1;
+        let mut now = known.clone();
+        let mut last: Option<Image> = None;
+        // Where the next process begins: after a crash at any moment.
+        let mut next = None;
+        let mut nth = 0;
+        crashes(&events, image, &mut random, |news, image, random| {
+            for event in news {
+                let Event::Said(line) = event else { continue };
+                let mut fields = line.split(' ').map(str::parse::<u64>);
+                if let (Some(Ok(thread)), Some(Ok(done)), None) =
+                    (fields.next(), fields.next(), fields.next())
+                {
+                    now.go_on(thread as usize, done);
+                }
+            }
+            image.write(&replay, last.as_ref());
+            let mut found = now.clone();
+            let result = open(&replay)
+                .map_err(|error| error.to_string())
+                .and_then(|all| found.compare(&all));
+            if let Err(error) = result {
+                let left = in_memory("failed");
+                image.write(&left, None);
+                panic!("seed {seed}, life {lives}, state {nth}: {error}; see {}", left.display());
+            }
+            nth += 1;
+            // What opening has made of it, there is more of than of this.
+            last = Some(Image::read(&replay));
+            if random.below(nth) == 0 {
+                next = Some((image.clone(), found));
+            }
+            looked_at += 1;
+            if looked_at % 100_000 == 0 {
+                eprintln!("{looked_at} states of {wanted}, {lives} processes");
+            }
+            looked_at < wanted
+        });
+        changes += now.done.iter().sum::<u64>() - known.done.iter().sum::<u64>();
+        if let Some((image, found)) = next {
+            (start, known) = (Some(image), found);
+        }
+    }
+    let _ = std::fs::remove_dir_all(&replay);
+    println!("{looked_at} states after {changes} changes of {lives} processes");
+}
