@@ -104,7 +104,6 @@ pub unsafe extern "C" fn pumice_zone_destroy(zone: *mut Zone) -> Status {
         }
         // SAFETY: it is the box of pumice_zone_new, and as the caller promises nobody uses it.
         let zone = *unsafe { Box::from_raw(zone) };
-        // SAFETY: nobody uses its frames, and its tables were never shown to anybody.
-        Ok(unsafe { zone.zone.unmap() }?)
+        Ok(zone.zone.unmap()?)
     })
 }

@@ -2,7 +2,10 @@
 //!
 //! Each thread has a queue of reads of its own. A page that is on its way is claimed in its word, so it is read once.
 //! A thread that wants such a page ends what its own queue has done; if that does not help, what others' have: their
-//! owners may be busy with something else. So nobody waits for a thread, only for the device.
+//! owners may be busy with something else. The kernel ends what an io_uring has done in the thread that asked for it,
+//! which may be stopped, or get no processor for long: so who has waited for longer than devices take reads the page
+//! anew, into another frame, and the first one is free when that thread goes on ([`Fills::take_over`]). So nobody waits
+//! for a thread, only for the device.
 //!
 //! A queue that can't be asked any more is replaced by whoever finds that out. What it was asked for could not be read,
 //! then, and is read once more, alone, by who wants it.
@@ -20,7 +23,7 @@ use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
 use crate::page_table::pager::ReadFailed;
 use crate::page_table::FrameSource;
-use crate::space::file::{Begun, Filling, Patience, Use};
+use crate::space::file::{Begun, Filling, Overtaken, Patience, Use};
 use crate::space::region::Page;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -53,6 +56,8 @@ struct State {
 struct Read {
     file: Option<Arc<Inner>>,
     pages: Vec<Filling>,
+    /// What is left of those that others read by now.
+    overtaken: Vec<Overtaken>,
     pieces: Vec<Piece>,
     why: Option<Why>,
 }
@@ -200,11 +205,10 @@ impl Fills {
         self.state().reap(task, least)
     }
 
-    /// As [`Fills::reap`], of another thread's, if nobody has it.
-    pub fn help(&self, task: &FileTask<'_>) {
-        if let Ok(mut state) = self.0.try_lock() {
-            let _ = state.reap(task, 0);
-        }
+    /// As [`Fills::reap`], of another thread's, if nobody has it, without waiting. Whether any was ended.
+    pub fn help(&self, task: &FileTask<'_>) -> bool {
+        let Ok(mut state) = self.0.try_lock() else { return false };
+        matches!(state.reap(task, 0), Ok(true))
     }
 
     /// Ends a request at least, if any is in flight: its frames are nobody's who could do without them before. Whether
@@ -216,6 +220,38 @@ impl Fills {
             let _ = state.reap(task, 1);
         }
         is_any
+    }
+
+    /// Whether anything may be in flight.
+    pub fn may_end(&self) -> bool {
+        self.0.try_lock().map_or(true, |state| state.queue.in_flight() > 0)
+    }
+
+    /// Takes a page over that is on its way and does not come, to be read and ended by the caller; `None` where it is
+    /// not among these, or there is no frame.
+    pub fn take_over(&self, task: &FileTask<'_>, page: usize) -> Option<(Arc<Inner>, Filling)> {
+        let mut state = self.0.try_lock().ok()?;
+        let is_it = |filling: &Filling| filling.page() == page;
+        let read = state.reads.iter_mut().find(|read| read.pages.iter().any(is_it))?;
+        let file = read.file.clone()?;
+        // Their order counts before they are asked for only.
+        let filling = read.pages.swap_remove(read.pages.iter().position(is_it)?);
+        match task.take_over(filling) {
+            Ok((filling, overtaken)) => {
+                read.overtaken.push(overtaken);
+                Some((file, filling))
+            }
+            Err(filling) => {
+                read.pages.push(filling);
+                None
+            }
+        }
+    }
+
+    /// Pages of a file, by their numbers in the space, that were asked for and that others read.
+    pub fn expected(&self, file: &Inner) -> Vec<usize> {
+        let own = file.first_page..file.first_page + file.room;
+        self.state().expected.iter().copied().filter(|page| own.contains(page)).collect()
     }
 
     /// Waits for all that is in flight: no page stays claimed by a thread that is no more.
@@ -277,7 +313,7 @@ impl Fills {
 impl State {
     fn submit(&mut self, task: &FileTask<'_>, place: usize, counters: &Counters) {
         let State { queue, reads, .. } = self;
-        let Read { file, pages, pieces, why } = &mut reads[place];
+        let Read { file, pages, pieces, why, .. } = &mut reads[place];
         let (Some(file), Some(first)) = (file.as_ref(), pages.first()) else { return };
         let frames = task.space().frames();
         let bytes = Bytes::of_frames(pages.iter().map(|page| frames.bytes(page.frame())), pieces);
@@ -363,6 +399,12 @@ impl State {
             // Why not, too, who wants it finds out.
             let result = if is_right { result } else { Err(ReadFailed) };
             task.end_fill(filling, result, used);
+        }
+        for overtaken in read.overtaken.drain(..) {
+            if why == Why::Asked {
+                self.arrived.push(overtaken.page());
+            }
+            task.end_overtaken(overtaken);
         }
         self.vacant.push(place);
     }

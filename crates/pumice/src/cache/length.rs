@@ -125,7 +125,7 @@ impl<'c> View<'_, 'c> {
         fence(Ordering::SeqCst);
         let first = pages_of(len);
         let beyond = file.first_page + first..file.first_page + file.room;
-        let dirty = self.task.task.forget(beyond, || self.task.help());
+        let dirty = self.task.forget(beyond);
         file.dirty.remove(dirty);
         self.task.task.give_frames_back();
         file.nothing_from(first);

@@ -88,7 +88,8 @@ use rustix::io::Errno;
 use crate::addr::FRAME_SIZE;
 use crate::io::file::{FileId, Wait};
 use crate::io::Opening;
-use crate::page_table::{Atomic, Rights};
+use crate::page_table::{Atomic, FrameSource, Rights};
+use crate::space::file::Use;
 use crate::space::{Frames, Task, VmError, VmSpace};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::RwLock;
@@ -253,16 +254,29 @@ impl<'c> Cache<'c> {
         }
     }
 
-    /// Ends reads of all threads, as far as they are done and nobody else does.
-    fn help(&self, task: &FileTask<'_>) {
+    /// Ends reads of all threads, as far as they are done and nobody else does. Whether there were any.
+    fn help(&self, task: &FileTask<'_>) -> bool {
         let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
-        fills.iter().for_each(|fills| fills.help(task));
+        fills.iter().filter(|fills| fills.help(task)).count() > 0
     }
 
-    /// Ends reads of all threads, some of each. Whether there were any.
-    fn end_reads(&self, task: &FileTask<'_>) -> bool {
+    /// Whether any thread may have reads in flight.
+    fn may_end_reads(&self) -> bool {
         let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
-        fills.iter().filter(|fills| fills.end_some(task)).count() > 0
+        fills.iter().any(|fills| fills.may_end())
+    }
+
+    /// Reads a page that another thread reads, and that does not come. Whether it did.
+    fn take_over(&self, task: &FileTask<'_>, page: usize) -> bool {
+        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        let taken = fills.iter().find_map(|fills| fills.take_over(task, page));
+        drop(fills);
+        let Some((file, filling)) = taken else { return false };
+        let mut at = task.space().frames().bytes(filling.frame()).cast();
+        // SAFETY: the frame is this read's alone.
+        let read = self.files.read_page(&file, page, filling.from(), unsafe { at.as_mut() });
+        task.end_fill(filling, read, Use::Soon);
+        true
     }
 }
 

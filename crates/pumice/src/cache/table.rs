@@ -139,6 +139,26 @@ impl Files {
         }
     }
 
+    /// Reads a page of a file, by its number in the space.
+    pub fn read_page(
+        &self,
+        file: &Inner,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> core::result::Result<(), ReadFailed> {
+        let page = page - file.first_page;
+        file.read(&self.readers, page, from, into).map_err(|errno| {
+            file.note_read_error(page, errno);
+            ReadFailed
+        })?;
+        if !file.is_zeros(page, from) {
+            count(&self.counters.read, 1);
+            count(&self.counters.read_requests, 1);
+        }
+        Ok(())
+    }
+
     /// The file of pages that go.
     fn file_of(&self, page: usize) -> core::result::Result<Arc<Inner>, Refusal> {
         self.find(page).ok_or(Refusal::Failed)
@@ -253,16 +273,7 @@ unsafe impl Backing for Files {
         into: &mut [u8; FRAME_SIZE],
     ) -> core::result::Result<(), ReadFailed> {
         let file = self.find(page).ok_or(ReadFailed)?;
-        let page = page - file.first_page;
-        file.read(&self.readers, page, from, into).map_err(|errno| {
-            file.note_read_error(page, errno);
-            ReadFailed
-        })?;
-        if !file.is_zeros(page, from) {
-            count(&self.counters.read, 1);
-            count(&self.counters.read_requests, 1);
-        }
-        Ok(())
+        self.read_page(&file, page, from, into)
     }
 
     fn came_in(&self, _: SpaceId, _: usize, from: Evicted, _: Rights) -> Came {

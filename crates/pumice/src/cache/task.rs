@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::error::{CacheError, Result};
 use super::fill::Fills;
@@ -81,7 +82,11 @@ pub struct CacheTask<'c> {
 
 /// Looks before who waits for a page sleeps.
 const WAITS_AWAKE: u32 = 64;
-const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
+const SLEEP: Duration = Duration::from_micros(50);
+/// Looks before it reads itself what another thread has asked for: some 20 ms.
+const WAITS_FOR_A_THREAD: u32 = if cfg!(shuttle) { 8 } else { WAITS_AWAKE + 200 };
+/// How long who is short of frames waits for those of other threads' reads.
+const WAIT_FOR_FRAMES: Duration = Duration::from_secs(5);
 
 impl<'c> CacheTask<'c> {
     pub(super) fn new(cache: &'c Cache<'c>) -> Result<CacheTask<'c>> {
@@ -164,7 +169,7 @@ impl<'c> CacheTask<'c> {
         inner.set_len(0);
         inner.wait_for_writes();
         let pages = inner.first_page..inner.first_page + inner.room;
-        inner.dirty.remove(self.task.forget(pages.clone(), || self.help()));
+        inner.dirty.remove(self.forget(pages.clone()));
         let fills = self.cache.fills.read().unwrap_or_else(PoisonError::into_inner);
         fills.iter().for_each(|fills| fills.forget(&pages));
         drop(fills);
@@ -207,17 +212,32 @@ impl<'c> CacheTask<'c> {
         file.error_since(seen).and(logged).and(durable)
     }
 
-    /// Ends reads of this thread's and others', for who waits for a page.
-    pub(super) fn help(&self) {
-        if !matches!(self.fills.reap(&self.task, 0), Ok(true)) {
-            self.cache.help(&self.task);
-        }
+    /// Forgets pages of a file that is cut off or closed: how many were dirty.
+    pub(super) fn forget(&self, pages: std::ops::Range<usize>) -> usize {
+        let mut waits = 0;
+        self.task.forget(pages, |page| {
+            waits += 1;
+            let is_any = matches!(self.fills.reap(&self.task, 0), Ok(true));
+            if !is_any && !self.cache.help(&self.task) && waits > WAITS_FOR_A_THREAD {
+                self.cache.take_over(&self.task, page);
+            }
+        })
     }
 
-    /// Has frames of reads that are on their way be pages, which reclaim can take. Whether there were any.
+    /// Has frames of reads that are on their way be pages, which reclaim can take. Whether there were any; of other
+    /// threads' it may be that none is done.
     #[cold]
     pub(super) fn end_reads(&self) -> bool {
-        let were_any = self.cache.end_reads(&self.task);
+        let begun = Instant::now();
+        let mut backoff = Backoff::default();
+        let mut were_any = self.fills.end_some(&self.task) | self.cache.help(&self.task);
+        while !were_any && self.cache.may_end_reads() && begun.elapsed() < WAIT_FOR_FRAMES {
+            backoff.wait();
+            if backoff.waits() > WAITS_AWAKE && !cfg!(shuttle) {
+                thread::sleep(SLEEP);
+            }
+            were_any = self.cache.help(&self.task);
+        }
         self.task.lru_drain();
         were_any
     }
@@ -230,6 +250,25 @@ impl<'c> CacheTask<'c> {
                 return;
             }
             self.cache.help(&self.task);
+            if backoff.waits() > WAITS_FOR_A_THREAD && self.cache.take_over(&self.task, page) {
+                return;
+            }
+        }
+        backoff.wait();
+        if backoff.waits() > WAITS_AWAKE && !cfg!(shuttle) {
+            thread::sleep(SLEEP);
+        }
+    }
+}
+
+impl CacheTask<'_> {
+    /// Waits for pages of a file that were asked for, and that other threads read.
+    pub(super) fn wait_for_expected(&self, file: &Inner, backoff: &mut Backoff) {
+        self.cache.help(&self.task);
+        if backoff.waits() > WAITS_FOR_A_THREAD {
+            for page in self.fills.expected(file) {
+                self.cache.take_over(&self.task, page);
+            }
         }
         backoff.wait();
         if backoff.waits() > WAITS_AWAKE && !cfg!(shuttle) {

@@ -7,6 +7,7 @@ mod logs;
 mod races;
 mod scan;
 mod scan_io;
+mod stopped;
 mod use_of;
 mod used;
 

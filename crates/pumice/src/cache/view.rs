@@ -205,9 +205,10 @@ impl<'t, 'c> View<'t, 'c> {
         if page >= self.pages() {
             return Err(self.file.past_end(page));
         }
+        let mut backoff = Backoff::default();
         loop {
             match self.region.try_read(page) {
-                Err(VmError::Busy(_)) if self.ends_a_read_of(page) => {}
+                Err(VmError::Busy(_)) if self.ends_a_read_of(page, &mut backoff) => {}
                 Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
                 guard => return guard.map_err(|error| self.error(error, page)),
             }
@@ -223,11 +224,12 @@ impl<'t, 'c> View<'t, 'c> {
             return Err(self.file.past_end(page));
         }
         self.check_writable()?;
+        let mut backoff = Backoff::default();
         loop {
             match self.region.try_write_noting(page) {
                 Ok((guard, Noted::Dirty)) => return Ok(self.page_mut(page, guard)),
                 Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
-                Err(VmError::Busy(_)) if self.ends_a_read_of(page) => {}
+                Err(VmError::Busy(_)) if self.ends_a_read_of(page, &mut backoff) => {}
                 Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
                 Err(error) => return Err(self.error(error, page)),
             }
@@ -302,8 +304,7 @@ impl<'t, 'c> View<'t, 'c> {
             }
             if !fills.reap(task, 1).map_err(error)? {
                 // Another thread reads it.
-                self.task.cache.help(task);
-                backoff.wait();
+                self.task.wait_for_expected(&self.file, &mut backoff);
             }
         }
     }
@@ -428,10 +429,10 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Whether a page is being read, and that may be over now.
-    fn ends_a_read_of(&self, page: usize) -> bool {
+    fn ends_a_read_of(&self, page: usize, backoff: &mut Backoff) -> bool {
         let is_being_read = self.task.task.is_being_read(self.file.first_page + page);
         if is_being_read {
-            self.wait_for(page, &mut Backoff::default());
+            self.wait_for(page, backoff);
         }
         is_being_read
     }

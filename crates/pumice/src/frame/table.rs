@@ -6,7 +6,7 @@ use core::slice;
 
 use crate::addr::FRAME_SIZE;
 
-/// Entries side by side that live as long as the process, but for the end if it is [cut off](Table::cut).
+/// Entries side by side that live as long as their zone, but for the end if it is [cut off](Table::cut).
 #[derive(Debug)]
 pub(super) struct Table<T: 'static> {
     at: NonNull<T>,

@@ -48,6 +48,21 @@ impl Filling {
     }
 }
 
+/// The frame of a read that another has taken over ([`Task::take_over`]), to be ended when nothing is read into it.
+#[derive(Debug)]
+#[must_use = "a read is ended"]
+pub(crate) struct Overtaken {
+    page: usize,
+    frame: Pfn,
+}
+
+impl Overtaken {
+    /// The number of its page.
+    pub fn page(&self) -> usize {
+        self.page
+    }
+}
+
 /// What [`Task::begin_fill`] has found.
 #[derive(Debug)]
 pub(crate) enum Begun {
@@ -162,6 +177,26 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let _ = self.come_in(claim, read, used);
     }
 
+    /// Takes a read over that may not end for long, to read the page into another frame; what is left of the first is
+    /// its own frame. The claim stays, so the page is nobody else's in between. `Err` without a frame.
+    pub(crate) fn take_over(
+        &self,
+        filling: Filling,
+    ) -> core::result::Result<(Filling, Overtaken), Filling> {
+        match self.with_list(|list| list.get_any_at_once()) {
+            Some(frame) => {
+                let overtaken = Overtaken { page: filling.page, frame: filling.frame };
+                Ok((Filling { frame, ..filling }, overtaken))
+            }
+            None => Err(filling),
+        }
+    }
+
+    /// Ends a read that was taken over: its frame is free.
+    pub(crate) fn end_overtaken(&self, overtaken: Overtaken) {
+        self.with_list(|list| list.put(overtaken.frame));
+    }
+
     /// Whether somebody reads a page.
     pub(crate) fn is_being_read(&self, page: usize) -> bool {
         let walked = self.walk_if_there(page);
@@ -182,8 +217,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Forgets pages, in memory or not: they are as they were when their region was mapped. Waits for those who have
-    /// guards of them, or read them; `waits` is called each time. How many were dirty.
-    pub(crate) fn forget(&self, pages: Range<usize>, mut waits: impl FnMut()) -> usize {
+    /// guards of them, or read them; `waits` is called each time, with the first of these. How many were dirty.
+    pub(crate) fn forget(&self, pages: Range<usize>, mut waits: impl FnMut(usize)) -> usize {
         let mut dirty = 0;
         let mut later = [0; 64];
         let mut start = pages.start;
@@ -208,7 +243,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 if len == 0 {
                     break;
                 }
-                waits();
+                waits(later[0]);
                 backoff.wait();
                 if backoff.waits() > 64 && !cfg!(any(loom, shuttle)) {
                     crate::sys::thread::sleep(core::time::Duration::from_micros(50));
@@ -454,13 +489,14 @@ mod tests {
             }
             assert!(disk.evict_clean(task, first + 3));
             region.try_write_noting(599).expect("there").0[0] = 8;
-            assert_eq!(task.forget(first + 2..first + 700, || ()), 1);
+            assert_eq!(task.forget(first + 2..first + 700, |_| ()), 1);
             assert_eq!(task.space().rss(), 2);
             // It is in the file.
             assert_eq!(region.read(599).expect("there")[0], 7);
             let mut times = 0;
             let held = std::cell::Cell::new(Some(region.read(0).expect("there")));
-            let dirty = task.forget(first..first + 1, || {
+            let dirty = task.forget(first..first + 1, |page| {
+                assert_eq!(page, first);
                 times += 1;
                 drop(held.take());
             });

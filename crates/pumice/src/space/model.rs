@@ -213,8 +213,7 @@ fn check<T: TableOps + Default>(steps: &[Step]) {
     drop(map);
     zone.ledger.join_all();
     assert_eq!(zone.ledger.free_blocks(), zone.ledger.grown(), "frames were lost");
-    // SAFETY: nothing uses the zone any more.
-    unsafe { zone.unmap() }.expect("mapped");
+    zone.unmap().expect("mapped");
 }
 
 proptest! {

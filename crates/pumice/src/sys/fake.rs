@@ -65,6 +65,11 @@ impl FakeNodes {
 
 // SAFETY: every call that succeeds is the kernel's.
 unsafe impl Memory for FakeMemory {
+    unsafe fn release(&self, at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { Os.release(at, len) }
+    }
+
     fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno> {
         self.call(|| Os.reserve(len, align))
     }

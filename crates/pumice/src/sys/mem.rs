@@ -20,6 +20,12 @@ pub unsafe trait Memory: Sync {
     /// nothing.
     fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno>;
 
+    /// Gives a reservation back, with all that is in it.
+    ///
+    /// # Safety
+    /// It is all of a reservation, and nobody uses it any more.
+    unsafe fn release(&self, at: NonNull<u8>, len: usize) -> Result<(), Errno>;
+
     /// Makes reserved addresses readable and writable. They read as zeros, unpopulated.
     ///
     /// # Safety
@@ -130,6 +136,11 @@ unsafe impl Memory for Os {
             }
         }
         NonNull::new(start as *mut u8).ok_or(Errno::NOMEM)
+    }
+
+    unsafe fn release(&self, at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { unmap(at, len) }
     }
 
     unsafe fn commit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {

@@ -1,6 +1,7 @@
 //! Caches beside other processes and devices: killed at any moment, over a block device, over one that lies, with a
 //! scan going through.
 
+mod ended;
 mod killed;
 mod large;
 mod lies;

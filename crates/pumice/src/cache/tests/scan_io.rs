@@ -13,7 +13,7 @@ use crate::reclaim::{policy, Adaptive, Settings as Limits};
 use crate::space::VmError;
 
 /// A device that is told what to do with requests of one direction; the others go.
-struct Device {
+pub(super) struct Device {
     state: Mutex<Told>,
     changed: Condvar,
     /// Requests that were kept waiting.
@@ -21,16 +21,18 @@ struct Device {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+pub(super) enum Told {
     Go,
     Keep(Direction),
+    /// What engines for so many requests or more have done nobody is told, as where their threads are stopped.
+    Stop(u32),
     Fail(Direction, Errno),
     /// Engines for so many requests or more take them, and can't be asked any more from then on.
     Deafen(u32),
 }
 
 impl Device {
-    fn new() -> Arc<Device> {
+    pub fn new() -> Arc<Device> {
         let (state, changed, kept) = (Mutex::new(Told::Go), Condvar::new(), AtomicU64::new(0));
         Arc::new(Device { state, changed, kept })
     }
@@ -44,7 +46,7 @@ impl Device {
         })
     }
 
-    fn tell(&self, what: Told) {
+    pub fn tell(&self, what: Told) {
         *self.state.lock().expect("no panic") = what;
         self.changed.notify_all();
     }
@@ -53,7 +55,7 @@ impl Device {
         *self.state.lock().expect("no panic")
     }
 
-    fn wait_until_kept(&self, many: u64) {
+    pub fn wait_until_kept(&self, many: u64) {
         while self.kept.load(Ordering::SeqCst) < many {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -61,7 +63,7 @@ impl Device {
 }
 
 /// Has a device go on, also where a test fails: else those would be waited for who wait for the device.
-struct GoesOn<'d>(&'d Device);
+pub(super) struct GoesOn<'d>(pub &'d Device);
 
 impl Drop for GoesOn<'_> {
     fn drop(&mut self) {
@@ -83,6 +85,13 @@ struct Driver {
 // SAFETY: what was taken is the engine's, wherever it is.
 unsafe impl Send for Driver {}
 
+impl Driver {
+    fn keep(&mut self) {
+        self.is_kept = true;
+        self.device.kept.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 impl Engine for Driver {
     fn depth(&self) -> usize {
         usize::MAX
@@ -98,10 +107,8 @@ impl Engine for Driver {
                 self.taken.push(request);
                 return Ok(());
             }
-            Told::Keep(direction) if direction == request.direction => {
-                self.is_kept = true;
-                self.device.kept.fetch_add(1, Ordering::SeqCst);
-            }
+            Told::Keep(direction) if direction == request.direction => self.keep(),
+            Told::Stop(least) if least <= self.depth => self.keep(),
             _ => {}
         }
         // SAFETY: forwarded with the caller's promise.
@@ -113,10 +120,10 @@ impl Engine for Driver {
             return Err(Errno::BADF);
         }
         let mut state = self.device.state.lock().expect("no panic");
-        while self.is_kept && least > 0 && matches!(*state, Told::Keep(_)) {
+        while self.is_kept && least > 0 && matches!(*state, Told::Keep(_) | Told::Stop(_)) {
             state = self.device.changed.wait(state).expect("no panic");
         }
-        self.is_kept &= matches!(*state, Told::Keep(_));
+        self.is_kept &= matches!(*state, Told::Keep(_) | Told::Stop(_));
         Ok(())
     }
 
@@ -141,7 +148,7 @@ impl Drop for Driver {
     }
 }
 
-fn on_device(device: &Arc<Device>, work: impl FnOnce(&Stage<'_, '_, Adaptive<'_>>)) {
+pub(super) fn on_device(device: &Arc<Device>, work: impl FnOnce(&Stage<'_, '_, Adaptive<'_>>)) {
     let mut entries = policy::table::<Adaptive<'_>>(FRAMES);
     let settings = Settings { engines: Device::engines(device), ..quiet() };
     on_stage(&settings, Adaptive::new(&mut entries), work);

@@ -7,6 +7,7 @@
 mod backing;
 mod watermarks;
 
+use core::mem::ManuallyDrop;
 use core::ops::Range;
 use core::ptr::NonNull;
 use crossbeam_utils::CachePadded;
@@ -50,26 +51,12 @@ impl Zone<Os> {
     pub fn new(capacity_bytes: usize, cpus: usize, huge: Huge) -> Result<Zone<Os>> {
         Zone::with_memory(Os, (), capacity_bytes, cpus, huge)
     }
+}
 
-    /// Gives back all that the zone has of the kernel: its memory, its addresses and its tables.
-    ///
-    /// # Errors
-    /// [`Error::Os`] where the kernel refuses a part; the rest is given back.
-    ///
-    /// # Safety
-    /// Nobody uses its frames, or a copy of a reference to its tables, any more.
-    pub unsafe fn unmap(self) -> Result<()> {
-        let frames = (self.base, self.ledger.capacity() * BLOCK_SIZE);
-        let Ledger { words, blocks, cpus, .. } = self.ledger;
-        let cpus = (NonNull::from(cpus).cast(), size_of_val(cpus).max(1));
-        let mut given_back = Ok(());
-        for (at, len) in [frames, words.place(), blocks.place(), cpus] {
-            // SAFETY: `with_memory` mapped all four for this zone, which is no more.
-            if let Err(errno) = unsafe { mem::unmap(at, len) } {
-                given_back = Err(errno.into());
-            }
-        }
-        given_back
+impl<M: Memory, L: Budget> Drop for Zone<M, L> {
+    fn drop(&mut self) {
+        // What the kernel refuses stays.
+        let _ = self.unmap_all();
     }
 }
 
@@ -88,7 +75,36 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         unsafe { Zone::within(memory, budget, base, capacity_bytes, cpus, huge) }
     }
 
-    /// As [`Zone::with_memory`], in addresses that are reserved already.
+    /// Gives back all that the zone has of the kernel, its memory, its addresses and its tables, as when it is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Os`] where the kernel refuses a part; the rest is given back.
+    pub fn unmap(self) -> Result<()> {
+        let mut zone = ManuallyDrop::new(self);
+        let given_back = zone.unmap_all();
+        // SAFETY: they are dropped once: the zone is not any more.
+        unsafe {
+            core::ptr::drop_in_place(&mut zone.ledger.backing);
+        }
+        given_back
+    }
+
+    /// Nobody uses the zone any more: who does borrows it.
+    fn unmap_all(&mut self) -> Result<()> {
+        let len = self.ledger.capacity() * BLOCK_SIZE;
+        let Ledger { words, blocks, cpus, .. } = &self.ledger;
+        let cpus = (NonNull::from(*cpus).cast(), size_of_val(*cpus).max(1));
+        let tables = [words.place(), blocks.place(), cpus];
+        // SAFETY: reserved for this zone alone.
+        let mut given_back = unsafe { self.memory().release(self.base, len) };
+        for (at, len) in tables {
+            // SAFETY: `within` mapped all three for this zone, which is no more.
+            given_back = given_back.and(unsafe { mem::unmap(at, len) });
+        }
+        Ok(given_back?)
+    }
+
+    /// As [`Zone::with_memory`], in addresses that are reserved already, and are the zone's from then on.
     ///
     /// # Errors
     /// [`Error::Os`] if there is no memory for its tables.
@@ -124,7 +140,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     /// Unmaps what there is of tables about blocks that were never part of the zone. What the kernel refuses stays.
     ///
     /// # Safety
-    /// As [`Ledger::cut_tables`]; and nobody else calls this.
+    /// As [`Ledger::cut_tables`]; nobody else calls this, and the zone is never dropped.
     pub(crate) unsafe fn cut_tables(&self) {
         // SAFETY: as the caller promises.
         for (at, len) in unsafe { self.ledger.cut_tables() }.into_iter().flatten() {
@@ -467,13 +483,13 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 }
 
-/// A zeroed table of `count` entries that lives as long as the process.
+/// A zeroed table of `count` entries that lives as long as the zone.
 fn table<T>(count: usize) -> Result<&'static [T]>
 where
     T: ZeroIsValid,
 {
     let memory = mem::map_table((count * size_of::<T>()).max(1))?;
-    // SAFETY: mapped memory is page-aligned, zeroed, never unmapped, and zeros are a valid T.
+    // SAFETY: mapped memory is page-aligned, zeroed, there until the zone is no more, and zeros are a valid T.
     Ok(unsafe { core::slice::from_raw_parts(memory.cast().as_ptr(), count) })
 }
 
