@@ -176,6 +176,12 @@ pub unsafe trait Backing: Send + Sync {
     /// Where the `nth` page of a place is, which was written and goes.
     fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted;
 
+    /// What the `nth` page of a place was when it went there: nobody can write it any more, and nobody reads it back
+    /// before this returns.
+    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        let _ = (place, nth, bytes);
+    }
+
     /// The `nth` page of a place stays in memory, and is dirty: it was not written, or a fault met it meanwhile.
     fn give_up(&self, place: &Place, nth: usize);
 
@@ -325,6 +331,10 @@ unsafe impl<B: Backing + ?Sized> Backing for &B {
 
     fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
         (**self).evicted(place, nth, page)
+    }
+
+    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        (**self).note_content(place, nth, bytes);
     }
 
     fn give_up(&self, place: &Place, nth: usize) {

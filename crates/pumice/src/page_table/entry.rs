@@ -48,7 +48,7 @@
 //! | Present | Present, one reader less | write-back ends; D again if that failed |
 //! | Present p | InTransit | `swap_out`, where no guard is held |
 //! | InTransit | Present | a fault that meets it: the frame is still there |
-//! | InTransit | Swapped, Shadow | written out; or clean, and its copy elsewhere is good |
+//! | InTransit | Swapped, Shadow | written out, claimed until its checksum is noted; or clean, and its copy is good |
 //! | InTransit, Swapped, Shadow | itself | rights; of the latter two also the claim of the one fault that reads it |
 //! | Shadow | Shadow 0 | a file is cut off before the page: it is as if it never was in memory |
 //! | Swapped, Shadow | Present | read in again, or written whole, by who has claimed it |

@@ -98,6 +98,10 @@ impl<'b> Contained<'b> {
         contain(|| self.backing.evicted(place, nth, page))
     }
 
+    pub fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        contain(|| self.backing.note_content(place, nth, bytes));
+    }
+
     pub fn give_up(&self, place: &Place, nth: usize) {
         contain(|| self.backing.give_up(place, nth));
     }

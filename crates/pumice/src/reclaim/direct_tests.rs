@@ -1,6 +1,5 @@
 //! Who asks for a frame where there is none: what reclaim does for it, by its flags.
 
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
 
@@ -423,8 +422,7 @@ fn a_page_unmapped_while_it_is_read_is_no_error_of_the_device() {
             // Whoever gets the slot now writes to it.
             let (page, mut taken) = ([7; FRAME_SIZE], Vec::new());
             while let Ok(slot) = pager.swap().get() {
-                // SAFETY: it is on the stack.
-                unsafe { pager.swap().seal(slot, NonNull::from(&page).cast(), 0) };
+                pager.swap().seal(slot, &page);
                 taken.push(slot);
             }
             keeper.go_on.send(()).expect("it waits");

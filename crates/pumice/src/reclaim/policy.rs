@@ -74,6 +74,9 @@ impl Default for Tunables {
 ///
 /// Of a page that is in: [`Policy::add`] when it comes, [`Policy::accessed`] when it is used later,
 /// [`Policy::forget`] when it is unmapped; [`Policy::evict`] says which to give up, and forgets it.
+///
+/// All of it is called under the lock of a zone's reclaim, for which faults of that zone's spaces wait: it must use no
+/// space, cache or zone, which could want that lock itself, and wait for nobody.
 pub trait Policy {
     /// Its name in tables and settings.
     const NAME: &'static str;

@@ -15,6 +15,7 @@ use crate::backing::{Backing, CopyHolders, HoldsCopies};
 use crate::frame::Gfp;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
+use crate::space::region::Page;
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Result, Task, Transit, VmSpace};
 use crate::sync::{Mutex, MutexGuard};
@@ -35,6 +36,12 @@ pub(super) trait PagedTask {
     fn test_and_clear_young(&self, page: usize) -> Option<bool>;
     fn begin_swap_out(&self, page: usize) -> Option<Transit>;
     fn end_swap_out(&self, transit: Transit, to: Evicted) -> core::result::Result<(), Evicted>;
+    fn end_swap_out_noting(
+        &self,
+        transit: Transit,
+        to: Evicted,
+        note: &mut dyn FnMut(&Page),
+    ) -> core::result::Result<(), Evicted>;
     fn cancel_swap_out(&self, transit: Transit);
     fn is_dirty(&self, page: usize) -> bool;
     fn begin_write_back(&self, page: usize) -> Option<WriteBack>;
@@ -59,6 +66,14 @@ impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
     }
     fn end_swap_out(&self, transit: Transit, to: Evicted) -> core::result::Result<(), Evicted> {
         self.end_swap_out(transit, to)
+    }
+    fn end_swap_out_noting(
+        &self,
+        transit: Transit,
+        to: Evicted,
+        note: &mut dyn FnMut(&Page),
+    ) -> core::result::Result<(), Evicted> {
+        self.end_swap_out_noting(transit, to, note)
     }
     fn cancel_swap_out(&self, transit: Transit) {
         self.cancel_swap_out(transit);

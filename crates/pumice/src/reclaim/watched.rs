@@ -72,6 +72,9 @@ unsafe impl<W: Fn(Call) -> Result<(), Refusal> + Send + Sync> Backing for Watche
         self.tell(Call::Evicted);
         self.swap.evicted(place, nth, page)
     }
+    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        self.swap.note_content(place, nth, bytes);
+    }
     fn give_up(&self, place: &Place, nth: usize) {
         self.swap.give_up(place, nth);
     }

@@ -5,6 +5,8 @@
 //! taken it back meanwhile: then it stays, and its place is given up. A page that is written in place is held for
 //! reading meanwhile, and goes then if it is still clean and nobody uses it.
 
+mod ending;
+
 use std::ptr::NonNull;
 use std::vec::Drain;
 
@@ -14,8 +16,9 @@ use crate::addr::FRAME_SIZE;
 use crate::backing::{Outgoing, Place, Refusal};
 use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
-use crate::page_table::pager::{Evicted, SpaceId};
-use crate::space::write_back::{WriteBack, WriteFailed};
+use crate::page_table::pager::SpaceId;
+use crate::space::region::Page;
+use crate::space::write_back::WriteBack;
 use crate::space::Transit;
 
 use super::kswapd::Round;
@@ -23,6 +26,7 @@ use super::policy::{Policy, Shadow};
 use super::shrinker::Ask;
 use super::spaces::{AnyTask, Attached};
 use super::zone::{Copy as PageCopy, Owner};
+use ending::{end_in_place, end_in_transit, give_up_write_back};
 
 /// Writes in flight at most, of any reclaimer.
 const MOST_WRITES: usize = 64;
@@ -388,9 +392,10 @@ impl<P: Policy + Send> Round<'_, P> {
             for (nth, (leaving, page)) in pages.drain(..).zip(&outgoing).enumerate() {
                 let went = match leaving.way {
                     Way::Transit(transit) => {
-                        let to =
-                            result.ok().and_then(|()| space.backing().evicted(&place, nth, page));
-                        end_in_transit(&task, transit, to)
+                        let backing = space.backing();
+                        let to = result.ok().and_then(|()| backing.evicted(&place, nth, page));
+                        let note = &mut |bytes: &Page| backing.note_content(&place, nth, bytes);
+                        end_in_transit(&task, transit, to, Some(note))
                     }
                     Way::Held(begun) => end_in_place(&space, &task, begun, page, result.is_ok()),
                 };
@@ -519,48 +524,6 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         self.release_copies();
     }
-}
-
-/// A page that was to be written in place was not.
-fn give_up_write_back(space: &Attached, task: &AnyTask<'_>, begun: WriteBack) {
-    let page = begun.page().page;
-    task.end_write_back(begun, Err(WriteFailed));
-    space.backing().dirty_again(space.id, page);
-}
-
-/// A page went to `to`, or stays. Whether it went: a fault may have taken it back.
-fn end_in_transit(task: &AnyTask<'_>, transit: Transit, to: Option<Evicted>) -> bool {
-    match to {
-        Some(to) => task.end_swap_out(transit, to).is_ok(),
-        None => {
-            task.cancel_swap_out(transit);
-            false
-        }
-    }
-}
-
-/// A page was written in place, or could not be. It goes if it is clean still and nobody uses it. Whether it went.
-fn end_in_place(
-    space: &Attached,
-    task: &AnyTask<'_>,
-    begun: WriteBack,
-    page: &Outgoing,
-    is_written: bool,
-) -> bool {
-    let written = begun.page();
-    match is_written {
-        true => task.end_write_back(begun, Ok(())),
-        false => give_up_write_back(space, task, begun),
-    }
-    let is_idle = is_written && task.test_and_clear_young(page.page) == Some(false);
-    let transit = if is_idle { task.begin_swap_out(page.page) } else { None };
-    let has_gone = transit.is_some_and(|transit| {
-        let is_it = transit.page() == written && !transit.is_dirty();
-        let to = if is_it { space.backing().drop_clean(page) } else { None };
-        end_in_transit(task, transit, to)
-    });
-    space.backing().let_go(space.id, page.page);
-    has_gone
 }
 
 impl Notes {

@@ -93,7 +93,8 @@ pub enum VmError {
     /// No bytes, or more than there are addresses after the start.
     #[error("no range of addresses of this space: {0}")]
     BadRange(Extent),
-    /// So many bytes have no place among the addresses of the space.
+    /// So many bytes have no place among the addresses of the space. A thread that was the last in a region keeps that
+    /// one's addresses, though it is unmapped, until it uses the space again or leaves it.
     #[error("no {0} bytes of addresses are free side by side")]
     OutOfAddresses(usize),
     /// The space has no room to note another region or thread.

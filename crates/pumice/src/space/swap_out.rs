@@ -12,6 +12,9 @@
 //!      and the frame is free                      its own, Swapped -> Present
 //! ```
 //!
+//! What is noted of a page's content, a checksum, is noted in 3: before, a fault may take the page back and have it
+//! written. Until that is done the word is claimed, as if the page were read ([`Task::end_swap_out_noting`]).
+//!
 //! A page that nobody wrote to since it came in ([`Transit::is_dirty`]) need not be written: its copy is good.
 //! A *shadow* is the same but for the number, which is then the pager's to give a meaning: it says where the
 //! page is by other means (a file, a table of its own), and the number tells when it was evicted.
@@ -20,10 +23,12 @@
 //! and [`Task::test_and_clear_young`] asks. [`super::Region::translate`] does not mark.
 
 use super::fault::Walked;
+use super::region::Page;
 use super::rss::Counter;
 use super::task::Task;
 use super::VmSpace;
 use crate::addr::Pfn;
+use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::tables::{sharers_in, FrameList, IN_TRANSIT};
 use crate::page_table::{Entry, FrameSource, State, TableOps, Tables};
@@ -241,6 +246,51 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         Ok(())
     }
 
+    /// As [`Task::end_swap_out`], of a page that is read back by what `note` notes of its bytes. It has gone by then,
+    /// so nobody can write it, and its word is claimed as by who reads it, so nobody reads it before. `note` uses no
+    /// task.
+    ///
+    /// # Errors
+    /// As there; nothing is noted.
+    pub(crate) fn end_swap_out_noting(
+        &self,
+        transit: Transit,
+        to: Evicted,
+        note: impl FnOnce(&Page),
+    ) -> Result<(), Evicted> {
+        let gone = to.entry(transit.entry).with_latch(EXCLUSIVE);
+        let (frame, is_cow) = (transit.entry.frame(), transit.entry.cow());
+        let walked = self.walk_if_there(transit.page);
+        let claimed = walked.and_then(|walked| {
+            let now =
+                self.change_word_if_still(&walked, &transit, |now| gone.with_rights(now.rights()))?;
+            Some((walked, now))
+        });
+        let Some((walked, mut now)) = claimed else {
+            self.end_transit(&transit);
+            return Err(to);
+        };
+        // SAFETY: a frame, that was the page's, and is this call's until it is put back.
+        note(unsafe { self.space.tables.source.bytes(frame).cast().as_ref() });
+        self.count(self.space.paged, -1);
+        self.count(Counter::Swap, to.in_swap());
+        // The VMA is held since the walk, and with it the word.
+        while let Err(found) =
+            self.space.tables.ops.ptep_cmpxchg(walked.ptep, now, now.with_latch(0))
+        {
+            if Evicted::of(found) != Some(to) || found.latch() != EXCLUSIVE {
+                // `unmap`, which has left to this what was being noted.
+                self.give_up_evicted(now);
+                break;
+            }
+            // `protect`.
+            now = found;
+        }
+        self.end_transit(&transit);
+        self.put_frame(frame, is_cow);
+        Ok(())
+    }
+
     /// Leaves the page where it is.
     pub(crate) fn cancel_swap_out(&self, transit: Transit) {
         let _ = self.change_if_still(&transit, |now| now.with_state(State::Present));
@@ -249,16 +299,27 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Changes a page's word, unless it is no more the one that began the transit. Whether it did.
     fn change_if_still(&self, transit: &Transit, change: impl Fn(Entry) -> Entry) -> bool {
-        let Some(walked) = self.walk_if_there(transit.page) else { return false };
+        let walked = self.walk_if_there(transit.page);
+        walked.is_some_and(|walked| self.change_word_if_still(&walked, transit, change).is_some())
+    }
+
+    /// As [`Task::change_if_still`], of a page whose word is there: what that is now.
+    fn change_word_if_still(
+        &self,
+        walked: &Walked<'_, F>,
+        transit: &Transit,
+        change: impl Fn(Entry) -> Entry,
+    ) -> Option<Entry> {
         let ops = &self.space.tables.ops;
         let mut now = ops.ptep_get(walked.ptep);
         while transit.is_still(now) {
-            match ops.ptep_cmpxchg(walked.ptep, now, change(now)) {
-                Ok(()) => return true,
+            let next = change(now);
+            match ops.ptep_cmpxchg(walked.ptep, now, next) {
+                Ok(()) => return Some(next),
                 Err(found) => now = found,
             }
         }
-        false
+        None
     }
 
     /// Lets others have the frames of pages that this task has taken out: it gathers some of them.

@@ -187,8 +187,7 @@ unsafe impl Backing for SwapBacking {
         let run = self.swap.get_run(pages.len() as u32);
         let (first, run) = run.map_err(|_| Refusal::Full)?;
         for (slot, page) in (first.0..first.0 + run).map(Slot).zip(pages) {
-            // SAFETY: the caller's promise.
-            unsafe { self.swap.seal(slot, page.at, page.note) };
+            self.swap.set_note(slot, page.note);
         }
         let (file, offset) = (self.swap.file().reference(), Swap::offset(first));
         let pages = run as usize;
@@ -207,6 +206,10 @@ unsafe impl Backing for SwapBacking {
 
     fn evicted(&self, place: &Place, nth: usize, _page: &Outgoing) -> Evicted {
         Evicted::Swapped(slot_at(place, nth).0)
+    }
+
+    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        self.swap.seal(slot_at(place, nth), bytes);
     }
 
     fn give_up(&self, place: &Place, nth: usize) {

@@ -4,35 +4,27 @@
 //! in lanes that do not wait for each other. It is no guard against anybody who wants the same sum twice. It costs
 //! what loading the words costs; xxh3 built for any x86-64 took longer, and wants a reference to the bytes.
 //!
-//! Words are loaded by relaxed atomic loads: a fault may take the page back while it is written, and then write to it.
-//! The sum is not believed then, nor is the slot.
-
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+//! It is made of a page that has gone, and that nobody can write any more: while it was written out a fault could have
+//! taken it back.
 
 use crate::addr::FRAME_SIZE;
 
 const LANES: usize = 4;
-const WORDS: usize = FRAME_SIZE / size_of::<u64>();
+const WORD: usize = size_of::<u64>();
 /// wyhash's.
 const SECRET: [u64; LANES] =
     [0xA076_1D64_78BD_642F, 0xE703_7ED1_A0B4_28DB, 0x8EBC_6AF0_9C88_C6E3, 0x5899_65CC_7537_4CC3];
 
-/// The sum of a frame that goes to `slot`: of the same bytes it is another in another slot, so that a write
-/// that went astray is found.
-///
-/// # Safety
-/// There is a frame at `at`.
-pub unsafe fn of_frame(at: NonNull<u8>, slot: u32) -> u32 {
-    // SAFETY: a frame is aligned, and has that many words.
-    let words = unsafe { at.cast::<[AtomicU64; WORDS]>().as_ref() };
-    // Relaxed: see the module's top.
-    let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+/// The sum of a page that is in `slot`: of the same bytes it is another in another slot, so that a write that went
+/// astray is found.
+pub fn of_page(page: &[u8; FRAME_SIZE], slot: u32) -> u32 {
     // Not small: what is multiplied by 1 is not mixed.
     let mut lanes = SECRET.map(|secret| fold(secret ^ u64::from(slot), SECRET[3]));
-    for row in words.chunks_exact(2 * LANES) {
-        for ((lane, secret), pair) in lanes.iter_mut().zip(SECRET).zip(row.chunks_exact(2)) {
-            *lane = fold(load(&pair[0]) ^ secret, load(&pair[1]) ^ *lane);
+    for row in page.chunks_exact(2 * WORD * LANES) {
+        for ((lane, secret), pair) in lanes.iter_mut().zip(SECRET).zip(row.chunks_exact(2 * WORD)) {
+            let word = |at: usize| pair[at..at + WORD].try_into().map_or(0, u64::from_ne_bytes);
+            let (one, other) = (word(0), word(WORD));
+            *lane = fold(one ^ secret, other ^ *lane);
         }
     }
     let sum = lanes.iter().fold(SECRET[0], |sum, lane| fold(sum ^ lane, SECRET[1]));
@@ -52,8 +44,7 @@ mod tests {
     struct Frame([u8; FRAME_SIZE]);
 
     fn sum(frame: &mut Frame, slot: u32) -> u32 {
-        // SAFETY: a frame of this function's caller's.
-        unsafe { of_frame(NonNull::from(&mut frame.0).cast(), slot) }
+        of_page(&frame.0, slot)
     }
 
     #[test]

@@ -247,19 +247,17 @@ impl Swap {
         Request { file: self.file.reference(), direction, bytes, offset, token }
     }
 
-    /// Keeps the checksum of a page that is to be written to a slot of the caller's, and a note of 32 bits.
-    ///
-    /// # Safety
-    /// There is a frame at `at`. It may be written meanwhile; it is then not to be read back.
-    pub unsafe fn seal(&self, slot: Slot, at: NonNull<u8>, note: u32) {
-        // SAFETY: the caller's promise.
-        let sum = unsafe { checksum::of_frame(at, slot.0) };
+    /// Keeps the checksum of what a slot of the caller's has, or is to have, by when it may be read.
+    pub fn seal(&self, slot: Slot, page: &[u8; FRAME_SIZE]) {
+        let sum = checksum::of_page(page, slot.0);
         if let Some(record) = self.records.get(slot.0 as usize) {
-            record.store(u64::from(note) << 32 | u64::from(sum), Ordering::Relaxed);
+            let note = record.load(Ordering::Relaxed) & !u64::from(u32::MAX);
+            record.store(note | u64::from(sum), Ordering::Relaxed);
         }
     }
 
-    /// Asks `queue` to write pages, sealed before, to slots from `first` on, which are the caller's.
+    /// Asks `queue` to write pages, each sealed before it is read back, to slots from `first` on, which are the
+    /// caller's.
     ///
     /// # Errors
     /// [`SwapError::Write`] if it can't be asked for; else the queue says how it went, under `token`.
@@ -302,10 +300,9 @@ impl Swap {
     ///
     /// # Errors
     /// [`SwapError::Checksum`].
-    pub fn check(&self, slot: Slot, page: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {
+    pub fn check(&self, slot: Slot, page: &[u8; FRAME_SIZE]) -> Result<(), SwapError> {
         let record = self.records.get(slot.0 as usize).map(|record| record.load(Ordering::Relaxed));
-        // SAFETY: the caller's page.
-        let sum = unsafe { checksum::of_frame(NonNull::from(page).cast(), slot.0) };
+        let sum = checksum::of_page(page, slot.0);
         match record {
             Some(record) if record as u32 == sum => Ok(()),
             _ => Err(SwapError::Checksum { slot }),

@@ -51,7 +51,7 @@ fn read_in<E: Engine>(swap: &Swap, queue: &mut Queue<E>, slot: Slot) -> Result<F
     let mut went = Ok(());
     queue.drain(|_, result| went = result).expect("the engine goes on");
     went.map_err(|errno| SwapError::Read { slot, errno })?;
-    swap.check(slot, &mut frame.0)?;
+    swap.check(slot, &frame.0)?;
     Ok(frame)
 }
 
@@ -66,7 +66,8 @@ unsafe fn write<E: Engine>(
 ) -> Result<(), SwapError> {
     // SAFETY: the caller's promise.
     unsafe {
-        swap.seal(slot, at, note);
+        swap.seal(slot, at.cast().as_ref());
+        swap.set_note(slot, note);
         swap.write(queue, slot, Bytes::Run { at, len: FRAME_SIZE }, token)
     }
 }
