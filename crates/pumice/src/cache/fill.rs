@@ -20,7 +20,7 @@ use super::table::{count, Counters};
 use super::FileTask;
 use crate::addr::FRAME_SIZE;
 use crate::io::engine::{Direction, Piece};
-use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
+use crate::io::{AnyEngine, Bytes, Engines, Plain, Queue, Request};
 use crate::page_table::pager::ReadFailed;
 use crate::page_table::FrameSource;
 use crate::space::file::{Begun, Filling, Overtaken, Patience, Use};
@@ -260,6 +260,11 @@ impl Fills {
         while state.queue.in_flight() > 0 {
             let _ = state.reap(task, 1);
         }
+    }
+
+    /// Returns when the kernel has done with what it was asked for: nobody is told of that, nor asks for more.
+    pub fn end(&self) {
+        self.state().queue = Queue::new(Box::new(Plain::new()), 1);
     }
 
     /// Tells of a file's pages that were asked for and have come, or could not be read; whether more of it are on

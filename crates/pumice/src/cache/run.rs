@@ -1,8 +1,9 @@
 //! A cache from its beginning to its end.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use super::error::{CacheError, Result};
+use super::fill::Fills;
 use super::settings::Settings;
 use super::table::Files;
 use super::Cache;
@@ -31,13 +32,24 @@ pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result
     let paging = Paging::on(reclaim.clone(), &files);
     let zone = Zone::new(frames * FRAME_SIZE, cpu::count(), settings.huge);
     let zone = zone.map_err(CacheError::Memory)?;
-    // After the zone, so dropped before it: the queue of a task that was forgotten waits for its reads, into frames.
     let fills = RwLock::default();
+    // After the zone, so dropped before it.
+    let _reads = EndReads(&fills);
     let map = MemMap::new(&zone, Clearer::detect()).map_err(CacheError::Memory)?;
     let space = VmSpace::for_files(map.frames_of(&paging), Atomic)?;
     let counts = || reclaim.counts();
     let cache = Cache { space: &space, files: &files, reclaim: &counts, fills: &fills };
     paging.attach(&space, || with_threads(&cache, &reclaim, work))?
+}
+
+/// Waits for reads that are still in flight when a cache ends: those of tasks that were forgotten, into frames.
+struct EndReads<'r>(&'r RwLock<Vec<Arc<Fills>>>);
+
+impl Drop for EndReads<'_> {
+    fn drop(&mut self) {
+        let fills = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        fills.iter().for_each(|fills| fills.end());
+    }
 }
 
 /// Does the work beside the threads that reclaim and write back.

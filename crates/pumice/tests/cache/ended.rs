@@ -1,9 +1,13 @@
 //! Caches that have ended leave nothing mapped, however many there were.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use pumice::cache::{run, Options};
 use pumice::frame::Zone;
+use pumice::io::{Completion, Engine, Engines, Plain, Request};
+use rustix::io::Errno;
 
 use super::*;
 
@@ -46,4 +50,66 @@ fn child() {
     (0..RUNS).for_each(|_| once());
     let after = mappings();
     assert!(after < before + RUNS / 10, "{before} mappings before, {after} after {RUNS} caches");
+}
+
+/// A device that is slow, and has done nothing yet when the cache ends: its reads go into memory of the cache's.
+struct Late {
+    asked: Vec<Request>,
+    is_over: Arc<AtomicBool>,
+}
+
+// SAFETY: what was asked for is the engine's, wherever it is.
+unsafe impl Send for Late {}
+
+impl Engine for Late {
+    fn depth(&self) -> usize {
+        64
+    }
+
+    unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
+        self.asked.push(request);
+        Ok(())
+    }
+
+    fn wait(&mut self, _: usize) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        None
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let mut plain = Plain::new();
+        for request in self.asked.drain(..) {
+            // SAFETY: whoever asked keeps all it refers to until this is dropped.
+            unsafe { plain.submit(request) }.expect("it is taken");
+            assert!(plain.next().expect("it is done").result.is_ok(), "the memory is gone");
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Who forgets a task has its reads go on: the cache ends when they are over.
+#[test]
+fn reads_of_a_task_that_was_forgotten_end_before_the_cache_does() {
+    let scratch = Scratch::new("forgotten");
+    std::fs::write(&scratch.0, vec![7; 64 * FRAME]).expect("room");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let seen = is_over.clone();
+    let mut settings = settings(512);
+    settings.engines = Engines::new(move |depth| match depth {
+        1 => Box::new(Plain::new()),
+        _ => Box::new(Late { asked: Vec::new(), is_over: seen.clone() }),
+    });
+    run(&settings, |cache| {
+        let file = cache.open(&scratch.0, &Options::new().buffered()).expect("a file");
+        let task = cache.task().expect("room");
+        assert_eq!(task.view(&file).expect("room").prefetch(&[3, 4, 9]), 3);
+        std::mem::forget(task);
+    })
+    .expect("a cache");
+    assert!(is_over.load(Ordering::Relaxed));
 }
