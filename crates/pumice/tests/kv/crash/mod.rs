@@ -17,7 +17,7 @@ use trace::Event;
 use crate::{Folder, Random};
 
 /// How many states are looked at, in tests.
-const CRASHES: usize = 2000;
+const CRASHES: usize = 1000;
 /// States by chance for each moment, beside those with all that may be lost and with nothing of it.
 const BY_CHANCE: usize = 4;
 
