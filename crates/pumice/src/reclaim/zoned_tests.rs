@@ -378,7 +378,8 @@ fn copies_that_pages_of_another_zone_keep_are_given_up_where_swap_is_full() {
                     let _scope = task.gfp_scope(gfp);
                     let full = (0..4 * FRAMES).find(|&page| region.write(page).is_err());
                     assert!(full.is_some(), "memory and swap are full");
-                    assert_eq!(both.space.swap_rss(), SLOTS, "all of swap is used");
+                    let used = both.backing.swap().usage().1 as usize;
+                    assert_eq!(used, SLOTS, "all of swap is used");
                 });
                 assert_eq!(both.counts()[1 - zone].pswpout, 0);
             });
