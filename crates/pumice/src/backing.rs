@@ -200,62 +200,51 @@ pub trait HoldsCopies: Sync {
 ///
 /// Its lock comes before those of reclaim, which come before those that [`Backing::release`] takes.
 #[derive(Default)]
-pub struct CopyHolders(Mutex<Vec<Holder>>);
+pub struct CopyHolders(Mutex<Holders>);
 
-struct Holder {
-    holder: &'static dyn HoldsCopies,
-    /// As often as it said so: once for each space.
-    times: usize,
+/// Each has a number of its own: two that are at one address, as a struct and its first field, are two.
+#[derive(Default)]
+struct Holders {
+    next: u64,
+    all: Vec<(u64, &'static dyn HoldsCopies)>,
 }
 
 impl CopyHolders {
     /// While `work` is done, copies are to be had of `holder` as well.
     pub fn with<R>(&self, holder: &dyn HoldsCopies, work: impl FnOnce() -> R) -> R {
-        struct Registration<'h>(&'h CopyHolders, &'static dyn HoldsCopies);
+        struct Registration<'h>(&'h CopyHolders, u64);
         impl Drop for Registration<'_> {
             fn drop(&mut self) {
-                self.0.remove(self.1);
+                self.0.holders().all.retain(|one| one.0 != self.1);
             }
         }
         // SAFETY: the lifetime is shorter than it then says: it is taken out when this call ends, however that is, and
         // whoever calls it has the lock for as long.
         let holder =
             unsafe { std::mem::transmute::<&dyn HoldsCopies, &'static dyn HoldsCopies>(holder) };
-        self.add(holder);
-        let _registration = Registration(self, holder);
+        let mut holders = self.holders();
+        let number = holders.next;
+        holders.next += 1;
+        holders.all.push((number, holder));
+        drop(holders);
+        let _registration = Registration(self, number);
         work()
     }
 
     /// Has all of them give their copies up. What another call is about is given up too when this returns.
     pub fn give_up_all(&self) {
-        self.holders().iter().for_each(|holder| holder.holder.give_up_copies(self));
+        self.holders().all.iter().for_each(|(_, holder)| holder.give_up_copies(self));
     }
 
-    fn holders(&self) -> crate::sync::MutexGuard<'_, Vec<Holder>> {
+    fn holders(&self) -> crate::sync::MutexGuard<'_, Holders> {
         // A holder that panicked has given up some.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, holder: &'static dyn HoldsCopies) {
-        let mut holders = self.holders();
-        match holders.iter_mut().find(|one| std::ptr::addr_eq(one.holder, holder)) {
-            Some(same) => same.times += 1,
-            None => holders.push(Holder { holder, times: 1 }),
-        }
-    }
-
-    fn remove(&self, holder: &'static dyn HoldsCopies) {
-        let mut holders = self.holders();
-        if let Some(same) = holders.iter_mut().find(|one| std::ptr::addr_eq(one.holder, holder)) {
-            same.times -= 1;
-        }
-        holders.retain(|holder| holder.times > 0);
     }
 }
 
 impl std::fmt::Debug for CopyHolders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CopyHolders({})", self.holders().len())
+        write!(f, "CopyHolders({})", self.holders().all.len())
     }
 }
 

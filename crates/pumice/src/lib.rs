@@ -36,7 +36,7 @@ pub mod addr;
 #[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod allocator;
 #[cfg(all(feature = "std", not(loom)))]
-pub mod backing;
+mod backing;
 #[cfg(all(feature = "std", not(any(loom, all(shuttle, not(test))))))]
 pub mod cache;
 pub mod clear;

@@ -108,6 +108,9 @@ pub enum CacheError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// The cache is the parent's: a child made by `fork` has copies of its pages, which may be old by now.
+    #[error("the cache is the parent process's: a child made by fork can't write its files")]
+    Forked,
     /// Pages wait for a log that has failed: they are in memory, and dirty.
     #[error("the log before {} has failed: pages that wait for it are not written", path.display())]
     Log {

@@ -18,6 +18,7 @@ pub(super) use admit::Refused;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
@@ -33,6 +34,7 @@ use crate::addr::FRAME_SIZE;
 use crate::io::{BlockFile, Cached, FileRef, Opening};
 use crate::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sys::thread::Maker;
 
 /// Pages written by one request at most.
 pub(super) const MOST_PAGES: usize = 128;
@@ -47,7 +49,9 @@ pub(super) struct Inner {
     /// For what direct I/O does not take.
     pub tail: Option<BlockFile>,
     /// Of a file that may be written, until its name is known to be durable.
-    pub folder: Mutex<Option<File>>,
+    pub folders: Mutex<Vec<File>>,
+    /// The process whose cache it is: a child made by `fork` has old copies of its pages.
+    pub maker: Maker,
     pub is_writable: bool,
     /// Of the region, in the cache's space.
     pub first_page: usize,
@@ -119,6 +123,7 @@ impl Inner {
         all_dirty: Arc<AtomicUsize>,
     ) -> Inner {
         let len = data.len();
+        let maker = Maker::here();
         let state = State {
             writing: [0; 2],
             epoch: 0,
@@ -135,7 +140,8 @@ impl Inner {
             path,
             data,
             tail,
-            folder: Mutex::new(folder),
+            maker,
+            folders: Mutex::new(folder.into_iter().collect()),
             is_writable: options.opening != Opening::Read,
             first_page,
             room,
@@ -424,21 +430,24 @@ impl Inner {
     /// Makes durable what is on the device, and the name of a file that was made.
     fn sync_data(&self) -> Result<(), Errno> {
         self.data.sync_data()?;
-        let mut folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = &*folder {
-            match open.sync_all().map_err(|error| table::errno_of(&error)) {
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(folder) = folders.last() {
+            match folder.sync_all().map_err(|error| table::errno_of(&error)) {
                 // The file system does no such thing, and says that of all its folders.
-                Ok(()) | Err(Errno::INVAL) => *folder = None,
+                Ok(()) | Err(Errno::INVAL) => drop(folders.pop()),
                 Err(errno) => return Err(errno),
             }
         }
         Ok(())
     }
 
-    /// Who opened it, too, may have made it, in this folder.
+    /// Who opened it, too, may have made it, in this folder, besides those that are not synced yet.
     pub fn name_is_new(&self, folder: Option<File>) {
-        if let Some(made_in) = folder {
-            *self.folder.lock().unwrap_or_else(PoisonError::into_inner) = Some(made_in);
+        let Some(folder) = folder else { return };
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = |folder: &File| folder.metadata().ok().map(|it| (it.dev(), it.ino()));
+        if folders.iter().all(|one| id(one).is_none() || id(one) != id(&folder)) {
+            folders.push(folder);
         }
     }
 

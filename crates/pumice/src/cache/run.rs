@@ -9,20 +9,25 @@ use super::table::Files;
 use super::Cache;
 use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
 use crate::clear::Clearer;
+use crate::error::Error;
 use crate::frame::Zone;
 use crate::page_table::Atomic;
 use crate::reclaim::{policy, Adaptive, Paging, Policy, Settings as ReclaimSettings, ZoneReclaim};
 use crate::space::{MemMap, VmSpace};
 use crate::sys::cpu;
+use crate::sys::thread::Maker;
 
 /// Makes a cache, which is there while `work` runs; what is dirty then is synced, for which a log that pages wait for
-/// has to go on, or to say that it has failed.
+/// has to go on, or to say that it has failed. A child that `work` makes by `fork` does not use the cache, and ends by
+/// `exec` or `_exit`: where it returns from `work` it is ended.
 ///
 /// # Errors
 /// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what
 /// [`CacheTask::sync_all`](super::CacheTask::sync_all) says at the end.
 pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
-    let frames = (settings.frames * FRAME_SIZE).next_multiple_of(BLOCK_SIZE) / FRAME_SIZE;
+    let bytes = settings.frames.checked_mul(FRAME_SIZE);
+    let bytes = bytes.and_then(|bytes| bytes.checked_next_multiple_of(BLOCK_SIZE));
+    let frames = bytes.ok_or(CacheError::Memory(Error::OutOfFrames))? / FRAME_SIZE;
     let files = Files::new(settings);
     let mut entries = policy::table::<Adaptive<'_>>(frames);
     let reclaim =
@@ -72,7 +77,13 @@ fn with_threads<R, P: Policy + Send>(
         let stop = Stop(cache.files, reclaim);
         scope.spawn(|| reclaim.kswapd());
         let flusher = scope.spawn(|| cache.flush_in_background());
+        let maker = Maker::here();
         let result = work(cache);
+        if !maker.is_here() {
+            // It has none of the threads, and would wait for them for ever.
+            eprintln!("pumice: a child made by fork can't end its parent's cache: end it by exec or _exit");
+            std::process::abort();
+        }
         let synced = cache.task().and_then(|task| task.sync_all());
         drop(stop);
         // Neither panics; where there were no frames for the flusher, all was synced here.

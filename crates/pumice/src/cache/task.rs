@@ -191,6 +191,9 @@ impl<'c> CacheTask<'c> {
         if !file.is_writable {
             return Ok(());
         }
+        if !file.maker.is_here() {
+            return Err(CacheError::Forked);
+        }
         let _one = file.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         if file.is_closed.load(Ordering::Relaxed) {
             return Ok(());

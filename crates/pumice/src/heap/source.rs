@@ -100,7 +100,8 @@ pub(super) fn is_to_offer(word: BlockWord) -> bool {
     is_free(word) && !word.is_pristine() && !word.offered()
 }
 
-impl Source for Heap {
+// SAFETY: a claim is of blocks and areas that the ledger has taken from all others.
+unsafe impl Source for Heap {
     fn age(&self, stop: Order) -> Left {
         let mut left = Left::Nothing;
         for zone in self.zones.all_of(Kind::Ready) {

@@ -430,7 +430,11 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     fn choose(&mut self) {
         let mut state = self.zone.state();
         let batch = self.begin_batch(&mut state);
-        while self.victims.len() < batch {
+        // A policy that says the same frame again and again does not keep this from ending.
+        for _ in 0..state.frames.len() {
+            if self.victims.len() >= batch {
+                return;
+            }
             let Some((frame, shadow)) = state.policy.evict() else { return };
             let known = std::mem::take(&mut state.frames[frame as usize]);
             if !known.owner.is_none() {

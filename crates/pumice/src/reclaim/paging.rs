@@ -8,7 +8,7 @@ use crate::frame::Reclaim;
 use crate::io::{AnyEngine, Engines};
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::{FrameSource, Rights, TableOps};
-use crate::space::{Result, VmSpace};
+use crate::space::{Result, VmError, VmSpace};
 use crate::swap::backing::SwapBacking;
 use crate::swap::{Swap, SwapError};
 
@@ -46,8 +46,23 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
     /// Has reclaim take pages of a space out while `work` is done. The space's pager is this.
     ///
     /// # Errors
-    /// As [`VmSpace::enter`].
+    /// [`VmError::OtherPager`] where it is another; else as [`VmSpace::enter`].
     pub fn attach<F: FrameSource, T: TableOps, R>(
+        &self,
+        space: &VmSpace<F, T>,
+        work: impl FnOnce() -> R,
+    ) -> Result<R>
+    where
+        F::List: Send,
+    {
+        if !is_pager_of(self, space) {
+            return Err(VmError::OtherPager);
+        }
+        self.attach_part(space, work)
+    }
+
+    /// As [`Paging::attach`], where the space's pager is this or one that has this for one of its zones.
+    pub(super) fn attach_part<F: FrameSource, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,
         work: impl FnOnce() -> R,
@@ -62,7 +77,7 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
     /// does this for a zone.
     ///
     /// # Errors
-    /// As [`VmSpace::enter`].
+    /// As [`Paging::attach`].
     pub fn kswapd<F: FrameSource, T: TableOps>(&self, space: &VmSpace<F, T>) -> Result<()>
     where
         F::List: Send,
@@ -79,6 +94,15 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
     pub fn counts(&self) -> Counts {
         self.zone.counts()
     }
+}
+
+/// Whether pages of a space go by this pager and come back by it.
+pub(super) fn is_pager_of<G: Pager, F: FrameSource, T: TableOps>(
+    pager: &G,
+    space: &VmSpace<F, T>,
+) -> bool {
+    let frames = space.frames();
+    frames.pager().is_some_and(|its| core::ptr::addr_eq(its, pager))
 }
 
 impl<P: Policy + Send> SwapPager<P> {

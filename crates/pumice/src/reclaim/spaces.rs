@@ -245,11 +245,11 @@ impl<P: Policy + Send> HoldsCopies for ZoneReclaim<P> {
 }
 
 impl<P: Policy + Send> ZoneReclaim<P> {
-    /// Takes pages of `space` out too while `work` is done, to `backing`.
+    /// Takes pages of `space` out too while `work` is done, to `backing`, which is the space's own pager's.
     ///
     /// # Errors
     /// As [`VmSpace::enter`].
-    pub fn attach<F: FrameSource, T: TableOps, R>(
+    pub(super) fn attach<F: FrameSource, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,
         backing: &dyn Backing,

@@ -34,6 +34,7 @@ use crate::page_table::pager::{LruPage, SpaceId};
 use crate::page_table::Rights;
 use crate::sync::{Condvar, Mutex, MutexGuard, ThreadId};
 
+use super::contained::contain;
 use super::policy::{Arrival, Policy, Shadow};
 use super::settings::Settings;
 use super::shrinker::Shrinkers;
@@ -263,9 +264,9 @@ impl<P: Policy> State<P> {
             }
             copies.extend(frame.copy().map(|(_, copy)| copy));
             *frame = Frame::default();
-            if self.policy.contains(number as u32) {
-                self.policy.forget(number as u32);
-            }
+            // A policy that panics here must not keep the member from leaving.
+            let (policy, number) = (&mut self.policy, number as u32);
+            contain(|| policy.contains(number).then(|| policy.forget(number)));
         }
         (end < self.frames.len()).then_some(end)
     }

@@ -63,9 +63,9 @@ use crate::backing::Backing;
 use crate::frame::{Gfp, Pressure, Reclaim};
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::{FrameSource, Rights, TableOps};
-use crate::space::{Result, VmSpace};
+use crate::space::{Result, VmError, VmSpace};
 
-use super::paging::Paging;
+use super::paging::{is_pager_of, Paging};
 use super::policy::Policy;
 use super::zone::ZoneReclaim;
 
@@ -96,7 +96,7 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
     /// `kswapd` is a thread of the caller's ([`ZoneReclaim::kswapd`]).
     ///
     /// # Errors
-    /// As [`VmSpace::enter`].
+    /// [`VmError::OtherPager`] where it is another; else as [`VmSpace::enter`].
     pub fn attach<F: FrameSource, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,
@@ -105,6 +105,9 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
     where
         F::List: Send,
     {
+        if !is_pager_of(self, space) {
+            return Err(VmError::OtherPager);
+        }
         let (mut work, mut result) = (Some(work), None);
         let mut once = || result = work.take().map(|work| work());
         attach_to_all(&self.zones, space, &mut once)?;
@@ -145,7 +148,7 @@ where
     F::List: Send,
 {
     match zones.split_first() {
-        Some((zone, rest)) => zone.attach(space, || attach_to_all(rest, space, work))?,
+        Some((zone, rest)) => zone.attach_part(space, || attach_to_all(rest, space, work))?,
         None => {
             work();
             Ok(())

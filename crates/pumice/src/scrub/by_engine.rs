@@ -165,7 +165,8 @@ mod tests {
         }
     }
 
-    impl Source for Blocks {
+    // SAFETY: the blocks are the test's own.
+    unsafe impl Source for Blocks {
         fn age(&self, _stop: Order) -> Left {
             Left::Nothing
         }

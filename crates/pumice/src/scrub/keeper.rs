@@ -33,7 +33,8 @@ extern "C" fn run(argument: *mut c_void) -> ! {
     let mut keeper =
         Keeper { job, slot, descriptors, governor: None, decayed_ns: 0, counted_ns: 0 };
     let Err(Stopped) = keeper.serve();
-    thread::exit()
+    // SAFETY: a helper's own thread, whose stack nobody else knows.
+    unsafe { thread::exit() }
 }
 
 /// The thread's own state.

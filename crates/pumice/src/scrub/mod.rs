@@ -114,7 +114,10 @@ pub const DECAY_PASSES: u32 = 7;
 /// panic, allocate, or use thread-local storage: they run on threads that libc does not know of. As
 /// those touch others' memory, [`Source::claim`] and [`Source::populate`] say from which memory node
 /// the kernel is to take what the calling thread then faults in.
-pub trait Source: Sync {
+///
+/// # Safety
+/// What [`Source::claim`] returns is nobody else's, and may be written, until [`Source::finish`] has it back.
+pub unsafe trait Source: Sync {
     /// A pass of the clock hand: marks every free, unzeroed area of order `stop` and higher as
     /// seen, and tells whether there is any. Freeing clears the mark. scrubd calls this, waits
     /// `scrub_delay_ms`, then claims: what still carries the mark is cold, what was allocated

@@ -54,7 +54,8 @@ impl Blocks {
     }
 }
 
-impl Source for Blocks {
+// SAFETY: the blocks are the test's own.
+unsafe impl Source for Blocks {
     fn age(&self, _stop: Order) -> Left {
         self.looks.fetch_add(1, Ordering::Relaxed);
         let mut left = Left::Nothing;

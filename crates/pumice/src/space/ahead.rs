@@ -106,37 +106,36 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         self.fetch_tables(leaf, end..(end + batch).min(table_end));
         // Relaxed: a setting.
         let fetches_data = self.space.fetch_ahead.load(Ordering::Relaxed) != 0;
-        let done = self.with_list(|list| {
-            let mut next = page + 1;
-            while next < end {
-                let Some((first, frames)) = list.get_zeroed_run(end - next) else { break };
-                let run_end = next + frames;
-                let mut entry = new.with_frame(first);
-                while next < run_end {
-                    let installed = self.install_next(leaf, next..run_end, like, entry);
-                    if installed == 0 {
-                        break;
-                    }
-                    for _ in 0..installed {
-                        if fetches_data {
-                            self.fetch_data(entry.frame(), next - page + 1);
-                        }
-                        self.lru_add(next, entry.frame());
-                        entry = entry.with_next_frame();
-                        next += 1;
-                    }
-                }
-                if next < run_end {
-                    list.put_zeroed_run(entry.frame(), run_end - next);
+        let mut next = page + 1;
+        while next < end {
+            // The list is not in use while pages are added: a pager that is told of them may come back to this task.
+            let run = self.with_list(|list| list.get_zeroed_run(end - next));
+            let Some((first, frames)) = run else { break };
+            let run_end = next + frames;
+            let mut entry = new.with_frame(first);
+            while next < run_end {
+                let installed = self.install_next(leaf, next..run_end, like, entry);
+                if installed == 0 {
                     break;
                 }
+                for _ in 0..installed {
+                    if fetches_data {
+                        self.fetch_data(entry.frame(), next - page + 1);
+                    }
+                    self.lru_add(next, entry.frame());
+                    entry = entry.with_next_frame();
+                    next += 1;
+                }
             }
-            next
-        });
+            if next < run_end {
+                self.with_list(|list| list.put_zeroed_run(entry.frame(), run_end - next));
+                break;
+            }
+        }
         // Where it ended early there is no sequence of this thread's alone.
-        let batch = if done == end { batch } else { 1 };
-        self.prefault.set(Prefault { next: done, batch });
-        done - page - 1
+        let batch = if next == end { batch } else { 1 };
+        self.prefault.set(Prefault { next, batch });
+        next - page - 1
     }
 
     /// Installs the first entries of a run, one or two, where it finds what it should. No look before: the

@@ -100,6 +100,9 @@ pub enum VmError {
     /// The space has no room to note another region or thread.
     #[error("the space has no room to note another {0}")]
     OutOfRecords(&'static str),
+    /// Reclaim of a space by another pager than its own, which could not find again what goes.
+    #[error("the space's pages go by another pager: attach it to the one that its frames were made with")]
+    OtherPager,
     /// The thread holds as many regions as it can.
     #[error("the thread holds {0} regions already, as many as it can")]
     TooManyHeld(usize),

@@ -23,7 +23,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     ///
     /// # Errors
     /// As [`Region::try_write_noting`]; [`super::VmError::Unmapped`] for a page that is not there.
-    pub fn try_overwrite(
+    pub(crate) fn try_overwrite(
         &self,
         page: usize,
         bytes: &Page,

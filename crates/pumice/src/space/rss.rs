@@ -28,10 +28,22 @@ pub(super) const SLOT_WORDS: usize = 16;
 /// One in loom's models, which would go through the loads of all of them in every order.
 pub const MAX_HELD: usize = if cfg!(loom) { 1 } else { 7 };
 
+/// How often others' code that runs in the middle of an access may come back to the same task.
+pub(super) const MAX_LEVEL: usize = if cfg!(loom) { 1 } else { 4 };
+
 const OWNED: usize = 0;
 const COUNTS: usize = 1;
-/// The second cache line.
+/// The second cache line. Before it are the words for accesses in the middle of another one, which are rare.
 const HOLDS: usize = 8;
+
+/// What a word of a record says is held.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Hold {
+    /// For addresses, by an access in the middle of so many others.
+    Addresses(usize),
+    /// By the region with this number.
+    Region(u8),
+}
 
 pub(super) type Slots<F> = Records<F, SLOT_WORDS>;
 
@@ -57,8 +69,9 @@ impl<'s> Slot<'s> {
 
     /// Leaves it to another thread. Nothing is held any more.
     pub fn leave(self) {
-        for hold in 0..=MAX_HELD {
-            self.hold(hold, 0);
+        for hold in &self.0[HOLDS - MAX_LEVEL..=HOLDS + MAX_HELD] {
+            // Release: as in `hold`.
+            hold.store(0, Ordering::Release);
         }
         // Release: pairs with `take`.
         self.0[OWNED].store(0, Ordering::Release);
@@ -75,9 +88,13 @@ impl<'s> Slot<'s> {
 
     /// Says that the thread holds this VMA (none with 0), in one of its places.
     #[inline]
-    pub fn hold(self, place: usize, vma: u64) {
-        // Release: what was done in the tables of the VMA held before is done. Pairs with `holds`.
-        self.0[HOLDS + place].store(vma, Ordering::Release);
+    pub fn hold(self, place: Hold, vma: u64) {
+        let index = match place {
+            Hold::Addresses(level) => HOLDS - level,
+            Hold::Region(number) => HOLDS + 1 + usize::from(number),
+        };
+        // Release: what was done in the tables of the VMA held before is done. Pairs with `any_holds`.
+        self.0[index].store(vma, Ordering::Release);
     }
 
     /// Whether any of these records says that its thread holds this VMA.
@@ -85,7 +102,7 @@ impl<'s> Slot<'s> {
         slots.iter().any(|words| {
             // Acquire: pairs with `hold`.
             let holds = |word: &AtomicU64| word.load(Ordering::Acquire) == vma;
-            words[HOLDS..=HOLDS + MAX_HELD].iter().any(holds)
+            words[HOLDS - MAX_LEVEL..=HOLDS + MAX_HELD].iter().any(holds)
         })
     }
 }

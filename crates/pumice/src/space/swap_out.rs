@@ -106,7 +106,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         // A copy: a policy of the program's is told, which may come back to this task.
         let (pages, len) = self.with_batch(|batch| (batch.pages, core::mem::take(&mut batch.len)));
         if len > 0 {
-            pager.lru_add(self.space.id(), &pages[..len.min(BATCH_PAGES)]);
+            // Where it can't be told, walks over the tables find the pages.
+            self.let_others_run(|| pager.lru_add(self.space.id(), &pages[..len.min(BATCH_PAGES)]));
         }
     }
 

@@ -5,13 +5,13 @@ use core::cell::{Cell, UnsafeCell};
 use super::ahead::Prefault;
 use super::error::Trap;
 use super::fault::LastWalk;
-use super::rss::{Counter, Slot, MAX_HELD};
+use super::rss::{Counter, Hold, Slot, MAX_HELD, MAX_LEVEL};
 use super::swap_in::SwapAhead;
 use super::swap_out::Batch;
 use super::vma::VmaId;
 use super::{Access, Place, Result, VmError, VmSpace};
 use crate::addr::{Pfn, FRAME_SIZE};
-use crate::frame::Gfp;
+use crate::frame::{Gfp, Reclaim};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{FrameSource, Middle, TableOps, Tables};
 use crate::sync::atomic::{fence, Ordering};
@@ -33,8 +33,10 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     /// Whether there is a pager, which wants to know what came in.
     pub(super) is_paged: bool,
     batch: UnsafeCell<Batch>,
-    /// What the record says is held for addresses; only this thread writes that.
+    /// What is held for addresses, as the record says at `hold_at`; only this thread writes that.
     held: Cell<VmaId>,
+    /// How many accesses of this task are on their way, one in what another has others do ([`Task::let_others_run`]).
+    level: Cell<usize>,
     /// A bit for each of the record's places for regions that is taken.
     regions: Cell<u8>,
     /// Of the VMA that is held for addresses.
@@ -58,6 +60,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
             is_paged: space.tables.source.pager().is_some(),
             batch: UnsafeCell::new(Batch::EMPTY),
             held: Cell::new(0),
+            level: Cell::new(0),
             regions: Cell::new(0),
             last_walk: Cell::new(LastWalk::NONE),
             prefault: Cell::new(Prefault::default()),
@@ -130,7 +133,8 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
         // Frames that the list has put aside are frames to be had.
         self.with_list(|list| list.flush());
         let zone = self.space.tables.source.pager().and_then(|pager| pager.zone());
-        zone.is_some_and(|zone| zone.reclaim(self.gfp.get(), 1) > 0)
+        let reclaim = |zone: &dyn Reclaim| zone.reclaim(self.gfp.get(), 1) > 0;
+        zone.and_then(|zone| self.let_others_run(|| reclaim(zone))).unwrap_or(false)
     }
 
     /// A frame of those that are kept back, for a page that is to come from swap: its slot is free then, and another
@@ -155,7 +159,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
 
     /// Uses the batch of pages that came in.
     pub(super) fn with_batch<R>(&self, work: impl FnOnce(&mut Batch) -> R) -> R {
-        // SAFETY: a task is one thread's, and neither the batch nor a pager comes back to the task.
+        // SAFETY: a task is one thread's, and no batch operation comes back to the task.
         work(unsafe { &mut *self.batch.get() })
     }
 
@@ -180,7 +184,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     #[inline(never)]
     fn hold_other(&self, middle: Middle<'_>, id: VmaId) -> core::result::Result<VmaId, Trap> {
         self.last_walk.set(LastWalk::NONE);
-        let held = self.hold_in(0, middle, id);
+        let held = self.hold_in(Hold::Addresses(self.level.get()), middle, id);
         self.held.set(held);
         if held == 0 {
             return Err(Trap::Unmapped);
@@ -189,7 +193,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     }
 
     /// Holds whatever VMA the granule has, in a place of the record; 0 if it has none.
-    fn hold_in(&self, place: usize, middle: Middle<'_>, id: VmaId) -> VmaId {
+    fn hold_in(&self, place: Hold, middle: Middle<'_>, id: VmaId) -> VmaId {
         let mut id = id;
         loop {
             self.slot.hold(place, id);
@@ -210,8 +214,32 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     /// Holds nothing for addresses any more.
     pub(super) fn let_go(&self) {
         self.last_walk.set(LastWalk::NONE);
-        self.slot.hold(0, 0);
+        self.slot.hold(Hold::Addresses(self.level.get()), 0);
         self.held.set(0);
+    }
+
+    /// Runs code of others that may come back to this task: a pager that is told of pages, reclaim that asks caches.
+    /// The access of this task that is on its way goes on afterwards in tables that it holds, so another place
+    /// has what is held meanwhile: what that code unmaps by this task is as if another thread unmapped it. `None`,
+    /// and nothing ran, where that code has come back [`MAX_LEVEL`] times already.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn let_others_run<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
+        let held = self.held.get();
+        if held == 0 {
+            return Some(work());
+        }
+        let level = self.level.get();
+        if level == MAX_LEVEL {
+            return None;
+        }
+        self.last_walk.set(LastWalk::NONE);
+        self.held.set(0);
+        self.level.set(level + 1);
+        let within = Within { task: self, level, held };
+        let result = work();
+        drop(within);
+        Some(result)
     }
 
     /// Holds a granule's VMA as a region: the place, and the number.
@@ -222,7 +250,8 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
             return Err(VmError::TooManyHeld(MAX_HELD));
         }
         // Acquire: as in `hold`.
-        let id = self.hold_in(1 + usize::from(free), middle, middle.vma.load(Ordering::Acquire));
+        let now = middle.vma.load(Ordering::Acquire);
+        let id = self.hold_in(Hold::Region(free), middle, now);
         if id == 0 {
             return Ok(None);
         }
@@ -231,7 +260,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     }
 
     pub(super) fn let_go_region(&self, place: u8) {
-        self.slot.hold(1 + usize::from(place), 0);
+        self.slot.hold(Hold::Region(place), 0);
         self.regions.set(self.regions.get() & !(1 << place));
     }
 
@@ -256,6 +285,21 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
         if !is_shared || self.space.unshare(frame) {
             self.with_list(|list| list.put(frame));
         }
+    }
+}
+
+/// Others' code runs in the middle of an access; also one that panics ends.
+struct Within<'t, 's, F: FrameSource, T: TableOps> {
+    task: &'t Task<'s, F, T>,
+    level: usize,
+    held: VmaId,
+}
+
+impl<F: FrameSource, T: TableOps> Drop for Within<'_, '_, F, T> {
+    fn drop(&mut self) {
+        self.task.let_go();
+        self.task.level.set(self.level);
+        self.task.held.set(self.held);
     }
 }
 

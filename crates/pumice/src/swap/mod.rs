@@ -173,7 +173,7 @@ impl Swap {
     }
 
     /// The file.
-    pub fn file(&self) -> &Arc<BlockFile> {
+    pub(crate) fn file(&self) -> &Arc<BlockFile> {
         &self.file
     }
 
@@ -190,7 +190,7 @@ impl Swap {
 
     /// Whether a page that came back should give its slot up at once: swap is more than half full. Else it keeps its
     /// copy, which saves writing it again, until it is written to (SPEC E7).
-    pub fn is_scarce(&self) -> bool {
+    pub(crate) fn is_scarce(&self) -> bool {
         // Relaxed: a hint, of a number that changes all the time.
         self.taken.load(Ordering::Relaxed) as usize > self.records.len() / 2
     }
@@ -199,7 +199,8 @@ impl Swap {
     ///
     /// # Errors
     /// [`SwapError::Full`].
-    pub fn get(&self) -> Result<Slot, SwapError> {
+    #[cfg(test)]
+    pub(crate) fn get(&self) -> Result<Slot, SwapError> {
         self.get_run(1).map(|(first, _)| first)
     }
 
@@ -207,7 +208,7 @@ impl Swap {
     ///
     /// # Errors
     /// [`SwapError::Full`].
-    pub fn get_run(&self, most: u32) -> Result<(Slot, u32), SwapError> {
+    pub(crate) fn get_run(&self, most: u32) -> Result<(Slot, u32), SwapError> {
         let mut map = self.map();
         let run = map.get_run(most);
         self.taken.store(map.taken(), Ordering::Relaxed);
@@ -215,17 +216,17 @@ impl Swap {
     }
 
     /// One more has a slot, and gives it back by itself. `false`: it is not taken.
-    pub fn share(&self, slot: Slot) -> bool {
+    pub(crate) fn share(&self, slot: Slot) -> bool {
         self.map().share(slot.0)
     }
 
     /// Gives a slot back that its caller does not read any more. `false`: it is not taken.
-    pub fn put(&self, slot: Slot) -> bool {
+    pub(crate) fn put(&self, slot: Slot) -> bool {
         self.put_all([slot])
     }
 
     /// As [`Swap::put`], of many. `false`: one of them is not taken.
-    pub fn put_all(&self, slots: impl IntoIterator<Item = Slot>) -> bool {
+    pub(crate) fn put_all(&self, slots: impl IntoIterator<Item = Slot>) -> bool {
         let mut slots = slots.into_iter().peekable();
         if slots.peek().is_none() {
             return true;
@@ -248,7 +249,7 @@ impl Swap {
     }
 
     /// Keeps the checksum of what a slot of the caller's has, or is to have, by when it may be read.
-    pub fn seal(&self, slot: Slot, page: &[u8; FRAME_SIZE]) {
+    pub(crate) fn seal(&self, slot: Slot, page: &[u8; FRAME_SIZE]) {
         let sum = checksum::of_page(page, slot.0);
         if let Some(record) = self.records.get(slot.0 as usize) {
             let note = record.load(Ordering::Relaxed) & !u64::from(u32::MAX);
@@ -264,7 +265,8 @@ impl Swap {
     ///
     /// # Safety
     /// As [`Queue::submit`]: the frames stay until then, and so does this.
-    pub unsafe fn write<E: Engine>(
+    #[cfg(test)]
+    pub(crate) unsafe fn write<E: Engine>(
         &self,
         queue: &mut Queue<E>,
         first: Slot,
@@ -284,7 +286,7 @@ impl Swap {
     ///
     /// # Safety
     /// As [`Queue::submit`]: the frames are the queue's until then, and this stays.
-    pub unsafe fn read<E: Engine>(
+    pub(crate) unsafe fn read<E: Engine>(
         &self,
         queue: &mut Queue<E>,
         first: Slot,
@@ -300,7 +302,7 @@ impl Swap {
     ///
     /// # Errors
     /// [`SwapError::Checksum`].
-    pub fn check(&self, slot: Slot, page: &[u8; FRAME_SIZE]) -> Result<(), SwapError> {
+    pub(crate) fn check(&self, slot: Slot, page: &[u8; FRAME_SIZE]) -> Result<(), SwapError> {
         let record = self.records.get(slot.0 as usize).map(|record| record.load(Ordering::Relaxed));
         let sum = checksum::of_page(page, slot.0);
         match record {
@@ -310,7 +312,7 @@ impl Swap {
     }
 
     /// Notes something else of the page in a slot.
-    pub fn set_note(&self, slot: Slot, note: u32) {
+    pub(crate) fn set_note(&self, slot: Slot, note: u32) {
         if let Some(record) = self.records.get(slot.0 as usize) {
             let sum = record.load(Ordering::Relaxed) & u64::from(u32::MAX);
             record.store(u64::from(note) << 32 | sum, Ordering::Relaxed);
@@ -318,7 +320,7 @@ impl Swap {
     }
 
     /// What was noted of the page in a slot.
-    pub fn note(&self, slot: Slot) -> u32 {
+    pub(crate) fn note(&self, slot: Slot) -> u32 {
         let record = self.records.get(slot.0 as usize);
         record.map_or(0, |record| (record.load(Ordering::Relaxed) >> 32) as u32)
     }

@@ -43,6 +43,16 @@ pub fn open(path: &Path, opening: Opening, direct: bool) -> Result<OwnedFd, Errn
         Opening::Write => OFlags::RDWR,
         Opening::Create => OFlags::RDWR | OFlags::CREATE,
     };
+    // To open a pipe to read it waits for a writer. Without waiting nothing is opened that somebody has a lease of.
+    let is_neither = |stat: fs::Stat| {
+        !matches!(
+            FileType::from_raw_mode(stat.st_mode),
+            FileType::RegularFile | FileType::BlockDevice
+        )
+    };
+    if opening == Opening::Read && fs::stat(path).is_ok_and(is_neither) {
+        return Err(Errno::INVAL);
+    }
     fs::open(path, access | OFlags::CLOEXEC | around, Mode::RUSR | Mode::WUSR)
 }
 

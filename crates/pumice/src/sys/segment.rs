@@ -113,6 +113,8 @@ fn ask(id: u32, command: usize) -> Result<(u32, Status), Errno> {
 #[derive(Debug)]
 pub struct View {
     at: NonNull<u8>,
+    /// Bytes that are mapped.
+    len: usize,
     /// Of the segment that is mapped.
     pub status: Status,
 }
@@ -125,7 +127,7 @@ impl View {
     pub fn open(id: u32) -> Result<View, Errno> {
         let at = map(id, SHM_RDONLY)?;
         match status(id) {
-            Ok(status) => Ok(View { at, status }),
+            Ok(status) => Ok(View { at, len: status.len, status }),
             Err(errno) => {
                 unmap(at);
                 Err(errno)
@@ -139,7 +141,7 @@ impl View {
     /// # Errors
     /// As `process_vm_readv`(2); `FAULT` where not all of it is there.
     pub fn copy(&self, part: Range<usize>, into: &mut [u8]) -> Result<(), Errno> {
-        if part.end > self.status.len || part.len() != into.len() {
+        if part.start > part.end || part.end > self.len || part.len() != into.len() {
             return Err(Errno::FAULT);
         }
         let from = [self.at.as_ptr() as usize + part.start, part.len()];

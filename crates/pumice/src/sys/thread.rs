@@ -131,7 +131,10 @@ unsafe fn clone(
 }
 
 /// Ends the calling helper thread. Its stack stays mapped: it can't unmap what it stands on.
-pub fn exit() -> ! {
+///
+/// # Safety
+/// [`spawn`] made the thread, and nobody borrows from its stack: nothing on it is dropped.
+pub unsafe fn exit() -> ! {
     loop {
         // SAFETY: ends this thread only.
         let _ = unsafe { raw::syscall(raw::number::__NR_exit, [0; 6]) };
@@ -364,7 +367,8 @@ mod tests {
     extern "C" fn raise_flag(_: *mut c_void) -> ! {
         FLAG.store(1, Ordering::Release);
         wake_one(&FLAG);
-        exit()
+        // SAFETY: the test made the thread, and nothing is on its stack.
+        unsafe { exit() }
     }
 
     #[test]

@@ -5,5 +5,6 @@
 #![forbid(unsafe_code)]
 
 mod caches;
+mod pagers;
 mod policies;
 mod spaces;

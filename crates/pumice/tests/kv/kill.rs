@@ -15,6 +15,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::fs::FlockOperation;
+
 use crate::store::check::check;
 use crate::store::log::Log;
 use crate::store::{record, Error, Store};
@@ -145,6 +147,8 @@ fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> 
 /// Leaves half of some pages that the log is about as they are, and writes something else over the rest.
 fn tear(folder: &Path, random: &mut Random) {
     let Ok(tree) = OpenOptions::new().write(true).open(folder.join("tree")) else { return };
+    // Writes of the one that was killed may be in flight still, and have its file locked until they end.
+    rustix::fs::flock(&tree, FlockOperation::LockExclusive).expect("a lock");
     let log = Log::open(&folder.join("log")).expect("a log");
     let mut pages = BTreeSet::new();
     log.replay(|body| {

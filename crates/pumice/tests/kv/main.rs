@@ -7,6 +7,7 @@
 mod store;
 
 mod crash;
+mod errors;
 mod kill;
 mod logs;
 mod nodes;

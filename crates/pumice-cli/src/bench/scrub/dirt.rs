@@ -56,7 +56,8 @@ impl Dirt {
     }
 }
 
-impl Source for Dirt {
+// SAFETY: its blocks are mapped for it alone, and each is claimed once at a time.
+unsafe impl Source for Dirt {
     fn age(&self, _stop: Order) -> Left {
         self.left()
     }

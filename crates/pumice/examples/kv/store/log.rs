@@ -9,7 +9,8 @@
 //! and the next of them writes for all of those (group commit). A thread does so for pages that the cache wants to
 //! write and that the log holds back.
 //!
-//! After an error nothing more becomes durable: what may have been written of a record is not known.
+//! After an error nothing more becomes durable: what may have been written of a record is not known. Pages whose change
+//! has no record get a position that no log reaches ([`NEVER`]), so the cache never writes them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -29,6 +30,8 @@ const MAGIC: &[u8; 8] = b"kvlog\0\0\x01";
 const HEADER: usize = 16;
 /// Where the first log begins: no page that was never changed is newer.
 const FIRST: u64 = 4096;
+/// The position of a page whose change is in no record.
+const NEVER: u64 = u64::MAX;
 /// Bytes in memory beyond which who appends writes.
 const MOST_IN_MEMORY: usize = 4 << 20;
 
@@ -82,6 +85,11 @@ impl Log {
                 fs::remove_file(path)?;
                 break;
             }
+            if index > 0 && start < end && bytes.len() == HEADER {
+                // It could not be made for good, and was not used.
+                fs::remove_file(path)?;
+                continue;
+            }
             if index > 0 && start != end {
                 return Err(bad(path, "does not begin where the one before it ends"));
             }
@@ -92,6 +100,8 @@ impl Log {
                 file.sync_all()?;
             }
         }
+        // The names of those that are there come before the next one's: who made them may have been killed before.
+        File::open(folder)?.sync_all()?;
         let (file, start) = (Arc::new(new_segment(folder, end)?), end);
         let end = start + HEADER as u64;
         let state = State {
@@ -140,6 +150,7 @@ impl Log {
     pub fn append(&self, parts: &mut [Part<'_>]) -> io::Result<u64> {
         let mut state = self.lock();
         if let Some(failed) = state.failed {
+            parts.iter_mut().for_each(|part| node::set_lsn(part.page, NEVER));
             return Err(failed.into());
         }
         let state = &mut *state;
@@ -160,6 +171,13 @@ impl Log {
         writer.end(position);
         state.end = end;
         Ok(end)
+    }
+
+    /// Takes it that some of these pages were changed, of which there is no record: nothing more becomes durable.
+    pub fn give_up(&self, parts: &mut [Part<'_>]) {
+        self.lock().failed.get_or_insert(io::ErrorKind::InvalidData);
+        parts.iter_mut().for_each(|part| node::set_lsn(part.page, NEVER));
+        self.news.notify_all();
     }
 
     /// Returns when the log is durable up to there.
@@ -235,7 +253,11 @@ impl Log {
             }
         }
         let start = state.end;
-        state.file = Arc::new(new_segment(&self.folder, start)?);
+        let file = new_segment(&self.folder, start).inspect_err(|_| {
+            // What is appended goes on in the segment that there is. A crash may bring this one back: see `open`.
+            let _ = fs::remove_file(path_of(&self.folder, start));
+        })?;
+        state.file = Arc::new(file);
         (state.start, state.end) = (start, start + HEADER as u64);
         state.redo = state.end;
         // Release: see `flush`.
@@ -301,6 +323,10 @@ impl WriteAhead for Log {
         state.wanted = state.wanted.max(position);
         self.news.notify_all();
     }
+
+    fn has_failed(&self) -> bool {
+        self.lock().failed.is_some()
+    }
 }
 
 /// By their first positions.
@@ -341,9 +367,13 @@ fn has_header(bytes: &[u8], start: u64) -> bool {
     bytes.get(..8) == Some(MAGIC) && bytes.get(8..HEADER) == Some(&start.to_le_bytes())
 }
 
+fn path_of(folder: &Path, start: u64) -> PathBuf {
+    folder.join(format!("log.{start:016x}"))
+}
+
 /// A segment that is there after a crash, too.
 fn new_segment(folder: &Path, start: u64) -> io::Result<File> {
-    let path = folder.join(format!("log.{start:016x}"));
+    let path = path_of(folder, start);
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.write_all_at(MAGIC, 0)?;
     file.write_all_at(&start.to_le_bytes(), 8)?;

@@ -72,8 +72,8 @@ impl<'t, 'c> Session<'t, 'c> {
         if !Node::of(&leaf.page)?.fits(key, value)? {
             return self.put_and_split(leaf, path, key, value);
         }
-        node::put(&mut leaf.page, key, value)?;
-        self.logged(leaf, Change::Put(key, value))
+        let changed = node::put(&mut leaf.page, key, value).map_err(Error::from);
+        self.logged(leaf, changed, Change::Put(key, value))
     }
 
     /// Takes a key out; `None` if it was not there.
@@ -83,7 +83,7 @@ impl<'t, 'c> Session<'t, 'c> {
         if !node::remove(&mut leaf.page, key)? {
             return Ok(None);
         }
-        self.logged(leaf, Change::Remove(key)).map(Some)
+        self.logged(leaf, Ok(()), Change::Remove(key)).map(Some)
     }
 
     /// Entries from a key on, in order. Each leaf is as it was at one instant.
@@ -194,14 +194,30 @@ impl<'t, 'c> Session<'t, 'c> {
         Err(Corrupt.into())
     }
 
-    /// Logs the change of one page, and lets go of it.
-    fn logged(&self, mut one: Latched<'_, 'c>, change: Change<'_>) -> Result<u64> {
+    /// Logs the change of one page, if it went well, and lets go of it.
+    fn logged(
+        &self,
+        mut one: Latched<'_, 'c>,
+        changed: Result<()>,
+        change: Change<'_>,
+    ) -> Result<u64> {
         let Latched { number, page } = &mut one;
         let part = Part { number: *number, page, change: Some(change) };
-        let end = self.store.log.append(&mut [part])?;
+        let end = self.append(changed, &mut [part])?;
         drop(one);
         self.store.log.keep_short()?;
         Ok(end)
+    }
+
+    /// Logs what changed, or sees to it that pages that are changed in part are never written.
+    fn append(&self, changed: Result<()>, parts: &mut [Part<'_>]) -> Result<u64> {
+        match changed {
+            Ok(()) => Ok(self.store.log.append(parts)?),
+            Err(error) => {
+                self.store.log.give_up(parts);
+                Err(error)
+            }
+        }
     }
 
     fn put_and_split(
@@ -235,41 +251,51 @@ impl<'t, 'c> Session<'t, 'c> {
             let number = self.store.next_page.fetch_add(1, Ordering::Relaxed);
             made.push(Latched { number, page: self.view.write_or_grow(number as usize)? });
         }
-        // From here on nothing fails, but for a page that is none.
-        let mut entry = (key.to_vec(), value.to_vec());
-        let splits = chain.len() - usize::from(has_room);
-        for (index, one) in chain[..splits].iter_mut().enumerate() {
-            let right = &mut made[index];
-            let mut parts = Parts::of(&one.page)?;
-            parts.put(&entry.0, &entry.1);
-            let (separator, upper) = parts.split(right.number)?;
-            upper.write(&mut right.page)?;
-            parts.write(&mut one.page)?;
-            entry = (separator, right.number.to_le_bytes().to_vec());
-        }
-        if has_room {
-            let parent = chain.last_mut().ok_or(Corrupt)?;
-            node::put(&mut parent.page, &entry.0, &entry.1)?;
-        } else {
-            // The root keeps its number: what its lower half is now moves out.
-            let root = chain.last_mut().ok_or(Corrupt)?;
-            let left = made.last_mut().ok_or(Corrupt)?;
-            let lower = Parts::of(&root.page)?;
-            lower.write(&mut left.page)?;
-            let (level, leftmost) = (lower.level + 1, left.number);
-            let parts = Parts { level, leftmost, entries: vec![entry], ..Parts::default() };
-            parts.write(&mut root.page)?;
-        }
+        let changed = split(&mut chain, &mut made, has_room, (key.to_vec(), value.to_vec()));
         let mut parts: Vec<Part<'_>> = chain
             .iter_mut()
             .chain(&mut made)
             .map(|one| Part { number: one.number, page: &mut one.page, change: None })
             .collect();
-        let end = self.store.log.append(&mut parts)?;
+        let end = self.append(changed, &mut parts)?;
         drop((chain, made));
         self.store.log.keep_short()?;
         Ok(end)
     }
+}
+
+/// Splits the nodes of a chain, from the leaf up, into those that were made for it, all but the last if that has room.
+/// The entry is added to the leaf. It fails only at a page that is none.
+fn split(
+    chain: &mut [Latched<'_, '_>],
+    made: &mut [Latched<'_, '_>],
+    has_room: bool,
+    mut entry: Entry,
+) -> Result<()> {
+    let splits = chain.len() - usize::from(has_room);
+    for (index, one) in chain[..splits].iter_mut().enumerate() {
+        let right = &mut made[index];
+        let mut parts = Parts::of(&one.page)?;
+        parts.put(&entry.0, &entry.1);
+        let (separator, upper) = parts.split(right.number)?;
+        upper.write(&mut right.page)?;
+        parts.write(&mut one.page)?;
+        entry = (separator, right.number.to_le_bytes().to_vec());
+    }
+    if has_room {
+        let parent = chain.last_mut().ok_or(Corrupt)?;
+        node::put(&mut parent.page, &entry.0, &entry.1)?;
+    } else {
+        // The root keeps its number: what its lower half is now moves out.
+        let root = chain.last_mut().ok_or(Corrupt)?;
+        let left = made.last_mut().ok_or(Corrupt)?;
+        let lower = Parts::of(&root.page)?;
+        lower.write(&mut left.page)?;
+        let (level, leftmost) = (lower.level + 1, left.number);
+        let parts = Parts { level, leftmost, entries: vec![entry], ..Parts::default() };
+        parts.write(&mut root.page)?;
+    }
+    Ok(())
 }
 
 /// See [`Session::range`].

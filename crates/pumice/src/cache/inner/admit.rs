@@ -14,7 +14,7 @@ use crate::sync::atomic::Ordering;
 pub enum Refused {
     /// It waits for the log.
     Log,
-    /// The file's length is being changed, or ends before it by now.
+    /// The file's length is being changed, or ends before it by now; or the file is the parent's of this process.
     Length,
 }
 
@@ -34,6 +34,9 @@ impl Inner {
         &self,
         pages: impl Iterator<Item = (usize, NonNull<u8>)>,
     ) -> Result<Admitted, Refused> {
+        if !self.maker.is_here() {
+            return Err(Refused::Length);
+        }
         let len = self.len();
         // SAFETY: the caller's promise.
         let may_go = self.ask(|| unsafe { self.first_to_go(pages, len) });

@@ -69,7 +69,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         cpus: usize,
         huge: Huge,
     ) -> Result<Zone<M, L>> {
-        let capacity_bytes = capacity_bytes.next_multiple_of(BLOCK_SIZE);
+        let capacity_bytes =
+            capacity_bytes.checked_next_multiple_of(BLOCK_SIZE).ok_or(Error::OutOfFrames)?;
         let base = memory.reserve(capacity_bytes, ZONE_ALIGN)?;
         // SAFETY: reserved a moment ago, and nobody else knows of it.
         unsafe { Zone::within(memory, budget, base, capacity_bytes, cpus, huge) }
