@@ -99,6 +99,7 @@ pub mod misuse;
 mod model;
 #[cfg(all(test, any(loom, shuttle)))]
 pub(crate) mod models;
+#[cfg_attr(not(feature = "std"), allow(dead_code, reason = "it is for caches"))]
 mod overwrite;
 mod records;
 pub mod region;

@@ -33,7 +33,7 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     /// Whether there is a pager, which wants to know what came in.
     pub(super) is_paged: bool,
     batch: UnsafeCell<Batch>,
-    /// What is held for addresses, as the record says at `hold_at`; only this thread writes that.
+    /// What is held for addresses, as the record says at `level`; only this thread writes that.
     held: Cell<VmaId>,
     /// How many accesses of this task are on their way, one in what another has others do ([`Task::let_others_run`]).
     level: Cell<usize>,

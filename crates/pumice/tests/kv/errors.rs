@@ -50,7 +50,7 @@ fn child(name: &str, folder: &Path) {
 }
 
 #[test]
-#[ignore = "a child of another test"]
+#[ignore = "a_checkpoint_that_fails_halfway_loses_nothing runs it, with few descriptors"]
 fn child_without_descriptors() {
     let Some(folder) = std::env::var_os("PUMICE_KV_ERRORS") else { return };
     with_cache(FRAMES, |cache| {
@@ -76,7 +76,7 @@ fn a_checkpoint_that_fails_halfway_loses_nothing() {
 }
 
 #[test]
-#[ignore = "a child of another test"]
+#[ignore = "a_log_that_is_full_leaves_what_was_committed runs it, where no file may grow"]
 fn child_without_room() {
     let Some(folder) = std::env::var_os("PUMICE_KV_ERRORS") else { return };
     // SAFETY: that a file may not grow is an error then.
