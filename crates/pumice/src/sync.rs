@@ -30,6 +30,39 @@ pub use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(all(feature = "std", shuttle))]
 pub use shuttle::thread::{current as current_thread, ThreadId};
 
+/// Whether a thread is in a replacement policy's method, which is called under locks that spaces take.
+#[cfg(all(feature = "std", not(loom)))]
+pub(crate) mod in_policy {
+    use std::cell::Cell;
+
+    thread_local! {
+        static IS_CALLING: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Calls a policy, which does not unwind.
+    #[inline]
+    pub fn call<R>(work: impl FnOnce() -> R) -> R {
+        IS_CALLING.set(true);
+        let result = work();
+        IS_CALLING.set(false);
+        result
+    }
+
+    /// # Panics
+    /// In a policy's method: the thread may have the lock that it asks for.
+    #[inline]
+    pub fn refuse() {
+        if IS_CALLING.get() {
+            refused();
+        }
+    }
+
+    #[cold]
+    fn refused() -> ! {
+        panic!("a replacement policy can't use a space, a cache or a zone: it is called under locks that they take");
+    }
+}
+
 /// Tells the processor, or the scheduler of loom or shuttle, that this is a spin loop.
 pub fn spin_loop() {
     #[cfg(loom)]

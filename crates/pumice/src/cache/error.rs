@@ -108,6 +108,14 @@ pub enum CacheError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// A cache has ended while a page had a guard for writing, which was forgotten (`std::mem::forget`). It is not written.
+    #[error("page {page} of {} is not written: a guard for writing to it was never dropped", path.display())]
+    Held {
+        /// The file.
+        path: Arc<Path>,
+        /// The page.
+        page: usize,
+    },
     /// The cache is the parent's: a child made by `fork` has copies of its pages, which may be old by now.
     #[error("the cache is the parent process's: a child made by fork can't write its files")]
     Forked,

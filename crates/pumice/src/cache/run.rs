@@ -14,6 +14,7 @@ use crate::frame::Zone;
 use crate::page_table::Atomic;
 use crate::reclaim::{policy, Adaptive, Paging, Policy, Settings as ReclaimSettings, ZoneReclaim};
 use crate::space::{MemMap, VmSpace};
+use crate::sync::atomic::Ordering;
 use crate::sys::cpu;
 use crate::sys::thread::Maker;
 
@@ -23,7 +24,8 @@ use crate::sys::thread::Maker;
 ///
 /// # Errors
 /// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what
-/// [`CacheTask::sync_all`](super::CacheTask::sync_all) says at the end.
+/// [`CacheTask::sync_all`](super::CacheTask::sync_all) says at the end; [`CacheError::Held`] for a page that a guard which
+/// was forgotten still has.
 pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
     let bytes = settings.frames.checked_mul(FRAME_SIZE);
     let bytes = bytes.and_then(|bytes| bytes.checked_next_multiple_of(BLOCK_SIZE));
@@ -84,6 +86,7 @@ fn with_threads<R, P: Policy + Send>(
             eprintln!("pumice: a child made by fork can't end its parent's cache: end it by exec or _exit");
             std::process::abort();
         }
+        cache.files.is_ending.store(true, Ordering::Relaxed);
         let synced = cache.task().and_then(|task| task.sync_all());
         drop(stop);
         // Neither panics; where there were no frames for the flusher, all was synced here.

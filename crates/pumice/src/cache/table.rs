@@ -19,7 +19,7 @@ use crate::io::file::FileId;
 use crate::io::{BlockFile, Cached, Opening, Queues};
 use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
 use crate::page_table::Rights;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
 /// A page that was dropped, not chosen by reclaim: nothing is known of when it was used.
@@ -52,6 +52,8 @@ pub(super) struct Files {
     pub vacant: Mutex<Vec<(usize, usize)>>,
     readers: Queues,
     pub writers: Queues,
+    /// The program's work is over: what guards are there were forgotten. Relaxed: the thread that says so asks.
+    pub is_ending: AtomicBool,
     /// Dirty pages of all files.
     pub dirty: Arc<AtomicUsize>,
     pub counters: Counters,
@@ -79,6 +81,7 @@ impl Files {
             vacant: Mutex::default(),
             readers: Queues::new(settings.engines.clone(), 1),
             writers: Queues::new(settings.engines.clone(), write_back::DEPTH as u32),
+            is_ending: AtomicBool::new(false),
             dirty: Arc::default(),
             counters: Counters::default(),
             flusher: Mutex::default(),

@@ -34,7 +34,7 @@ pub struct View<'t, 'c> {
 /// A page that nobody else writes.
 pub type PageRef<'v, 'c> = ReadGuard<'v, Frames<'c>, Atomic>;
 
-/// A page that is this guard's alone. It is dirty from here on.
+/// A page that is this guard's alone. It is dirty from here on. Whoever syncs the file waits until it is dropped.
 #[derive(Debug)]
 pub struct PageMut<'v, 'c> {
     guard: WriteGuard<'v, Frames<'c>, Atomic>,

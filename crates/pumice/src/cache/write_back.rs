@@ -25,7 +25,8 @@ use super::FileTask;
 use crate::io::engine::{Direction, Piece};
 use crate::io::{AnyEngine, Bytes, Queue, Queues, Request};
 use crate::page_table::FrameSource;
-use crate::space::write_back::{WriteBack, WriteFailed};
+use crate::space::write_back::{StillHeld, WriteBack, WriteFailed};
+use crate::sync::atomic::Ordering;
 use crate::sync::pause_in_models;
 use crate::sys::lock::Backoff;
 use crate::sys::thread;
@@ -39,6 +40,8 @@ const LOG_LOOK: Duration = Duration::from_micros(100);
 pub(super) struct Writer<'w, 'c> {
     task: &'w FileTask<'c>,
     counters: &'w Counters,
+    /// What guards there are were forgotten: they are not waited for.
+    is_last: bool,
     /// Where the queue is from.
     queues: &'w Queues,
     queue: Queue<AnyEngine>,
@@ -69,6 +72,7 @@ impl<'w, 'c> Writer<'w, 'c> {
         Writer {
             task,
             counters: &files.counters,
+            is_last: files.is_ending.load(Ordering::Relaxed),
             queues: &files.writers,
             queue,
             writes: (0..depth).map(|_| Write::default()).collect(),
@@ -124,12 +128,11 @@ impl<'w, 'c> Writer<'w, 'c> {
     /// Writes the pages that [`Writer::begin`] has left: waits for those who write to them, and for the log.
     ///
     /// # Errors
-    /// [`CacheError::Log`]: what waits for it is dirty still.
+    /// [`CacheError::Log`] and [`CacheError::Held`]: what waits for that is dirty still.
     pub fn finish(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
         self.retry();
-        self.wait_for_held(file);
+        let mut result = self.wait_for_held(file);
         let mut backoff = Backoff::default();
-        let mut result = Ok(());
         while !self.refused.is_empty() {
             // Asked before: then what it made durable before it failed goes.
             let has_failed = file.log_has_failed();
@@ -142,7 +145,7 @@ impl<'w, 'c> Writer<'w, 'c> {
             }
             self.submit(file);
             self.retry();
-            self.wait_for_held(file);
+            result = result.and(self.wait_for_held(file));
             // A page that waits for the file's length goes when that is as it is to be, whatever the log says.
             if has_failed && self.refused.iter().any(|&(_, refused)| refused == Refused::Log) {
                 self.refused.retain(|&(_, refused)| refused == Refused::Length);
@@ -174,25 +177,34 @@ impl<'w, 'c> Writer<'w, 'c> {
 
     /// Writes pages that somebody wrote to, or has: nothing is in flight, and nothing is held while one is waited for,
     /// so whoever has it goes on.
-    fn wait_for_held(&mut self, file: &Arc<Inner>) {
+    fn wait_for_held(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
+        let mut result = Ok(());
         for page in std::mem::take(&mut self.held) {
-            if let Some(begun) = self.wait_to_begin(file, page) {
-                self.add(file, begun);
-                self.submit(file);
-                self.drain();
+            match self.wait_to_begin(file, page) {
+                Ok(Some(begun)) => {
+                    self.add(file, begun);
+                    self.submit(file);
+                    self.drain();
+                }
+                Ok(None) => {}
+                Err(StillHeld) => {
+                    let (path, page) = (file.path.clone(), page - file.first_page);
+                    result = result.and(Err(CacheError::Held { path, page }));
+                }
             }
         }
+        result
     }
 
     /// Begins a page when nobody writes to it. `None`: it is clean, or on its way to the device, by whomever.
-    fn wait_to_begin(&self, file: &Inner, page: usize) -> Option<WriteBack> {
+    fn wait_to_begin(&self, file: &Inner, page: usize) -> Result<Option<WriteBack>, StillHeld> {
         loop {
             let given_up = file.wait_for_hold(page - file.first_page);
-            if let Some(begun) = self.task.wait_to_write_back(page) {
-                return Some(begun);
+            if let Some(begun) = self.task.wait_to_write_back(page, !self.is_last)? {
+                return Ok(Some(begun));
             }
             if !file.may_be_given_up(page - file.first_page, given_up) {
-                return None;
+                return Ok(None);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Engines to be had, and queues over them that nobody uses at the moment.
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
@@ -20,9 +21,12 @@ impl Engines {
         Engines(Arc::new(make))
     }
 
-    /// An engine for `depth` requests at a time.
+    /// An engine for `depth` requests at a time: plain calls where the program's own way of making one panics, for a
+    /// thread that writes pages back must not end by that.
     pub fn make(&self, depth: u32) -> AnyEngine {
-        (self.0)(depth)
+        let made = catch_unwind(AssertUnwindSafe(|| (self.0)(depth)));
+        // Dropping what the panic says may panic again.
+        made.map_err(std::mem::forget).unwrap_or_else(|()| Box::new(Plain::new()))
     }
 
     /// Puts another queue in the place of one that can't be asked any more: over an engine of the same kind, or, where

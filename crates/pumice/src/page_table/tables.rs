@@ -82,6 +82,10 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
         let _ = zone_of;
         usize::MAX
     }
+    /// How many frames are free in all zones: as above.
+    fn all_free_frames(self) -> usize {
+        usize::MAX
+    }
 }
 
 /// In a frame's word: a page that had the frame was taken out of its tables, and whoever did that has not ended it.
@@ -209,6 +213,42 @@ pub struct Middle<'t> {
     pub vma: &'t AtomicU64,
 }
 
+/// Pairs of frames, each of which names the next by its first word: the number and one more, 0 at the end.
+struct Chain<F: FrameSource> {
+    source: F,
+    first: Option<Pfn>,
+}
+
+impl<F: FrameSource> Chain<F> {
+    fn link(&self, pair: Pfn) -> &AtomicU64 {
+        // SAFETY: the pair is the chain's, and has words.
+        unsafe { self.source.words(pair).as_ref() }
+    }
+
+    fn push(&mut self, pair: Pfn) {
+        let next = self.first.replace(pair).map_or(0, |next| next.0 as u64 + 1);
+        // Relaxed, here and below: the pairs are this thread's.
+        self.link(pair).store(next, Ordering::Relaxed);
+    }
+
+    /// A pair, which reads as zeros.
+    fn pop(&mut self) -> Option<Pfn> {
+        let pair = self.first?;
+        let next = self.link(pair).load(Ordering::Relaxed);
+        self.link(pair).store(0, Ordering::Relaxed);
+        self.first = next.checked_sub(1).map(|next| Pfn(next as usize));
+        Some(pair)
+    }
+}
+
+impl<F: FrameSource> Drop for Chain<F> {
+    fn drop(&mut self) {
+        while let Some(pair) = self.pop() {
+            self.source.put_run(pair);
+        }
+    }
+}
+
 /// A space's tables.
 #[derive(Debug)]
 pub struct Tables<F: FrameSource, T> {
@@ -280,10 +320,25 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
 
     /// The slots that have a table of the middle level, in order.
     pub fn slots(&self) -> impl Iterator<Item = usize> + '_ {
-        let tables = (0..Self::SLOTS).step_by(F::ENTRIES);
-        let tables = tables.filter(|&first| self.pudp(first).is_some());
-        let all = tables.flat_map(|first| first..first + F::ENTRIES);
-        all.filter(|&slot| self.pud(slot).is_some())
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            let slot = self.next_slot(next)?;
+            next = slot + 1;
+            Some(slot)
+        })
+    }
+
+    /// The first slot from this one on that has a table of the middle level.
+    pub fn next_slot(&self, from: usize) -> Option<usize> {
+        let mut slot = from;
+        while slot < Self::SLOTS {
+            if self.pud(slot).is_some() {
+                return Some(slot);
+            }
+            let is_step = self.pudp(slot).is_some();
+            slot = if is_step { slot + 1 } else { (slot | (F::ENTRIES - 1)) + 1 };
+        }
+        None
     }
 
     /// What the middle level says of a granule below [`Tables::GRANULES`]; `None` if nothing was ever
@@ -317,27 +372,40 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         Some(MiddleRow::new(first, start))
     }
 
-    /// Sees to it that slots have tables, side by side if they have none yet. `None` without frames.
+    /// Sees to it that slots have tables, side by side if they have none yet. `None` without frames: all of the middle
+    /// level's that were got are put back then.
     pub fn populate_middle(&self, slots: Range<usize>) -> Option<()> {
-        let (slot, count) = (slots.start, slots.len());
-        let first_table = slots.start & !(F::ENTRIES - 1);
-        (first_table..slots.end)
-            .step_by(F::ENTRIES)
-            .try_for_each(|slot| self.populate_pud(slot))?;
-        let is_empty = |slot| self.pud(slot).is_none();
-        if count > 1 && (slot..slot + count).all(is_empty) {
-            if let Some(first) = self.source.get_run(2 * count) {
-                for index in 0..count {
-                    self.install_middle(slot + index, Pfn(first.0 + 2 * index), index == 0);
-                }
+        let missing = || slots.clone().filter(|&slot| self.pud(slot).is_none());
+        let count = missing().count();
+        if count > F::ENTRIES && 2 * count > self.source.all_free_frames() {
+            // Others need not be without frames while this finds that out.
+            return None;
+        }
+        let run = (count > 1 && count == slots.len()).then(|| self.source.get_run(2 * count));
+        let run = run.flatten();
+        // Before any is installed, for what is installed stays.
+        let mut pairs = Chain { source: self.source, first: None };
+        if run.is_none() {
+            for _ in 0..count {
+                pairs.push(self.source.get_run(2)?);
             }
         }
-        for slot in slot..slot + count {
-            if is_empty(slot) {
-                let table = self.source.get_run(2)?;
-                if !self.install_middle(slot, table, true) {
-                    self.source.put_run(table);
-                }
+        let first_table = slots.start & !(F::ENTRIES - 1);
+        let mut tables = (first_table..slots.end).step_by(F::ENTRIES);
+        if tables.try_for_each(|slot| self.populate_pud(slot)).is_none() {
+            run.into_iter().for_each(|run| self.source.put_run(run));
+            return None;
+        }
+        if let Some(first) = run {
+            for (index, slot) in slots.enumerate() {
+                self.install_middle(slot, Pfn(first.0 + 2 * index), index == 0);
+            }
+            return Some(());
+        }
+        for slot in missing() {
+            let pair = pairs.pop()?;
+            if !self.install_middle(slot, pair, true) {
+                self.source.put_run(pair);
             }
         }
         Some(())

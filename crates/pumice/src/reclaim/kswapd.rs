@@ -358,7 +358,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             // Others are of another zone.
             if state.number(page.frame).is_some() && !state.knows(place, page) {
                 many += 1;
-                state.add(place, page);
+                state.add_all(place, &[page]);
             }
         }
         drop(state);

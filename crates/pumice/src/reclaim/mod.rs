@@ -30,6 +30,10 @@ mod backing_tests;
 #[cfg(all(feature = "std", not(loom)))]
 mod contained;
 #[cfg(all(feature = "std", not(loom)))]
+mod contained_policy;
+#[cfg(all(feature = "std", not(loom)))]
+mod counts;
+#[cfg(all(feature = "std", not(loom)))]
 mod direct;
 #[cfg(all(test, feature = "std", not(any(loom, shuttle))))]
 mod direct_tests;
@@ -74,6 +78,8 @@ mod zoned_models;
 mod zoned_tests;
 
 pub use adaptive::Adaptive;
+#[cfg(all(feature = "std", not(loom)))]
+pub use counts::Counts;
 pub use list::Page;
 #[cfg(all(feature = "std", not(loom)))]
 pub use paging::{Paging, SwapPager};
@@ -84,6 +90,6 @@ pub use settings::Settings;
 pub use shrinker::Shrinker;
 pub use two_list::TwoList;
 #[cfg(all(feature = "std", not(loom)))]
-pub use zone::{Counts, ZoneReclaim};
+pub use zone::ZoneReclaim;
 #[cfg(all(feature = "std", not(loom)))]
 pub use zoned::ZonedPaging;

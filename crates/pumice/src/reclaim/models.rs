@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use shuttle::rand::{thread_rng, Rng};
 use shuttle::thread;
 
+use super::counts::Counts;
 use super::paging::SwapPager;
 use super::policy::{table, Policy};
 use super::settings::Settings;
 use super::shrinker::Shrinker;
-use super::zone::Counts;
 use super::{Adaptive, Page, TwoList};
 use crate::addr::FRAME_SIZE;
 use crate::frame::Gfp;

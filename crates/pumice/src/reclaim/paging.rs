@@ -13,9 +13,10 @@ use crate::swap::backing::SwapBacking;
 use crate::swap::{Swap, SwapError};
 
 use super::contained;
+use super::counts::Counts;
 use super::policy::Policy;
 use super::settings::Settings;
-use super::zone::{Counts, ZoneReclaim};
+use super::zone::ZoneReclaim;
 
 /// The pager of spaces whose pages are copies of one backing's, on a zone that others may be on as well.
 #[derive(Debug)]

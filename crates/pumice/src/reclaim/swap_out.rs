@@ -176,7 +176,7 @@ impl<P: Policy + Send> Round<'_, P> {
             let number = nth as u32;
             if !state.knows(place, page) {
                 // As the look for such pages does, where pages are chosen otherwise.
-                state.add(place, page);
+                state.add_all(place, &[page]);
                 continue;
             }
             let frame = &mut state.frames[nth];
@@ -194,8 +194,8 @@ impl<P: Policy + Send> Round<'_, P> {
                 left = left.or(Some(page.page));
                 continue;
             }
+            let Some(shadow) = state.policy.evict_page(number) else { continue };
             let known = std::mem::take(&mut state.frames[nth]);
-            let shadow = state.policy.evict_page(number);
             // Its bit has been looked at: what it says by now is of no account if this is the last try.
             let (owner, copy, is_new) = (known.owner, known.copy, is_last_try);
             self.victims.push(Victim { frame: number, shadow, owner, copy, is_new });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::direct::Memalloc;
 use super::direct_tests::Gate;
 use super::kswapd::Round;
-use super::policy::{table, Policy};
+use super::policy::table;
 use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
 use super::writeout::Writes;
 use super::{Settings, SwapPager, TwoList, ZoneReclaim};

@@ -32,47 +32,20 @@ use crate::frame::{Pressure, Watermarks};
 use crate::io::Engines;
 use crate::page_table::pager::{LruPage, SpaceId};
 use crate::page_table::Rights;
-use crate::sync::{Condvar, Mutex, MutexGuard, ThreadId};
+use crate::sync::{in_policy, Condvar, Mutex, MutexGuard, ThreadId};
 
-use super::contained::contain;
+use super::contained_policy::ContainedPolicy;
+use super::counts::Counts;
 use super::policy::{Arrival, Policy, Shadow};
 use super::settings::Settings;
 use super::shrinker::Shrinkers;
 use super::spaces::Members;
 use super::writeout::Writes;
 
+/// Pages that the policy is told of by one call.
+const ADDED_AT_ONCE: usize = 32;
 /// Frames that are free where nobody knows.
 const UNKNOWN: isize = isize::MAX / 2;
-
-/// What happened so far, in pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counts {
-    /// `pswpout`: written out.
-    pub pswpout: u64,
-    /// Requests that they were written by.
-    pub writes: u64,
-    /// `pswpin`: read in.
-    pub pswpin: u64,
-    /// Of these, such as nobody had asked for yet.
-    pub read_ahead: u64,
-    /// Taken out without being written: the copy elsewhere was good.
-    pub clean: u64,
-    /// Met again by a fault while they were written.
-    pub rescued: u64,
-    /// Not written or not read, for an error.
-    pub errors: u64,
-    /// `allocstall`: times a thread reclaimed for itself, or waited for who does.
-    pub allocstall: u64,
-    /// Taken out by who asked for a frame, of those that went.
-    pub direct: u64,
-    /// Frames that shrinkers gave back.
-    pub shrunk: u64,
-    /// Mapped pages that were met at the inactive tail and passed over (`vm_mapped_ratio`).
-    pub passed_over: u64,
-    /// Pages whose entries were looked at by walks over page tables for some to unmap (`swap_out`).
-    pub walked: u64,
-}
 
 /// Whose page a frame has: which member of the zone's spaces, and the page's number in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,7 +96,7 @@ impl Frame {
 
 #[derive(Debug)]
 pub(super) struct State<P> {
-    pub policy: P,
+    pub policy: ContainedPolicy<P>,
     /// By the frames' numbers in the zone: the policy's pages.
     pub frames: Vec<Frame>,
     first: usize,
@@ -182,23 +155,34 @@ impl<P: Policy> State<P> {
         (number < self.frames.len()).then_some(number)
     }
 
-    /// A page of a member's is in a frame. The copy of another page, which was there before and was unmapped, is given
+    /// Pages of a member's are in frames. Copies of other pages, which were there before and were unmapped, are given
     /// up: now, for only as long as the frame says whose it was is that a member still.
-    pub fn add(&mut self, member: usize, page: LruPage) {
-        let Some(number) = self.number(page.frame) else { return };
+    pub fn add_all(&mut self, member: usize, pages: &[LruPage]) {
+        let mut arrivals = [(0, Arrival::Fresh); ADDED_AT_ONCE];
+        for pages in pages.chunks(ADDED_AT_ONCE) {
+            let mut len = 0;
+            for &page in pages {
+                let Some(arrival) = self.note_arrival(member, page) else { continue };
+                arrivals[len] = arrival;
+                len += 1;
+            }
+            self.policy.add_all(&arrivals[..len]);
+        }
+    }
+
+    /// Says of a frame whose it is, and what the policy is to be told.
+    fn note_arrival(&mut self, member: usize, page: LruPage) -> Option<(u32, Arrival)> {
+        let number = self.number(page.frame)?;
         let owner = Owner::new(member, page.page);
         let frame = &mut self.frames[number];
         let came = frame.came.take().filter(|_| frame.owner == owner);
         let old = *frame;
         let copy = if came.is_some() { old.copy } else { 0 };
         *frame = Frame { owner, copy, came: None, is_new: true };
-        if self.policy.contains(number as u32) {
-            self.policy.forget(number as u32);
-        }
-        self.policy.add(number as u32, came.unwrap_or(Arrival::Fresh));
         if let Some((member, old)) = old.copy().filter(|_| old.copy != copy) {
             self.members.release(member, old);
         }
+        Some((number as u32, came.unwrap_or(Arrival::Fresh)))
     }
 
     /// A page that the policy knows was not there when it was looked at: it is nobody's any more, nor is the copy that
@@ -218,14 +202,14 @@ impl<P: Policy> State<P> {
     }
 
     /// Whether it is known that a page is in a frame.
-    pub fn knows(&self, member: usize, page: LruPage) -> bool {
+    pub fn knows(&mut self, member: usize, page: LruPage) -> bool {
         let owner = Owner::new(member, page.page);
         let number = self.number(page.frame).filter(|&number| self.frames[number].owner == owner);
         number.is_some_and(|number| self.policy.contains(number as u32))
     }
 
     /// Whether so few pages are known that others may be in memory too.
-    pub fn has_lost_pages(&self, free: usize) -> bool {
+    pub fn has_lost_pages(&mut self, free: usize) -> bool {
         let in_use = self.frames.len().saturating_sub(free).min(self.settings.most_pages);
         self.policy.len() < in_use / 2
     }
@@ -264,9 +248,9 @@ impl<P: Policy> State<P> {
             }
             copies.extend(frame.copy().map(|(_, copy)| copy));
             *frame = Frame::default();
-            // A policy that panics here must not keep the member from leaving.
-            let (policy, number) = (&mut self.policy, number as u32);
-            contain(|| policy.contains(number).then(|| policy.forget(number)));
+            if self.policy.contains(number as u32) {
+                self.policy.forget(number as u32);
+            }
         }
         (end < self.frames.len()).then_some(end)
     }
@@ -308,7 +292,8 @@ pub struct ZoneReclaim<P> {
 
 impl<P: Policy> ZoneReclaim<P> {
     /// With a policy for the `frames` frames of a zone.
-    pub fn new(mut policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
+    pub fn new(policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
+        let mut policy = ContainedPolicy::new(policy, frames);
         let settings = settings.checked();
         policy.set_looks(settings.scanned_per_page);
         policy.tune(settings.policy);
@@ -521,7 +506,10 @@ impl<P: Policy> ZoneReclaim<P> {
         self.frames_freed.notify_all();
     }
 
+    /// # Panics
+    /// In a policy's method, which is called under this lock.
     pub(super) fn state(&self) -> MutexGuard<'_, State<P>> {
+        in_policy::refuse();
         // Nothing panics while it holds the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -556,9 +544,7 @@ impl<P: Policy> ZoneReclaim<P> {
     pub(super) fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
         let mut state = self.state();
         let Some(member) = state.members.find(space) else { return };
-        for &page in pages {
-            state.add(member, page);
-        }
+        state.add_all(member, pages);
         if state.is_kswapd_asleep && state.is_short(self.free()) {
             self.wake.notify_one();
         }

@@ -105,7 +105,12 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// What those who map share. While it is locked reclaim calls into no cache for this task: that could want to unmap
     /// what it has in this space.
+    ///
+    /// # Panics
+    /// In a policy's method: reclaim calls those for threads that have locked it.
     pub(super) fn lock_map(&self) -> (SpinGuard<'_, MapState>, GfpScope<'_, '_, F, T>) {
+        #[cfg(all(feature = "std", not(loom)))]
+        crate::sync::in_policy::refuse();
         let scope = self.gfp_scope(Gfp::NOFS);
         (self.space.mmap_lock.lock(), scope)
     }

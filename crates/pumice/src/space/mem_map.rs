@@ -238,6 +238,10 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
     fn free_frames(self, _: Pfn) -> usize {
         self.map.zone.free_frames()
     }
+
+    fn all_free_frames(self) -> usize {
+        self.map.zone.free_frames()
+    }
 }
 
 /// Frames that a list gets at a time, at most.

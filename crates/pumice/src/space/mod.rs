@@ -126,7 +126,7 @@ pub use mem_map::{Frames, MemMap};
 #[cfg(all(test, shuttle))]
 pub(crate) type Frames<'m> = models::Model;
 pub use region::{ReadGuard, Region, WriteGuard};
-#[cfg(feature = "std")]
+#[cfg(all(feature = "std", not(loom)))]
 pub(crate) use swap_out::Transit;
 pub use task::{GfpScope, Task};
 #[cfg(not(any(loom, shuttle)))]

@@ -152,11 +152,10 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let tables = &self.space.tables;
         let mut page = page;
         while page < Tables::<F, T>::PAGES {
+            let slot = page >> (2 * F::TABLE_BITS);
+            let Some(next) = tables.next_slot(slot) else { break };
+            page = page.max(next << (2 * F::TABLE_BITS));
             let granule = page >> F::TABLE_BITS;
-            if tables.middle_table(granule >> F::TABLE_BITS).is_none() {
-                page = ((granule >> F::TABLE_BITS) + 1) << (2 * F::TABLE_BITS);
-                continue;
-            }
             let end = (granule + 1) << F::TABLE_BITS;
             let pmd = self.middle(page).ok().map(|middle| tables.ops.ptep_get(middle.pmdp));
             match pmd {

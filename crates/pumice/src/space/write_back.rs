@@ -81,13 +81,21 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// As [`Task::begin_write_back`]; waits for who has a guard for writing: if it is the caller's own, for ever.
-    pub(crate) fn wait_to_write_back(&self, page: usize) -> Option<WriteBack> {
+    /// As [`Task::begin_write_back`]; waits for a guard for writing, if it may: for the caller's own, for ever.
+    ///
+    /// # Errors
+    /// The page has such a guard, which was not to be waited for.
+    pub(crate) fn wait_to_write_back(
+        &self,
+        page: usize,
+        may_wait: bool,
+    ) -> Result<Option<WriteBack>, StillHeld> {
         let mut backoff = Backoff::default();
         loop {
             match self.look_to_write_back(page) {
-                Look::Begun(begun) => return Some(begun),
-                Look::Nothing => return None,
+                Look::Begun(begun) => return Ok(Some(begun)),
+                Look::Nothing => return Ok(None),
+                Look::Held(_) if !may_wait => return Err(StillHeld),
                 // It waits as faults do, and never fails then.
                 Look::Held(walked) => {
                     let _ = self.wait(&walked, Latch::Wait, &mut backoff);
@@ -121,6 +129,10 @@ enum Look<'w, F: FrameSource> {
     /// Not in memory, or clean.
     Nothing,
 }
+
+/// A page has a guard for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StillHeld;
 
 /// A page could not be written back; who wrote knows why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -208,6 +208,10 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for ZonedFrames<'m, M, 
         let (_, member, frame) = self.0.locate(zone_of);
         member.frames.free_frames(frame)
     }
+
+    fn all_free_frames(self) -> usize {
+        self.0.members().map(|member| member.frames.all_free_frames()).sum()
+    }
 }
 
 /// A thread's lists, one for each zone. They take frames from above the low watermark, but where there are no such.

@@ -1,8 +1,11 @@
 //! Files of a cache that is no more, or another's; guards that are forgotten; a log that panics.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use pumice::cache::{run, CacheError, Options, Settings, WriteAhead};
+use pumice::io::engine::best;
+use pumice::io::Engines;
 
 struct Scratch(std::path::PathBuf);
 
@@ -54,6 +57,51 @@ fn a_guard_that_is_forgotten_keeps_no_sync_waiting() {
     })
     .expect("a cache");
     assert_eq!(std::fs::read(&scratch.0).expect("there"), [3; 9000]);
+}
+
+/// A page of which a guard for writing is forgotten is not written, and the end of the cache says so; others are.
+#[test]
+fn a_guard_for_writing_that_is_forgotten_keeps_no_cache_from_its_end() {
+    let scratch = Scratch::new("forgotten-mut");
+    let ended = run(&Settings::new(512), |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[3; 5 * 4096]).expect("room");
+        view.sync().expect("the device is there");
+        view.write_at(0, &[4; 5 * 4096]).expect("room");
+        std::mem::forget(view.write(2).expect("there"));
+    });
+    assert!(matches!(ended, Err(CacheError::Held { page: 2, .. })), "{ended:?}");
+    let there = std::fs::read(&scratch.0).expect("there");
+    let of_page = |page: usize| if page == 2 { 3 } else { 4 };
+    assert!(there.iter().enumerate().all(|(at, &byte)| byte == of_page(at / 4096)));
+}
+
+/// A way of making engines that panics, whichever call it is: plain calls take its place.
+#[test]
+fn engines_that_are_not_made_keep_nobody_waiting() {
+    for nth in 0..6 {
+        let calls = AtomicUsize::new(0);
+        let mut settings = Settings::new(512);
+        (settings.dirty_background, settings.dirty_most) = (20, 60);
+        settings.engines = Engines::new(move |depth| {
+            assert!(calls.fetch_add(1, Ordering::Relaxed) != nth, "no engine");
+            best(depth)
+        });
+        let scratch = Scratch::new(&format!("engines-{nth}"));
+        let ended = run(&settings, |cache| {
+            let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+            let task = cache.task().expect("room");
+            let view = task.view(&file).expect("room");
+            for page in 0..1000 {
+                view.write_or_grow(page).expect("room")[0] = 1;
+            }
+            view.sync().expect("the device is there");
+            assert!((0..1000).all(|page| view.read(page).expect("there")[0] == 1));
+        });
+        ended.expect("all is synced");
+    }
 }
 
 struct Panics;

@@ -120,3 +120,27 @@ fn spaces_end_in_any_order_and_on_any_thread() {
     });
     assert!(zone.free_frames() > 0);
 }
+
+#[test]
+fn a_region_that_finds_no_tables_takes_no_frames() {
+    let zone = Zone::new(2 * 1024 * FRAME_SIZE, 2, Huge::No).expect("a zone");
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables");
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let other = VmSpace::new(map.frames(), Atomic).expect("frames");
+    let (task, beside) = (space.enter().expect("frames"), other.enter().expect("frames"));
+    let free = zone.free_frames();
+    // More than there are frames, and less; the second level's tables stay.
+    for bytes in [1 << 46, 2000 << 30, 1100 << 30] {
+        assert!(matches!(task.map(bytes, Rights::READ_WRITE), Err(VmError::OutOfFrames(_))));
+    }
+    assert!(free - zone.free_frames() <= 8, "{free} {}", zone.free_frames());
+    let at = beside.map(1 << 20, Rights::READ_WRITE).expect("room");
+    beside.write_at(at, &[1]).expect("a frame");
+    let at = task.map(700 << 30, Rights::READ_WRITE).expect("room for 700 pairs");
+    task.write_at(at + (699 << 30), &[7]).expect("a frame");
+    let mut byte = [1];
+    for slot in [0, 1, 350, 698, 699] {
+        task.read_at(at + (slot << 30), &mut byte).expect("mapped");
+        assert_eq!(byte[0], if slot == 699 { 7 } else { 0 });
+    }
+}

@@ -83,7 +83,7 @@ mod loom_models {
     }
 
     fn forget(task: &Task<'_, Model, Atomic>, at: usize) {
-        task.forget(at / PAGE..at / PAGE + 1, || ());
+        task.forget(at / PAGE..at / PAGE + 1, |_| ());
     }
 
     fn clean(task: &Task<'_, Model, Atomic>, at: usize) {
@@ -206,7 +206,7 @@ mod shuttle_models {
     fn sync(task: &Task<'_, Model, Atomic>, at: usize, added: &[AtomicU64; PAGES]) {
         let page = (at / PAGE) % (1 << BITS);
         let before = added[page].load(Ordering::SeqCst);
-        if let Some(begun) = task.wait_to_write_back(at / PAGE) {
+        if let Ok(Some(begun)) = task.wait_to_write_back(at / PAGE, true) {
             let had = word(task, at).expect("mapped");
             assert!(had >= before, "{had} of {before} are in what is written");
             task.end_write_back(begun, Err(WriteFailed));
