@@ -108,7 +108,8 @@ pub enum CacheError {
         /// What the kernel said.
         errno: Errno,
     },
-    /// A cache has ended while a page had a guard for writing, which was forgotten (`std::mem::forget`). It is not written.
+    /// A cache has ended while a page had a guard for writing, which was forgotten (`std::mem::forget`): the page is
+    /// not written.
     #[error("page {page} of {} is not written: a guard for writing to it was never dropped", path.display())]
     Held {
         /// The file.

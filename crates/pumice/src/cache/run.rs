@@ -24,8 +24,8 @@ use crate::sys::thread::Maker;
 ///
 /// # Errors
 /// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what
-/// [`CacheTask::sync_all`](super::CacheTask::sync_all) says at the end; [`CacheError::Held`] for a page that a guard which
-/// was forgotten still has.
+/// [`CacheTask::sync_all`](super::CacheTask::sync_all) says at the end; [`CacheError::Held`] for a page whose guard for
+/// writing was forgotten.
 pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
     let bytes = settings.frames.checked_mul(FRAME_SIZE);
     let bytes = bytes.and_then(|bytes| bytes.checked_next_multiple_of(BLOCK_SIZE));

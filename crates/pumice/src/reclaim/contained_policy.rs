@@ -1,9 +1,9 @@
 //! A policy whose panics end in errors, and that can't come back to its zone.
 //!
-//! A policy is called under the lock of its zone's reclaim, in the middle of faults and of reclaim. If it panicked through
-//! them, pages would stay latched, and threads would wait for those for ever. So one that panics has failed: it is called
-//! no more, no page goes out, and a thread that finds no frame gets an error. If a policy used a space, a cache or a
-//! zone, the thread could wait for a lock that it has itself. Such a use panics instead ([`in_policy::refuse`]).
+//! A policy is called under the lock of its zone's reclaim, in the middle of faults and of reclaim. If it panicked
+//! through them, pages would stay latched, and threads would wait for those for ever. So one that panics has failed: it
+//! is called no more, no page goes out, and a thread that finds no frame gets an error. If a policy used a space, a cache
+//! or a zone, the thread could wait for a lock that it has itself. Such a use panics instead ([`in_policy::refuse`]).
 
 use super::contained::contain;
 use super::policy::{Arrival, Policy, Shadow, Tunables};

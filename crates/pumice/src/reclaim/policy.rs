@@ -75,9 +75,10 @@ impl Default for Tunables {
 /// Of a page that is in: [`Policy::add`] when it comes, [`Policy::accessed`] when it is used later,
 /// [`Policy::forget`] when it is unmapped; [`Policy::evict`] says which to give up, and forgets it.
 ///
-/// All of it is called under the lock of a zone's reclaim, for which faults of that zone's spaces wait: it must wait for
-/// nobody. A use of a space, a cache or a zone that wants such a lock panics. A policy that panics, or names a page that
-/// there is not, has failed: it is called no more, no page goes out any more, and requests fail where no frame is free.
+/// All of it is called under the lock of a zone's reclaim, for which faults of that zone's spaces wait: it must wait
+/// for nobody. A use of a space, a cache or a zone that wants such a lock panics. A policy that panics, or names a page
+/// that there is not, has failed: it is called no more, no page goes out any more, and requests fail where no frame is
+/// free.
 pub trait Policy {
     /// Its name in tables and settings.
     const NAME: &'static str;

@@ -2,10 +2,12 @@
 //! scan going through.
 
 mod ended;
+mod forked;
 mod killed;
 mod large;
 mod lies;
 mod looped;
+mod odd_files;
 mod scanned;
 
 use std::path::PathBuf;

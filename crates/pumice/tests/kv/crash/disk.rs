@@ -46,7 +46,7 @@ enum Change {
 }
 
 /// A change that may be lost.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Pending {
     call: usize,
     change: Change,
@@ -54,7 +54,7 @@ struct Pending {
 }
 
 /// Files that somebody changes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Disk {
     /// What is certain.
     durable: Image,
@@ -166,6 +166,17 @@ impl Disk {
     /// With what is there for certain.
     pub fn new(image: Image) -> Disk {
         Disk { names: image.names.clone(), durable: image, ..Disk::default() }
+    }
+
+    /// Its process is killed: what was not synced is there for the next, and may be lost still.
+    pub fn killed(&self) -> Disk {
+        let mut disk = self.clone();
+        disk.syncs.clear();
+        for (nth, pending) in disk.pending.iter_mut().enumerate() {
+            pending.call = usize::MAX - nth;
+            pending.is_done = true;
+        }
+        disk
     }
 
     /// What may be lost at this moment.

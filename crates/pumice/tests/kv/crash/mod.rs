@@ -56,15 +56,22 @@ fn record(child: &str, folder: &Folder, variables: &[(&str, String)]) -> Option<
     Some(events)
 }
 
+/// What a crash leaves.
+struct Crash<'a> {
+    image: Image,
+    kept: Kept,
+    /// What may be lost at that moment.
+    disk: &'a Disk,
+}
+
 /// Looks at what crashes leave after each event: the state with all changes so far, that with only what is certain,
 /// those that miss one change or have one, of few, and some by chance. Ends when it returns false.
 fn crashes(
     events: &[Event],
-    start: Image,
+    mut disk: Disk,
     random: &mut Random,
-    mut look: impl FnMut(&[Event], &Image, &mut Random) -> bool,
+    mut look: impl FnMut(&[Event], &Crash<'_>, &mut Random) -> bool,
 ) {
-    let mut disk = Disk::new(start);
     let mut seen = 0;
     for (index, event) in events.iter().enumerate() {
         if !disk.happen(event) {
@@ -76,10 +83,10 @@ fn crashes(
         kinds.extend((pending - few..pending).flat_map(|at| [Kept::AllBut(at), Kept::Only(at)]));
         kinds.extend(vec![Kept::Any; if pending == 0 { 0 } else { BY_CHANCE }]);
         for kept in kinds {
-            let image = disk.crash(kept, random);
+            let crash = Crash { image: disk.crash(kept, random), kept, disk: &disk };
             // What came since the last moment.
             let news = &events[std::mem::replace(&mut seen, index + 1)..index + 1];
-            if !look(news, &image, random) {
+            if !look(news, &crash, random) {
                 return;
             }
         }

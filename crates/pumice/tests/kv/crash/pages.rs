@@ -10,9 +10,9 @@ use pumice::cache::{self, CacheError, Options, Settings};
 use pumice::io::{Engines, Plain};
 use pumice::sys::mem::Huge;
 
-use super::disk::{Image, SECTOR};
+use super::disk::{Disk, Image, SECTOR};
 use super::trace::Event;
-use super::{crashes, in_memory, record, seed, wanted};
+use super::{crashes, in_memory, record, seed, wanted, Crash};
 use crate::{Folder, Random};
 
 const PAGES: u64 = 24;
@@ -222,7 +222,8 @@ fn what_was_synced_survives_a_crash() {
         };
         lives += 1;
         let mut allowed = Allowed::new();
-        crashes(&events, Image::default(), &mut random, |news, image, random| {
+        let disk = Disk::new(Image::default());
+        crashes(&events, disk, &mut random, |news, Crash { image, .. }, random| {
             allowed.hear(own, news);
             let file = image.file("pages").unwrap_or(&[]);
             let mut result = allowed.check(file).inspect(|whole| {

@@ -12,7 +12,7 @@ use pumice::cache::{self, Settings};
 use pumice::io::{Engines, Plain};
 use pumice::sys::mem::Huge;
 
-use super::disk::Image;
+use super::disk::{Disk, Image, Kept};
 use super::trace::Event;
 use super::{crashes, in_memory, record, seed, wanted};
 use crate::store::check::check;
@@ -119,14 +119,14 @@ impl Known {
         self.done[thread] = self.done[thread].max(until);
     }
 
-    /// Takes what is there for what it must be, or for some changes more.
-    fn compare(&mut self, all: &[(Vec<u8>, Vec<u8>)]) -> Result<(), String> {
-        for thread in 0..THREADS {
+    /// Takes what is there for what it must be, or for some changes more, of a process that began after `begin`.
+    fn compare(&mut self, all: &[(Vec<u8>, Vec<u8>)], begin: &[u64]) -> Result<(), String> {
+        for (thread, &begin) in begin.iter().enumerate() {
             let own = |entry: &&(Vec<u8>, Vec<u8>)| usize::from(entry.0[0]) == thread;
             let there: Map = all.iter().filter(own).cloned().collect();
             let committed = self.done[thread];
             while self.maps[thread] != there {
-                if self.done[thread] > committed + UNCOMMITTED {
+                if self.done[thread] > committed.max(begin) + UNCOMMITTED {
                     return Err(format!("thread {thread}: {committed} changes were committed"));
                 }
                 self.go_on(thread, self.done[thread] + 1);
@@ -149,6 +149,16 @@ fn open(folder: &Path) -> Result<Entries, Failed> {
     })?
 }
 
+/// What a process begins with.
+struct Start {
+    image: Image,
+    /// What may be lost of it.
+    disk: Disk,
+    /// What is certain to be there, and up to which changes it is there.
+    known: Known,
+    begin: Vec<u64>,
+}
+
 #[test]
 fn a_crash_loses_nothing_that_was_committed() {
     let seed = seed();
@@ -156,25 +166,27 @@ fn a_crash_loses_nothing_that_was_committed() {
     let wanted = wanted();
     let replay = in_memory("store");
     let (mut looked_at, mut lives, mut changes) = (0, 0, 0);
-    let mut known = Known::new(random.next());
-    let mut start: Option<Image> = None;
+    let image = Image::default();
+    let mut start = Start {
+        disk: Disk::new(image.clone()),
+        image,
+        known: Known::new(random.next()),
+        begin: vec![0; THREADS],
+    };
     while looked_at < wanted {
+        let Start { image, disk, known, begin } = start;
         let folder = Folder::make("crash");
         std::fs::create_dir(folder.path().join("log")).expect("ours");
-        if let Some(start) = &start {
-            start.write(folder.path(), None);
-        }
-        let image = Image::read(folder.path());
-        let done: Vec<_> = known.done.iter().map(u64::to_string).collect();
+        image.write(folder.path(), Some(&Image::default()));
+        let done: Vec<_> = begin.iter().map(u64::to_string).collect();
         let variables = [("KV_SEED", known.seed.to_string()), ("KV_DONE", done.join(","))];
         let Some(events) = record("crash::store::child", &folder, &variables) else { return };
         lives += 1;
         let mut now = known.clone();
         let mut last: Option<Image> = None;
-        // Where the next process begins: after a crash at any moment.
         let mut next = None;
         let mut nth = 0;
-        crashes(&events, image, &mut random, |news, image, random| {
+        crashes(&events, disk, &mut random, |news, crash, random| {
             for event in news {
                 let Event::Said(line) = event else { continue };
                 let mut fields = line.split(' ').map(str::parse::<u64>);
@@ -184,21 +196,29 @@ fn a_crash_loses_nothing_that_was_committed() {
                     now.go_on(thread as usize, done);
                 }
             }
-            image.write(&replay, last.as_ref());
+            crash.image.write(&replay, last.as_ref());
             let mut found = now.clone();
             let result = open(&replay)
                 .map_err(|error| error.to_string())
-                .and_then(|all| found.compare(&all));
+                .and_then(|all| found.compare(&all, &begin));
             if let Err(error) = result {
                 let left = in_memory("failed");
-                image.write(&left, None);
+                crash.image.write(&left, None);
                 panic!("seed {seed}, life {lives}, state {nth}: {error}; see {}", left.display());
             }
             nth += 1;
             // What opening has made of it, there is more of than of this.
             last = Some(Image::read(&replay));
-            if random.below(nth) == 0 {
-                next = Some((image.clone(), found));
+            // The next process begins after any of these, or after a kill, which loses nothing of what may be lost later.
+            if random.below(nth) == 0 || crash.kept == Kept::All && random.below(nth) < 5 {
+                let image = crash.image.clone();
+                next = Some(if crash.kept == Kept::All {
+                    let begin = found.done.clone();
+                    Start { image, disk: crash.disk.killed(), known: now.clone(), begin }
+                } else {
+                    let begin = found.done.clone();
+                    Start { disk: Disk::new(image.clone()), image, known: found, begin }
+                });
             }
             looked_at += 1;
             if looked_at % 100_000 == 0 {
@@ -207,9 +227,7 @@ fn a_crash_loses_nothing_that_was_committed() {
             looked_at < wanted
         });
         changes += now.done.iter().sum::<u64>() - known.done.iter().sum::<u64>();
-        if let Some((image, found)) = next {
-            (start, known) = (Some(image), found);
-        }
+        start = next.expect("a process writes");
     }
     let _ = std::fs::remove_dir_all(&replay);
     println!("{looked_at} states after {changes} changes of {lives} processes");
