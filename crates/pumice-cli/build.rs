@@ -49,8 +49,9 @@ fn main() {
     for source in [
         "Cargo.lock",
         "Cargo.toml",
-        "crates/pumice/Cargo.toml",
-        "crates/pumice/src",
+        "crates/pumice-accel",
+        "crates/pumice-frames",
+        "crates/pumice-heap",
         "crates/pumice-preload",
     ] {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
@@ -107,6 +108,7 @@ fn build_shim(workspace: &Path) -> PathBuf {
     let mut cargo = Command::new(env_of_cargo("CARGO"));
     cargo
         .args(["build", "--release", "--quiet", "--package", "pumice-preload"])
+        .args(["--features", "freestanding"])
         .args(["--config", "profile.release.strip=\"debuginfo\""])
         .arg("--manifest-path")
         .arg(workspace.join("Cargo.toml"))

@@ -7,6 +7,9 @@
 //! | [`zone`] | zones of frames |
 //! | [`settings`] | settings and counters by their names |
 //!
+//! Its neighbours are the facade, `pumice`, which has the process's heap, and `pumice-frames` and `pumice-heap`, whose
+//! zones and counters C sees.
+//!
 //! # The boundary
 //! A caller's mistake is an answer, not undefined behaviour, as far as it can be told: null, flags
 //! that do not exist, sizes that can't be. Nothing unwinds into C: each function that can fail runs in

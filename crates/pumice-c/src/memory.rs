@@ -4,9 +4,9 @@ use std::ffi::c_void;
 use std::ptr::{null_mut, NonNull};
 
 use pumice::allocator::ProcessHeap;
-use pumice::config::DEFAULT_THRESHOLD;
-use pumice::heap::Content;
-use pumice::stats::Event;
+use pumice_heap::config::DEFAULT_THRESHOLD;
+use pumice_heap::heap::Content;
+use pumice_heap::stats::Event;
 
 use crate::status::{guard, guard_pointer, Status};
 

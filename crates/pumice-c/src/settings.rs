@@ -4,8 +4,8 @@ use std::ffi::{c_char, CStr};
 use std::io::Write;
 use std::ptr::null;
 
-use pumice::config::Setting;
-use pumice::stats::{Event, Slot, EVENTS};
+use pumice_heap::config::Setting;
+use pumice_heap::stats::{Event, Slot, EVENTS};
 
 use crate::memory::HEAP;
 use crate::status::{guard, Status};

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 
-use pumice::error::Error;
+use pumice_frames::error::Error;
 
 /// What a function returns: 0, or why it did nothing.
 #[repr(C)]

@@ -2,12 +2,12 @@
 
 use std::ffi::{c_uint, c_void};
 
-use pumice::addr::Order;
-use pumice::clear::Clearer;
-use pumice::frame::{self, Gfp};
-use pumice::heap::Content;
-use pumice::sys::cpu;
-use pumice::sys::mem::Huge;
+use pumice_frames::addr::Order;
+use pumice_frames::clear::Clearer;
+use pumice_frames::frame::{self, Gfp};
+use pumice_frames::sys::cpu;
+use pumice_frames::sys::mem::Huge;
+use pumice_heap::heap::Content;
 
 use crate::memory::content;
 use crate::status::{guard, guard_pointer, Status};

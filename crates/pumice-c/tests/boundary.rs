@@ -200,8 +200,8 @@ fn names_end() {
         // SAFETY: each is a string.
         names.filter(|&name| !unsafe { CStr::from_ptr(name) }.is_empty()).count()
     };
-    assert_eq!(count(pumice_setting_key), pumice::config::Setting::ALL.len());
-    assert_eq!(count(pumice_counter_name), pumice::stats::EVENTS + 1);
+    assert_eq!(count(pumice_setting_key), pumice_heap::config::Setting::ALL.len());
+    assert_eq!(count(pumice_counter_name), pumice_heap::stats::EVENTS + 1);
     assert!(pumice_counter_name(usize::MAX).is_null());
 }
 

@@ -1,13 +1,14 @@
 //! What may be typed, and how what may not is answered: one line on stderr, exit status 2.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::bench::BenchArgs;
+use pumice_bench::BenchArgs;
+use pumice_command::{print, Failure, STATUS_USAGE};
+
 use crate::ctl::CtlArgs;
 use crate::estimate::EstimateArgs;
 use crate::lease::LeaseArgs;
@@ -17,9 +18,6 @@ use crate::serve::ServeArgs;
 use crate::slots::SlotsArgs;
 use crate::stat::StatArgs;
 use crate::top::TopArgs;
-
-/// Exit status for input that can't be used, as shells and getopt programs have it.
-pub const STATUS_USAGE: u8 = 2;
 
 /// Runs programs on memory that is already there and already zero.
 #[derive(Parser, Debug)]
@@ -56,33 +54,6 @@ pub enum Command {
     },
     /// Print the manual page
     Man,
-}
-
-/// Why a subcommand gave up: one line for people, and an exit status.
-#[derive(Debug)]
-pub struct Failure {
-    /// What was wrong and what to type instead, without a full stop.
-    pub message: String,
-    /// The exit status.
-    pub status: u8,
-}
-
-impl Failure {
-    /// A failure whose cause is what was typed.
-    pub fn usage(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), status: STATUS_USAGE }
-    }
-
-    /// A failure of the machine's, status 1.
-    pub fn system(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), status: 1 }
-    }
-
-    /// Says it on stderr and returns the exit status.
-    pub fn report(&self) -> u8 {
-        eprintln!("pumice: {}", self.message);
-        self.status
-    }
 }
 
 /// Reads the command line. `Err` is the exit status where nothing is left to do: help was asked
@@ -138,14 +109,4 @@ pub fn print_completions(shell: Shell) -> Result<(), Failure> {
 pub fn print_man() -> Result<(), Failure> {
     let page = man::page(Cli::command());
     print(&page.map_err(|error| Failure::system(format!("no manual page: {error}")))?)
-}
-
-/// Writes to stdout; a reader that has gone away has seen enough.
-pub fn print(text: &[u8]) -> Result<(), Failure> {
-    match io::stdout().write_all(text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::system(format!("can't write: {error}")))
-        }
-        _ => Ok(()),
-    }
 }

@@ -7,8 +7,8 @@
 use std::io;
 use std::ptr::NonNull;
 
-use pumice::stats::{Slot, Tree, FOLDS, TREE_SIZE};
-use pumice::sys::segment::{self, Status, View};
+use pumice_frames::sys::segment::{self, Status, View};
+use pumice_heap::stats::{Slot, Tree, FOLDS, TREE_SIZE};
 
 use crate::numbers::Numbers;
 
@@ -123,7 +123,7 @@ impl Snapshot {
 
 #[cfg(test)]
 pub mod tests {
-    use pumice::stats::Event;
+    use pumice_heap::stats::Event;
 
     use super::*;
 

@@ -9,13 +9,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use clap::Args;
-use pumice::config::{Setting, ENV_STATS};
-use pumice::stats::{Event, Slot};
+use pumice_heap::config::{Setting, ENV_STATS};
+use pumice_heap::stats::{Event, Slot};
 use serde::Serialize;
 
-use crate::args::Failure;
 use crate::counters;
 use crate::numbers::Numbers;
+use pumice_command::Failure;
 
 /// What `pumice ctl` is asked for.
 #[derive(Args, Debug)]
@@ -44,8 +44,8 @@ pub fn ctl(options: CtlArgs) -> Result<(), Failure> {
     if changes.is_empty() || options.json {
         let form = if options.json { line_of_json } else { paragraph };
         let text: Vec<_> = slots.iter().map(|&(pid, slot)| form(pid, slot)).collect();
-        crate::args::print(text.join("\n").as_bytes())?;
-        return crate::args::print(b"\n");
+        pumice_command::print(text.join("\n").as_bytes())?;
+        return pumice_command::print(b"\n");
     }
     Ok(())
 }

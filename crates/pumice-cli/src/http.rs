@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::SocketType;
 
-use crate::args::Failure;
 use crate::serve::{Bound, Neighbours};
+use pumice_command::Failure;
 
 /// How long a client may take to send, and again to receive.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -13,13 +13,11 @@
 //! | [`slots`] | `pumice slots`: what a daemon has and counts |
 //! | [`http`] | metrics for Prometheus |
 //! | [`man`] | `pumice man`: the manual page |
-//! | [`memory`] | how much memory there is to have |
 //! | [`counters`] | the counters of a tree of programs: made, found again, copied |
 //! | [`numbers`] | processes by the numbers that they have here |
-//! | [`safe_path`] | paths at which nobody else can put another file |
-//! | [`mod@bench`] | `pumice bench`: one experiment a file |
-//! | [`engines`] | engines by name, and whether they are here |
-//! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
+//!
+//! The experiments are in `pumice-bench`, which is called in one place; what both have in common is in
+//! `pumice-command`. Programs and slots are those of `pumice-heap`, `pumice-frames` and `pumice-slots`.
 //!
 //! The program starts at C's `main`. Before its own, Rust's runtime would set SIGPIPE to be
 //! ignored, which is the caller's and the program's business, and read `/proc/self/maps`, which
@@ -28,19 +26,14 @@
 #![cfg_attr(not(test), no_main)]
 
 mod args;
-mod bench;
-mod clear_plan;
 mod counters;
 mod ctl;
-mod engines;
 mod estimate;
 mod http;
 mod lease;
 mod man;
-mod memory;
 mod numbers;
 mod run;
-mod safe_path;
 mod serve;
 mod slots;
 mod stat;
@@ -49,7 +42,8 @@ mod top;
 use std::ffi::{c_char, c_int, CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use args::{Command, Failure};
+use args::Command;
+use pumice_command::Failure;
 
 /// Where the C library starts the program.
 ///
@@ -79,7 +73,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Lease(options)) => lease::lease(options),
         Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),
         Ok(Command::Estimate(options)) => estimate::estimate(&options),
-        Ok(Command::Bench(options)) => bench::bench(options),
+        Ok(Command::Bench(options)) => pumice_bench::bench(options),
         Ok(Command::Completions { shell }) => args::print_completions(shell).map(|()| 0),
         Ok(Command::Man) => args::print_man().map(|()| 0),
     }

@@ -6,7 +6,7 @@ use std::io;
 
 use clap::Command;
 use clap_mangen::Man;
-use pumice::config::Setting;
+use pumice_heap::config::Setting;
 
 /// The page.
 pub fn page(mut program: Command) -> io::Result<Vec<u8>> {

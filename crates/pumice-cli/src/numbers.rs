@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use pumice::stats::Owner;
-use pumice::sys::thread;
+use pumice_frames::sys::thread;
+use pumice_heap::stats::Owner;
 
 /// Processes as they were at one time; those of other namespaces are looked up when one is first asked for.
 #[derive(Debug)]

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pumice::slots::error::size;
-use pumice::slots::message::{ClassRow, LeaseRow};
-use pumice::slots::settings::PaceSetting;
-use pumice::slots::stat::{Counter, WAIT_BOUNDS_US};
-use pumice::slots::{default_socket, Client};
+use pumice_slots::error::size;
+use pumice_slots::message::{ClassRow, LeaseRow};
+use pumice_slots::settings::PaceSetting;
+use pumice_slots::stat::{Counter, WAIT_BOUNDS_US};
+use pumice_slots::{default_socket, Client};
 use serde_json::{json, Map, Value};
 
-use crate::args::{self, Failure};
 use crate::lease::explain;
+use pumice_command::{self as args, Failure};
 
 /// What `pumice slots` is asked for.
 #[derive(Args, Debug)]

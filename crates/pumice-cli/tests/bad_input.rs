@@ -46,7 +46,7 @@ fn a_gpu_is_not_for_programs() {
         &["env", "--format", "docker", "--engine", "cuda"],
         &["bench", "scrub", "--engine", "cuda"],
     ] {
-        one_line(pumice(typed), 2, &["--engine cuda is not here", "pumice::pinned"]);
+        one_line(pumice(typed), 2, &["--engine cuda is not here", "pumice_accel::pinned"]);
     }
 }
 

@@ -13,7 +13,7 @@ use support::{pumice, stderr};
 fn folder_with_fake(name: &str) -> Option<PathBuf> {
     let folder = std::env::temp_dir().join(format!("pumice-cuda-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pumice/src/clear/cuda/fake.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pumice-accel/src/cuda/fake.c");
     let mut compiler = Command::new("cc");
     compiler
         .args(["-O1", "-shared", "-fPIC", "-pthread", "-o"])

@@ -172,7 +172,7 @@ fn only_what_is_typed_is_printed() {
 
 /// The variables that the sources name.
 fn variables() -> Vec<String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pumice/src/config.rs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pumice-heap/src/config.rs");
     let text = fs::read_to_string(source).expect("a source");
     let is_name = |text: &&str| {
         let is_letter = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';

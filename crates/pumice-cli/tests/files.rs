@@ -175,7 +175,7 @@ fn another_users_counters_are_not_used() {
     if !is_root() {
         return;
     }
-    let size = pumice::stats::TREE_SIZE;
+    let size = pumice_heap::stats::TREE_SIZE;
     let make = move || {
         // SAFETY: plain system calls, the first for this thread alone; the segment is new, of that size, and stays
         // mapped.
@@ -184,7 +184,7 @@ fn another_users_counters_are_not_used() {
             let id = libc::shmget(libc::IPC_PRIVATE, size, 0o666);
             let at = libc::shmat(id, std::ptr::null(), 0);
             let memory = std::ptr::NonNull::new(at.cast()).expect("mapped");
-            (id, pumice::stats::Tree::create(memory, 1 << 40, 0))
+            (id, pumice_heap::stats::Tree::create(memory, 1 << 40, 0))
         }
     };
     let (id, tree) = std::thread::spawn(make).join().expect("it ends");

@@ -89,13 +89,13 @@ fn settings_change_while_a_program_runs() {
     child.wait().expect("waited");
 }
 
-fn open_tree(id: u32) -> &'static pumice::stats::Tree {
-    let size = pumice::stats::TREE_SIZE;
+fn open_tree(id: u32) -> &'static pumice_heap::stats::Tree {
+    let size = pumice_heap::stats::TREE_SIZE;
     // SAFETY: a plain system call.
     let own = unsafe { libc::geteuid() };
-    let memory = pumice::sys::segment::attach(id, size, own).expect("this user's memory");
+    let memory = pumice_frames::sys::segment::attach(id, size, own).expect("this user's memory");
     // SAFETY: mapped and never unmapped.
-    unsafe { pumice::stats::Tree::open(memory) }.expect("a tree of this version")
+    unsafe { pumice_heap::stats::Tree::open(memory) }.expect("a tree of this version")
 }
 
 #[test]

@@ -85,7 +85,7 @@ const CALLS: &[(&str, Seen)] = &[
     ("splice tee", NotNeeded("hand on what is in a pipe, and no pages of the process's")),
     // Other doors and other processes.
     ("syscall", Name),
-    ("fork vfork clone clone3 forkpty pthread_atfork", NotNeeded("a child finds its word wiped: pumice::process")),
+    ("fork vfork clone clone3 forkpty pthread_atfork", NotNeeded("a child finds its word wiped: pumice_heap::process")),
     ("execve execveat", NotNeeded("all of it ends")),
 ];
 

@@ -14,9 +14,9 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pumice::slots::message::Reason;
-use pumice::slots::stat::Counter;
-use pumice::slots::{Error, LeaseRequest};
+use pumice_slots::message::Reason;
+use pumice_slots::stat::Counter;
+use pumice_slots::{Error, LeaseRequest};
 
 use slots::{waiting, Daemon, PATIENCE};
 use support::{folder, pumice, stderr, stdout};
@@ -72,7 +72,7 @@ fn without_a_daemon_the_client_ends_its_slot() {
     let mut daemon = Daemon::start("alone", &TWO);
     let (dropped, ended) = (daemon.lease(SMALL), daemon.lease(SMALL));
     daemon.kill();
-    let copy = |lease: &pumice::slots::Lease| lease.file().try_clone().expect("a copy");
+    let copy = |lease: &pumice_slots::Lease| lease.file().try_clone().expect("a copy");
     let kept = [copy(&dropped), copy(&ended)];
     drop(dropped);
     assert!(ended.end().is_err());
@@ -224,7 +224,7 @@ fn systemd_may_hand_over_the_socket() {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", &script]).stdin(socket).stderr(Stdio::null()).process_group(0);
     let mut daemon = command.spawn().expect("sh starts");
-    let client = pumice::slots::Client::new(&path);
+    let client = pumice_slots::Client::new(&path);
     client.lease(&waiting(SMALL)).expect("a lease").end().expect("an answer");
     // SAFETY: a plain system call; the child is not reaped yet.
     unsafe { libc::kill(daemon.id() as libc::pid_t, libc::SIGTERM) };

@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-use pumice::slots::message::{Reason, Reply, Request};
-use pumice::slots::{socket, PageKind};
+use pumice_slots::message::{Reason, Reply, Request};
+use pumice_slots::{socket, PageKind};
 use rustix::mm::{mmap, MapFlags, ProtFlags};
 
 use slots::Daemon;

@@ -8,9 +8,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use pumice::slots::message::{Reason, Reply, Request, MAX_BYTES};
-use pumice::slots::settings::PaceSetting;
-use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
+use pumice_slots::message::{Reason, Reply, Request, MAX_BYTES};
+use pumice_slots::settings::PaceSetting;
+use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
 use rustix::net::{sendmsg, sockopt, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use slots::{waiting, Daemon, PATIENCE};

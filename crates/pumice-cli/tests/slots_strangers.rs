@@ -10,7 +10,7 @@ use std::os::unix::fs::{chown, lchown, symlink, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Stdio;
 
-use pumice::slots::{socket, Client, Error, LeaseRequest};
+use pumice_slots::{socket, Client, Error, LeaseRequest};
 use rustix::fs::{flock, FlockOperation};
 use rustix::net::{
     accept_with, bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,

@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixDatagram;
 
-use pumice::slots::file::Populating;
-use pumice::slots::message::{Reason, Reply, Request};
-use pumice::slots::settings::PaceSetting;
-use pumice::slots::stat::Counter;
-use pumice::slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
+use pumice_slots::file::Populating;
+use pumice_slots::message::{Reason, Reply, Request};
+use pumice_slots::settings::PaceSetting;
+use pumice_slots::stat::Counter;
+use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::net::sockopt;
@@ -66,7 +66,7 @@ fn others_are_refused_and_quotas_hold() {
         let second = client.lease(&request).expect("a lease");
         assert_eq!(reason(client.lease(&request)), Some(Reason::Quota));
         // What is asked to be populated by the lessee counts as well.
-        let empty = LeaseRequest { charge: pumice::slots::Charge::Lessee, ..request };
+        let empty = LeaseRequest { charge: pumice_slots::Charge::Lessee, ..request };
         assert_eq!(reason(client.lease(&empty)), Some(Reason::Quota));
         first.end().expect("an answer");
         let third = client.lease(&request).expect("what was ended counts no more");

@@ -33,7 +33,7 @@ fn check_schema(object: &Value, is_watched: bool) {
         "tree_pool_max_bytes",
         "scrubber_s",
     ];
-    let events = pumice::stats::Event::ALL.map(|event| event.name());
+    let events = pumice_heap::stats::Event::ALL.map(|event| event.name());
     let may_be_null = [
         "zeroed_bytes",
         "unzeroed_bytes",
@@ -114,22 +114,22 @@ fn running_programs_are_shown() {
 /// Segments that only seem to be counters.
 #[test]
 fn what_is_no_tree_of_counters_is_passed_over() {
-    let size = pumice::stats::TREE_SIZE;
+    let size = pumice_heap::stats::TREE_SIZE;
     let noise: Vec<u8> = (0..size).map(|index| (index * 31 % 251) as u8).collect();
     let mut hostile = noise.clone();
     // A good beginning and nothing else: magic and version are right, all numbers are not.
-    hostile[..8].copy_from_slice(&pumice::stats::MAGIC.to_le_bytes());
-    hostile[8..12].copy_from_slice(&pumice::stats::VERSION.to_le_bytes());
+    hostile[..8].copy_from_slice(&pumice_heap::stats::MAGIC.to_le_bytes());
+    hostile[8..12].copy_from_slice(&pumice_heap::stats::VERSION.to_le_bytes());
     let mut greedy = vec![0xff; size];
-    greedy[..8].copy_from_slice(&pumice::stats::MAGIC.to_le_bytes());
-    greedy[8..12].copy_from_slice(&pumice::stats::VERSION.to_le_bytes());
-    greedy[12..16].copy_from_slice(&(pumice::stats::SLOTS as u32).to_le_bytes());
-    greedy[16..20].copy_from_slice(&(size_of::<pumice::stats::Slot>() as u32).to_le_bytes());
-    let events = pumice::stats::EVENTS as u32;
+    greedy[..8].copy_from_slice(&pumice_heap::stats::MAGIC.to_le_bytes());
+    greedy[8..12].copy_from_slice(&pumice_heap::stats::VERSION.to_le_bytes());
+    greedy[12..16].copy_from_slice(&(pumice_heap::stats::SLOTS as u32).to_le_bytes());
+    greedy[16..20].copy_from_slice(&(size_of::<pumice_heap::stats::Slot>() as u32).to_le_bytes());
+    let events = pumice_heap::stats::EVENTS as u32;
     greedy[20..24].copy_from_slice(&events.to_le_bytes());
     // Each is this process's, and stays for as long as it.
     for content in [&[0; 100][..], &noise[..100], &noise, &hostile, &greedy] {
-        let (_, at) = pumice::sys::segment::create(content.len()).expect("shared memory");
+        let (_, at) = pumice_frames::sys::segment::create(content.len()).expect("shared memory");
         // SAFETY: mapped at that length, and nobody else's yet.
         unsafe { at.as_ptr().copy_from(content.as_ptr(), content.len()) };
     }

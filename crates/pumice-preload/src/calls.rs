@@ -9,7 +9,7 @@
 
 use core::ffi::{c_int, c_long};
 
-use pumice::sys::raw;
+use pumice_frames::sys::raw;
 use rustix::io::Errno;
 
 use crate::interpose::set_errno;

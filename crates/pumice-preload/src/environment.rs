@@ -3,9 +3,9 @@
 use core::ffi::{c_char, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use pumice::addr::FRAME_SIZE;
-use pumice::process::Variables;
-use pumice::sys::{file, mem};
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::{file, mem};
+use pumice_heap::process::Variables;
 
 use crate::{symbols, weak};
 

@@ -23,6 +23,7 @@ pub(crate) enum Verbosity {
     Explain,
 }
 
+#[cfg(feature = "freestanding")]
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     let _ = match info.location() {
@@ -52,7 +53,7 @@ pub(crate) struct StandardError;
 impl Write for StandardError {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // SAFETY: descriptor 2 is used for this one call; if it is closed, the call fails.
-        let stderr = unsafe { rustix::stdio::stderr() };
+        let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
         match rustix::io::write(stderr, text.as_bytes()) {
             Ok(_) => Ok(()),
             Err(_) => Err(fmt::Error),

@@ -23,7 +23,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 
-use pumice::sys::thread;
+use pumice_frames::sys::thread;
 
 use crate::{start, weak};
 

@@ -14,9 +14,9 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, NonNull};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pumice::error::Error;
-use pumice::heap::{Content, Heap};
-use pumice::stats::Event;
+use pumice_frames::error::Error;
+use pumice_heap::heap::{Content, Heap};
+use pumice_heap::stats::Event;
 
 use crate::environment::page_size;
 use crate::start::{self, Owned};

@@ -1,7 +1,7 @@
 //! The shim: `malloc` and its family, preloaded in front of whatever allocator a program has.
 //!
-//! Requests from a threshold on go to [`pumice::heap::Heap`]; all others, and those the heap
-//! declines, go to the *next* allocator in line. Everything that thinks is in `pumice`.
+//! Requests from a threshold on go to [`pumice_heap::heap::Heap`]; all others, and those the heap
+//! declines, go to the *next* allocator in line. Everything that thinks is in `pumice-heap` and `pumice-frames`.
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -22,7 +22,7 @@
 //! | [`weak`] | symbols that may be missing |
 //! | [`mapping`] | `mmap` and its relations |
 //! | [`fatal`] | the two ways this ends a program |
-//! | [`builtins`] | the memory functions that compiled code calls |
+//! | `builtins` | the memory functions that compiled code calls |
 //!
 //! # Manners
 //! The shim is loaded into programs it knows nothing of, whatever their C library. So it needs no
@@ -30,13 +30,14 @@
 //! has no thread-local storage, and no thread, memory or file of its own before the first request
 //! over the threshold, unless memory is to be populated ahead. `tests/shim_elf.rs` of `pumice-cli` holds it to that.
 
-#![no_std]
+#![cfg_attr(feature = "freestanding", no_std)]
 #![allow(
     rustdoc::private_intra_doc_links,
     reason = "all of it is private: it is a program's malloc"
 )]
 
 mod accounts;
+#[cfg(feature = "freestanding")]
 mod builtins;
 mod calls;
 mod early;

@@ -6,9 +6,9 @@
 use core::ffi::{c_int, c_long, c_void};
 
 use linux_raw_sys::general as linux;
-use pumice::heap::Calls;
-use pumice::stats::Reason;
-use pumice::sys::{raw, thread};
+use pumice_frames::sys::{raw, thread};
+use pumice_heap::heap::Calls;
+use pumice_heap::stats::Reason;
 use rustix::io::Errno;
 
 use crate::calls::answer;

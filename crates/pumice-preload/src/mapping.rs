@@ -13,10 +13,10 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ops::Range;
 
 use linux_raw_sys::general as linux;
-use pumice::addr::FRAME_SIZE;
-use pumice::heap::{Calls, Effect, Heap, Part};
-use pumice::stats::Reason;
-use pumice::sys::raw;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::raw;
+use pumice_heap::heap::{Calls, Effect, Heap, Part};
+use pumice_heap::stats::Reason;
 use rustix::io::Errno;
 
 use crate::interpose::set_errno;

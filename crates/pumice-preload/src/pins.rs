@@ -1,4 +1,4 @@
-//! Calls after which somebody else may hold the process's pages: see `pumice::heap::pins`.
+//! Calls after which somebody else may hold the process's pages: see `pumice_heap::heap::pins`.
 //!
 //! From the first of them on memory that is freed goes back to the kernel, since a pipe, a socket or a device may still
 //! read it, or write to it.
@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use linux_raw_sys::general as linux;
-use pumice::sys::raw;
+use pumice_frames::sys::raw;
 
 use crate::calls::answer;
 use crate::symbols::{self, c_name};
@@ -174,7 +174,7 @@ fn is_held(file: rustix::fd::BorrowedFd<'_>) -> bool {
         *to = *from;
     }
     let Ok(path) = core::ffi::CStr::from_bytes_until_nul(&name) else { return false };
-    pumice::heap::is_held_by_other(path)
+    pumice_heap::heap::is_held_by_other(path)
 }
 
 /// Whether a library is linked that makes such calls itself, where nothing of this library's sees them.

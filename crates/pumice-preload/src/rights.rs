@@ -3,7 +3,7 @@
 //! The heap's helpers are threads that the C library knows nothing of, so it does not have them change with the
 //! program's own. They would keep the rights that it gives up, and they share its memory. So they end before
 //! each of these calls, and are started again, by a thread with the new rights, after it; where rights change again
-//! and again, not before memory is freed again ([`pumice::heap::Heap::readmit_helpers`]).
+//! and again, not before memory is freed again ([`pumice_heap::heap::Heap::readmit_helpers`]).
 //!
 //! | whose rights | calls | helpers afterwards |
 //! |---|---|---|
@@ -17,7 +17,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, CStr};
 use core::time::Duration;
 
 use linux_raw_sys::general as linux;
-use pumice::sys::thread;
+use pumice_frames::sys::thread;
 
 use crate::interpose::set_errno;
 use crate::start;

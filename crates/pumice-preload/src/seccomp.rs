@@ -7,8 +7,8 @@
 use core::ffi::{c_int, c_uint};
 
 use linux_raw_sys::general as linux;
-use pumice::heap::Calls;
-use pumice::stats::Reason;
+use pumice_heap::heap::Calls;
+use pumice_heap::stats::Reason;
 
 use crate::start;
 

@@ -7,8 +7,8 @@
 use core::ffi::{c_int, c_long, c_void};
 
 use linux_raw_sys::general as linux;
-use pumice::addr::FRAME_SIZE;
-use pumice::sys::{raw, segment};
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::{raw, segment};
 use rustix::io::Errno;
 
 use crate::calls::answer;

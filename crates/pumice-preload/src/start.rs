@@ -12,7 +12,7 @@
 //! of it.
 //!
 //! Where memory is to be populated ahead, both steps are taken as soon as the shim is loaded.
-//! How it follows a `fork`: [`crate::fork`] and [`pumice::process`].
+//! How it follows a `fork`: [`crate::fork`] and [`pumice_heap::process`].
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -21,12 +21,12 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 
-use pumice::config;
-use pumice::heap::{Calls, Heap, HeapConfig};
-use pumice::process::{self, ProcessWord, Variables};
-use pumice::stats::{Event, Reason, Slot, Tree};
-use pumice::sys::sched::Affinity;
-use pumice::sys::thread;
+use pumice_frames::sys::sched::Affinity;
+use pumice_frames::sys::thread;
+use pumice_heap::config;
+use pumice_heap::heap::{Calls, Heap, HeapConfig};
+use pumice_heap::process::{self, ProcessWord, Variables};
+use pumice_heap::stats::{Event, Reason, Slot, Tree};
 
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;

@@ -1,67 +1,122 @@
 //! Page frames that are already faulted in and already zero, kept in user space.
 //!
-//! The modules stand in layers; each uses those above it in this list and never those below
-//! (the `tidy` test holds them to it):
+//! This crate is what programs name. A Rust program uses it as [`Allocator`]; an engine that manages memory for itself
+//! has the parts.
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`addr`] | frame numbers, orders, ranges: no bare integers for pages |
-//! | [`error`] | typed errors |
-//! | [`sync`] | the atomics: `core`'s, or loom's under `--cfg loom` |
-//! | [`sys`] | every system call and every intrinsic, and a fake of it for tests |
-//! | [`stats`] | event counters in a versioned layout others can map |
-//! | [`config`] | every option, its default and its environment variable |
-//! | [`clear`] | engines that zero memory, behind one submit-and-poll trait |
-//! | [`frame`] | zones, blocks, the ledger, per-CPU reservations, [`frame::Gfp`] |
-//! | [`scrub`] | scrubd: what to zero next, when to stop, how not to be noticed |
-//! | [`heap`] | runs of frames for `malloc`-sized requests; what a size class touches |
-//! | [`page_table`] | tables of entries that change by single atomic operations |
-//! | [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
-//! | [`io`] | files and devices, by io_uring and plain calls, direct and buffered; with the feature `std` only |
-//! | [`backing`] | what pages are copies of: the face that swap and caches show to reclaim; with the feature `std` only |
-//! | [`swap`] | pages that are not in memory: slots of a file or a device; with the feature `std` only |
-//! | [`reclaim`] | which pages to give up when memory is short |
-//! | [`cache`] | the page cache of files and devices; with the feature `std` only |
-//! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
-//! | [`allocator`] | the heap as a program's allocator; with the feature `std` only |
-//! | [`slots`] | memory that a daemon has ready, leased to programs; with the feature `std` only |
-//! | [`pinned`] | memory that stays registered with a device; with the feature `std` only |
+//! | [`addr`], [`error`] | frame numbers, orders and ranges; typed errors |
+//! | [`sys`] | what a zone is told of the machine |
+//! | [`clear`], [`frame`] | zones of frames, and what zeroes them |
+//! | [`page_table`], [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
+//! | [`io`] | files and devices, direct and buffered |
+//! | [`swap`], [`reclaim`] | pages that are not in memory, and which pages go when it is short |
+//! | [`cache`] | the page cache of files and devices |
+//! | [`config`], [`stats`] | settings and counters of a process's heap |
+//! | [`pinned`] | memory that stays registered with a device |
+//! | [`slots`] | memory that a daemon has ready, leased to programs |
 //!
-//! The crate needs neither `std` nor `alloc`: the preload shim is built from it and must never
-//! allocate through itself. A Rust program uses it as [`Allocator`].
+//! What it names is made in `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and `pumice-slots`, its
+//! inside, which may change in any version.
 
-#![cfg_attr(not(any(test, loom, feature = "std")), no_std)]
-
-pub mod addr;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub mod allocator;
-#[cfg(all(feature = "std", not(loom)))]
-mod backing;
-#[cfg(all(feature = "std", not(any(loom, all(shuttle, not(test))))))]
-pub mod cache;
-pub mod clear;
-pub mod config;
-pub mod error;
-pub mod frame;
-#[cfg(not(any(loom, shuttle)))]
-pub mod heap;
-#[cfg(all(feature = "std", not(loom)))]
-pub mod io;
-pub mod page_table;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
-pub mod pinned;
-#[cfg(not(any(loom, shuttle)))]
-pub mod process;
-pub mod reclaim;
-pub mod scrub;
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
-pub mod slots;
-pub mod space;
-pub mod stats;
-#[cfg(all(feature = "std", not(loom)))]
-pub mod swap;
-pub mod sync;
-pub mod sys;
+#[cfg(doctest)]
+pub mod misuse;
 
-#[cfg(all(feature = "std", not(any(loom, shuttle))))]
 pub use allocator::Allocator;
+
+/// Frame numbers, orders and ranges: no bare integers for pages.
+pub mod addr {
+    pub use pumice_frames::addr::{Order, PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+}
+
+/// Typed errors.
+pub mod error {
+    pub use pumice_frames::error::{Error, Result};
+}
+
+/// What a zone is told of the machine.
+pub mod sys {
+    /// The processors.
+    pub mod cpu {
+        pub use pumice_frames::sys::cpu::count;
+    }
+    /// The kernel's memory.
+    pub mod mem {
+        pub use pumice_frames::sys::mem::{Huge, Os};
+    }
+}
+
+/// What zeroes memory.
+pub mod clear {
+    pub use pumice_frames::clear::{is_zero, Clearer, Content, Warmth};
+}
+
+/// Zones of frames.
+pub mod frame {
+    pub use pumice_frames::frame::{Budget, FreeFrames, Gfp, Pressure, Reclaim, Watermarks, Zone};
+}
+
+/// How the entries of a space change, and what rights its pages have.
+pub mod page_table {
+    pub use pumice_paging::page_table::{Atomic, Emulated, Rights, TableOps};
+}
+
+/// Address spaces.
+pub mod space {
+    pub use pumice_paging::space::{
+        Access, Extent, Frames, GfpScope, MemMap, PageEntry, Place, ReadGuard, Region, Result,
+        Task, VmError, VmSpace, WriteGuard, ZonedFrames, Zonelist,
+    };
+}
+
+/// Files and devices.
+pub mod io {
+    pub use pumice_paging::io::{
+        engine, AnyEngine, BlockFile, Bytes, Cached, Completion, Engine, Engines, FileRef, Opening,
+        Plain, Request, Ring, Way,
+    };
+}
+
+/// Pages that are not in memory.
+pub mod swap {
+    pub use pumice_paging::swap::{backing, Swap, SwapError};
+}
+
+/// Which pages go when memory is short.
+pub mod reclaim {
+    pub use pumice_paging::reclaim::{
+        policy, Adaptive, Arrival, Counts, Page, Paging, Policy, Settings, Shadow, Shrinker,
+        SwapPager, Tunables, TwoList, ZoneReclaim, ZonedPaging,
+    };
+}
+
+/// The page cache of files and devices.
+pub mod cache {
+    pub use pumice_paging::cache::{
+        run, Advice, Cache, CacheError, CacheTask, Counts, File, Options, Otherwise, PageEntry,
+        PageMut, PageRef, Result, Settings, View, WriteAhead,
+    };
+}
+
+/// Settings of a process's heap, which can change while it runs.
+pub mod config {
+    pub use pumice_heap::config::{Nocache, Setting};
+}
+
+/// Counters of a process's heap.
+pub mod stats {
+    pub use pumice_heap::stats::{Event, Slot};
+}
+
+/// Memory that stays registered with a device.
+pub mod pinned {
+    pub use pumice_accel::pinned::*;
+}
+
+/// Memory that a daemon has ready, leased to programs.
+pub mod slots {
+    pub use pumice_slots::{
+        default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind, Refusal, SlotFile,
+    };
+}

@@ -6,9 +6,9 @@ use std::sync::mpsc;
 use std::{env, fs, slice, thread};
 
 use pumice::config::Setting;
-use pumice::stats::{Event, Tree, TREE_SIZE};
-use pumice::sys::segment;
 use pumice::Allocator;
+use pumice_frames::sys::segment;
+use pumice_heap::stats::{Event, Tree, TREE_SIZE};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator::new();

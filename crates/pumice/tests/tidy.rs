@@ -5,9 +5,12 @@
 //! denies (an unsafe block without its SAFETY comment, an undocumented public item) is not
 //! repeated here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
 
 /// Lines a file may have, its tests not counted.
 const MAX_FILE_LINES: usize = 600;
@@ -84,18 +87,18 @@ fn report(rule: &str, offences: Vec<String>) {
     assert!(offences.is_empty(), "{rule}:\n  {}", offences.join("\n  "));
 }
 
-/// The layers, from the table at the top of lib.rs: the order of the rows is the order of use.
-fn layers() -> Vec<String> {
-    let map = Source::read(&root().join("crates/pumice/src/lib.rs"));
-    let rows = map.text.lines().filter(|line| line.starts_with("//! | [`"));
+/// The layers of a crate, from the table at the top of its lib.rs: the order of the rows is the order of use.
+fn layers(package: &str) -> Vec<String> {
+    let map = Source::read(&root().join("crates").join(package).join("src/lib.rs"));
+    let rows = map.text.lines().filter(|line| line.starts_with("//! | ") && line.contains('`'));
     let cells = rows.filter_map(|row| row.split('|').nth(1));
     let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
     names.map(str::to_owned).collect()
 }
 
-/// The module of the crate a file belongs to: `heap` for `heap/class.rs`.
-fn module_of(source: &Source) -> String {
-    let folder = root().join("crates/pumice/src");
+/// The module of its crate that a file belongs to: `heap` for `heap/class.rs`.
+fn module_of(package: &str, source: &Source) -> String {
+    let folder = root().join("crates").join(package).join("src");
     let path = source.path.strip_prefix(folder).expect("a source of the crate");
     let first = path.components().next().expect("a path").as_os_str().to_string_lossy();
     first.trim_end_matches(".rs").to_owned()
@@ -118,37 +121,122 @@ fn names_after(line: &str, prefix: &str) -> Vec<String> {
     names
 }
 
+/// Crates whose modules stand in layers.
+const LAYERED: [&str; 4] = ["pumice-frames", "pumice-accel", "pumice-heap", "pumice-paging"];
+
 #[test]
 fn layers_use_only_those_above_them() {
-    let layers = layers();
-    let rank = |module: &str| layers.iter().position(|layer| layer == module);
     let mut offences = Vec::new();
-    for source in sources("crates/pumice/src") {
-        let module = module_of(&source);
-        if module == "lib" {
-            continue;
-        }
-        let Some(own) = rank(&module) else {
-            offences.push(format!("{}: {module} is not in lib.rs's table", source.name()));
-            continue;
-        };
-        for (number, line) in source.code() {
-            for used in names_after(line, "crate::") {
-                if rank(&used).is_some_and(|rank| rank > own) {
-                    offences.push(format!("{}:{number}: {module} uses {used}", source.name()));
+    for package in LAYERED {
+        let layers = layers(package);
+        let rank = |module: &str| layers.iter().position(|layer| layer == module);
+        for source in sources(&format!("crates/{package}/src")) {
+            let module = module_of(package, &source);
+            let Some(own) = rank(&module) else {
+                if module != "lib" {
+                    offences.push(format!("{}: not in lib.rs's table", source.name()));
+                }
+                continue;
+            };
+            for (number, line) in source.code() {
+                for used in names_after(line, "crate::") {
+                    if rank(&used).is_some_and(|rank| rank > own) {
+                        offences.push(format!("{}:{number}: {module} uses {used}", source.name()));
+                    }
                 }
             }
         }
     }
-    report("a module uses only those above it in lib.rs's table", offences);
+    report("a module uses only those above it in its crate's table", offences);
 }
 
 #[test]
-fn every_layer_of_the_table_exists() {
-    let modules: BTreeSet<String> =
-        sources("crates/pumice/src").iter().map(module_of).filter(|name| name != "lib").collect();
-    let table: BTreeSet<String> = layers().into_iter().collect();
-    assert_eq!(table, modules);
+fn every_layer_of_the_tables_exists() {
+    for package in LAYERED {
+        let sources = sources(&format!("crates/{package}/src"));
+        let modules = sources.iter().map(|source| module_of(package, source));
+        let modules: BTreeSet<String> = modules.filter(|name| name != "lib").collect();
+        assert_eq!(layers(package).into_iter().collect::<BTreeSet<_>>(), modules, "{package}");
+    }
+}
+
+/// Which crates each crate may use, beside those of others. Tests may use more.
+const CRATES: [(&str, &[&str]); 11] = [
+    ("pumice-frames", &[]),
+    ("pumice-accel", &["pumice-frames"]),
+    ("pumice-heap", &["pumice-accel", "pumice-frames"]),
+    ("pumice-paging", &["pumice-frames"]),
+    ("pumice-slots", &["pumice-frames"]),
+    ("pumice", &["pumice-accel", "pumice-frames", "pumice-heap", "pumice-paging", "pumice-slots"]),
+    ("pumice-preload", &["pumice-frames", "pumice-heap"]),
+    ("pumice-c", &["pumice", "pumice-frames", "pumice-heap"]),
+    ("pumice-command", &["pumice-accel", "pumice-frames", "pumice-heap"]),
+    (
+        "pumice-bench",
+        &[
+            "pumice-accel",
+            "pumice-command",
+            "pumice-frames",
+            "pumice-heap",
+            "pumice-paging",
+            "pumice-slots",
+        ],
+    ),
+    (
+        "pumice-cli",
+        &["pumice-bench", "pumice-command", "pumice-frames", "pumice-heap", "pumice-slots"],
+    ),
+];
+
+/// What Cargo knows of the workspace's crates: the names of each, and of what it uses when it is no test.
+fn crate_graph() -> BTreeMap<String, BTreeSet<String>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let text = |value: &Value| value.as_str().expect("a string").to_owned();
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let used = |package: &Value| {
+        let all = list(&package["dependencies"]);
+        let own = all.iter().filter(|used| used["kind"].is_null() && used["path"].is_string());
+        own.map(|used| text(&used["name"])).collect()
+    };
+    let packages = list(&metadata["packages"]);
+    packages.iter().map(|package| (text(&package["name"]), used(package))).collect()
+}
+
+#[test]
+fn crates_use_only_those_below_them() {
+    let allowed = CRATES.map(|(name, used)| {
+        (name.to_owned(), used.iter().copied().map(str::to_owned).collect::<BTreeSet<_>>())
+    });
+    assert_eq!(crate_graph(), BTreeMap::from(allowed));
+}
+
+#[test]
+fn every_crate_names_its_neighbours() {
+    let mut offences = Vec::new();
+    for (package, used) in CRATES {
+        let folder = root().join("crates").join(package).join("src");
+        let top = ["lib.rs", "main.rs"].map(|name| folder.join(name));
+        let top = Source::read(top.iter().find(|path| path.is_file()).expect("a crate's root"));
+        let said: String = top
+            .text
+            .lines()
+            .take_while(|line| line.starts_with("//!"))
+            .collect::<Vec<_>>()
+            .join(" ");
+        for neighbour in used {
+            let name = neighbour.replace('-', "_");
+            if !said.contains(neighbour) && !said.contains(&name) && !top.text.contains(&name) {
+                offences.push(format!("{}: says nothing of {neighbour}", top.name()));
+            }
+        }
+    }
+    report("the top of each crate names those that it uses", offences);
 }
 
 #[test]
@@ -261,7 +349,7 @@ fn no_file_is_dead() {
 
 /// The variants of an enum in a source of the crate, by the list `NAME::ALL`.
 fn variants(file: &str, name: &str) -> BTreeSet<String> {
-    let source = Source::read(&root().join("crates/pumice/src").join(file));
+    let source = Source::read(&root().join("crates/pumice-heap/src").join(file));
     let all = source.text.split("ALL: [").nth(1).expect("a list of all");
     let all = all.split("];").next().expect("an end of the list");
     names_after(all, &format!("{name}::")).into_iter().collect()
@@ -270,7 +358,9 @@ fn variants(file: &str, name: &str) -> BTreeSet<String> {
 /// Those that some code outside `file` names, in the crate or in the shim.
 fn named_elsewhere(file: &str, name: &str) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
-    for source in sources("crates/pumice/src").iter().chain(&sources("crates/pumice-preload/src")) {
+    for source in
+        sources("crates/pumice-heap/src").iter().chain(&sources("crates/pumice-preload/src"))
+    {
         if !source.path.ends_with(file) {
             named.extend(
                 source.code().flat_map(|(_, line)| names_after(line, &format!("{name}::"))),

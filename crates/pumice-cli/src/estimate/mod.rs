@@ -5,7 +5,6 @@
 //! | [`faults`] | counts the program's faults from outside, and reads of what kind they are |
 //! | [`spaces`] | the address spaces behind that |
 //! | [`peaks`] | how much memory the processes had at their most |
-//! | [`costs`] | what this machine takes for a fault and for zeroing |
 //! | [`translation`] | how often addresses had to be looked up, where the processor counts that |
 //! | [`verdict`] | the arithmetic |
 //! | [`show`] | the lines for people, and the object for machines |
@@ -13,7 +12,6 @@
 //! The program runs as it is, with nothing preloaded. What `--try` measures besides is the program as it is, under
 //! `pumice run` and under `pumice run --mmap`, by turns.
 
-pub mod costs;
 mod faults;
 mod peaks;
 mod show;
@@ -29,12 +27,12 @@ use std::time::Instant;
 
 use clap::Args;
 
-use crate::args::Failure;
-use crate::bench::json_lines::JsonLines;
-use crate::bench::statistics::median;
 use crate::run::spawn::{self, End};
-use costs::Costs;
 use faults::{Faults, Watch};
+use pumice_command::costs::Costs;
+use pumice_command::json_lines::JsonLines;
+use pumice_command::statistics::median;
+use pumice_command::Failure;
 use show::{Estimate, Saved, Tried};
 use translation::Misses;
 use verdict::{Bounds, Given};

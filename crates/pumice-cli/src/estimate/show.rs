@@ -7,12 +7,12 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::costs::{Cost, Costs};
 use super::faults::Faults;
 use super::verdict::{Bounds, Range, Verdict};
-use crate::bench::statistics::mean_interval;
-use crate::bench::table::thousands;
 use crate::run::spawn::{End, Usage};
+use pumice_command::costs::{Cost, Costs};
+use pumice_command::statistics::mean_interval;
+use pumice_command::table::thousands;
 
 /// Of the time a program ran, translation that is worth a word in the verdict.
 const MUCH: f64 = 0.05;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A mapping of so many bytes and more is one that `pumice run` serves.
-const SERVED_MAPPING: u64 = pumice::config::MMAP_THRESHOLD as u64;
+const SERVED_MAPPING: u64 = pumice_heap::config::MMAP_THRESHOLD as u64;
 /// An allocation of so many bytes and more is one. glibc maps allocations of 128 KiB and more by
 /// themselves, with a page for its own use.
-const SERVED_ALLOCATION: u64 = pumice::config::DEFAULT_THRESHOLD as u64;
+const SERVED_ALLOCATION: u64 = pumice_heap::config::DEFAULT_THRESHOLD as u64;
 /// What a mapping grown by `brk` or made for an arena is called by the kernel.
 const HEAP: &[u8] = b"[heap]";
 

@@ -21,8 +21,8 @@
 
 use serde::Serialize;
 
-use super::costs::Cost;
 use super::spaces::{Counts, ThreadFaults};
+use pumice_command::costs::Cost;
 
 /// Less than this share of a program's time is not worth looking at.
 const NOTHING: f64 = 0.01;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use pumice::slots::message::Reason;
-use pumice::slots::{Error, Lease};
+use pumice_slots::message::Reason;
+use pumice_slots::{Error, Lease};
 use rustix::event::{poll, PollFd, PollFlags};
 
 use crate::run::spawn;

@@ -15,16 +15,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use pumice::config::parse_size;
-use pumice::slots::{default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind};
+use pumice_heap::config::parse_size;
+use pumice_slots::{default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind};
 use rustix::io::{fcntl_setfd, FdFlags};
 use rustix::stdio::dup2_stdout;
 
-use crate::args::Failure;
 use crate::run::{self, spawn};
 use crate::serve::{bar, duration, pages};
 use holder::Holder;
 use placeholders::Slot;
+use pumice_command::Failure;
 
 /// What `pumice lease` is asked for.
 #[derive(Args, Debug)]

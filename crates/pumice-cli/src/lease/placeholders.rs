@@ -4,9 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use pumice::slots::PageKind;
+use pumice_slots::PageKind;
 
-use crate::args::Failure;
+use pumice_command::Failure;
 
 const NAMES: [&str; 3] = ["{path}", "{fd}", "{qemu}"];
 

@@ -24,19 +24,19 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pumice::config::{
+use pumice_heap::config::{
     parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_ENGINE, ENV_FIRST, ENV_POOL_MAX, ENV_READY,
     ENV_STATS, ENV_THRESHOLD,
 };
-use pumice::stats::{Owner, Slot, Tree};
+use pumice_heap::stats::{Owner, Slot, Tree};
 
 pub use options::RunArgs;
 pub use variables::{print_variables, EnvArgs};
 
-use crate::args::Failure;
-use crate::clear_plan;
 use crate::counters::Counters;
 use crate::numbers::Numbers;
+use pumice_command::clear_plan;
+use pumice_command::Failure;
 use spawn::End;
 
 /// What shells exit with where a program is not found, and where it can't be executed.

@@ -10,15 +10,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
-use pumice::clear::EngineKind;
-use pumice::config::{
+use pumice_frames::clear::EngineKind;
+use pumice_heap::config::{
     parse_mmap_threshold, parse_size, Setting, ENV_CLEAR, ENV_ENGINE, ENV_MMAP_THRESHOLD, ENV_ONLY,
     ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD, MMAP_THRESHOLD,
 };
 
-use crate::args::Failure;
-use crate::engines::{self, Choice};
-use crate::memory;
+use pumice_command::engines::{self, Choice};
+use pumice_command::memory;
+use pumice_command::Failure;
 
 /// What programs are told of memory and of whom to serve: `pumice run` and `pumice env` take it.
 #[derive(Args, Debug)]

@@ -7,14 +7,14 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use pumice::stats::{Event, Tree};
+use pumice_heap::stats::{Event, Tree};
 use serde::Serialize;
 
 use super::elf;
 use super::options::{show, ReportForm, ReportTo};
 use super::spawn::{End, Usage};
-use crate::args::Failure;
 use crate::counters::program_name;
+use pumice_command::Failure;
 
 /// Everything a report says; as JSON, one object with these names. Times are in seconds, sizes in
 /// bytes.
@@ -231,7 +231,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pumice::stats::Reason;
+    use pumice_heap::stats::Reason;
 
     fn sample(tree: &Tree, program: &str) -> Report {
         let wall = Duration::from_millis(1500);

@@ -12,9 +12,9 @@ use clap::{Parser, ValueEnum};
 
 use super::options::{check_pool, variables, PoolArgs, ScrubArgs};
 use super::shim_file::{self, LoadedFrom};
-use crate::args::{print, Failure};
-use crate::engines::{self, Choice};
-use crate::safe_path;
+use pumice_command::engines::{self, Choice};
+use pumice_command::safe_path;
+use pumice_command::{print, Failure};
 
 /// Print the variables that give programs the shim without 'pumice run', for a service or an image
 ///

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 
-use pumice::config::parse_size;
+use pumice_heap::config::parse_size;
 
 use super::subordinate::Subordinate;
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pumice::slots::socket;
+use pumice_slots::socket;
 use rustix::fs::{
     chmod, fchmod, fstat, openat, statat, unlinkat, AtFlags, FileType, Mode, OFlags, Stat,
 };
@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use super::folder::{is_ours, split, Folder, Missing};
-use crate::args::Failure;
+use pumice_command::Failure;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 256;

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use pumice::slots::message::{LeaseRequest, Reply};
-use pumice::slots::{socket, Charge, SlotFile};
+use pumice_slots::message::{LeaseRequest, Reply};
+use pumice_slots::{socket, Charge, SlotFile};
 
 use super::allow::{is_master, Peer};
 use super::pool::Key;

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use pumice::slots::client::SYSTEM_SOCKET;
+use pumice_slots::client::SYSTEM_SOCKET;
 use rustix::fs::{
     flock, fstat, openat, statat, unlinkat, AtFlags, FileType, FlockOperation, Mode, OFlags, Stat,
 };
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::folder::{Folder, Missing};
-use crate::args::Failure;
+use pumice_command::Failure;
 
 /// The lock's name.
 const LOCK: &str = "lock";

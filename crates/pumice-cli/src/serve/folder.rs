@@ -13,12 +13,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use pumice::slots::peer::is_open_to_others;
+use pumice_slots::peer::is_open_to_others;
 use rustix::fs::{fstat, mkdirat, openat, readlinkat, FileType, Mode, OFlags, Stat, CWD};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::args::Failure;
+use pumice_command::Failure;
 
 /// Links on one path, as the kernel has it.
 const MOST_LINKS: u32 = 40;

@@ -6,12 +6,12 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use pumice::slots::peer::credentials;
+use pumice_slots::peer::credentials;
 use rustix::net::{accept_with, sockopt, SocketFlags, SocketType};
 
 use super::allow::Peer;
 use super::bound::{Bound, Neighbours};
-use crate::args::Failure;
+use pumice_command::Failure;
 
 /// The first descriptor that systemd hands over; see sd_listen_fds(3).
 const FIRST_ACTIVATED: i32 = 3;

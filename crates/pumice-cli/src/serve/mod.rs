@@ -54,7 +54,7 @@ pub use progress::bar;
 
 use std::io::{self, Write};
 
-use crate::args::Failure;
+use pumice_command::Failure;
 
 /// Serves until it is told to end.
 pub fn serve(arguments: ServeArgs) -> Result<(), Failure> {

@@ -4,18 +4,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use pumice::config::parse_size;
-use pumice::slots::error::size;
-use pumice::slots::settings::PaceSetting;
-use pumice::slots::PageKind;
-use pumice::sys::mempolicy;
+use pumice_frames::sys::mempolicy;
+use pumice_heap::config::parse_size;
+use pumice_slots::error::size;
+use pumice_slots::settings::PaceSetting;
+use pumice_slots::PageKind;
 
 use super::allow::{Allowed, Rule};
 use super::config;
 use super::pool::Key;
-use crate::args::Failure;
 use crate::http::Address;
-use crate::memory;
+use pumice_command::memory;
+use pumice_command::Failure;
 
 /// What `pumice serve` is asked for.
 #[derive(Args, Clone, Debug)]

@@ -10,8 +10,8 @@ use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pumice::slots::message::{Reason, Reply};
-use pumice::slots::Refusal;
+use pumice_slots::message::{Reason, Reply};
+use pumice_slots::Refusal;
 use rustix::buffer::spare_capacity;
 use rustix::event::{epoll, eventfd, EventfdFlags};
 
@@ -27,8 +27,8 @@ use super::populator::{Job, Outcome, Populator, WorkerId};
 use super::progress::Progress;
 use super::reaper::Reaper;
 use super::signals::{Signals, Wish};
-use crate::args::Failure;
 use crate::http::Serving;
+use pumice_command::Failure;
 
 /// Tokens of what is no connection.
 const LISTENER: Token = 0;
@@ -113,7 +113,7 @@ pub struct Server {
 /// See [`Server::ending`].
 struct Ending {
     key: super::pool::Key,
-    charge: pumice::slots::Charge,
+    charge: pumice_slots::Charge,
     told: Option<Token>,
     account: u32,
 }

@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::args::Failure;
 use crate::http::{self, Address};
 use crate::run::spawn;
+use pumice_command::Failure;
 use rates::Rates;
 use sample::{Process, Sample};
 use show::Of;
@@ -76,7 +76,7 @@ pub fn stat(options: &StatArgs) -> Result<(), Failure> {
         )));
     }
     if options.prometheus {
-        return crate::args::print(prometheus::page(&sample).as_bytes());
+        return pumice_command::print(prometheus::page(&sample).as_bytes());
     }
     if options.watch {
         return watch(options, sample);
@@ -102,7 +102,7 @@ fn watch(options: &StatArgs, mut before: Sample) -> Result<(), Failure> {
             true => show::print_json(&rows)?,
             false => {
                 show::print_table(&rows, Of::Changes)?;
-                crate::args::print(b"\n")?;
+                pumice_command::print(b"\n")?;
             }
         }
         before = now;

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write};
 
-use pumice::stats::Event;
+use pumice_heap::stats::Event;
 
 use super::sample::{Process, Sample, Totals};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pumice::stats::Event;
+use pumice_heap::stats::Event;
 use serde::Serialize;
 
 use super::sample::{share, Process};

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
-use pumice::stats::{Event, PoolSplit, Slot, Tree};
+use pumice_heap::stats::{Event, PoolSplit, Slot, Tree};
 use serde::Serialize;
 
 use super::running::Running;
@@ -197,8 +197,8 @@ pub fn share(part: u64, all: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use pumice::stats::{Owner, MAGIC, SLOTS, TREE_SIZE, VERSION};
-    use pumice::sys::segment;
+    use pumice_frames::sys::segment;
+    use pumice_heap::stats::{Owner, MAGIC, SLOTS, TREE_SIZE, VERSION};
 
     use super::*;
     use crate::stat::{prometheus, rates::Rates, show};

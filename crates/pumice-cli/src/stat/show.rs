@@ -2,13 +2,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pumice::stats::Event;
+use pumice_heap::stats::Event;
 use serde::Serialize;
 
 use super::rates::Rates;
 use super::sample::Process;
-use crate::args::Failure;
-use crate::bench::table::Table;
+use pumice_command::table::Table;
+use pumice_command::Failure;
 
 const COLUMNS: [(&str, usize); 12] = [
     ("program", 15),
@@ -63,7 +63,7 @@ pub fn print_json(rows: &[(Process, Option<Rates>)]) -> Result<(), Failure> {
         text += &line;
         text += "\n";
     }
-    crate::args::print(text.as_bytes())
+    pumice_command::print(text.as_bytes())
 }
 
 /// What a table shows of counters.
@@ -77,7 +77,7 @@ pub enum Of {
 
 /// As a table.
 pub fn print_table(rows: &[(Process, Option<Rates>)], of: Of) -> Result<(), Failure> {
-    crate::args::print(table(rows, of).as_bytes())
+    pumice_command::print(table(rows, of).as_bytes())
 }
 
 /// The text of a table.

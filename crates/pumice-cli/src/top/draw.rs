@@ -240,7 +240,7 @@ fn size(bytes: u64) -> String {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use pumice::stats::Event;
+    use pumice_heap::stats::Event;
     use ratatui::backend::TestBackend;
     use ratatui::Terminal;
 

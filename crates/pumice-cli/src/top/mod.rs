@@ -23,11 +23,11 @@ use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::DefaultTerminal;
 
-use crate::args::Failure;
 use crate::run::spawn;
 use crate::stat::parse_interval;
 use crate::stat::sample::Sample;
 use glyphs::Looks;
+use pumice_command::Failure;
 use state::{State, Told};
 
 /// Somebody else than the terminal wants this to stop. Relaxed: nothing is published with it.

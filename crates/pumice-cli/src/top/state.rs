@@ -205,7 +205,8 @@ impl State {
         let sum = |event| {
             self.rows.iter().map(|row| row.process.event(event)).fold(0, u64::saturating_add)
         };
-        let (hits, misses) = (sum(pumice::stats::Event::Hits), sum(pumice::stats::Event::Misses));
+        let (hits, misses) =
+            (sum(pumice_heap::stats::Event::Hits), sum(pumice_heap::stats::Event::Misses));
         share(hits, hits.saturating_add(misses))
     }
 

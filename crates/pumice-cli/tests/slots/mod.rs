@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pumice::slots::message::ClassRow;
-use pumice::slots::{Client, Lease, LeaseRequest};
+use pumice_slots::message::ClassRow;
+use pumice_slots::{Client, Lease, LeaseRequest};
 
 use crate::support::{folder, pumice};
 

@@ -87,7 +87,8 @@ pub fn safe_folder(name: &str) -> Option<PathBuf> {
 /// The shared memory of counters that a `pumice run` made.
 #[allow(dead_code, reason = "not every test file looks")]
 pub fn counters_of(pid: u32) -> Vec<u32> {
-    let size = pumice::stats::TREE_SIZE;
-    let made = pumice::sys::segment::all().filter(|(_, it)| it.maker == pid && it.len == size);
+    let size = pumice_heap::stats::TREE_SIZE;
+    let made =
+        pumice_frames::sys::segment::all().filter(|(_, it)| it.maker == pid && it.len == size);
     made.map(|(id, _)| id).collect()
 }

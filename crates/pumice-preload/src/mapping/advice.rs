@@ -3,8 +3,8 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use linux_raw_sys::general as linux;
-use pumice::heap::Effect;
-use pumice::sys::{raw, thread};
+use pumice_frames::sys::{raw, thread};
+use pumice_heap::heap::Effect;
 use rustix::io::Errno;
 
 use super::{answer, concerned, each_part, has_hole, note, AtHole, Outcome};

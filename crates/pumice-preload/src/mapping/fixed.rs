@@ -3,8 +3,8 @@
 use core::ffi::c_int;
 
 use linux_raw_sys::general as linux;
-use pumice::addr::FRAME_SIZE;
-use pumice::heap::{Heap, Part};
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_heap::heap::{Heap, Part};
 use rustix::io::Errno;
 
 use super::{

@@ -5,9 +5,9 @@ use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
 use linux_raw_sys::general as linux;
-use pumice::addr::FRAME_SIZE;
-use pumice::heap::{Effect, Heap, Part};
-use pumice::sys::raw;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::raw;
+use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
 use super::plain::{advice_of, is_one_mapping, protection_of};

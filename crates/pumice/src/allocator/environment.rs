@@ -6,8 +6,8 @@
 use std::ffi::c_ulong;
 use std::ptr::NonNull;
 
-use crate::process::Variables;
-use crate::sys::{file, mem};
+use pumice_frames::sys::{file, mem};
+use pumice_heap::process::Variables;
 
 /// The most that is read of `/proc/self/environ`.
 const MOST_BYTES: usize = 256 << 10;

@@ -15,9 +15,9 @@ use std::ptr::{null_mut, NonNull};
 
 pub use process::{Owned, ProcessHeap};
 
-use crate::config::{DEFAULT_THRESHOLD, MIN_THRESHOLD};
-use crate::heap::Content;
-use crate::stats::{Event, Slot};
+use pumice_heap::config::{DEFAULT_THRESHOLD, MIN_THRESHOLD};
+use pumice_heap::heap::Content;
+use pumice_heap::stats::{Event, Slot};
 
 /// An allocator whose large requests are served from memory that is already there and already
 /// zero, so that `vec![0; n]` costs neither faults nor zeroing.
@@ -54,7 +54,7 @@ impl Allocator {
         Allocator { threshold, heap: ProcessHeap::new() }
     }
 
-    /// Where the process counts ([`Event`]) and finds its settings ([`crate::config::Setting`]).
+    /// Where the process counts ([`Event`]) and finds its settings ([`pumice_heap::config::Setting`]).
     /// `None` where nothing is served: by `PUMICE=off`, say, or under `ulimit -v`.
     pub fn slot(&self) -> Option<&'static Slot> {
         self.heap.slot()

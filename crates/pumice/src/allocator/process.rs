@@ -7,7 +7,7 @@
 //! ```
 //! Nobody waits for BUSY: who finds it takes the next allocator. What is served from is written
 //! before the Release store of its address and read after an Acquire load of it.
-//! How it follows a `fork`: [`crate::process`].
+//! How it follows a `fork`: [`pumice_heap::process`].
 
 use std::ffi::c_int;
 use std::ptr::{from_ref, null_mut, NonNull};
@@ -15,16 +15,16 @@ use std::ptr::{from_ref, null_mut, NonNull};
 use rustix::fd::BorrowedFd;
 
 use super::environment::{self, Environment};
-use crate::addr::BLOCK_SIZE;
-use crate::clear::is_zero;
-use crate::config;
-use crate::error::Result;
-use crate::heap::{Content, Heap, HeapConfig};
-use crate::process::{self, ProcessWord, Variables};
-use crate::stats::{Event, Reason, Slot, Tree};
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use crate::sys::sched::Affinity;
-use crate::sys::{mem, thread};
+use pumice_frames::addr::BLOCK_SIZE;
+use pumice_frames::clear::is_zero;
+use pumice_frames::error::Result;
+use pumice_frames::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use pumice_frames::sys::sched::Affinity;
+use pumice_frames::sys::{mem, thread};
+use pumice_heap::config;
+use pumice_heap::heap::{Content, Heap, HeapConfig};
+use pumice_heap::process::{self, ProcessWord, Variables};
+use pumice_heap::stats::{Event, Reason, Slot, Tree};
 
 const UNSTARTED: u32 = 0;
 const BUSY: u32 = 1;
@@ -176,7 +176,7 @@ impl Owned {
     /// Frees an allocation. In a child that can't use the heap it stays where it is.
     ///
     /// # Errors
-    /// [`crate::error::Error::NotAllocated`] if `at` is not the start of one: a double free, or a
+    /// [`pumice_frames::error::Error::NotAllocated`] if `at` is not the start of one: a double free, or a
     /// stray pointer.
     ///
     /// # Safety

@@ -23,8 +23,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use pumice::slots::file::Populating;
-use pumice::slots::SlotFile;
+use pumice_slots::file::Populating;
+use pumice_slots::SlotFile;
 
 use super::super::pool::Key;
 use super::super::room::{Pool, Promise};
@@ -166,7 +166,7 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use pumice::slots::PageKind;
+    use pumice_slots::PageKind;
 
     use super::*;
 

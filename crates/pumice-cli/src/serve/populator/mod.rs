@@ -7,7 +7,7 @@
 //! | [`priority`] | `SCHED_IDLE` and back |
 //!
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
-//! session and group, so each burst asks a [`Pacer`](pumice::scrub::Pacer) first, as scrubd does.
+//! session and group, so each burst asks a [`Pacer`](pumice_heap::scrub::Pacer) first, as scrubd does.
 //! *Urgent* threads have the daemon's own priority and no pauses: they do what clients wait for, who
 //! would otherwise populate themselves, at full speed and their own priority. There may be as many as
 //! processors, started when needed. What has least left comes first: after a burst a thread lets go of its job
@@ -30,8 +30,8 @@ use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::thread;
 
-use pumice::scrub::PaceLimits;
-use pumice::slots::settings::PaceSetting;
+use pumice_heap::scrub::PaceLimits;
+use pumice_slots::settings::PaceSetting;
 
 pub use job::{Job, WorkerId};
 pub use worker::Outcome;
@@ -320,7 +320,7 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver};
     use std::time::Duration;
 
-    use pumice::slots::PageKind;
+    use pumice_slots::PageKind;
     use rustix::event::{eventfd, EventfdFlags};
 
     use super::*;

@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use pumice::slots::message::{
+use pumice_slots::message::{
     ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reason, Reply, Request, MAX_ROWS,
 };
-use pumice::slots::settings::PaceSetting;
-use pumice::slots::stat::Counter;
-use pumice::slots::{socket, Charge, PageKind, Refusal, SlotFile};
+use pumice_slots::settings::PaceSetting;
+use pumice_slots::stat::Counter;
+use pumice_slots::{socket, Charge, PageKind, Refusal, SlotFile};
 use rustix::event::epoll;
 
 use super::super::allow::is_master;

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pumice::slots::error::size;
-use pumice::slots::message::Reason;
-use pumice::slots::stat::Counter;
+use pumice_slots::error::size;
+use pumice_slots::message::Reason;
+use pumice_slots::stat::Counter;
 
 use super::super::connection::State;
 use super::super::pool::Key;

@@ -209,7 +209,7 @@ fn a_crash_loses_nothing_that_was_committed() {
             nth += 1;
             // What opening has made of it, there is more of than of this.
             last = Some(Image::read(&replay));
-            // The next process begins after any of these, or after a kill, which loses nothing of what may be lost later.
+            // The next process begins after any of these, or after a kill, which loses nothing yet.
             if random.below(nth) == 0 || crash.kept == Kept::All && random.below(nth) < 5 {
                 let image = crash.image.clone();
                 next = Some(if crash.kept == Kept::All {

@@ -1,0 +1,281 @@
+//! `pumice bench alloc`: real programs and small loads under pumice and under other allocators.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`allocator`] | who provides the memory, and how a program is started under it |
+//! | [`loads`] | the loads: what each needs and runs; the scripts are files of that folder |
+//! | [`kit`] | the folder of inputs, and what of the machine the loads use |
+//! | [`measure`] | one run of one program: time, processor time, memory, faults |
+//! | [`row`] | what the rounds say, and ratios with their intervals |
+//! | [`turns`] | who goes when |
+//! | [`picture`] | the ratios as SVG |
+//!
+//! In each round every allocator runs a load once, in an order in which over the rounds each follows
+//! every other equally often ([`turns`]), after a round that is not counted. All figures are of
+//! whole trees of processes, from start to end, helper threads and `pumice run` included; the
+//! memory is the most that one process of the tree had resident. Peers are `glibc` as it is and
+//! `glibc-huge`, told by `GLIBC_TUNABLES` to use huge pages: ratios are to whichever is better at
+//! the figure in question. `glibc` means that nothing is preloaded: a program that brings an
+//! allocator of its own, as Debian's redis-server brings jemalloc, uses that there, and below
+//! pumice's threshold.
+
+pub mod allocator;
+pub mod kit;
+pub mod loads;
+pub mod measure;
+mod picture;
+pub mod row;
+mod turns;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::arguments::check_writable;
+use super::interrupts::Interrupts;
+use allocator::{Allocator, Preload};
+use kit::{Kit, Size};
+use loads::{Load, LOADS};
+use measure::{NoRun, Spent};
+use pumice_command::json_lines::JsonLines;
+use pumice_command::table::{thousands, Table};
+use pumice_command::Failure;
+use row::{Rounds, Row};
+
+/// What `pumice bench alloc` is asked for.
+#[derive(Args, Debug)]
+pub struct AllocArgs {
+    /// Rounds; each runs every load once under each allocator [default: 9, or 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Only the loads whose name contains this (can be repeated)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Only this allocator beside glibc's two settings (can be repeated)
+    #[arg(long, value_name = "NAME")]
+    allocator: Vec<Allocator>,
+    /// Fewer rounds and smaller loads
+    #[arg(long)]
+    quick: bool,
+    /// Also write the rows to FILE, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the ratios of time and of memory, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// Columns of a load's table.
+const COLUMNS: [(&str, usize); 9] = [
+    ("", 10),
+    ("wall s", 8),
+    ("cpu s", 8),
+    ("peak KiB", 11),
+    ("min. faults", 11),
+    ("maj.", 5),
+    ("time/glibc [95 %]", 20),
+    ("cpu/glibc [95 %]", 20),
+    ("memory/glibc [95 %]", 20),
+];
+
+/// Runs the experiment and prints its tables.
+pub fn alloc(options: &AllocArgs) -> Result<ExitCode, Failure> {
+    let loads = wanted_loads(&options.only)?;
+    let mut json = JsonLines::create(options.json.as_deref())?;
+    if let Some(path) = &options.plot {
+        check_writable(path)?;
+    }
+    let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 9 }) as usize;
+    let preloads = installed(&options.allocator)?;
+    let interrupts = Interrupts::take();
+    let kit = Kit::new(if options.quick { Size::Small } else { Size::Full })?;
+
+    println!("Medians of {rounds} rounds; ratios to the better of glibc's two settings");
+    let mut rows: Vec<Row> = Vec::new();
+    for (index, load) in loads.iter().enumerate() {
+        let place = format!("{} ({} of {})", load.name, index + 1, loads.len());
+        let progress = Progress { place, rounds };
+        progress.show("getting it ready");
+        let line = kit.line(load);
+        progress.clear();
+        println!();
+        let line = match line {
+            Ok(line) => line,
+            Err(why) => {
+                println!("{}: skipped, {why}", load.name);
+                continue;
+            }
+        };
+        let Some(measured) = measure_load(&kit, &line, &preloads, &interrupts, &progress)? else {
+            println!("{}: skipped, see above", load.name);
+            continue;
+        };
+        let of_load = row::rows(load.name, &measured);
+        print_load(load, &of_load);
+        for row in &of_load {
+            json.write(row)?;
+        }
+        rows.extend(of_load);
+    }
+    json.finish()?;
+    print_ratios(&rows);
+    print_means(&rows);
+    if let Some(path) = &options.plot {
+        picture::ratios(path, &rows)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wanted_loads(only: &[String]) -> Result<Vec<&'static Load>, Failure> {
+    let wanted = |load: &&Load| only.is_empty() || only.iter().any(|part| load.name.contains(part));
+    let loads: Vec<_> = LOADS.iter().filter(wanted).collect();
+    if loads.is_empty() {
+        let names: Vec<_> = LOADS.iter().map(|load| load.name).collect();
+        let (only, names) = (only.join(", ").escape_debug().to_string(), names.join(", "));
+        return Err(Failure::usage(format!("no load is called '{only}'; there are {names}")));
+    }
+    Ok(loads)
+}
+
+/// How to run programs under glibc's two settings and those wanted of the others; says which are
+/// not installed.
+fn installed(wanted: &[Allocator]) -> Result<Vec<Preload>, Failure> {
+    let mut preloads = Vec::new();
+    for allocator in Allocator::ALL {
+        if !(allocator.is_glibc() || wanted.is_empty() || wanted.contains(&allocator)) {
+            continue;
+        }
+        match allocator.find()? {
+            Ok(preload) => preloads.push(preload),
+            Err(package) => {
+                println!("{} is not installed: apt-get install {package}", allocator.name());
+            }
+        }
+    }
+    Ok(preloads)
+}
+
+/// The rounds under each allocator that runs the load. `None` if glibc is not among them.
+pub fn measure_load(
+    kit: &Kit,
+    line: &[OsString],
+    preloads: &[Preload],
+    interrupts: &Interrupts,
+    progress: &Progress,
+) -> Result<Option<Vec<Rounds>>, Failure> {
+    let mut measured: Vec<(&Preload, Vec<Spent>)> =
+        preloads.iter().map(|preload| (preload, Vec::new())).collect();
+    // The first round warms the caches, writes the shim, and measures the clearing plan.
+    for round in 0..=progress.rounds {
+        for turn in turns::order(preloads.len(), round) {
+            let next = preloads[turn].allocator;
+            let Some(index) = measured.iter().position(|(of, _)| of.allocator == next) else {
+                continue;
+            };
+            progress.show(&format!("round {round} of {}, {}", progress.rounds, next.name()));
+            match measure::run(measured[index].0, line, kit.folder(), interrupts) {
+                Ok(spent) if round > 0 => measured[index].1.push(spent),
+                Ok(_) => {}
+                Err(NoRun::Interrupted) => {
+                    progress.clear();
+                    return Err(Failure { message: "interrupted".to_owned(), status: 130 });
+                }
+                Err(NoRun::Failed(why)) => {
+                    progress.clear();
+                    println!("fails under {}: {why}", next.name());
+                    measured.remove(index);
+                    if next == Allocator::Glibc {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+    progress.clear();
+    let rounds = measured.into_iter().map(|(preload, spent)| (preload.allocator, spent));
+    Ok(Some(rounds.map(|(allocator, spent)| Rounds { allocator, spent }).collect()))
+}
+
+fn print_load(load: &Load, rows: &[Row]) {
+    println!("{}: {}", load.name, load.about);
+    let table = Table::begin(&COLUMNS);
+    for row in rows {
+        table.row(&[
+            row.allocator.name().to_owned(),
+            format!("{:.3}", row.wall_s),
+            format!("{:.3}", row.cpu_s),
+            thousands(row.peak_kib as f64),
+            thousands(row.minor_faults as f64),
+            thousands(row.major_faults as f64),
+            row.time().to_string(),
+            row.cpu().to_string(),
+            row.memory().to_string(),
+        ]);
+    }
+}
+
+/// pumice beside the better of glibc's settings, load by load.
+fn print_ratios(rows: &[Row]) {
+    let ours: Vec<_> = rows.iter().filter(|row| row.allocator == Allocator::Pumice).collect();
+    if ours.is_empty() {
+        return;
+    }
+    println!(
+        "\npumice against the better of glibc's two settings [95 % interval], below 1 it wins"
+    );
+    let columns = [("load", 18), ("time", 20), ("cpu", 20), ("memory", 20)];
+    let table = Table::begin(&columns);
+    for row in ours {
+        let ratios = [row.time(), row.cpu(), row.memory()].map(|ratio| ratio.to_string());
+        table.row(&[&[row.load.to_owned()][..], &ratios].concat());
+    }
+}
+
+/// Each allocator's time relative to glibc as it is, over the loads that it ran.
+fn print_means(rows: &[Row]) {
+    if rows.is_empty() {
+        return;
+    }
+    println!("\ntime relative to glibc, geometric mean over the loads");
+    let table = Table::begin(&[("allocator", 10), ("time", 6), ("loads", 5)]);
+    for allocator in Allocator::ALL {
+        let relative: Vec<f64> = rows
+            .iter()
+            .filter(|row| row.allocator == allocator)
+            .filter_map(|row| {
+                let glibc =
+                    |other: &&Row| other.load == row.load && other.allocator == Allocator::Glibc;
+                rows.iter().find(glibc).map(|glibc| row.wall_s / glibc.wall_s)
+            })
+            .collect();
+        if !relative.is_empty() {
+            let mean = format!("{:.3}", row::geometric_mean(&relative));
+            table.row(&[allocator.name().to_owned(), mean, relative.len().to_string()]);
+        }
+    }
+}
+
+/// Where the experiment is, in one line on a terminal that is rewritten as it goes on.
+pub struct Progress {
+    /// Which load.
+    pub place: String,
+    /// Of how many rounds.
+    pub rounds: usize,
+}
+
+impl Progress {
+    fn show(&self, what: &str) {
+        if io::stderr().is_terminal() {
+            eprint!("\r{}: {what}\x1b[K", self.place);
+        }
+    }
+
+    fn clear(&self) {
+        if io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

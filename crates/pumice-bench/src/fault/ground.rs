@@ -1,0 +1,72 @@
+//! What the faults of all ways take their memory from: a zone in which everything is there and zero.
+
+use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::clear::{Clearer, Warmth};
+use pumice_frames::frame::Zone;
+use pumice_frames::sys::cpu;
+use pumice_frames::sys::mem::{Huge, Memory, Os};
+use pumice_paging::space::MemMap;
+
+use crate::cpu::CpuClock;
+use pumice_command::Failure;
+
+/// Blocks beside those that are touched: tables, threads' lists, and frames scattered by those.
+const SPARE_BLOCKS: usize = 64;
+
+/// A zone for the length of an experiment.
+#[derive(Debug)]
+pub struct Ground {
+    zone: &'static Zone,
+    map: MemMap<'static>,
+    clearer: Clearer,
+}
+
+impl Ground {
+    /// A zone with `bytes` that can be touched at a time, all faulted in.
+    pub fn new(bytes: usize) -> Result<Ground, Failure> {
+        let failure = |error| Failure::system(format!("no zone: {error}"));
+        let touched = bytes.div_ceil(BLOCK_SIZE);
+        // A mapper uses frames up as well, which are zero again after the round only: a tenth of what is
+        // touched meanwhile. If there were none left, faults would be measured that clear.
+        let blocks = touched + touched / 4 + SPARE_BLOCKS;
+        let zone = Zone::new(blocks * BLOCK_SIZE, cpu::count(), Huge::Yes).map_err(failure)?;
+        // It stays for the rest of the process, which ends with the experiment.
+        let zone = Box::leak(Box::new(zone));
+        zone.grow(blocks).map_err(failure)?;
+        // SAFETY: the zone's own range, all of which was made usable.
+        unsafe { Os.populate(zone.block_address(0), blocks * BLOCK_SIZE) }
+            .map_err(|errno| Failure::system(format!("can't populate the zone: {errno}")))?;
+        let clearer = Clearer::detect();
+        let map = MemMap::new(zone, clearer).map_err(failure)?;
+        Ok(Ground { zone, map, clearer })
+    }
+
+    /// What spaces have in common.
+    pub fn map(&self) -> &MemMap<'static> {
+        &self.map
+    }
+
+    /// Makes all that is free zero again: the processor time it took.
+    pub fn refill(&self) -> f64 {
+        let clock = CpuClock::start();
+        // SAFETY: this claims what it changes.
+        let ledger = unsafe { self.zone.ledger() };
+        ledger.join_all();
+        for block in 0..ledger.grown() {
+            if let Some(word) = ledger.claim_block(block, |word| !word.zeroed()) {
+                let at = self.zone.block_address(block);
+                // SAFETY: the block is claimed by this call.
+                unsafe { self.clearer.clear(at, BLOCK_SIZE, Warmth::Cold) };
+                ledger.release_block(block, word.with_zeroed(true));
+            }
+        }
+        clock.elapsed().total_s()
+    }
+
+    /// Frames that are free in whole blocks.
+    pub fn free_bytes(&self) -> usize {
+        // SAFETY: it is only looked at.
+        let ledger = unsafe { self.zone.ledger() };
+        ledger.free_blocks() * (BLOCK_SIZE / FRAME_SIZE) * FRAME_SIZE
+    }
+}

@@ -1,0 +1,384 @@
+//! `pumice bench io`: files through the kernel's page cache and through ours, under the same memory: the bonnie table.
+//!
+//! | op | what is done |
+//! |---|---|
+//! | `out` | all of a file is written in order and made durable; its blocks are reserved before |
+//! | `rewrite` | all of it is read in order, a byte of each page changed, written back, made durable |
+//! | `in` | all of it is read in order, nothing of it in memory before |
+//! | `random` | single pages at random; each thread waits for one at a time |
+//! | `random-ahead` | the same, each thread saying ahead which it will want, so that `--depth` are on their way |
+//! | `scan` | a working set of half the frames, and a scan of a file ten times the frames: what part of the set's accesses found their page beside the scan, and what part of it was there after one beside which nobody asked for it |
+//! | `resident`, `resident-few` | pages that are in memory, read at random: `--resident` shared by all threads, with lines fetched ahead; 64 of each thread's own |
+//!
+//! | backend | what it is |
+//! |---|---|
+//! | `buffered` | the kernel's cache, by `read` and `write` of 1 MiB (at random: of pages) |
+//! | `mmap` | the kernel's cache, mapped; advised sequential or random where it is that |
+//! | `direct` | our cache (`pumice_paging::cache`): straight from and to its frames |
+//! | `fio` | the device: io_uring, direct, 4 requests of 1 MiB, or `--depth` of pages in all; where it is installed |
+//!
+//! The kernel's processes are in control groups with as much memory as ours has frames. Each backend has a file of its
+//! own, and they take turns, round by round. Every page that is read is looked at: it begins with its number. In a
+//! `random` row, what is compared is pages read from the device, for a cache has a part of them. *CPU* is the
+//! process's threads and `kswapd`; *mach* is everybody's, interrupts and the kernel's writing included, and so
+//! whatever else ran.
+
+mod buffered;
+mod direct;
+mod fio;
+mod job;
+mod mapped;
+mod resident;
+mod row;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::sys::cpu;
+
+use super::arguments::{check_writable, frames_size, seconds};
+use super::interrupts::Interrupts;
+use super::plot::{self, Series, Stroke};
+use super::team::folder::Folder;
+use super::team::memory_group::MemoryGroup;
+use super::team::spent::machine_cpu_s;
+use super::team::worker::Worker;
+use job::{Answer, Op, Request, Setup};
+use pumice_command::json_lines::JsonLines;
+use pumice_command::table::Table;
+use pumice_command::Failure;
+use row::{Case, Row};
+use worker::Kind;
+
+/// The file of a scan, by the frames.
+const SCAN_TIMES: u64 = 10;
+
+/// What `pumice bench io` is asked for.
+#[derive(Args, Debug)]
+pub struct IoArgs {
+    /// Memory for the file's pages [default: 512M, or 32M with --quick]
+    #[arg(long, value_name = "SIZE", value_parser = frames_size)]
+    frames: Option<usize>,
+    /// How many times as large the file is
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u64).range(2..=64))]
+    times: u64,
+    /// How many threads read at random [default: 1,2]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: Vec<u32>,
+    /// Reads on their way at a time, of all threads together
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(2..=1024))]
+    depth: u32,
+    /// Only these operations [default: all]; files are written first in any case
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    ops: Vec<Op>,
+    /// Only these backends [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    backends: Vec<Kind>,
+    /// Pages in memory that are read at random, 0 for none [default: 2G, or 32M with --quick]
+    #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
+    resident: Option<usize>,
+    /// Measurements of each row [default: 10, or 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// How long each of them is that does not end by itself [default: 1, or 0.2 with --quick]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Where the files are, in a folder of their own [default: where temporary files are]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Without fio's
+    #[arg(long)]
+    no_fio: bool,
+    /// Less memory and fewer rounds
+    #[arg(long)]
+    quick: bool,
+    /// Write the rows as JSON Lines as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw pages a second against the threads, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Be the process that is measured
+    #[arg(long, hide = true)]
+    worker: Option<Kind>,
+}
+
+fn size_or_none(text: &str) -> Result<usize, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    frames_size(text)
+}
+
+/// Measures all rows.
+pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
+    if let Some(kind) = options.worker {
+        return worker::run(kind);
+    }
+    let json = JsonLines::create(options.json.as_deref())?;
+    if let Some(path) = &options.plot {
+        check_writable(path)?;
+    }
+    let plan = Plan::new(options);
+    let signals = Interrupts::take();
+    let folder = Folder::make(options.dir.as_deref(), "io")?;
+    println!(
+        "a file of {} MiB and {} MiB of memory (medians of {} rounds)",
+        plan.bytes >> 20,
+        (plan.frames * FRAME_SIZE) >> 20,
+        plan.rounds
+    );
+    let table = Row::begin_table();
+    let mut bench = Bench { plan, signals, folder, json, table, rows: Vec::new() };
+    bench.files()?;
+    bench.scan()?;
+    bench.resident()?;
+    if let Some(path) = &options.plot {
+        plot::reads_against_threads(path, "of a file larger than its memory", &bench.series())?;
+    }
+    bench.json.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is measured.
+#[derive(Debug)]
+struct Plan {
+    frames: usize,
+    bytes: u64,
+    threads: Vec<usize>,
+    depth: usize,
+    ops: Vec<Op>,
+    backends: Vec<Kind>,
+    resident: usize,
+    rounds: usize,
+    seconds: f64,
+    has_fio: bool,
+}
+
+impl Plan {
+    fn new(options: &IoArgs) -> Plan {
+        let quick = |quick: usize, full: usize| if options.quick { quick } else { full };
+        let frames = options.frames.unwrap_or(quick(32 << 20, 512 << 20));
+        let all = |asked: &[Op]| match asked {
+            [] => vec![Op::Out, Op::Rewrite, Op::In, Op::Random, Op::RandomAhead, Op::Scan],
+            asked => asked.to_vec(),
+        };
+        let has_fio = !options.no_fio && fio::is_installed();
+        if !has_fio && !options.no_fio {
+            eprintln!("io: fio is not installed: no rows of the device itself");
+        }
+        Plan {
+            frames: frames / FRAME_SIZE,
+            bytes: frames as u64 * options.times,
+            threads: match &*options.threads {
+                [] => vec![1, 2],
+                asked => asked.iter().map(|&threads| threads as usize).collect(),
+            },
+            depth: options.depth as usize,
+            ops: all(&options.ops),
+            backends: match &*options.backends {
+                [] => Kind::ALL.to_vec(),
+                asked => asked.to_vec(),
+            },
+            resident: options.resident.unwrap_or(quick(32 << 20, 2 << 30)),
+            rounds: options.rounds.map_or(quick(3, 10), |rounds| rounds as usize),
+            seconds: options.seconds.unwrap_or(if options.quick { 0.2 } else { 1.0 }),
+            has_fio,
+        }
+    }
+}
+
+/// A worker, and the group that the kernel's is in. They end in this order.
+struct Side {
+    kind: Kind,
+    worker: Worker,
+    _group: Option<MemoryGroup>,
+}
+
+/// The rows so far, and where they go.
+struct Bench {
+    plan: Plan,
+    signals: Interrupts,
+    folder: Folder,
+    json: JsonLines,
+    table: Table,
+    rows: Vec<Row>,
+}
+
+impl Bench {
+    fn show(&mut self, row: Row) -> Result<(), Failure> {
+        self.table.row(&row.cells());
+        self.json.write(&row)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.file"))
+    }
+
+    /// A worker with so much memory, or why there is none.
+    fn side(&self, kind: Kind, frames: usize, bytes: u64) -> Result<Option<Side>, Failure> {
+        let mut worker = Worker::start("io", kind.name())?;
+        let mut group = None;
+        if kind.is_kernel() {
+            let limited = MemoryGroup::create().and_then(|group| {
+                group.limit(frames * FRAME_SIZE)?;
+                group.enter(worker.pid())?;
+                Ok(group)
+            });
+            match limited {
+                Ok(limited) => group = Some(limited),
+                Err(error) => {
+                    eprintln!("io: without {}: no control group: {error}", kind.name());
+                    return Ok(None);
+                }
+            }
+        }
+        let file = self.file(kind.name()).to_string_lossy().into_owned();
+        let setup = Setup { file, bytes, frames, depth: self.plan.depth };
+        worker.prepare(&setup, &self.signals)?;
+        Ok(Some(Side { kind, worker, _group: group }))
+    }
+
+    fn sides(&self, frames: usize, bytes: u64) -> Result<Vec<Side>, Failure> {
+        let mut sides = Vec::new();
+        for &kind in &self.plan.backends {
+            sides.extend(self.side(kind, frames, bytes)?);
+        }
+        Ok(sides)
+    }
+
+    fn files(&mut self) -> Result<(), Failure> {
+        let mut sides = self.sides(self.plan.frames, self.plan.bytes)?;
+        // All files are there, whatever is asked for, and all ways have been gone once.
+        self.compare(&mut sides, Op::Out, 1, 0)?;
+        for op in self.plan.ops.clone() {
+            let threads = if op.is_sequential() { vec![1] } else { self.plan.threads.clone() };
+            if op == Op::Scan {
+                continue;
+            }
+            for threads in threads {
+                self.compare(&mut sides, op, threads, self.plan.rounds)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The files again, with so little memory that they are ten times as large.
+    fn scan(&mut self) -> Result<(), Failure> {
+        if !self.plan.ops.contains(&Op::Scan) {
+            return Ok(());
+        }
+        let bytes = self.plan.bytes;
+        let frames = (bytes / SCAN_TIMES) as usize / BLOCK_SIZE * (BLOCK_SIZE / FRAME_SIZE);
+        let mut sides = self.sides(frames, bytes)?;
+        // Of the others nobody knows what is in memory.
+        sides.retain(|side| side.kind.knows_what_is_there());
+        self.compare(&mut sides, Op::Scan, 1, self.plan.rounds.min(3))
+    }
+
+    /// One operation on all sides, in turns, and a row for each.
+    fn compare(
+        &mut self,
+        sides: &mut [Side],
+        op: Op,
+        threads: usize,
+        rounds: usize,
+    ) -> Result<(), Failure> {
+        eprintln!("io: {}, {threads} threads …", op.name());
+        let Plan { bytes, depth, seconds, .. } = self.plan;
+        let has_fio = self.plan.has_fio && op != Op::Scan;
+        let all = sides.len() + usize::from(has_fio);
+        let mut answers: Vec<Vec<Answer>> = vec![Vec::new(); all];
+        // The first warms up, but for what ends by itself.
+        let warm_up = usize::from(!op.is_sequential() && op != Op::Scan || rounds == 0);
+        for round in 1 - warm_up..=rounds {
+            for turn in 0..all {
+                if self.signals.came().is_some() {
+                    return Err(Failure::system("interrupted"));
+                }
+                let which = (round + turn) % all;
+                let seed = (op as u64) << 32 | (threads as u64) << 16 | round as u64;
+                let request = Request { op, threads, seconds, seed };
+                let answer = match sides.get_mut(which) {
+                    Some(side) => side.worker.run(&request, &self.signals)?,
+                    None => {
+                        let before = machine_cpu_s();
+                        let answer = fio::run(&self.file("fio"), bytes, depth / threads, &request)?;
+                        Answer { machine_cpu_s: machine_cpu_s() - before, ..answer }
+                    }
+                };
+                if round > 0 {
+                    answers[which].push(answer);
+                }
+            }
+        }
+        if rounds == 0 {
+            return Ok(());
+        }
+        let names = sides.iter().map(|side| side.kind.name()).chain(["fio"]);
+        let frames_bytes = (self.plan.frames * FRAME_SIZE) as u64;
+        let row = |(backend, rounds): (&'static str, &Vec<Answer>)| {
+            let frames_bytes = match (op, backend) {
+                (_, "fio") => 0,
+                (Op::Scan, _) => bytes / SCAN_TIMES,
+                _ => frames_bytes,
+            };
+            Row::new(
+                &Case { op: op.name(), backend, threads, file_bytes: bytes, frames_bytes },
+                rounds,
+            )
+        };
+        let rows: Vec<Row> = names.zip(&answers).map(row).collect();
+        for mut row in rows.clone() {
+            row.beside(&rows);
+            self.show(row)?;
+        }
+        self.table.gap();
+        Ok(())
+    }
+
+    fn resident(&mut self) -> Result<(), Failure> {
+        let Plan { resident, rounds, seconds, .. } = self.plan;
+        if resident == 0 {
+            return Ok(());
+        }
+        eprintln!("io: pages in memory …");
+        let threads = cpu::count().min(2);
+        let rows = resident::measure(
+            &self.file("resident"),
+            (resident, threads),
+            (rounds, seconds / 4.0),
+            &self.signals,
+        )?;
+        for mut row in rows.clone() {
+            let same: Vec<Row> = rows.iter().filter(|other| other.op == row.op).cloned().collect();
+            row.beside(&same);
+            self.show(row)?;
+        }
+        Ok(())
+    }
+
+    /// Pages a second against threads.
+    fn series(&self) -> Vec<Series> {
+        let lines = [
+            ("direct, asked ahead", "direct", Op::RandomAhead, Stroke::Solid),
+            ("direct, one at a time", "direct", Op::Random, Stroke::Dotted),
+            ("fio, asked ahead", "fio", Op::RandomAhead, Stroke::Solid),
+            ("fio, one at a time", "fio", Op::Random, Stroke::Dotted),
+            ("mmap, asked ahead", "mmap", Op::RandomAhead, Stroke::Solid),
+            ("mmap, one at a time", "mmap", Op::Random, Stroke::Dotted),
+        ];
+        let points = |backend: &str, op: Op| {
+            let rows = self.rows.iter().filter(|row| (row.backend, row.op) == (backend, op.name()));
+            rows.map(|row| (row.threads as f64, row.in_per_s)).collect()
+        };
+        lines
+            .map(|(name, backend, op, stroke)| Series { name, stroke, points: points(backend, op) })
+            .into()
+    }
+}

@@ -1,0 +1,364 @@
+//! The process that reads and writes a file, one way.
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::thread::now_ns;
+
+use super::job::{Answer, Op, Request, Setup, CHUNK};
+use super::{buffered, direct, mapped};
+use crate::start_line::StartLine;
+use crate::team::spent::{kernel_threads_cpu_s, machine_cpu_s, process_cpu_s};
+use crate::team::waits::Waits;
+use crate::team::worker::{next, say, Reply};
+use pumice_command::random::Random;
+use pumice_command::Failure;
+
+/// Pages of a chunk.
+pub const CHUNK_PAGES: usize = CHUNK / FRAME_SIZE;
+/// Pages that are asked for ahead by one call, at most.
+const ASK: usize = 16;
+/// Accesses between two looks at whether it is over.
+const STRIDE: usize = 64;
+
+/// A thread's way to the file. Page `n` begins with the number `n`, and every access looks at that.
+pub trait Way {
+    /// Writes a chunk, all of it.
+    fn fill(&mut self, chunk: usize) -> Result<(), String>;
+    /// Changes a word of each page of a chunk.
+    fn change(&mut self, chunk: usize) -> Result<(), String>;
+    /// Looks at each page of a chunk.
+    fn look(&mut self, chunk: usize) -> Result<(), String>;
+    /// Says which pages will be wanted soon, in this order.
+    fn ask(&mut self, pages: &[usize]) -> Result<(), String>;
+    /// Looks at a page.
+    fn look_at(&mut self, page: usize) -> Result<(), String>;
+    /// Whether a page is in memory; `None` if that can't be known.
+    fn is_there(&mut self, page: usize) -> Option<bool>;
+}
+
+/// A file, and a cache in front of it.
+pub trait Backend: Sync {
+    /// Before an operation, and not part of it. The file is empty, with its blocks reserved, before it is written;
+    /// nothing of it is in memory before it is read in order.
+    fn prepare(&self, op: Op) -> Result<(), String>;
+    /// Runs `work` with the calling thread's way to the file.
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String>;
+    /// What was written is durable when this returns.
+    fn sync(&self) -> Result<(), String>;
+    /// Pages read from the device so far.
+    fn pages_in(&self) -> u64;
+    /// Whose threads beside the process's work for it.
+    fn helpers(&self) -> Option<&'static str>;
+}
+
+/// How a worker reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    Buffered,
+    Mmap,
+    Direct,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 3] = [Kind::Buffered, Kind::Mmap, Kind::Direct];
+
+    /// Whether the cache is the kernel's.
+    pub const fn is_kernel(self) -> bool {
+        matches!(self, Kind::Buffered | Kind::Mmap)
+    }
+
+    /// Whether it can say which pages are in memory.
+    pub const fn knows_what_is_there(self) -> bool {
+        !matches!(self, Kind::Buffered)
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Buffered => "buffered",
+            Kind::Mmap => "mmap",
+            Kind::Direct => "direct",
+        }
+    }
+}
+
+/// Runs a worker until its input ends.
+pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
+    let Some(setup) = next::<Setup>()? else { return Ok(ExitCode::SUCCESS) };
+    let ended = match kind {
+        Kind::Buffered => buffered::Buffered::open(&setup).map(|file| serve(&file, &setup)),
+        Kind::Mmap => mapped::Mapped::open(&setup).map(|file| serve(&file, &setup)),
+        Kind::Direct => direct::run(&setup, |file| serve(file, &setup)),
+    };
+    match ended {
+        Ok(served) => served.map(|()| ExitCode::SUCCESS),
+        Err(error) => {
+            say::<()>(&Reply::Failed(error))?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn serve(backend: &dyn Backend, setup: &Setup) -> Result<(), Failure> {
+    say::<()>(&Reply::Ready)?;
+    let job = Job { backend, setup, pages: setup.bytes as usize / FRAME_SIZE };
+    while let Some(request) = next::<Request>()? {
+        say(&job.run(&request).map_or_else(Reply::Failed, Reply::Done))?;
+    }
+    Ok(())
+}
+
+struct Job<'s> {
+    backend: &'s dyn Backend,
+    setup: &'s Setup,
+    pages: usize,
+}
+
+/// What a thread did.
+struct Done {
+    waits: Waits,
+    begun_ns: u64,
+    ended_ns: u64,
+}
+
+impl Job<'_> {
+    fn run(&self, request: &Request) -> Result<Answer, String> {
+        self.backend.prepare(request.op)?;
+        let before = self.spent();
+        let answer = match request.op {
+            Op::Out | Op::Rewrite | Op::In => self.in_order(request.op),
+            Op::Random => self.at_random(request, 1),
+            Op::RandomAhead => self.at_random(request, self.ahead(request.threads)),
+            Op::Scan => self.scan(request),
+        }?;
+        let after = self.spent();
+        Ok(Answer {
+            cpu_s: after.0 - before.0,
+            machine_cpu_s: after.1 - before.1,
+            pages_in: after.2 - before.2,
+            ..answer
+        })
+    }
+
+    /// Pages that a thread asks for ahead, so that all together have as many on their way as fio has: some of those
+    /// asked for are in memory.
+    fn ahead(&self, threads: usize) -> usize {
+        let missing = self.pages.saturating_sub(self.setup.frames).max(self.pages / 4);
+        (self.setup.depth * self.pages / missing / threads).max(2)
+    }
+
+    /// Processor time of the process and its helpers, of the machine, and pages read.
+    fn spent(&self) -> (f64, f64, u64) {
+        let helpers = self.backend.helpers().map_or(0.0, kernel_threads_cpu_s);
+        (process_cpu_s() + helpers, machine_cpu_s(), self.backend.pages_in())
+    }
+
+    fn in_order(&self, op: Op) -> Result<Answer, String> {
+        let chunks = self.pages / CHUNK_PAGES;
+        let mut waits = Waits::new();
+        let mut done = Ok(());
+        let begun = now_ns();
+        self.backend.enter(&mut |way| {
+            let mut before = now_ns();
+            for chunk in 0..chunks {
+                done = match op {
+                    Op::Out => way.fill(chunk),
+                    Op::Rewrite => way.change(chunk),
+                    _ => way.look(chunk),
+                };
+                if done.is_err() {
+                    return;
+                }
+                let now = now_ns();
+                waits.add(now - before);
+                before = now;
+            }
+        })?;
+        done?;
+        if op != Op::In {
+            self.backend.sync()?;
+        }
+        let seconds = (now_ns() - begun) as f64 / 1e9;
+        Ok(Answer { bytes: (chunks * CHUNK) as u64, seconds, ..of_waits(&waits) })
+    }
+
+    fn at_random(&self, request: &Request, depth: usize) -> Result<Answer, String> {
+        let line = StartLine::new(request.threads);
+        let (mut waits, mut begun, mut ended) = (Waits::new(), u64::MAX, 0);
+        std::thread::scope(|scope| {
+            let line = &line;
+            let one = |thread| move || self.one_at_random(request, depth, thread, line);
+            let spawned: Vec<_> = (0..request.threads).map(|t| scope.spawn(one(t))).collect();
+            for thread in spawned {
+                let done = thread.join().expect("no panic")?;
+                waits.merge(&done.waits);
+                (begun, ended) = (done.begun_ns.min(begun), done.ended_ns.max(ended));
+            }
+            Ok::<(), String>(())
+        })?;
+        let (bytes, seconds) = (waits.count() * FRAME_SIZE as u64, (ended - begun) as f64 / 1e9);
+        Ok(Answer { bytes, seconds, ..of_waits(&waits) })
+    }
+
+    fn one_at_random(
+        &self,
+        request: &Request,
+        depth: usize,
+        thread: usize,
+        line: &StartLine,
+    ) -> Result<Done, String> {
+        let mut random = Random::new(request.seed << 8 | thread as u64);
+        let (mut waits, mut begun_ns, mut ended_ns) = (Waits::new(), 0, 0);
+        let mut failed = Ok(());
+        // Pages that are asked for lie in a ring; what was asked first is wanted first.
+        let ask = ASK.min(depth);
+        let mut ring = vec![0; depth.next_multiple_of(ask)];
+        let (mut asked, mut wanted) = (0, 0);
+        self.backend.enter(&mut |way| {
+            begun_ns = line.wait();
+            let until = begun_ns + (request.seconds * 1e9) as u64;
+            let mut before = now_ns();
+            while before < until {
+                if depth > 1 {
+                    while asked - wanted + ask <= ring.len() {
+                        let at = asked % ring.len();
+                        let batch = &mut ring[at..at + ask];
+                        batch.fill_with(|| random.below(self.pages));
+                        failed = way.ask(batch);
+                        asked += ask;
+                    }
+                } else {
+                    ring[0] = random.below(self.pages);
+                }
+                let looked = way.look_at(ring[wanted % ring.len()]);
+                wanted += 1;
+                failed = std::mem::replace(&mut failed, Ok(())).and(looked);
+                if failed.is_err() {
+                    break;
+                }
+                let now = now_ns();
+                waits.add(now - before);
+                before = now;
+            }
+            ended_ns = before;
+        })?;
+        failed.map(|()| Done { waits, begun_ns, ended_ns })
+    }
+
+    /// Half a memory full is the working set.
+    fn scan(&self, request: &Request) -> Result<Answer, String> {
+        let hot = (self.setup.frames / 2).clamp(1, self.pages / 2);
+        // Used for a while, so that whoever chooses what goes has seen that it is used.
+        self.visit(request, hot, &AtomicBool::new(false))?;
+        let is_over = AtomicBool::new(false);
+        let begun = now_ns();
+        let (there, scanned) = std::thread::scope(|scope| {
+            let whole = Request { seconds: f64::MAX, seed: request.seed + 1, ..*request };
+            let is_over = &is_over;
+            let visitor = scope.spawn(move || self.visit(&whole, hot, is_over));
+            let scanned = self.scan_once(hot);
+            // Relaxed: nothing else is told by it.
+            is_over.store(true, Ordering::Relaxed);
+            (visitor.join().expect("no panic"), scanned)
+        });
+        scanned?;
+        let seconds = (now_ns() - begun) as f64 / 1e9;
+        let (hits, waits) = there?;
+        self.visit(request, hot, &AtomicBool::new(false))?;
+        self.scan_once(hot)?;
+        let (mut kept, mut failed) = (0, Ok(()));
+        self.backend.enter(&mut |way| {
+            for page in 0..hot {
+                match way.is_there(page) {
+                    Some(is_there) => kept += u64::from(is_there),
+                    None => failed = Err("whether a page is in memory is not known".to_owned()),
+                }
+            }
+        })?;
+        failed?;
+        let answer = of_waits(&waits);
+        Ok(Answer {
+            bytes: answer.accesses * FRAME_SIZE as u64,
+            seconds,
+            hits_percent: 100.0 * hits as f64 / answer.accesses.max(1) as f64,
+            kept_percent: 100.0 * kept as f64 / hot as f64,
+            ..answer
+        })
+    }
+
+    /// What is no working set, in order.
+    fn scan_once(&self, hot: usize) -> Result<(), String> {
+        let mut done = Ok(());
+        self.backend.enter(&mut |way| {
+            let chunks = hot.div_ceil(CHUNK_PAGES)..self.pages / CHUNK_PAGES;
+            done = chunks.into_iter().try_for_each(|chunk| way.look(chunk));
+        })?;
+        done
+    }
+
+    /// Looks at pages of the working set, after having gone through it once: how many were there.
+    fn visit(
+        &self,
+        request: &Request,
+        hot: usize,
+        is_over: &AtomicBool,
+    ) -> Result<(u64, Waits), String> {
+        let mut random = Random::new(request.seed);
+        let (mut waits, mut hits, mut failed) = (Waits::new(), 0, Ok(()));
+        self.backend.enter(&mut |way| {
+            failed = (0..hot).try_for_each(|page| way.look_at(page));
+            let mut before = now_ns();
+            let until = before.saturating_add((request.seconds * 1e9) as u64);
+            // Relaxed: see above.
+            while failed.is_ok() && before < until && !is_over.load(Ordering::Relaxed) {
+                for _ in 0..STRIDE {
+                    let page = random.below(hot);
+                    hits += u64::from(way.is_there(page).unwrap_or(false));
+                    failed = std::mem::replace(&mut failed, Ok(())).and(way.look_at(page));
+                    let now = now_ns();
+                    waits.add(now - before);
+                    before = now;
+                }
+            }
+        })?;
+        failed.map(|()| (hits, waits))
+    }
+}
+
+fn of_waits(waits: &Waits) -> Answer {
+    Answer {
+        accesses: waits.count(),
+        p50_us: waits.percentile_us(50.0),
+        p99_us: waits.percentile_us(99.0),
+        max_us: waits.longest_us(),
+        ..Answer::default()
+    }
+}
+
+/// The pages of a chunk.
+pub fn pages_of(chunk: usize) -> Range<usize> {
+    chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES
+}
+
+/// What a page begins with.
+pub fn check(page: usize, bytes: &[u8]) -> Result<(), String> {
+    let first = bytes[..8].try_into().map_or(0, u64::from_le_bytes);
+    if first == page as u64 {
+        return Ok(());
+    }
+    Err(format!("page {page} begins with {first}"))
+}
+
+/// Makes all of a page.
+pub fn fill(page: usize, bytes: &mut [u8]) {
+    for word in bytes.chunks_exact_mut(8) {
+        word.copy_from_slice(&(page as u64).to_le_bytes());
+    }
+}
+
+/// Changes a page, but not what it begins with.
+pub fn change(bytes: &mut [u8]) {
+    bytes[FRAME_SIZE - 1] = bytes[FRAME_SIZE - 1].wrapping_add(1);
+}

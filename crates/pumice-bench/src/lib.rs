@@ -1,0 +1,160 @@
+//! `pumice bench`: the experiments, each a file or a folder here and a variant of [`Experiment`].
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`all`] | every experiment, one page, one file of results |
+//! | [`registry`] | what of each experiment `all` runs, and how it is shown and compared |
+//! | [`results`] | the file of results |
+//! | [`page`] | the page |
+//! | [`show`] | the page of results that were measured before |
+//! | [`compare`] | what differs between two files of results |
+//! | [`programs`] | programs that people know, each with its verdict |
+//! | [`alloc`] | real programs and small loads under pumice and under other allocators |
+//! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
+//! | [`fault`] | page faults in a space of our own: with one lock, with none, and the kernel's |
+//! | [`fork`] | a server that takes snapshots by `fork`, and knows nothing of pumice |
+//! | [`frame`] | what getting and putting frames costs |
+//! | [`io`] | files through the kernel's page cache and through ours: the bonnie table |
+//! | [`lease`] | how soon leased memory is in hand, and what leases leave behind |
+//! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
+//! | [`pft`] | page faults: memory that is there against memory that is faulted in |
+//! | [`pin`] | pinning memory: fresh against a slot |
+//! | [`populate`] | a daemon that populates: its speed, and what it costs those beside it |
+//! | [`reclaim`] | a region larger than its memory, beside the kernel's swap |
+//! | [`replace`] | replacement policies over traces: hit ratios |
+//! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
+//! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
+//! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
+//! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
+//! | [`plot`] | pictures |
+//! | [`team`] | what experiments share that compare processes of ours and the kernel's |
+//! | [`arguments`] | what several experiments are told in the same words |
+//! | [`interrupts`] | signals that would end an experiment |
+//! | [`start_line`] | where threads start together |
+//! | [`neighbours`] | programs that do something else meanwhile |
+//! | [`c_program`] | programs that know nothing of pumice |
+//! | [`cpu`] | what a thread spent |
+//!
+//! The experiments measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and `pumice-slots`. They
+//! share `pumice-command` with the program's other commands.
+//!
+//! The rules are CONTRIBUTING.md's: every figure stands beside a peer's, measured in the same run
+//! and interleaved with it.
+
+mod all;
+mod alloc;
+mod arguments;
+mod c_program;
+mod clear;
+mod compare;
+mod cpu;
+mod fault;
+mod fork;
+mod frame;
+mod interrupts;
+mod io;
+mod lease;
+mod map;
+mod neighbours;
+mod page;
+mod pft;
+mod pin;
+mod plot;
+mod populate;
+mod programs;
+mod reclaim;
+mod registry;
+mod replace;
+mod results;
+mod scrub;
+mod show;
+mod sizes;
+mod slot_daemon;
+mod start;
+mod start_line;
+mod team;
+mod three_ways;
+mod vm;
+
+use clap::{Args, Subcommand};
+
+use pumice_command::Failure;
+
+/// What `pumice bench` is asked for.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+/// The experiments.
+#[derive(Subcommand, Debug)]
+enum Experiment {
+    /// Every experiment: one page of tables and pictures, one file of results
+    All(all::AllArgs),
+    /// Real programs under pumice and other allocators: time, processor time, memory, faults
+    Alloc(alloc::AllocArgs),
+    /// What differs between two files of results, and whether it is more than noise
+    Compare(compare::CompareArgs),
+    /// How fast each engine zeroes memory, and how fast memory is read
+    Clear(clear::ClearArgs),
+    /// Page faults in an address space of our own: one lock, a short lock, none; the kernel's
+    Fault(fault::FaultArgs),
+    /// A server with a large heap that takes snapshots by fork: time and memory
+    Fork(fork::ForkArgs),
+    /// What getting and putting frames costs, beside a peer's if one is given
+    Frame(frame::FrameArgs),
+    /// Files through the kernel's page cache and through ours, under the same memory: the bonnie table
+    Io(io::IoArgs),
+    /// How soon leased memory is in hand, and what thousands of leases leave behind
+    Lease(lease::LeaseArgs),
+    /// A loop of mmap, touch and munmap, and a first touch of memory that is ready
+    Map(map::MapArgs),
+    /// Page faults a second: a burst, ten in a row, 1 to 64 lines a page, sparse
+    Pft(pft::PftArgs),
+    /// Pinning memory by registered buffers and mlock: fresh memory against a slot
+    Pin(pin::PinArgs),
+    /// How fast pumice serve populates, and what it costs those beside it
+    Populate(populate::PopulateArgs),
+    /// Programs that you know: what each could gain, what it does gain, a verdict
+    Programs(programs::ProgramsArgs),
+    /// A region many times larger than its memory: accesses, waits and processor time, and the kernel's swap
+    Reclaim(reclaim::ReclaimArgs),
+    /// Write the page of results that were measured before
+    Report(show::ReportArgs),
+    /// What part of a trace's references each replacement policy finds in memory
+    Replace(replace::ReplaceArgs),
+    /// How fast scrubd zeroes, and what it costs those beside it
+    Scrub(scrub::ScrubArgs),
+    /// What pumice run costs a program that has nothing to gain from it
+    Start(start::StartArgs),
+    /// How long a virtual machine (QEMU) takes to be there, with a slot and without
+    Vm(vm::VmArgs),
+}
+
+/// Runs an experiment, prints its table, and returns the exit status.
+pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
+    let ran = match options.experiment {
+        Experiment::Compare(options) => return compare::compare(&options),
+        Experiment::All(options) => all::all(&options),
+        Experiment::Programs(options) => programs::programs(&options),
+        Experiment::Report(options) => show::report(&options),
+        Experiment::Alloc(options) => alloc::alloc(&options),
+        Experiment::Clear(options) => clear::clear(options),
+        Experiment::Fault(options) => fault::fault(&options),
+        Experiment::Fork(options) => fork::fork(&options),
+        Experiment::Frame(options) => frame::frame(&options),
+        Experiment::Io(options) => io::io(&options),
+        Experiment::Lease(options) => lease::lease(&options),
+        Experiment::Map(options) => map::map(&options),
+        Experiment::Pft(options) => pft::pft(&options),
+        Experiment::Pin(options) => pin::pin(&options),
+        Experiment::Populate(options) => populate::populate(&options),
+        Experiment::Reclaim(options) => reclaim::reclaim(&options),
+        Experiment::Replace(options) => replace::replace(&options),
+        Experiment::Scrub(options) => scrub::scrub(options),
+        Experiment::Start(options) => start::start(&options),
+        Experiment::Vm(options) => vm::vm(&options),
+    };
+    ran.map(|_success| 0)
+}

@@ -1,0 +1,131 @@
+//! One measurement: threads that allocate, touch and give back, against the clock.
+//!
+//! The wall is from the threads' common start to the last that finishes. Every page is written
+//! before it is read (a read first would take two faults of the kernel), and the first line to be
+//! touched moves on from page to page (they would all fall in one set of the cache).
+
+use std::ptr::NonNull;
+use std::sync::Barrier;
+
+use pumice_frames::addr::{CACHE_LINE, FRAME_SIZE};
+use pumice_frames::sys::thread::now_ns;
+
+use super::backend::Source;
+use crate::cpu::{pin, CpuClock, CpuTime};
+use crate::start_line::StartLine;
+use pumice_command::Failure;
+
+/// Lines in a page.
+pub const LINES: usize = FRAME_SIZE / CACHE_LINE;
+
+/// What each thread does.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// Threads, each with its own memory.
+    pub threads: usize,
+    /// Bytes a thread allocates at a time.
+    pub bytes: usize,
+    /// How often it does that.
+    pub repetitions: usize,
+    /// Pages touched of each allocation, evenly spread.
+    pub pages: usize,
+    /// Lines written in each.
+    pub lines: usize,
+    /// What the clock covers.
+    pub timed: Timed,
+}
+
+/// What the clock covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timed {
+    /// Allocating and touching.
+    Taking,
+    /// Giving back as well.
+    Cycle,
+}
+
+impl Job {
+    /// Pages touched by all threads in all repetitions.
+    pub fn faults(&self) -> usize {
+        self.threads * self.repetitions * self.pages
+    }
+
+    fn touch(&self, at: NonNull<u8>) {
+        let stride = self.bytes / self.pages;
+        for page in 0..self.pages {
+            // SAFETY: the page lies within the allocation of `bytes` bytes.
+            let page_at = unsafe { at.add(page * stride / FRAME_SIZE * FRAME_SIZE) };
+            for line in 0..self.lines {
+                let offset = (page + line) % LINES * CACHE_LINE;
+                // SAFETY: the line lies within the page.
+                unsafe { page_at.add(offset).cast::<u64>().write_volatile(page as u64) };
+            }
+        }
+    }
+
+    /// Allocates, touches and gives back once, untimed; `look` is called while it is held.
+    pub fn hold<T>(&self, source: Source<'_>, look: impl FnOnce() -> T) -> Result<T, Failure> {
+        let at = source.take(self.bytes)?;
+        self.touch(at);
+        let seen = look();
+        // SAFETY: taken above, and no longer used.
+        unsafe { source.give_back(at, self.bytes)? };
+        Ok(seen)
+    }
+}
+
+/// What a measurement took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// The threads' processor time, added up.
+    pub cpu: CpuTime,
+    /// From the start to the last thread's end.
+    pub wall_s: f64,
+}
+
+/// Runs a job. All memory is given back when it returns.
+pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
+    let (start, finished) = (StartLine::new(job.threads), Barrier::new(job.threads));
+    let worker = |index: usize| -> Result<(CpuTime, u64), Failure> {
+        pin(index);
+        let at_ns = start.wait();
+        let clock = CpuClock::start();
+        let held = cycles(job, source);
+        let spent = (clock.elapsed(), now_ns() - at_ns);
+        // Nobody gives back while another's clock runs.
+        finished.wait();
+        if let (Some(at), Timed::Taking) = (held?, job.timed) {
+            // SAFETY: taken in `cycles`, and no longer used.
+            unsafe { source.give_back(at, job.bytes)? };
+        }
+        Ok(spent)
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let worker = &worker;
+        let workers: Vec<_> =
+            (0..job.threads).map(|index| scope.spawn(move || worker(index))).collect();
+        workers.into_iter().map(|worker| worker.join().expect("workers don't panic")).collect()
+    });
+    let mut spent = Spent::default();
+    for result in results {
+        let (cpu, wall_ns) = result?;
+        spent.cpu += cpu;
+        spent.wall_s = spent.wall_s.max(wall_ns as f64 / 1e9);
+    }
+    Ok(spent)
+}
+
+/// The timed part. Returns what is left to give back.
+fn cycles(job: &Job, source: Source<'_>) -> Result<Option<NonNull<u8>>, Failure> {
+    let mut held = None;
+    for _ in 0..job.repetitions {
+        let at = source.take(job.bytes)?;
+        job.touch(at);
+        match job.timed {
+            // SAFETY: taken above, and no longer used.
+            Timed::Cycle => unsafe { source.give_back(at, job.bytes)? },
+            Timed::Taking => held = Some(at),
+        }
+    }
+    Ok(held)
+}

@@ -1,0 +1,323 @@
+//! `pumice bench pft`: page faults a second, as Lameter's `pft` counted them for prezeroing.
+//!
+//! Four experiments, each against the kernel with 4 KiB pages and with huge pages:
+//!
+//! - *burst*: the pool is full; threads allocate, and write to 1, 2, 4 … 64 lines of every page;
+//! - *row*: the same ten times in a row, giving back included: the pool runs out;
+//! - *sparse*: 128 MiB are allocated, of which 1, 8 or 64 pages are touched, and given back.
+//!
+//! The backends take turns, so that what the machine does meanwhile meets them all. Each figure is
+//! the median of the rounds, after one to warm up. The helper thread's processor time counts as
+//! ours: what it spent while the clock ran is in *System*; what it spent before, to have the pool
+//! full, is in the column *w/ filling*. *Pays after* says how many such allocations repay
+//! what populating the pool cost at first, against huge pages; each of them includes its refill.
+
+pub(super) mod backend;
+pub(super) mod measure;
+pub(super) mod row;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::cpu;
+use pumice_heap::config::parse_size;
+
+use super::arguments::check_writable;
+use super::plot;
+use super::plot::{Series, Stroke};
+use backend::{resident_kb, Backend, Pool, Source};
+use measure::{Job, Timed, LINES};
+use pumice_command::json_lines::JsonLines;
+use pumice_command::table;
+use pumice_command::table::Table;
+use pumice_command::Failure;
+use row::{Experiment, Round, Row};
+
+/// Repetitions of the experiment in which the pool runs out.
+const ROW_REPETITIONS: usize = 10;
+/// Bytes allocated where few are touched, and how often in one measurement.
+const SPARSE_BYTES: usize = 128 << 20;
+const SPARSE_REPETITIONS: usize = 50;
+const SPARSE_PAGES: [usize; 3] = [1, 8, 64];
+
+/// A kernel's backend is warm when a measurement takes more than this share of the best before
+/// it, or after so many.
+const SETTLED: f64 = 0.9;
+const WARM_UP_ROUNDS: usize = 8;
+
+/// What `pumice bench pft` is asked for.
+#[derive(Args, Debug)]
+pub struct PftArgs {
+    /// Bytes that all threads allocate together
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    size: usize,
+    /// Measurements of each row [default: 7, or 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Fewer rounds and fewer rows
+    #[arg(long)]
+    quick: bool,
+    /// Write the rows as JSON Lines as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the rate against the lines touched, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = parse_size(text).filter(|&bytes| (1 << 20..=1 << 40).contains(&bytes));
+    bytes.ok_or_else(|| "a size from 1M to 1T, such as 256M".to_owned())
+}
+
+/// Runs all experiments.
+pub fn pft(options: &PftArgs) -> Result<ExitCode, Failure> {
+    let mut bench = Bench {
+        rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize,
+        json: JsonLines::create(options.json.as_deref())?,
+        rows: Vec::new(),
+    };
+    if let Some(path) = &options.plot {
+        check_writable(path)?;
+    }
+    // First, while no pool of another experiment is in what the process has resident.
+    eprintln!("pft: sparse …");
+    bench.sparse()?;
+    let lines: &[usize] = if options.quick { &[1, 8, 64] } else { &[1, 2, 4, 8, 16, 32, 64] };
+    eprintln!("pft: burst …");
+    let pool = Pool::new(options.size, 2 * options.size)?;
+    bench.begin("burst, the pool full");
+    for threads in thread_counts() {
+        for &lines in lines {
+            bench.compare(&pool, &taking(options.size, threads, lines), Experiment::Burst)?;
+        }
+    }
+    if bench.rows.iter().any(|row| row.experiment == Experiment::Burst && row.hot_cleared_mb > 0.0)
+    {
+        println!("The pool was not always full: scrubd left the machine to others.");
+    }
+    bench.begin("ten in a row, the pool runs out");
+    for threads in thread_counts() {
+        for lines in [1, LINES] {
+            bench.compare(&pool, &in_a_row(options.size, threads, lines), Experiment::Row)?;
+        }
+    }
+    bench.print_sparse();
+    bench.print_ratios();
+    if let Some(path) = &options.plot {
+        plot::rate_against_lines(path, "one thread, the pool full", &bench.series())?;
+    }
+    bench.json.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// 1, 2, 4 … and the number of processors.
+fn thread_counts() -> Vec<usize> {
+    let most = cpu::count();
+    let mut counts: Vec<usize> =
+        std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|&n| n < most).collect();
+    counts.push(most);
+    counts
+}
+
+fn taking(size: usize, threads: usize, lines: usize) -> Job {
+    let pages = size / threads / FRAME_SIZE;
+    let bytes = pages * FRAME_SIZE;
+    Job { threads, bytes, repetitions: 1, pages, lines, timed: Timed::Taking }
+}
+
+fn in_a_row(size: usize, threads: usize, lines: usize) -> Job {
+    let timed = Timed::Cycle;
+    Job { repetitions: ROW_REPETITIONS, timed, ..taking(size, threads, lines) }
+}
+
+fn touching(pages: usize) -> Job {
+    let (bytes, repetitions) = (SPARSE_BYTES, SPARSE_REPETITIONS);
+    Job { threads: 1, bytes, repetitions, pages, lines: 1, timed: Timed::Cycle }
+}
+
+/// The rows so far, and where they go.
+struct Bench {
+    rounds: usize,
+    json: JsonLines,
+    rows: Vec<Row>,
+}
+
+impl Bench {
+    fn begin(&self, title: &str) {
+        println!("\n{title} (medians of {} rounds)", self.rounds);
+        Row::begin_table();
+    }
+
+    /// Measures a job on each backend, in turns, and shows a row for each.
+    fn compare(&mut self, pool: &Pool, job: &Job, experiment: Experiment) -> Result<(), Failure> {
+        let rows = self.measure(pool, job, experiment)?;
+        let table = Row::table();
+        for row in rows {
+            table.row(&row.cells());
+            self.keep(row)?;
+        }
+        table.gap();
+        Ok(())
+    }
+
+    fn measure(&self, pool: &Pool, job: &Job, experiment: Experiment) -> Result<Vec<Row>, Failure> {
+        warm_up(pool, job)?;
+        let mut rounds = Backend::ALL.map(|_| Vec::new());
+        let mut helper_s = pool.helper_s();
+        for round in 0..=self.rounds {
+            for turn in 0..Backend::ALL.len() {
+                // Each goes first once in three rounds.
+                let index = (round + turn) % Backend::ALL.len();
+                let measured = measure_once(pool, job, Backend::ALL[index], &mut helper_s)?;
+                if round > 0 {
+                    rounds[index].push(measured);
+                }
+            }
+        }
+        let mut rows: Vec<Row> = Backend::ALL
+            .iter()
+            .zip(&rounds)
+            .map(|(&backend, rounds)| Row::from_rounds(experiment, backend, job, rounds))
+            .collect();
+        let huge_cpu_s = rows[Backend::KernelThp as usize].cpu_s();
+        let invested_s = pool.populating_s(job.threads * job.bytes);
+        rows[Backend::Pumice as usize].set_pays_after(huge_cpu_s, invested_s);
+        Ok(rows)
+    }
+
+    fn keep(&mut self, row: Row) -> Result<(), Failure> {
+        self.json.write(&row)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Few pages of a large allocation, from a heap that has nothing ready and knows nothing.
+    fn sparse(&mut self) -> Result<(), Failure> {
+        for pages in SPARSE_PAGES {
+            let job = touching(pages);
+            let look = |source| job.hold(source, resident_kb);
+            let pool = Pool::new(0, 2 * SPARSE_BYTES)?;
+            // What the process has resident with one such allocation: the kernel's before the
+            // heap was first used, the heap's once it has settled.
+            let kernel_4k_kb = look(Source::of(Backend::Kernel4k, &pool))?;
+            let kernel_thp_kb = look(Source::of(Backend::KernelThp, &pool))?;
+            let mut rows = self.measure(&pool, &job, Experiment::Sparse)?;
+            let resident = [kernel_4k_kb, kernel_thp_kb, look(Source::Pool(&pool))?];
+            for (row, rss_kb) in rows.iter_mut().zip(resident) {
+                row.rss_kb = rss_kb;
+            }
+            for row in rows {
+                self.keep(row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn print_sparse(&self) {
+        println!("sparse, pages touched of 128 MiB (medians of {} rounds)", self.rounds);
+        let columns =
+            [("Backend", 10), ("Pages", 5), ("us each", 9), ("CPU us each", 11), ("RSS KiB", 9)];
+        let table = Table::begin(&columns);
+        for row in self.rows.iter().filter(|row| row.experiment == Experiment::Sparse) {
+            let each = |seconds: f64| format!("{:.1}", seconds / row.rep as f64 * 1e6);
+            table.row(&[
+                row.backend.name().to_owned(),
+                row.touched_pages.unwrap_or(0).to_string(),
+                each(row.wall_s),
+                each(row.cpu_s()),
+                row.rss_kb.map_or("?".to_owned(), |kb| table::thousands(kb as f64)),
+            ]);
+        }
+    }
+
+    /// What pumice is worth against each setting of the kernel: above 1 it wins.
+    fn print_ratios(&self) {
+        println!("\npumice against the kernel, per processor second (in brackets: with filling)");
+        let columns = [("Experiment", 10), ("Thr", 3), ("CLine", 5), ("Pages", 6)];
+        let peers = [("kernel-4k", 17), ("kernel-thp", 17)];
+        let table = Table::begin(&[&columns[..], &peers[..]].concat());
+        for group in self.rows.chunks_exact(Backend::ALL.len()) {
+            let [small, huge, ours] = group else { continue };
+            let ratio = |peer: &Row| {
+                let (plain, filled) = (ours.flt_cpu_s, ours.flt_cpu_s_with_filling);
+                format!("{:.2} ({:.2})", plain / peer.flt_cpu_s, filled / peer.flt_cpu_s)
+            };
+            table.row(&[
+                ours.experiment.name().to_owned(),
+                ours.thr.to_string(),
+                ours.lines.to_string(),
+                ours.touched_pages.map_or("all".to_owned(), |pages| pages.to_string()),
+                ratio(small),
+                ratio(huge),
+            ]);
+        }
+    }
+
+    /// The rate against the lines touched, of one thread.
+    fn series(&self) -> Vec<Series> {
+        let points = |backend: Backend, rate: fn(&Row) -> f64| {
+            let wanted = |row: &&Row| {
+                row.experiment == Experiment::Burst && row.thr == 1 && row.backend == backend
+            };
+            let rows = self.rows.iter().filter(wanted);
+            rows.map(|row| (row.lines as f64, rate(row))).collect()
+        };
+        let mut series: Vec<Series> = Backend::ALL
+            .iter()
+            .map(|&backend| Series {
+                name: backend.name(),
+                stroke: Stroke::Solid,
+                points: points(backend, |row| row.flt_cpu_s),
+            })
+            .collect();
+        series.push(Series {
+            name: "pumice, filling the pool included",
+            stroke: Stroke::Dotted,
+            points: points(Backend::Pumice, |row| row.flt_cpu_s_with_filling),
+        });
+        series
+    }
+}
+
+/// Lets the kernel's backends settle: memory that a virtual machine has not touched for a while
+/// costs several times more, which must not flatter us.
+fn warm_up(pool: &Pool, job: &Job) -> Result<(), Failure> {
+    let once = Job { repetitions: 1, ..*job };
+    for backend in [Backend::Kernel4k, Backend::KernelThp] {
+        let mut best_s = f64::INFINITY;
+        for _ in 0..WARM_UP_ROUNDS {
+            let cpu_s = measure::run(&once, Source::of(backend, pool))?.cpu.total_s();
+            let settled = cpu_s > best_s * SETTLED;
+            best_s = best_s.min(cpu_s);
+            if settled {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `helper_s` is the helper thread's time when it was last looked at.
+fn measure_once(
+    pool: &Pool,
+    job: &Job,
+    backend: Backend,
+    helper_s: &mut f64,
+) -> Result<Round, Failure> {
+    if backend != Backend::Pumice {
+        let spent = measure::run(job, Source::of(backend, pool))?;
+        return Ok(Round { spent, filling_s: 0.0, hot_cleared_mb: 0.0 });
+    }
+    pool.wait_until_full();
+    let before_s = pool.helper_s();
+    let filling_s = before_s - *helper_s;
+    let cleared_before = pool.hot_cleared_bytes();
+    let mut spent = measure::run(job, Source::Pool(pool))?;
+    let hot_cleared_mb = (pool.hot_cleared_bytes() - cleared_before) as f64 / 1e6;
+    *helper_s = pool.helper_s();
+    spent.cpu.system_s += *helper_s - before_s;
+    Ok(Round { spent, filling_s, hot_cleared_mb })
+}

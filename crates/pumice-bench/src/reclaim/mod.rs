@@ -1,0 +1,447 @@
+//! `pumice bench reclaim`: a region many times larger than its memory, in a space of ours and in the kernel.
+//!
+//! Ours has so many frames and a swap file; the kernel's process is in a control group that may use as much memory, and
+//! swaps to a file of the same size in the same folder. Each is a process of its own ([`worker`]), fills its region
+//! first, and then they take turns, round by round. With `--swap-on zram`, and where the kernel can't swap to a file,
+//! a device of compressed memory stands in its place: pages here are zeros but for a word, and take next to nothing.
+//!
+//! | pattern | what threads do |
+//! |---|---|
+//! | `fill` | write all of the region once, in order: one round, nothing is in swap before it |
+//! | `random-write`, `random-read` | any page, each as likely |
+//! | `sequential-write`, `sequential-read` | each thread its share, in order, going on where it was |
+//! | `zipf-write` | few pages often (Zipf, 0.99), scattered over the region |
+//! | `google` | SPEC.md's "google testcase": all of the region is in use, half a memory full of it is written to at random, and one more thread reads a file twice the memory, again and again: through the page cache in the kernel, direct in ours |
+//! | `hit`, `hit-shared` | read guards on pages that are there, with a pager: 4,096 of each thread's own, or the same for all; ns are without the loop |
+//! | `device-read`, `device-mixed` | nothing of ours: single pages of a file, direct; mixed are half writes |
+//!
+//! An access is a word of a page, at random or in turn, and waits are how long accesses took, whether the page was
+//! there or not. *CPU* is all of the process's threads and, for the kernel, its `kswapd`; *machine's* is everybody's,
+//! interrupts and the kernel's workers included, and so whatever else ran.
+
+mod device;
+mod job;
+mod kernel;
+mod order;
+mod ours;
+mod row;
+mod swap_area;
+mod worker;
+mod zram;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::cpu;
+
+use super::arguments::{check_writable, frames_size, seconds};
+use super::interrupts::Interrupts;
+use super::plot::{self, Series, Stroke};
+use super::team::folder::Folder;
+use super::team::memory_group::MemoryGroup;
+use super::team::worker::Worker;
+use job::{Answer, Pattern, Request, Setup};
+use pumice_command::json_lines::JsonLines;
+use pumice_command::table::Table;
+use pumice_command::Failure;
+use row::{Backend, Case, Row};
+use swap_area::SwapArea;
+use worker::Kind;
+use zram::Zram;
+
+/// Swap, by the region: so that copies of pages that are in memory may stay there, in both.
+const SWAP_TIMES: usize = 2;
+/// The file that is read, by the frames.
+const FILE_TIMES: usize = 2;
+/// Threads that take guards.
+const HIT_THREADS: [usize; 2] = [1, 2];
+
+/// What pages go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SwapOn {
+    /// A file for each side.
+    File,
+    /// A device of compressed memory for each, which costs memory beside what is allowed.
+    Zram,
+}
+
+/// What `pumice bench reclaim` is asked for.
+#[derive(Args, Debug)]
+pub struct ReclaimArgs {
+    /// Memory for the region's pages [default: 1G, or 64M with --quick]
+    #[arg(long, value_name = "SIZE", value_parser = frames_size)]
+    frames: Option<usize>,
+    /// How many times as large the region is [default: 2,4, or 4 with --quick]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    times: Vec<u32>,
+    /// How many threads there are [default: 1,2,8,32, or 1,8 with --quick]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Vec<u32>,
+    /// Only these patterns [default: all, or random-write,zipf-write,hit with --quick]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    patterns: Vec<Pattern>,
+    /// Measurements of each row [default: 10, or 3 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// How long each of them is [default: 1, or 0.3 with --quick]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Who chooses the pages that go
+    #[arg(long, value_name = "NAME", default_value = "adaptive", value_parser = ["adaptive", "two-list"])]
+    policy: String,
+    /// Where swap is, on both sides, in a folder of its own [default: where temporary files are]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// What pages go to, on both sides: a file each, or a device of compressed memory each
+    #[arg(long, value_name = "WHAT", default_value = "file")]
+    swap_on: SwapOn,
+    /// Ours alone, without the kernel's
+    #[arg(long)]
+    alone: bool,
+    /// Less memory, fewer rounds and fewer rows
+    #[arg(long)]
+    quick: bool,
+    /// Write the rows as JSON Lines as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the accesses against the threads, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Be the process that is measured
+    #[arg(long, hide = true)]
+    worker: Option<Kind>,
+}
+
+/// Measures all rows.
+pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
+    if let Some(kind) = options.worker {
+        return worker::run(kind);
+    }
+    let json = JsonLines::create(options.json.as_deref())?;
+    if let Some(path) = &options.plot {
+        check_writable(path)?;
+    }
+    let plan = Plan::new(options);
+    let signals = Interrupts::take();
+    let folder = Folder::make(options.dir.as_deref(), "reclaim")?;
+    println!(
+        "a region larger than its {} MiB (medians of {} rounds, {} s each)",
+        (plan.frames * FRAME_SIZE) >> 20,
+        plan.rounds,
+        plan.seconds
+    );
+    let table = Row::begin_table();
+    let mut bench = Bench { plan, signals, folder, json, table, rows: Vec::new() };
+    bench.device()?;
+    for times in bench.plan.times.clone() {
+        bench.region(times)?;
+    }
+    if let Some(path) = &options.plot {
+        let largest = bench.plan.times.iter().max().copied().unwrap_or(1);
+        let subtitle = format!("on a region {largest} times the memory");
+        plot::accesses_against_threads(path, &subtitle, &bench.series(largest))?;
+    }
+    bench.json.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is measured.
+#[derive(Debug)]
+struct Plan {
+    frames: usize,
+    times: Vec<usize>,
+    threads: Vec<usize>,
+    patterns: Vec<Pattern>,
+    rounds: usize,
+    seconds: f64,
+    policy: String,
+    swap_on: SwapOn,
+    alone: bool,
+}
+
+impl Plan {
+    fn new(options: &ReclaimArgs) -> Plan {
+        let list = |asked: &[u32], quick: &[u32], full: &[u32]| {
+            let default = if options.quick { quick } else { full };
+            let list = if asked.is_empty() { default } else { asked };
+            list.iter().map(|&it| it as usize).collect()
+        };
+        let quick = [Pattern::RandomWrite, Pattern::ZipfWrite, Pattern::Hit];
+        Plan {
+            frames: options.frames.unwrap_or(if options.quick { 64 << 20 } else { 1 << 30 })
+                / FRAME_SIZE,
+            times: list(&options.times, &[4], &[2, 4]),
+            threads: list(&options.threads, &[1, 8], &[1, 2, 8, 32]),
+            patterns: match (options.patterns.is_empty(), options.quick) {
+                (false, _) => options.patterns.clone(),
+                (true, true) => quick.to_vec(),
+                (true, false) => Pattern::ALL.to_vec(),
+            },
+            rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }) as usize,
+            seconds: options.seconds.unwrap_or(if options.quick { 0.3 } else { 1.0 }),
+            policy: options.policy.clone(),
+            swap_on: options.swap_on,
+            alone: options.alone,
+        }
+    }
+}
+
+/// The kernel's process and what it needs. They end in this order: swap that nobody has pages in goes at once.
+#[derive(Debug)]
+struct Peer {
+    worker: Worker,
+    backend: Backend,
+    _swap: SwapArea,
+    _group: MemoryGroup,
+}
+
+impl Peer {
+    fn start(
+        worker: Worker,
+        swap_on: SwapOn,
+        folder: &Path,
+        setup: &Setup,
+    ) -> Result<Peer, String> {
+        let group = MemoryGroup::create().map_err(|error| format!("no control group: {error}"))?;
+        group
+            .limit(setup.frames * FRAME_SIZE)
+            .map_err(|error| format!("no limit on a control group's memory: {error}"))?;
+        let in_file = match swap_on {
+            SwapOn::File => {
+                match SwapArea::on(&folder.join("kernel.swap"), setup.swap_bytes) {
+                    Ok(swap) => Some(swap),
+                    Err(error) => {
+                        let folder = folder.display();
+                        eprintln!("no swap of the kernel's in {folder}, so on zram, if there is any: {error}");
+                        None
+                    }
+                }
+            }
+            SwapOn::Zram => None,
+        };
+        let (swap, backend) = match in_file {
+            Some(swap) => (swap, Backend::Kernel),
+            None => {
+                let swap = SwapArea::on_zram(setup.swap_bytes);
+                let swap = swap.map_err(|error| format!("no swap on zram: {error}"))?;
+                (swap, Backend::KernelZram)
+            }
+        };
+        group
+            .enter(worker.pid())
+            .map_err(|error| format!("the control group takes no process: {error}"))?;
+        Ok(Peer { worker, backend, _swap: swap, _group: group })
+    }
+}
+
+/// The rows so far, and where they go.
+struct Bench {
+    plan: Plan,
+    signals: Interrupts,
+    folder: Folder,
+    json: JsonLines,
+    table: Table,
+    rows: Vec<Row>,
+}
+
+impl Bench {
+    fn show(&mut self, row: Row) -> Result<(), Failure> {
+        self.table.row(&row.cells());
+        self.json.write(&row)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// What there is to reach.
+    fn device(&mut self) -> Result<(), Failure> {
+        let file = self.folder.path().join("file");
+        let pages = FILE_TIMES * self.plan.frames;
+        device::make_file(&file, (pages * FRAME_SIZE) as u64)?;
+        for pattern in [Pattern::DeviceRead, Pattern::DeviceMixed] {
+            for threads in self.plan.threads.clone() {
+                let mut rounds = Vec::new();
+                for round in 0..self.plan.rounds as u64 {
+                    self.look_for_signals()?;
+                    rounds.push(device::run(&file, pattern, threads, self.plan.seconds, round)?);
+                }
+                let (region_pages, frames) = (pages, 0);
+                let backend = Backend::Device;
+                let case = Case { pattern, backend, threads, region_pages, frames };
+                self.show(Row::new(&case, &rounds))?;
+            }
+        }
+        self.table.gap();
+        Ok(())
+    }
+
+    /// All patterns on a region so many times the frames.
+    fn region(&mut self, times: usize) -> Result<(), Failure> {
+        let frames = self.plan.frames;
+        let region_pages = times * frames;
+        let swap_bytes = (SWAP_TIMES * region_pages * FRAME_SIZE) as u64;
+        let in_folder = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
+        // Removed when the worker, which has it open, is gone.
+        let zram = match self.plan.swap_on {
+            SwapOn::File => None,
+            SwapOn::Zram => match Zram::add(swap_bytes) {
+                Ok(zram) => Some(zram),
+                Err(error) => {
+                    eprintln!("skipped: there is no zram to be had: {error}");
+                    return Ok(());
+                }
+            },
+        };
+        let swap = match &zram {
+            Some(zram) => zram.path().to_string_lossy().into_owned(),
+            None => in_folder("pumice.swap"),
+        };
+        let backend = if zram.is_some() { Backend::PumiceZram } else { Backend::Pumice };
+        let setup = Setup {
+            region_pages,
+            frames,
+            swap,
+            swap_bytes,
+            policy: self.plan.policy.clone(),
+            file: in_folder("file"),
+        };
+        let mut ours = Worker::start("reclaim", "pumice")?;
+        ours.prepare(&setup, &self.signals)?;
+        let mut peer = None;
+        if !self.plan.alone {
+            let worker = Worker::start("reclaim", "kernel")?;
+            match Peer::start(worker, self.plan.swap_on, self.folder.path(), &setup) {
+                Ok(mut started) => {
+                    started.worker.prepare(&setup, &self.signals)?;
+                    peer = Some(started);
+                }
+                Err(why) => eprintln!("without the kernel's: {why}"),
+            }
+        }
+        let mut sides = vec![(backend, &mut ours)];
+        if let Some(peer) = &mut peer {
+            sides.insert(0, (peer.backend, &mut peer.worker));
+        }
+        let case = Case { pattern: Pattern::Fill, backend, threads: 1, region_pages, frames };
+        eprintln!("reclaim: filling {times} times the memory …");
+        self.compare(&mut sides, case, 1)?;
+        let rounds = self.plan.rounds;
+        for pattern in self.plan.patterns.clone() {
+            eprintln!("reclaim: {times} times the memory, {} …", pattern.name());
+            if pattern.is_hit() {
+                for threads in HIT_THREADS.into_iter().filter(|&threads| threads <= cpu::count()) {
+                    let (_, worker) = sides.last_mut().expect("ours is there");
+                    let mut only = vec![(backend, &mut **worker)];
+                    self.compare(&mut only, Case { pattern, threads, ..case }, rounds)?;
+                }
+                continue;
+            }
+            for threads in self.plan.threads.clone() {
+                self.compare(&mut sides, Case { pattern, threads, ..case }, rounds)?;
+            }
+        }
+        self.table.gap();
+        if zram.is_none() {
+            let _ = fs::remove_file(&setup.swap);
+        }
+        Ok(())
+    }
+
+    /// One case on all sides, in turns, after a round each to warm up; and a row for each. A side of the kernel's that
+    /// the kernel kills, as it does where a group is so small that all of its pages were just used, is no side any
+    /// more.
+    fn compare(
+        &mut self,
+        sides: &mut Vec<(Backend, &mut Worker)>,
+        case: Case,
+        rounds: usize,
+    ) -> Result<(), Failure> {
+        let is_first = case.pattern == Pattern::Fill;
+        let mut answers: Vec<Vec<Answer>> = vec![Vec::new(); sides.len()];
+        for round in usize::from(is_first)..=rounds {
+            for turn in 0..sides.len() {
+                self.look_for_signals()?;
+                let which = (round + turn) % sides.len();
+                let (backend, worker) = &mut sides[which];
+                let request = Request {
+                    pattern: case.pattern,
+                    threads: case.threads,
+                    seconds: self.plan.seconds,
+                    // Other pages than in the rows before, of which many are still in memory.
+                    seed: (case.pattern as u64) << 32 | (case.threads as u64) << 16 | round as u64,
+                };
+                let answer = match worker.run(&request, &self.signals) {
+                    Err(_) if backend.is_kernel() && worker.was_killed() => {
+                        eprintln!(
+                            "without the kernel's from here on: its process was killed, for its group of {} MiB was \
+                             out of memory ({}, {} threads); give it more by --frames",
+                            (case.frames * FRAME_SIZE) >> 20,
+                            case.pattern.name(),
+                            case.threads
+                        );
+                        sides.remove(which);
+                        return self.compare(sides, case, rounds);
+                    }
+                    answer => answer?,
+                };
+                if round > 0 {
+                    answers[which].push(answer);
+                }
+            }
+        }
+        let mut kernel: Option<Row> = None;
+        for ((backend, _), rounds) in sides.iter().zip(&answers) {
+            let row = Row::new(&Case { backend: *backend, ..case }, rounds);
+            let row = match &kernel {
+                Some(kernel) => row.beside(kernel),
+                None => row,
+            };
+            if backend.is_kernel() {
+                kernel = Some(row.clone());
+            }
+            self.show(row)?;
+        }
+        Ok(())
+    }
+
+    fn look_for_signals(&self) -> Result<(), Failure> {
+        match self.signals.came() {
+            Some(_) => Err(Failure::system("interrupted")),
+            None => Ok(()),
+        }
+    }
+
+    /// Accesses against threads.
+    fn series(&self, times: usize) -> Vec<Series> {
+        let lines = [
+            ("kernel, uniform writes", Backend::Kernel, Pattern::RandomWrite, Stroke::Dotted),
+            ("pumice, uniform writes", Backend::Pumice, Pattern::RandomWrite, Stroke::Solid),
+            ("kernel, Zipf writes", Backend::Kernel, Pattern::ZipfWrite, Stroke::Dotted),
+            ("pumice, Zipf writes", Backend::Pumice, Pattern::ZipfWrite, Stroke::Solid),
+        ];
+        let has_zram = self.plan.swap_on == SwapOn::Zram;
+        let points = |backend: Backend, pattern: Pattern| {
+            let backend = match backend {
+                Backend::Pumice if has_zram => Backend::PumiceZram,
+                Backend::Kernel if has_zram => Backend::KernelZram,
+                backend => backend,
+            };
+            self.rows
+                .iter()
+                .filter(|row| {
+                    (row.backend, row.pattern, row.times) == (backend, pattern.name(), times)
+                })
+                .map(|row| (row.threads as f64, row.accesses_per_s))
+                .collect()
+        };
+        lines
+            .map(|(name, backend, pattern, stroke)| Series {
+                name,
+                stroke,
+                points: points(backend, pattern),
+            })
+            .into()
+    }
+}

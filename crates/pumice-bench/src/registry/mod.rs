@@ -1,0 +1,383 @@
+//! What `bench all` runs, and how reports and comparisons show it: all as data.
+//!
+//! | module | whose experiments |
+//! |---|---|
+//! | [`prezeroing`] | SPEC.md's part A |
+//! | [`faults`] | part B |
+//! | [`worth`] | part C |
+//! | [`machines`] | part D |
+//! | [`paging`] | part E |
+//! | [`processes`] | part F |
+//! | [`field`] | how data names what rows say |
+//!
+//! An experiment is one [`Entry`] in its part's module, and a name in [`ENTRIES`]. A test holds every
+//! subcommand of `pumice bench` to being there or among the exempt.
+
+pub mod faults;
+pub mod field;
+pub mod machines;
+pub mod paging;
+pub mod prezeroing;
+pub mod processes;
+pub mod worth;
+
+pub use field::{is, Condition, Row};
+
+/// All experiments, in the order in which they run and are shown.
+pub const ENTRIES: [&Entry; 16] = [
+    &prezeroing::PFT,
+    &prezeroing::CLEAR,
+    &prezeroing::SCRUB,
+    &faults::FAULT,
+    &worth::PROGRAMS,
+    &worth::START,
+    &machines::VM,
+    &machines::LEASE,
+    &machines::PIN,
+    &machines::POPULATE,
+    &paging::RECLAIM,
+    &paging::REPLACE,
+    &paging::IO,
+    &processes::MAP,
+    &processes::FORK,
+    &processes::FRAME,
+];
+
+/// The one of this name.
+pub fn entry(name: &str) -> Option<&'static Entry> {
+    ENTRIES.into_iter().find(|entry| entry.name == name)
+}
+
+/// An experiment.
+#[derive(Debug)]
+pub struct Entry {
+    /// Of the subcommand.
+    pub name: &'static str,
+    /// A heading.
+    pub title: &'static str,
+    /// What it measures and how to read it, in a sentence or two.
+    pub about: &'static str,
+    /// Where it belongs.
+    pub part: Part,
+    /// How it runs with `--quick`.
+    pub quick: Setting,
+    /// How it runs without.
+    pub full: Setting,
+    /// The tables that it reproduces.
+    pub published: &'static [Published],
+    /// The fields that say what a row is of: no two rows agree in all of them.
+    pub keys: &'static [&'static str],
+    /// The fields that are compared between results.
+    pub figures: &'static [Figure],
+    /// Today's tables.
+    pub tables: &'static [Table],
+    /// Today's pictures.
+    pub plots: &'static [Plot],
+}
+
+/// Arguments, and what to expect.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// After the name.
+    pub arguments: &'static [&'static str],
+    /// How long it takes on two processors.
+    pub seconds: f64,
+}
+
+/// The parts of SPEC.md: the design that is carried over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Pre-zeroed pages.
+    A,
+    /// Page fault scalability.
+    B,
+    /// Is it worth it?
+    C,
+    /// Virtual machines and pinned memory.
+    D,
+    /// Paging.
+    E,
+    /// What none of them has.
+    F,
+}
+
+impl Part {
+    /// All of them.
+    pub const ALL: [Part; 6] = [Part::A, Part::B, Part::C, Part::D, Part::E, Part::F];
+
+    /// A heading.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Part::A => "Pre-zeroed pages",
+            Part::B => "Page fault scalability",
+            Part::C => "Is it worth it?",
+            Part::D => "Ready memory for virtual machines and pinning",
+            Part::E => "Paging",
+            Part::F => "Ordinary processes",
+        }
+    }
+
+    /// Who published it, if anybody.
+    pub const fn source(self) -> &'static str {
+        match self {
+            Part::A => "Christoph Lameter, prezeroing V3 for Linux 2.6.10, 2004",
+            Part::B => "Christoph Lameter, page fault scalability V12 for Linux, 2004",
+            Part::C => "Matthew Dillon, on DragonFly's idle page zeroing, 2010",
+            Part::D => "the PG_zero request for comments, Linux, 2020",
+            Part::E => "Andrea Arcangeli, on the Linux 2.4.10 virtual memory rewrite, 2001",
+            Part::F => "pumice's own: nothing was published to set beside it",
+        }
+    }
+}
+
+/// A table as it was published.
+#[derive(Debug)]
+pub struct Published {
+    /// What it is of, and the machine.
+    pub caption: &'static str,
+    /// The headings; the first column names the rows.
+    pub head: &'static [&'static str],
+    /// The rows, each as long as the headings.
+    pub rows: &'static [&'static [&'static str]],
+}
+
+/// A field that is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Its name, and that of its rounds in `samples`.
+    pub field: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Which way is good.
+    pub better: Better,
+    /// How two values are compared.
+    pub scale: Scale,
+}
+
+/// Which way is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    More,
+    Less,
+}
+
+/// How two values are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// By their ratio.
+    Ratio,
+    /// By their difference: shares in percent, which may be 0 or less.
+    Difference,
+    /// By their difference, each of which is one: the same each time, on every machine.
+    Exact,
+}
+
+/// More of it is better.
+pub const fn more(field: &'static str, unit: &'static str) -> Figure {
+    Figure { field, unit, better: Better::More, scale: Scale::Ratio }
+}
+
+/// Less of it is better.
+pub const fn less(field: &'static str, unit: &'static str) -> Figure {
+    Figure { field, unit, better: Better::Less, scale: Scale::Ratio }
+}
+
+/// Less of this share is better.
+pub const fn lower_share(field: &'static str) -> Figure {
+    Figure { field, unit: "%", better: Better::Less, scale: Scale::Difference }
+}
+
+/// A table of today's.
+#[derive(Debug)]
+pub struct Table {
+    /// What it is of.
+    pub caption: &'static str,
+    /// Which rows it shows.
+    pub only: &'static [Condition],
+    /// Its columns; the first names the rows.
+    pub columns: &'static [Column],
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// The heading, with its unit.
+    pub head: &'static str,
+    /// What stands there.
+    pub show: Show,
+}
+
+/// What stands in a column.
+#[derive(Clone, Copy, Debug)]
+pub enum Show {
+    /// Words with fields in braces, as [`field::label`] reads them.
+    Words(&'static str),
+    /// A number with as many decimals; with none, thousands are grouped.
+    Number(&'static str, usize),
+    /// A number, multiplied by another.
+    Scaled(&'static str, f64, usize),
+    /// A number and its interval.
+    Interval(&'static str, [&'static str; 2], usize),
+    /// How many times the figure of the row that agrees in all keys but this one.
+    Times { figure: &'static str, key: &'static str, of: &'static str },
+}
+
+/// A column of words.
+pub const fn words(head: &'static str, text: &'static str) -> Column {
+    Column { head, show: Show::Words(text) }
+}
+
+/// A column of numbers.
+pub const fn number(head: &'static str, field: &'static str, decimals: usize) -> Column {
+    Column { head, show: Show::Number(field, decimals) }
+}
+
+/// A column of numbers in another unit than the field's.
+pub const fn scaled(head: &'static str, field: &'static str, by: f64, decimals: usize) -> Column {
+    Column { head, show: Show::Scaled(field, by, decimals) }
+}
+
+/// A column of numbers with their intervals.
+pub const fn interval(
+    head: &'static str,
+    field: &'static str,
+    ends: [&'static str; 2],
+    decimals: usize,
+) -> Column {
+    Column { head, show: Show::Interval(field, ends, decimals) }
+}
+
+/// A column of ratios to a peer's row.
+pub const fn times(
+    head: &'static str,
+    figure: &'static str,
+    key: &'static str,
+    of: &'static str,
+) -> Column {
+    Column { head, show: Show::Times { figure, key, of } }
+}
+
+/// A picture.
+#[derive(Debug)]
+pub enum Plot {
+    /// Lines over logarithmic axes.
+    Lines(Lines),
+    /// Bars from 0 on.
+    Bars(Bars),
+}
+
+/// Lines over logarithmic axes.
+#[derive(Debug)]
+pub struct Lines {
+    pub title: &'static str,
+    /// The axes: fields and what to call them.
+    pub x: (&'static str, &'static str),
+    pub y: (&'static str, &'static str),
+    pub series: &'static [Series],
+}
+
+/// One line.
+#[derive(Debug)]
+pub struct Series {
+    pub name: &'static str,
+    pub only: &'static [Condition],
+    /// The field for y, where it is not the picture's.
+    pub y: Option<&'static str>,
+}
+
+/// A line over the picture's own y.
+pub const fn series(name: &'static str, only: &'static [Condition]) -> Series {
+    Series { name, only, y: None }
+}
+
+/// Bars, one group for each row.
+#[derive(Debug)]
+pub struct Bars {
+    pub title: &'static str,
+    pub only: &'static [Condition],
+    /// What stands above a group, as [`field::label`] reads it.
+    pub label: &'static str,
+    /// The unit behind the numbers, and how many decimals these have.
+    pub unit: (&'static str, usize),
+    pub values: &'static [Value],
+    /// Rows of which the bars are told apart from the others'.
+    pub marked: &'static [Condition],
+}
+
+/// One bar of a group.
+#[derive(Debug)]
+pub struct Value {
+    /// What it is, where a group has several.
+    pub name: &'static str,
+    pub field: &'static str,
+    /// The fields of its interval.
+    pub ends: Option<[&'static str; 2]>,
+}
+
+/// A bar alone in its group.
+pub const fn value(field: &'static str) -> Value {
+    Value { name: "", field, ends: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::BenchArgs;
+
+    /// Subcommands that are no experiments, and experiments that others cover.
+    const EXEMPT: [(&str, &str); 5] = [
+        ("all", "runs the others"),
+        ("compare", "reads what all wrote"),
+        ("report", "shows what all wrote"),
+        ("help", "clap's"),
+        ("alloc", "takes half an hour; programs runs its loads"),
+    ];
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    #[test]
+    fn every_subcommand_is_there_or_exempt() {
+        let mut command = Cli::command();
+        command.build();
+        let typed: BTreeSet<_> =
+            command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
+        let known = ENTRIES.iter().map(|entry| entry.name).chain(EXEMPT.map(|(name, _)| name));
+        let known: BTreeSet<_> = known.map(str::to_owned).collect();
+        assert_eq!(typed, known, "subcommands against bench/registry");
+        assert_eq!(ENTRIES.len() + EXEMPT.len(), known.len(), "each once");
+    }
+
+    #[test]
+    fn settings_are_what_the_subcommands_take() {
+        for entry in ENTRIES {
+            for setting in [entry.quick, entry.full] {
+                let line = [&["bench", entry.name][..], setting.arguments].concat();
+                let parsed =
+                    <Cli as clap::Parser>::try_parse_from(line.iter().chain(&["--json", "x"]));
+                assert!(parsed.is_ok(), "{line:?}: {:?}", parsed.err());
+                assert!(setting.seconds > 0.0);
+            }
+            assert!(entry.quick.seconds <= entry.full.seconds, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn tables_are_rectangles_and_entries_whole() {
+        let tables = ENTRIES.iter().flat_map(|entry| entry.published);
+        for table in tables {
+            assert!(table.rows.iter().all(|row| row.len() == table.head.len()), "{table:?}");
+        }
+        for entry in ENTRIES {
+            assert!(!entry.keys.is_empty() && !entry.figures.is_empty(), "{}", entry.name);
+            assert!(!entry.tables.is_empty() && !entry.plots.is_empty(), "{}", entry.name);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! `pumice bench replace`: what part of a trace's references each replacement policy finds in memory.
+//!
+//! No memory is used and no time is measured: ours are the very policies that reclaim runs
+//! ([`pumice_paging::reclaim`]), the others are as published ([`peers`]), and [`opt`] knows what will come. A
+//! memory is empty at first, so first references count against all of them. Who has no trace gets some that are
+//! [`made`] up.
+
+mod made;
+mod opt;
+mod ours;
+mod peers;
+mod queue;
+mod trace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use pumice_paging::reclaim::policy::table;
+use pumice_paging::reclaim::{Adaptive, TwoList};
+use serde::Serialize;
+
+use super::arguments::check_writable;
+use super::plot::{self, Series, Stroke};
+use opt::Opt;
+use ours::Ours;
+use peers::{Cache, Clock, Fifo, Lru, TwoQ};
+use pumice_command::json_lines::JsonLines;
+use pumice_command::table::Table;
+use pumice_command::Failure;
+use trace::Trace;
+
+/// The policies, as the table has them.
+const POLICIES: [&str; 7] = ["fifo", "lru", "clock", "2q", "two-list", "adaptive", "opt"];
+/// References between two looks at the bar.
+const STRIDE: usize = 1 << 16;
+/// As many as a zone has at most.
+const MOST_FRAMES: i64 = (1 << 28) - 1;
+
+/// What `pumice bench replace` is asked for.
+#[derive(Args, Debug)]
+pub struct ReplaceArgs {
+    /// References to pages, as text, which zstd may have compressed: a page's number a line, or as in the ARC
+    /// paper's traces 'first_page number_of_pages ignored request_number' [default: some that are made up]
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// How many frames there are, such as 1000,5000,15000
+    #[arg(long, value_name = "LIST", default_value = "1000,4000,16000", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=MOST_FRAMES))]
+    frames: Vec<u32>,
+    /// Only these policies, of fifo, lru, clock, 2q, two-list, adaptive, opt
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = POLICIES)]
+    only: Vec<String>,
+    /// Write the rows as JSON Lines as well
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the hit ratio against the frames, as SVG
+    #[arg(long, value_name = "FILE", requires = "trace")]
+    plot: Option<PathBuf>,
+}
+
+/// A policy's hit ratio; an object of the JSON file.
+#[derive(Debug, Serialize)]
+struct Row<'t> {
+    trace: &'t str,
+    policy: &'t str,
+    frames: u32,
+    /// From 0 to 1.
+    hit_ratio: f64,
+    hit_pct: f64,
+}
+
+/// Runs all policies over the trace, or over those that are made up.
+pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
+    let traces = match &options.trace {
+        Some(path) => vec![trace::read(path)?],
+        None => made::traces(),
+    };
+    let mut json = JsonLines::create(options.json.as_deref())?;
+    if let Some(path) = &options.plot {
+        check_writable(path)?;
+    }
+    let policies: Vec<&'static str> = POLICIES
+        .into_iter()
+        .filter(|&policy| options.only.is_empty() || options.only.iter().any(|one| one == policy))
+        .collect();
+    let references: usize = traces.iter().map(|trace| trace.references.len()).sum();
+    let bar = bar(references * policies.len() * options.frames.len());
+    for trace in &traces {
+        let mut series = run_trace(trace, &policies, &options.frames, &mut json, &bar)?;
+        if let Some(path) = &options.plot {
+            for line in &mut series {
+                line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            }
+            plot::hits_against_frames(path, &trace.name, &series)?;
+        }
+    }
+    bar.finish_and_clear();
+    json.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a table of one trace, and returns a line for each policy.
+fn run_trace(
+    trace: &Trace,
+    policies: &[&'static str],
+    frame_counts: &[u32],
+    json: &mut JsonLines,
+    bar: &ProgressBar,
+) -> Result<Vec<Series>, Failure> {
+    let (references, pages) = (trace.references.len(), trace.pages);
+    let mut columns = vec![("frames", 10)];
+    columns.extend(policies.iter().map(|&policy| (policy, 8)));
+    let shown = bar.suspend(|| {
+        println!("{}: {references} references to {pages} pages; hits in percent", trace.name);
+        Table::begin(&columns)
+    });
+    let next_uses = opt::next_uses(&trace.references, pages);
+    let line =
+        |&policy: &&'static str| Series { name: policy, stroke: Stroke::Solid, points: vec![] };
+    let mut series: Vec<_> = policies.iter().map(line).collect();
+    for &frames in frame_counts {
+        let mut cells = vec![frames.to_string()];
+        for (&policy, line) in policies.iter().zip(&mut series) {
+            let hits = hits(policy, frames, trace, &next_uses, bar);
+            let hit_ratio = hits as f64 / references as f64;
+            let hit_pct = 100.0 * hit_ratio;
+            json.write(&Row { trace: &trace.name, policy, frames, hit_ratio, hit_pct })?;
+            line.points.push((f64::from(frames), hit_pct));
+            cells.push(format!("{hit_pct:.2}"));
+        }
+        bar.suspend(|| shown.row(&cells));
+    }
+    Ok(series)
+}
+
+/// How far it is, if somebody looks.
+fn bar(references: usize) -> ProgressBar {
+    let bar = ProgressBar::new(references as u64);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent} %, {eta} left") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+fn hits(policy: &str, frames: u32, trace: &Trace, next_uses: &[u32], bar: &ProgressBar) -> usize {
+    let pages = trace.pages;
+    // More than all pages need make no difference.
+    let frames = (frames as usize).min(pages);
+    let run = |cache: &mut dyn Cache| {
+        let mut hits = 0;
+        for stretch in trace.references.chunks(STRIDE) {
+            hits += stretch.iter().filter(|&&page| cache.access(page)).count();
+            bar.inc(stretch.len() as u64);
+        }
+        hits
+    };
+    match policy {
+        "fifo" => run(&mut Fifo::new(frames, pages)),
+        "lru" => run(&mut Lru::new(frames, pages)),
+        "clock" => run(&mut Clock::new(frames, pages)),
+        "2q" => run(&mut TwoQ::new(frames, pages)),
+        "two-list" => {
+            let mut entries = table::<TwoList<'_>>(frames);
+            run(&mut Ours::new(TwoList::new(&mut entries), frames, pages))
+        }
+        "adaptive" => {
+            let mut entries = table::<Adaptive<'_>>(frames);
+            run(&mut Ours::new(Adaptive::new(&mut entries), frames, pages))
+        }
+        _ => run(&mut Opt::new(frames, pages, next_uses)),
+    }
+}

@@ -1,0 +1,244 @@
+//! What `bench all` writes with `--json` and `bench compare` and `report` read: one object, with a version.
+//!
+//! docs/report.md describes it for others. A file is read whole or not at all, and what it says is
+//! data: nothing of it is taken for a path, a command or markup.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::all::machine::Machine;
+use super::all::weather::{Noise, Weather};
+use super::registry::Row;
+use pumice_command::Failure;
+
+/// What the file says that it is.
+const FORMAT: &str = "pumice-bench";
+/// Raised when a reader of the one before would misread a file.
+pub const VERSION: u32 = 1;
+/// No file of ours is near it.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Everything of one `bench all`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Results {
+    format: String,
+    version: u32,
+    /// pumice's version.
+    pub pumice: String,
+    /// When it began, as RFC 3339 has it, in UTC.
+    pub date: String,
+    /// Whether it was `--quick`.
+    pub quick: bool,
+    /// Whether every experiment had its turn, be it that it failed.
+    pub complete: bool,
+    /// From start to end.
+    pub seconds: f64,
+    pub machine: Machine,
+    pub experiments: Vec<Measured>,
+}
+
+/// One experiment.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Measured {
+    pub name: String,
+    /// After the name.
+    pub arguments: Vec<String>,
+    pub state: State,
+    /// Why it is not complete, in a line.
+    pub why: Option<String>,
+    pub seconds: f64,
+    pub rows: Vec<Row>,
+    /// What it printed besides.
+    pub notes: Vec<String>,
+    /// The machine before and after it.
+    pub weather: [Weather; 2],
+    pub noise: Noise,
+}
+
+/// How an experiment ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// As it should.
+    Complete,
+    /// Something that it needs is not here.
+    Skipped,
+    /// It ended with an error.
+    Failed,
+    /// Whoever watched wanted it to end, or its time was over: the rows until then are there.
+    CutOff,
+    /// It had no turn.
+    NotRun,
+}
+
+impl State {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            State::Complete => "complete",
+            State::Skipped => "skipped",
+            State::Failed => "failed",
+            State::CutOff => "cut off",
+            State::NotRun => "not run",
+        }
+    }
+}
+
+impl Results {
+    /// Without experiments.
+    pub fn new(date: String, quick: bool, machine: Machine) -> Results {
+        Results {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            pumice: env!("CARGO_PKG_VERSION").to_owned(),
+            date,
+            quick,
+            complete: false,
+            seconds: 0.0,
+            machine,
+            experiments: Vec::new(),
+        }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with it.
+    pub fn load(path: &Path) -> Result<Results, Failure> {
+        let refuse = |why: &dyn std::fmt::Display| {
+            Failure::usage(format!("can't use {}: {why}", path.display()))
+        };
+        let file = File::open(path).map_err(|error| refuse(&error))?;
+        let data = file.metadata().map_err(|error| refuse(&error))?;
+        if !data.is_file() || data.len() > MOST_BYTES {
+            return Err(refuse(
+                &"it is no file of results; make one with 'pumice bench all --json FILE'",
+            ));
+        }
+        let text = fs::read_to_string(path).map_err(|error| refuse(&error))?;
+        Results::parse(&text).map_err(|why| refuse(&why))
+    }
+
+    fn parse(text: &str) -> Result<Results, String> {
+        const MAKE_ONE: &str = "make one with 'pumice bench all --json FILE'";
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+            version: u32,
+        }
+        let head: Head = serde_json::from_str(text)
+            .map_err(|_| format!("it is no file of results; {MAKE_ONE}"))?;
+        if head.format != FORMAT {
+            return Err(format!("it is no file of results; {MAKE_ONE}"));
+        }
+        match head.version {
+            VERSION => {}
+            older if older < VERSION => {
+                return Err(format!(
+                    "its version is {older}, this pumice reads {VERSION}; measure again: {MAKE_ONE}"
+                ));
+            }
+            newer => {
+                return Err(format!(
+                    "its version is {newer}, this pumice reads {VERSION}; use a newer one"
+                ));
+            }
+        }
+        serde_json::from_str(text).map_err(|error| format!("it is damaged: {error}"))
+    }
+
+    /// The experiment of this name.
+    pub fn experiment(&self, name: &str) -> Option<&Measured> {
+        self.experiments.iter().find(|one| one.name == name)
+    }
+}
+
+/// Writes a file whole: a reader sees the old one or the new one.
+pub fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+    let failure =
+        |error: std::io::Error| Failure::usage(format!("can't write {}: {error}", path.display()));
+    // A pipe or a device has nothing to keep, and a link should stay one.
+    let is_plain = fs::symlink_metadata(path).map_or(true, |data| data.is_file());
+    if !is_plain {
+        return fs::write(path, text).map_err(failure);
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let beside = path.with_file_name(name);
+    let done = match fs::write(&beside, text) {
+        // A file may be written where none may be made.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => fs::write(path, text),
+        made => made.and_then(|()| fs::rename(&beside, path)),
+    };
+    done.inspect_err(|_| drop(fs::remove_file(&beside))).map_err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn results() -> Results {
+        let mut results = Results::new("2026-01-02T03:04:05Z".to_owned(), true, Machine::default());
+        results.experiments.push(Measured {
+            name: "frame".to_owned(),
+            arguments: vec![],
+            state: State::CutOff,
+            why: Some("interrupted".to_owned()),
+            seconds: 1.5,
+            rows: vec![json!({"operation": "get", "ns": 20.0}).as_object().expect("one").clone()],
+            notes: vec!["a note".to_owned()],
+            weather: Default::default(),
+            noise: Noise::default(),
+        });
+        results
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = serde_json::to_string(&results()).expect("JSON");
+        let read = Results::parse(&text).expect("read");
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
+        assert_eq!(read.experiment("frame").map(|one| one.state), Some(State::CutOff));
+    }
+
+    #[test]
+    fn no_folder_need_be_writable() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("pumice-read-only-{}", std::process::id()));
+        fs::create_dir(&folder).expect("made");
+        let path = folder.join("results");
+        fs::write(&path, "old").expect("written");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o500)).expect("ours");
+        // Who is root makes a file beside it all the same.
+        write_whole(&path, "new").expect("written");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("ours");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "new");
+        fs::remove_dir_all(&folder).expect("ours");
+    }
+
+    #[test]
+    fn what_is_none_is_told_in_a_line() {
+        let text = serde_json::to_string(&results()).expect("JSON");
+        let newer = text.replace("\"version\":1", "\"version\":2");
+        let older = text.replace("\"version\":1", "\"version\":0");
+        let damaged = text.replace("\"rows\"", "\"rose\"");
+        let other = text.replace("pumice-bench", "other");
+        for (bad, why) in [
+            (&*newer, "use a newer one"),
+            (&older, "measure again"),
+            (&damaged, "damaged"),
+            (&other, "no file of results"),
+            ("", "no file of results"),
+            ("[1, 2]", "no file of results"),
+            (&text[..text.len() / 2], "no file of results"),
+        ] {
+            let said = Results::parse(bad).expect_err("it is bad");
+            assert!(said.contains(why) && said.lines().count() == 1, "{said}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! `pumice bench report`: the page of results that were measured before.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::page;
+use super::results::{write_whole, Results};
+use pumice_command::Failure;
+
+/// What `pumice bench report` is asked for.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// What 'pumice bench all --json' wrote
+    #[arg(value_name = "RESULTS")]
+    results: PathBuf,
+    /// Write the page to FILE
+    #[arg(long, value_name = "FILE")]
+    html: PathBuf,
+}
+
+/// Writes the page.
+pub fn report(options: &ReportArgs) -> Result<ExitCode, Failure> {
+    let results = Results::load(&options.results)?;
+    write_whole(&options.html, &page::page(&results))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,328 @@
+//! `pumice bench vm`: how long a virtual machine takes to be there, with a slot and without.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`qmp`] | QEMU's monitor, which tells when the machine is there |
+//!
+//! From the start of the program (of `pumice lease` where there is a slot) to the answer of
+//! `query-status`. All ways take turns, in each round and for each size. A slot's daemon runs only
+//! for its turn, and has populated before the clock starts; what that took is a column.
+
+mod qmp;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use pumice_slots::{Client, PageKind};
+use serde::Serialize;
+
+use super::sizes;
+use super::slot_daemon::{HugetlbPool, SlotDaemon};
+use pumice_command::json_lines::{JsonLines, Samples};
+use pumice_command::statistics::median;
+use pumice_command::table::Table;
+use pumice_command::Failure;
+
+/// What `pumice bench vm` is asked for.
+#[derive(Args, Debug)]
+pub struct VmArgs {
+    /// Memory of the machines (can be repeated, or separated by commas); 1, 2, 4 and 8 GiB, as far as they
+    /// fit, if not given
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
+    sizes: Vec<u64>,
+    /// Rounds; each starts every machine once in every way
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Only these kinds of memory, and no `prealloc` at all, which all are compared with
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    memory: Vec<Memory>,
+    /// The program that runs the machines
+    #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
+    qemu: PathBuf,
+    /// Also write the rows to FILE, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Where a machine's memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum Memory {
+    /// No `prealloc`: the machine faults as it goes.
+    Floor,
+    /// `memory-backend-memfd`, small pages.
+    #[serde(rename = "prealloc-4k")]
+    #[value(name = "prealloc-4k")]
+    Memfd,
+    /// `memory-backend-ram`, huge pages.
+    #[serde(rename = "prealloc-thp")]
+    #[value(name = "prealloc-thp")]
+    Ram,
+    /// `memory-backend-memfd,hugetlb=on`
+    #[serde(rename = "prealloc-hugetlb-2m")]
+    #[value(name = "prealloc-hugetlb-2m")]
+    Hugetlb,
+    /// A slot, and `prealloc` all the same.
+    #[serde(rename = "slot-4k")]
+    #[value(name = "slot-4k")]
+    SlotSmall,
+    #[serde(rename = "slot-thp")]
+    #[value(name = "slot-thp")]
+    SlotThp,
+    #[serde(rename = "slot-hugetlb-2m")]
+    #[value(name = "slot-hugetlb-2m")]
+    SlotHugetlb,
+}
+
+/// A way to start a machine: the memory, and how many threads preallocate.
+const WAYS: [(Memory, u32); 12] = [
+    (Memory::Floor, 0),
+    (Memory::Memfd, 1),
+    (Memory::Memfd, 4),
+    (Memory::SlotSmall, 1),
+    (Memory::SlotSmall, 4),
+    (Memory::Ram, 1),
+    (Memory::Ram, 4),
+    (Memory::SlotThp, 1),
+    (Memory::SlotThp, 4),
+    (Memory::Hugetlb, 1),
+    (Memory::Hugetlb, 4),
+    (Memory::SlotHugetlb, 1),
+];
+
+/// Ways that a round begins further on than the one before.
+const STRIDE: usize = 5;
+
+impl Memory {
+    fn name(self) -> &'static str {
+        match self {
+            Memory::Floor => "no prealloc",
+            Memory::Memfd => "prealloc, 4k",
+            Memory::Ram => "prealloc, thp",
+            Memory::Hugetlb => "prealloc, hugetlb-2m",
+            Memory::SlotSmall => "slot, 4k",
+            Memory::SlotThp => "slot, thp",
+            Memory::SlotHugetlb => "slot, hugetlb-2m",
+        }
+    }
+
+    fn slot(self) -> Option<PageKind> {
+        match self {
+            Memory::SlotSmall => Some(PageKind::Small),
+            Memory::SlotThp => Some(PageKind::Thp),
+            Memory::SlotHugetlb => Some(PageKind::Hugetlb2M),
+            _ => None,
+        }
+    }
+
+    fn is_hugetlb(self) -> bool {
+        matches!(self, Memory::Hugetlb | Memory::SlotHugetlb)
+    }
+
+    /// QEMU's object of the name `m`.
+    fn object(self, bytes: u64, threads: u32) -> String {
+        let kind = match self {
+            Memory::Ram => "memory-backend-ram,id=m",
+            Memory::Hugetlb => "memory-backend-memfd,id=m,share=on,hugetlb=on,hugetlbsize=2M",
+            _ => "memory-backend-memfd,id=m,share=on",
+        };
+        let prealloc = match threads {
+            0 => String::new(),
+            threads => format!(",prealloc=on,prealloc-threads={threads}"),
+        };
+        format!("{kind},size={bytes}{prealloc}")
+    }
+}
+
+/// A row of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    bytes: u64,
+    memory: Memory,
+    prealloc_threads: u32,
+    /// Median, best and worst of all rounds, in seconds.
+    start_s: f64,
+    start_low_s: f64,
+    start_high_s: f64,
+    /// How many times the machine without preallocation, by medians.
+    times_floor: f64,
+    /// What the daemon took to have the slot ready.
+    populate_s: Option<f64>,
+    /// How much of the slot was in huge pages, of 1; the least of all rounds.
+    huge_share: Option<f64>,
+    accelerator: &'static str,
+    samples: Samples,
+}
+
+/// Runs the experiment and prints its table.
+pub fn vm(options: &VmArgs) -> Result<ExitCode, Failure> {
+    let there = Command::new(&options.qemu).arg("--version").stdout(Stdio::null()).status();
+    if !there.is_ok_and(|status| status.success()) {
+        return Err(Failure::usage(format!(
+            "no {}; try 'apt install qemu-system-x86', or name a program with --qemu",
+            options.qemu.display()
+        )));
+    }
+    let sizes = sizes::that_fit(&options.sizes)?;
+    let mut json = JsonLines::create(options.json.as_deref())?;
+    let folder = env::temp_dir().join(format!("pumice-bench-vm.{}", std::process::id()));
+    fs::create_dir(&folder).map_err(|error| {
+        Failure::system(format!("can't make the folder {}: {error}", folder.display()))
+    })?;
+    let done = sizes.iter().try_for_each(|&bytes| measure(options, bytes, &folder, &mut json));
+    let _ = fs::remove_dir_all(&folder);
+    done?;
+    json.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(
+    options: &VmArgs,
+    bytes: u64,
+    folder: &Path,
+    json: &mut JsonLines,
+) -> Result<(), Failure> {
+    let accelerator = if usable_kvm() { "kvm" } else { "tcg" };
+    println!("{} MiB, {accelerator}, {} rounds", bytes >> 20, options.rounds);
+    let table = Table::begin(&[
+        ("memory", 22),
+        ("threads", 7),
+        ("start s", 9),
+        ("best s", 9),
+        ("worst s", 9),
+        ("x floor", 9),
+        ("populate s", 10),
+        ("huge", 6),
+    ]);
+    let is_wanted = |memory| memory == Memory::Floor || options.memory.contains(&memory);
+    let ways: Vec<_> = match options.memory.is_empty() {
+        true => WAYS.to_vec(),
+        false => WAYS.into_iter().filter(|&(memory, _)| is_wanted(memory)).collect(),
+    };
+    let mut starts = vec![Vec::new(); ways.len()];
+    let mut populates = vec![Vec::new(); ways.len()];
+    let mut huge_shares = vec![None::<f64>; ways.len()];
+    let mut skipped = vec![false; ways.len()];
+    // One round that does not count: memory that the host has to bring costs several times more.
+    for round in 0..=options.rounds {
+        for turn in 0..ways.len() {
+            // Another order each time: what one way leaves of warm or split memory, the next one finds.
+            let index = (turn + round as usize * STRIDE) % ways.len();
+            let (memory, threads) = ways[index];
+            let _pool = match memory.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
+                Some(None) => {
+                    skipped[index] = true;
+                    continue;
+                }
+                pool => pool.flatten(),
+            };
+            let started = start(options, bytes, memory, threads, accelerator, folder)?;
+            if round > 0 {
+                starts[index].push(started.start_s);
+                if let Some((populate_s, huge_share)) = started.slot {
+                    populates[index].push(populate_s);
+                    let least = huge_shares[index].unwrap_or(1.0).min(huge_share);
+                    huge_shares[index] = Some(least);
+                }
+            }
+        }
+    }
+    let floor_s = median(&starts[0]);
+    for (index, &(memory, threads)) in ways.iter().enumerate() {
+        let shown_threads = if threads == 0 { "-".to_owned() } else { threads.to_string() };
+        if skipped[index] || starts[index].is_empty() {
+            table.row(&[memory.name().to_owned(), shown_threads, "skipped: no pages".to_owned()]);
+            continue;
+        }
+        let values = &starts[index];
+        let row = Row {
+            bytes,
+            memory,
+            prealloc_threads: threads,
+            start_s: median(values),
+            start_low_s: values.iter().copied().fold(f64::INFINITY, f64::min),
+            start_high_s: values.iter().copied().fold(0.0, f64::max),
+            times_floor: median(values) / floor_s,
+            populate_s: (!populates[index].is_empty()).then(|| median(&populates[index])),
+            huge_share: huge_shares[index],
+            accelerator,
+            samples: [("start_s", values.clone())].into(),
+        };
+        table.row(&[
+            memory.name().to_owned(),
+            shown_threads,
+            format!("{:.3}", row.start_s),
+            format!("{:.3}", row.start_low_s),
+            format!("{:.3}", row.start_high_s),
+            format!("{:.2}", row.times_floor),
+            row.populate_s.map_or_else(String::new, |populate_s| format!("{populate_s:.2}")),
+            row.huge_share.map_or_else(String::new, |share| format!("{:.0}%", share * 100.0)),
+        ]);
+        json.write(&row)?;
+    }
+    table.gap();
+    Ok(())
+}
+
+/// A machine that was there.
+struct Started {
+    start_s: f64,
+    /// Seconds until its slot was ready, and the share of it in huge pages.
+    slot: Option<(f64, f64)>,
+}
+
+/// Starts one machine.
+fn start(
+    options: &VmArgs,
+    bytes: u64,
+    memory: Memory,
+    threads: u32,
+    accelerator: &str,
+    folder: &Path,
+) -> Result<Started, Failure> {
+    let machine = |command: &mut Command, object: &str, id: &str| {
+        command.args(["-nodefaults", "-display", "none", "-accel", accelerator, "-m"]);
+        command.arg(format!("{}B", bytes)).arg("-object").arg(object);
+        command.arg("-machine").arg(format!("q35,memory-backend={id}"));
+    };
+    let Some(pages) = memory.slot() else {
+        let mut command = Command::new(&options.qemu);
+        machine(&mut command, &memory.object(bytes, threads), "m");
+        return Ok(Started { start_s: qmp::time_to_status(command, folder)?, slot: None });
+    };
+    let daemon = SlotDaemon::start(bytes, pages)?;
+    let begun = Instant::now();
+    let row = daemon.wait_ready()?;
+    let populate_s = begun.elapsed().as_secs_f64();
+    let huge_bytes = if pages.is_hugetlb() { bytes } else { row.huge_bytes };
+    let own = env::current_exe()
+        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
+    let mut command = Command::new(own);
+    command.args(["lease", &bytes.to_string(), "--socket"]).arg(daemon.socket()).arg("--");
+    command.arg(&options.qemu);
+    machine(&mut command, &format!("{{qemu}},prealloc=on,prealloc-threads={threads}"), "pumice");
+    let start_s = qmp::time_to_status(command, folder)?;
+    // The slot was really used.
+    let granted =
+        Client::new(daemon.socket()).stat().ok().and_then(|values| values.first().copied());
+    if granted != Some(1) {
+        return Err(Failure::system("the machine did not lease its slot"));
+    }
+    Ok(Started { start_s, slot: Some((populate_s, huge_bytes as f64 / bytes as f64)) })
+}
+
+/// Whether this user may use KVM.
+fn usable_kvm() -> bool {
+    fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = pumice_heap::config::parse_size(text).map(|bytes| bytes as u64);
+    bytes.filter(|&bytes| bytes >= 16 << 20 && bytes % (2 << 20) == 0).ok_or_else(|| {
+        "a machine's size is such as 512M or 4G: 16M at least, in steps of 2M".into()
+    })
+}

@@ -1,0 +1,218 @@
+//! Which engine zeroes what on this machine: measured once, kept, and handed to children.
+//!
+//! The plan is kept as text in `$XDG_CACHE_HOME/pumice/clear-KEY` (or `~/.cache/pumice`), where
+//! KEY tells processor models apart. The shim never measures: it takes `PUMICE_CLEAR`, or goes by
+//! CPUID where that is missing or names what the processor lacks. Beside the plan stands which kind
+//! of engine zeroes ahead of need, chosen by [`pumice_frames::clear::measure`]: the processor's, or one beside it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pumice_frames::clear::calibrate::SCRATCH_BYTES;
+use pumice_frames::clear::measure::{choose, measure, Candidate};
+use pumice_frames::clear::{Clearer, EngineKind};
+use pumice_heap::config::{ENV_CLEAR, ENV_ENGINE};
+
+use crate::engines;
+use crate::region::Region;
+use crate::safe_path;
+use crate::Failure;
+
+/// Changes whenever plans are measured differently or read differently.
+const FORMAT: u32 = 4;
+
+/// What a program to be started is told.
+#[derive(Debug)]
+pub struct ForChildren {
+    /// `PUMICE_CLEAR`. `None` leaves the choice to CPUID: there is nowhere to keep a measurement, and
+    /// one for each start would cost more than it gains.
+    pub plan: Option<String>,
+    /// `PUMICE_ENGINE`, where the user has not set it.
+    pub ahead: EngineKind,
+}
+
+/// What the user set, what was measured before, or what is measured now, in some milliseconds. Where
+/// `--engine` was typed, `PUMICE_ENGINE` counts for nothing.
+pub fn for_children(is_typed: bool) -> Result<ForChildren, Failure> {
+    let set = |name| env::var_os(name).filter(|text| !text.is_empty());
+    let plan = set(ENV_CLEAR).map(|text| checked(&text.to_string_lossy())).transpose()?;
+    let named = set(ENV_ENGINE).filter(|text| !is_typed && text != "auto");
+    let named = named.map(|text| engines::kind(&text.to_string_lossy())).transpose()?;
+    named.map(engines::check_for_programs).transpose()?;
+    if plan.is_some() {
+        return Ok(ForChildren { plan, ahead: named.unwrap_or_default() });
+    }
+    let detected = Clearer::detect();
+    let known = cache_file(&detected).and_then(|file| kept_or_measured(file, &detected));
+    let ahead = known.map_or(EngineKind::Cpu, |known| known.ahead());
+    Ok(ForChildren {
+        plan: known.map(|known| known.plan().to_string()),
+        ahead: named.unwrap_or(ahead),
+    })
+}
+
+fn checked(text: &str) -> Result<String, Failure> {
+    let bad = |why| Failure::usage(format!("bad value in {ENV_CLEAR}={text}: {why}"));
+    Clearer::from_env_str(text).map(|_| text.to_owned()).map_err(bad)
+}
+
+fn kept_or_measured(file: PathBuf, detected: &Clearer) -> Option<Clearer> {
+    if let Some(kept) = read(&file, detected) {
+        return Some(kept);
+    }
+    // Before measuring, so that whoever has no room for the result does not measure every time.
+    let draft = Draft::create(file)?;
+    let measured = calibrate()?;
+    draft.publish(&as_text(&measured));
+    Some(measured)
+}
+
+/// A plan and what zeroes ahead, as [`read`] takes them.
+fn as_text(clearer: &Clearer) -> String {
+    format!("{} {}", clearer.plan(), clearer.ahead().name())
+}
+
+/// What was measured before on this model of processor.
+pub fn kept() -> Option<Clearer> {
+    let detected = Clearer::detect();
+    read(&cache_file(&detected)?, &detected)
+}
+
+/// Keeps a plan for later starts. Where that fails they measure again, or go by CPUID.
+pub fn keep(clearer: &Clearer) {
+    if let Some(draft) = cache_file(clearer).and_then(Draft::create) {
+        draft.publish(&as_text(clearer));
+    }
+}
+
+/// Measures now. `None` if there is no memory to do it in.
+pub fn calibrate() -> Option<Clearer> {
+    // For good: an engine that is lost may go on writing to it.
+    let scratch = Region::populate(SCRATCH_BYTES).ok()?.leak();
+    let clearer = Clearer::calibrate(scratch);
+    Some(clearer.with_ahead(choose_ahead(&clearer, scratch)))
+}
+
+/// What zeroes ahead best here. Never the kernel: it holds the lock of the program's address space
+/// while it zeroes, and what others wait for that is not measured.
+fn choose_ahead(clearer: &Clearer, scratch: &'static mut [u8]) -> EngineKind {
+    // What can't be opened here includes the GPU.
+    let kinds = EngineKind::ALL.into_iter().filter(|&kind| kind != EngineKind::Kernel);
+    let others: Vec<_> =
+        kinds.filter_map(|kind| Some((kind, engines::open(kind).ok()??))).collect();
+    let mut candidates = vec![Candidate::new(clearer)];
+    candidates.extend(others.iter().map(|(_, engine)| Candidate::new(engine.as_ref())));
+    // One that does not come back keeps the memory.
+    let Some(scratch) = measure(&mut candidates, scratch) else { return EngineKind::Cpu };
+    // SAFETY: all engines are done with it.
+    drop(unsafe { Region::retake(scratch) });
+    let costs: Vec<_> = candidates.iter().map(Candidate::cost).collect();
+    let kinds = others.iter().map(|&(kind, _)| kind);
+    choose(costs[0], &kinds.zip(costs[1..].iter().copied()).collect::<Vec<_>>())
+}
+
+fn read(file: &Path, detected: &Clearer) -> Option<Clearer> {
+    let text = fs::read_to_string(file).ok()?;
+    // Anything may stand in a file: a plan is only believed if this processor can run it.
+    let (plan, ahead) = text.trim().split_once(' ')?;
+    Some(detected.with_plan(plan).ok()?.with_ahead(EngineKind::parse(ahead)?))
+}
+
+fn cache_file(clearer: &Clearer) -> Option<PathBuf> {
+    // A relative path there is to be ignored (XDG Base Directory Specification).
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(folder.join("pumice").join(format!("clear-{:016x}-v{FORMAT}", clearer.cpu_key())))
+}
+
+/// A file under a name of its own that takes its place in one step, or goes.
+struct Draft {
+    draft: PathBuf,
+    file: PathBuf,
+}
+
+impl Draft {
+    fn create(file: PathBuf) -> Option<Draft> {
+        // Where others can put links, what is written may end anywhere.
+        let file = safe_path::make(file.parent()?).ok()?.join(file.file_name()?);
+        let draft = file.with_extension(std::process::id().to_string());
+        fs::File::create_new(&draft).ok()?;
+        Some(Draft { draft, file })
+    }
+
+    fn publish(self, plan: &str) {
+        if fs::write(&self.draft, format!("{plan}\n")).is_ok() {
+            // Failing that the draft goes, and the next start measures again.
+            let _ = fs::rename(&self.draft, &self.file);
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // Gone already where it was published.
+        let _ = fs::remove_file(&self.draft);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_input_gets_one_line() {
+        let failure = checked("abacus").expect_err("no engine");
+        assert!(failure.message.contains("PUMICE_CLEAR=abacus"), "{}", failure.message);
+    }
+
+    /// A folder for one test, gone with this.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(test: &str) -> Option<Folder> {
+            safe_path::tests::folder(test).map(Folder)
+        }
+
+        fn files(&self) -> usize {
+            fs::read_dir(&self.0).expect("a folder").count()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            // Some other test's failure is not to be hidden by this one's.
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_plan_is_measured_once() {
+        let Some(folder) = Folder::new("measured-once") else { return };
+        let file = folder.0.join("clear-0-v1");
+        let measured =
+            kept_or_measured(file.clone(), &Clearer::detect()).expect("memory to measure in");
+        checked(&measured.plan().to_string()).expect("a plan this processor can run");
+        assert_eq!(fs::read_to_string(&file).expect("kept").trim(), as_text(&measured));
+
+        fs::write(&file, "portable kernel\n").expect("write");
+        let kept = kept_or_measured(file, &Clearer::detect()).expect("the one kept");
+        assert!(as_text(&kept).starts_with("portable,"), "{kept:?}");
+        assert_eq!(kept.ahead(), EngineKind::Kernel);
+    }
+
+    #[test]
+    fn a_draft_leaves_nothing_and_rubbish_is_not_believed() {
+        let Some(folder) = Folder::new("drafts") else { return };
+        let file = folder.0.join("clear-0-v1");
+        drop(Draft::create(file.clone()).expect("a draft"));
+        assert_eq!(folder.files(), 0);
+        Draft::create(file.clone()).expect("a draft").publish("abacus");
+        assert_eq!(folder.files(), 1);
+        assert_eq!(read(&file, &Clearer::detect()), None);
+        let open = env::temp_dir().join(format!("pumice-drafts-{}", std::process::id()));
+        if safe_path::check(&env::temp_dir()).is_err() {
+            assert!(Draft::create(open.join("clear-0-v1")).is_none(), "where others can put links");
+        }
+    }
+}

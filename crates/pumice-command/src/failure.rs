@@ -1,0 +1,43 @@
+//! Why a command gives up, and what it prints.
+
+use std::io::{self, Write};
+
+/// Exit status for input that can't be used, as shells and getopt programs have it.
+pub const STATUS_USAGE: u8 = 2;
+
+/// Why a subcommand gave up: one line for people, and an exit status.
+#[derive(Debug)]
+pub struct Failure {
+    /// What was wrong and what to type instead, without a full stop.
+    pub message: String,
+    /// The exit status.
+    pub status: u8,
+}
+
+impl Failure {
+    /// A failure whose cause is what was typed.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), status: STATUS_USAGE }
+    }
+
+    /// A failure of the machine's, status 1.
+    pub fn system(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), status: 1 }
+    }
+
+    /// Says it on stderr and returns the exit status.
+    pub fn report(&self) -> u8 {
+        eprintln!("pumice: {}", self.message);
+        self.status
+    }
+}
+
+/// Writes to stdout; a reader that has gone away has seen enough.
+pub fn print(text: &[u8]) -> Result<(), Failure> {
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::system(format!("can't write: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

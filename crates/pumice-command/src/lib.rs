@@ -1,0 +1,31 @@
+//! What the commands of the program have in common: how they fail, print and count, and what they know of the machine.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`failure`] | one line on stderr and an exit status; printing |
+//! | [`table`], [`json_lines`] | rows for people and for programs |
+//! | [`statistics`] | medians, and how sure they are |
+//! | [`random`] | numbers that look random and are the same in every run |
+//! | [`memory`] | how much memory there is to have |
+//! | [`region`] | memory to measure in |
+//! | [`costs`] | what faults and touching cost on this machine |
+//! | [`engines`] | engines by name, and whether they are here |
+//! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
+//! | [`safe_path`] | paths at which nobody else can put another file |
+//!
+//! It asks `pumice-frames`, `pumice-accel` and `pumice-heap` about the machine. Its users are `pumice-cli` and
+//! `pumice-bench`. Of these two, the first calls the second in one place.
+
+pub mod clear_plan;
+pub mod costs;
+pub mod engines;
+pub mod failure;
+pub mod json_lines;
+pub mod memory;
+pub mod random;
+pub mod region;
+pub mod safe_path;
+pub mod statistics;
+pub mod table;
+
+pub use failure::{print, Failure, STATUS_USAGE};

@@ -1,0 +1,177 @@
+//! What the rest of the crate calls: a plan, applied.
+
+use super::cpu::{CpuEngine, Path};
+use super::detect::Features;
+use super::engine::{Engine, Lost, Piece, State};
+use super::kind::EngineKind;
+use super::plan::{first_on_path, Plan, PlanError, SIZES};
+use super::Nocache;
+use super::Warmth;
+
+/// The processor's engines, and which of them is best for which size.
+///
+/// Small and `Copy`: it may be passed around by value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Clearer {
+    plan: Plan,
+    /// for [`Nocache::Off`]
+    through: CpuEngine,
+    /// for [`Nocache::On`]
+    around: CpuEngine,
+    features: Features,
+    ahead: EngineKind,
+}
+
+impl Clearer {
+    /// Chooses by CPUID alone: 5 µs to 40 µs in a virtual machine, where CPUID is trapped.
+    pub fn detect() -> Clearer {
+        let features = Features::detect();
+        Clearer::new(Plan::known_good(features), features)
+    }
+
+    /// Takes the choice that [`Clearer::calibrate`] made, as its [`Plan`] prints it; engines
+    /// that this processor lacks are refused, whoever wrote the text.
+    ///
+    /// # Errors
+    /// See [`PlanError`]; [`Clearer::detect`] is then the way to go on.
+    pub fn from_env_str(text: &str) -> Result<Clearer, PlanError> {
+        Clearer::detect().with_plan(text)
+    }
+
+    /// [`Clearer::from_env_str`] without asking the processor again.
+    ///
+    /// # Errors
+    /// See [`PlanError`].
+    pub fn with_plan(&self, text: &str) -> Result<Clearer, PlanError> {
+        let plan = Plan::parse(text, CpuEngine::supported_by(self.features))?;
+        Ok(Clearer { ahead: self.ahead, ..Clearer::new(plan, self.features) })
+    }
+
+    /// The same, but that memory which nobody waits for is for an engine of this kind.
+    pub fn with_ahead(self, ahead: EngineKind) -> Clearer {
+        Clearer { ahead, ..self }
+    }
+
+    /// What memory is for which nobody waits for; the processor does what that can't.
+    pub fn ahead(&self) -> EngineKind {
+        self.ahead
+    }
+
+    /// A number that differs between models of processor, for naming what was measured on one.
+    pub fn cpu_key(&self) -> u64 {
+        self.features.cpu_key
+    }
+
+    pub(super) fn new(plan: Plan, features: Features) -> Clearer {
+        // What the plan uses on that path was measured; else the first that takes it.
+        let measured =
+            |path: Path| plan.cold.into_iter().rev().find(|engine| engine.path() == path);
+        let first = |path| first_on_path(path, CpuEngine::supported_by(features));
+        let on_path = |path| measured(path).or_else(|| first(path)).unwrap_or(CpuEngine::PORTABLE);
+        let (through, around) = (on_path(Path::Through), on_path(Path::Around));
+        Clearer { plan, through, around, features, ahead: EngineKind::Cpu }
+    }
+
+    /// The choice; its `Display` is what [`Clearer::from_env_str`] reads.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Zeroes `len` bytes, at any alignment, with the engine that is best for that many. Whoever
+    /// is told of it afterwards (a release store is enough) reads zeros.
+    ///
+    /// A request that is cleared in pieces is best served by the engine for its whole length:
+    /// `clearer.plan().engine(whole, warmth)`. Many small pieces are best submitted as a batch
+    /// ([`Engine::submit`]): streaming stores to 4 KiB with a fence each cost twice as much.
+    ///
+    /// # Safety
+    /// The range is writable and nobody else uses it.
+    #[inline]
+    pub unsafe fn clear(&self, at: *mut u8, len: usize, warmth: Warmth) {
+        // SAFETY: as the caller promises.
+        unsafe { self.plan.engine(len, warmth).clear(at, len) }
+    }
+
+    /// [`Clearer::clear`] for scrubd, whose user may insist on a way (`scrub_nocache`).
+    ///
+    /// # Safety
+    /// The range is writable and nobody else uses it.
+    #[inline]
+    pub unsafe fn clear_as(&self, at: *mut u8, len: usize, warmth: Warmth, nocache: Nocache) {
+        // SAFETY: as the caller promises.
+        unsafe { self.engine_as(len, warmth, nocache).clear(at, len) }
+    }
+
+    /// The engine that [`Clearer::clear_as`] uses.
+    pub fn engine_as(&self, len: usize, warmth: Warmth, nocache: Nocache) -> CpuEngine {
+        match nocache {
+            Nocache::Auto => self.plan.engine(len, warmth),
+            Nocache::On => self.around,
+            Nocache::Off => self.through,
+        }
+    }
+
+    /// Name of the engine that clears a block while somebody waits.
+    pub fn hot_engine_name(&self) -> &'static str {
+        self.plan.engine(crate::addr::BLOCK_SIZE, Warmth::Hot).name()
+    }
+
+    /// Name of the engine that clears a block ahead of need.
+    pub fn cold_engine_name(&self) -> &'static str {
+        self.plan.engine(crate::addr::BLOCK_SIZE, Warmth::Cold).name()
+    }
+}
+
+impl core::fmt::Debug for Clearer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Clearer({})", self.plan)
+    }
+}
+
+// SAFETY: the engines of the processor zero and settle each piece before they return.
+unsafe impl Engine for Clearer {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
+        let choice = |piece: &Piece| self.plan.engine(piece.remaining().1, piece.warmth());
+        let alike = |left: &Piece, right: &Piece| choice(left) == choice(right);
+        for run in pieces.chunk_by_mut(alike) {
+            // SAFETY: as the caller promises.
+            unsafe { choice(&run[0]).submit(run)? };
+        }
+        debug_assert!(pieces.iter().all(|piece| piece.state() != State::Waiting));
+        Ok(())
+    }
+
+    unsafe fn poll(&self, _pieces: &mut [Piece]) -> Result<(), Lost> {
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// What measurements on several machines say of these features. Memory that nobody waits for
+    /// is cleared around the cache. Where somebody does wait, a block and less is cleared through
+    /// it: freed a moment ago, it is likely still in there, and going around costs 2 to 4 times
+    /// more. What is larger has left the cache, and going around costs half.
+    pub(super) fn known_good(features: Features) -> Plan {
+        let engines = || CpuEngine::supported_by(features);
+        let around = first_on_path(Path::Around, engines()).unwrap_or(CpuEngine::PORTABLE);
+        let through = through_by_default(features);
+        let hot = [through, through, through, around];
+        Plan { hot, cold: [around; SIZES.len()] }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn through_by_default(features: Features) -> CpuEngine {
+    // Without ERMS `rep stosb` moves a byte or a few at a time.
+    let through = first_on_path(Path::Through, CpuEngine::supported_by(features));
+    through.filter(|_| features.fast_stosb).unwrap_or(CpuEngine::PORTABLE)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn through_by_default(features: Features) -> CpuEngine {
+    first_on_path(Path::Through, CpuEngine::supported_by(features)).unwrap_or(CpuEngine::PORTABLE)
+}

@@ -1,0 +1,55 @@
+//! What a request asks for, under the kernel's names (`include/linux/gfp_types.h`).
+
+bitflags::bitflags! {
+    /// What a request for frames wants and what may be done to fulfil it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Gfp: u32 {
+        /// The memory must read as zeros. Without it, its content is unknown, and frames that
+        /// are not zeroed are preferred, so that clean ones are kept for those who need them.
+        const ZERO = 1 << 0;
+        /// Reclaim may start I/O.
+        const IO = 1 << 1;
+        /// Reclaim may call into caches and file systems.
+        const FS = 1 << 2;
+        /// The caller can wait for reclaim.
+        const DIRECT_RECLAIM = 1 << 3;
+        /// Background reclaim may be woken.
+        const KSWAPD_RECLAIM = 1 << 4;
+        /// May use what lies under the minimum watermark: reclaim itself, and its I/O.
+        const MEMALLOC = 1 << 5;
+        /// Only where more is free than the low watermark; nobody is woken.
+        const ABOVE_LOW = 1 << 6;
+        /// The usual request.
+        const KERNEL = Self::IO.bits() | Self::FS.bits() | Self::DIRECT_RECLAIM.bits()
+            | Self::KSWAPD_RECLAIM.bits();
+        /// As [`Gfp::KERNEL`], from within I/O.
+        const NOIO = Self::DIRECT_RECLAIM.bits() | Self::KSWAPD_RECLAIM.bits();
+        /// As [`Gfp::KERNEL`], from within a cache.
+        const NOFS = Self::NOIO.bits() | Self::IO.bits();
+        /// Cannot wait.
+        const NOWAIT = Self::KSWAPD_RECLAIM.bits();
+    }
+}
+
+/// Bits that each say that a zone is not to be used, so that a request that says nothing may use all.
+const OTHER_ZONES: u32 = 0xff << FIRST_ZONE;
+const FIRST_ZONE: u32 = 24;
+
+impl Gfp {
+    /// Zones of a space over several that a request can name.
+    pub const MOST_ZONES: usize = 8;
+
+    /// What holds for a request if any of the scopes it is in says so; of the rest all have to.
+    pub const IF_ANY: Gfp = Gfp::from_bits_retain(Gfp::MEMALLOC.bits() | OTHER_ZONES);
+
+    /// From none but these zones, in a space over several: a bit for each, in their order.
+    #[must_use]
+    pub const fn within(self, zones: u8) -> Gfp {
+        Gfp::from_bits_retain(self.bits() | (!zones as u32) << FIRST_ZONE)
+    }
+
+    /// Whether it may be served from a zone.
+    pub const fn may_use(self, zone: usize) -> bool {
+        zone < Gfp::MOST_ZONES && self.bits() >> FIRST_ZONE & 1 << zone == 0
+    }
+}

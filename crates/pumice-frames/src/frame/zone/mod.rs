@@ -1,0 +1,532 @@
+//! A zone: one reserved range of addresses, the ledger over it, and what it asks of the kernel.
+//!
+//! A zone reserves its addresses once and makes them usable in steps ([`Zone::grow`]). A free
+//! block that is not ready costs nothing, so a zone shrinks by giving pages back
+//! ([`OwnedZone::discard`]); [`Zone::remove`] also makes the addresses untouchable again.
+
+mod backing;
+mod owned;
+mod watermarks;
+
+use core::mem::ManuallyDrop;
+use core::ops::Range;
+use core::ptr::NonNull;
+use crossbeam_utils::CachePadded;
+
+pub use backing::{Budget, ZoneMemory};
+pub use owned::OwnedZone;
+pub use watermarks::{Pressure, Reclaim, Watermarks};
+
+use super::block::BlockWord;
+use super::gfp::Gfp;
+use super::ledger::{Backing, Ledger, Native, Reservations, Storage, Want};
+use super::runs::Run;
+use crate::addr::{Order, PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use crate::clear::{Clearer, Warmth};
+use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::mem::{self, Dump, Huge, Memory, Os};
+
+/// What a zone's first address is a multiple of: the largest alignment it can give.
+pub const ZONE_ALIGN: usize = Order::MAX.frames() * FRAME_SIZE;
+
+/// See the module's top.
+#[derive(Debug)]
+pub struct Zone<M: Memory = Os, L: Budget = ()> {
+    /// Every operation on frames that needs no memory.
+    pub(super) ledger: Ledger<Native, ZoneMemory<M, L>>,
+    base: NonNull<u8>,
+    reclaim: Option<&'static dyn Reclaim>,
+    /// Blocks that were part of the zone once and are absent now.
+    removed: AtomicUsize,
+    /// Frames that are read by those who don't own them ([`Zone::hold_readable`]).
+    held_readable: AtomicUsize,
+}
+
+// SAFETY: `base` is only an address; who may use the memory at it is the ledger's business.
+unsafe impl<M: Memory + Send, L: Budget + Send> Send for Zone<M, L> {}
+// SAFETY: as above; the ledger is made of atomics.
+unsafe impl<M: Memory, L: Budget> Sync for Zone<M, L> {}
+
+impl Zone<Os> {
+    /// A zone of the kernel's memory. `capacity_bytes` are reserved (rounded up to blocks).
+    pub fn new(capacity_bytes: usize, cpus: usize, huge: Huge) -> Result<Zone<Os>> {
+        Zone::with_memory(Os, (), capacity_bytes, cpus, huge)
+    }
+}
+
+impl<M: Memory, L: Budget> Drop for Zone<M, L> {
+    fn drop(&mut self) {
+        // What the kernel refuses stays.
+        let _ = self.unmap_all();
+    }
+}
+
+impl<M: Memory, L: Budget> Zone<M, L> {
+    /// As [`Zone::new`], on any [`Memory`] and within a [`Budget`].
+    pub fn with_memory(
+        memory: M,
+        budget: L,
+        capacity_bytes: usize,
+        cpus: usize,
+        huge: Huge,
+    ) -> Result<Zone<M, L>> {
+        let capacity_bytes =
+            capacity_bytes.checked_next_multiple_of(BLOCK_SIZE).ok_or(Error::OutOfFrames)?;
+        let base = memory.reserve(capacity_bytes, ZONE_ALIGN)?;
+        // SAFETY: reserved a moment ago, and nobody else knows of it.
+        unsafe { Zone::within(memory, budget, base, capacity_bytes, cpus, huge) }
+    }
+
+    /// Gives back all that the zone has of the kernel, its memory, its addresses and its tables, as when it is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Os`] where the kernel refuses a part; the rest is given back.
+    pub fn unmap(self) -> Result<()> {
+        let mut zone = ManuallyDrop::new(self);
+        let given_back = zone.unmap_all();
+        // SAFETY: they are dropped once: the zone is not any more.
+        unsafe {
+            core::ptr::drop_in_place(&mut zone.ledger.backing);
+        }
+        given_back
+    }
+
+    /// Nobody uses the zone any more: who does borrows it.
+    fn unmap_all(&mut self) -> Result<()> {
+        let len = self.ledger.capacity() * BLOCK_SIZE;
+        let Ledger { words, blocks, cpus, .. } = &self.ledger;
+        let cpus = (NonNull::from(*cpus).cast(), size_of_val(*cpus).max(1));
+        let tables = [words.place(), blocks.place(), cpus];
+        // SAFETY: reserved for this zone alone.
+        let mut given_back = unsafe { self.memory().release(self.base, len) };
+        for (at, len) in tables {
+            // SAFETY: `within` mapped all three for this zone, which is no more.
+            given_back = given_back.and(unsafe { mem::unmap(at, len) });
+        }
+        Ok(given_back?)
+    }
+
+    /// As [`Zone::with_memory`], in addresses that are reserved already, and are the zone's from then on.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no memory for its tables.
+    ///
+    /// # Safety
+    /// `capacity_bytes` (whole blocks) from `base` on, a multiple of [`ZONE_ALIGN`], are reserved in
+    /// `memory`, and nobody else uses them.
+    pub unsafe fn within(
+        memory: M,
+        budget: L,
+        base: NonNull<u8>,
+        capacity_bytes: usize,
+        cpus: usize,
+        huge: Huge,
+    ) -> Result<Zone<M, L>> {
+        debug_assert!(base.as_ptr() as usize % ZONE_ALIGN == 0 && capacity_bytes % BLOCK_SIZE == 0);
+        let capacity = capacity_bytes / BLOCK_SIZE;
+        let cpus = cpus.clamp(1, 255);
+        let words = table::<AtomicU64>(capacity * (BLOCK_FRAMES / 32))?;
+        let blocks = table::<AtomicU64>(capacity)?;
+        let cpus = table::<CachePadded<Reservations>>(cpus)?;
+        let hides = AtomicBool::new(false);
+        let backing = ZoneMemory { base: base.as_ptr() as usize, huge, hides, memory, budget };
+        Ok(Zone {
+            ledger: Ledger::new(Storage { words, blocks, cpus }, backing),
+            base,
+            reclaim: None,
+            removed: AtomicUsize::new(0),
+            held_readable: AtomicUsize::new(0),
+        })
+    }
+
+    /// Sets who is called when free memory is short, for all who ask this zone. Spaces on it have reclaim of their own
+    /// besides, by their pager.
+    pub fn set_reclaim(&mut self, reclaim: &'static dyn Reclaim) {
+        self.reclaim = Some(reclaim);
+    }
+
+    /// The frames that the zone can have at most.
+    pub fn capacity_frames(&self) -> usize {
+        self.ledger.capacity() * BLOCK_FRAMES
+    }
+
+    /// The zone's addresses.
+    pub fn addresses(&self) -> Range<usize> {
+        let base = self.base.as_ptr() as usize;
+        base..base + self.ledger.capacity() * BLOCK_SIZE
+    }
+
+    /// The address of a frame.
+    #[inline]
+    pub fn address(&self, pfn: Pfn) -> *mut u8 {
+        debug_assert!(pfn.0 < self.ledger.capacity() * BLOCK_FRAMES);
+        self.base.as_ptr().wrapping_add(pfn.0 * FRAME_SIZE)
+    }
+
+    /// The frame at an address of the zone, if a frame starts there.
+    #[inline]
+    pub fn pfn(&self, at: *const u8) -> Option<Pfn> {
+        let offset = (at as usize).wrapping_sub(self.base.as_ptr() as usize);
+        let inside = offset < self.ledger.capacity() * BLOCK_SIZE;
+        (inside && offset % FRAME_SIZE == 0).then_some(Pfn(offset / FRAME_SIZE))
+    }
+
+    /// The address of a block.
+    #[inline]
+    pub fn block_address(&self, block: usize) -> *mut u8 {
+        self.address(Pfn::of_block(block))
+    }
+
+    /// Who says how much the zone may hold.
+    pub fn budget(&self) -> &L {
+        &self.ledger.backing.budget
+    }
+
+    /// For how many more blocks that are not pristine there is room.
+    pub fn room(&self) -> usize {
+        self.ledger.backing.room()
+    }
+
+    /// The memory behind the zone.
+    fn memory(&self) -> &M {
+        &self.ledger.backing.memory
+    }
+
+    /// Makes `blocks` more blocks usable, side by side. They read as zeros and are not there yet.
+    ///
+    /// # Errors
+    /// [`Error::OutOfFrames`] at the zone's end; [`Error::Os`] where the kernel refuses.
+    pub fn grow(&self, blocks: usize) -> Result<()> {
+        let claimed = match self.claim_removed(blocks) {
+            Some(claimed) => claimed,
+            None => self.ledger.claim_growth(blocks).ok_or(Error::OutOfFrames)?,
+        };
+        let (at, len) = (self.ledger.backing.at(claimed.start), claimed.len() * BLOCK_SIZE);
+        // SAFETY: the blocks were absent, and are claimed by this call.
+        if let Err(errno) = unsafe { self.memory().commit(at, len) } {
+            for block in claimed.clone() {
+                self.ledger.remove_block(block);
+            }
+            self.removed.fetch_add(claimed.len(), Ordering::Relaxed);
+            return Err(errno.into());
+        }
+        self.ledger.backing.set_huge(at, len);
+        let is_hidden = self.ledger.backing.set_dumped(claimed.clone(), Dump::No);
+        self.ledger.grow(claimed, is_hidden);
+        Ok(())
+    }
+
+    /// Claims absent blocks in the middle of the zone.
+    fn claim_removed(&self, blocks: usize) -> Option<Range<usize>> {
+        if self.removed.load(Ordering::Relaxed) < blocks {
+            return None;
+        }
+        let mut start = 0;
+        for block in 0..self.ledger.grown() {
+            if !self.ledger.claim_absent(block) {
+                (start..block).for_each(|claimed| self.ledger.remove_block(claimed));
+                start = block + 1;
+            } else if block + 1 - start == blocks {
+                self.removed.fetch_sub(blocks, Ordering::Relaxed);
+                return Some(start..block + 1);
+            }
+        }
+        (start..self.ledger.grown()).for_each(|claimed| self.ledger.remove_block(claimed));
+        None
+    }
+
+    /// Takes a claimed block out of the zone: its pages go, and its addresses can't be touched. It stays, free as it
+    /// was, while somebody may yet read frames of it.
+    ///
+    /// # Safety
+    /// The caller has claimed the block, whose word this is ([`Zone::ledger`]).
+    pub unsafe fn remove(&self, block: usize, word: BlockWord) {
+        // Acquire: pairs with `let_go_readable`, whose caller's reads are over. Who held a frame of this block did so
+        // before the frame was freed, so claiming the block has made that visible.
+        let is_held = self.held_readable.load(Ordering::Acquire) > 0;
+        // SAFETY: the caller has claimed the block, and nobody reads it.
+        let is_out = !is_held
+            && unsafe { self.memory().decommit(self.ledger.backing.at(block), BLOCK_SIZE) }.is_ok();
+        if is_out {
+            self.ledger.remove_block(block);
+            self.ledger.backing.uncharge(1);
+            self.removed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.ledger.release_block(block, word);
+        }
+    }
+
+    /// What says whose each frame is.
+    ///
+    /// # Safety
+    /// The caller takes out, gives back and changes only what he has got or claimed himself: what is another's would be
+    /// handed out twice, and spaces give references to it.
+    pub unsafe fn ledger(&self) -> &Ledger<Native, ZoneMemory<M, L>> {
+        &self.ledger
+    }
+
+    /// A frame is going to be read that its owner may free meanwhile: as a page on its way out, which a fault takes
+    /// back, and that is unmapped then. Its bytes are nobody's business in that case, but its address can be read until
+    /// [`Zone::let_go_readable`]. The caller calls this while the frame is allocated.
+    pub fn hold_readable(&self) {
+        // Relaxed: the step by which the caller finds the frame allocated releases this, and freeing it comes after.
+        self.held_readable.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends one [`Zone::hold_readable`].
+    ///
+    /// # Safety
+    /// The caller began it, and reads no such frame any more.
+    pub unsafe fn let_go_readable(&self) {
+        // Release: the reads are over.
+        self.held_readable.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Frames that are free, and those that the zone can still grow by; as of one moment or another of the call. It
+    /// looks at each block, and at the words of blocks in parts: a microsecond for 256 MiB.
+    pub fn free_frames(&self) -> usize {
+        let absent = self.ledger.capacity() - self.ledger.grown();
+        let removed = self.removed.load(Ordering::Relaxed);
+        self.ledger.free_frames() + (absent + removed) * BLOCK_FRAMES
+    }
+
+    /// Gets `2^order` frames for processor `cpu`, aligned to their size. With [`Gfp::ZERO`] they
+    /// read as zeros: found so, or cleared now.
+    pub fn get(
+        &self,
+        cpu: usize,
+        gfp: Gfp,
+        order: Order,
+        clearer: &Clearer,
+    ) -> Option<NonNull<u8>> {
+        if !self.admit(gfp, order.frames()) {
+            return None;
+        }
+        let found = self.get_admitted(cpu, gfp, order, clearer);
+        if found.is_none() {
+            self.give_back(order.frames());
+        }
+        found
+    }
+
+    fn get_admitted(
+        &self,
+        cpu: usize,
+        gfp: Gfp,
+        order: Order,
+        clearer: &Clearer,
+    ) -> Option<NonNull<u8>> {
+        let want = if gfp.contains(Gfp::ZERO) { Want::Zeroed } else { Want::Dirty };
+        if order == Order::FRAME {
+            let (pfn, zeroed) = self.get_frame(cpu, want)?;
+            if want == Want::Zeroed && !zeroed {
+                // SAFETY: the frame is this call's, committed and FRAME_SIZE long.
+                unsafe { clearer.clear(self.address(pfn), FRAME_SIZE, Warmth::Hot) };
+            }
+            return NonNull::new(self.address(pfn));
+        }
+        let run = self.get_area(cpu, order.frames(), want)?;
+        if want == Want::Zeroed {
+            // SAFETY: the run was just given to this request.
+            self.clear_run(&run, |at, len| unsafe { clearer.clear(at, len, Warmth::Hot) });
+        }
+        NonNull::new(self.address(run.range.start))
+    }
+
+    /// Gets one frame, growing the zone if it must: its number and whether it is zeroed.
+    #[inline]
+    pub fn get_frame(&self, cpu: usize, want: Want) -> Option<(Pfn, bool)> {
+        loop {
+            if let Some(found) = self.ledger.get_frame(cpu, want) {
+                return Some(found);
+            }
+            self.grow(1).ok()?;
+        }
+    }
+
+    fn get_area(&self, cpu: usize, frames: usize, want: Want) -> Option<Run> {
+        let blocks = frames / BLOCK_FRAMES;
+        loop {
+            let found = if blocks == 0 {
+                self.ledger.get_run(cpu, frames, frames, want)
+            } else {
+                let liked = |word: BlockWord| word.zeroed() == (want == Want::Zeroed);
+                let get = |fits: &dyn Fn(BlockWord) -> bool| {
+                    self.ledger.get_blocks(blocks, 0, blocks, fits)
+                };
+                get(&liked).or_else(|| get(&|_| true))
+            };
+            if found.is_some() || (blocks > 0 && self.ledger.join_all()) {
+                return found.or_else(|| self.get_area(cpu, frames, want));
+            }
+            self.grow((2 * blocks).max(1)).or_else(|_| self.grow(blocks.max(1))).ok()?;
+        }
+    }
+
+    /// Calls `clear` with what is dirty in a run, its first byte and how many: whole blocks by their
+    /// words, the rest by its dirt. Returns the bytes in all.
+    fn clear_run(&self, run: &Run, mut clear: impl FnMut(*mut u8, usize)) -> usize {
+        let mut cleared = 0;
+        let mut clear = |start: Pfn, frames: usize| {
+            cleared += frames * FRAME_SIZE;
+            clear(self.address(start), frames * FRAME_SIZE);
+        };
+        let PageRange { start, frames } = run.range;
+        let whole = if frames >= BLOCK_FRAMES { frames / BLOCK_FRAMES } else { 0 };
+        let mut block = start.block();
+        let end = block + whole;
+        while block < end {
+            let dirty = |block: &usize| !self.ledger.block(*block).zeroed();
+            let until = (block..end).find(|block| !dirty(block)).unwrap_or(end);
+            if until > block {
+                clear(Pfn::of_block(block), (until - block) * BLOCK_FRAMES);
+            }
+            block = (until..end).find(dirty).unwrap_or(end);
+        }
+        for dirty in run.dirt.ranges::<Native>() {
+            clear(Pfn(Pfn::of_block(end).0 + dirty.start), dirty.len());
+        }
+        cleared
+    }
+
+    /// Puts back what [`Zone::get`] gave, with unknown content.
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`] or [`Error::DoubleFree`] if it is no such thing.
+    ///
+    /// # Safety
+    /// Nobody uses the memory any more: it is the next caller's.
+    pub unsafe fn put(&self, at: *mut u8) -> Result<()> {
+        let pfn = self.pfn(at).ok_or(Error::NotAllocated)?;
+        self.ledger.put_run(pfn, |_, word| word.with_zeroed(false)).map(drop)
+    }
+
+    /// Whether a request may go on under the present watermarks, if need be after reclaim. One that goes on after
+    /// reclaim is not counted: what is given back of it counts as free twice, until the next count.
+    pub fn admit(&self, gfp: Gfp, frames: usize) -> bool {
+        let Some(reclaim) = self.reclaim else { return true };
+        reclaim.admits(gfp, frames)
+            || gfp.contains(Gfp::DIRECT_RECLAIM) && reclaim.reclaim(gfp, frames) > 0
+    }
+
+    /// Frames for which [`Zone::admit`] let a request go on were not to be had.
+    pub fn give_back(&self, frames: usize) {
+        if let Some(reclaim) = self.reclaim {
+            reclaim.give_back(frames);
+        }
+    }
+}
+
+/// A zeroed table of `count` entries that lives as long as the zone.
+fn table<T>(count: usize) -> Result<&'static [T]>
+where
+    T: ZeroIsValid,
+{
+    let memory = mem::map_table((count * size_of::<T>()).max(1))?;
+    // SAFETY: mapped memory is page-aligned, zeroed, there until the zone is no more, and zeros are a valid T.
+    Ok(unsafe { core::slice::from_raw_parts(memory.cast().as_ptr(), count) })
+}
+
+/// Types for which zeroed memory is a value.
+///
+/// # Safety
+/// All-zero bytes are a valid `Self`.
+unsafe trait ZeroIsValid {}
+// SAFETY: an atomic integer is valid whatever its bytes.
+unsafe impl ZeroIsValid for AtomicU64 {}
+// SAFETY: three atomic integers and padding.
+unsafe impl ZeroIsValid for CachePadded<Reservations> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::fake::FakeMemory;
+    use rustix::io::Errno;
+
+    fn zone(bytes: usize) -> Zone {
+        Zone::new(bytes, 2, Huge::No).expect("address space")
+    }
+
+    #[test]
+    fn zeroed_frames_are_zero_again_after_use() {
+        let zone = zone(64 << 20);
+        let clearer = Clearer::detect();
+        for order in [0u8, 3, 5, 7, 9, 12] {
+            let order = Order::new(order).expect("an order");
+            for _ in 0..2 {
+                let at = zone.get(0, Gfp::KERNEL | Gfp::ZERO, order, &clearer).expect("frames");
+                let len = order.frames() * FRAME_SIZE;
+                assert_eq!(at.as_ptr() as usize % FRAME_SIZE, 0);
+                // SAFETY: the zone gave `len` bytes.
+                let bytes = unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), len) };
+                assert!(bytes.iter().all(|&byte| byte == 0), "{order:?}");
+                bytes.fill(0xa5);
+                // SAFETY: it is not used after this; what is free already is only refused.
+                let (put, again) = unsafe { (zone.put(at.as_ptr()), zone.put(at.as_ptr())) };
+                put.expect("allocated");
+                assert!(again.is_err(), "a second put fails");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_memory_is_reported_and_asked_again() {
+        let memory = FakeMemory::failing_after(1, Errno::NOMEM);
+        let zone = Zone::with_memory(memory, (), 8 << 20, 1, Huge::No).expect("address space");
+        let clearer = Clearer::detect();
+        assert_eq!(zone.grow(2), Err(Error::Os(Errno::NOMEM)));
+        assert!(zone.get(0, Gfp::KERNEL, Order::FRAME, &clearer).is_none());
+        zone.memory().allow(100);
+        assert!(zone.get(0, Gfp::KERNEL, Order::FRAME, &clearer).is_some());
+        let blocks = (0..4).filter(|_| zone.get(0, Gfp::KERNEL, Order::BLOCK, &clearer).is_some());
+        assert_eq!(blocks.count(), 3, "every block of the zone can still be had");
+    }
+
+    #[test]
+    fn watermarks_decide_who_gets_the_rest() {
+        // The machine's own: a static can't be a model's.
+        use core::sync::atomic::AtomicUsize;
+        struct Nothing(AtomicUsize);
+        // SAFETY: it only counts.
+        unsafe impl Reclaim for Nothing {
+            fn pressure(&self) -> Pressure {
+                let watermarks = Watermarks { min: 1024, low: 1536, high: 2048 };
+                watermarks.pressure(self.0.load(Ordering::Relaxed))
+            }
+            fn wake(&self) {}
+            fn reclaim(&self, _: Gfp, _: usize) -> usize {
+                0
+            }
+        }
+        static FREE: Nothing = Nothing(AtomicUsize::new(0));
+        let mut zone = zone(8 << 20);
+        zone.set_reclaim(&FREE);
+        let clearer = Clearer::detect();
+        let get = |gfp| {
+            FREE.0.store(zone.free_frames(), Ordering::Relaxed);
+            zone.get(0, gfp, Order::BLOCK, &clearer)
+        };
+        assert_eq!(zone.free_frames(), 4 * BLOCK_FRAMES);
+        while get(Gfp::KERNEL).is_some() {}
+        assert_eq!(FREE.pressure(), Pressure::Min);
+        assert_eq!(zone.free_frames(), BLOCK_FRAMES);
+        assert!(get(Gfp::KERNEL | Gfp::MEMALLOC).is_some());
+        assert_eq!(zone.free_frames(), 0);
+    }
+
+    #[test]
+    fn removed_blocks_come_back() {
+        let zone = zone(8 << 20);
+        zone.grow(4).expect("memory");
+        for block in 1..3 {
+            let word = zone.ledger.claim_block(block, |_| true).expect("free");
+            // SAFETY: claimed a moment ago.
+            unsafe { zone.remove(block, word) };
+        }
+        assert_eq!(zone.ledger.free_blocks(), 2);
+        zone.grow(2).expect("memory");
+        assert_eq!(zone.ledger.free_blocks(), 4);
+        assert_eq!(zone.grow(1), Err(Error::OutOfFrames));
+    }
+}

@@ -1,0 +1,26 @@
+//! Page frames, the ledger that says which are free and which are zero, and engines that clear them: the foundation of
+//! pumice. Programs use the facade, `pumice`; this is its inside.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`addr`] | frame numbers, orders, ranges: no bare integers for pages |
+//! | [`error`] | typed errors |
+//! | [`sync`] | the atomics: `core`'s, or those of loom or shuttle |
+//! | [`sys`] | system calls and intrinsics, and a fake of the kernel for tests |
+//! | [`clear`] | engines that zero memory, behind one submit-and-poll trait |
+//! | [`frame`] | zones, blocks, the ledger, per-CPU reservations, [`frame::Gfp`] |
+//!
+//! Each module uses those above it and never those below. Neighbours: `pumice-accel` has engines beside the processor,
+//! `pumice-heap` serves allocations from frames, `pumice-paging` maps them into address spaces.
+//!
+//! The crate needs neither `std` nor `alloc`: the preload shim is built from it and never allocates through itself.
+//! Whatever is `pub` is sound to call from safe code, or `unsafe`.
+
+#![cfg_attr(not(any(test, loom, shuttle, feature = "fake")), no_std)]
+
+pub mod addr;
+pub mod clear;
+pub mod error;
+pub mod frame;
+pub mod sync;
+pub mod sys;

@@ -1,0 +1,354 @@
+//! What a zone asks of the address space it lives in.
+
+use core::ffi::c_void;
+use core::ptr::{null_mut, NonNull};
+use linux_raw_sys::general::MREMAP_DONTUNMAP;
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+
+use super::raw;
+use crate::addr::FRAME_SIZE;
+
+/// Page-table work on ranges of one reservation. All ranges are whole frames, given as address
+/// and length in bytes.
+///
+/// # Safety
+/// An implementation must leave memory outside the given ranges alone, and must return `Ok` from
+/// [`Memory::discard`] only if the range then reads as zeros.
+pub unsafe trait Memory: Sync {
+    /// Reserves `len` bytes of addresses aligned to `align`; they can't be touched yet and cost
+    /// nothing.
+    fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno>;
+
+    /// Gives a reservation back, with all that is in it.
+    ///
+    /// # Safety
+    /// It is all of a reservation, and nobody uses it any more.
+    unsafe fn release(&self, at: NonNull<u8>, len: usize) -> Result<(), Errno>;
+
+    /// Makes reserved addresses readable and writable. They read as zeros, unpopulated.
+    ///
+    /// # Safety
+    /// The range lies in a reservation and nothing else relies on it being untouchable.
+    unsafe fn commit(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Turns committed addresses back into untouchable ones; their content and every attribute
+    /// that anyone set on them is lost.
+    ///
+    /// # Safety
+    /// Nobody uses the range.
+    unsafe fn decommit(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Replaces the range by a fresh mapping, readable, writable, zero, with no attribute left.
+    ///
+    /// # Safety
+    /// Nobody uses the range.
+    unsafe fn reset(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Asks for (`true`) or declines (`false`) huge pages on the range.
+    ///
+    /// # Safety
+    /// The range lies in a reservation.
+    unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno>;
+
+    /// Says whether a core dump holds the range.
+    ///
+    /// # Safety
+    /// The range lies in a reservation.
+    unsafe fn set_dumped(&self, at: *mut u8, len: usize, dump: Dump) -> Result<(), Errno>;
+
+    /// Faults every page of the range in.
+    ///
+    /// # Safety
+    /// The range is committed.
+    unsafe fn populate(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Gives the pages back to the kernel now; the range reads as zeros afterwards.
+    ///
+    /// # Safety
+    /// Nobody uses the range.
+    unsafe fn discard(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Lets the kernel take the pages when it is short of memory. Until then they keep their
+    /// content; afterwards they read as zeros.
+    ///
+    /// # Safety
+    /// Nobody uses the range, and it is zeroed already.
+    unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Moves the pages of one range to another of the same length. The range
+    /// they came from stays as it is and reads as zeros. On an error nothing has moved, and the
+    /// target reads as zeros.
+    ///
+    /// # Safety
+    /// Both ranges are committed, nobody else uses them, and they do not overlap. The target reads as zeros.
+    unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Counts the frames of the range that are resident.
+    ///
+    /// # Safety
+    /// The range is committed.
+    unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno>;
+}
+
+/// Whether huge pages are wanted on a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Huge {
+    /// `MADV_HUGEPAGE`
+    Yes,
+    /// `MADV_NOHUGEPAGE`
+    No,
+}
+
+/// Whether a range is to be in core dumps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dump {
+    /// `MADV_DODUMP`
+    Yes,
+    /// `MADV_DONTDUMP`
+    No,
+}
+
+/// The kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Os;
+
+const COMMITTED: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
+// SAFETY: each call acts on the given range only, and MADV_DONTNEED on private anonymous memory
+// leaves zeros (madvise(2)).
+unsafe impl Memory for Os {
+    fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno> {
+        let padded = len.checked_add(align).ok_or(Errno::NOMEM)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mm::mmap_anonymous(null_mut(), padded, ProtFlags::empty(), PRIVATE)? }
+            as usize;
+        let start = base.next_multiple_of(align);
+        let (head, tail) = (start - base, base + padded - (start + len));
+        // SAFETY: both ends are parts of the mapping just made, outside what is returned.
+        unsafe {
+            if head > 0 {
+                mm::munmap(base as *mut c_void, head)?;
+            }
+            if tail > 0 {
+                mm::munmap((start + len) as *mut c_void, tail)?;
+            }
+        }
+        NonNull::new(start as *mut u8).ok_or(Errno::NOMEM)
+    }
+
+    unsafe fn release(&self, at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+        // SAFETY: as the caller promises.
+        unsafe { unmap(at, len) }
+    }
+
+    unsafe fn commit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: as the caller promises.
+        unsafe { mm::mprotect(at.cast(), len, flags) }
+    }
+
+    unsafe fn decommit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        let flags = PRIVATE | MapFlags::FIXED;
+        // SAFETY: the caller owns the range that is replaced.
+        unsafe { mm::mmap_anonymous(at.cast(), len, ProtFlags::empty(), flags).map(drop) }
+    }
+
+    unsafe fn reset(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        let flags = PRIVATE | MapFlags::FIXED;
+        // SAFETY: the caller owns the range that is replaced.
+        unsafe { mm::mmap_anonymous(at.cast(), len, COMMITTED, flags).map(drop) }
+    }
+
+    unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno> {
+        let advice = match huge {
+            Huge::Yes => Advice::LinuxHugepage,
+            Huge::No => Advice::LinuxNoHugepage,
+        };
+        // SAFETY: the advice changes no content.
+        unsafe { mm::madvise(at.cast(), len, advice) }
+    }
+
+    unsafe fn set_dumped(&self, at: *mut u8, len: usize, dump: Dump) -> Result<(), Errno> {
+        let advice = match dump {
+            Dump::Yes => Advice::LinuxDoDump,
+            Dump::No => Advice::LinuxDontDump,
+        };
+        // SAFETY: the advice changes no content.
+        unsafe { mm::madvise(at.cast(), len, advice) }
+    }
+
+    unsafe fn populate(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: populating changes no content.
+        unsafe { mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) }
+    }
+
+    unsafe fn discard(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller owns the range, whose content may go.
+        unsafe { mm::madvise(at.cast(), len, Advice::LinuxDontNeed) }
+    }
+
+    unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller owns the range, which is zero before and after.
+        unsafe { mm::madvise(at.cast(), len, Advice::LinuxFree) }
+    }
+
+    unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
+        let keep_mapped = MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
+        let flags = MremapFlags::MAYMOVE | keep_mapped;
+        // SAFETY: the caller owns both ranges.
+        let moved = unsafe { mm::mremap_fixed(from.cast(), len, len, flags, to.cast()) };
+        if let Err(errno) = moved {
+            // SAFETY: the caller owns both ranges.
+            unsafe { self.take_back(from, to, len)? };
+            return Err(errno);
+        }
+        Ok(())
+    }
+
+    unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno> {
+        const CHUNK: usize = 2048;
+        let mut seen = [0u8; CHUNK];
+        let (mut done, mut count) = (0, 0);
+        while done < len {
+            let piece = (len - done).min(CHUNK * FRAME_SIZE);
+            let args = [at as usize + done, piece, seen.as_mut_ptr() as usize, 0, 0, 0];
+            // SAFETY: `seen` has a byte for each page of the piece.
+            unsafe { raw::syscall(raw::number::__NR_mincore, args)? };
+            let pages = piece.div_ceil(FRAME_SIZE);
+            count += seen[..pages].iter().filter(|&&byte| byte & 1 != 0).count();
+            done += piece;
+        }
+        Ok(count)
+    }
+}
+
+impl Os {
+    /// After a move that failed: has everything be where it was.
+    ///
+    /// The kernel may have unmapped a part of the target before it failed. From Linux 6.17 on it also moves several
+    /// mappings by one call, and where it fails half-way, the first ones have moved. No call says which. But
+    /// what has moved left zeros behind, and what has not found zeros at the target, so each page that is
+    /// not zero at the target is the content of its place at the source.
+    ///
+    /// # Safety
+    /// As [`Memory::relocate`].
+    #[cold]
+    unsafe fn take_back(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
+        for offset in (0..len).step_by(FRAME_SIZE) {
+            let (page, home) = (to.wrapping_add(offset), from.wrapping_add(offset));
+            let mut seen = 0u8;
+            let args = [page as usize, FRAME_SIZE, &raw mut seen as usize, 0, 0, 0];
+            // SAFETY: `seen` has the byte for the one page. The answer is an error if there is no mapping.
+            if unsafe { raw::syscall(raw::number::__NR_mincore, args) }.is_err() {
+                continue;
+            }
+            // SAFETY: both pages are mapped, and the caller's.
+            unsafe {
+                let words = core::slice::from_raw_parts(page.cast::<u64>(), FRAME_SIZE / 8);
+                if words.iter().any(|&word| word != 0) {
+                    home.copy_from_nonoverlapping(page, FRAME_SIZE);
+                }
+            }
+        }
+        // SAFETY: the caller owns the range, whose content is back.
+        unsafe { self.reset(to, len) }
+    }
+}
+
+/// A range, laid out as the kernel's `struct iovec`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Range {
+    /// First byte.
+    pub at: *mut u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl Range {
+    /// Nothing.
+    pub const EMPTY: Range = Range { at: null_mut(), len: 0 };
+}
+
+/// `include/uapi/linux/pidfd.h`, since Linux 6.14: the calling thread, without a descriptor
+const PIDFD_SELF: isize = -10_000;
+
+/// `madvise` on many ranges of this process by one call: how many it was done for, from the first
+/// on. Before Linux 6.14 it is an error.
+///
+/// # Safety
+/// As `madvise` with this advice on each of them.
+pub unsafe fn advise_ranges(ranges: &[Range], advice: Advice) -> Result<usize, Errno> {
+    let (at, count) = (ranges.as_ptr() as usize, ranges.len());
+    let args = [PIDFD_SELF as usize, at, count, advice as usize, 0, 0];
+    // SAFETY: the kernel reads `count` ranges; the caller vouches for what is done to them.
+    let mut bytes = unsafe { raw::syscall(raw::number::__NR_process_madvise, args)? };
+    let is_whole = |range: &&Range| match bytes.checked_sub(range.len) {
+        Some(rest) => {
+            bytes = rest;
+            true
+        }
+        None => false,
+    };
+    Ok(ranges.iter().take_while(is_whole).count())
+}
+
+/// Maps `len` bytes of zeroed private memory for the crate's own tables.
+pub fn map_table(len: usize) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { mm::mmap_anonymous(null_mut(), len, COMMITTED, PRIVATE)? };
+    NonNull::new(at.cast()).ok_or(Errno::NOMEM)
+}
+
+/// Maps and populates `len` bytes of zeroed private memory that a child process does not have after
+/// `fork` (`MADV_DONTFORK`): for what a device writes to.
+pub fn map_kept_from_children(len: usize) -> Result<NonNull<u8>, Errno> {
+    let at = map_table(len)?;
+    // SAFETY: mapped a moment ago, and holds nothing.
+    unsafe {
+        mm::madvise(at.as_ptr().cast(), len, Advice::LinuxDontFork)?;
+        mm::madvise(at.as_ptr().cast(), len, Advice::LinuxPopulateWrite)?;
+    }
+    Ok(at)
+}
+
+/// Gives addresses and what is at them back to the kernel.
+///
+/// # Safety
+/// The range was mapped by this crate, and nobody uses it any more.
+pub unsafe fn unmap(at: NonNull<u8>, len: usize) -> Result<(), Errno> {
+    // SAFETY: as the caller promises.
+    unsafe { mm::munmap(at.as_ptr().cast(), len) }
+}
+
+/// Maps one page that a child process finds zeroed after `fork` (`MADV_WIPEONFORK`).
+pub fn map_wiped_on_fork() -> Result<NonNull<u8>, Errno> {
+    let page = map_table(FRAME_SIZE)?;
+    // SAFETY: the page was mapped a moment ago and holds nothing.
+    unsafe { mm::madvise(page.as_ptr().cast(), FRAME_SIZE, Advice::LinuxWipeOnFork)? };
+    Ok(page)
+}
+
+/// `include/uapi/asm-generic/mman-common.h`, since Linux 6.1
+const MADV_COLLAPSE: usize = 25;
+
+/// Faults in all pages of a shared mapping, as writing to them would.
+///
+/// # Safety
+/// `at` and `len` are a mapping of the caller's, or part of one.
+pub unsafe fn populate_shared(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: as the caller promises.
+    unsafe { mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite) }
+}
+
+/// Puts what is mapped there into huge pages, whatever `shmem_enabled` says; holes become zeros.
+///
+/// # Safety
+/// As [`populate_shared`].
+pub unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let args = [at as usize, len, MADV_COLLAPSE, 0, 0, 0];
+    // SAFETY: madvise(2) reads and writes nothing of the caller's; collapsing keeps contents.
+    unsafe { raw::syscall(raw::number::__NR_madvise, args) }.map(|_zero| ())
+}

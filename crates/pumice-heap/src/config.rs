@@ -1,0 +1,307 @@
+//! Every option, with its default beside its name, and an environment variable for each.
+//!
+//! `pumice run` turns its flags into these variables; the shim reads them once, at the first
+//! request it serves. Those that are [`Setting`]s can be changed on a running process
+//! (`pumice ctl PID KEY=VALUE`): they live in its [`crate::stats::Slot`].
+
+use core::fmt;
+
+use crate::stats::Slot;
+
+pub use pumice_frames::clear::Nocache;
+
+/// Turns everything off when it says `off` (also `0`, `no`, `false`).
+pub const ENV_SWITCH: &str = "PUMICE";
+/// Number of the shared memory that has the tree's counters ([`crate::stats::Tree`]).
+pub const ENV_STATS: &str = "PUMICE_STATS";
+/// Bytes to have ready, populated in the background, in the first process that asks.
+pub const ENV_READY: &str = "PUMICE_READY";
+/// Process id of the `pumice run` whose child is to populate that as soon as it runs; not set
+/// where nothing is to be ready.
+pub const ENV_FIRST: &str = "PUMICE_FIRST";
+/// The most bytes of pool in the tree.
+pub const ENV_POOL_MAX: &str = "PUMICE_POOL_MAX";
+/// Requests of this many bytes and more are served.
+pub const ENV_THRESHOLD: &str = "PUMICE_THRESHOLD";
+/// Private anonymous mappings of this many bytes and more are served; `off`, as where it is not set: none.
+pub const ENV_MMAP_THRESHOLD: &str = "PUMICE_MMAP_THRESHOLD";
+/// Only programs of these names are served (comma-separated).
+pub const ENV_ONLY: &str = "PUMICE_ONLY";
+/// Programs of these names are not served (comma-separated).
+pub const ENV_SKIP: &str = "PUMICE_SKIP";
+/// Which engine zeroes what ([`pumice_frames::clear::Plan`] as text), measured by whoever starts the tree.
+pub const ENV_CLEAR: &str = "PUMICE_CLEAR";
+/// What zeroes memory ahead of need ([`pumice_frames::clear::EngineKind`] by name).
+pub const ENV_ENGINE: &str = "PUMICE_ENGINE";
+/// Checks at each allocation that memory said to be zero is (`1`).
+pub const ENV_VERIFY: &str = "PUMICE_VERIFY";
+
+/// Default of [`ENV_THRESHOLD`].
+pub const DEFAULT_THRESHOLD: usize = 64 << 10;
+/// What [`ENV_MMAP_THRESHOLD`] is where mappings are asked for without saying which.
+pub const MMAP_THRESHOLD: usize = 1 << 20;
+/// The smallest threshold there may be: one frame.
+pub const MIN_THRESHOLD: usize = 4 << 10;
+
+/// A setting that can change while a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Setting {
+    /// a freed area of this order or higher wakes scrubd
+    ScrubStart,
+    /// scrubd zeroes areas of this order and higher
+    ScrubStop,
+    /// scrubd rests while the load average is above this; 0 for no limit
+    ScrubLoad,
+    /// frames scrubd zeroes in a second at most; 0 for no limit
+    ScrubRatePagesPerS,
+    /// frames scrubd zeroes in one burst
+    ScrubBatchPages,
+    /// how long freed memory must lie before it is zeroed
+    ScrubDelayMs,
+    /// clear around the cache
+    ScrubNocache,
+    /// how long free memory is kept before it is given back; 0 for at once
+    DecayMs,
+}
+
+impl Setting {
+    /// All of them, in the order of the layout.
+    pub const ALL: [Setting; 8] = [
+        Setting::ScrubStart,
+        Setting::ScrubStop,
+        Setting::ScrubLoad,
+        Setting::ScrubRatePagesPerS,
+        Setting::ScrubBatchPages,
+        Setting::ScrubDelayMs,
+        Setting::ScrubNocache,
+        Setting::DecayMs,
+    ];
+
+    /// The key of `pumice ctl`.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Setting::ScrubStart => "scrub_start",
+            Setting::ScrubStop => "scrub_stop",
+            Setting::ScrubLoad => "scrub_load",
+            Setting::ScrubRatePagesPerS => "scrub_rate_pages_per_s",
+            Setting::ScrubBatchPages => "scrub_batch_pages",
+            Setting::ScrubDelayMs => "scrub_delay_ms",
+            Setting::ScrubNocache => "scrub_nocache",
+            Setting::DecayMs => "decay_ms",
+        }
+    }
+
+    /// The environment variable.
+    pub const fn env(self) -> &'static str {
+        match self {
+            Setting::ScrubStart => "PUMICE_SCRUB_START",
+            Setting::ScrubStop => "PUMICE_SCRUB_STOP",
+            Setting::ScrubLoad => "PUMICE_SCRUB_LOAD",
+            Setting::ScrubRatePagesPerS => "PUMICE_SCRUB_RATE_PAGES_PER_S",
+            Setting::ScrubBatchPages => "PUMICE_SCRUB_BATCH_PAGES",
+            Setting::ScrubDelayMs => "PUMICE_SCRUB_DELAY_MS",
+            Setting::ScrubNocache => "PUMICE_SCRUB_NOCACHE",
+            Setting::DecayMs => "PUMICE_DECAY_MS",
+        }
+    }
+
+    /// The raw value where nobody says otherwise. A load is in hundredths.
+    pub const fn default_raw(self) -> u64 {
+        match self {
+            Setting::ScrubStart => 9,
+            Setting::ScrubStop => 4,
+            Setting::ScrubLoad => 0,
+            Setting::ScrubRatePagesPerS => 0,
+            Setting::ScrubBatchPages => 512,
+            Setting::ScrubDelayMs => 2,
+            Setting::ScrubNocache => Nocache::Auto as u64,
+            Setting::DecayMs => 10_000,
+        }
+    }
+
+    /// Reads a value as a person writes it: orders 0 to 18, a load as a decimal number, `auto`,
+    /// `on` and `off` for `scrub_nocache`, whole numbers for the rest. `None` if it is none.
+    pub fn parse(self, text: &str) -> Option<u64> {
+        let number = || text.parse::<u64>().ok();
+        match self {
+            Setting::ScrubStart | Setting::ScrubStop => number().filter(|&order| order <= 18),
+            Setting::ScrubLoad => parse_hundredths(text),
+            Setting::ScrubBatchPages => number().filter(|&pages| (1..=1 << 18).contains(&pages)),
+            Setting::ScrubRatePagesPerS => number(),
+            Setting::ScrubDelayMs => number().filter(|&ms| ms <= 3_600_000),
+            Setting::ScrubNocache => match text {
+                "auto" => Some(Nocache::Auto as u64),
+                "on" => Some(Nocache::On as u64),
+                "off" => Some(Nocache::Off as u64),
+                _ => None,
+            },
+            Setting::DecayMs => number().filter(|&ms| ms <= 86_400_000),
+        }
+    }
+
+    /// A raw value as [`Setting::parse`] would read it.
+    pub fn show(self, raw: u64) -> impl fmt::Display {
+        Shown { setting: self, raw }
+    }
+
+    /// What [`Setting::parse`] takes, in words.
+    pub const fn expects(self) -> &'static str {
+        match self {
+            Setting::ScrubStart | Setting::ScrubStop => "an order from 0 to 18",
+            Setting::ScrubLoad => "a load average such as 1.5, or 0 for no limit",
+            Setting::ScrubRatePagesPerS => "pages a second, or 0 for no limit",
+            Setting::ScrubBatchPages => "a number of pages from 1 to 262144",
+            Setting::ScrubDelayMs => "milliseconds, 3600000 at most",
+            Setting::ScrubNocache => "auto, on or off",
+            Setting::DecayMs => "milliseconds, 86400000 at most",
+        }
+    }
+
+    /// The raw value in force in a process. Slots start as zeros: a value is kept plus one.
+    #[inline]
+    pub fn get(self, slot: &Slot) -> u64 {
+        match slot.setting(self as usize) {
+            0 => self.default_raw(),
+            kept => kept - 1,
+        }
+    }
+
+    /// Changes the raw value in a process. The largest number there is becomes the one before.
+    pub fn set(self, slot: &Slot, raw: u64) {
+        slot.set_setting(self as usize, raw.saturating_add(1));
+    }
+}
+
+/// See [`Setting::show`].
+struct Shown {
+    setting: Setting,
+    raw: u64,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = [(Nocache::Auto, "auto"), (Nocache::On, "on"), (Nocache::Off, "off")];
+        match (self.setting, self.raw) {
+            (Setting::ScrubLoad, raw) => write!(f, "{}.{:02}", raw / 100, raw % 100),
+            (Setting::ScrubNocache, raw) => {
+                match known.into_iter().find(|&(value, _)| value as u64 == raw) {
+                    Some((_, name)) => f.write_str(name),
+                    None => write!(f, "{raw}"),
+                }
+            }
+            (_, raw) => write!(f, "{raw}"),
+        }
+    }
+}
+
+fn parse_hundredths(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || whole.len() > 9 {
+        return None;
+    }
+    let mut hundredths = whole.parse::<u64>().ok()? * 100;
+    for (digit, weight) in fraction.bytes().zip([10, 1]) {
+        hundredths += u64::from(digit - b'0') * weight;
+    }
+    Some(hundredths)
+}
+
+/// Reads [`ENV_MMAP_THRESHOLD`]: a size, [`MIN_THRESHOLD`] at least, or `off`, which is the largest.
+pub fn parse_mmap_threshold(text: &str) -> Option<usize> {
+    match text {
+        "off" => Some(usize::MAX),
+        size => parse_size(size).filter(|&size| size >= MIN_THRESHOLD),
+    }
+}
+
+/// Reads a size: a whole number of bytes, or one with `K`, `M`, `G` or `T` (powers of 1024; a
+/// following `B` or `iB` is allowed, as is lower case). `None` if it is none or too large.
+///
+/// ```
+/// use pumice_heap::config::parse_size;
+/// assert_eq!(parse_size("64K"), Some(65536));
+/// assert_eq!(parse_size("2GiB"), Some(2 << 30));
+/// assert_eq!(parse_size("banana"), None);
+/// ```
+pub fn parse_size(text: &str) -> Option<usize> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: usize = number.parse().ok()?;
+    let is = |names: [&str; 3]| names.iter().any(|name| unit.eq_ignore_ascii_case(name));
+    let shift = match unit {
+        "" | "B" | "b" => 0,
+        _ if is(["k", "kb", "kib"]) => 10,
+        _ if is(["m", "mb", "mib"]) => 20,
+        _ if is(["g", "gb", "gib"]) => 30,
+        _ if is(["t", "tb", "tib"]) => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
+/// Whether `name` is in a comma-separated list.
+pub fn list_has(list: &str, name: &str) -> bool {
+    list.split(',').any(|entry| entry.trim() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("0"), Some(0));
+        assert_eq!(parse_size("1m"), Some(1 << 20));
+        assert_eq!(parse_size("3TiB"), Some(3 << 40));
+        assert_eq!(parse_size("512b"), Some(512));
+        for none in ["", "K", "-1", "1.5G", "1Q", "1 G", "99999999999999999999", "99999999T"] {
+            assert_eq!(parse_size(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn settings_parse_what_they_say() {
+        assert_eq!(Setting::ScrubLoad.parse("1.5"), Some(150));
+        assert_eq!(Setting::ScrubLoad.parse("0.07"), Some(7));
+        assert_eq!(Setting::ScrubLoad.parse("."), None);
+        assert_eq!(Setting::ScrubStart.parse("19"), None);
+        assert_eq!(Setting::ScrubNocache.parse("on"), Some(1));
+        for setting in Setting::ALL {
+            assert_eq!(setting.parse("x"), None);
+            assert_eq!(Setting::ALL[setting as usize], setting);
+        }
+    }
+
+    #[test]
+    fn what_is_shown_can_be_typed() {
+        for (setting, raw) in [
+            (Setting::ScrubLoad, 150),
+            (Setting::ScrubLoad, 7),
+            (Setting::ScrubNocache, Nocache::Off as u64),
+            (Setting::DecayMs, 10_000),
+        ] {
+            assert_eq!(setting.parse(&setting.show(raw).to_string()), Some(raw));
+        }
+    }
+
+    #[test]
+    fn a_fresh_slot_has_the_defaults() {
+        let tree = crate::stats::Tree::private(0, 0).expect("memory");
+        let slot = tree.attach(1).expect("a slot");
+        for setting in Setting::ALL {
+            assert_eq!(setting.get(slot), setting.default_raw());
+            for (raw, kept) in [(0, 0), (7, 7), (u64::MAX, u64::MAX - 1)] {
+                setting.set(slot, raw);
+                assert_eq!(setting.get(slot), kept);
+            }
+        }
+    }
+
+    #[test]
+    fn lists() {
+        assert!(list_has("a, b,c", "b"));
+        assert!(!list_has("abc", "b"));
+    }
+}

@@ -1,0 +1,244 @@
+//! What requests of a size have been seen to touch.
+//!
+//! A program may ask for 128 MiB and touch one page of it. The kernel serves that in 10 µs and
+//! 4 KiB; having it all ready would take milliseconds and 128 MiB. So every size class starts
+//! unknown and is served exactly as the kernel would serve it; what was resident when it was
+//! freed says what it is. Classes that touch more than about a quarter are *dense* and get ready
+//! memory; now and then one of their blocks goes out unpopulated, to look again.
+//!
+//! A request without zeros is most likely to be written. Where nothing is known of its class but
+//! those next to it are dense, it is taken for dense as well: the first few, until one has been looked at, for a guess
+//! that is wrong costs a huge page for each page that is touched, and what is never freed is never looked at.
+
+use super::Content;
+use pumice_frames::sync::atomic::{AtomicU32, Ordering};
+
+/// Classes for each doubling of the size.
+const PER_DOUBLING: usize = 8;
+/// Classes: up to 2^36 frames (256 TiB).
+const CLASSES: usize = 36 * PER_DOUBLING;
+
+/// From this share on, in 256ths, a class is dense.
+const DENSE_SHARE: u32 = 64;
+/// A class that is known is looked at again once in this many requests.
+const LOOK_AGAIN: u32 = 64;
+/// A class is known after this many samples; until then every request is one.
+const ENOUGH_SAMPLES: u32 = 2;
+/// A class taken for what its neighbours are is looked at once in this many requests.
+const LOOK_AT_LIKELY: u32 = 16;
+/// So many requests of a class are served on a guess, of whatever size...
+const GUESSES: usize = 4;
+/// ... or so many that they have so many frames: 64 MiB.
+const GUESSED_FRAMES: usize = 16 << 10;
+/// How far neighbours are looked for: two doublings.
+const NEIGHBOURS: usize = 2 * PER_DOUBLING;
+
+/// What is known of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Density {
+    /// Nothing yet.
+    Unknown,
+    /// Nothing, but its neighbours are dense.
+    Likely,
+    /// It touches little of what it asks for.
+    Sparse,
+    /// It touches a quarter and more.
+    Dense,
+}
+
+/// One class in a word, written by everyone: a lost sample costs nothing.
+///
+/// ```text
+///  31      24 23      16  15  14           0
+/// +----------+----------+----+--------------+
+/// |  share   | samples  | z  |   requests   |
+/// +----------+----------+----+--------------+
+/// ```
+/// `z`: the last request asked for zeros.
+#[derive(Debug)]
+struct Class(AtomicU32);
+
+const ZERO: u32 = 1 << 15;
+
+/// All classes.
+#[derive(Debug)]
+pub(super) struct Classes {
+    classes: [Class; CLASSES],
+}
+
+impl Classes {
+    pub(super) fn new() -> Classes {
+        Classes { classes: [const { Class(AtomicU32::new(0)) }; CLASSES] }
+    }
+
+    fn class(&self, frames: usize) -> &AtomicU32 {
+        &self.classes[class_of(frames)].0
+    }
+
+    /// What is known of requests for this many frames.
+    #[inline]
+    pub(super) fn density(&self, frames: usize) -> Density {
+        // Relaxed, here and below: a guess that orders nothing.
+        let word = self.class(frames).load(Ordering::Relaxed);
+        if word >> 16 & 0xff == 0 {
+            Density::Unknown
+        } else if word >> 24 >= DENSE_SHARE {
+            Density::Dense
+        } else {
+            Density::Sparse
+        }
+    }
+
+    /// As [`Classes::density`], for a request that does not ask for zeros.
+    #[inline]
+    pub(super) fn density_if_written(&self, frames: usize) -> Density {
+        match self.density(frames) {
+            Density::Unknown if self.may_guess(frames) && self.has_dense_neighbours(frames) => {
+                Density::Likely
+            }
+            density => density,
+        }
+    }
+
+    /// Whether one more request of a class of which nothing is known may be served on a guess.
+    fn may_guess(&self, frames: usize) -> bool {
+        let requests = self.class(frames).load(Ordering::Relaxed) & (ZERO - 1);
+        let requests = requests as usize;
+        requests <= GUESSES || requests.saturating_mul(frames) <= GUESSED_FRAMES
+    }
+
+    /// Whether the nearest classes of which something is known are dense.
+    #[cold]
+    fn has_dense_neighbours(&self, frames: usize) -> bool {
+        let own = class_of(frames);
+        let is_known = |class: &&Class| class.0.load(Ordering::Relaxed) >> 16 & 0xff > 0;
+        let below = self.classes[own.saturating_sub(NEIGHBOURS)..own].iter().rev().find(is_known);
+        let above = &self.classes[own + 1..CLASSES.min(own + 1 + NEIGHBOURS)];
+        let nearest = [below, above.iter().find(is_known)];
+        let is_dense = |class: &Class| class.0.load(Ordering::Relaxed) >> 24 >= DENSE_SHARE;
+        let mut known = nearest.into_iter().flatten().peekable();
+        known.peek().is_some() && known.all(is_dense)
+    }
+
+    /// Notes what a request of a class asks for.
+    #[inline]
+    pub(super) fn note_content(&self, frames: usize, content: Content) {
+        let class = self.class(frames);
+        let word = class.load(Ordering::Relaxed);
+        let zero = if content == Content::Zero { ZERO } else { 0 };
+        if word & ZERO != zero {
+            class.store(word & !ZERO | zero, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether freed memory of a class is likely to be asked for again as it is, and has enough
+    /// pages to be worth counting them.
+    pub(super) fn is_worth_retaining(&self, frames: usize) -> bool {
+        let word = self.class(frames).load(Ordering::Relaxed);
+        self.density(frames) == Density::Sparse && word & ZERO == 0 && word >> 24 > 0
+    }
+
+    /// Counts a request of a class of this density, and says whether it is one to look at.
+    #[inline]
+    pub(super) fn is_sample(&self, frames: usize, density: Density) -> bool {
+        let class = self.class(frames);
+        let word = class.load(Ordering::Relaxed);
+        let requests = word.wrapping_add(1) & (ZERO - 1);
+        class.store(word & !(ZERO - 1) | requests, Ordering::Relaxed);
+        match density {
+            Density::Likely => requests % LOOK_AT_LIKELY == 0,
+            _ => word >> 16 & 0xff < ENOUGH_SAMPLES || requests % LOOK_AGAIN == 0,
+        }
+    }
+
+    /// Learns that `touched` of `frames` frames were resident when they were freed.
+    pub(super) fn learn(&self, frames: usize, touched: usize, looked_at: usize) {
+        let class = self.class(frames);
+        let word = class.load(Ordering::Relaxed);
+        let sample = (touched * 255 / looked_at.max(1)).min(255) as u32;
+        let (share, samples) = (word >> 24, word >> 16 & 0xff);
+        let share = if samples == 0 { sample } else { (share + sample).div_ceil(2) };
+        let samples = (samples + 1).min(255);
+        class.store(share << 24 | samples << 16 | word & 0xffff, Ordering::Relaxed);
+    }
+}
+
+/// The class of a number of frames: its leading bit and the three bits after it.
+fn class_of(frames: usize) -> usize {
+    let doubling = frames.max(1).ilog2() as usize;
+    let within = if doubling >= 3 { frames >> (doubling - 3) } else { frames << (3 - doubling) };
+    (doubling * PER_DOUBLING + within % PER_DOUBLING).min(CLASSES - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_rise_with_the_size() {
+        let mut last = 0;
+        for frames in 1..100_000 {
+            let class = class_of(frames);
+            assert!(class >= last, "{frames}");
+            last = class;
+        }
+        assert_eq!(class_of(usize::MAX / 4096), CLASSES - 1);
+    }
+
+    #[test]
+    fn a_class_is_what_it_touches() {
+        let classes = Classes::new();
+        assert_eq!(classes.density(1000), Density::Unknown);
+        classes.learn(1000, 1000, 1000);
+        assert_eq!(classes.density(1000), Density::Dense);
+        for _ in 0..4 {
+            classes.learn(1000, 1, 1000);
+        }
+        assert_eq!(classes.density(1000), Density::Sparse);
+        classes.learn(1000, 900, 1000);
+        assert_eq!(classes.density(1000), Density::Dense, "it comes back at once");
+    }
+
+    #[test]
+    fn neighbours_speak_for_what_is_written() {
+        let classes = Classes::new();
+        assert_eq!(classes.density_if_written(1000), Density::Unknown);
+        classes.learn(1500, 1500, 1500);
+        assert_eq!(classes.density_if_written(1000), Density::Likely);
+        assert_eq!(classes.density(1000), Density::Unknown, "but not for zeros");
+        assert_eq!(classes.density_if_written(300_000), Density::Unknown, "nor from afar");
+        classes.learn(700, 1, 700);
+        assert_eq!(classes.density_if_written(1000), Density::Unknown, "both must agree");
+        let look = |_: &u32| classes.is_sample(1000, Density::Likely);
+        assert_eq!((0..LOOK_AT_LIKELY * 3).filter(look).count(), 3);
+        assert_eq!(classes.density_if_written(1000), Density::Unknown, "some guesses are enough");
+        classes.learn(1000, 1, 1000);
+        assert_eq!(classes.density_if_written(1000), Density::Sparse, "its own counts most");
+    }
+
+    #[test]
+    fn what_is_sparse_and_asks_for_no_zeros_is_worth_retaining() {
+        let classes = Classes::new();
+        assert!(!classes.is_worth_retaining(1000), "not known");
+        classes.learn(1000, 60, 1000);
+        assert!(classes.is_worth_retaining(1000));
+        classes.note_content(1000, Content::Zero);
+        assert!(!classes.is_worth_retaining(1000), "zeros are asked for");
+        classes.note_content(1000, Content::Any);
+        assert!(classes.is_worth_retaining(1000));
+        classes.learn(5000, 5000, 5000);
+        assert!(!classes.is_worth_retaining(5000), "dense");
+        classes.learn(30_000, 1, 30_000);
+        assert!(!classes.is_worth_retaining(30_000), "next to nothing");
+    }
+
+    #[test]
+    fn known_classes_are_seldom_looked_at() {
+        let classes = Classes::new();
+        assert!(classes.is_sample(64, Density::Unknown));
+        classes.learn(64, 64, 64);
+        classes.learn(64, 64, 64);
+        let looked = (0..LOOK_AGAIN * 10).filter(|_| classes.is_sample(64, Density::Dense)).count();
+        assert_eq!(looked, 10);
+    }
+}

@@ -1,0 +1,397 @@
+//! Runs of frames for `malloc`-sized requests.
+//!
+//! A heap has two [`Zone`]s for each memory node ([`zones`]); a request is served from those of the
+//! node that it is made on:
+//!
+//! - *demand*: blocks that nobody populates and that carry no advice. Requests of a size of which
+//!   nothing is known, or of which little is touched, live there as they would with the kernel,
+//!   and whole blocks go back to it when they are freed. What was resident then teaches
+//!   [`classes`].
+//! - *ready*: blocks with huge pages that stay when they are freed. scrubd zeroes them
+//!   ([`source`]); what it did not get to is cleared hot when zeros are asked for.
+//!
+//! # Conditions of a block on its way round the ready zone
+//! ```text
+//!   pristine --get--> in use, faults --put: touched--> dirty, ready --scrub--> zeroed, ready
+//!      ^                    |                            |    ^                  |      |
+//!      +--- untouched ------+                           get  put                get  offer
+//!      +------------------------- decay, or a fork since --+--------------------+------+
+//! ```
+//!
+//! A request never waits for populating, nor for another thread but for a moment: what can't be
+//! served at once goes to the next allocator.
+
+mod ahead;
+mod bits;
+mod classes;
+mod footprint;
+mod mapping;
+mod marks;
+mod pins;
+mod pool;
+mod promote;
+mod relocate;
+mod report;
+mod retain;
+mod retire;
+mod serve;
+mod source;
+#[cfg(test)]
+mod tests;
+mod zones;
+
+use core::ptr::NonNull;
+use core::time::Duration;
+
+use ahead::Ahead;
+use classes::Classes;
+use footprint::Footprint;
+use pins::Pins;
+use promote::Promotions;
+use retain::Retained;
+use retire::Stays;
+use zones::{Kind, PoolZone, Zones};
+
+pub use mapping::{Effect, Part};
+pub use pins::is_held_by_other;
+pub use retire::Calls;
+
+use crate::scrub::Scrubber;
+use crate::stats::{Event, Slot, Tree};
+use pumice_frames::addr::{frames_for, PageRange, BLOCK_FRAMES, FRAME_SIZE};
+use pumice_frames::clear::Clearer;
+use pumice_frames::error::{Error, Result};
+use pumice_frames::frame::BlockWord;
+#[cfg(doc)]
+use pumice_frames::frame::Zone;
+use pumice_frames::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use pumice_frames::sys::lock::SleepLock;
+use pumice_frames::sys::sched::Affinity;
+use pumice_frames::sys::thread;
+use pumice_frames::sys::topology::Topology;
+
+pub use pumice_frames::clear::Content;
+
+/// What a heap is told when it starts.
+#[derive(Debug)]
+pub struct HeapConfig {
+    /// The tree whose pool this heap's memory counts for.
+    pub tree: &'static Tree,
+    /// Where this process counts.
+    pub slot: &'static Slot,
+    /// Whether to check that memory said to be zero is.
+    pub verify: bool,
+    /// The engines.
+    pub clearer: Clearer,
+    /// Whether a helper thread may be started.
+    pub threads: bool,
+    /// The memory nodes that have zones of their own.
+    pub topology: Topology,
+    /// The processors that helper threads run on.
+    pub home: Affinity,
+    /// Gives pages of an allocation back that others may hold, as `MADV_DONTNEED` does, where somebody watches for
+    /// that; `None`: nobody does.
+    pub discard: Option<fn(*mut u8, usize) -> bool>,
+}
+
+/// Zones grow by at least this much, and by at most [`GROW_MAX`] more than was asked for.
+const GROW_MIN: usize = 32 << 20;
+/// See [`GROW_MIN`].
+const GROW_MAX: usize = 1 << 30;
+/// Rights that change twice within this time change again and again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// See the module's top. A heap that has served a request must stay where it is for the rest of
+/// the process: helper threads know its address.
+#[derive(Debug)]
+pub struct Heap {
+    zones: Zones,
+    classes: Classes,
+    verify: bool,
+    ahead: Ahead,
+    footprint: Footprint,
+    promotions: Promotions,
+    retained: Retained,
+    /// Blocks of zeros asked of ready zones; every pass of decay forgets a part.
+    zeros_asked: AtomicUsize,
+    /// Frames ever freed.
+    freed_frames: AtomicUsize,
+    scrubber: Scrubber,
+    /// See [`mapping`].
+    holes_lock: SleepLock,
+    /// See [`HeapConfig::discard`].
+    discard: Option<fn(*mut u8, usize) -> bool>,
+    /// Whether memory was ever locked.
+    has_locked: AtomicBool,
+    /// What stays here of memory that is freed.
+    stays: Stays,
+    /// Held by the thread that retires the heap.
+    retiring: SleepLock,
+    /// What the keeper finds of those who may hold pages.
+    pins: Pins,
+    /// When helpers were last readmitted of which there was one.
+    readmitted_ns: AtomicU64,
+    /// Whether a seccomp filter is in force: see [`Heap::go_quiet`].
+    quiet: AtomicBool,
+}
+
+impl Heap {
+    /// Reserves the zones. Nothing is populated and no thread started before the first request.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if there is no address space for it.
+    pub fn new(config: HeapConfig) -> Result<Heap> {
+        let HeapConfig { tree, slot, verify, clearer, threads, topology, home, discard } = config;
+        let zones = Zones::new(topology, tree, slot)?;
+        let scrubber = Scrubber::new(slot, clearer, home);
+        if !threads {
+            scrubber.quiet();
+        }
+        zones.all().for_each(|zone| zone.begin_hiding());
+        Ok(Heap {
+            zones,
+            classes: Classes::new(),
+            verify,
+            ahead: Ahead::new(),
+            footprint: Footprint::new(),
+            promotions: Promotions::new(),
+            retained: Retained::new(),
+            zeros_asked: AtomicUsize::new(0),
+            freed_frames: AtomicUsize::new(0),
+            scrubber,
+            holes_lock: SleepLock::new(),
+            discard,
+            has_locked: AtomicBool::new(false),
+            stays: Stays::new(),
+            retiring: SleepLock::new(),
+            pins: Pins::new(),
+            readmitted_ns: AtomicU64::new(0),
+            quiet: AtomicBool::new(false),
+        })
+    }
+
+    /// Allocates `size` bytes aligned to `align`. `None`: ask the next allocator (also for a size
+    /// of 0, an alignment that is no power of two, above 1 GiB, or above 2 MiB for less than that).
+    pub fn allocate(
+        &'static self,
+        size: usize,
+        align: usize,
+        content: Content,
+    ) -> Option<NonNull<u8>> {
+        let frames = frames_for(size);
+        if frames == 0 || size > isize::MAX as usize || !align.is_power_of_two() {
+            return None;
+        }
+        self.settle_ahead();
+        let served = self.serve(frames, align.div_ceil(FRAME_SIZE), content);
+        let slot = self.slot();
+        let Some(at) = served else {
+            slot.add(Event::PassedOn, 1);
+            return None;
+        };
+        slot.add(Event::Requests, 1);
+        slot.add(Event::RequestBytes, size as u64);
+        slot.add(Event::Zfod, frames as u64);
+        Some(at)
+    }
+
+    /// Whether the address lies in one of the heap's zones.
+    #[inline]
+    pub fn owns(&self, at: *const u8) -> bool {
+        self.zones.has(at as usize)
+    }
+
+    #[inline]
+    fn zone_of(&self, at: *const u8) -> Option<&PoolZone> {
+        self.zones.of(at as usize)
+    }
+
+    /// The zone and the run of an allocation that starts at `at`.
+    fn run_at(&self, at: *const u8) -> Result<(&PoolZone, PageRange)> {
+        let zone = self.zone_of(at).ok_or(Error::NotAllocated)?;
+        let pfn = zone.pfn(at).ok_or(Error::NotAllocated)?;
+        let range = zone.ledger().run_at(pfn).ok_or(Error::NotAllocated)?;
+        Ok((zone, range))
+    }
+
+    /// Bytes usable at `at`; 0 if it is not the start of an allocation.
+    pub fn usable_size(&self, at: *const u8) -> usize {
+        self.run_at(at).map_or(0, |(_, range)| range.bytes())
+    }
+
+    /// Frees an allocation.
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`] if `at` is not the start of one: a double free, or no pointer of
+    /// this heap.
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    pub unsafe fn free(&'static self, at: *mut u8) -> Result<()> {
+        let (zone, range) = self.run_at(at)?;
+        match self.is_retired() {
+            true => self.free_retired(zone, range),
+            false => self.release(zone, range, range.frames),
+        }
+        Ok(())
+    }
+
+    /// Grows or shrinks an allocation where it stands. `false`: it is as before; relocate it, or
+    /// allocate, copy and free.
+    ///
+    /// # Safety
+    /// The caller owns the allocation; what lies beyond the new size is gone.
+    pub unsafe fn resize_in_place(&'static self, at: *mut u8, size: usize) -> bool {
+        let Ok((zone, range)) = self.run_at(at) else { return false };
+        let frames = frames_for(size).max(1);
+        if size > isize::MAX as usize || self.is_retired() {
+            return false;
+        }
+        // Within a block in parts it would be as long as a block, and be taken for a whole one.
+        if range.frames < BLOCK_FRAMES && frames == BLOCK_FRAMES {
+            return false;
+        }
+        if frames > range.frames && !self.extend(zone, range, frames) {
+            return false;
+        }
+        if frames < range.frames {
+            self.truncate(zone, range, frames);
+        }
+        self.slot().add(Event::ReallocInPlace, 1);
+        true
+    }
+
+    /// To be called in the parent just before a `fork`: what is populated now will be shared with
+    /// the child, and writing it then costs more than a fault.
+    pub fn before_fork(&self) {
+        self.zones.all().for_each(|zone| zone.ledger().advance_epoch());
+    }
+
+    /// To be called in a forked child before it uses the heap: from now on it counts in `slot`,
+    /// and drops every free block that it shares with its parent.
+    pub fn after_fork_in_child(&self, slot: &'static Slot) {
+        if self.slot().pool_split().is_none() {
+            // No helper will be started here either.
+            slot.forget_free();
+        }
+        self.scrubber.after_fork(slot);
+        self.forget_holes_lock();
+        self.retiring.forget();
+        self.ahead.after_fork();
+        // Relaxed: the child has one thread yet that may use the heap.
+        self.freed_frames.store(0, Ordering::Relaxed);
+        self.footprint.after_fork();
+        self.retained.forget();
+        self.pins.forget();
+        for zone in self.zones.all() {
+            // First: what goes now is in the parent's share, and stays there.
+            zone.budget().adopt(slot);
+            zone.ledger().adopt_claims(|block| zone.discard(block..block + 1));
+            self.drop_free_blocks(zone, |_| true);
+            zone.set_ready_blocks(0);
+        }
+    }
+
+    /// To be called in a forked child that can't count anywhere, instead of [`Heap::after_fork_in_child`]: the heap
+    /// retires.
+    pub fn after_fork_alone(&'static self) {
+        self.scrubber.after_fork(self.slot());
+        self.forget_holes_lock();
+        self.retiring.forget();
+        for zone in self.zones.all() {
+            // All of it is in the parent's share.
+            zone.budget().adopt(self.slot());
+            zone.ledger().adopt_claims(|block| zone.discard(block..block + 1));
+        }
+        self.retire(Calls::OfFree);
+    }
+
+    /// From now on no system calls but those `malloc` makes: a seccomp filter is in force. What is free goes before
+    /// that, and what is freed from then on goes at once: no helper would give it back.
+    pub fn go_quiet(&self) {
+        self.scrubber.quiet();
+        self.keep_nothing_free();
+        self.quiet.store(true, Ordering::Relaxed);
+        self.slot().forget_free();
+        self.zones.all().for_each(|zone| zone.end_hiding());
+    }
+
+    /// Whether no system calls are to be made but those of `malloc`.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed)
+    }
+
+    /// Ends the helper threads, and starts none any more. What they would do is done by requests, or not at all.
+    pub fn end_helpers(&self) {
+        self.scrubber.quiet();
+        self.slot().forget_free();
+    }
+
+    /// Ends the helper threads, and starts none until [`Heap::readmit_helpers`] has been called as often: the caller is
+    /// about to change its rights, or to do what only a process with one thread may. Whether there was a thread.
+    pub fn withhold_helpers(&self) -> bool {
+        self.scrubber.withhold()
+    }
+
+    /// Ends one [`Heap::withhold_helpers`]. `had_any`: what that said.
+    ///
+    /// What is free goes on decaying: a helper is started again at once. Where rights change again and again each
+    /// time would cost a thread, so then what is free goes now, and a helper comes with the next that is freed.
+    pub fn readmit_helpers(&'static self, had_any: bool) {
+        self.scrubber.readmit();
+        if !had_any || self.is_retired() {
+            return;
+        }
+        let now_ns = thread::now_ns();
+        // Relaxed: a hint.
+        let before_ns = self.readmitted_ns.swap(now_ns, Ordering::Relaxed);
+        let is_again = now_ns.saturating_sub(before_ns) < AGAIN.as_nanos() as u64;
+        if is_again && self.ahead.keep() == 0 && self.ahead.left() == 0 {
+            self.drop_all_free();
+        } else {
+            self.scrubber.keep(self);
+        }
+    }
+
+    /// No helper may run any more, in a process that goes on: all that is free goes, and what is freed from now on.
+    pub fn go_on_alone(&self) {
+        if self.scrubber.has_helpers() || self.is_recycling() {
+            self.end_helpers();
+            self.keep_nothing_free();
+        }
+    }
+
+    /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second
+    /// is 0, the pool is as full as it gets.
+    pub fn ready_blocks(&self) -> (usize, usize) {
+        let count = self.zones.all_of(Kind::Ready).map(count_ready).sum();
+        (count, self.ahead.left())
+    }
+
+    fn tree(&self) -> &'static Tree {
+        self.zones.tree()
+    }
+
+    fn slot(&self) -> &'static Slot {
+        self.zones.slot()
+    }
+}
+
+/// Blocks of a zone that are ready, zeroed and free.
+fn count_ready(zone: &PoolZone) -> usize {
+    let ready = |block: &usize| {
+        let word = zone.ledger().block(*block);
+        is_free(word) && word.ready() && word.zeroed()
+    };
+    (0..zone.ledger().grown()).filter(ready).count()
+}
+
+/// Whether a block is free as a whole.
+fn is_free(word: BlockWord) -> bool {
+    word.state() == pumice_frames::frame::BlockState::Free
+}
+
+/// Whole blocks and the frames after them of a run of `frames`.
+fn blocks_and_tail(frames: usize) -> (usize, usize) {
+    (frames / BLOCK_FRAMES, frames % BLOCK_FRAMES)
+}

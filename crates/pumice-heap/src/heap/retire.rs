@@ -1,0 +1,246 @@
+//! What stays here of memory that is freed, and how a heap ends before its process does.
+//!
+//! | what stays | since | what becomes of memory that is freed |
+//! |---|---|---|
+//! | pages | the start | it is recycled: see the top of [`super`] |
+//! | addresses | somebody else may hold the pages ([`Heap::stop_recycling`]), or no helper can give them back | its pages go to the kernel at once; its addresses are used again, with new pages |
+//! | nothing | [`Heap::retire`] | it is unmapped, as its owner would expect of memory that the kernel gave |
+//! | all | [`Heap::retire`] where no system call is allowed | nothing: it stays where it is |
+//!
+//! It only ever goes down the table. A forked child begins where its parent is.
+//!
+//! # A heap that is retired
+//! It serves nothing any more. What was free is unmapped, reserved addresses included, and what is in use is when it
+//! is freed. The kernel may then put others' mappings at these addresses, so they must not seem to be the heap's. In
+//! the ledger they are *absent* blocks, or frames that stay allocated for ever and are marked as mappings, which are
+//! nobody's allocation. All calls on mappings are the kernel's alone from then on.
+
+use core::ops::Range;
+use core::time::Duration;
+
+use super::serve::whole_blocks;
+use super::{Heap, PoolZone};
+use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::sync::atomic::{AtomicU32, Ordering};
+use pumice_frames::sys::{mem, thread};
+
+const PAGES: u32 = 0;
+const ADDRESSES: u32 = 1;
+const NOTHING: u32 = 2;
+const ALL: u32 = 3;
+
+/// See the module's top. Relaxed: it is set before the call that makes the difference, and a thread that frees
+/// what the call concerned has been told of it by the program's own means.
+#[derive(Debug)]
+pub(super) struct Stays(AtomicU32);
+
+impl Stays {
+    pub(super) fn new() -> Stays {
+        Stays(AtomicU32::new(PAGES))
+    }
+
+    #[inline]
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether the caller was the first to go so far.
+    fn go_to(&self, stage: u32) -> bool {
+        self.0.fetch_max(stage, Ordering::Relaxed) < stage
+    }
+}
+
+/// Which system calls may be made when memory is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// Those that the C library's `free` makes.
+    OfFree,
+    /// None.
+    None,
+}
+
+impl Heap {
+    /// From now on memory that is freed goes back to the kernel: pages of it may still be held, by a pipe, a socket
+    /// or a device, and no call tells which.
+    pub fn stop_recycling(&self) {
+        self.stays.go_to(ADDRESSES);
+    }
+
+    /// Whether memory that is freed is used again.
+    #[inline]
+    pub fn is_recycling(&self) -> bool {
+        self.stays.get() == PAGES
+    }
+
+    /// As [`Heap::stop_recycling`], where no helper gives back what is free: it goes now.
+    pub(super) fn keep_nothing_free(&self) {
+        self.stop_recycling();
+        self.drop_all_free();
+    }
+
+    /// Gives back all that is free, which is only addresses then.
+    pub(super) fn drop_all_free(&self) {
+        for zone in self.zones.all() {
+            zone.ledger().join_all();
+            self.drop_free_blocks(zone, |_| true);
+            zone.set_ready_blocks(0);
+        }
+    }
+
+    /// Whether [`Heap::retire`] was called.
+    #[inline]
+    pub fn is_retired(&self) -> bool {
+        self.stays.get() >= NOTHING
+    }
+
+    /// As [`Heap::retire`] where no call is allowed, of a heap that is retired already.
+    pub fn keep_what_is_freed(&self) {
+        self.stays.go_to(ALL);
+    }
+
+    /// Ends the heap: see the module's top. The caller asks it for nothing any more; requests that other threads are in
+    /// the middle of end well. Called where every system call is still allowed.
+    ///
+    /// Where another thread is at it, this returns when that is done: what the caller does next counts what is mapped.
+    pub fn retire(&'static self, calls: Calls) {
+        // A handler of the program's might ask for the same.
+        let _all_signals = thread::BlockedSignals::block();
+        let _turn = self.retiring.lock();
+        self.quiet.store(true, Ordering::Relaxed);
+        self.end_helpers();
+        if !self.is_retired() {
+            self.zones.all().for_each(cut);
+        }
+        let is_ready = self.zones.all().all(|zone| zone.marks.make());
+        // Without memory for the marks nothing can be given up: it stays, as where no call is allowed.
+        let stage = if calls == Calls::OfFree && is_ready { NOTHING } else { ALL };
+        if !self.stays.go_to(stage) || !is_ready {
+            return;
+        }
+        self.wait_for_growth();
+        // Twice: other threads may have been in the middle of requests the first time.
+        for _ in 0..2 {
+            for zone in self.zones.all() {
+                self.unmap_what_is_free(zone);
+            }
+        }
+    }
+
+    /// Waits for threads that were about to make a zone larger: what they add is unmapped with the rest. On a busy
+    /// machine they may not come to run for long, and one that a program has stopped does not run at all.
+    fn wait_for_growth(&self) {
+        const PAUSE: Duration = Duration::from_micros(50);
+        const LOOKS: u32 = 20_000;
+        let mut looks = LOOKS;
+        while looks > 0 && self.zones.all().any(|zone| zone.is_growing()) {
+            looks -= 1;
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn unmap_what_is_free(&self, zone: &PoolZone) {
+        let grown = zone.ledger().grown();
+        zone.ledger().join_all();
+        self.unmap_free_blocks(zone, grown);
+        for block in 0..grown {
+            zone.ledger().take_rest(block, |frames| give_up(zone, frames));
+        }
+        self.unmap_holes(zone, grown);
+        zone.end_hiding();
+    }
+
+    fn unmap_free_blocks(&self, zone: &PoolZone, grown: usize) {
+        let mut start = 0;
+        for block in 0..grown {
+            if zone.ledger().take_out(block).is_none() {
+                unmap_blocks(zone, start..block);
+                start = block + 1;
+            }
+        }
+        unmap_blocks(zone, start..grown);
+    }
+
+    /// What programs have unmapped in part.
+    fn unmap_holes(&self, zone: &PoolZone, grown: usize) {
+        let _locked = self.lock_holes();
+        let holes = &zone.marks.holes;
+        for block in 0..grown {
+            let end = (block + 1) * BLOCK_FRAMES;
+            let mut next = block * BLOCK_FRAMES;
+            if !holes.any(next..end) {
+                continue;
+            }
+            while let Some(start) = (next..end).find(|&frame| holes.get(frame)) {
+                next = (start..end).find(|&frame| !holes.get(frame)).unwrap_or(end);
+                holes.clear(start..next);
+                give_up(zone, start..next);
+            }
+        }
+    }
+
+    /// Frees a run of a heap that is retired.
+    #[cold]
+    pub(super) fn free_retired(&self, zone: &PoolZone, run: PageRange) {
+        if self.stays.get() == ALL {
+            return;
+        }
+        let blocks = whole_blocks(run).len();
+        if blocks > 0 {
+            zone.uncharge(blocks);
+        }
+        give_up(zone, run.start.0..run.end().0);
+    }
+
+    /// Whether an address is that of memory that the heap has handed out, or could.
+    #[inline]
+    pub fn has(&self, at: *const u8) -> bool {
+        self.zone_of(at).is_some_and(|zone| {
+            let frame = (at as usize - zone.addresses().start) / FRAME_SIZE;
+            // In this order: what was never part of the zone has no marks.
+            !zone.ledger().is_absent(frame / BLOCK_FRAMES) && !zone.marks.is_mapping(frame)
+        })
+    }
+}
+
+/// Unmaps the addresses that were never part of a zone, and the tables about them.
+fn cut(zone: &PoolZone) {
+    let unused = zone.ledger().end_growth();
+    // The thread that ends growth cuts.
+    if unused.is_empty() {
+        return;
+    }
+    let kept = unused.start;
+    // A limit on addresses may leave no room for the marks before what nobody has used is gone.
+    unmap_blocks(zone, unused);
+    // SAFETY: nobody has memory of these blocks, so nobody asks about them but by `Heap::has`, which first asks
+    // whether they are absent.
+    unsafe {
+        zone.cut_tables();
+        if zone.marks.make() {
+            zone.marks.cut(kept);
+        }
+    }
+}
+
+/// Unmaps frames that nobody else can get any more. First they are marked: as soon as they are unmapped, an
+/// allocation of another's may be there.
+fn give_up(zone: &PoolZone, frames: Range<usize>) {
+    if zone.marks.set_frames(frames.clone()) {
+        unmap(zone, frames);
+    }
+}
+
+fn unmap_blocks(zone: &PoolZone, blocks: Range<usize>) {
+    if !blocks.is_empty() {
+        unmap(zone, blocks.start * BLOCK_FRAMES..blocks.end * BLOCK_SIZE / FRAME_SIZE);
+    }
+}
+
+fn unmap(zone: &PoolZone, frames: Range<usize>) {
+    let at = core::ptr::NonNull::new(zone.address(Pfn(frames.start)));
+    if let Some(at) = at {
+        // SAFETY: the ledger gives these frames to nobody any more, and their last owner has let them go. What the
+        // kernel refuses stays where it is.
+        let _ = unsafe { mem::unmap(at, frames.len() * FRAME_SIZE) };
+    }
+}

@@ -1,0 +1,220 @@
+//! What stays, what goes, and what is learned of sizes.
+
+use super::*;
+use pumice_frames::frame::ledger::Want;
+
+/// Touches one page in `step`.
+fn touch(at: *mut u8, size: usize, step: usize) {
+    for offset in (0..size).step_by(step * FRAME_SIZE) {
+        // SAFETY: the caller has just allocated `size` bytes there.
+        unsafe { at.add(offset).write(1) };
+    }
+}
+
+/// Pages of an allocation that are resident.
+fn resident(heap: &Heap, at: *mut u8, size: usize) -> usize {
+    let zone = heap.zone_of(at).expect("the heap's");
+    heap.resident(zone, at, size).expect("mincore")
+}
+
+#[test]
+fn advice_on_a_mapping_does_not_hide_what_was_touched() {
+    let heap = heap(0, u64::MAX);
+    let size = 16 << 20;
+    for effect in [Effect::Taints, Effect::AsksForHuge, Effect::Taints] {
+        let at = get(heap, size, Content::Any);
+        // As NumPy does with every large array.
+        heap.note(at as usize + FRAME_SIZE, size - FRAME_SIZE, effect);
+        fill(at, size);
+        free(heap, at);
+    }
+    let at = get(heap, size, Content::Any);
+    assert!(heap.is_ready_zone(heap.zone_of(at).expect("the heap's")), "its class is dense");
+}
+
+#[test]
+fn pages_that_turn_out_to_be_of_use_move_to_the_ready_zone() {
+    let heap = heap(0, u64::MAX);
+    let size = (32 << 20) + 5 * FRAME_SIZE;
+    let at = get(heap, size, Content::Any);
+    assert!(!heap.is_ready_zone(heap.zone_of(at).expect("the heap's")));
+    heap.note(at as usize + FRAME_SIZE, size / 2, Effect::AsksForHuge);
+    fill(at, size);
+    free(heap, at);
+    assert!(heap.slot().pool_bytes() >= 32 << 20, "they stay");
+    let at = get(heap, size, Content::Zero);
+    assert!(heap.is_ready_zone(heap.zone_of(at).expect("the heap's")), "its class is dense");
+    let there = resident(heap, at, size) * FRAME_SIZE;
+    assert!(there >= 30 << 20, "all but what is looked at, {} MiB", there >> 20);
+    assert!(is_zeroed(at, size));
+    free(heap, at);
+    decay_all(heap);
+    assert_eq!(heap.slot().pool_bytes(), 0);
+}
+
+#[test]
+fn what_is_touched_here_and_there_stays_for_the_next() {
+    let heap = heap(0, u64::MAX);
+    let size = 32 << 20;
+    let get_and_free = |content, step| {
+        let at = get(heap, size, content);
+        let before = resident(heap, at, size);
+        touch(at, size, step);
+        free(heap, at);
+        before
+    };
+    for _ in 0..4 {
+        get_and_free(Content::Any, 16);
+    }
+    assert_eq!(get_and_free(Content::Any, 16), size / FRAME_SIZE / 16, "the pages are there");
+    assert_eq!(get_and_free(Content::Zero, 16), 0, "zeros begin with nothing");
+    decay_all(heap);
+    assert_eq!(heap.slot().pool_bytes(), 0, "and it does not stay for long");
+    assert!(!heap.retained.is_any());
+}
+
+#[test]
+fn little_stays_of_what_is_touched_here_and_there() {
+    let heap = heap(0, u64::MAX);
+    let size = 32 << 20;
+    for _ in 0..8 {
+        // All at once, so that none can use another's pages.
+        let all: Vec<_> = (0..4).map(|_| get(heap, size, Content::Any)).collect();
+        all.iter().for_each(|&at| touch(at, size, 5));
+        all.iter().for_each(|&at| free(heap, at));
+    }
+    let zone = heap.zones.local(0, Kind::Demand);
+    let held: usize = (0..zone.ledger().grown())
+        .map(|block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore"))
+        .sum();
+    assert!(held > 0 && held <= (16 << 20) / FRAME_SIZE, "{held} frames");
+}
+
+#[test]
+fn free_memory_does_not_add_to_the_most_there_was() {
+    let heap = heap(0, u64::MAX);
+    let sizes: Vec<usize> = (1..24).map(|number| (number * 3 + 2) << 20).collect();
+    // Known to be dense, all of them: more than are served on a guess.
+    for &size in &sizes {
+        for _ in 0..8 {
+            let at = get(heap, size, Content::Any);
+            fill(at, size);
+            free(heap, at);
+        }
+    }
+    decay_all(heap);
+    let (mut in_use, mut most) = (0, 0);
+    let mut held: Vec<(*mut u8, usize)> = Vec::new();
+    let mut peak = 0;
+    for round in 0..300_usize {
+        if held.len() == 6 {
+            let (at, size) = held.swap_remove(round * 7 % 6);
+            free(heap, at);
+            in_use -= size;
+        }
+        let size = sizes[round * 11 % sizes.len()];
+        let at = get(heap, size, Content::Any);
+        touch(at, size, 1);
+        held.push((at, size));
+        in_use += size;
+        most = most.max(in_use);
+        peak = peak.max(heap.slot().pool_bytes() as usize);
+    }
+    // Each has a block at its end that is not all its own.
+    let allowed = most + most / 32 + (6 + 2) * BLOCK_SIZE;
+    assert!(peak <= allowed, "{} MiB held, {} in use", peak >> 20, most >> 20);
+    assert!(heap.slot().get(Event::Hits) > 100, "and it is reused");
+}
+
+#[test]
+fn what_has_not_been_touched_is_not_counted_as_there() {
+    let heap = heap(0, u64::MAX);
+    let size = 32 << 20;
+    let zone = heap.zones.local(0, Kind::Ready);
+    let held = || -> usize {
+        let frames = |block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE);
+        (0..zone.ledger().grown()).map(|block| frames(block).expect("mincore") * FRAME_SIZE).sum()
+    };
+    let touch_and_free = |at| {
+        fill(at, size);
+        free(heap, at);
+    };
+    (0..3).for_each(|_| touch_and_free(get(heap, size, Content::Zero)));
+    touch_and_free(get(heap, size, Content::Zero));
+    assert_eq!(held(), size, "one at a time: it stays");
+    // Each is got before the last one goes, and touched after.
+    let mut last = get(heap, size, Content::Zero);
+    fill(last, size);
+    for _ in 0..4 {
+        let next = get(heap, size, Content::Zero);
+        free(heap, last);
+        fill(next, size);
+        assert!(held() <= size + (2 << 20), "{} MiB", held() >> 20);
+        last = next;
+    }
+    // Touched before the last one goes: two are needed, and stay.
+    for round in 0..4 {
+        let next = get(heap, size, Content::Any);
+        assert!(round < 2 || resident(heap, next, size) == size / FRAME_SIZE);
+        fill(next, size);
+        free(heap, last);
+        last = next;
+    }
+    assert_eq!(held(), 2 * size);
+}
+
+#[test]
+fn what_is_likely_to_be_written_is_served_from_ready_memory_at_once() {
+    let heap = heap(0, u64::MAX);
+    for _ in 0..3 {
+        let at = get(heap, 20 << 20, Content::Any);
+        fill(at, 20 << 20);
+        free(heap, at);
+    }
+    let is_ready = |at: *mut u8| heap.is_ready_zone(heap.zone_of(at).expect("the heap's"));
+    assert!(is_ready(get(heap, 25 << 20, Content::Any)), "a size like it");
+    assert!(!is_ready(get(heap, 200 << 20, Content::Any)), "one that is not");
+    scrub_all(heap);
+    assert!(!is_ready(get(heap, 29 << 20, Content::Zero)), "zeros, of which there are too few");
+}
+
+#[test]
+fn small_runs_that_are_all_free_go_back_too() {
+    let heap = heap(0, u64::MAX);
+    let held: Vec<_> = (0..3000)
+        .map(|_| {
+            let at = get(heap, 70_000, Content::Any);
+            fill(at, 70_000);
+            at
+        })
+        .collect();
+    held.into_iter().for_each(|at| free(heap, at));
+    decay_all(heap);
+    assert_eq!(heap.slot().pool_bytes(), 0);
+}
+
+#[test]
+fn what_was_freed_in_parts_and_cleared_goes_back_too() {
+    let heap = heap(0, u64::MAX);
+    let zone = heap.zones.local(0, Kind::Ready);
+    zone.grow(8).expect("room");
+    let held: Vec<_> = (0..100)
+        .map(|_| {
+            let run = zone.ledger().get_run(0, 18, 1, Want::Dirty).expect("there");
+            let at = zone.address(run.range.start);
+            fill(at, 70_000);
+            at
+        })
+        .collect();
+    held.into_iter().for_each(|at| free(heap, at));
+    zone.ledger().join_all_aside();
+    scrub_all(heap);
+    let ready = |&block: &usize| zone.ledger().block(block).ready();
+    assert!((0..zone.ledger().grown()).any(|block| ready(&block)), "what is cleared is there");
+    decay_all(heap);
+    assert_eq!(heap.slot().pool_bytes(), 0);
+    let held: usize = (0..zone.ledger().grown())
+        .map(|block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore"))
+        .sum();
+    assert_eq!(held, 0);
+}

@@ -1,0 +1,25 @@
+//! A heap of ready memory for `malloc`- and `mmap`-sized requests, and the threads that keep it ready: an inside of
+//! pumice, whose facade is `pumice`.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`stats`] | event counters in a versioned layout that others can map |
+//! | [`config`] | every option, its default and its environment variable |
+//! | [`scrub`] | scrubd: what to zero next, when to stop, how not to be noticed |
+//! | [`heap`] | runs of frames for requests; what a size class touches; giving back |
+//! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
+//!
+//! Neighbours: `pumice-frames` and `pumice-accel` below it; the shim, the Rust allocator and the C library above it.
+//! `pumice-paging` is independent of it.
+//!
+//! The crate needs neither `std` nor `alloc`: the preload shim is built from it and never allocates through itself.
+
+#![cfg_attr(not(any(test, loom, shuttle)), no_std)]
+
+pub mod config;
+#[cfg(not(any(loom, shuttle)))]
+pub mod heap;
+#[cfg(not(any(loom, shuttle)))]
+pub mod process;
+pub mod scrub;
+pub mod stats;

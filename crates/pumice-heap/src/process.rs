@@ -1,0 +1,337 @@
+//! What a process finds when its heap starts, and how a forked child finds out that it is one.
+//!
+//! The shim and the library start their heaps each in its own way; what both need is here: the
+//! variables they go by, the tree they count in, what keeps them from serving, and the word by
+//! which a child knows.
+//!
+//! # fork
+//! A child must count in a slot of its own, and must not believe what its parent's heap knew of
+//! memory that the two now share. It finds out by a page that the kernel wipes on `fork`
+//! (`MADV_WIPEONFORK`), which is right for a raw `clone` too, and for `vfork`, whose child *is*
+//! the parent as far as memory goes. The page holds a word:
+//! ```text
+//! FORKED (0) --first large request or free--> ADOPTING --> CURRENT
+//!                                                  +-----> DETACHED: no slot, or no calls allowed
+//! ```
+//! So `fork` costs next to nothing here, and children that only exec never take a slot.
+//!
+//! # vfork
+//! A process that has another one's memory until it starts a program must not take the heap for its own, nor start
+//! threads for it: they would be threads of a process that ends. So the page also says whose the memory is, from the
+//! end of a `fork` on that the C library makes. After one that it does not, the kernel is asked whether the parent has
+//! the same memory; where it does not say (`kcmp` may be forbidden), whoever adopts is taken for the owner.
+
+use rustix::process::{geteuid, getppid, getrlimit, Resource};
+
+use crate::config::{self, Setting};
+use crate::stats::{Owner, Reason, Slot, Tree, TREE_SIZE};
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::clear::{Clearer, EngineKind};
+use pumice_frames::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use pumice_frames::sys::topology::Topology;
+use pumice_frames::sys::{file, mem, segment, thread};
+
+const FORKED: u32 = 0;
+/// And the thread that does it, in one word.
+const ADOPTING: u32 = 1 << 31;
+const CURRENT: u32 = 2;
+const DETACHED: u32 = 3;
+
+/// So many memory nodes that are not there ([`Topology::fake`]). For tests, so it is not among those
+/// of [`config`], which are documented for users.
+const ENV_FAKE_NODES: &str = "PUMICE_FAKE_NODES";
+
+/// The environment a process was started with, however it is read.
+pub trait Variables {
+    /// A variable's value, if it is set and is text.
+    fn get(&self, name: &str) -> Option<&str>;
+}
+
+/// What a forked child finds wiped. See the module's top.
+#[derive(Debug)]
+pub struct ProcessWord {
+    state: AtomicU32,
+    /// Whose the memory is, as an [`Owner`]'s word; 0 where that is not known. Relaxed: it changes where no other
+    /// thread of the owner can be.
+    owner: AtomicU64,
+}
+
+impl ProcessWord {
+    /// A word in a page of its own, which stays mapped. `None`: no memory, or an old kernel.
+    pub fn map() -> Option<&'static ProcessWord> {
+        let page = mem::map_wiped_on_fork().ok()?;
+        // SAFETY: a page of zeros, which stays mapped.
+        let word: &ProcessWord = unsafe { page.cast().as_ref() };
+        // Relaxed: whoever publishes the heap publishes this with it.
+        word.state.store(CURRENT, Ordering::Relaxed);
+        word.owner.store(Owner::here().into_word(), Ordering::Relaxed);
+        Some(word)
+    }
+
+    /// To be called in a child of `fork`, before anything else can run there.
+    pub fn note_fork(&self) {
+        // Its namespace is looked up when the heap is adopted: most children never do that.
+        let owner = Owner { namespace: 0, pid: thread::process_id() };
+        self.owner.store(owner.into_word(), Ordering::Relaxed);
+    }
+
+    /// Whether the memory is another process's: see the module's top.
+    pub fn is_borrowed(&self) -> bool {
+        match self.owner.load(Ordering::Relaxed) {
+            // A fork that nobody told of: this is its child, or a child of that one which has its memory.
+            0 => thread::may_have_borrowed() && thread::shares_memory_with_parent() == Some(true),
+            owner => !Owner::from_word(owner).is_here(),
+        }
+    }
+
+    /// Whether this process may use the heap. In a forked child, `adopt` makes the heap its own
+    /// and says whether it could; it is called once, by one thread, and others are told `false`
+    /// until it is done.
+    #[inline]
+    pub fn is_current(&self, adopt: impl FnOnce() -> bool) -> bool {
+        // Acquire: pairs with the Release in `adopt`.
+        match self.state.load(Ordering::Acquire) {
+            CURRENT => true,
+            FORKED => self.adopt(adopt),
+            _ => false,
+        }
+    }
+
+    /// Whether this process has made the heap its own already.
+    pub fn is_adopted(&self) -> bool {
+        // Acquire: pairs with the Release in `adopt`.
+        self.state.load(Ordering::Acquire) == CURRENT
+    }
+
+    /// The thread that is making the heap this process's own, at this moment.
+    pub fn adopting_thread(&self) -> Option<u32> {
+        // Acquire: pairs with the Release in `adopt`.
+        let state = self.state.load(Ordering::Acquire);
+        (state & ADOPTING != 0).then_some(state & !ADOPTING)
+    }
+
+    #[cold]
+    fn adopt(&self, adopt: impl FnOnce() -> bool) -> bool {
+        // Relaxed: the child is a copy of its parent, so there is nothing else to see.
+        let relaxed = Ordering::Relaxed;
+        let adopting = ADOPTING | thread::thread_id();
+        if self.is_borrowed()
+            || self.state.compare_exchange(FORKED, adopting, relaxed, relaxed).is_err()
+        {
+            return false;
+        }
+        self.owner.store(Owner::here().into_word(), relaxed);
+        let adopted = adopt();
+        // Release: pairs with the Acquire in `is_current`.
+        self.state.store(if adopted { CURRENT } else { DETACHED }, Ordering::Release);
+        adopted
+    }
+}
+
+/// Whether this is the process that `pumice run` started, or what that has become by `exec`, and
+/// has memory to populate ahead ([`config::ENV_FIRST`]).
+pub fn is_first(variables: &impl Variables) -> bool {
+    let leader = variables.get(config::ENV_FIRST).and_then(|text| text.parse().ok());
+    leader
+        .is_some_and(|leader: i32| getppid().is_some_and(|it| it.as_raw_nonzero().get() == leader))
+}
+
+/// The program's name as the kernel knows it, at most 15 bytes.
+pub fn program_name(buffer: &mut [u8; 16]) -> &[u8] {
+    let name = file::read(c"/proc/self/comm", buffer).unwrap_or(&[]);
+    name.strip_suffix(b"\n").unwrap_or(name)
+}
+
+/// The tree that `pumice run` made, if it made one, for this user, and it can be had.
+pub fn shared_tree(variables: &impl Variables) -> Option<&'static Tree> {
+    let id = variables.get(config::ENV_STATS)?.parse().ok()?;
+    let memory = segment::attach(id, TREE_SIZE, geteuid().as_raw()).ok()?;
+    // SAFETY: mapped at the size of a tree, and never unmapped.
+    unsafe { Tree::open(memory) }
+}
+
+/// The tree that is shared, or one for this process alone: what comes to run under another user, or in another
+/// namespace of shared memory, or when all others of the tree are gone, counts for itself.
+pub fn tree(variables: &impl Variables) -> Option<&'static Tree> {
+    shared_tree(variables).or_else(|| private_tree(variables))
+}
+
+/// A tree for this process alone, as its variables say.
+fn private_tree(variables: &impl Variables) -> Option<&'static Tree> {
+    let size = |name| variables.get(name).and_then(config::parse_size);
+    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
+    Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
+}
+
+fn half_of_memory() -> usize {
+    let info = rustix::system::sysinfo();
+    info.totalram as usize / 2 * info.mem_unit as usize
+}
+
+/// A slot of the tree for this process, with the settings of its variables.
+pub fn take_slot(
+    tree: &'static Tree,
+    name: &[u8],
+    variables: &impl Variables,
+) -> Option<&'static Slot> {
+    let slot = tree.attach(Owner::here())?;
+    slot.set_name(name);
+    for setting in Setting::ALL {
+        if let Some(raw) = variables.get(setting.env()).and_then(|text| setting.parse(text)) {
+            setting.set(slot, raw);
+        }
+    }
+    Some(slot)
+}
+
+/// A slot of the tree for a forked child, with its parent's name and settings.
+pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slot> {
+    let slot = tree.attach(Owner::here())?;
+    let name = parent.name();
+    slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
+    for setting in Setting::ALL {
+        setting.set(slot, setting.get(parent));
+    }
+    Some(slot)
+}
+
+/// The engines as whoever started the tree measured them; nothing is measured here.
+pub fn clearer(variables: &impl Variables) -> Clearer {
+    let measured = variables.get(config::ENV_CLEAR).map(Clearer::from_env_str);
+    let clearer = measured.and_then(Result::ok).unwrap_or_else(Clearer::detect);
+    let ahead = variables.get(config::ENV_ENGINE).and_then(EngineKind::parse);
+    clearer.with_ahead(ahead.unwrap_or_default())
+}
+
+/// The memory nodes of this machine, or those that a test makes up.
+pub fn topology(variables: &impl Variables) -> Topology {
+    let fake = variables.get(ENV_FAKE_NODES).and_then(|count| count.parse().ok());
+    fake.map_or_else(Topology::read, Topology::fake)
+}
+
+/// Whether nothing is to be served in this program, and why.
+///
+/// # Errors
+/// The reason.
+pub fn find_obstacle(
+    variables: &impl Variables,
+    name: &[u8],
+    page_size: usize,
+) -> Result<(), Reason> {
+    let none_if = |reason, met| if met { Err(reason) } else { Ok(()) };
+    let is_listed = |variable| {
+        let list = variables.get(variable)?;
+        Some(core::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
+    };
+    let is_limited = |resource| getrlimit(resource).current.is_some();
+    let switch = variables.get(config::ENV_SWITCH).unwrap_or("on");
+    let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
+    none_if(Reason::Off, is_off)?;
+    none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
+    none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
+    none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
+    none_if(Reason::Machine, page_size != FRAME_SIZE)?;
+    none_if(Reason::Promised, is_promised_strictly())
+}
+
+/// Whether the kernel counts memory when it is mapped, and not when it is touched: what is free here would be missing
+/// to all other programs.
+fn is_promised_strictly() -> bool {
+    let mut buffer = [0; 4];
+    let mode = file::read(c"/proc/sys/vm/overcommit_memory", &mut buffer);
+    mode.is_ok_and(|mode| mode.starts_with(b"2"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Given(&'static [(&'static str, &'static str)]);
+
+    impl Variables for Given {
+        fn get(&self, name: &str) -> Option<&str> {
+            self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        }
+    }
+
+    #[test]
+    fn a_process_is_current_until_it_is_a_child() {
+        let word = ProcessWord::map().expect("a page");
+        assert!(word.is_current(|| panic!("nothing to adopt")));
+        // As the kernel leaves it in a child.
+        word.state.store(FORKED, Ordering::Relaxed);
+        assert!(word.is_current(|| true));
+        assert!(word.is_current(|| panic!("adopted already")));
+        word.state.store(FORKED, Ordering::Relaxed);
+        assert!(!word.is_current(|| false));
+        assert!(!word.is_current(|| panic!("it could not be adopted")));
+    }
+
+    #[test]
+    fn what_asks_while_a_heap_is_adopted_is_not_served() {
+        let word = ProcessWord::map().expect("a page");
+        word.state.store(FORKED, Ordering::Relaxed);
+        assert!(word.is_current(|| !word.is_current(|| panic!("twice"))));
+    }
+
+    #[test]
+    fn who_borrows_the_memory_adopts_nothing() {
+        let word = ProcessWord::map().expect("a page");
+        assert!(!word.is_borrowed());
+        // As in a child that has borrowed the memory of a child that has not adopted it.
+        word.state.store(FORKED, Ordering::Relaxed);
+        let other = Owner { pid: thread::process_id() + 1, ..Owner::here() };
+        word.owner.store(other.into_word(), Ordering::Relaxed);
+        assert!(word.is_borrowed() && !word.is_current(|| panic!("it is not its own")));
+        word.note_fork();
+        assert!(!word.is_borrowed() && word.is_current(|| true) && !word.is_borrowed());
+        // After a fork that nobody told of.
+        word.state.store(FORKED, Ordering::Relaxed);
+        word.owner.store(0, Ordering::Relaxed);
+        assert!(!word.is_borrowed() && word.is_current(|| true));
+    }
+
+    #[test]
+    fn programs_are_chosen_by_name_and_switch() {
+        let find = |given, name: &[u8]| find_obstacle(&Given(given), name, FRAME_SIZE);
+        assert_eq!(find(&[], b"a"), Ok(()));
+        assert_eq!(find(&[("PUMICE", "OFF")], b"a"), Err(Reason::Off));
+        assert_eq!(find(&[("PUMICE_ONLY", "b, c")], b"a"), Err(Reason::NotOnly));
+        assert_eq!(find(&[("PUMICE_ONLY", "b, a")], b"a"), Ok(()));
+        assert_eq!(find(&[("PUMICE_SKIP", "a")], b"a"), Err(Reason::Skipped));
+        assert_eq!(find_obstacle(&Given(&[]), b"a", 65536), Err(Reason::Machine));
+    }
+
+    #[test]
+    fn nodes_can_be_made_up() {
+        assert_eq!(topology(&Given(&[("PUMICE_FAKE_NODES", "3")])).count(), 3);
+        assert_eq!(
+            topology(&Given(&[("PUMICE_FAKE_NODES", "x")])).count(),
+            Topology::read().count()
+        );
+    }
+
+    #[test]
+    fn only_the_child_of_the_leader_is_first() {
+        assert!(!is_first(&Given(&[])));
+        assert!(!is_first(&Given(&[("PUMICE_FIRST", "x")])));
+        assert!(!is_first(&Given(&[("PUMICE_FIRST", "2147483647")])));
+    }
+
+    #[test]
+    fn a_tree_of_its_own_is_as_large_as_the_variables_say() {
+        let given = Given(&[("PUMICE_POOL_MAX", "64M"), ("PUMICE_READY", "8M")]);
+        let tree = private_tree(&given).expect("memory");
+        assert_eq!((tree.pool_max(), tree.take_ready_bytes()), (64 << 20, 8 << 20));
+        assert!(shared_tree(&given).is_none());
+        for nowhere in [
+            &[("PUMICE_STATS", "/nowhere")][..],
+            &[("PUMICE_STATS", "-1")],
+            &[("PUMICE_STATS", "4294967295")],
+        ] {
+            assert!(
+                shared_tree(&Given(nowhere)).is_none() && super::tree(&Given(nowhere)).is_some()
+            );
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! What a space's pages are copies of: the face that swap and caches show to reclaim.
+//!
+//! Pages of an anonymous space go to swap, and those of a file to the file. Reclaim and faults treat both alike: a
+//! [`Backing`] says where a page goes that leaves, and reads what comes back. Reclaim does the writing itself, many
+//! pages by one request, since it alone knows what leaves together.
+//!
+//! ```text
+//!   reclaim                                        backing
+//!   chooses, begins transit
+//!     clean                 drop_clean             where it will be found; or it is written after all
+//!     dirty, by number      place                  file and offset of the first so many, checksums sealed
+//!       full, twice         stays_full             an error for who asks
+//!   one request
+//!   it is done              written
+//!   ends each transit       evicted                what the entry says from now on
+//!     met by a fault        give_up                its place holds nothing
+//! ```
+//!
+//! A page in transit may come back and be written while the device reads it. Where each write has a new place, as in
+//! swap, what is there is then of no use, and that is all. What is written *in place*, as files are, must be whole:
+//! such a page is written back while it is held for reading ([`crate::space::write_back`]), and goes when it is
+//! clean. Meanwhile its region has to stay mapped: [`Backing::hold`] says whether it does.
+
+use core::ptr::NonNull;
+use std::sync::PoisonError;
+
+use rustix::io::Errno;
+
+use crate::io::FileRef;
+use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
+use crate::page_table::Rights;
+use crate::sync::Mutex;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::frame::Gfp;
+
+/// A page that leaves: in transit, or held for reading where it is written in place, so its frame stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing {
+    /// Whose it is.
+    pub space: SpaceId,
+    /// Its number: its address in the space, by 4096.
+    pub page: usize,
+    /// Its bytes. In transit, a fault may take the page back and write them; what was made of them is then not used.
+    pub at: NonNull<u8>,
+    /// What [`Came::copy`] said when it came in; 0 for none.
+    pub copy: u32,
+    /// What the policy notes of it, in 28 bits.
+    pub note: u32,
+}
+
+/// Where pages go that lie beside each other, by one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, open until [`Backing::written`].
+    pub file: FileRef,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// How many: 1 at least, and no more than were asked about.
+    pub pages: usize,
+    /// Bytes to be written: all of the pages', less only if it is one.
+    pub bytes: usize,
+    /// The backing's own.
+    pub tag: u64,
+}
+
+/// Why pages can't be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The first of them must not be written yet: what has to be on disk before is not. It stays, and others go.
+    NotNow,
+    /// There is no room for any.
+    Full,
+    /// None can be written, for an error.
+    Failed,
+}
+
+/// What a backing says of a page that came in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// What the policy noted of it when it went; `None` if it was never in memory.
+    pub note: Option<u32>,
+    /// Names the copy that is left, to be given up by [`Backing::release`]; 0 for none that takes room. Who names any
+    /// has [`Backing::copy_holders`].
+    pub copy: u32,
+}
+
+/// See the module's top. What goes wrong a backing keeps for who asks; a caller is only told that it did.
+///
+/// # Safety
+/// In a call it does not use the task that called, by whatever way it has come to it.
+pub unsafe trait Backing: Send + Sync {
+    /// What starting a write needs of who reclaims: [`Gfp::IO`], of files [`Gfp::FS`] too.
+    fn needs(&self) -> Gfp;
+
+    /// Whether a page is written to where it was before.
+    fn writes_in_place(&self) -> bool {
+        false
+    }
+
+    /// Who keeps copies that [`Came::copy`] named: with these, what is full has room again, whichever zones the pages
+    /// are in. What leaves no copies has none.
+    fn copy_holders(&self) -> Option<&CopyHolders> {
+        None
+    }
+
+    /// Has the region of a page stay mapped until [`Backing::let_go`], of what is written in place. `false`: it does
+    /// not, and the page is left alone.
+    fn hold(&self, _space: SpaceId, _page: usize) -> bool {
+        true
+    }
+
+    /// Ends one [`Backing::hold`].
+    fn let_go(&self, _space: SpaceId, _page: usize) {}
+
+    /// A page that is written in place was not, and is dirty again.
+    fn dirty_again(&self, _space: SpaceId, _page: usize) {}
+
+    /// Reads a page into a frame. It may be unmapped meanwhile, and what is read is then thrown away; `from` is freed
+    /// when this has returned.
+    ///
+    /// # Errors
+    /// [`ReadFailed`]: the page stays where it is.
+    fn read(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed>;
+
+    /// As [`Backing::read`], of pages of which somebody wants the first, and the others perhaps later.
+    ///
+    /// # Safety
+    /// The frames are this call's.
+    unsafe fn read_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        for page in pages {
+            // SAFETY: the caller's promise.
+            let into = unsafe { page.into.as_mut() };
+            page.result = self.read(space, page.page, page.from, into);
+        }
+    }
+
+    /// A page is in memory, clean, and no entry names where it was. It came in to be used so: of a page that is
+    /// written now, no copy is good for long; one that is not used at all was read ahead.
+    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came;
+
+    /// An entry of another space is to name where a page is as well, until each of the two is freed or came in by
+    /// itself. `false`: it can't.
+    fn share(&self, from: Evicted) -> bool {
+        let _ = from;
+        false
+    }
+
+    /// A page was unmapped where it was.
+    fn free(&self, space: SpaceId, from: Evicted);
+
+    /// Where a clean page that goes will be found. `None`: nowhere, and it is written as a dirty one is.
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted>;
+
+    /// Where the first of these pages go, which are one space's and in the order of their numbers. Keeps what it needs
+    /// to know them again.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    ///
+    /// # Safety
+    /// Their frames can be read.
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal>;
+
+    /// There was no room for pages, nor was there any when copies had been given up: now it is an error.
+    fn stays_full(&self) {}
+
+    /// The request for a place is over, before anybody is told so of its pages.
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>);
+
+    /// Where the `nth` page of a place is, which was written and goes.
+    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted;
+
+    /// What the `nth` page of a place was when it went there: nobody can write it any more, and nobody reads it back
+    /// before this returns.
+    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        let _ = (place, nth, bytes);
+    }
+
+    /// The `nth` page of a place stays in memory, and is dirty: it was not written, or a fault met it meanwhile.
+    fn give_up(&self, place: &Place, nth: usize);
+
+    /// Nobody knows any more of copies that [`Came::copy`] named.
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>);
+}
+
+/// Who knows of copies that pages in memory have: reclaim of a zone.
+pub trait HoldsCopies: Sync {
+    /// Gives up all that are of the backing which these are the holders of.
+    fn give_up_copies(&self, of: &CopyHolders);
+}
+
+/// All who know of copies of one backing's. It is the backing's own, so it also says whether two are one: references
+/// to a backing have the same holders.
+///
+/// Its lock comes before those of reclaim, which come before those that [`Backing::release`] takes.
+#[derive(Default)]
+pub struct CopyHolders(Mutex<Holders>);
+
+/// Each has a number of its own: two that are at one address, as a struct and its first field, are two.
+#[derive(Default)]
+struct Holders {
+    next: u64,
+    all: Vec<(u64, &'static dyn HoldsCopies)>,
+}
+
+impl CopyHolders {
+    /// While `work` is done, copies are to be had of `holder` as well.
+    pub fn with<R>(&self, holder: &dyn HoldsCopies, work: impl FnOnce() -> R) -> R {
+        struct Registration<'h>(&'h CopyHolders, u64);
+        impl Drop for Registration<'_> {
+            fn drop(&mut self) {
+                self.0.holders().all.retain(|one| one.0 != self.1);
+            }
+        }
+        // SAFETY: the lifetime is shorter than it then says: it is taken out when this call ends, however that is, and
+        // whoever calls it has the lock for as long.
+        let holder =
+            unsafe { std::mem::transmute::<&dyn HoldsCopies, &'static dyn HoldsCopies>(holder) };
+        let mut holders = self.holders();
+        let number = holders.next;
+        holders.next += 1;
+        holders.all.push((number, holder));
+        drop(holders);
+        let _registration = Registration(self, number);
+        work()
+    }
+
+    /// Has all of them give their copies up. What another call is about is given up too when this returns.
+    pub fn give_up_all(&self) {
+        self.holders().all.iter().for_each(|(_, holder)| holder.give_up_copies(self));
+    }
+
+    fn holders(&self) -> crate::sync::MutexGuard<'_, Holders> {
+        // A holder that panicked has given up some.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for CopyHolders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CopyHolders({})", self.holders().all.len())
+    }
+}
+
+// SAFETY: it is the same backing.
+unsafe impl<B: Backing + ?Sized> Backing for &B {
+    fn needs(&self) -> Gfp {
+        (**self).needs()
+    }
+
+    fn writes_in_place(&self) -> bool {
+        (**self).writes_in_place()
+    }
+
+    fn copy_holders(&self) -> Option<&CopyHolders> {
+        (**self).copy_holders()
+    }
+
+    fn hold(&self, space: SpaceId, page: usize) -> bool {
+        (**self).hold(space, page)
+    }
+
+    fn let_go(&self, space: SpaceId, page: usize) {
+        (**self).let_go(space, page);
+    }
+
+    fn dirty_again(&self, space: SpaceId, page: usize) {
+        (**self).dirty_again(space, page);
+    }
+
+    fn read(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        (**self).read(space, page, from, into)
+    }
+
+    unsafe fn read_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { (**self).read_all(space, pages) };
+    }
+
+    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
+        (**self).came_in(space, page, from, used)
+    }
+
+    fn share(&self, from: Evicted) -> bool {
+        (**self).share(from)
+    }
+
+    fn free(&self, space: SpaceId, from: Evicted) {
+        (**self).free(space, from);
+    }
+
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        (**self).drop_clean(page)
+    }
+
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { (**self).place(pages) }
+    }
+
+    fn stays_full(&self) {
+        (**self).stays_full();
+    }
+
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
+        (**self).written(place, pages, result);
+    }
+
+    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
+        (**self).evicted(place, nth, page)
+    }
+
+    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        (**self).note_content(place, nth, bytes);
+    }
+
+    fn give_up(&self, place: &Place, nth: usize) {
+        (**self).give_up(place, nth);
+    }
+
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
+        (**self).release(copies);
+    }
+}

@@ -1,0 +1,139 @@
+//! Who keeps the pages that are not in memory: what a [`super::FrameSource`] may have, and spaces call.
+//!
+//! `space::swap_out` says how pages go and come back.
+
+use core::ptr::NonNull;
+
+use pumice_frames::addr::{Pfn, FRAME_SIZE};
+use pumice_frames::frame::Reclaim;
+
+use super::{Entry, Rights, State};
+
+/// A space, among those that there are on a zone at a time: the frame of its first table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SpaceId(pub Pfn);
+
+/// A page that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LruPage {
+    /// Its number: its address in the space, by 4096.
+    pub page: usize,
+    /// The frame it came in.
+    pub frame: Pfn,
+}
+
+/// Where a page is that is not in memory, by numbers up to [`super::entry::MAX_NUMBER`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Evicted {
+    /// In a slot of the pager's swap.
+    Swapped(u32),
+    /// Where the pager knows, with a number of its own.
+    Shadow(u32),
+}
+
+impl Evicted {
+    /// What an entry says, if its page is not in memory.
+    pub fn of(entry: Entry) -> Option<Evicted> {
+        match entry.state() {
+            State::Swapped => Some(Evicted::Swapped(entry.number())),
+            State::Shadow => Some(Evicted::Shadow(entry.number())),
+            _ => None,
+        }
+    }
+
+    /// The word of a page that is there now, and was as `entry` says.
+    #[must_use]
+    pub fn entry(self, entry: Entry) -> Entry {
+        let (state, number) = match self {
+            Evicted::Swapped(slot) => (State::Swapped, slot),
+            Evicted::Shadow(age) => (State::Shadow, age),
+        };
+        let kept = Entry::EMPTY.with_rights(entry.rights()).with_version(entry.version());
+        kept.with_state(state).with_number(number)
+    }
+
+    /// What it counts for in `swap_rss`.
+    pub fn in_swap(self) -> i64 {
+        i64::from(matches!(self, Evicted::Swapped(_)))
+    }
+}
+
+/// A page could not be read; the pager knows why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadFailed;
+
+/// A page to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    /// Its number.
+    pub page: usize,
+    /// Where it is.
+    pub from: Evicted,
+    /// A frame for it.
+    pub into: NonNull<[u8; FRAME_SIZE]>,
+    /// How that went.
+    pub result: Result<(), ReadFailed>,
+}
+
+/// What reclaim is to spaces. It is called by threads that fault, and by those that unmap and fork, which hold
+/// the space's `mmap_lock`: what it asks of that space in the call must not map, unmap, protect or fork.
+///
+/// # Safety
+/// In a call it does not use the task that called, by whatever way it has come to it.
+pub unsafe trait Pager: Sync {
+    /// Pages of a space came in. A batch is a hint: some may be gone again.
+    fn lru_add(&self, space: SpaceId, pages: &[LruPage]);
+
+    /// Reads a page into a frame. It may be unmapped meanwhile, and what is read is then thrown away; `from` is freed
+    /// when this has returned.
+    ///
+    /// # Errors
+    /// [`ReadFailed`]: the fault ends in `VmError::ReadFailed`, and the page stays where it is.
+    fn swap_in(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed>;
+
+    /// As [`Pager::swap_in`], of pages of which somebody wants the first, and the others perhaps later. All of
+    /// them are waited for.
+    ///
+    /// # Safety
+    /// The frames are this call's.
+    unsafe fn swap_in_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        for page in pages {
+            // SAFETY: the caller's promise.
+            let into = unsafe { page.into.as_mut() };
+            page.result = self.swap_in(space, page.page, page.from, into);
+        }
+    }
+
+    /// A page is in memory, clean, and no entry names where it was: a copy to be kept for when it goes
+    /// again, or freed. It does not go again before this returns. It came in to be used so: of a page that is
+    /// written now, no copy is good for long; one that is not used at all was read ahead.
+    fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights);
+
+    /// A page that is not in memory is to be in two spaces: its copy stays until each of the two entries is read or
+    /// freed. `false`: the pager does not do that.
+    fn share(&self, space: SpaceId, from: Evicted) -> bool {
+        let _ = (space, from);
+        false
+    }
+
+    /// Who reclaims for the zone, if anybody does. Faulting threads call it where no frame is to be had; they have no
+    /// page's word claimed then, but may have guards.
+    fn zone(&self) -> Option<&dyn Reclaim> {
+        None
+    }
+
+    /// A page was unmapped where it was.
+    fn free(&self, space: SpaceId, from: Evicted);
+}
+
+impl core::fmt::Debug for dyn Pager + '_ {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Pager")
+    }
+}

@@ -1,0 +1,145 @@
+//! A backing whose panics end in errors.
+//!
+//! What a backing does is not reclaim's. If it panicked through a batch, pages would stay latched, or be known to
+//! nobody, and whoever waits for frames would do so in vain. So a call that panics has failed, as one has that the
+//! device let down: its pages stay. The panic's own message is the program's panic hook's to show.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use rustix::io::Errno;
+
+use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
+use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
+use crate::page_table::Rights;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::frame::Gfp;
+
+/// See the module's top. The methods are those of [`Backing`].
+#[derive(Clone, Copy)]
+pub(super) struct Contained<'b> {
+    backing: &'b dyn Backing,
+    /// What it said of itself when there was nothing to go wrong yet.
+    needs: Gfp,
+    writes_in_place: bool,
+    copy_holders: Option<&'b CopyHolders>,
+}
+
+/// `None`: it panicked.
+pub(super) fn contain<R>(work: impl FnOnce() -> R) -> Option<R> {
+    if cfg!(shuttle) {
+        // It ends threads by unwinding them.
+        return Some(work());
+    }
+    // What the backing left half done is its own.
+    // Dropping what it says may panic again.
+    catch_unwind(AssertUnwindSafe(work)).map_err(std::mem::forget).ok()
+}
+
+impl<'b> Contained<'b> {
+    pub fn new(backing: &'b dyn Backing) -> Contained<'b> {
+        let (needs, writes_in_place) = (backing.needs(), backing.writes_in_place());
+        Contained { backing, needs, writes_in_place, copy_holders: backing.copy_holders() }
+    }
+
+    pub fn needs(&self) -> Gfp {
+        self.needs
+    }
+
+    pub fn writes_in_place(&self) -> bool {
+        self.writes_in_place
+    }
+
+    pub fn copy_holders(&self) -> Option<&'b CopyHolders> {
+        self.copy_holders
+    }
+
+    pub fn hold(&self, space: SpaceId, page: usize) -> bool {
+        contain(|| self.backing.hold(space, page)).unwrap_or(false)
+    }
+
+    pub fn let_go(&self, space: SpaceId, page: usize) {
+        contain(|| self.backing.let_go(space, page));
+    }
+
+    pub fn dirty_again(&self, space: SpaceId, page: usize) {
+        contain(|| self.backing.dirty_again(space, page));
+    }
+
+    pub fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        contain(|| self.backing.drop_clean(page)).flatten()
+    }
+
+    /// # Safety
+    /// As [`Backing::place`].
+    pub unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        // SAFETY: the caller's promise.
+        contain(|| unsafe { self.backing.place(pages) }).unwrap_or(Err(Refusal::Failed))
+    }
+
+    /// As [`Contained::place`], when copies have been given up.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn place_at_last(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        // SAFETY: the caller's promise.
+        let place = unsafe { self.place(pages) };
+        if place == Err(Refusal::Full) {
+            contain(|| self.backing.stays_full());
+        }
+        place
+    }
+
+    pub fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
+        contain(|| self.backing.written(place, pages, result));
+    }
+
+    /// `None`: nobody knows where it would be.
+    pub fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Option<Evicted> {
+        contain(|| self.backing.evicted(place, nth, page))
+    }
+
+    pub fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        contain(|| self.backing.note_content(place, nth, bytes));
+    }
+
+    pub fn give_up(&self, place: &Place, nth: usize) {
+        contain(|| self.backing.give_up(place, nth));
+    }
+
+    pub fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
+        contain(|| self.backing.release(copies));
+    }
+}
+
+/// As [`Backing::read`].
+pub(super) fn read(
+    backing: &impl Backing,
+    space: SpaceId,
+    page: usize,
+    from: Evicted,
+    into: &mut [u8; FRAME_SIZE],
+) -> Result<(), ReadFailed> {
+    contain(|| backing.read(space, page, from, into)).unwrap_or(Err(ReadFailed))
+}
+
+/// As [`Backing::read_all`].
+///
+/// # Safety
+/// As there.
+pub(super) unsafe fn read_all(backing: &impl Backing, space: SpaceId, pages: &mut [Incoming]) {
+    // SAFETY: the caller's promise.
+    if contain(|| unsafe { backing.read_all(space, pages) }).is_none() {
+        pages.iter_mut().for_each(|page| page.result = Err(ReadFailed));
+    }
+}
+
+/// As [`Backing::came_in`].
+pub(super) fn came_in(
+    backing: &impl Backing,
+    space: SpaceId,
+    page: usize,
+    from: Evicted,
+    used: Rights,
+) -> Came {
+    contain(|| backing.came_in(space, page, from, used)).unwrap_or_default()
+}

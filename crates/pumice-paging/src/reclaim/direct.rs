@@ -1,0 +1,197 @@
+//! Direct reclaim: who asks for a frame where few are left takes pages out for itself.
+//!
+//! Under the min watermark nobody gets a frame but reclaim. Who asks reclaims as its flags allow: with [`Gfp::NOIO`]
+//! pages that are clean, with [`Gfp::NOFS`] also those that go to swap; what it writes it waits for. Where enough is
+//! being written already it waits for that: pages on their way out (`PG_launder`) are the throttle. If it can do no
+//! more and
+//! `kswapd` may do what it must not, it waits a little for that, and without end only if it may do everything
+//! itself: else `kswapd` could be waiting for what the caller has.
+//!
+//! What reclaim itself asks for, and what is called by it, is served from the frames under min, and never reclaims.
+
+use std::sync::atomic::Ordering;
+use std::sync::PoisonError;
+
+use crate::sync::{current_thread, ThreadId};
+use pumice_frames::addr::Pfn;
+use pumice_frames::frame::{Gfp, Pressure, Reclaim};
+
+use super::kswapd::Round;
+use super::policy::Policy;
+use super::writeout::{Writes, MANY_FAILURES};
+use super::zone::ZoneReclaim;
+
+/// Writes in flight at most, of one who reclaims for itself: a batch is one, or some.
+const DEPTH: u32 = 16;
+
+/// How often a request waits as long as its patience is for a space to be attached, where there is none.
+const WAITS_FOR_SPACES: u32 = 20;
+
+/// `PF_MEMALLOC`: while it is there, the thread is reclaiming.
+pub(super) struct Memalloc<'r, P: Policy> {
+    zone: &'r ZoneReclaim<P>,
+    thread: ThreadId,
+}
+
+impl<'r, P: Policy> Memalloc<'r, P> {
+    pub fn begin(zone: &'r ZoneReclaim<P>) -> Memalloc<'r, P> {
+        let thread = current_thread().id();
+        zone.state().reclaimers.push(thread);
+        Memalloc { zone, thread }
+    }
+}
+
+impl<P: Policy> Drop for Memalloc<'_, P> {
+    fn drop(&mut self) {
+        let reclaimers = &mut self.zone.state().reclaimers;
+        if let Some(at) = reclaimers.iter().position(|&thread| thread == self.thread) {
+            reclaimers.swap_remove(at);
+        }
+    }
+}
+
+// SAFETY: it has tasks of its own, and none of the caller's.
+unsafe impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
+    fn first(&self) -> Pfn {
+        self.frame(0)
+    }
+
+    fn pressure(&self) -> Pressure {
+        self.pressure_now()
+    }
+
+    fn passed_over(&self, requests: usize) {
+        self.count_passed_over(requests);
+    }
+
+    fn wake(&self) {
+        if !self.is_kswapd_asleep.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.state();
+        if state.is_kswapd_asleep && !state.is_stuck && state.is_short(self.free()) {
+            self.wake.notify_one();
+            // Once is enough, however long it takes until it runs.
+            self.is_kswapd_asleep.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn reclaim(&self, gfp: Gfp, _frames: usize) -> usize {
+        if gfp.contains(Gfp::MEMALLOC) || self.is_reclaiming_here() {
+            return 0;
+        }
+        if gfp.contains(Gfp::DIRECT_RECLAIM) {
+            return self.direct_reclaim(gfp);
+        }
+        if gfp.contains(Gfp::KSWAPD_RECLAIM) {
+            self.state().is_stuck = false;
+            self.wake.notify_one();
+        }
+        0
+    }
+
+    fn admits(&self, gfp: Gfp, frames: usize) -> bool {
+        if self.takes(frames) {
+            return true;
+        }
+        let pressure = self.count_taken(frames);
+        if gfp.contains(Gfp::KSWAPD_RECLAIM) {
+            self.wake();
+        }
+        let limit = if gfp.contains(Gfp::ABOVE_LOW) { Pressure::Low } else { Pressure::Min };
+        let may = pressure < limit
+            || limit == Pressure::Min && (gfp.contains(Gfp::MEMALLOC) || self.is_reclaiming_here());
+        if !may {
+            Reclaim::give_back(self, frames);
+        }
+        may
+    }
+
+    fn give_back(&self, frames: usize) {
+        self.gives_back(frames);
+        self.set_pressure();
+    }
+}
+
+impl<P: Policy + Send> ZoneReclaim<P> {
+    /// Whether the calling thread reclaims in this zone.
+    pub(super) fn is_reclaiming_here(&self) -> bool {
+        self.state().is_reclaiming(current_thread().id())
+    }
+
+    /// Frees frames, or waits until others have. Returns how many there may be; with none, there will be none.
+    fn direct_reclaim(&self, gfp: Gfp) -> usize {
+        let mut state = self.state();
+        // Who attaches a space may be on its way, on a thread that has not begun yet.
+        let mut waits = 0;
+        while state.members.is_empty() && waits < WAITS_FOR_SPACES && !state.is_stopped {
+            let patience = state.settings.patience;
+            let waited = self.frames_freed.wait_timeout(state, patience);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            waits += 1;
+        }
+        let was_min = self.pressure_now() == Pressure::Min;
+        self.count_free(&mut state);
+        if was_min && self.free() > state.settings.watermarks.min {
+            // There were more than was known.
+            return 1;
+        }
+        let patience = state.settings.patience;
+        let may_all = gfp.contains(Gfp::IO | Gfp::FS);
+        state.counts.allocstall += 1;
+        state.asked += 1;
+        let (before, turn) = (state.freed, state.asked);
+        (state.is_stuck, state.times_stuck) = (false, 0);
+        if state.is_kswapd_asleep && gfp.contains(Gfp::KSWAPD_RECLAIM) {
+            self.wake.notify_one();
+        }
+        // Where all writes fail, one who tries is enough.
+        let is_failing = state.has_kswapd && may_all && state.failures >= MANY_FAILURES;
+        let (mut may_try, mut is_late) = (!is_failing, false);
+        loop {
+            if state.freed != before {
+                return 1;
+            }
+            if state.is_stopped || state.refused >= turn {
+                return 0;
+            }
+            // Where `kswapd` writes, a batch of one's own comes no sooner, unless it does not get to it.
+            let most = state.settings.most_leaving;
+            let most = if state.has_kswapd && may_all { most / 2 } else { most };
+            if may_try && state.leaving < most {
+                drop(state);
+                may_try = self.shrink(gfp);
+                state = self.state();
+                continue;
+            }
+            let others_may_help = state.leaving > 0 || state.has_kswapd;
+            let is_patient = may_all && state.has_kswapd || !is_late;
+            let may_wait = may_try || others_may_help && is_patient;
+            if !may_wait {
+                return 0;
+            }
+            state.waiting += 1;
+            if state.is_kswapd_asleep {
+                self.wake.notify_one();
+            }
+            let waited = self.frames_freed.wait_timeout(state, patience);
+            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = now;
+            state.waiting -= 1;
+            is_late |= timeout.timed_out();
+        }
+    }
+
+    /// Takes batches out, and waits for what it writes, until some frames are free. `false`: there is no more to try.
+    fn shrink(&self, gfp: Gfp) -> bool {
+        let _memalloc = Memalloc::begin(self);
+        let writes = self.idle_writes.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let writes = writes.unwrap_or_else(|| Writes::new(&self.engines(), DEPTH));
+        let mut round = Round::new(self, writes, gfp);
+        round.meet_spaces();
+        let is_worth_it = round.reclaim_directly();
+        let writes = round.end();
+        self.idle_writes.lock().unwrap_or_else(PoisonError::into_inner).push(writes);
+        is_worth_it
+    }
+}

@@ -1,0 +1,95 @@
+//! Which pages to give up when memory is short.
+//!
+//! - [`policy`]: what a policy is asked and told.
+//! - [`two_list`]: Linux 2.4's active and inactive lists.
+//! - [`adaptive`]: ours, and the default.
+//! - [`zone`]: what is known of a zone's pages, whichever space's they are; who waits for frames.
+//! - `spaces`: the spaces whose pages may go, which come and go themselves.
+//! - [`settings`]: what it goes by.
+//! - [`shrinker`]: caches outside the page lists, which give frames back.
+//! - `kswapd`: the thread that takes pages out; `direct`: who asks for a frame does so for itself; `writeout`: how
+//!   they go.
+//! - [`zoned`]: spaces over several zones.
+//! - `swap_out`: the published rule for mapped pages, by walks over page tables.
+//! - `contained`: a backing that panics has failed, and reclaim goes on.
+//! - [`paging`]: what faults of a space tell reclaim and ask of it.
+//! - `ages`: when pages were last used, and which of them plain LRU would have.
+//! - `list`: lists of pages in a table.
+//!
+//! A policy is plain code under its owner's lock: it allocates nothing, and knows of a page what a
+//! reclaim can know of it, no more: that it came in, from where, that it was used since it last asked, and
+//! what it wrote itself when the page went out (a [`policy::Shadow`] of 28 bits, which fits into a page's entry).
+//! `pumice bench replace` runs it over traces as it is.
+//!
+//! What takes pages out needs the feature `std`.
+
+pub mod adaptive;
+mod ages;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod backing_tests;
+#[cfg(not(loom))]
+mod contained;
+#[cfg(not(loom))]
+mod contained_policy;
+#[cfg(not(loom))]
+mod counts;
+#[cfg(not(loom))]
+mod direct;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod direct_tests;
+#[cfg(not(loom))]
+mod kswapd;
+mod list;
+#[cfg(all(test, shuttle))]
+pub(crate) mod models;
+#[cfg(not(loom))]
+pub mod paging;
+pub mod policy;
+#[cfg(not(loom))]
+pub mod settings;
+#[cfg(not(loom))]
+pub mod shrinker;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod shrinker_tests;
+#[cfg(not(loom))]
+mod spaces;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod spaces_tests;
+#[cfg(not(loom))]
+mod swap_out;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod swap_out_tests;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod swap_tests;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+pub mod two_list;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod watched;
+#[cfg(not(loom))]
+mod writeout;
+#[cfg(not(loom))]
+pub mod zone;
+#[cfg(not(loom))]
+pub mod zoned;
+#[cfg(all(test, shuttle))]
+mod zoned_models;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod zoned_tests;
+
+pub use adaptive::Adaptive;
+#[cfg(not(loom))]
+pub use counts::Counts;
+pub use list::Page;
+#[cfg(not(loom))]
+pub use paging::{Paging, SwapPager};
+pub use policy::{Arrival, Policy, Shadow, Tunables};
+#[cfg(not(loom))]
+pub use settings::Settings;
+#[cfg(not(loom))]
+pub use shrinker::Shrinker;
+pub use two_list::TwoList;
+#[cfg(not(loom))]
+pub use zone::ZoneReclaim;
+#[cfg(not(loom))]
+pub use zoned::ZonedPaging;

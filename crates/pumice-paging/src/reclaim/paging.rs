@@ -1,0 +1,185 @@
+//! What faults of a space ask of reclaim, and tell it: reading is the backing's, the rest the zone's.
+
+use std::sync::Arc;
+
+use crate::backing::{Backing, Came};
+use crate::io::{AnyEngine, Engines};
+use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::{FrameSource, Rights, TableOps};
+use crate::space::{Result, VmError, VmSpace};
+use crate::swap::backing::SwapBacking;
+use crate::swap::{Swap, SwapError};
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::frame::Reclaim;
+
+use super::contained;
+use super::counts::Counts;
+use super::policy::Policy;
+use super::settings::Settings;
+use super::zone::ZoneReclaim;
+
+/// The pager of spaces whose pages are copies of one backing's, on a zone that others may be on as well.
+#[derive(Debug)]
+pub struct Paging<P, B> {
+    zone: Arc<ZoneReclaim<P>>,
+    backing: B,
+}
+
+/// The pager of anonymous spaces.
+pub type SwapPager<P> = Paging<P, SwapBacking>;
+
+impl<P: Policy + Send, B: Backing> Paging<P, B> {
+    /// On a zone that has reclaim.
+    pub fn on(zone: Arc<ZoneReclaim<P>>, backing: B) -> Paging<P, B> {
+        Paging { zone, backing }
+    }
+
+    /// Reclaim of the zone.
+    pub fn zone(&self) -> &Arc<ZoneReclaim<P>> {
+        &self.zone
+    }
+
+    /// What pages are copies of.
+    pub fn backing(&self) -> &B {
+        &self.backing
+    }
+
+    /// Has reclaim take pages of a space out while `work` is done. The space's pager is this.
+    ///
+    /// # Errors
+    /// [`VmError::OtherPager`] where it is another; else as [`VmSpace::enter`].
+    pub fn attach<F: FrameSource, T: TableOps, R>(
+        &self,
+        space: &VmSpace<F, T>,
+        work: impl FnOnce() -> R,
+    ) -> Result<R>
+    where
+        F::List: Send,
+    {
+        if !is_pager_of(self, space) {
+            return Err(VmError::OtherPager);
+        }
+        self.attach_part(space, work)
+    }
+
+    /// As [`Paging::attach`], where the space's pager is this or one that has this for one of its zones.
+    pub(super) fn attach_part<F: FrameSource, T: TableOps, R>(
+        &self,
+        space: &VmSpace<F, T>,
+        work: impl FnOnce() -> R,
+    ) -> Result<R>
+    where
+        F::List: Send,
+    {
+        self.zone.attach(space, &self.backing, work)
+    }
+
+    /// Takes pages of `space`, and of others that are attached, out as it is needed, until [`Paging::stop`]. One thread
+    /// does this for a zone.
+    ///
+    /// # Errors
+    /// As [`Paging::attach`].
+    pub fn kswapd<F: FrameSource, T: TableOps>(&self, space: &VmSpace<F, T>) -> Result<()>
+    where
+        F::List: Send,
+    {
+        self.attach(space, || self.zone.kswapd())
+    }
+
+    /// Ends [`Paging::kswapd`], and has those who wait for frames fail.
+    pub fn stop(&self) {
+        self.zone.stop();
+    }
+
+    /// What happened so far on the zone.
+    pub fn counts(&self) -> Counts {
+        self.zone.counts()
+    }
+}
+
+/// Whether pages of a space go by this pager and come back by it.
+pub(super) fn is_pager_of<G: Pager, F: FrameSource, T: TableOps>(
+    pager: &G,
+    space: &VmSpace<F, T>,
+) -> bool {
+    let frames = space.frames();
+    frames.pager().is_some_and(|its| core::ptr::addr_eq(its, pager))
+}
+
+impl<P: Policy + Send> SwapPager<P> {
+    /// With a policy for the `frames` frames of a zone.
+    pub fn new(swap: Swap, policy: P, frames: usize, settings: Settings) -> SwapPager<P> {
+        let zone = Arc::new(ZoneReclaim::new(policy, frames, settings));
+        Paging::on(zone, SwapBacking::new(swap, &Engines::default()))
+    }
+
+    /// With engines of one's own, made for so many requests at a time.
+    #[must_use]
+    pub fn with_engines(
+        self,
+        make: impl Fn(u32) -> AnyEngine + Send + Sync + 'static,
+    ) -> SwapPager<P> {
+        let engines = Engines::new(make);
+        self.zone.set_engines(&engines);
+        Paging { zone: self.zone, backing: self.backing.with_engines(&engines) }
+    }
+
+    /// The swap area.
+    pub fn swap(&self) -> &Swap {
+        self.backing.swap()
+    }
+
+    /// The last error of the device, or that swap is full; once.
+    pub fn take_error(&self) -> Option<SwapError> {
+        self.backing.take_error()
+    }
+}
+
+// SAFETY: it knows of no task but those of reclaim's own, and nor does the backing.
+unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
+    fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
+        self.zone.lru_add(space, pages);
+    }
+
+    fn swap_in(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> core::result::Result<(), ReadFailed> {
+        let read = contained::read(&self.backing, space, page, from, into);
+        read.inspect_err(|ReadFailed| self.zone.note_read_error())
+    }
+
+    unsafe fn swap_in_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        // SAFETY: the caller's promise.
+        unsafe { contained::read_all(&self.backing, space, pages) };
+        if pages.first().is_some_and(|first| first.result.is_err()) {
+            self.zone.note_read_error();
+        }
+    }
+
+    fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
+        let came = contained::came_in(&self.backing, space, page.page, from, used);
+        if !used.is_empty() && came == Came::default() {
+            // As any page that is new: the zone need not be told where it came from.
+            return;
+        }
+        if !self.zone.came_in(space, page, came, used) && came.copy != 0 {
+            self.backing.release(&mut std::iter::once(came.copy));
+        }
+    }
+
+    fn share(&self, _space: SpaceId, from: Evicted) -> bool {
+        self.backing.share(from)
+    }
+
+    fn free(&self, space: SpaceId, from: Evicted) {
+        self.backing.free(space, from);
+    }
+
+    fn zone(&self) -> Option<&dyn Reclaim> {
+        Some(&*self.zone)
+    }
+}

@@ -1,0 +1,105 @@
+//! What reclaim goes by, and can be told to go by instead at any time.
+
+use std::time::Duration;
+
+use super::policy::Tunables;
+use pumice_frames::frame::Watermarks;
+
+/// See the module's top. Each field's default and the reason for it stand beside it; [`Settings::of`] makes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Free frames. Under low, four times the square root of all, a 16th at most, `kswapd` begins; it ends at high,
+    /// half as many again, so that it works in batches and not for each page; under min, an eighth of low, but 16 at
+    /// least, who asks reclaims for itself, and what is left is for reclaim. What is free holds no page, so it is to
+    /// be little; but it has to last for what is asked for while `kswapd` writes, which grows with the machine, not
+    /// with the memory (the kernel takes a square root as well), and tables and the lists of threads come out of it.
+    pub watermarks: Watermarks,
+    /// Pages that may be in memory, whatever is free: above this, pages go until a 16th less are there. All, by
+    /// default.
+    pub most_pages: usize,
+    /// `SWAP_CLUSTER_MAX`, 32: pages chosen at a time, and written by one request at most. As in the kernel; 128 KiB
+    /// is where a request's length begins to tell on devices here. 64 at most.
+    pub swap_cluster_max: usize,
+    /// Pages that are being written at most, 128, by all reclaimers together. More of them does not get them out any
+    /// sooner, and what is read meanwhile waits behind them: with 4,096, one read of a thousand took 12 ms and more,
+    /// with 128 it took 2 to 4, as the device does by itself.
+    pub most_leaving: usize,
+    /// Accessed bits looked at for each page that goes, 4: so that all are looked at some times while the memory turns
+    /// over once.
+    pub scanned_per_page: usize,
+    /// `vm_scan_ratio`: a request that reclaims for itself looks at one in so many of the pages in memory before it
+    /// gives up, 1: at each of them once on average. (2.4 has 8, and up to 60 passes.)
+    pub vm_scan_ratio: usize,
+    /// `vm_mapped_ratio`: how many *mapped* pages ([`Task::mapped`](crate::space::Task::mapped)) reclaim meets at the
+    /// inactive list's tail, rolls over and counts for each page that it is to free, before it walks page tables
+    /// for pages to unmap (`swap_out`); a tenth of those it looks at count as many in any case. `None`: the policy's
+    /// own. That is 100 for two lists, as in 2.4, which had no other way from a page to who maps it. It is 0 for the
+    /// adaptive policy: whose page a frame has is known here, so a page that was chosen is unmapped at once, and what
+    /// the policy knows of it decides, not where in a table it stands.
+    pub vm_mapped_ratio: Option<usize>,
+    /// What the policy goes by.
+    pub policy: Tunables,
+    /// Batches from one look for pages that nobody told of to the next, 16. A look is at 2 MiB: with that, all of a
+    /// region eight times as large as memory is seen while the memory turns over once.
+    pub batches_per_sweep: usize,
+    /// `vfs_cache_pressure`, 100: what share of a shrinker's cache is asked for against the share of the pages in
+    /// memory that was scanned, in percent. With 0 it is asked only where no page is left to go.
+    pub cache_pressure_percent: u32,
+    /// `SHRINK_BATCH`, 128: frames that a shrinker is asked for at a time.
+    pub shrink_batch: usize,
+    /// How long `kswapd` tries nothing when nothing could go, 20 ms; twice as long each time up to 64 times, for as
+    /// long as nobody asks.
+    pub pause: Duration,
+    /// How long a request waits for what others reclaim before it looks for itself again, 100 ms, and for what its
+    /// flags don't let it do itself at most. Who frees frames wakes it before.
+    pub patience: Duration,
+}
+
+impl Settings {
+    /// For a zone of `frames` frames.
+    pub const fn of(frames: usize) -> Settings {
+        let (most, burst) = (frames / 16, 4 * frames.isqrt());
+        let low = if most < burst { most } else { burst };
+        let low = if low > 48 { low } else { 48 };
+        let min = if low / 8 > 16 { low / 8 } else { 16 };
+        Settings {
+            watermarks: Watermarks { min, low, high: low + low / 2 },
+            most_pages: usize::MAX,
+            swap_cluster_max: 32,
+            most_leaving: 128,
+            scanned_per_page: 4,
+            vm_scan_ratio: 1,
+            vm_mapped_ratio: None,
+            policy: Tunables::DEFAULT,
+            batches_per_sweep: 16,
+            cache_pressure_percent: 100,
+            shrink_batch: 128,
+            pause: Duration::from_millis(20),
+            patience: Duration::from_millis(100),
+        }
+    }
+
+    /// With room for so many pages only.
+    #[must_use]
+    pub const fn with_most_pages(self, most_pages: usize) -> Settings {
+        Settings { most_pages, ..self }
+    }
+
+    /// What makes no sense made sensible.
+    pub(super) fn checked(self) -> Settings {
+        let Watermarks { min, low, high } = self.watermarks;
+        let (low, high) = (low.max(min), high.max(low).max(min));
+        Settings {
+            watermarks: Watermarks { min, low, high },
+            swap_cluster_max: self.swap_cluster_max.clamp(1, 64),
+            most_leaving: self.most_leaving.max(1),
+            scanned_per_page: self.scanned_per_page.max(1),
+            vm_scan_ratio: self.vm_scan_ratio.max(1),
+            batches_per_sweep: self.batches_per_sweep.max(1),
+            cache_pressure_percent: self.cache_pressure_percent.min(10_000),
+            shrink_batch: self.shrink_batch.max(1),
+            policy: self.policy.checked(),
+            ..self
+        }
+    }
+}

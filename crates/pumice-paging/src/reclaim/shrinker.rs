@@ -1,0 +1,447 @@
+//! Shrinkers: caches outside the page lists, which give frames back when they are asked.
+//!
+//! No policy knows what lies in a program's own caches, so where a zone's memory is in those, taking pages out finds
+//! nothing, or takes what is needed most. A cache that has registered a [`Shrinker`] shares the pressure: it owes the
+//! share of what it has that was scanned of the pages in memory (`vm_scan_ratio`, and `shrink_slab` of later kernels).
+//! What all have been told to give is one number, and each remembers how much of that it has paid, so a debt that
+//! can't be paid for one request, because of its flags, is there for the next. Where no page is left to go, each is
+//! asked for a batch before there are no frames.
+//!
+//! Others' code runs here, so reclaim has nothing that anybody could wait for meanwhile: no lock, no space, and no
+//! write in flight. It is asked in batches, and no longer than frames are short. One that panics is not asked again,
+//! and one that gave nothing not before all pages were scanned once more. That what it gave is there is looked at now
+//! and then: a request would ask again and again for frames that are only said to be free.
+//!
+//! ```
+//! use std::sync::{Arc, Mutex};
+//!
+//! use pumice::addr::{Order, FRAME_SIZE};
+//! use pumice::clear::Clearer;
+//! use pumice::frame::{Gfp, Zone};
+//! use pumice::io::Cached;
+//! use pumice::page_table::{Atomic, Rights};
+//! use pumice::reclaim::{policy, Adaptive, Settings, Shrinker, SwapPager};
+//! use pumice::space::{MemMap, VmSpace};
+//! use pumice::{swap::Swap, sys::mem::Huge};
+//!
+//! /// What a program keeps in case it is wanted again: addresses of frames.
+//! struct Slab(&'static Zone, Mutex<Vec<usize>>);
+//!
+//! // SAFETY: it has no task.
+//! unsafe impl Shrinker for Slab {
+//!     fn count(&self) -> usize {
+//!         self.1.lock().map_or(0, |frames| frames.len())
+//!     }
+//!     fn scan(&self, frames: usize, _: Gfp) -> usize {
+//!         let Ok(mut ours) = self.1.try_lock() else { return 0 };
+//!         let kept = ours.len().saturating_sub(frames);
+//!         // SAFETY: nobody else knows of them.
+//!         let put = |at: usize| unsafe { self.0.put(at as *mut u8) }.is_ok();
+//!         ours.drain(kept..).filter(|&at| put(at)).count()
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const FRAMES: usize = 2048;
+//! let zone: &Zone = Box::leak(Box::new(Zone::new(FRAMES * FRAME_SIZE, 1, Huge::No)?));
+//! # let path = std::env::temp_dir().join(format!("pumice-shrinker-{}", std::process::id()));
+//! let swap = Swap::create(&path, 1 << 20, Cached::No)?;
+//! let mut entries = policy::table::<Adaptive<'_>>(FRAMES);
+//! let pager = SwapPager::new(swap, Adaptive::new(&mut entries), FRAMES, Settings::of(FRAMES));
+//! let map = MemMap::new(zone, Clearer::detect())?.with_pager(&pager);
+//! let space = VmSpace::new(map.frames(), Atomic)?;
+//!
+//! let clearer = Clearer::detect();
+//! let get = |_| zone.get(0, Gfp::KERNEL, Order::FRAME, &clearer).map(|at| at.as_ptr() as usize);
+//! let slab = Arc::new(Slab(zone, Mutex::new((0..FRAMES - 100).map_while(get).collect())));
+//! let registration = pager.zone().register_shrinker(slab.clone());
+//! pager.attach(&space, || {
+//!     let task = space.enter()?;
+//!     let at = task.map(1000 * FRAME_SIZE, Rights::READ_WRITE)?;
+//!     // Five times as many pages as there are frames left.
+//!     (0..500).try_for_each(|page| task.write_at(at + page * FRAME_SIZE, b"here"))
+//! })??;
+//! assert!(slab.count() < FRAMES - 100, "it has given some");
+//! drop(registration); // it is not asked any more
+//! # std::fs::remove_file(path)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{current_thread, ThreadId};
+use pumice_frames::frame::Gfp;
+
+use super::kswapd::Round;
+use super::policy::Policy;
+use super::settings::Settings;
+use super::zone::ZoneReclaim;
+
+/// A cache that reclaim may ask for memory. Several threads may ask at a time.
+///
+/// A call may do all that a thread may do: take frames, of those that are kept back too, and nothing is reclaimed for
+/// it; unmap regions, and give frames back to the zone. Frames that it leaves in a task's list do not count:
+/// [`Task::give_frames_back`](crate::space::Task::give_frames_back), or dropping the task, lets others have them. It
+/// waits for nothing that a thread may have which asks for frames with flags as it needs, or which ends its
+/// registration: who holds a cache's lock asks under [`Task::gfp_scope`](crate::space::Task::gfp_scope) with
+/// [`Gfp::NOFS`], as those do who map, unmap and fork; so does who has a guard and asks for another page, where a cache
+/// maps, unmaps or forks, since a fork waits for guards.
+///
+/// # Safety
+/// In a call it does not use the task that called, by whatever way it has come to it.
+pub unsafe trait Shrinker: Send + Sync {
+    /// What a request must allow for this to be asked on its behalf. Unless told otherwise that of caches, which
+    /// [`Gfp::NOFS`] and less do not.
+    fn needs(&self) -> Gfp {
+        Gfp::IO | Gfp::FS
+    }
+
+    /// `count_objects`: how many frames it could give, about. It is asked often, and answers at once.
+    fn count(&self) -> usize;
+
+    /// `scan_objects`: gives up to so many frames back, doing no more for it than the request allows. How many are free
+    /// by it now; 0 where there is nothing to be had at the moment.
+    fn scan(&self, frames: usize, gfp: Gfp) -> usize;
+}
+
+// SAFETY: it is the same shrinker.
+unsafe impl<S: Shrinker + ?Sized> Shrinker for &S {
+    fn needs(&self) -> Gfp {
+        (**self).needs()
+    }
+
+    fn count(&self) -> usize {
+        (**self).count()
+    }
+
+    fn scan(&self, frames: usize, gfp: Gfp) -> usize {
+        (**self).scan(frames, gfp)
+    }
+}
+
+/// A share of the pages in memory, or of a cache, in parts of [`ALL`].
+type Share = u64;
+const ALL: Share = 1 << 32;
+/// What is owed of a cache after which it is asked how much it has by now.
+const COUNTED_ANEW: Share = ALL / 8;
+
+/// Of so many calls, one is looked at closer.
+const CALLS_PER_CHECK: u32 = 16;
+/// Times in a row that frames were said to be free which were not, after which that is not believed. In between others
+/// may have taken them.
+const MOST_UNSEEN: u32 = 16;
+
+/// What makes a call of a cache due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// What it owes.
+    Owed,
+    /// There is no page left to go.
+    LastResort,
+}
+
+/// Whether what it says is true.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trust {
+    calls: u32,
+    /// Times in a row that frames were not seen.
+    unseen: u32,
+}
+
+struct Entry {
+    id: u64,
+    shrinker: Arc<dyn Shrinker>,
+    needs: Gfp,
+    /// How far it has paid: what [`Shrinkers::scanned`] was.
+    paid: Share,
+    /// Frames it had when it was asked last.
+    frames: usize,
+    /// It gave nothing then.
+    is_futile: bool,
+    /// It has panicked, or is being taken out: nobody asks it any more.
+    is_closed: bool,
+    trust: Trust,
+    callers: Vec<ThreadId>,
+}
+
+impl Entry {
+    /// What it owes.
+    fn owed(&self, scanned: Share) -> Share {
+        scanned.wrapping_sub(self.paid).min(ALL)
+    }
+
+    fn is_due(&self, scanned: Share, batch: usize) -> bool {
+        match self.owed(scanned) {
+            0 => false,
+            owed if self.is_futile => owed == ALL,
+            owed => owed >= COUNTED_ANEW || part(self.frames, owed) >= batch,
+        }
+    }
+}
+
+/// Those of a zone.
+#[derive(Default)]
+pub(super) struct Shrinkers {
+    entries: Vec<Entry>,
+    last_id: u64,
+    /// Share of the pages in memory that was scanned, of all so far. It wraps around.
+    scanned: Share,
+}
+
+/// A call of one, begun.
+struct Call {
+    id: u64,
+    shrinker: Arc<dyn Shrinker>,
+    owed: Share,
+    trust: Trust,
+}
+
+/// How a call went.
+#[derive(Default)]
+struct Outcome {
+    count: usize,
+    asked: usize,
+    freed: usize,
+    has_panicked: bool,
+}
+
+impl Shrinkers {
+    /// So many pages of those in memory are about to be scanned: where there are none, they are all.
+    pub fn note_scanned(&mut self, pages: usize, of: usize, settings: &Settings) {
+        let share = (pages.min(of.max(1)) as Share * ALL) / of.max(1) as Share;
+        let share = if of == 0 { ALL } else { share };
+        let pressure = settings.cache_pressure_percent as Share;
+        self.scanned = self.scanned.wrapping_add(share * pressure / 100);
+    }
+
+    /// The next one after `after` that is to be asked for who may do `gfp`. What it owes is this call's.
+    fn begin(&mut self, after: u64, ask: Ask, gfp: Gfp, settings: &Settings) -> Option<Call> {
+        let scanned = self.scanned;
+        let may =
+            |entry: &&mut Entry| entry.id > after && !entry.is_closed && gfp.contains(entry.needs);
+        let is_next = |entry: &&mut Entry| match ask {
+            // Where one is in there already, another would only wait for the same.
+            Ask::Owed => entry.callers.is_empty() && entry.is_due(scanned, settings.shrink_batch),
+            Ask::LastResort => true,
+        };
+        let entry = self.entries.iter_mut().filter(may).find(is_next)?;
+        let owed = entry.owed(scanned);
+        entry.paid = scanned;
+        entry.callers.push(current_thread().id());
+        entry.trust.calls = entry.trust.calls.wrapping_add(1);
+        let (id, shrinker, trust) = (entry.id, entry.shrinker.clone(), entry.trust);
+        Some(Call { id, shrinker, owed, trust })
+    }
+
+    /// Ends a call for who may do `gfp`.
+    fn end(&mut self, id: u64, owed: Share, outcome: &Outcome, trust: Trust, gfp: Gfp) {
+        let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
+        let me = current_thread().id();
+        if let Some(at) = entry.callers.iter().position(|&caller| caller == me) {
+            entry.callers.swap_remove(at);
+        }
+        let &Outcome { count, asked, freed, has_panicked } = outcome;
+        entry.is_closed |= has_panicked;
+        entry.trust.unseen = trust.unseen;
+        entry.frames = count.saturating_sub(freed);
+        let has_all_flags = gfp.contains(Gfp::KERNEL);
+        let paid = match freed {
+            // Others may be given something.
+            0 if !has_all_flags => 0,
+            0 => owed,
+            _ => {
+                ((asked as u128 * u128::from(ALL)) / count.max(1) as u128).min(owed.into()) as Share
+            }
+        };
+        entry.paid = entry.paid.wrapping_sub(owed - paid);
+        if freed > 0 || has_all_flags {
+            entry.is_futile = freed == 0;
+        }
+    }
+
+    fn add(&mut self, shrinker: Arc<dyn Shrinker>, needs: Gfp, frames: usize) -> u64 {
+        self.last_id += 1;
+        self.entries.push(Entry {
+            id: self.last_id,
+            shrinker,
+            needs,
+            paid: self.scanned,
+            frames,
+            is_futile: false,
+            is_closed: false,
+            trust: Trust::default(),
+            callers: Vec::new(),
+        });
+        self.last_id
+    }
+
+    /// Has nobody ask it any more. Whether a thread is in it, but this one.
+    fn close(&mut self, id: u64) -> bool {
+        let me = current_thread().id();
+        let entry = self.entries.iter_mut().find(|entry| entry.id == id);
+        entry.is_some_and(|entry| {
+            entry.is_closed = true;
+            entry.callers.iter().any(|&caller| caller != me)
+        })
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Entry> {
+        let at = self.entries.iter().position(|entry| entry.id == id)?;
+        // In order: a pass goes by their numbers.
+        Some(self.entries.remove(at))
+    }
+}
+
+impl std::fmt::Debug for Shrinkers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shrinkers({})", self.entries.len())
+    }
+}
+
+fn part(frames: usize, share: Share) -> usize {
+    ((frames as u128 * u128::from(share)) / u128::from(ALL)) as usize
+}
+
+/// Ends a registration when it is dropped, after the calls that are in progress: but for one that the calling thread
+/// itself is in.
+#[must_use = "a registration ends when it is dropped"]
+pub struct Registration<'r, P: Policy> {
+    zone: &'r ZoneReclaim<P>,
+    id: u64,
+}
+
+impl<P: Policy> Drop for Registration<'_, P> {
+    fn drop(&mut self) {
+        let mut state = self.zone.state();
+        while state.shrinkers.close(self.id) {
+            state = self.zone.let_go.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let entry = state.shrinkers.remove(self.id);
+        drop(state);
+        // What others have written for when it goes runs under no lock.
+        drop(entry);
+    }
+}
+
+impl<P: Policy> ZoneReclaim<P> {
+    /// Asks a cache for frames too, from now on until the registration is dropped.
+    pub fn register_shrinker(&self, shrinker: Arc<dyn Shrinker>) -> Registration<'_, P> {
+        let (needs, frames) = (shrinker.needs(), shrinker.count());
+        let id = self.state().shrinkers.add(shrinker, needs, frames);
+        // Where it waits since nothing could go, there may be something now.
+        self.wake.notify_all();
+        Registration { zone: self, id }
+    }
+
+    /// Asks a cache for frames too while `work` is done.
+    pub fn with_shrinker<R>(&self, shrinker: &dyn Shrinker, work: impl FnOnce() -> R) -> R {
+        // SAFETY: the lifetime is shorter than it then says: the registration ends with this call, however that ends,
+        // and waits for calls of it. The calling thread is in none, for one that it is in has begun after this.
+        let shrinker =
+            unsafe { std::mem::transmute::<&dyn Shrinker, &'static dyn Shrinker>(shrinker) };
+        let _registration = self.register_shrinker(Arc::new(shrinker));
+        work()
+    }
+
+    /// Frames that are free now, if anybody knows.
+    fn count_now(&self) -> Option<usize> {
+        self.state().members.free_frames()
+    }
+}
+
+impl<P: Policy + Send> Round<'_, P> {
+    /// Has caches give frames. Whether any did.
+    pub fn shrink_caches(&mut self, ask: Ask) -> bool {
+        let gfp = self.direct.unwrap_or(Gfp::KERNEL);
+        let (mut after, mut has_freed) = (0, false);
+        loop {
+            let mut state = self.zone.state();
+            let Some(call) = state.shrinkers.begin(after, ask, gfp, &self.settings) else { break };
+            drop(state);
+            if after == 0 {
+                self.let_go_of_all();
+            }
+            after = call.id;
+            has_freed |= self.shrink_cache(call, ask, gfp);
+            if has_freed && !self.needs_more() {
+                break;
+            }
+        }
+        if after != 0 {
+            self.meet_spaces();
+        }
+        has_freed
+    }
+
+    /// Has one give what it owes, as far as it is needed. Whether it gave any.
+    fn shrink_cache(&mut self, call: Call, ask: Ask, gfp: Gfp) -> bool {
+        let Call { id, shrinker, owed, mut trust } = call;
+        let mut outcome = Outcome::default();
+        let went = catch_unwind(AssertUnwindSafe(|| {
+            // It goes in here: what it does then may panic as well.
+            let shrinker = shrinker;
+            let batch = self.settings.shrink_batch;
+            outcome.count = shrinker.count();
+            let wanted = match ask {
+                Ask::Owed => part(outcome.count, owed).max(outcome.count.min(1)),
+                Ask::LastResort => outcome.count.min(batch),
+            };
+            while outcome.asked < wanted {
+                let some = batch.min(wanted - outcome.asked);
+                outcome.asked += some;
+                let freed = self.scan_cache(&*shrinker, some, gfp, &mut trust);
+                outcome.freed += freed;
+                if freed == 0 || !self.needs_more() {
+                    break;
+                }
+            }
+        }));
+        if let Err(panic) = went {
+            outcome.has_panicked = true;
+            // Dropping it may panic again.
+            std::mem::forget(panic);
+        }
+        self.zone.state().shrinkers.end(id, owed, &outcome, trust, gfp);
+        self.zone.let_go.notify_all();
+        outcome.freed > 0
+    }
+
+    /// One batch. How many frames are free by it, as far as that is believed.
+    fn scan_cache(
+        &mut self,
+        shrinker: &dyn Shrinker,
+        frames: usize,
+        gfp: Gfp,
+        trust: &mut Trust,
+    ) -> usize {
+        let is_checked = trust.unseen > 0 || trust.calls % CALLS_PER_CHECK == 1;
+        let before = if is_checked { self.zone.count_now() } else { None };
+        let said = shrinker.scan(frames, gfp).min(self.zone.frames());
+        if let (Some(before), true) = (before, said > 0) {
+            let is_seen = self.zone.count_now().is_none_or(|now| now > before);
+            trust.unseen = if is_seen { 0 } else { trust.unseen + 1 };
+        }
+        if said == 0 || trust.unseen > MOST_UNSEEN {
+            return 0;
+        }
+        self.note_shrunk(said);
+        said
+    }
+
+    /// Takes note of frames that a cache gave, and wakes who waits for them.
+    fn note_shrunk(&mut self, frames: usize) {
+        (self.fruitless, self.has_failed, self.asked, self.put_off) = (0, false, None, 0);
+        self.freed += frames;
+        let mut state = self.zone.state();
+        state.counts.shrunk += frames as u64;
+        self.zone.tell(&mut state, frames);
+    }
+
+    /// Whether who asked for frames, or the zone, is still short of them.
+    fn needs_more(&self) -> bool {
+        let mut state = self.zone.state();
+        self.direct.is_none() && !state.is_stopped && state.is_short(self.zone.free())
+    }
+}

@@ -1,0 +1,84 @@
+//! For tests: swap of which each call is told of, before it goes on.
+
+use rustix::io::Errno;
+
+use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
+use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
+use crate::page_table::Rights;
+use crate::swap::backing::SwapBacking;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::frame::Gfp;
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Read,
+    DropClean,
+    Place,
+    Written,
+    Evicted,
+}
+
+/// Swap, and who is told: a place can be refused, and any call can panic.
+pub(super) struct Watched<'s, W> {
+    pub swap: &'s SwapBacking,
+    pub watch: W,
+}
+
+impl<W: Fn(Call) -> Result<(), Refusal>> Watched<'_, W> {
+    fn tell(&self, call: Call) {
+        assert!((self.watch)(call).is_ok(), "only a place is refused");
+    }
+}
+
+// SAFETY: it knows of no task.
+unsafe impl<W: Fn(Call) -> Result<(), Refusal> + Send + Sync> Backing for Watched<'_, W> {
+    fn needs(&self) -> Gfp {
+        self.swap.needs()
+    }
+    fn read(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        self.tell(Call::Read);
+        self.swap.read(space, page, from, into)
+    }
+    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
+        self.swap.came_in(space, page, from, used)
+    }
+    fn free(&self, space: SpaceId, from: Evicted) {
+        self.swap.free(space, from);
+    }
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        self.tell(Call::DropClean);
+        self.swap.drop_clean(page)
+    }
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        (self.watch)(Call::Place)?;
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { self.swap.place(pages) }
+    }
+    fn stays_full(&self) {
+        self.swap.stays_full();
+    }
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
+        self.tell(Call::Written);
+        self.swap.written(place, pages, result);
+    }
+    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
+        self.tell(Call::Evicted);
+        self.swap.evicted(place, nth, page)
+    }
+    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        self.swap.note_content(place, nth, bytes);
+    }
+    fn give_up(&self, place: &Place, nth: usize) {
+        self.swap.give_up(place, nth);
+    }
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
+        self.swap.release(copies);
+    }
+}

@@ -1,0 +1,560 @@
+//! How pages that were chosen go: what is clean at once, the rest when it is written.
+//!
+//! Pages that go together are written together, as far as their backing has places beside each other. What is in
+//! flight a reclaimer keeps until it is done, and then ends each page's transit. The page has gone, or a fault has
+//! taken it back meanwhile: then it stays, and its place is given up. A page that is written in place is held for
+//! reading meanwhile, and goes then if it is still clean and nobody uses it.
+
+mod ending;
+
+use std::ptr::NonNull;
+use std::vec::Drain;
+
+use rustix::io::Errno;
+
+use crate::backing::{Outgoing, Place, Refusal};
+use crate::io::engine::{Direction, Piece};
+use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
+use crate::page_table::pager::SpaceId;
+use crate::space::region::Page;
+use crate::space::write_back::WriteBack;
+use crate::space::Transit;
+use pumice_frames::addr::FRAME_SIZE;
+
+use super::kswapd::Round;
+use super::policy::{Policy, Shadow};
+use super::shrinker::Ask;
+use super::spaces::{AnyTask, Attached};
+use super::zone::{Copy as PageCopy, Owner};
+use ending::{end_in_place, end_in_transit, give_up_write_back};
+
+/// Writes in flight at most, of any reclaimer.
+const MOST_WRITES: usize = 64;
+
+/// Rounds in a row after which who waits is told that there will be no frames, where nothing went since pages must not
+/// be written yet. With a pause after each, it is a second.
+const MOST_PUT_OFF: usize = 50;
+
+/// Writes that fail in a row, whoever writes, after which who waits is told the same at the next one: one that fails
+/// says nothing of other pages.
+const MOST_FAILURES: usize = 16;
+/// How many are left of these when that was said.
+pub(super) const MANY_FAILURES: usize = MOST_FAILURES - 4;
+
+/// A page that the policy chose.
+#[derive(Clone, Copy)]
+pub(super) struct Victim {
+    pub frame: u32,
+    pub shadow: Shadow,
+    pub owner: Owner,
+    pub copy: u32,
+    pub is_new: bool,
+}
+
+/// How a page is kept while it is written.
+enum Way {
+    /// Whoever wants it takes it back.
+    Transit(Transit),
+    /// Whoever wants to write it waits: it is written in place.
+    Held(WriteBack),
+}
+
+/// A page on its way out.
+pub(super) struct Leaving {
+    victim: Victim,
+    way: Way,
+}
+
+/// Pages that are being written: one space's.
+struct Write {
+    place: Option<Place>,
+    pages: Vec<Leaving>,
+    outgoing: Vec<Outgoing>,
+    pieces: Vec<Piece>,
+}
+
+/// What is in flight.
+pub(super) struct Writes {
+    queue: Queue<AnyEngine>,
+    /// By the requests' tokens, and those of which none is in flight.
+    writes: Vec<Write>,
+    vacant: Vec<usize>,
+    pages: usize,
+    /// Those asked about at the moment.
+    outgoing: Vec<Outgoing>,
+    /// For another queue when this one fails.
+    engines: Engines,
+}
+
+// SAFETY: what it names of frames is used by who has it, while the frames' pages are on their way out.
+unsafe impl Send for Writes {}
+
+impl Writes {
+    pub fn new(engines: &Engines, depth: u32) -> Writes {
+        let queue = Queue::new(engines.make(depth), (depth as usize).min(MOST_WRITES));
+        let places = queue.room();
+        let write =
+            |_| Write { place: None, pages: Vec::new(), outgoing: Vec::new(), pieces: Vec::new() };
+        Writes {
+            queue,
+            writes: (0..places).map(write).collect(),
+            vacant: (0..places).collect(),
+            pages: 0,
+            outgoing: Vec::new(),
+            engines: engines.clone(),
+        }
+    }
+
+    /// A queue that can't be asked is no use: it goes, and with it, once the kernel is done, all that was asked of it.
+    /// Returns which requests these were.
+    fn replace_queue(&mut self) -> Vec<usize> {
+        self.engines.replace(&mut self.queue, self.writes.len() as u32);
+        (0..self.writes.len()).filter(|&turn| self.writes[turn].place.is_some()).collect()
+    }
+
+    /// Pages in flight.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+}
+
+/// What a batch leaves to be noted, under one lock.
+#[derive(Default)]
+pub(super) struct Notes {
+    /// They stay, and whether they were used.
+    stay: Vec<(Victim, bool)>,
+    /// Copies that nobody knows of any more.
+    pub copies: Vec<PageCopy>,
+    pswpout: u64,
+    writes: u64,
+    clean: u64,
+    rescued: u64,
+    errors: u64,
+}
+
+impl<P: Policy + Send> Round<'_, P> {
+    /// Begins to take out pages of one space. Returns frames that are free by it: of those that need not be written.
+    pub fn begin_all(&mut self, victims: &[Victim]) -> usize {
+        let Some(&Victim { owner, .. }) = victims.first() else { return 0 };
+        let Some(space) = self.space(owner.member()).cloned() else {
+            // One that has come or gone since.
+            self.notes.stay.extend(victims.iter().map(|&victim| (victim, false)));
+            return 0;
+        };
+        let task = space.task();
+        let mut freed = 0;
+        for &victim in victims {
+            let is_young = task.test_and_clear_young(victim.owner.page()) == Some(true);
+            if is_young && !victim.is_new {
+                self.notes.stay.push((victim, true));
+            } else if space.backing().writes_in_place() {
+                freed += self.begin_in_place(&space, &task, victim);
+            } else {
+                freed += self.begin(&space, &task, victim);
+            }
+        }
+        self.notes.clean += freed as u64;
+        self.known[owner.member()].has_frames |= freed > 0;
+        freed
+    }
+
+    /// Whether pages of a space may be written for who asks.
+    fn may_write(&self, space: &Attached) -> bool {
+        self.direct.is_none_or(|gfp| gfp.contains(space.backing().needs()))
+    }
+
+    /// Begins a page's transit, which is ended at once if it is clean. Returns frames that are free by it.
+    fn begin(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
+        let page = victim.owner.page();
+        let Some(transit) = task.begin_swap_out(page) else {
+            // Somebody has a guard, or several spaces share the frame; or it was unmapped.
+            match task.test_and_clear_young(page) {
+                Some(_) => self.notes.stay.push((victim, false)),
+                None => self.notes.give_up_copy(victim),
+            }
+            return 0;
+        };
+        if transit.page().frame != self.zone.frame(victim.frame) {
+            // The page came back in another frame, by which the policy knows it.
+            task.cancel_swap_out(transit);
+            self.notes.give_up_copy(victim);
+            return 0;
+        }
+        let outgoing = victim.outgoing(space.id, task.bytes(transit.page().frame));
+        let clean = if transit.is_dirty() { None } else { space.backing().drop_clean(&outgoing) };
+        let may_write = self.may_write(space) && !space.backing().writes_in_place();
+        match clean {
+            Some(to) => {
+                if task.end_swap_out(transit, to).is_ok() {
+                    return 1;
+                }
+                self.notes.rescued += 1;
+                self.notes.give_up_copy(victim);
+                self.notes.stay.push((victim.without_copy(), false));
+            }
+            None if !may_write => {
+                // Written in place, it has become dirty a moment ago.
+                task.cancel_swap_out(transit);
+                self.notes.stay.push((victim, false));
+            }
+            None => {
+                self.notes.give_up_copy(victim);
+                let way = Way::Transit(transit);
+                self.dirty.push(Leaving { victim: victim.without_copy(), way });
+            }
+        }
+        0
+    }
+
+    /// Begins to write a page back if it is dirty, else to take it out. Returns frames that are free by it.
+    fn begin_in_place(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
+        let page = victim.owner.page();
+        if !self.may_write(space) || !task.is_dirty(page) {
+            return self.begin(space, task, victim);
+        }
+        if !space.backing().hold(space.id, page) {
+            // It is being unmapped, or will be looked at again.
+            self.notes.stay.push((victim, false));
+            return 0;
+        }
+        match task.begin_write_back(page) {
+            Some(begun) if begun.page().frame == self.zone.frame(victim.frame) => {
+                self.dirty.push(Leaving { victim, way: Way::Held(begun) });
+                return 0;
+            }
+            Some(begun) => give_up_write_back(space, task, begun),
+            None => {}
+        }
+        space.backing().let_go(space.id, page);
+        self.begin(space, task, victim)
+    }
+
+    /// Begins to write the pages of the batch that are dirty. Returns how many frames are free, of earlier ones.
+    pub fn write_out(&mut self) -> usize {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let (mut freed, mut member) = (0, None);
+        while let Some(first) = dirty.first() {
+            if member.replace(first.member()) != Some(first.member()) {
+                // Copies that were given up make room for this very batch.
+                self.release_copies();
+            }
+            let rest = dirty.chunk_by(|one, next| one.member() == next.member()).next();
+            let rest = rest.unwrap_or_default();
+            match self.place(rest) {
+                Ok(place) => {
+                    let pages = place.pages.clamp(1, rest.len());
+                    freed += self.write(place, dirty.drain(..pages));
+                }
+                Err(Refusal::NotNow) => {
+                    self.refused += 1;
+                    self.stay(dirty.drain(..1));
+                }
+                Err(refusal) => {
+                    let pages = rest.len();
+                    self.stay(dirty.drain(..pages));
+                    self.has_failed |= refusal == Refusal::Full;
+                    self.failures += 1;
+                    self.notes.errors += 1;
+                }
+            }
+        }
+        self.dirty = dirty;
+        freed
+    }
+
+    /// Where pages go. If there is no room, pages in memory give up their copies, whoever's they are.
+    fn place(&mut self, pages: &[Leaving]) -> Result<Place, Refusal> {
+        let member = pages[0].member();
+        let space = self.space(member).cloned().ok_or(Refusal::Failed)?;
+        let task = space.task();
+        let outgoing = &mut self.writes.outgoing;
+        outgoing.clear();
+        outgoing.extend(pages.iter().map(|leaving| {
+            let at = task.bytes(self.zone.frame(leaving.victim.frame));
+            leaving.victim.outgoing(space.id, at)
+        }));
+        drop(task);
+        // SAFETY: the frames are the pages', and stay, until their transits end, or are held. If a fault takes a page
+        // back, its transit does not end, and the place is given up.
+        let place = unsafe { space.backing().place(&self.writes.outgoing) };
+        if place != Err(Refusal::Full) {
+            return place;
+        }
+        self.give_up_copies(&space);
+        // SAFETY: as above.
+        unsafe { space.backing().place_at_last(&self.writes.outgoing) }
+    }
+
+    /// Gives up all copies that there are of what a space's backing has: those of this batch's pages that stay, of
+    /// which no zone knows at the moment, and those that zones know of. (Of a batch that another reclaimer has in hand,
+    /// they are had a moment later.)
+    fn give_up_copies(&mut self, space: &Attached) {
+        let Some(holders) = space.backing().copy_holders() else { return };
+        let Notes { stay, copies, .. } = &mut self.notes;
+        copies.extend(stay.iter_mut().filter_map(|(victim, _)| victim.take_copy()));
+        self.release_copies();
+        holders.give_up_all();
+    }
+
+    /// Begins to write pages, the first of those that were asked about last. Returns how many frames are free, of
+    /// earlier ones, if it has to wait for a turn.
+    fn write(&mut self, place: Place, pages: Drain<'_, Leaving>) -> usize {
+        let mut freed = 0;
+        let turn = loop {
+            match self.writes.vacant.pop() {
+                Some(turn) => break turn,
+                None => freed += self.complete(true),
+            }
+        };
+        let Writes { queue, writes, outgoing, .. } = &mut self.writes;
+        let write = &mut writes[turn];
+        write.place = Some(place);
+        write.pages.clear();
+        write.pages.extend(pages);
+        let (pages, member) = (write.pages.len(), write.pages[0].member());
+        write.outgoing.clear();
+        write.outgoing.extend(&outgoing[..pages]);
+        write.pieces.clear();
+        write.pieces.extend(write.outgoing.iter().map(|page| Piece::frame(page.at)));
+        let bytes = match pages {
+            1 => Bytes::Run { at: write.outgoing[0].at, len: place.bytes.min(FRAME_SIZE) },
+            count => {
+                let pieces = NonNull::from(&mut write.pieces[..]).cast();
+                Bytes::Frames { pieces, count }
+            }
+        };
+        let (direction, token) = (Direction::Write, turn as u64);
+        let request = Request { file: place.file, direction, bytes, offset: place.offset, token };
+        // SAFETY: the frames stay as in `place`, the file as its backing says, and the list is not touched before the
+        // request is done.
+        let asked = unsafe { queue.submit(request) };
+        self.writes.pages += pages;
+        self.known[member].leaving += pages;
+        match asked {
+            Ok(()) => self.notes.writes += 1,
+            Err(errno) => {
+                self.end_write(turn, Err(errno));
+            }
+        }
+        freed
+    }
+
+    /// Takes note of writes that are done, and if it is to wait, of one at least.
+    pub fn reap(&mut self, is_to_wait: bool) {
+        let freed = self.complete(is_to_wait);
+        self.note(freed);
+    }
+
+    /// Ends what writes were for that are done. Returns how many frames are free.
+    fn complete(&mut self, is_to_wait: bool) -> usize {
+        let mut done = [(0usize, Ok(())); MOST_WRITES];
+        let mut len = 0;
+        let note = |turn: u64, result| {
+            done[len] = (turn as usize, result);
+            len += 1;
+        };
+        let queue = &mut self.writes.queue;
+        let reaped = if is_to_wait { queue.reap(note) } else { queue.poll(note) };
+        let mut freed =
+            done[..len].iter().map(|&(turn, result)| self.end_write(turn, result)).sum();
+        if let Err(errno) = reaped {
+            self.notes.errors += 1;
+            self.failures += 1;
+            for turn in self.writes.replace_queue() {
+                freed += self.end_write(turn, Err(errno));
+            }
+        }
+        freed
+    }
+
+    /// A request is over. Returns how many frames are free.
+    fn end_write(&mut self, turn: usize, result: Result<(), Errno>) -> usize {
+        let write = &mut self.writes.writes[turn];
+        let mut pages = std::mem::take(&mut write.pages);
+        let outgoing = std::mem::take(&mut write.outgoing);
+        let place = write.place.take();
+        self.writes.vacant.push(turn);
+        let count = pages.len();
+        self.writes.pages -= count;
+        let mut freed = 0;
+        if let (Some(place), Some(member)) = (place, pages.first().map(Leaving::member)) {
+            let known = &mut self.known[member];
+            known.leaving -= count;
+            // It is known for as long as pages are in flight.
+            let space = known.space.clone().expect("a space with pages in flight");
+            space.backing().written(&place, &outgoing, result);
+            let task = space.task();
+            for (nth, (leaving, page)) in pages.drain(..).zip(&outgoing).enumerate() {
+                let went = match leaving.way {
+                    Way::Transit(transit) => {
+                        let backing = space.backing();
+                        let to = result.ok().and_then(|()| backing.evicted(&place, nth, page));
+                        let note = &mut |bytes: &Page| backing.note_content(&place, nth, bytes);
+                        end_in_transit(&task, transit, to, Some(note))
+                    }
+                    Way::Held(begun) => end_in_place(&space, &task, begun, page, result.is_ok()),
+                };
+                if went {
+                    freed += 1;
+                } else {
+                    self.notes.rescued += u64::from(result.is_ok());
+                    space.backing().give_up(&place, nth);
+                    self.notes.stay.push((leaving.victim, false));
+                }
+            }
+            self.known[member].has_frames |= freed > 0;
+            self.notes.pswpout += if result.is_ok() { count as u64 } else { 0 };
+            if result.is_err() {
+                self.failures += 1;
+                self.notes.errors += 1;
+            }
+        }
+        let write = &mut self.writes.writes[turn];
+        (write.pages, write.outgoing) = (pages, outgoing);
+        freed
+    }
+
+    /// Pages of one space are back to where they were before.
+    fn stay(&mut self, pages: Drain<'_, Leaving>) {
+        let first = pages.as_slice().first();
+        let space = first.and_then(|leaving| self.space(leaving.member()).cloned());
+        let task = space.as_ref().map(|space| space.task());
+        for leaving in pages {
+            if let (Some(task), Some(space)) = (&task, &space) {
+                match leaving.way {
+                    Way::Transit(transit) => task.cancel_swap_out(transit),
+                    Way::Held(begun) => {
+                        give_up_write_back(space, task, begun);
+                        space.backing().let_go(space.id, leaving.victim.owner.page());
+                    }
+                }
+            }
+            self.notes.stay.push((leaving.victim, false));
+        }
+    }
+
+    pub fn release_copies(&mut self) {
+        let mut copies = std::mem::take(&mut self.notes.copies);
+        for of_space in copies.chunk_by(|one, next| one.0 == next.0) {
+            if let Some(space) = self.space(of_space[0].0) {
+                space.backing().release(&mut of_space.iter().map(|&(_, copy)| copy));
+            }
+        }
+        copies.clear();
+        self.notes.copies = copies;
+    }
+
+    /// Writes down what became of pages, and wakes who waits for `freed` frames, or for nothing.
+    pub fn note(&mut self, freed: usize) {
+        for known in self.known.iter_mut().filter(|known| known.has_frames) {
+            known.has_frames = false;
+            if let Some(space) = &known.space {
+                space.task().give_frames_back();
+            }
+        }
+        let Notes { stay, copies, pswpout, writes, clean, rescued, errors } = &mut self.notes;
+        let mut state = self.zone.state();
+        state.counts.pswpout += std::mem::take(pswpout);
+        state.counts.writes += std::mem::take(writes);
+        state.counts.clean += std::mem::take(clean);
+        state.counts.rescued += std::mem::take(rescued);
+        state.counts.errors += std::mem::take(errors);
+        for (victim, is_used) in stay.drain(..) {
+            copies.extend(state.stays(victim.owner, victim.frame, victim.copy, victim.shadow));
+            if is_used && state.policy.contains(victim.frame) {
+                state.policy.accessed(victim.frame);
+            }
+        }
+        let has_failed_now = self.failures > 0;
+        state.failures += std::mem::take(&mut self.failures);
+        let mut is_at_end = false;
+        state.leaving = state.leaving + self.writes.pages - self.told.leaving;
+        self.told.leaving = self.writes.pages;
+        self.freed += freed;
+        if self.direct.is_some() {
+            state.counts.direct += freed as u64;
+            if state.is_kswapd_asleep && !state.is_stuck {
+                // It may have waited for what has been written now.
+                self.zone.wake.notify_one();
+            }
+        }
+        if freed > 0 {
+            (self.fruitless, self.has_failed, self.asked, self.has_swept) = (0, false, None, false);
+            (self.put_off, self.idle_turns, state.failures) = (0, 0, 0);
+            self.zone.tell(&mut state, freed);
+        } else if self.refused * 2 > self.settings.swap_cluster_max {
+            // What is waited for takes its time.
+            self.put_off += usize::from(self.writes.pages == 0);
+            state.is_stuck |= self.writes.pages == 0 && self.direct.is_none();
+            is_at_end = self.put_off > MOST_PUT_OFF && self.writes.pages == 0;
+        } else {
+            // A round in which all pages had been accessed says nothing yet.
+            self.fruitless += 1;
+            let tried_all = self.has_failed
+                || has_failed_now && state.failures > MOST_FAILURES
+                || self.fruitless * self.settings.swap_cluster_max > 4 * state.policy.len();
+            is_at_end = self.writes.pages == 0 && tried_all;
+        }
+        self.refused = 0;
+        let has_lost_pages = state.has_lost_pages(self.zone.free());
+        drop(state);
+        if is_at_end {
+            (self.fruitless, self.has_failed) = (0, false);
+            self.put_off = 0;
+            let asked = self.asked.take();
+            // Once: a page that several spaces have is found in each, and again.
+            let may_find = has_lost_pages && !std::mem::replace(&mut self.has_swept, true);
+            let finds_more = may_find && self.sweep_all();
+            if !finds_more && !self.shrink_caches(Ask::LastResort) {
+                self.is_at_end = true;
+                let mut state = self.zone.state();
+                // The next who asks has some more tried: things may have changed.
+                state.failures = state.failures.min(MANY_FAILURES);
+                self.has_swept = false;
+                if self.direct.is_none() {
+                    let asked = asked.unwrap_or(state.refused);
+                    self.zone.refuse(&mut state, asked);
+                }
+            }
+        }
+        self.release_copies();
+    }
+}
+
+impl Notes {
+    /// A page stays, and was not used.
+    pub fn stays(&mut self, victim: Victim) {
+        self.stay.push((victim, false));
+    }
+
+    fn give_up_copy(&mut self, victim: Victim) {
+        self.copies.extend({ victim }.take_copy());
+    }
+}
+
+impl Victim {
+    fn outgoing(&self, space: SpaceId, at: NonNull<u8>) -> Outgoing {
+        let Victim { owner, copy, shadow, .. } = *self;
+        Outgoing { space, page: owner.page(), at, copy, note: shadow.to_bits() }
+    }
+
+    fn take_copy(&mut self) -> Option<PageCopy> {
+        let copy = std::mem::take(&mut self.copy);
+        (copy != 0).then(|| (self.owner.member(), copy))
+    }
+
+    fn without_copy(self) -> Victim {
+        Victim { copy: 0, ..self }
+    }
+}
+
+impl Leaving {
+    fn member(&self) -> usize {
+        self.victim.owner.member()
+    }
+}

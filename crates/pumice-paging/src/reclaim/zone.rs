@@ -1,0 +1,585 @@
+//! Reclaim of a zone: the pages of all spaces on it, and what is known of each frame.
+//!
+//! Faulting threads say what came in, in batches. One thread, [`ZoneReclaim::kswapd`], takes pages out between the
+//! low and the high watermark of free frames; under min, who asks for a frame reclaims for itself (`direct`).
+//!
+//! How much is free is counted now and then, and estimated in between: a count looks at all the ledger.
+//!
+//! ```text
+//!   frames are asked for     - n     before they are taken
+//!     not admitted           + n
+//!     admitted, not found    + n     Reclaim::give_back
+//!     taken                  nothing
+//!   reclaim has freed some   + n
+//!   counted                  := what is free in the ledger, whoever is between being admitted and taking
+//! ```
+//! So a count may be too high by what is asked for meanwhile, until the next. What is given back after a count that
+//! came in between does not raise it beyond what was counted.
+//!
+//! What is known of a frame may be out of date: nobody says that a page was unmapped. So a page that is to go is
+//! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. What a thread
+//! tells late may so hide a page that has the frame by then; `kswapd` meets that page when it walks the tables.
+//!
+//! One lock, never held over I/O, over a walk, or while anybody waits for another lock but a backing's own.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{PoisonError, TryLockError};
+
+use crate::backing::Came;
+use crate::io::Engines;
+use crate::page_table::pager::{LruPage, SpaceId};
+use crate::page_table::Rights;
+use crate::sync::{in_policy, Condvar, Mutex, MutexGuard, ThreadId};
+use pumice_frames::addr::{Pfn, BLOCK_FRAMES};
+use pumice_frames::frame::{Pressure, Watermarks};
+
+use super::contained_policy::ContainedPolicy;
+use super::counts::Counts;
+use super::policy::{Arrival, Policy, Shadow};
+use super::settings::Settings;
+use super::shrinker::Shrinkers;
+use super::spaces::Members;
+use super::writeout::Writes;
+
+/// Pages that the policy is told of by one call.
+const ADDED_AT_ONCE: usize = 32;
+/// Frames that are free where nobody knows.
+const UNKNOWN: isize = isize::MAX / 2;
+
+/// Whose page a frame has: which member of the zone's spaces, and the page's number in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Owner(u64);
+
+impl Owner {
+    const PAGE_BITS: u32 = 40;
+
+    pub fn new(member: usize, page: usize) -> Owner {
+        debug_assert!(page < 1 << Self::PAGE_BITS);
+        Owner((member as u64 + 1) << Self::PAGE_BITS | page as u64)
+    }
+
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Its place among the spaces; it is somebody's.
+    pub fn member(self) -> usize {
+        (self.0 >> Self::PAGE_BITS) as usize - 1
+    }
+
+    pub fn page(self) -> usize {
+        (self.0 & ((1 << Self::PAGE_BITS) - 1)) as usize
+    }
+}
+
+/// The copy of a page that was a member's.
+pub(super) type Copy = (usize, u32);
+
+/// What is known of a frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Frame {
+    pub owner: Owner,
+    /// What its backing calls the copy of the page as it came, 0 for none.
+    pub copy: u32,
+    /// It came back from its backing; the policy has not been told.
+    pub came: Option<Arrival>,
+    /// Its accessed bit, when it is seen first, says no more than that it came to be used, or was read ahead of that.
+    pub is_new: bool,
+}
+
+impl Frame {
+    fn copy(&self) -> Option<Copy> {
+        (self.copy != 0).then(|| (self.owner.member(), self.copy))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct State<P> {
+    pub policy: ContainedPolicy<P>,
+    /// By the frames' numbers in the zone: the policy's pages.
+    pub frames: Vec<Frame>,
+    first: usize,
+    pub members: Members,
+    /// Whether a frame may have a copy: it was told of one since all were looked at.
+    pub may_have_copies: bool,
+    pub shrinkers: Shrinkers,
+    pub settings: Settings,
+    pub counts: Counts,
+    /// Between low and high.
+    is_balancing: bool,
+    /// Threads that wait for frames.
+    pub waiting: usize,
+    /// Pages that are being written.
+    pub leaving: usize,
+    /// Grows when frames become free.
+    pub freed: u64,
+    /// Times threads began to wait, and up to which of them it is said that there will be no frames.
+    pub asked: u64,
+    pub refused: u64,
+    /// Writes that have failed since one went.
+    pub failures: usize,
+    /// There was no more to try, and nobody has asked since; how often in a row.
+    pub is_stuck: bool,
+    pub times_stuck: u32,
+    pub is_stopped: bool,
+    /// It waits to be woken, and whether it is there at all.
+    pub is_kswapd_asleep: bool,
+    pub has_kswapd: bool,
+    /// Threads that reclaim, which can't wait for that.
+    pub reclaimers: Vec<ThreadId>,
+    /// Where the scan of accessed bits goes on.
+    pub hand: usize,
+    /// Where the walk over page tables for pages to unmap goes on: which space, which page.
+    pub swap_out_from: (usize, usize),
+    /// Where the look for pages that nobody told of goes on: which space, which page; and batches since.
+    pub sweep_from: (usize, usize),
+    pub since_sweep: usize,
+}
+
+impl<P: Policy> State<P> {
+    /// Whether pages are to be taken out, beside those that leave already, with so many frames free.
+    pub fn is_short(&mut self, free: usize) -> bool {
+        let Watermarks { low, high, .. } = self.settings.watermarks;
+        let most = self.settings.most_pages;
+        let (free, pages) = (free.saturating_add(self.leaving), self.policy.len());
+        let is_low = free < low || pages > most;
+        let is_high = free >= high && pages <= most - most / 16;
+        self.is_balancing = is_low || (self.is_balancing && !is_high);
+        self.is_balancing || self.waiting > self.leaving
+    }
+
+    /// A frame's number in the zone.
+    pub fn number(&self, frame: Pfn) -> Option<usize> {
+        let number = frame.0.checked_sub(self.first)?;
+        (number < self.frames.len()).then_some(number)
+    }
+
+    /// Pages of a member's are in frames. Copies of other pages, which were there before and were unmapped, are given
+    /// up: now, for only as long as the frame says whose it was is that a member still.
+    pub fn add_all(&mut self, member: usize, pages: &[LruPage]) {
+        let mut arrivals = [(0, Arrival::Fresh); ADDED_AT_ONCE];
+        for pages in pages.chunks(ADDED_AT_ONCE) {
+            let mut len = 0;
+            for &page in pages {
+                let Some(arrival) = self.note_arrival(member, page) else { continue };
+                arrivals[len] = arrival;
+                len += 1;
+            }
+            self.policy.add_all(&arrivals[..len]);
+        }
+    }
+
+    /// Says of a frame whose it is, and what the policy is to be told.
+    fn note_arrival(&mut self, member: usize, page: LruPage) -> Option<(u32, Arrival)> {
+        let number = self.number(page.frame)?;
+        let owner = Owner::new(member, page.page);
+        let frame = &mut self.frames[number];
+        let came = frame.came.take().filter(|_| frame.owner == owner);
+        let old = *frame;
+        let copy = if came.is_some() { old.copy } else { 0 };
+        *frame = Frame { owner, copy, came: None, is_new: true };
+        if let Some((member, old)) = old.copy().filter(|_| old.copy != copy) {
+            self.members.release(member, old);
+        }
+        Some((number as u32, came.unwrap_or(Arrival::Fresh)))
+    }
+
+    /// A page that the policy knows was not there when it was looked at: it is nobody's any more, nor is the copy that
+    /// is returned. Unless it came back a moment ago, and whoever brought it is about to say so.
+    pub fn forget_gone(&mut self, number: u32) -> Option<Copy> {
+        let frame = &mut self.frames[number as usize];
+        if frame.came.is_some() {
+            return None;
+        }
+        self.policy.forget(number);
+        std::mem::take(frame).copy()
+    }
+
+    /// Whether a thread reclaims at the moment.
+    pub fn is_reclaiming(&self, thread: ThreadId) -> bool {
+        self.reclaimers.contains(&thread)
+    }
+
+    /// Whether it is known that a page is in a frame.
+    pub fn knows(&mut self, member: usize, page: LruPage) -> bool {
+        let owner = Owner::new(member, page.page);
+        let number = self.number(page.frame).filter(|&number| self.frames[number].owner == owner);
+        number.is_some_and(|number| self.policy.contains(number as u32))
+    }
+
+    /// Whether so few pages are known that others may be in memory too.
+    pub fn has_lost_pages(&mut self, free: usize) -> bool {
+        let in_use = self.frames.len().saturating_sub(free).min(self.settings.most_pages);
+        self.policy.len() < in_use / 2
+    }
+
+    /// A page that was chosen stays. If the frame has become another page's meanwhile, the policy knows that already.
+    /// Returns a copy that nobody knows of any more.
+    pub fn stays(&mut self, owner: Owner, number: u32, copy: u32, shadow: Shadow) -> Option<Copy> {
+        let lost = (copy != 0).then(|| (owner.member(), copy));
+        if self.policy.contains(number) || !self.members.is_open(owner.member()) {
+            return lost;
+        }
+        let frame = &mut self.frames[number as usize];
+        self.policy.put_back(number, shadow);
+        if !frame.owner.is_none() {
+            return lost;
+        }
+        (frame.owner, frame.copy, frame.is_new) = (owner, copy, false);
+        self.may_have_copies |= copy != 0;
+        None
+    }
+
+    /// Forgets what is known of a member's pages, in frames from `first` on, `most` of them at most. Where to go on
+    /// from; `None` at the end.
+    pub fn forget_pages(
+        &mut self,
+        member: usize,
+        first: usize,
+        most: usize,
+        copies: &mut Vec<u32>,
+    ) -> Option<usize> {
+        let end = (first + most).min(self.frames.len());
+        for number in first..end {
+            let frame = &mut self.frames[number];
+            if frame.owner.is_none() || frame.owner.member() != member {
+                continue;
+            }
+            copies.extend(frame.copy().map(|(_, copy)| copy));
+            *frame = Frame::default();
+            if self.policy.contains(number as u32) {
+                self.policy.forget(number as u32);
+            }
+        }
+        (end < self.frames.len()).then_some(end)
+    }
+}
+
+/// See the module's top.
+pub struct ZoneReclaim<P> {
+    /// Numbers of its frames, in spaces over several zones.
+    numbers: Range<usize>,
+    pub(super) state: Mutex<State<P>>,
+    /// Frames that are free, as was counted last, without those that were taken since: too few rather than too many.
+    /// Very many if nobody knows. Relaxed: an estimate, counted anew when it sinks too low.
+    free: AtomicIsize,
+    /// What was counted last, and what was freed since: no more can be free by what is given back. Relaxed: as above.
+    most: AtomicIsize,
+    /// Frames taken and freed since it was counted. Relaxed: as above.
+    changed: AtomicUsize,
+    /// Requests that passed the zone over since it was counted. Relaxed: as above.
+    passed_over: AtomicUsize,
+    /// The watermarks, of the settings. Relaxed: settings.
+    min: AtomicUsize,
+    low: AtomicUsize,
+    high: AtomicUsize,
+    /// As the state says. Relaxed: a hint; who wakes looks under the lock.
+    pub(super) is_kswapd_asleep: AtomicBool,
+    /// [`Pressure`], for who asks without the lock. Relaxed: a hint; who finds it wrong looks again under the lock.
+    pressure: AtomicU8,
+    /// For `kswapd`.
+    pub(super) wake: Condvar,
+    pub(super) frames_freed: Condvar,
+    /// A reclaimer has let go of a space, or of a shrinker.
+    pub(super) let_go: Condvar,
+    engines: Mutex<Engines>,
+    /// What those who reclaim for themselves write with, while they don't.
+    pub(super) idle_writes: Mutex<Vec<Writes>>,
+    /// Errors in reading, which are counted without the lock. Relaxed: a number.
+    read_errors: AtomicU64,
+}
+
+impl<P: Policy> ZoneReclaim<P> {
+    /// With a policy for the `frames` frames of a zone.
+    pub fn new(policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
+        let mut policy = ContainedPolicy::new(policy, frames);
+        let settings = settings.checked();
+        policy.set_looks(settings.scanned_per_page);
+        policy.tune(settings.policy);
+        let state = State {
+            policy,
+            frames: vec![Frame::default(); frames],
+            first: 0,
+            members: Members::default(),
+            may_have_copies: false,
+            shrinkers: Shrinkers::default(),
+            settings,
+            counts: Counts::default(),
+            is_balancing: false,
+            waiting: 0,
+            leaving: 0,
+            freed: 0,
+            asked: 0,
+            refused: 0,
+            failures: 0,
+            is_stuck: false,
+            times_stuck: 0,
+            is_stopped: false,
+            is_kswapd_asleep: false,
+            has_kswapd: false,
+            reclaimers: Vec::new(),
+            hand: 0,
+            swap_out_from: (0, 0),
+            sweep_from: (0, 0),
+            since_sweep: 0,
+        };
+        ZoneReclaim {
+            numbers: 0..frames,
+            state: Mutex::new(state),
+            free: AtomicIsize::new(UNKNOWN),
+            most: AtomicIsize::new(UNKNOWN),
+            changed: AtomicUsize::new(0),
+            passed_over: AtomicUsize::new(0),
+            min: AtomicUsize::new(0),
+            low: AtomicUsize::new(0),
+            high: AtomicUsize::new(0),
+            is_kswapd_asleep: AtomicBool::new(false),
+            pressure: AtomicU8::new(Pressure::None as u8),
+            wake: Condvar::new(),
+            frames_freed: Condvar::new(),
+            let_go: Condvar::new(),
+            engines: Mutex::new(Engines::default()),
+            idle_writes: Mutex::new(Vec::new()),
+            read_errors: AtomicU64::new(0),
+        }
+    }
+
+    /// With frames from this number on, as spaces over several zones have them: the first that is a multiple of 512 and
+    /// that none of the zones before it has. A space on one zone numbers its frames from 0: it has no such reclaim.
+    #[must_use]
+    pub fn starting_at(mut self, first: Pfn) -> ZoneReclaim<P> {
+        let frames = self.numbers.len();
+        self.numbers = first.0..first.0 + frames;
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).first = first.0;
+        self
+    }
+
+    /// Whether a frame is of this zone.
+    pub(super) fn has(&self, frame: Pfn) -> bool {
+        self.numbers.contains(&frame.0)
+    }
+
+    /// How many frames it has.
+    pub(super) fn frames(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The frame that has a number in the zone.
+    pub(super) fn frame(&self, number: u32) -> Pfn {
+        Pfn(self.numbers.start + number as usize)
+    }
+
+    /// What it goes by.
+    pub fn settings(&self) -> Settings {
+        self.state().settings
+    }
+
+    /// Has it go by something else from now on.
+    pub fn set_settings(&self, settings: Settings) {
+        let settings = settings.checked();
+        let mut state = self.state();
+        state.settings = settings;
+        state.policy.set_looks(settings.scanned_per_page);
+        state.policy.tune(settings.policy);
+        self.count_free(&mut state);
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    /// Frames that are free, about.
+    pub(super) fn free(&self) -> usize {
+        self.free.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    /// Counts what is free.
+    pub(super) fn count_free(&self, state: &mut State<P>) {
+        let free = state.members.free_frames();
+        let free = free.and_then(|free| isize::try_from(free).ok()).unwrap_or(UNKNOWN);
+        let Watermarks { min, low, high } = state.settings.watermarks;
+        self.min.store(min, Ordering::Relaxed);
+        self.low.store(low, Ordering::Relaxed);
+        self.high.store(high, Ordering::Relaxed);
+        self.most.store(free, Ordering::Relaxed);
+        self.free.store(free, Ordering::Relaxed);
+        self.changed.store(0, Ordering::Relaxed);
+        self.passed_over.store(0, Ordering::Relaxed);
+        self.set_pressure();
+    }
+
+    /// Frames are about to be taken: whether so many are free that nothing else is to be asked.
+    pub(super) fn takes(&self, frames: usize) -> bool {
+        let before = self.free.fetch_sub(frames as isize, Ordering::Relaxed);
+        before - frames as isize >= self.low.load(Ordering::Relaxed) as isize
+    }
+
+    /// They are not taken after all. Who counted meanwhile found them where they are.
+    pub(super) fn gives_back(&self, frames: usize) {
+        let most = self.most.load(Ordering::Relaxed);
+        let back = |free: isize| Some((free + frames as isize).min(most));
+        let _ = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, back);
+    }
+
+    /// How short memory is by frames that are about to be taken, [`ZoneReclaim::takes`] having said so.
+    pub(super) fn count_taken(&self, frames: usize) -> Pressure {
+        if self.is_out_of_date(frames) {
+            self.count_free(&mut self.state());
+            // They are still there.
+            self.free.fetch_sub(frames as isize, Ordering::Relaxed);
+        }
+        self.set_pressure()
+    }
+
+    /// So many more requests have passed the zone over. Of a zone that has as many blocks, a count costs each of them
+    /// no more than a look at one block. Who counts, or holds the state for something else, is not waited for: what was
+    /// noted stays, and who passes over next tries again.
+    pub(super) fn count_passed_over(&self, requests: usize) {
+        let passed_over = self.passed_over.fetch_add(requests, Ordering::Relaxed) + requests;
+        if passed_over < self.frames() / BLOCK_FRAMES {
+            return;
+        }
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.count_free(&mut state);
+    }
+
+    /// So many frames were freed.
+    fn count_freed(&self, state: &mut State<P>, frames: usize) {
+        self.most.fetch_add(frames as isize, Ordering::Relaxed);
+        self.free.fetch_add(frames as isize, Ordering::Relaxed);
+        if self.is_out_of_date(frames) {
+            self.count_free(state);
+        }
+        self.set_pressure();
+    }
+
+    /// Whether so much has changed that what is known of free frames may be wrong by a quarter of the way from min to
+    /// low.
+    fn is_out_of_date(&self, frames: usize) -> bool {
+        let changed = self.changed.fetch_add(frames, Ordering::Relaxed) + frames;
+        let (min, low) = (self.min.load(Ordering::Relaxed), self.low.load(Ordering::Relaxed));
+        changed > low.saturating_sub(min) / 4
+    }
+
+    pub(super) fn set_pressure(&self) -> Pressure {
+        let level = |mark: &AtomicUsize| mark.load(Ordering::Relaxed);
+        let (min, low, high) = (level(&self.min), level(&self.low), level(&self.high));
+        let pressure = Watermarks { min, low, high }.pressure(self.free());
+        if self.pressure.load(Ordering::Relaxed) != pressure as u8 {
+            self.pressure.store(pressure as u8, Ordering::Relaxed);
+        }
+        pressure
+    }
+
+    pub(super) fn pressure_now(&self) -> Pressure {
+        match self.pressure.load(Ordering::Relaxed) {
+            0 => Pressure::None,
+            1 => Pressure::High,
+            2 => Pressure::Low,
+            _ => Pressure::Min,
+        }
+    }
+
+    /// What reclaim that begins from now on writes with.
+    pub fn set_engines(&self, engines: &Engines) {
+        *self.engines.lock().unwrap_or_else(PoisonError::into_inner) = engines.clone();
+    }
+
+    pub(super) fn engines(&self) -> Engines {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.state().counts;
+        counts.errors += self.read_errors.load(Ordering::Relaxed);
+        counts
+    }
+
+    /// Ends [`ZoneReclaim::kswapd`], and has those who wait for frames fail.
+    pub fn stop(&self) {
+        self.state().is_stopped = true;
+        self.wake.notify_all();
+        self.frames_freed.notify_all();
+    }
+
+    /// # Panics
+    /// In a policy's method, which is called under this lock.
+    pub(super) fn state(&self) -> MutexGuard<'_, State<P>> {
+        in_policy::refuse();
+        // Nothing panics while it holds the state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who wait that frames are free.
+    pub(super) fn tell(&self, state: &mut State<P>, freed: usize) {
+        state.freed += freed as u64;
+        (state.is_stuck, state.times_stuck) = (false, 0);
+        self.count_freed(state, freed);
+        // No more than will find one.
+        if freed >= state.waiting {
+            self.frames_freed.notify_all();
+        } else {
+            (0..freed).for_each(|_| self.frames_freed.notify_one());
+        }
+    }
+
+    /// Tells those who had asked when what failed now was begun that there will be no frames; for the others it is
+    /// tried again.
+    pub(super) fn refuse(&self, state: &mut State<P>, asked: u64) {
+        state.refused = state.refused.max(asked);
+        state.is_stuck = asked == state.asked;
+        state.times_stuck += 1;
+        self.frames_freed.notify_all();
+    }
+
+    pub(super) fn note_read_error(&self) {
+        self.read_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Pages of a space came in. Copies of pages that were in those frames before are given up.
+    pub(super) fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
+        let mut state = self.state();
+        let Some(member) = state.members.find(space) else { return };
+        state.add_all(member, pages);
+        if state.is_kswapd_asleep && state.is_short(self.free()) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// A page of a space came back from its backing. Returns whether what that says of a copy is kept.
+    pub(super) fn came_in(&self, space: SpaceId, page: LruPage, came: Came, used: Rights) -> bool {
+        let arrival = match (used.is_empty(), came.note) {
+            (true, _) => Arrival::ReadAhead,
+            (false, Some(note)) => Arrival::Refault(Shadow::from_bits(note)),
+            (false, None) => Arrival::Fresh,
+        };
+        let mut state = self.state();
+        state.counts.pswpin += 1;
+        state.counts.read_ahead += u64::from(used.is_empty());
+        if came.copy == 0 && state.is_stuck {
+            // Where it was another may go.
+            state.is_stuck = false;
+            self.wake.notify_one();
+        }
+        let Some(member) = state.members.find(space) else { return false };
+        let Some(number) = state.number(page.frame) else { return false };
+        let (owner, frame) = (Owner::new(member, page.page), &mut state.frames[number]);
+        let new = Frame { owner, copy: came.copy, came: Some(arrival), is_new: true };
+        let old = std::mem::replace(frame, new);
+        state.may_have_copies |= came.copy != 0;
+        if let Some((member, copy)) = old.copy() {
+            state.members.release(member, copy);
+        }
+        true
+    }
+}
+
+impl<P> std::fmt::Debug for ZoneReclaim<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZoneReclaim").finish_non_exhaustive()
+    }
+}

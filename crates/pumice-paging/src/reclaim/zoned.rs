@@ -1,0 +1,251 @@
+//! Spaces over several zones: which zone a page's frame is of, and whose pages go for a request (SPEC E6).
+//!
+//! Each zone has its own [`ZoneReclaim`], with watermarks, lists and `kswapd` of its own. A space is attached to all of
+//! them, and what comes in is told to the one that has the frame. A request names zones ([`Gfp::within`]); pages go
+//! in these only. Where several may serve it, who reclaims for itself goes to each as often as it has pages, so that
+//! pages of a small zone live as long as those of a large one; but to one that had none that could go only now and
+//! then, for to find that out takes a look at all there is.
+//!
+//! Zones have one thing in common: where they write to. A backing that is full is so for all of them; copies of it that
+//! pages in memory keep are given up in all zones then, whichever the request names: no page goes by that.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use pumice::addr::{Pfn, FRAME_SIZE};
+//! use pumice::clear::Clearer;
+//! use pumice::frame::{Gfp, Zone};
+//! use pumice::io::{Cached, Engines};
+//! use pumice::page_table::{Atomic, Rights};
+//! use pumice::reclaim::{policy, Settings, TwoList, ZoneReclaim, ZonedPaging};
+//! use pumice::space::{MemMap, VmSpace, Zonelist};
+//! use pumice::swap::{backing::SwapBacking, Swap};
+//! use pumice::sys::mem::Huge;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const FAST: usize = 512;
+//! const LARGE: usize = 2048;
+//! let fast = Zone::new(FAST * FRAME_SIZE, 1, Huge::No)?;
+//! let large = Zone::new(LARGE * FRAME_SIZE, 1, Huge::No)?;
+//! let maps = [MemMap::new(&fast, Clearer::detect())?, MemMap::new(&large, Clearer::detect())?];
+//!
+//! let (mut few, mut many) = (policy::table::<TwoList<'_>>(FAST), policy::table::<TwoList<'_>>(LARGE));
+//! let of_fast = ZoneReclaim::new(TwoList::new(&mut few), FAST, Settings::of(FAST));
+//! let of_large = ZoneReclaim::new(TwoList::new(&mut many), LARGE, Settings::of(LARGE));
+//! let reclaim = [Arc::new(of_fast), Arc::new(of_large.starting_at(Pfn(FAST)))];
+//!
+//! # let path = std::env::temp_dir().join(format!("pumice-zoned-{}", std::process::id()));
+//! let swap = SwapBacking::new(Swap::create(&path, 64 << 20, Cached::No)?, &Engines::default());
+//! let pager = ZonedPaging::on(&reclaim, &swap);
+//! let zonelist = Zonelist::new(&[(&maps[0], &*reclaim[0]), (&maps[1], &*reclaim[1])], &pager)?;
+//! let space = VmSpace::new(zonelist.frames(), Atomic)?;
+//! pager.attach(&space, || {
+//!     let task = space.enter()?;
+//!     let at = task.map(3000 * FRAME_SIZE, Rights::READ_WRITE)?;
+//!     // First where it is fast, then where there is room.
+//!     (0..2000).try_for_each(|page| task.write_at(at + page * FRAME_SIZE, b"any"))?;
+//!     assert_eq!(reclaim[1].counts().pswpout, 0);
+//!     // Nothing but what is fast.
+//!     let _scope = task.gfp_scope(Gfp::KERNEL.within(0b01));
+//!     (2000..3000).try_for_each(|page| task.write_at(at + page * FRAME_SIZE, b"fast"))
+//! })??;
+//! assert!(reclaim[0].counts().pswpout > 0 && reclaim[1].counts().pswpout == 0);
+//! # std::fs::remove_file(path)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use crate::backing::Backing;
+use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::{FrameSource, Rights, TableOps};
+use crate::space::{Result, VmError, VmSpace};
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::frame::{Gfp, Pressure, Reclaim};
+
+use super::paging::{is_pager_of, Paging};
+use super::policy::Policy;
+use super::zone::ZoneReclaim;
+
+/// The pager of spaces over several zones, whose pages are copies of one backing's. See the module's top.
+pub struct ZonedPaging<'b, P> {
+    zones: Vec<Paging<P, &'b dyn Backing>>,
+    /// Requests that have reclaimed. Relaxed: a number to spread them by.
+    turns: AtomicUsize,
+    /// Zones that had no frames for the last request: a bit for each. Relaxed: a hint.
+    barren: AtomicU8,
+}
+
+/// Of so many requests, one goes to a zone that had nothing.
+const TURNS_PER_RETRY: usize = 16;
+
+impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
+    /// Over zones that have reclaim, in the order in which requests go to them, [`Gfp::MOST_ZONES`] at most. Each has
+    /// frames with numbers of its own ([`ZoneReclaim::starting_at`]). Errors in reading are counted with the first.
+    pub fn on(zones: &[Arc<ZoneReclaim<P>>], backing: &'b dyn Backing) -> ZonedPaging<'b, P> {
+        debug_assert!(zones.len() <= Gfp::MOST_ZONES);
+        let zones =
+            zones.iter().take(Gfp::MOST_ZONES).map(|zone| Paging::on(zone.clone(), backing));
+        let (turns, barren) = (AtomicUsize::new(0), AtomicU8::new(0));
+        ZonedPaging { zones: zones.collect(), turns, barren }
+    }
+
+    /// Has reclaim of all zones take pages of a space out while `work` is done. The space's pager is this. Each zone's
+    /// `kswapd` is a thread of the caller's ([`ZoneReclaim::kswapd`]).
+    ///
+    /// # Errors
+    /// [`VmError::OtherPager`] where it is another; else as [`VmSpace::enter`].
+    pub fn attach<F: FrameSource, T: TableOps, R>(
+        &self,
+        space: &VmSpace<F, T>,
+        work: impl FnOnce() -> R,
+    ) -> Result<R>
+    where
+        F::List: Send,
+    {
+        if !is_pager_of(self, space) {
+            return Err(VmError::OtherPager);
+        }
+        let (mut work, mut result) = (Some(work), None);
+        let mut once = || result = work.take().map(|work| work());
+        attach_to_all(&self.zones, space, &mut once)?;
+        // It was done once, or somebody panicked.
+        Ok(result.expect("the work was done"))
+    }
+
+    fn zone_of(&self, page: LruPage) -> Option<&Paging<P, &'b dyn Backing>> {
+        self.zones.iter().find(|paging| paging.zone().has(page.frame))
+    }
+
+    /// Where a request goes first, of the zones that `may` have it: to each as often as it has frames.
+    fn choose(&self, turn: usize, may: impl Fn(usize) -> bool) -> usize {
+        let frames = |nth: usize| if may(nth) { self.zones[nth].zone().frames() } else { 0 };
+        let total: usize = (0..self.zones.len()).map(frames).sum();
+        // Evenly spread, by the golden section.
+        let share = (turn as u64).wrapping_mul(GOLDEN);
+        let mut place = ((u128::from(share) * total as u128) >> 64) as usize;
+        for nth in 0..self.zones.len() {
+            match place.checked_sub(frames(nth)) {
+                Some(beyond) => place = beyond,
+                None => return nth,
+            }
+        }
+        0
+    }
+}
+
+/// 2^64 by the golden ratio.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn attach_to_all<P: Policy + Send, F: FrameSource, T: TableOps>(
+    zones: &[Paging<P, &dyn Backing>],
+    space: &VmSpace<F, T>,
+    work: &mut dyn FnMut(),
+) -> Result<()>
+where
+    F::List: Send,
+{
+    match zones.split_first() {
+        Some((zone, rest)) => zone.attach_part(space, || attach_to_all(rest, space, work))?,
+        None => {
+            work();
+            Ok(())
+        }
+    }
+}
+
+// SAFETY: as that of the zones' own, which it asks.
+unsafe impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
+    fn pressure(&self) -> Pressure {
+        let all = self.zones.iter().map(|paging| paging.zone().pressure());
+        all.min().unwrap_or(Pressure::None)
+    }
+
+    fn wake(&self) {
+        self.zones.iter().for_each(|paging| paging.zone().wake());
+    }
+
+    fn reclaim(&self, gfp: Gfp, frames: usize) -> usize {
+        // Who reclaims in one zone has no pages taken out in another.
+        if self.zones.iter().any(|paging| paging.zone().is_reclaiming_here()) {
+            return 0;
+        }
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        let passed_over = match turn % TURNS_PER_RETRY {
+            0 => 0,
+            _ => self.barren.load(Ordering::Relaxed),
+        };
+        let is_good = |nth: usize| gfp.may_use(nth) && passed_over & 1 << nth == 0;
+        let is_last = |nth: usize| gfp.may_use(nth) && !is_good(nth);
+        let (many, from) = (self.zones.len(), self.choose(turn, is_good));
+        let around = || (from..from + many).map(|nth| nth % many);
+        let order =
+            around().filter(|&nth| is_good(nth)).chain(around().filter(|&nth| is_last(nth)));
+        for nth in order {
+            let freed = self.zones[nth].zone().reclaim(gfp, frames);
+            if freed > 0 {
+                self.barren.fetch_and(!(1 << nth), Ordering::Relaxed);
+                return freed;
+            }
+            if gfp.contains(Gfp::KERNEL) && !gfp.contains(Gfp::MEMALLOC) {
+                // The others may not look.
+                self.barren.fetch_or(1 << nth, Ordering::Relaxed);
+            }
+        }
+        0
+    }
+}
+
+// SAFETY: it knows of no task but those of reclaim's own, and nor does the backing.
+unsafe impl<P: Policy + Send> Pager for ZonedPaging<'_, P> {
+    fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
+        for paging in &self.zones {
+            let is_its = |page: &LruPage| paging.zone().has(page.frame);
+            for run in pages.chunk_by(|one, next| is_its(one) == is_its(next)) {
+                if run.first().is_some_and(is_its) {
+                    paging.lru_add(space, run);
+                }
+            }
+        }
+    }
+
+    fn swap_in(
+        &self,
+        space: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> core::result::Result<(), ReadFailed> {
+        self.zones.first().ok_or(ReadFailed)?.swap_in(space, page, from, into)
+    }
+
+    unsafe fn swap_in_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        match self.zones.first() {
+            // SAFETY: the caller's promise.
+            Some(paging) => unsafe { paging.swap_in_all(space, pages) },
+            None => pages.iter_mut().for_each(|page| page.result = Err(ReadFailed)),
+        }
+    }
+
+    fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
+        if let Some(paging) = self.zone_of(page).or(self.zones.first()) {
+            paging.swapped_in(space, page, from, used);
+        }
+    }
+
+    fn share(&self, space: SpaceId, from: Evicted) -> bool {
+        self.zones.first().is_some_and(|paging| paging.share(space, from))
+    }
+
+    fn free(&self, space: SpaceId, from: Evicted) {
+        if let Some(paging) = self.zones.first() {
+            paging.free(space, from);
+        }
+    }
+
+    fn zone(&self) -> Option<&dyn Reclaim> {
+        Some(self)
+    }
+}

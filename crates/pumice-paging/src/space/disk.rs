@@ -1,0 +1,204 @@
+//! A pager for tests: slots in memory, which are counted; or a file, each of whose pages has its place.
+
+use std::boxed::Box;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::vec::Vec;
+
+use super::file::{Begun, Patience, Use};
+use super::region::Page;
+use super::write_back::WriteFailed;
+use super::Task;
+use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::{FrameSource, Rights, TableOps};
+use pumice_frames::addr::FRAME_SIZE;
+
+/// A page, and how many entries name it.
+type Slot = (Box<Page>, usize);
+
+/// Locks of the machine's own: nothing of loom or shuttle happens while they are held.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    slots: Mutex<Vec<Option<Slot>>>,
+    told: Mutex<Vec<LruPage>>,
+    pub fails: AtomicBool,
+    /// Of a file, what was written of its pages; the others are zeros.
+    file: Option<Mutex<BTreeMap<usize, Box<Page>>>>,
+}
+
+fn slot(at: Evicted) -> usize {
+    match at {
+        Evicted::Swapped(slot) | Evicted::Shadow(slot) => slot as usize,
+    }
+}
+
+impl Disk {
+    /// A file.
+    pub fn file() -> Disk {
+        Disk { file: Some(Mutex::default()), ..Disk::default() }
+    }
+
+    /// The first eight bytes of a page of the file.
+    pub fn first_word(&self, page: usize) -> u64 {
+        let file = self.file.as_ref().expect("a file").lock().expect("no panic");
+        file.get(&page)
+            .map_or(0, |page| u64::from_ne_bytes(page[..8].try_into().expect("eight bytes")))
+    }
+
+    /// Writes a page of the file back, if it is dirty and nobody writes to it. Whether it was.
+    pub fn write_back<F: FrameSource>(
+        &self,
+        task: &Task<'_, F, impl TableOps>,
+        page: usize,
+        went: Result<(), WriteFailed>,
+    ) -> bool {
+        let Some(begun) = task.begin_write_back(page) else { return false };
+        let from = task.space().tables.source.bytes(begun.page().frame);
+        let mut copy = [0; FRAME_SIZE];
+        // SAFETY: nobody writes to the page.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(copy.as_mut_ptr(), FRAME_SIZE) };
+        if went.is_ok() {
+            let file = self.file.as_ref().expect("a file");
+            file.lock().expect("no panic").insert(page, Box::new(copy));
+        }
+        task.end_write_back(begun, went);
+        true
+    }
+
+    /// Takes a page of the file out, if it is clean. Whether it went.
+    pub fn evict_clean(
+        &self,
+        task: &Task<'_, impl FrameSource, impl TableOps>,
+        page: usize,
+    ) -> bool {
+        let Some(transit) = task.begin_swap_out(page) else { return false };
+        if transit.is_dirty() {
+            task.cancel_swap_out(transit);
+            return false;
+        }
+        task.end_swap_out(transit, Evicted::Shadow(7)).is_ok()
+    }
+
+    /// Reads a page of the file as a batch of reads does: begun, and ended later.
+    pub fn fill(&self, task: &Task<'_, impl FrameSource, impl TableOps>, page: usize) {
+        let begun = task.begin_fill(page, Patience::None).expect("mapped");
+        let Begun::Filling(filling) = begun else { return };
+        let mut into = task.space().tables.source.bytes(filling.frame()).cast::<Page>();
+        // SAFETY: the frame is this read's.
+        let read = self.swap_in(task.space().id(), page, filling.from(), unsafe { into.as_mut() });
+        task.end_fill(filling, read, Use::None);
+    }
+
+    fn put(&self, page: Page) -> u32 {
+        let mut slots = self.slots.lock().expect("no panic");
+        let free = slots.iter().position(Option::is_none).unwrap_or(slots.len());
+        if free == slots.len() {
+            slots.push(None);
+        }
+        slots[free] = Some((Box::new(page), 1));
+        free as u32
+    }
+
+    fn take(&self, at: Evicted) {
+        if self.file.is_some() {
+            return;
+        }
+        let slot = &mut self.slots.lock().expect("no panic")[slot(at)];
+        let Some((_, entries)) = slot else { panic!("{at:?} is freed, and free") };
+        *entries -= 1;
+        if *entries == 0 {
+            *slot = None;
+        }
+    }
+
+    /// Slots in use.
+    pub fn used(&self) -> usize {
+        self.slots.lock().expect("no panic").iter().flatten().count()
+    }
+
+    /// Pages it was told of.
+    #[cfg(not(shuttle))]
+    pub fn told(&self) -> Vec<LruPage> {
+        self.told.lock().expect("no panic").clone()
+    }
+
+    /// Takes a page out, if it may go: to swap, or to where a shadow stands for it. Whether it went.
+    pub fn swap_out<F: FrameSource>(
+        &self,
+        task: &Task<'_, F, impl TableOps>,
+        page: usize,
+        to: fn(u32) -> Evicted,
+    ) -> bool {
+        self.swap_out_while(task, page, to, || {})
+    }
+
+    /// As [`Disk::swap_out`]; `meanwhile` is done while the page is written.
+    pub fn swap_out_while<F: FrameSource>(
+        &self,
+        task: &Task<'_, F, impl TableOps>,
+        page: usize,
+        to: fn(u32) -> Evicted,
+        meanwhile: impl FnOnce(),
+    ) -> bool {
+        let Some(transit) = task.begin_swap_out(page) else { return false };
+        let from = task.space().tables.source.bytes(transit.page().frame);
+        let mut copy = [0; FRAME_SIZE];
+        // SAFETY: a frame's memory can be read whoever has it. A model's threads run one at a time, and other tests
+        // have no second thread while they do this.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(copy.as_mut_ptr(), FRAME_SIZE) };
+        meanwhile();
+        let ended = task.end_swap_out(transit, to(self.put(copy)));
+        if let Err(to) = ended {
+            self.take(to);
+        }
+        ended.is_ok()
+    }
+}
+
+// SAFETY: it uses no task in its calls.
+unsafe impl Pager for Disk {
+    fn lru_add(&self, _: SpaceId, pages: &[LruPage]) {
+        self.told.lock().expect("no panic").extend(pages);
+    }
+
+    fn swap_in(
+        &self,
+        _: SpaceId,
+        page: usize,
+        from: Evicted,
+        into: &mut Page,
+    ) -> Result<(), ReadFailed> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(ReadFailed);
+        }
+        if let Some(file) = &self.file {
+            let file = file.lock().expect("no panic");
+            *into = file.get(&page).map_or([0; FRAME_SIZE], |page| **page);
+            return Ok(());
+        }
+        let slots = self.slots.lock().expect("no panic");
+        let Some((page, _)) = &slots[slot(from)] else { panic!("{from:?} is read, and free") };
+        *into = **page;
+        Ok(())
+    }
+
+    fn swapped_in(&self, _: SpaceId, _: LruPage, from: Evicted, _: Rights) {
+        self.take(from);
+    }
+
+    fn share(&self, _: SpaceId, from: Evicted) -> bool {
+        // What has a shadow is read first.
+        if !matches!(from, Evicted::Swapped(_)) {
+            return false;
+        }
+        let slot = &mut self.slots.lock().expect("no panic")[slot(from)];
+        let (_, entries) = slot.as_mut().expect("an entry names it");
+        *entries += 1;
+        true
+    }
+
+    fn free(&self, _: SpaceId, from: Evicted) {
+        self.take(from);
+    }
+}

@@ -1,0 +1,222 @@
+//! Swap as what anonymous pages are copies of.
+
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+
+use super::{Slot, Swap, SwapError};
+use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
+use crate::io::engine::Piece;
+use crate::io::{Bytes, Engines, Queues};
+use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
+use crate::page_table::Rights;
+use crate::space::swap_in::READ_AHEAD;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::frame::Gfp;
+
+/// A swap area as a [`Backing`]: pages that leave together get slots beside each other, as far as there are any.
+///
+/// A page that comes back keeps its copy until it is written, or until slots are scarce (SPEC E7).
+#[derive(Debug)]
+pub struct SwapBacking {
+    swap: Swap,
+    /// Queues for one page, and for many.
+    readers: Queues,
+    ahead_readers: Queues,
+    last_error: Mutex<Option<SwapError>>,
+    holders: CopyHolders,
+}
+
+impl SwapBacking {
+    /// Over a swap area, read from by these engines.
+    pub fn new(swap: Swap, engines: &Engines) -> SwapBacking {
+        SwapBacking {
+            swap,
+            readers: Queues::new(engines.clone(), 1),
+            ahead_readers: Queues::new(engines.clone(), READ_AHEAD as u32),
+            last_error: Mutex::new(None),
+            holders: CopyHolders::default(),
+        }
+    }
+
+    /// With other engines.
+    #[must_use]
+    pub fn with_engines(self, engines: &Engines) -> SwapBacking {
+        SwapBacking::new(self.swap, engines)
+    }
+
+    /// The swap area.
+    pub fn swap(&self) -> &Swap {
+        &self.swap
+    }
+
+    /// The last error of the device, or that swap is full; once.
+    pub fn take_error(&self) -> Option<SwapError> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn note_error(&self, error: SwapError) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    fn read_one(&self, slot: Slot, into: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {
+        let mut reader = self.readers.take();
+        let at = NonNull::from(&mut *into).cast();
+        // SAFETY: the bytes are borrowed until the queue is empty, or dropped.
+        unsafe { self.swap.read(&mut reader, slot, Bytes::Run { at, len: FRAME_SIZE }, 0) }?;
+        let mut went = Ok(());
+        self.readers
+            .drain(reader, |_, result| went = result)
+            .and(went)
+            .map_err(|errno| SwapError::Read { slot, errno })?;
+        self.swap.check(slot, into)
+    }
+
+    /// Reads pages, those in slots beside each other by one request.
+    ///
+    /// # Safety
+    /// The frames are this call's.
+    unsafe fn read_many(&self, pages: &mut [Incoming]) -> Result<(), Errno> {
+        // Before the queue, which is dropped first.
+        let pieces: Vec<Piece> = pages.iter().map(|page| Piece::frame(page.into.cast())).collect();
+        let mut reader = self.ahead_readers.take();
+        let slots: Vec<Slot> = pages.iter().map(|page| slot_of(page.from)).collect();
+        pages.iter_mut().for_each(|page| page.result = Err(ReadFailed));
+        let mut runs = Vec::with_capacity(pages.len());
+        let mut first = 0;
+        for run in slots.chunk_by(|one, next| one.0 + 1 == next.0) {
+            let list = NonNull::from(&pieces[first..]).cast();
+            let bytes = Bytes::Frames { pieces: list, count: run.len() };
+            // SAFETY: the caller's promise, and the list stays until the queue is empty, or dropped.
+            if unsafe { self.swap.read(&mut reader, run[0], bytes, runs.len() as u64) }.is_err() {
+                break;
+            }
+            runs.push(first..first + run.len());
+            first += run.len();
+        }
+        self.ahead_readers.drain(reader, |run, went| {
+            if went.is_ok() {
+                pages[runs[run as usize].clone()].iter_mut().for_each(|page| page.result = Ok(()));
+            }
+        })?;
+        for (page, slot) in pages.iter_mut().zip(slots).filter(|(page, _)| page.result.is_ok()) {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { page.into.as_mut() };
+            page.result = self.swap.check(slot, bytes).map_err(|_| ReadFailed);
+        }
+        Ok(())
+    }
+}
+
+fn slot_of(evicted: Evicted) -> Slot {
+    match evicted {
+        Evicted::Swapped(slot) | Evicted::Shadow(slot) => Slot(slot),
+    }
+}
+
+/// The slot of a page of a place.
+fn slot_at(place: &Place, nth: usize) -> Slot {
+    Slot(place.tag as u32 + nth as u32)
+}
+
+// SAFETY: it knows of no task.
+unsafe impl Backing for SwapBacking {
+    fn needs(&self) -> Gfp {
+        Gfp::IO
+    }
+
+    fn copy_holders(&self) -> Option<&CopyHolders> {
+        Some(&self.holders)
+    }
+
+    fn read(
+        &self,
+        _space: SpaceId,
+        _page: usize,
+        from: Evicted,
+        into: &mut [u8; FRAME_SIZE],
+    ) -> Result<(), ReadFailed> {
+        self.read_one(slot_of(from), into).map_err(|error| {
+            self.note_error(error);
+            ReadFailed
+        })
+    }
+
+    unsafe fn read_all(&self, space: SpaceId, pages: &mut [Incoming]) {
+        // SAFETY: the caller's promise.
+        if unsafe { self.read_many(pages) }.is_err() {
+            // The queue is gone, and with it all that it had to do.
+            pages.iter_mut().for_each(|page| page.result = Err(ReadFailed));
+        }
+        if let Some(first) = pages.first_mut().filter(|first| first.result.is_err()) {
+            // By itself: it may have failed for another's sake, and somebody is to be told why.
+            // SAFETY: as above.
+            let into = unsafe { first.into.as_mut() };
+            first.result = self.read(space, first.page, first.from, into);
+        }
+    }
+
+    fn came_in(&self, _space: SpaceId, _page: usize, from: Evicted, used: Rights) -> Came {
+        let slot = slot_of(from);
+        let note = Some(self.swap.note(slot));
+        if !used.contains(Rights::WRITE) && !self.swap.is_scarce() {
+            return Came { note, copy: slot.0 };
+        }
+        self.swap.put(slot);
+        Came { note, copy: 0 }
+    }
+
+    fn share(&self, from: Evicted) -> bool {
+        self.swap.share(slot_of(from))
+    }
+
+    fn free(&self, _space: SpaceId, from: Evicted) {
+        self.swap.put(slot_of(from));
+    }
+
+    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
+        if page.copy == 0 {
+            return None;
+        }
+        self.swap.set_note(Slot(page.copy), page.note);
+        Some(Evicted::Swapped(page.copy))
+    }
+
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
+        let run = self.swap.get_run(pages.len() as u32);
+        let (first, run) = run.map_err(|_| Refusal::Full)?;
+        for (slot, page) in (first.0..first.0 + run).map(Slot).zip(pages) {
+            self.swap.set_note(slot, page.note);
+        }
+        let (file, offset) = (self.swap.file().reference(), Swap::offset(first));
+        let pages = run as usize;
+        Ok(Place { file, offset, pages, bytes: pages * FRAME_SIZE, tag: u64::from(first.0) })
+    }
+
+    fn stays_full(&self) {
+        self.note_error(SwapError::Full { slots: self.swap.usage().0 });
+    }
+
+    fn written(&self, place: &Place, _pages: &[Outgoing], result: Result<(), Errno>) {
+        if let Err(errno) = result {
+            self.note_error(SwapError::Write { slot: slot_at(place, 0), errno });
+        }
+    }
+
+    fn evicted(&self, place: &Place, nth: usize, _page: &Outgoing) -> Evicted {
+        Evicted::Swapped(slot_at(place, nth).0)
+    }
+
+    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+        self.swap.seal(slot_at(place, nth), bytes);
+    }
+
+    fn give_up(&self, place: &Place, nth: usize) {
+        self.swap.put(slot_at(place, nth));
+    }
+
+    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
+        self.swap.put_all(copies.map(Slot));
+    }
+}

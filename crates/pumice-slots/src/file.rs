@@ -1,0 +1,360 @@
+//! A slot's file: made, sealed, populated, ended. The order is the [module](super)'s.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{null_mut, NonNull};
+
+use rustix::fs::{
+    fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate, memfd_create, MemfdFlags,
+    OFlags, SealFlags,
+};
+use rustix::io::Errno;
+use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
+
+use super::pages::PageKind;
+use pumice_frames::sys::mem;
+
+/// Set when the file is made, and all it ever has (`F_SEAL_EXEC` comes from `MFD_NOEXEC_SEAL`).
+const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SEAL);
+/// What a transparent huge page is.
+const HUGE_BYTES: usize = 2 << 20;
+const SMALL_BYTES: usize = 4 << 10;
+/// Bytes that one call makes huge pages of: each call has every processor empty its lists of new pages first, which
+/// disturbs whoever runs there, and waits for it.
+const COLLAPSE_BYTES: usize = 16 << 20;
+/// Failures in a row to make a huge page, after which a slot's rest is populated in small ones.
+const COLLAPSE_PATIENCE: u32 = 8;
+
+/// A memfd whose size can never grow again, and which nobody can seal further.
+#[derive(Debug)]
+pub struct SlotFile {
+    descriptor: OwnedFd,
+    bytes: u64,
+    inode: Inode,
+    owner: u32,
+}
+
+/// What tells files apart: device and number.
+type Inode = (u64, u64);
+
+impl SlotFile {
+    /// Makes a file without memory.
+    ///
+    /// # Errors
+    /// As memfd_create(2); `InvalidInput` where `bytes` is 0 or no multiple of the pages' granule.
+    pub fn create(bytes: u64, pages: PageKind) -> io::Result<SlotFile> {
+        if bytes == 0 || bytes % pages.granule() != 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let kind = match pages {
+            PageKind::Small | PageKind::Thp => MemfdFlags::empty(),
+            PageKind::Hugetlb2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+            PageKind::Hugetlb1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+        };
+        let flags = kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Linux before 6.3 does not know NOEXEC_SEAL.
+        let descriptor = match memfd_create(c"pumice-slot", flags | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => memfd_create(c"pumice-slot", flags)?,
+            made => made?,
+        };
+        ftruncate(&descriptor, bytes)?;
+        fcntl_add_seals(&descriptor, SEALS)?;
+        let status = fstat(&descriptor)?;
+        let inode = (status.st_dev, status.st_ino);
+        Ok(SlotFile { descriptor, bytes, inode, owner: status.st_uid })
+    }
+
+    /// The slot behind a descriptor that came from somebody else. The descriptor is given back if it is
+    /// none: closing it may take as long as whoever made it pleases.
+    ///
+    /// # Errors
+    /// The descriptor.
+    pub fn adopt(descriptor: OwnedFd) -> Result<SlotFile, OwnedFd> {
+        // Asking for seals is answered by the kernel alone, whatever file it is. One more than a slot has
+        // could forbid the truncation at the end, and so does a descriptor that can't write.
+        let sealed =
+            fcntl_get_seals(&descriptor).is_ok_and(|seals| seals - SealFlags::EXEC == SEALS);
+        let writes =
+            || fcntl_getfl(&descriptor).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
+        if !sealed || !writes() {
+            return Err(descriptor);
+        }
+        // Only memfds have these seals, so this is memory.
+        match fstat(&descriptor) {
+            Ok(status) if status.st_size > 0 => {
+                let inode = (status.st_dev, status.st_ino);
+                let (bytes, owner) = (status.st_size as u64, status.st_uid);
+                Ok(SlotFile { descriptor, bytes, inode, owner })
+            }
+            _ => Err(descriptor),
+        }
+    }
+
+    /// Whether both are of one file.
+    pub fn is_same_file(&self, other: &SlotFile) -> bool {
+        self.inode == other.inode
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The user that made it, unless root has given it away since: nobody else can.
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Ends it: its memory goes back to the kernel, what is mapped of it raises SIGBUS.
+    ///
+    /// # Errors
+    /// As ftruncate(2); no seal forbids it.
+    pub fn end(self) -> io::Result<()> {
+        Ok(ftruncate(&self.descriptor, 0)?)
+    }
+
+    /// Its descriptor, the file as it is.
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.descriptor
+    }
+}
+
+impl AsFd for SlotFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// A slot's file on its way to being populated.
+#[derive(Debug)]
+pub struct Populating {
+    mapping: Mapping,
+    pages: PageKind,
+    done: usize,
+    huge_bytes: u64,
+    collapse_failures: u32,
+}
+
+impl Populating {
+    /// Maps the file.
+    ///
+    /// # Errors
+    /// As mmap(2); `ENOMEM` where the hugetlb pool has not as many pages left.
+    pub fn begin(file: impl AsFd, bytes: u64, pages: PageKind) -> io::Result<Populating> {
+        let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mapping = Mapping::new(file.as_fd(), len, pages.alignment() as usize)?;
+        Ok(Populating { mapping, pages, done: 0, huge_bytes: 0, collapse_failures: 0 })
+    }
+
+    /// Populates up to `batch_bytes` more, rounded up to whole pages, and returns how many bytes that
+    /// were: 0 when all is done.
+    ///
+    /// # Errors
+    /// As `MADV_POPULATE_WRITE` in madvise(2).
+    pub fn step(&mut self, batch_bytes: usize) -> io::Result<usize> {
+        let from = self.done;
+        let rounded = batch_bytes.max(1).checked_next_multiple_of(self.pages.alignment() as usize);
+        let to = from.saturating_add(rounded.unwrap_or(usize::MAX)).min(self.mapping.len);
+        if self.pages == PageKind::Thp {
+            while self.done < to {
+                let len = COLLAPSE_BYTES.min(to - self.done);
+                self.populate_thp(len)?;
+                self.done += len;
+            }
+        } else {
+            self.mapping.populate(from, to - from)?;
+            self.done = to;
+        }
+        Ok(to - from)
+    }
+
+    /// Huge pages, or small ones where there is none. A single small page and then `MADV_COLLAPSE`, which
+    /// fills holes with zeros itself, takes a third of the time of populating all small ones first, and of
+    /// the memory that is in use meanwhile.
+    fn populate_thp(&mut self, len: usize) -> io::Result<()> {
+        let huge_len = len - len % HUGE_BYTES;
+        let end = self.done + huge_len;
+        let mut is_huge = false;
+        if huge_len > HUGE_BYTES && self.collapse_failures == 0 {
+            for at in (self.done..end).step_by(HUGE_BYTES) {
+                self.mapping.populate(at, SMALL_BYTES)?;
+            }
+            is_huge = self.mapping.collapse(self.done, huge_len).is_ok();
+        }
+        if is_huge {
+            self.huge_bytes += huge_len as u64;
+        } else {
+            // One by one; those that are huge already are found to be so at once.
+            for at in (self.done..end).step_by(HUGE_BYTES) {
+                self.populate_huge(at)?;
+            }
+        }
+        match len - huge_len {
+            0 => Ok(()),
+            rest => self.mapping.populate(end, rest),
+        }
+    }
+
+    fn populate_huge(&mut self, at: usize) -> io::Result<()> {
+        if self.collapse_failures < COLLAPSE_PATIENCE {
+            self.mapping.populate(at, SMALL_BYTES)?;
+            if self.mapping.collapse(at, HUGE_BYTES).is_ok() {
+                self.collapse_failures = 0;
+                self.huge_bytes += HUGE_BYTES as u64;
+                return Ok(());
+            }
+            self.collapse_failures += 1;
+        }
+        self.mapping.populate(at, HUGE_BYTES)
+    }
+
+    /// Bytes that are populated.
+    pub fn done_bytes(&self) -> u64 {
+        self.done as u64
+    }
+
+    /// Bytes of those that `MADV_COLLAPSE` put in huge pages.
+    pub fn huge_bytes(&self) -> u64 {
+        self.huge_bytes
+    }
+}
+
+/// A shared mapping of a whole file, aligned. Nobody reads or writes through it.
+#[derive(Debug)]
+struct Mapping {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is owned, and used through `&mut` of its owner only.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(file: BorrowedFd<'_>, len: usize, alignment: usize) -> io::Result<Mapping> {
+        let reserved = len.checked_add(alignment).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start =
+            unsafe { mmap_anonymous(null_mut(), reserved, ProtFlags::empty(), MapFlags::PRIVATE)? }
+                .cast::<u8>();
+        let before = start.align_offset(alignment);
+        let at = start.wrapping_add(before);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the range lies within what was just reserved, which nobody else knows.
+        let mapped = unsafe {
+            mmap(at.cast(), len, protection, MapFlags::SHARED | MapFlags::FIXED, file, 0)
+        };
+        // The reservation's ends, or all of it. Failing leaves addresses reserved, no more.
+        // SAFETY: these are the reservation's own pages that the file does not lie on.
+        unsafe {
+            if mapped.is_err() {
+                let _ = munmap(start.cast(), reserved);
+            } else {
+                if before > 0 {
+                    let _ = munmap(start.cast(), before);
+                }
+                let end = len.next_multiple_of(SMALL_BYTES);
+                if before + end < reserved {
+                    let _ = munmap(at.wrapping_add(end).cast(), reserved - before - end);
+                }
+            }
+        }
+        let at = NonNull::new(mapped?.cast()).ok_or(io::ErrorKind::Other)?;
+        Ok(Mapping { at, len })
+    }
+
+    fn populate(&self, from: usize, len: usize) -> io::Result<()> {
+        // SAFETY: within the mapping, which has no reader: faulting in changes nothing that is seen.
+        unsafe { mem::populate_shared(self.at.as_ptr().wrapping_add(from), len)? };
+        Ok(())
+    }
+
+    fn collapse(&self, from: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: within the mapping. Collapsing keeps contents.
+        unsafe { mem::collapse(self.at.as_ptr().wrapping_add(from), len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn populated(bytes: u64, pages: PageKind) -> SlotFile {
+        let file = SlotFile::create(bytes, pages).expect("a memfd");
+        let mut populating = Populating::begin(&file, bytes, pages).expect("mapped");
+        while populating.step(1 << 20).expect("populated") > 0 {}
+        assert_eq!(populating.done_bytes(), bytes);
+        file
+    }
+
+    #[test]
+    fn all_of_it_is_there_and_zero() {
+        for (bytes, pages) in [
+            (64 << 10, PageKind::Small),
+            (4 << 20, PageKind::Thp),
+            ((4 << 20) + 4096, PageKind::Thp),
+            (4096, PageKind::Thp),
+        ] {
+            let file = std::fs::File::from(populated(bytes, pages).into_descriptor());
+            let blocks = fstat(&file).expect("a file").st_blocks as u64;
+            assert!(blocks * 512 >= bytes, "{pages}: {blocks} blocks");
+            let mut content = vec![1; bytes as usize];
+            file.read_exact_at(&mut content, 0).expect("readable");
+            assert!(content.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn nobody_grows_or_seals_it() {
+        let file = populated(64 << 10, PageKind::Small);
+        let kept = std::fs::File::from(file.as_fd().try_clone_to_owned().expect("a copy"));
+        assert!(kept.set_len(128 << 10).is_err());
+        assert!(fcntl_add_seals(&kept, SealFlags::SHRINK).is_err());
+        assert!(kept.write_at(b"x", 0).is_ok());
+        file.end().expect("truncated");
+        assert!(kept.set_len(4096).is_err());
+        assert!(kept.write_at(b"x", 0).is_err());
+        assert_eq!(kept.metadata().expect("a file").len(), 0);
+    }
+
+    #[test]
+    fn only_slots_are_adopted() {
+        let file = populated(64 << 10, PageKind::Small);
+        assert_eq!(SlotFile::adopt(file.into_descriptor()).expect("a slot").bytes(), 64 << 10);
+        let other = std::fs::File::open("/dev/null").expect("there");
+        assert!(SlotFile::adopt(other.into()).is_err());
+        let unsealed = memfd_create(c"x", MemfdFlags::ALLOW_SEALING).expect("a memfd");
+        assert!(SlotFile::adopt(unsealed).is_err());
+        for more in [SealFlags::SHRINK, SealFlags::WRITE] {
+            let forged = memfd_create(c"x", MemfdFlags::ALLOW_SEALING).expect("a memfd");
+            ftruncate(&forged, 4096).expect("has a size");
+            fcntl_add_seals(&forged, SEALS | more).expect("sealed");
+            assert!(SlotFile::adopt(forged).is_err(), "{more:?} would forbid its end");
+        }
+        let file = populated(64 << 10, PageKind::Small);
+        let path = format!("/proc/self/fd/{}", file.descriptor.as_raw_fd());
+        let reads = std::fs::File::open(path).expect("opens");
+        assert!(SlotFile::adopt(reads.into()).is_err(), "who only reads can't truncate");
+        let kept = file.as_fd().try_clone_to_owned().expect("a copy");
+        file.end().expect("truncated");
+        assert!(SlotFile::adopt(kept).is_err(), "it has ended");
+    }
+
+    #[test]
+    fn odd_sizes_are_refused() {
+        for (bytes, pages) in
+            [(0, PageKind::Small), (100, PageKind::Small), (4096, PageKind::Hugetlb2M)]
+        {
+            assert!(SlotFile::create(bytes, pages).is_err());
+        }
+    }
+}

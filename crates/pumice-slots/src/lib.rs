@@ -1,0 +1,50 @@
+//! Slots: memory that a daemon has populated ahead, leased whole to another program. An inside of pumice, whose facade
+//! is `pumice`; its neighbour is `pumice-frames`, whose system calls it makes. The daemon is `pumice serve`.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`pages`] | kinds of pages, and who is charged for them |
+//! | [`message`] | the protocol's messages and their bytes |
+//! | [`settings`] | what can be changed in a daemon that runs |
+//! | [`stat`] | what a daemon counts |
+//! | [`socket`] | packets and descriptors over a unix socket |
+//! | [`file`](mod@file) | a slot's file: made, sealed, populated, ended |
+//! | [`peer`] | who listens at a socket, and who else could |
+//! | [`client`] | leasing: [`Client`] and the guard [`Lease`] |
+//! | [`error`] | what can go wrong for a client |
+//!
+//! # How trust ends
+//!
+//! A slot is an inode of its own, leased once and never again, so that what one tenant writes can't
+//! reach another whatever it keeps: a mapping, a descriptor, a copy of it in another process. The
+//! order of its life is what makes that tight:
+//!
+//! 1. It is made, given its size, and sealed with `F_SEAL_GROW | F_SEAL_SEAL` while it is still empty
+//!    and nobody else's. Growing it is impossible from then on, before a lease and after it alike, and
+//!    the second seal keeps a tenant from adding one that would hinder the daemon (`F_SEAL_SHRINK`
+//!    would forbid the truncation at the end, `F_SEAL_WRITE` the populating).
+//! 2. It is populated, by faults in a mapping of the daemon's that is gone before the lease.
+//! 3. It is leased: one descriptor goes to one peer, whose credentials the kernel vouches for.
+//! 4. The lease ends when its connection does, however that comes. The daemon truncates the file and
+//!    closes it. Mappings that are left get SIGBUS, and no descriptor brings the size back.
+//!
+//! What a tenant has pinned (registered buffers, a device) stays its own until it unpins it: truncating
+//! takes pages out of the file, and none is anybody else's before its last user is gone. On hugetlb
+//! pages the kernel lets whoever has the descriptor map it anew and so grow it, seals or not: it
+//! gets zeroed pages of the common pool then, which `MAP_HUGETLB` would give it as well.
+
+pub mod client;
+pub mod error;
+pub mod file;
+pub mod message;
+pub mod pages;
+pub mod peer;
+pub mod settings;
+pub mod socket;
+pub mod stat;
+
+pub use client::{default_socket, Client, Lease};
+pub use error::{Error, Refusal};
+pub use file::SlotFile;
+pub use message::LeaseRequest;
+pub use pages::{Charge, PageKind};
