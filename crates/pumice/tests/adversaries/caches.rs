@@ -133,3 +133,43 @@ fn a_log_that_panics_has_failed() {
     });
     assert!(synced.is_err(), "and it is said at the end");
 }
+
+/// What it panics with panics when it is dropped.
+struct PanicsTwice;
+
+struct Again;
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "and again");
+    }
+}
+
+impl WriteAhead for PanicsTwice {
+    fn position(&self, _: usize, _: &[u8; 4096]) -> u64 {
+        std::panic::panic_any(Again)
+    }
+    fn durable(&self) -> u64 {
+        0
+    }
+    fn wanted(&self, _: u64) {}
+}
+
+#[test]
+fn a_log_that_panics_with_what_panics_has_failed_for_good() {
+    let scratch = Scratch::new("panics-twice");
+    let synced = run(&Settings::new(512), |cache| {
+        let options = Options::new().write_ahead(Arc::new(PanicsTwice));
+        let file = cache.open(&scratch.0, &options).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        view.write_at(0, &[3; 9000]).expect("room");
+        for _ in 0..3 {
+            let sync = || view.sync();
+            let synced = std::panic::catch_unwind(std::panic::AssertUnwindSafe(sync));
+            assert!(!matches!(synced, Ok(Ok(()))), "nothing was written");
+        }
+    });
+    assert!(synced.is_err(), "and it is said at the end");
+    assert_ne!(std::fs::read(&scratch.0).expect("there"), [3; 9000]);
+}

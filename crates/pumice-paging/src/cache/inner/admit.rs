@@ -64,7 +64,8 @@ impl Inner {
         if answer.is_err() {
             self.rule_has_panicked.store(true, Ordering::Relaxed);
         }
-        answer.ok()
+        // Dropping what it says may panic again, and would so leave pages clean that nobody writes.
+        answer.map_err(std::mem::forget).ok()
     }
 
     /// Whether pages that wait for the log wait for ever.
