@@ -9,9 +9,10 @@ use pumice_frames::frame::Reclaim;
 
 use super::{Entry, Rights, State};
 
-/// A space, among those that there are on a zone at a time: the frame of its first table.
+/// A space, among all that there are at a time: the address of its first table. Of two zones the frames have the same
+/// numbers, and a pager may be that of spaces on both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SpaceId(pub Pfn);
+pub struct SpaceId(pub usize);
 
 /// A page that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -284,9 +284,9 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         Some(Tables { pud, pud_frame, pgd: AtomicU64::new(0), source, ops })
     }
 
-    /// The frame of the first table: no two spaces have the same at a time.
-    pub fn root(&self) -> Pfn {
-        self.pud_frame
+    /// The address of the first table: no two spaces have the same at a time, whatever zones they are on.
+    pub fn root(&self) -> usize {
+        self.pud.words.as_ptr() as usize
     }
 
     /// The entry of the second level for a slot, if its table is there.

@@ -15,7 +15,7 @@ use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
 use crate::space::region::Page;
 use crate::space::write_back::{WriteBack, WriteFailed};
-use crate::space::{Result, Task, Transit, VmSpace};
+use crate::space::{Result, Task, Transit, VmError, VmSpace};
 use crate::sync::{Mutex, MutexGuard};
 use pumice_frames::addr::Pfn;
 use pumice_frames::frame::Gfp;
@@ -104,6 +104,8 @@ type FreeFrames<'s> = Box<dyn Fn() -> usize + Send + Sync + 's>;
 /// A space that reclaim works on.
 pub(super) struct Attached {
     pub id: SpaceId,
+    /// Where the zone's first frame is.
+    zone_at: usize,
     task: Mutex<AnyTask<'static>>,
     backing: Contained<'static>,
     /// How many frames of the zone are free.
@@ -166,6 +168,11 @@ impl Members {
     pub fn free_frames(&self) -> Option<usize> {
         let mut members = self.places.iter().flatten().filter(|member| !member.is_leaving);
         members.next().map(|member| (member.space.free_frames)())
+    }
+
+    /// Whether there are spaces on a zone whose first frame is elsewhere.
+    fn are_of_other_zone(&self, zone_at: usize) -> bool {
+        self.places.iter().flatten().any(|member| member.space.zone_at != zone_at)
     }
 
     /// Whether there is no space whose pages may go.
@@ -248,7 +255,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
     /// Takes pages of `space` out too while `work` is done, to `backing`, which is the space's own pager's.
     ///
     /// # Errors
-    /// As [`VmSpace::enter`].
+    /// [`VmError::OtherZone`]; as [`VmSpace::enter`].
     pub(super) fn attach<F: FrameSource, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,
@@ -264,6 +271,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let task: AnyTask<'_> = Box::new(task);
         let frames = space.frames();
         let first = self.frame(0);
+        let zone_at = frames.bytes(first).as_ptr() as usize;
         let free_frames: FreeFrames<'_> = Box::new(move || frames.free_frames(first));
         let backing = Contained::new(backing);
         let holders = backing.copy_holders();
@@ -277,20 +285,23 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             )
         };
         let (id, task) = (space.id(), Mutex::new(task));
-        let space = Arc::new(Attached { id, task, backing, free_frames });
+        let space = Arc::new(Attached { id, zone_at, task, backing, free_frames });
         let while_attached = || {
             let mut state = self.state();
+            if state.members.are_of_other_zone(zone_at) {
+                return Err(VmError::OtherZone);
+            }
             let place = state.members.add(space);
             self.count_free(&mut state);
             drop(state);
             self.frames_freed.notify_all();
             let _membership = Membership { zone: self, place };
-            work()
+            Ok(work())
         };
-        Ok(match holders {
+        match holders {
             Some(holders) => holders.with(self, while_attached),
             None => while_attached(),
-        })
+        }
     }
 
     fn detach(&self, place: usize) {

@@ -280,7 +280,7 @@ fn pages_that_somebody_told_of_too_late_hide_no_others() {
             }
         }
         assert_eq!(late.len(), FRAMES / 2);
-        pager.lru_add(SpaceId(Pfn(0)), &late);
+        pager.lru_add(SpaceId(0), &late);
         (FRAMES / 2..pages).for_each(write);
         for page in 0..pages {
             assert!(is_filled(&region.read(page).expect("there"), page, 1), "page {page}");
