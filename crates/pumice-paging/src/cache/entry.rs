@@ -60,7 +60,7 @@ impl<'v, 'c> PageEntry<'v, '_, 'c> {
         match is_there.then(|| self.entry.read_optimistic_at_once(&mut read)).flatten() {
             Some(result) => Ok(result),
             // Waiting for it is not the region's.
-            None => Ok(read(self.read()?.words())),
+            None => Ok(self.read()?.read_copy(read)),
         }
     }
 }

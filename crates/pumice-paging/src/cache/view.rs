@@ -252,7 +252,7 @@ impl<'t, 'c> View<'t, 'c> {
         match self.region.read_optimistic_at_once(page, &mut read) {
             Some(result) => Ok(result),
             // Waiting for it is not the region's.
-            None => Ok(read(self.read(page)?.words())),
+            None => Ok(self.read(page)?.read_copy(read)),
         }
     }
 

@@ -95,7 +95,7 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
     pub fn read_optimistic<R>(&self, mut read: impl FnMut(Words<'_>) -> R) -> Result<R> {
         match self.read_optimistic_at_once(&mut read) {
             Some(result) => Ok(result),
-            None => Ok(read(self.region.read(self.page)?.words())),
+            None => Ok(self.region.read(self.page)?.read_copy(read)),
         }
     }
 

@@ -312,7 +312,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// Pages that were never touched are faulted in for reading.
     ///
     /// What `read` sees may be torn when it will be called again: it must not believe it before
-    /// this returns.
+    /// this returns. It may use the page by other ways meanwhile, and what it is given last may be a copy.
     ///
     /// # Errors
     /// As [`Task::fault`].
@@ -324,7 +324,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     ) -> Result<R> {
         match self.read_optimistic_at_once(page, &mut read) {
             Some(result) => Ok(result),
-            None => Ok(read(self.read(page)?.words())),
+            None => Ok(self.read(page)?.read_copy(read)),
         }
     }
 
@@ -532,10 +532,17 @@ pub struct ReadGuard<'r, F: FrameSource, T: TableOps> {
 }
 
 impl<F: FrameSource, T: TableOps> ReadGuard<'_, F, T> {
-    /// The page as words.
-    #[inline]
-    pub(crate) fn words(&self) -> Words<'_> {
-        Words::of(&self.latched.bytes)
+    /// Reads a copy of the page's words, when the guard is gone: who reads may want to write to the page, or cut it off.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn read_copy<R>(self, read: impl FnOnce(Words<'_>) -> R) -> R {
+        /// Aligned as words are.
+        #[repr(align(8))]
+        struct Copied(Page);
+        let copy = Copied(*self);
+        drop(self);
+        let at = NonNull::from(&copy.0).cast();
+        read(Words::of(&at))
     }
 }
 

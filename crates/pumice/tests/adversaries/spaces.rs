@@ -95,6 +95,36 @@ fn who_reads_without_a_guard_may_do_anything_meanwhile() {
     });
 }
 
+#[test]
+fn who_reads_without_a_guard_has_none_however_often_the_page_changes() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        with_map(|map| {
+            let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+            let task = space.enter().expect("frames");
+            let at = task.map(2 * FRAME_SIZE, Rights::READ_WRITE).expect("room");
+            let region = task.region(at).expect("mapped");
+            // Of a page that nobody has touched, and of one that is there.
+            for page in [0, 1, 1] {
+                let mut turns = 0;
+                let seen = region.read_optimistic(page, |words| {
+                    turns += 1;
+                    region.write(page).expect("room").fill(turns);
+                    words.load(0)
+                });
+                let _ = seen.expect("mapped");
+                let seen = region.entry(page).read_optimistic(|words| {
+                    region.write(page).expect("room").fill(9);
+                    words.load(0)
+                });
+                let _ = seen.expect("mapped");
+            }
+        });
+        done.send(()).expect("somebody waits");
+    });
+    is_done.recv_timeout(std::time::Duration::from_secs(60)).expect("it ends");
+}
+
 thread_local! {
     static KEPT: RefCell<Vec<Box<dyn std::any::Any>>> = const { RefCell::new(Vec::new()) };
 }
