@@ -20,7 +20,7 @@ use pumice_frames::sys::thread::Maker;
 
 /// Makes a cache, which is there while `work` runs; what is dirty then is synced, for which a log that pages wait for
 /// has to go on, or to say that it has failed. A child that `work` makes by `fork` does not use the cache, and ends by
-/// `exec` or `_exit`: where it returns from `work` it is ended.
+/// `exec` or `_exit`: where it returns from `work`, or panics in it, it is ended.
 ///
 /// # Errors
 /// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what
@@ -59,6 +59,16 @@ impl Drop for EndReads<'_> {
     }
 }
 
+/// Ends a child made by `fork`: it has none of the cache's threads, and would wait for them for ever.
+fn refuse_child(maker: Maker) {
+    if !maker.is_here() {
+        eprintln!(
+            "pumice: a child made by fork can't end its parent's cache: end it by exec or _exit"
+        );
+        std::process::abort();
+    }
+}
+
 /// Does the work beside the threads that reclaim and write back.
 fn with_threads<R, P: Policy + Send>(
     cache: &Cache<'_>,
@@ -66,9 +76,11 @@ fn with_threads<R, P: Policy + Send>(
     work: impl FnOnce(&Cache<'_>) -> R,
 ) -> Result<R> {
     /// Ends the threads, however the work ends.
-    struct Stop<'s, P: Policy>(&'s Files, &'s ZoneReclaim<P>);
+    struct Stop<'s, P: Policy>(&'s Files, &'s ZoneReclaim<P>, Maker);
     impl<P: Policy> Drop for Stop<'_, P> {
         fn drop(&mut self) {
+            // Before any lock, which a thread may have had that there is not here.
+            refuse_child(self.2);
             self.0.flusher().is_stopped = true;
             self.0.wake_flusher.notify_all();
             self.0.flushed.notify_all();
@@ -76,16 +88,12 @@ fn with_threads<R, P: Policy + Send>(
         }
     }
     std::thread::scope(|scope| {
-        let stop = Stop(cache.files, reclaim);
+        let maker = Maker::here();
+        let stop = Stop(cache.files, reclaim, maker);
         scope.spawn(|| reclaim.kswapd());
         let flusher = scope.spawn(|| cache.flush_in_background());
-        let maker = Maker::here();
         let result = work(cache);
-        if !maker.is_here() {
-            // It has none of the threads, and would wait for them for ever.
-            eprintln!("pumice: a child made by fork can't end its parent's cache: end it by exec or _exit");
-            std::process::abort();
-        }
+        refuse_child(maker);
         cache.files.is_ending.store(true, Ordering::Relaxed);
         let synced = cache.task().and_then(|task| task.sync_all());
         drop(stop);

@@ -13,6 +13,7 @@ use super::*;
 enum Child {
     Syncs,
     Returns,
+    Panics,
     Executes,
 }
 
@@ -43,6 +44,7 @@ fn fork(how: Child) -> Option<ExitStatus> {
     let scratch = Scratch::new(match how {
         Child::Syncs => "forked-syncs",
         Child::Returns => "forked-returns",
+        Child::Panics => "forked-panics",
         Child::Executes => "forked-executes",
     });
     let mut settings = Settings::new(1024);
@@ -59,6 +61,7 @@ fn fork(how: Child) -> Option<ExitStatus> {
             match how {
                 Child::Syncs => syncs(&view),
                 Child::Returns => return None,
+                Child::Panics => panic!("a child's"),
                 Child::Executes => {
                     let name = c"/bin/true".as_ptr();
                     // SAFETY: a name, and the end of the list.
@@ -91,6 +94,11 @@ fn a_child_that_syncs_is_refused() {
 #[test]
 fn a_child_that_returns_is_ended() {
     assert_eq!(fork(Child::Returns).and_then(|status| status.signal()), Some(libc::SIGABRT));
+}
+
+#[test]
+fn a_child_that_panics_is_ended() {
+    assert_eq!(fork(Child::Panics).and_then(|status| status.signal()), Some(libc::SIGABRT));
 }
 
 #[test]
