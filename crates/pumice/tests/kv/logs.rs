@@ -138,6 +138,27 @@ fn a_segment_that_was_being_made_is_none() {
     assert_eq!(keys(&log), [None]);
 }
 
+/// One that could not be made, and came back by a crash, is none, however much of its header is there, and whatever
+/// comes after it.
+#[test]
+fn a_segment_that_could_not_be_made_is_none() {
+    for left in [0, 3, 16] {
+        let folder = Folder::make("log-unmade");
+        let log = Log::open(folder.path()).expect("a log");
+        let mut page = page();
+        put(&log, &mut page, b"a");
+        log.flush_all().expect("a disk");
+        let unmade = WriteAhead::durable(&log);
+        put(&log, &mut page, b"b");
+        log.flush_all().expect("a disk");
+        log.begin_segment().expect("a disk");
+        drop(log);
+        fs::write(folder.path().join(format!("log.{unmade:016x}")), vec![0; left]).expect("ours");
+        let log = Log::open(folder.path()).expect("a log");
+        assert_eq!(keys(&log), [None, key("b")]);
+    }
+}
+
 #[test]
 fn a_gap_between_segments_is_an_error() {
     let folder = Folder::make("log-gap");

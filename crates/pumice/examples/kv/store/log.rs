@@ -75,7 +75,7 @@ impl Log {
     /// crash cut off.
     pub fn open(folder: &Path) -> io::Result<Log> {
         fs::create_dir_all(folder)?;
-        let mut end = FIRST;
+        let (mut end, mut last) = (FIRST, None);
         let segments = segments(folder)?;
         for (index, (&start, path)) in segments.iter().enumerate() {
             let bytes = fs::read(path)?;
@@ -85,7 +85,7 @@ impl Log {
                 fs::remove_file(path)?;
                 break;
             }
-            if index > 0 && start < end && bytes.len() == HEADER {
+            if index > 0 && start < end && bytes.len() <= HEADER {
                 // It could not be made for good, and was not used.
                 fs::remove_file(path)?;
                 continue;
@@ -94,11 +94,13 @@ impl Log {
                 return Err(bad(path, "does not begin where the one before it ends"));
             }
             end = records(path, &bytes, start, |_| Ok::<(), io::Error>(()))?;
-            if is_last {
-                let file = OpenOptions::new().write(true).open(path)?;
-                file.set_len(end - start)?;
-                file.sync_all()?;
-            }
+            last = Some((path, end - start));
+        }
+        // That of those that were used: who was killed may have written to it what is not durable, or half a record.
+        if let Some((path, len)) = last {
+            let file = OpenOptions::new().write(true).open(path)?;
+            file.set_len(len)?;
+            file.sync_all()?;
         }
         // The names of those that are there come before the next one's: who made them may have been killed before.
         File::open(folder)?.sync_all()?;
