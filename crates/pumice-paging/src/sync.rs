@@ -32,11 +32,18 @@ pub(crate) mod in_policy {
         result
     }
 
+    /// Whether the thread is in a policy's method. What a fault asks in its middle, with pages claimed, does without the
+    /// lock then: a panic would leave them claimed for ever.
+    #[inline]
+    pub fn is_calling() -> bool {
+        IS_CALLING.get()
+    }
+
     /// # Panics
-    /// In a policy's method: the thread may have the lock that it asks for.
+    /// In a policy's method: the thread may have the lock that it asks for, or what it would wait for.
     #[inline]
     pub fn refuse() {
-        if IS_CALLING.get() {
+        if is_calling() {
             refused();
         }
     }

@@ -91,7 +91,7 @@ use crate::page_table::{Atomic, FrameSource, Rights};
 use crate::space::file::Use;
 use crate::space::{Frames, Task, VmError, VmSpace};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::RwLock;
+use crate::sync::{in_policy, RwLock};
 use checksum::Checksum;
 use fill::Fills;
 use inner::Inner;
@@ -140,7 +140,11 @@ impl<'c> Cache<'c> {
     ///
     /// # Errors
     /// [`CacheError::Space`] without frames.
+    ///
+    /// # Panics
+    /// In a replacement policy's method: others may wait for that one who have what a task waits for.
     pub fn task(&self) -> Result<CacheTask<'_>> {
+        in_policy::refuse();
         CacheTask::new(self)
     }
 
@@ -158,7 +162,11 @@ impl<'c> Cache<'c> {
     /// only;
     /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with;
     /// [`CacheError::Space`] where no addresses are left for it.
+    ///
+    /// # Panics
+    /// As [`Cache::task`].
     pub fn open(&self, path: &Path, options: &Options) -> Result<File> {
+        in_policy::refuse();
         let mut wait = Wait::new();
         loop {
             if let Some(file) = self.open_once(path, options, table::open(path, options)?)? {

@@ -12,6 +12,7 @@ use super::write_back::Writer;
 use super::{Cache, FileTask};
 use crate::io::Way;
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
+use crate::sync::in_policy;
 use pumice_frames::sys::lock::Backoff;
 use pumice_frames::sys::thread;
 
@@ -100,7 +101,11 @@ impl<'c> CacheTask<'c> {
     ///
     /// # Errors
     /// [`CacheError::Space`] for the eighth; [`CacheError::OtherCache`].
+    ///
+    /// # Panics
+    /// As [`Cache::task`].
     pub fn view<'t>(&'t self, file: &File) -> Result<View<'t, 'c>> {
+        in_policy::refuse();
         self.check_own(&file.inner)?;
         View::new(self, file)
     }
@@ -188,6 +193,7 @@ impl<'c> CacheTask<'c> {
         seen: &AtomicU64,
         pages: std::ops::Range<usize>,
     ) -> Result<()> {
+        in_policy::refuse();
         if !file.is_writable {
             return Ok(());
         }

@@ -12,9 +12,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 
-use crate::sync::{current_thread, ThreadId};
 use pumice_frames::addr::Pfn;
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
+use crate::sync::{current_thread, in_policy, ThreadId};
 
 use super::kswapd::Round;
 use super::policy::Policy;
@@ -65,7 +65,7 @@ unsafe impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
     }
 
     fn wake(&self) {
-        if !self.is_kswapd_asleep.load(Ordering::Relaxed) {
+        if !self.is_kswapd_asleep.load(Ordering::Relaxed) || in_policy::is_calling() {
             return;
         }
         let mut state = self.state();
@@ -77,7 +77,7 @@ unsafe impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
     }
 
     fn reclaim(&self, gfp: Gfp, _frames: usize) -> usize {
-        if gfp.contains(Gfp::MEMALLOC) || self.is_reclaiming_here() {
+        if gfp.contains(Gfp::MEMALLOC) || in_policy::is_calling() || self.is_reclaiming_here() {
             return 0;
         }
         if gfp.contains(Gfp::DIRECT_RECLAIM) {
@@ -116,7 +116,7 @@ unsafe impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
 impl<P: Policy + Send> ZoneReclaim<P> {
     /// Whether the calling thread reclaims in this zone.
     pub(super) fn is_reclaiming_here(&self) -> bool {
-        self.state().is_reclaiming(current_thread().id())
+        !in_policy::is_calling() && self.state().is_reclaiming(current_thread().id())
     }
 
     /// Frees frames, or waits until others have. Returns how many there may be; with none, there will be none.

@@ -16,9 +16,7 @@ use crate::page_table::{FrameSource, TableOps};
 use crate::space::region::Page;
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Result, Task, Transit, VmError, VmSpace};
-use crate::sync::{Mutex, MutexGuard};
-use pumice_frames::addr::Pfn;
-use pumice_frames::frame::Gfp;
+use crate::sync::{in_policy, Mutex, MutexGuard};
 
 use super::contained::Contained;
 use super::policy::Policy;
@@ -265,6 +263,8 @@ impl<P: Policy + Send> ZoneReclaim<P> {
     where
         F::List: Send,
     {
+        // Before any lock, of which that of holders comes before the zone's.
+        in_policy::refuse();
         let task = space.enter()?;
         // It reclaims nothing, not even for itself.
         core::mem::forget(task.gfp_scope(Gfp::MEMALLOC));

@@ -422,7 +422,7 @@ impl<P: Policy> ZoneReclaim<P> {
 
     /// How short memory is by frames that are about to be taken, [`ZoneReclaim::takes`] having said so.
     pub(super) fn count_taken(&self, frames: usize) -> Pressure {
-        if self.is_out_of_date(frames) {
+        if self.is_out_of_date(frames) && !in_policy::is_calling() {
             self.count_free(&mut self.state());
             // They are still there.
             self.free.fetch_sub(frames as isize, Ordering::Relaxed);
@@ -542,6 +542,10 @@ impl<P: Policy> ZoneReclaim<P> {
 
     /// Pages of a space came in. Copies of pages that were in those frames before are given up.
     pub(super) fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
+        if in_policy::is_calling() {
+            // Walks over the tables find them.
+            return;
+        }
         let mut state = self.state();
         let Some(member) = state.members.find(space) else { return };
         state.add_all(member, pages);
@@ -557,6 +561,9 @@ impl<P: Policy> ZoneReclaim<P> {
             (false, Some(note)) => Arrival::Refault(Shadow::from_bits(note)),
             (false, None) => Arrival::Fresh,
         };
+        if in_policy::is_calling() {
+            return false;
+        }
         let mut state = self.state();
         state.counts.pswpin += 1;
         state.counts.read_ahead += u64::from(used.is_empty());

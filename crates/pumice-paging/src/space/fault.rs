@@ -343,6 +343,10 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Waits for those who hold a page; what its word is then.
+    ///
+    /// # Panics
+    /// In a policy's method, where nothing is held by the access that waits: it may be the caller's own fault that
+    /// holds the page, or that of one who waits for the policy.
     #[cold]
     pub(super) fn wait(
         &self,
@@ -353,6 +357,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         if latch == Latch::Try {
             return Err(Trap::Busy);
         }
+        #[cfg(all(feature = "std", not(loom)))]
+        crate::sync::in_policy::refuse();
         backoff.wait();
         let waits = backoff.waits();
         if waits > WAITS_AWAKE && !cfg!(any(loom, shuttle)) {

@@ -289,3 +289,57 @@ fn a_policy_whose_table_is_too_short_has_failed() {
     });
     attached.expect("room");
 }
+
+/// Ends, or the test does.
+fn within_a_minute(work: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    match is_done.recv_timeout(std::time::Duration::from_secs(60)) {
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
+        _ => thread.join().expect("no panic"),
+    }
+}
+
+/// Has a policy do something, once, in the middle of a fault; `victim` has pages that nobody has touched.
+fn once_in_a_fault(how: fn(&AnyTask, usize)) {
+    within_a_minute(move || {
+        thread_local! {
+            static FRESH: Cell<usize> = const { Cell::new(0) };
+        }
+        TURNS.set(0);
+        let does = move |what| {
+            if let Some(task) = TASK.get().filter(|_| what == "add") {
+                TASK.set(None);
+                TURNS.set(TURNS.get() + 1);
+                how(task, FRESH.get());
+            }
+        };
+        with_policy(does, None, Settings::of(FRAMES), |task| {
+            let at = task.map(100 * FRAME_SIZE, Rights::READ_WRITE).expect("room");
+            FRESH.set(task.map(100 * FRAME_SIZE, Rights::READ_WRITE).expect("room"));
+            TASK.set(Some(task));
+            for page in 0..100 {
+                let _ = task.write_at(at + page * FRAME_SIZE, &[1]);
+            }
+            // Nobody has a guard of any page.
+            for page in 0..100 {
+                for region in [at, FRESH.get()] {
+                    let _ = task.write_at(region + page * FRAME_SIZE, &[2]);
+                }
+            }
+        });
+        assert!(TURNS.get() > 0, "it was about something");
+    });
+}
+
+#[test]
+fn a_policy_that_is_refused_in_a_fault_of_its_own_leaves_no_page_held() {
+    once_in_a_fault(|task, fresh| {
+        for page in 0..100 {
+            task.write_at(fresh + page * FRAME_SIZE, &[3]).expect("room");
+        }
+    });
+}
