@@ -23,12 +23,12 @@ pub(crate) mod in_policy {
         static IS_CALLING: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Calls a policy, which does not unwind.
+    /// Calls a policy, which does not unwind. It may be in another one, which makes a zone's reclaim.
     #[inline]
     pub fn call<R>(work: impl FnOnce() -> R) -> R {
-        IS_CALLING.set(true);
+        let before = IS_CALLING.replace(true);
         let result = work();
-        IS_CALLING.set(false);
+        IS_CALLING.set(before);
         result
     }
 

@@ -9,7 +9,7 @@ use pumice::frame::Zone;
 use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::{table, Tunables};
-use pumice::reclaim::{Arrival, Policy, Settings, Shadow, SwapPager, TwoList};
+use pumice::reclaim::{Arrival, Policy, Settings, Shadow, SwapPager, TwoList, ZoneReclaim};
 use pumice::space::{Frames, MemMap, Task, VmSpace};
 use pumice::swap::Swap;
 use pumice::sys::mem::Huge;
@@ -332,6 +332,17 @@ fn once_in_a_fault(how: fn(&AnyTask, usize)) {
             }
         });
         assert!(TURNS.get() > 0, "it was about something");
+    });
+}
+
+#[test]
+fn a_policy_that_makes_another_zones_reclaim_is_refused_still() {
+    once_in_a_fault(|task, fresh| {
+        let mut entries = table::<TwoList<'_>>(16);
+        drop(ZoneReclaim::new(TwoList::new(&mut entries), 16, Settings::of(16)));
+        for page in 0..100 {
+            task.write_at(fresh + page * FRAME_SIZE, &[3]).expect("room");
+        }
     });
 }
 
