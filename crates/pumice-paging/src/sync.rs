@@ -14,8 +14,9 @@ pub use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(shuttle)]
 pub use shuttle::thread::{current as current_thread, ThreadId};
 
-/// Whether a thread is in a replacement policy's method, which is called under locks that spaces take.
-#[cfg(not(loom))]
+/// Whether a thread is in a replacement policy's method, which is called under locks that spaces take, or makes an engine
+/// in a way of the program's, for which pages may be claimed.
+#[cfg(all(feature = "std", not(loom)))]
 pub(crate) mod in_policy {
     use std::cell::Cell;
 
@@ -50,7 +51,10 @@ pub(crate) mod in_policy {
 
     #[cold]
     fn refused() -> ! {
-        panic!("a replacement policy can't use a space, a cache or a zone: it is called under locks that they take");
+        panic!(
+            "a replacement policy, or who makes an engine, can't use a space, a cache or a zone: it is called under \
+             locks that they take"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::engine::{self, Engine, Plain};
 use super::queue::Queue;
+use crate::sync::in_policy;
 
 /// An engine of any kind.
 pub type AnyEngine = Box<dyn Engine + Send>;
@@ -24,7 +25,9 @@ impl Engines {
     /// An engine for `depth` requests at a time: plain calls where the program's own way of making one panics, for a
     /// thread that writes pages back must not end by that.
     pub fn make(&self, depth: u32) -> AnyEngine {
-        let made = catch_unwind(AssertUnwindSafe(|| (self.0)(depth)));
+        // A fault may want it, of a page that it has claimed: who waits for such a page in there would do so for ever.
+        let make = || catch_unwind(AssertUnwindSafe(|| (self.0)(depth)));
+        let made = in_policy::call(make);
         // Dropping what the panic says may panic again.
         made.map_err(std::mem::forget).unwrap_or_else(|()| Box::new(Plain::new()))
     }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod caches;
+mod engines;
 mod pagers;
 mod policies;
 mod spaces;
