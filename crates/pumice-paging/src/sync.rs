@@ -14,8 +14,8 @@ pub use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(shuttle)]
 pub use shuttle::thread::{current as current_thread, ThreadId};
 
-/// Whether a thread is in a replacement policy's method, which is called under locks that spaces take, or makes an engine
-/// in a way of the program's, for which pages may be claimed.
+/// Whether a thread is in a replacement policy's method, which is called under locks that spaces take, or makes an
+/// engine in a way of the program's, for which pages may be claimed.
 #[cfg(all(feature = "std", not(loom)))]
 pub(crate) mod in_policy {
     use std::cell::Cell;
@@ -33,8 +33,8 @@ pub(crate) mod in_policy {
         result
     }
 
-    /// Whether the thread is in a policy's method. What a fault asks in its middle, with pages claimed, does without the
-    /// lock then: a panic would leave them claimed for ever.
+    /// Whether the thread is in a policy's method. What a fault asks in its middle, with pages claimed, does without
+    /// the lock then: a panic would leave them claimed for ever.
     #[inline]
     pub fn is_calling() -> bool {
         IS_CALLING.get()

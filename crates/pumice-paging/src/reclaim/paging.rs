@@ -47,8 +47,8 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
     /// Has reclaim take pages of a space out while `work` is done. The space's pager is this.
     ///
     /// # Errors
-    /// [`VmError::OtherPager`] where it is another, [`VmError::OtherZone`] where spaces on another zone are attached; else
-    /// as [`VmSpace::enter`].
+    /// [`VmError::OtherPager`] where it is another, [`VmError::OtherZone`] where spaces on another zone are attached;
+    /// else as [`VmSpace::enter`].
     pub fn attach<F: FrameSource, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,

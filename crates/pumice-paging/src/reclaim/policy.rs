@@ -76,8 +76,8 @@ impl Default for Tunables {
 ///
 /// All of it is called under the lock of a zone's reclaim, for which faults of that zone's spaces wait: it must wait
 /// for nobody. A use of a space, a cache or a zone that wants such a lock panics, or does without what it would be for.
-/// A policy that panics, or names a page that there is not, has failed: it is called no more, no page goes out any more,
-/// and requests fail where no frame is free.
+/// A policy that panics, or names a page that there is not, has failed: it is called no more, no page goes out any
+/// more, and requests fail where no frame is free.
 pub trait Policy {
     /// Its name in tables and settings.
     const NAME: &'static str;

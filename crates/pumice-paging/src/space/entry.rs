@@ -5,9 +5,10 @@
 //! down the tables again; by its entry only the first does.
 
 use core::fmt;
+use core::ptr::NonNull;
 
 use super::fault::Walked;
-use super::region::{ReadGuard, Region, Words};
+use super::region::{Page, ReadGuard, Region, Words};
 use super::Result;
 use crate::page_table::{FrameSource, TableOps};
 use crate::sync::atomic::AtomicU64;
@@ -103,6 +104,22 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
     #[inline(always)]
     pub(crate) fn read_optimistic_at_once<R>(&self, read: impl FnMut(Words<'_>) -> R) -> Option<R> {
         self.region.read_entry_optimistic(self.ptep?, read)
+    }
+}
+
+impl<F: FrameSource, T: TableOps> ReadGuard<'_, F, T> {
+    /// Reads a copy of the page's words, when the guard is gone: who reads may want to write to the page, or cut it
+    /// off.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn read_copy<R>(self, read: impl FnOnce(Words<'_>) -> R) -> R {
+        /// Aligned as words are.
+        #[repr(align(8))]
+        struct Copied(Page);
+        let copy = Copied(*self);
+        drop(self);
+        let at = NonNull::from(&copy.0).cast();
+        read(Words::of(&at))
     }
 }
 

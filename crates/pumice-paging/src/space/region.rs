@@ -511,7 +511,7 @@ impl<'p> Words<'p> {
     pub const COUNT: usize = FRAME_SIZE / size_of::<u64>();
 
     #[inline]
-    fn of(bytes: &'p NonNull<u8>) -> Words<'p> {
+    pub(super) fn of(bytes: &'p NonNull<u8>) -> Words<'p> {
         Words { words: bytes }
     }
 
@@ -529,21 +529,6 @@ impl<'p> Words<'p> {
 pub struct ReadGuard<'r, F: FrameSource, T: TableOps> {
     pub(super) latched: Latched<'r>,
     pub(super) task: &'r Task<'r, F, T>,
-}
-
-impl<F: FrameSource, T: TableOps> ReadGuard<'_, F, T> {
-    /// Reads a copy of the page's words, when the guard is gone: who reads may want to write to the page, or cut it off.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn read_copy<R>(self, read: impl FnOnce(Words<'_>) -> R) -> R {
-        /// Aligned as words are.
-        #[repr(align(8))]
-        struct Copied(Page);
-        let copy = Copied(*self);
-        drop(self);
-        let at = NonNull::from(&copy.0).cast();
-        read(Words::of(&at))
-    }
 }
 
 impl<F: FrameSource, T: TableOps> Deref for ReadGuard<'_, F, T> {
