@@ -485,7 +485,11 @@ impl<P: Policy> ZoneReclaim<P> {
 
     /// What reclaim that begins from now on writes with.
     pub fn set_engines(&self, engines: &Engines) {
-        *self.engines.lock().unwrap_or_else(PoisonError::into_inner) = engines.clone();
+        let mut own = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *own, engines.clone());
+        drop(own);
+        // What others have written for when it goes runs under no lock.
+        drop(old);
     }
 
     pub(super) fn engines(&self) -> Engines {

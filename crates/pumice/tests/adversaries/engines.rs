@@ -1,14 +1,14 @@
 //! Ways of making engines that go back to what the engine is for.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use pumice::addr::FRAME_SIZE;
 use pumice::clear::Clearer;
 use pumice::frame::Zone;
-use pumice::io::{Cached, Plain};
+use pumice::io::{Cached, Engines, Plain};
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
-use pumice::reclaim::{Settings, SwapPager, TwoList};
+use pumice::reclaim::{Settings, SwapPager, TwoList, ZoneReclaim};
 use pumice::space::{Frames, MemMap, VmSpace};
 use pumice::swap::Swap;
 use pumice::sys::mem::Huge;
@@ -58,4 +58,31 @@ fn who_makes_an_engine_does_not_wait_for_the_page_that_it_is_for() {
         done.send(()).expect("somebody waits");
     });
     is_done.recv_timeout(std::time::Duration::from_secs(60)).expect("it ends");
+}
+
+/// Names other engines when it goes.
+struct Names(Arc<ZoneReclaim<TwoList<'static>>>);
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.0.set_engines(&Engines::default());
+    }
+}
+
+#[test]
+fn engines_that_go_may_name_others() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let entries = Box::leak(table::<TwoList<'_>>(FRAMES).into_boxed_slice());
+        let policy = TwoList::new(entries);
+        let zone = Arc::new(ZoneReclaim::new(policy, FRAMES, Settings::of(FRAMES)));
+        let names = Names(zone.clone());
+        zone.set_engines(&Engines::new(move |_| {
+            let _ = &names;
+            Box::new(Plain::new())
+        }));
+        zone.set_engines(&Engines::default());
+        done.send(()).expect("somebody waits");
+    });
+    is_done.recv_timeout(std::time::Duration::from_secs(30)).expect("it ends");
 }
