@@ -16,7 +16,7 @@ pub use shuttle::thread::{current as current_thread, ThreadId};
 
 /// Whether a thread is in a replacement policy's method, which is called under locks that spaces take, or makes an
 /// engine in a way of the program's, for which pages may be claimed.
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(not(loom))]
 pub(crate) mod in_policy {
     use std::cell::Cell;
 

@@ -12,9 +12,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 
+use crate::sync::{current_thread, in_policy, ThreadId};
 use pumice_frames::addr::Pfn;
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
-use crate::sync::{current_thread, in_policy, ThreadId};
 
 use super::kswapd::Round;
 use super::policy::Policy;

@@ -17,6 +17,8 @@ use crate::space::region::Page;
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Result, Task, Transit, VmError, VmSpace};
 use crate::sync::{in_policy, Mutex, MutexGuard};
+use pumice_frames::addr::Pfn;
+use pumice_frames::frame::Gfp;
 
 use super::contained::Contained;
 use super::policy::Policy;

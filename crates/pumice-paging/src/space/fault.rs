@@ -357,7 +357,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         if latch == Latch::Try {
             return Err(Trap::Busy);
         }
-        #[cfg(all(feature = "std", not(loom)))]
+        #[cfg(not(loom))]
         crate::sync::in_policy::refuse();
         backoff.wait();
         let waits = backoff.waits();
