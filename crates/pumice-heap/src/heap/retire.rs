@@ -21,7 +21,7 @@ use core::time::Duration;
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
-use pumice_frames::sync::atomic::{AtomicU32, Ordering};
+use pumice_frames::sync::atomic::{fence, AtomicU32, Ordering};
 use pumice_frames::sys::{mem, thread};
 
 const PAGES: u32 = 0;
@@ -117,27 +117,44 @@ impl Heap {
         if !self.stays.go_to(stage) || !is_ready {
             return;
         }
-        self.wait_for_growth();
+        // Either what follows meets what a thread is freeing, or that thread meets the stage: see `retired_meanwhile`.
+        fence(Ordering::SeqCst);
         // Twice: other threads may have been in the middle of requests the first time.
         for _ in 0..2 {
+            self.wait_for_requests();
             for zone in self.zones.all() {
                 self.unmap_what_is_free(zone);
             }
         }
     }
 
-    /// Waits for threads that were about to make a zone larger: what they add is unmapped with the rest. On a busy
-    /// machine they may not come to run for long, and one that a program has stopped does not run at all.
-    fn wait_for_growth(&self) {
+    /// Waits for threads that are making a zone larger, or have claimed a block of which they want a part: what they do
+    /// not use is unmapped with the rest. On a busy machine they may not come to run for long, and one that a program
+    /// has stopped does not run at all.
+    fn wait_for_requests(&self) {
         const PAUSE: Duration = Duration::from_micros(50);
         const LOOKS: u32 = 20_000;
+        let away = self.scrubber.claims_away();
+        let is_busy =
+            |zone: &PoolZone| zone.is_growing() || zone.ledger().has_more_claims_than(away);
         let mut looks = LOOKS;
-        while looks > 0 && self.zones.all().any(|zone| zone.is_growing()) {
+        while looks > 0 && self.zones.all().any(is_busy) {
             looks -= 1;
             thread::sleep(PAUSE);
         }
     }
 
+    /// To be called when memory has been put back into a zone: the heap may have retired since the caller looked.
+    #[inline]
+    pub(super) fn retired_meanwhile(&self, zone: &PoolZone) {
+        // Either this sees the stage, or the retiring thread sees what was put back.
+        fence(Ordering::SeqCst);
+        if self.stays.get() == NOTHING {
+            self.unmap_what_is_free(zone);
+        }
+    }
+
+    #[cold]
     fn unmap_what_is_free(&self, zone: &PoolZone) {
         let grown = zone.ledger().grown();
         zone.ledger().join_all();

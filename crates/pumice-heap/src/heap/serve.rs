@@ -314,6 +314,7 @@ impl Heap {
         } else {
             zone.ledger().truncate_run(range, kept, condition);
         }
+        self.retired_meanwhile(zone);
         if is_ready_zone {
             self.after_free(zone.node);
         }
