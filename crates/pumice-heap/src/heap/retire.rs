@@ -120,8 +120,10 @@ impl Heap {
         // Either what follows meets what a thread is freeing, or that thread meets the stage: see `retired_meanwhile`.
         fence(Ordering::SeqCst);
         // Twice: other threads may have been in the middle of requests the first time.
+        self.wait_while(|zone| zone.is_growing());
         for _ in 0..2 {
-            self.wait_for_requests();
+            let away = self.scrubber.claims_away();
+            self.wait_while(|zone| zone.ledger().has_more_claims_than(away));
             for zone in self.zones.all() {
                 self.unmap_what_is_free(zone);
             }
@@ -131,14 +133,11 @@ impl Heap {
     /// Waits for threads that are making a zone larger, or have claimed a block of which they want a part: what they do
     /// not use is unmapped with the rest. On a busy machine they may not come to run for long, and one that a program
     /// has stopped does not run at all.
-    fn wait_for_requests(&self) {
+    fn wait_while(&self, is_busy: impl Fn(&PoolZone) -> bool) {
         const PAUSE: Duration = Duration::from_micros(50);
         const LOOKS: u32 = 20_000;
-        let away = self.scrubber.claims_away();
-        let is_busy =
-            |zone: &PoolZone| zone.is_growing() || zone.ledger().has_more_claims_than(away);
         let mut looks = LOOKS;
-        while looks > 0 && self.zones.all().any(is_busy) {
+        while looks > 0 && self.zones.all().any(&is_busy) {
             looks -= 1;
             thread::sleep(PAUSE);
         }
