@@ -149,11 +149,18 @@ impl Heap {
         // Either this sees the stage, or the retiring thread sees what was put back.
         fence(Ordering::SeqCst);
         if self.stays.get() == NOTHING {
-            self.unmap_what_is_free(zone);
+            self.unmap_late(zone);
         }
     }
 
+    /// In turn with the thread that retires: it counts on what it finds absent being unmapped.
     #[cold]
+    fn unmap_late(&self, zone: &PoolZone) {
+        let _all_signals = thread::BlockedSignals::block();
+        let _turn = self.retiring.lock();
+        self.unmap_what_is_free(zone);
+    }
+
     fn unmap_what_is_free(&self, zone: &PoolZone) {
         let grown = zone.ledger().grown();
         zone.ledger().join_all();

@@ -76,6 +76,43 @@ fn what_is_in_a_block_that_is_not_resident_is_not_taken_for_zero() {
 }
 
 #[test]
+fn a_heap_that_retires_waits_for_a_request_in_the_middle_of_a_block() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, DENSE);
+    let spare = get(heap, DENSE, Content::Any);
+    fill(spare, DENSE);
+    free(heap, spare);
+    let zone = heap.zone_of(spare).expect("the heap's");
+    // Another thread is about to take a part of it, and does not come to run.
+    let block = zone.pfn(spare).expect("a frame").block();
+    let word = zone.ledger().claim_block(block, |_| true).expect("it is free");
+    std::thread::scope(|scope| {
+        let retiring = scope.spawn(|| heap.retire(Calls::OfFree));
+        while !heap.is_retired() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        zone.ledger().release_block(block, word);
+        retiring.join().expect("no panic");
+    });
+    assert!(!is_mapped(zone.block_address(block), BLOCK_SIZE));
+}
+
+#[test]
+fn a_free_that_comes_late_to_a_retired_heap_unmaps_what_it_puts_back() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, DENSE);
+    let (late, kept) = (get(heap, DENSE, Content::Any), get(heap, DENSE, Content::Any));
+    fill(late, DENSE);
+    let (zone, range) = heap.run_at(late).expect("the heap's");
+    heap.retire(Calls::OfFree);
+    // As by a thread that has looked whether the heap is retired before it was.
+    heap.release(zone, range, range.frames);
+    assert!(!is_mapped(late, DENSE) && is_mapped(kept, FRAME_SIZE));
+    free(heap, kept);
+}
+
+#[test]
 fn a_retired_heap_unmaps_what_is_free_and_what_is_freed() {
     let heap = heap(0, u64::MAX);
     make_dense(heap, DENSE);
