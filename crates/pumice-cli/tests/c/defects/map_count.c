@@ -92,7 +92,7 @@ static void try_realloc(size_t room) {
 }
 
 int main(void) {
-    guard(50);
+    guard(150);
     long most = limit();
     if (most > MOST_COUNT) return skip("too many mappings are allowed here");
     filler = mmap(NULL, (most + 2) * PAGE, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
