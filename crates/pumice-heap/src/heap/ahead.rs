@@ -9,7 +9,7 @@
 //! ```
 //! What is handed out while it is being populated counts as well: its owner faults it in.
 
-use super::{Heap, Kind};
+use super::{Heap, ZoneKind};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -161,7 +161,7 @@ impl Heap {
     /// Whether a request on a node of which nothing is known is to be served from what is ready, or will be:
     /// all of it but an eighth, which may be new.
     pub(super) fn has_ready_for(&self, node: usize, frames: usize) -> bool {
-        let zone = self.zones.local(node, Kind::Ready);
+        let zone = self.zones.local(node, ZoneKind::Ready);
         let blocks = zone.ready_blocks() + self.ahead.left_on(node);
         frames <= blocks * BLOCK_FRAMES + blocks * BLOCK_FRAMES / 8
     }

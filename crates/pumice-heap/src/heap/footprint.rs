@@ -12,7 +12,7 @@
 //! because of the limit, the blocks that were handed out unpopulated are looked at (`mincore`), and
 //! the limit is raised to what is found. What was resident when it was handed out counts in full.
 
-use super::{is_free, Heap, Kind, PoolZone};
+use super::{is_free, Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::frame::{BlockState, BlockWord};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
@@ -133,7 +133,7 @@ impl Heap {
 
     /// Blocks that the ready zones hold.
     fn held_blocks(&self) -> usize {
-        self.zones.all_of(Kind::Ready).map(|zone| zone.budget().blocks()).sum()
+        self.zones.all_of(ZoneKind::Ready).map(|zone| zone.budget().blocks()).sum()
     }
 
     /// Whether looking at all blocks of the ready zones costs little beside what was freed.
@@ -166,7 +166,7 @@ impl Heap {
     /// What is farthest from the node goes first.
     #[cold]
     fn give_back_surplus(&self, node: usize) {
-        for zone in self.zones.by_distance(node, Kind::Ready).rev() {
+        for zone in self.zones.by_distance(node, ZoneKind::Ready).rev() {
             zone.ledger().join_all();
             let may_hold = self.may_hold(self.footprint.in_use());
             let surplus = self.held_blocks().saturating_sub(may_hold);
@@ -201,6 +201,6 @@ impl Heap {
         let in_zone = |zone: &PoolZone| -> usize {
             (0..zone.ledger().grown()).map(|block| resident(zone, block)).sum()
         };
-        self.zones.all_of(Kind::Ready).map(in_zone).sum()
+        self.zones.all_of(ZoneKind::Ready).map(in_zone).sum()
     }
 }

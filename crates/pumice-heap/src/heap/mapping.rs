@@ -14,13 +14,14 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::serve::whole_blocks;
+use super::serve::{whole_blocks, Keeps};
 use super::{Content, Heap, PoolZone};
 use crate::scrub::FOR_SCRUBBING;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::BlockState;
 use pumice_frames::sync::atomic::Ordering;
 use pumice_frames::sys::lock::SleepGuard;
+use pumice_frames::sys::mem::Huge;
 use pumice_frames::sys::{mem, thread};
 
 /// What a part of a range of addresses is.
@@ -291,7 +292,7 @@ impl Heap {
         let tainted = zone.ledger().block(frames.start / BLOCK_FRAMES).tainted();
         // Where the kernel has no room for another mapping, at least the pages go.
         let is_fresh = tainted && zone.reset_frames(start, len);
-        if !is_fresh && (tainted || !self.is_ready_zone(zone) || !self.is_recycling()) {
+        if !is_fresh && (tainted || zone.kind.keeps() == Keeps::Nothing || !self.is_recycling()) {
             zone.discard_frames(start, len);
         }
     }
@@ -362,7 +363,7 @@ impl Heap {
 
     /// Whether advice to use huge pages changes nothing here.
     pub fn has_huge_advice(&self, at: usize) -> bool {
-        self.zone_of(at as *const u8).is_some_and(|zone| self.is_ready_zone(zone))
+        self.zone_of(at as *const u8).is_some_and(|zone| zone.kind.huge() == Huge::Yes)
     }
 
     /// Makes a range of whole pages the caller's, who is about to map something there

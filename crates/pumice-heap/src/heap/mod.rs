@@ -3,11 +3,11 @@
 //! A heap has two [`Zone`]s for each memory node ([`zones`]); a request is served from those of the
 //! node that it is made on:
 //!
-//! - *demand*: blocks that nobody populates and that carry no advice. Requests of a size of which
+//! - *demand* ([`demand`]): blocks that nobody populates and that carry no advice. Requests of a size of which
 //!   nothing is known, or of which little is touched, live there as they would with the kernel,
 //!   and whole blocks go back to it when they are freed. What was resident then teaches
 //!   [`classes`].
-//! - *ready*: blocks with huge pages that stay when they are freed. scrubd zeroes them
+//! - *ready* ([`ready`]): blocks with huge pages that stay when they are freed. scrubd zeroes them
 //!   ([`source`]); what it did not get to is cleared hot when zeros are asked for.
 //!
 //! # Conditions of a block on its way round the ready zone
@@ -24,12 +24,14 @@
 mod ahead;
 mod bits;
 mod classes;
+mod demand;
 mod footprint;
 mod mapping;
 mod marks;
 mod pins;
 mod pool;
 mod promote;
+mod ready;
 mod relocate;
 mod report;
 mod retain;
@@ -50,7 +52,7 @@ use pins::Pins;
 use promote::Promotions;
 use retain::Retained;
 use retire::Stays;
-use zones::{Kind, PoolZone, Zones};
+use zones::{PoolZone, ZoneKind, Zones};
 
 pub use mapping::{Effect, Part};
 pub use pins::is_held_by_other;
@@ -364,7 +366,7 @@ impl Heap {
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second
     /// is 0, the pool is as full as it gets.
     pub fn ready_blocks(&self) -> (usize, usize) {
-        let count = self.zones.all_of(Kind::Ready).map(count_ready).sum();
+        let count = self.zones.all_of(ZoneKind::Ready).map(count_ready).sum();
         (count, self.ahead.left())
     }
 

@@ -11,7 +11,7 @@
 
 use super::classes::Density;
 use super::serve::{whole_blocks, Keeps};
-use super::{Heap, Kind, PoolZone};
+use super::{Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::frame::Run;
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
@@ -78,7 +78,7 @@ impl Heap {
         if !is_full || !self.may_add(whole.len()) || !self.promotions.take() {
             return 0;
         }
-        let ready = self.zones.local(zone.node, Kind::Ready);
+        let ready = self.zones.local(zone.node, ZoneKind::Ready);
         let Some(run) = self.get_pristine(ready, frames) else { return 0 };
         let moved = self.move_pages(zone, from, ready, &run);
         let epoch = ready.ledger().epoch();

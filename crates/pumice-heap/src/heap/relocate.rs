@@ -9,7 +9,7 @@
 
 use core::ptr::NonNull;
 
-use super::serve::{whole_blocks, Keeps};
+use super::serve::whole_blocks;
 use super::{blocks_and_tail, Heap, PoolZone};
 use crate::stats::Event;
 use pumice_frames::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES};
@@ -35,7 +35,7 @@ impl Heap {
             return None;
         }
         let run = self.get_pristine(zone, frames)?;
-        self.settle(zone, &run, Keeps::of(self.is_ready_zone(zone)));
+        self.settle(zone, &run, zone.kind.keeps());
         let tail = run.range.frames % BLOCK_FRAMES;
         let dirty_tail = !run.dirt.is_clean() && range.frames > run.range.frames - tail;
         if dirty_tail && !zone.discard_frames(Pfn(run.range.end().0 - tail), tail) {
@@ -49,9 +49,7 @@ impl Heap {
             return None;
         }
         self.hand_over(zone, range, run.range);
-        if self.is_ready_zone(zone) {
-            self.footprint.add(frames - range.frames);
-        }
+        self.add_in_use(zone, frames - range.frames);
         self.slot().add(Event::ReallocMoved, 1);
         NonNull::new(to)
     }
@@ -84,9 +82,7 @@ impl Heap {
         let is_settled = self.settle_taint(zone, from.start.0..from.end().0);
         for block in old {
             let word = zone.ledger().block(block);
-            if word.sampled() && !self.is_ready_zone(zone) {
-                self.promotions.subtract_unknown();
-            }
+            self.end_sample(zone, word);
             zone.set_owned(block, word.with_zeroed(true).with_ready(false).with_sampled(false));
         }
         // Without room for another mapping these addresses stay where they are: nobody else may get them.

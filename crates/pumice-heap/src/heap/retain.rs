@@ -7,7 +7,7 @@
 //! that is free.
 
 use super::serve::whole_blocks;
-use super::{Heap, PoolZone};
+use super::{Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{PageRange, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
@@ -66,7 +66,8 @@ impl Heap {
     /// Counts what had stayed in blocks of the demand zone that are somebody's now.
     pub(super) fn take_retained(&self, zone: &PoolZone, blocks: core::ops::Range<usize>) {
         let has_pages = |block: usize| !zone.ledger().block(block).zeroed();
-        if self.is_ready_zone(zone) || !self.retained.is_any() || !blocks.clone().any(has_pages) {
+        let may_have = zone.kind == ZoneKind::Demand && self.retained.is_any();
+        if !may_have || !blocks.clone().any(has_pages) {
             return;
         }
         let at = zone.block_address(blocks.start);

@@ -1,6 +1,6 @@
 //! What scrubd and the keeper find to do in a heap.
 
-use super::{count_ready, is_free, Heap, Kind, PoolZone, GROW_MIN};
+use super::{count_ready, is_free, Heap, PoolZone, ZoneKind, GROW_MIN};
 use crate::scrub::{Claim, Left, Need, Outcome, Source};
 use crate::stats::Event;
 use pumice_frames::addr::{Order, BLOCK_SIZE, FRAME_SIZE};
@@ -104,7 +104,7 @@ pub(super) fn is_to_offer(word: BlockWord) -> bool {
 unsafe impl Source for Heap {
     fn age(&self, stop: Order) -> Left {
         let mut left = Left::Nothing;
-        for zone in self.zones.all_of(Kind::Ready) {
+        for zone in self.zones.all_of(ZoneKind::Ready) {
             for block in 0..zone.ledger().grown() {
                 let word = zone.ledger().block(block);
                 if is_dirty_free(zone, word) {
@@ -120,7 +120,7 @@ unsafe impl Source for Heap {
     }
 
     fn claim(&self, stop: Order) -> Option<Claim> {
-        let zones = || self.zones.all_of(Kind::Ready);
+        let zones = || self.zones.all_of(ZoneKind::Ready);
         let claim = match zones().find_map(claim_cold_block) {
             None if stop < Order::BLOCK => zones().find_map(|zone| claim_area(zone, stop))?,
             block => block?,
@@ -135,7 +135,7 @@ unsafe impl Source for Heap {
     }
 
     fn finish(&self, claim: Claim, outcome: Outcome) {
-        let zone = self.zones.local(node_of(claim.token), Kind::Ready);
+        let zone = self.zones.local(node_of(claim.token), ZoneKind::Ready);
         let zeroed = outcome == Outcome::Zeroed;
         if claim.token & AREA != 0 {
             let content = if zeroed { Want::Zeroed } else { Want::Dirty };
@@ -182,7 +182,7 @@ unsafe impl Source for Heap {
         if left == 0 {
             return Left::Nothing;
         }
-        let zone = self.zones.local(self.ahead.node(), Kind::Ready);
+        let zone = self.zones.local(self.ahead.node(), ZoneKind::Ready);
         let pristine = |block: &usize| zone.ledger().block(*block).is_pristine();
         if !(0..zone.ledger().grown()).any(|block| pristine(&block)) && zone.grow(left).is_err() {
             self.ahead.stop();
@@ -217,7 +217,7 @@ unsafe impl Source for Heap {
     fn need(&self) -> Need {
         // Relaxed, here and below: amounts that order nothing.
         let asked = self.zeros_asked.load(Ordering::Relaxed);
-        let there: usize = self.zones.all_of(Kind::Ready).map(PoolZone::ready_blocks).sum();
+        let there: usize = self.zones.all_of(ZoneKind::Ready).map(PoolZone::ready_blocks).sum();
         match there < asked {
             true => Need::Wanted,
             false => Need::Spare,
@@ -257,9 +257,9 @@ unsafe impl Source for Heap {
         let is_ahead_open = self.is_ahead_open();
         let mut is_any_left = is_ahead_open;
         for zone in self.zones.all() {
-            let keep = if zone.kind == Kind::Ready { self.ahead.keep_on(zone.node) } else { 0 };
+            let keep = if zone.kind == ZoneKind::Ready { self.ahead.keep_on(zone.node) } else { 0 };
             is_any_left |= self.decay_zone(zone, keep);
-            if zone.kind == Kind::Ready {
+            if zone.kind == ZoneKind::Ready {
                 // The hint is put right.
                 zone.set_ready_blocks(count_ready(zone));
             }

@@ -257,7 +257,7 @@ fn a_block_that_is_looked_at_keeps_what_is_not_cut_off() {
         let first = zone.pfn(at).expect("a frame").block();
         let blocks = first..first + size / BLOCK_SIZE;
         let sampled = blocks.clone().find(|&block| zone.ledger().block(block).sampled());
-        if let Some(block) = sampled.filter(|_| heap.is_ready_zone(zone)) {
+        if let Some(block) = sampled.filter(|_| zone.kind == ZoneKind::Ready) {
             let kept = (block - first) * BLOCK_SIZE + BLOCK_SIZE / 2;
             // SAFETY: the test owns it, and `kept` bytes stay.
             let bytes = unsafe {
@@ -394,7 +394,7 @@ fn free_memory_is_offered_when_the_hand_meets_it_again() {
     fill(at, 8 << 20);
     free(heap, at);
     let waiting = || {
-        let zone = heap.zones.local(0, Kind::Ready);
+        let zone = heap.zones.local(0, ZoneKind::Ready);
         (0..zone.ledger().grown())
             .filter(|&block| source::is_to_offer(zone.ledger().block(block)))
             .count()

@@ -21,6 +21,7 @@ use core::ptr::NonNull;
 
 use super::marks::Marks;
 use super::pool::Pool;
+use super::serve::Keeps;
 use crate::stats::{Slot, Tree};
 use pumice_frames::error::Result;
 use pumice_frames::frame::zone::ZONE_ALIGN;
@@ -37,18 +38,36 @@ const RESERVE_MIN: usize = 64 << 30;
 
 /// What a zone is for: see the top of [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ZoneKind {
     Ready = 0,
     Demand = 1,
 }
 
 const KINDS: usize = 2;
 
+impl ZoneKind {
+    /// What runs of such a zone keep of their blocks, where nothing else is said.
+    pub(super) fn keeps(self) -> Keeps {
+        match self {
+            ZoneKind::Ready => Keeps::Pages,
+            ZoneKind::Demand => Keeps::Nothing,
+        }
+    }
+
+    /// The advice that such a zone's memory carries.
+    pub(super) fn huge(self) -> Huge {
+        match self {
+            ZoneKind::Ready => Huge::Yes,
+            ZoneKind::Demand => Huge::No,
+        }
+    }
+}
+
 /// A zone within the tree's pool.
 #[derive(Debug)]
 pub(super) struct PoolZone {
     zone: OwnedZone<Os, Pool>,
-    pub(super) kind: Kind,
+    pub(super) kind: ZoneKind,
     pub(super) node: usize,
     /// What is known of its mappings.
     pub(super) marks: Marks,
@@ -146,15 +165,14 @@ impl Zones {
         let cpus = cpu::count();
         let zone = |index: usize| -> Result<PoolZone> {
             let (node, kind) = match index % KINDS {
-                0 => (index / KINDS, Kind::Ready),
-                _ => (index / KINDS, Kind::Demand),
+                0 => (index / KINDS, ZoneKind::Ready),
+                _ => (index / KINDS, ZoneKind::Demand),
             };
-            let huge = if kind == Kind::Ready { Huge::Yes } else { Huge::No };
             let pool = Pool::new(tree, slot);
             // SAFETY: each zone has its part of what was reserved a moment ago.
             let zone = unsafe {
                 let at = base.add(index * zone_len);
-                Zone::within(Os, pool, at, zone_len, cpus, huge)?
+                Zone::within(Os, pool, at, zone_len, cpus, kind.huge())?
             };
             // SAFETY: nobody but this crate has the heap's zones.
             let zone = unsafe { OwnedZone::new(zone) };
@@ -212,13 +230,13 @@ impl Zones {
     }
 
     /// All of a kind.
-    pub(super) fn all_of(&self, kind: Kind) -> impl Iterator<Item = &PoolZone> + Clone {
+    pub(super) fn all_of(&self, kind: ZoneKind) -> impl Iterator<Item = &PoolZone> + Clone {
         self.all().filter(move |zone| zone.kind == kind)
     }
 
     /// A node's zone.
     #[inline]
-    pub(super) fn local(&self, node: usize, kind: Kind) -> &PoolZone {
+    pub(super) fn local(&self, node: usize, kind: ZoneKind) -> &PoolZone {
         self.by_index(node * KINDS + kind as usize)
     }
 
@@ -227,7 +245,7 @@ impl Zones {
     pub(super) fn by_distance(
         &self,
         node: usize,
-        kind: Kind,
+        kind: ZoneKind,
     ) -> impl DoubleEndedIterator<Item = &PoolZone> {
         self.topology.by_distance(node).map(move |node| self.local(node, kind))
     }

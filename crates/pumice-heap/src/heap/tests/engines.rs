@@ -56,7 +56,7 @@ fn nobody_waits_for_what_an_engine_has() {
     heap.age(Order::BLOCK);
     let mut flight = Flight::new(&Hung);
     assert_eq!(flight.launch(|| heap.claim(Order::BLOCK)), 3 * BLOCK_SIZE);
-    let zone = heap.zones.local(0, Kind::Ready);
+    let zone = heap.zones.local(0, ZoneKind::Ready);
     let is_waited_for = || zone.ledger().has_more_claims_than(heap.scrubber.claims_away());
     assert!(is_waited_for());
     heap.scrubber.set_claims_away(flight.claims());
