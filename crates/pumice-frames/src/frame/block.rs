@@ -69,15 +69,6 @@ pub struct BlockWord {
     pub last: bool,
     /// Somebody set attributes on its pages; they must be reset before it is used again.
     pub tainted: bool,
-    /// Scrubd's hand has passed since it was freed: it is cold.
-    pub cold: bool,
-    /// How often the keeper's hand has passed since it was freed, up to [`OLDEST`].
-    #[bits(3)]
-    pub age: u8,
-    /// Offered to the kernel (`MADV_FREE`), which may have refused; not written since.
-    pub offered: bool,
-    /// Whole: given out unpopulated and without huge pages, to see how much of it is touched.
-    pub sampled: bool,
     /// Parts: no run longer than `2^room - 1` frames is free here; 15 when not known.
     #[bits(4)]
     pub room: u8,
@@ -89,14 +80,13 @@ pub struct BlockWord {
     pub epoch: u16,
     /// Core dumps may leave it out: see `hidden`.
     pub hidden: bool,
-    /// Where it is tainted: by nothing but advice to use huge pages.
-    pub advised: bool,
-    #[bits(19)]
+    /// Hints of the zone's user. The ledger hands them on with the word, and reads none. They are 0 again where the
+    /// ledger begins a word anew, as when a block is freed.
+    #[bits(8)]
+    pub payload: u8,
+    #[bits(18)]
     __: u32,
 }
-
-/// The greatest [`BlockWord::age`].
-pub const OLDEST: u8 = 7;
 
 /// [`BlockWord::room`] of a block of which nothing is known.
 pub const ROOM_UNKNOWN: u8 = 15;

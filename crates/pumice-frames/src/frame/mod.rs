@@ -53,7 +53,7 @@ pub mod word;
 mod working;
 pub mod zone;
 
-pub use block::{BlockState, BlockWord, OLDEST};
+pub use block::{BlockState, BlockWord};
 pub use claims::AreaClaim;
 pub use gfp::Gfp;
 pub use ledger::{Geometry, Ledger, Native};

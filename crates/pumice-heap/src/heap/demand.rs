@@ -5,6 +5,7 @@
 //! ready zone ([`super::promote`]), are retained, or go back to the kernel.
 
 use super::classes::Density;
+use super::hints::WithHints;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd};
 use super::{blocks_and_tail, Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
@@ -26,12 +27,12 @@ impl Heap {
     pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &Run) {
         let first = run.range.start.block();
         self.promotions.add_unknown();
-        zone.set_owned(first, zone.ledger().block(first).with_sampled(true));
+        zone.set_owned(first, zone.ledger().block(first).with_hints(|it| it.with_sampled(true)));
     }
 
     /// A block of a run is not its owner's any more: if that was to be seen how much of it is touched, it is known.
     pub(super) fn end_sample(&self, zone: &PoolZone, word: BlockWord) {
-        if zone.kind == ZoneKind::Demand && word.sampled() {
+        if zone.kind == ZoneKind::Demand && word.hints().sampled() {
             self.promotions.subtract_unknown();
         }
     }
@@ -65,7 +66,7 @@ impl Heap {
             self.classes.density(range.frames) != Density::Sparse
                 || self.classes.is_sample(range.frames, Density::Sparse)
         } else {
-            zone.ledger().block(whole.start).sampled()
+            zone.ledger().block(whole.start).hints().sampled()
         };
         if is_sample {
             if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {

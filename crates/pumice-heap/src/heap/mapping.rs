@@ -14,6 +14,7 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
+use super::hints::WithHints;
 use super::serve::{whole_blocks, Keeps};
 use super::{Content, Heap, PoolZone};
 use crate::scrub::FOR_SCRUBBING;
@@ -305,7 +306,7 @@ impl Heap {
             if tainted { zone.reset(block..block + 1) } else { zone.discard(block..block + 1) };
         if done {
             let word = word.with_ready(false).with_zeroed(true).with_tainted(false);
-            zone.set_owned(block, word.with_sampled(false));
+            zone.set_owned(block, word.with_hints(|it| it.with_sampled(false)));
         }
     }
 
@@ -340,11 +341,11 @@ impl Heap {
         for block in blocks {
             zone.ledger().update_word(block, |word| match (effect, word.state()) {
                 (Effect::Taints | Effect::Locks, BlockState::Whole | BlockState::Parts) => {
-                    Some(word.with_tainted(true).with_advised(false))
+                    Some(word.with_tainted(true).with_hints(|it| it.with_advised(false)))
                 }
                 (Effect::AsksForHuge, BlockState::Whole | BlockState::Parts) => {
-                    let has_no_other = !word.tainted() || word.advised();
-                    Some(word.with_tainted(true).with_advised(has_no_other))
+                    let has_no_other = !word.tainted() || word.hints().advised();
+                    Some(word.with_tainted(true).with_hints(|it| it.with_advised(has_no_other)))
                 }
                 (Effect::Drops, BlockState::Whole) => Some(word.with_ready(false)),
                 _ => None,
@@ -545,7 +546,10 @@ impl Heap {
             }
             for block in block..until {
                 let word = zone.ledger().block(block).with_ready(false).with_zeroed(true);
-                zone.set_owned(block, word.with_tainted(false).with_sampled(false));
+                zone.set_owned(
+                    block,
+                    word.with_tainted(false).with_hints(|it| it.with_sampled(false)),
+                );
             }
             next = until * BLOCK_FRAMES;
         }

@@ -26,6 +26,7 @@ mod bits;
 mod classes;
 mod demand;
 mod footprint;
+mod hints;
 mod mapping;
 mod marks;
 mod pins;

@@ -10,6 +10,7 @@
 //! Each move leaves a mapping of its own, so there are only so many: sizes become known once.
 
 use super::classes::Density;
+use super::hints::WithHints;
 use super::serve::{whole_blocks, Keeps};
 use super::{Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE};
@@ -62,7 +63,7 @@ impl Heap {
         let whole = whole_blocks(range);
         let may_move = |block: usize| {
             let word = zone.ledger().block(block);
-            !word.tainted() || word.advised()
+            !word.tainted() || word.hints().advised()
         };
         // Relaxed: the thread that installs the filter has set it before.
         let may = !whole.is_empty()
@@ -87,10 +88,10 @@ impl Heap {
             false => word.with_zeroed(true).with_ready(false),
         });
         for block in whole.clone() {
-            let word = zone.ledger().block(block).with_sampled(false);
+            let word = zone.ledger().block(block).with_hints(|it| it.with_sampled(false));
             let word = if moved { word.with_zeroed(true).with_ready(false) } else { word };
             // Its owner makes one mapping of it again before it is freed.
-            zone.set_owned(block, word.with_tainted(true).with_advised(false));
+            zone.set_owned(block, word.with_tainted(true).with_hints(|it| it.with_advised(false)));
         }
         if !moved {
             return 0;

@@ -3,6 +3,7 @@
 //! Blocks of a ready zone carry advice to use huge pages, and keep their pages when they are freed. scrubd zeroes them
 //! ([`super::source`]). All ready zones together have a limit ([`super::footprint`]).
 
+use super::hints::WithHints;
 use super::serve::{whole_blocks, Pages, RunEnd};
 use super::{Content, Heap, PoolZone, ZoneKind};
 use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
@@ -41,7 +42,10 @@ impl Heap {
         let is_small = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::No) }.is_ok();
         if is_small && zone.discard(pick..pick + 1) {
             let word = zone.ledger().block(pick);
-            zone.set_owned(pick, word.with_zeroed(true).with_ready(false).with_sampled(true));
+            zone.set_owned(
+                pick,
+                word.with_zeroed(true).with_ready(false).with_hints(|it| it.with_sampled(true)),
+            );
         }
     }
 
@@ -93,7 +97,7 @@ impl Heap {
         }
         let at = zone.block_address(block);
         let touched = self.resident(zone, at, BLOCK_SIZE);
-        if word.sampled() {
+        if word.hints().sampled() {
             // SAFETY: the block is committed memory of the zone.
             let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
             if let Some(touched) = touched {
@@ -101,7 +105,10 @@ impl Heap {
             }
             // Its pages are small ones.
             let given_back = zone.discard(block..block + 1);
-            return word.with_zeroed(given_back).with_ready(false).with_sampled(false);
+            return word
+                .with_zeroed(given_back)
+                .with_ready(false)
+                .with_hints(|it| it.with_sampled(false));
         }
         // What is not resident may be in swap, so the kernel is not believed but made to drop it: nothing
         // that it says of residence tells of content.

@@ -9,6 +9,7 @@
 
 use core::ptr::NonNull;
 
+use super::hints::WithHints;
 use super::serve::whole_blocks;
 use super::{blocks_and_tail, Heap, PoolZone};
 use crate::stats::Event;
@@ -76,14 +77,17 @@ impl Heap {
             }
             let was_ready = index < old.len() && zone.ledger().block(old.start + index).ready();
             let word = zone.ledger().block(block).with_zeroed(false);
-            let word = word.with_tainted(true).with_advised(false);
+            let word = word.with_tainted(true).with_hints(|it| it.with_advised(false));
             zone.set_owned(block, word.with_ready(was_ready));
         }
         let is_settled = self.settle_taint(zone, from.start.0..from.end().0);
         for block in old {
             let word = zone.ledger().block(block);
             self.end_sample(zone, word);
-            zone.set_owned(block, word.with_zeroed(true).with_ready(false).with_sampled(false));
+            zone.set_owned(
+                block,
+                word.with_zeroed(true).with_ready(false).with_hints(|it| it.with_sampled(false)),
+            );
         }
         // Without room for another mapping these addresses stay where they are: nobody else may get them.
         if is_settled {

@@ -3,6 +3,7 @@
 use core::ptr::NonNull;
 
 use super::classes::Density;
+use super::hints::WithHints;
 use super::{blocks_and_tail, is_free, Content, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN};
 use crate::stats::{Event, FreeBytes};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -397,7 +398,10 @@ impl Heap {
             for block in block..end {
                 let word = ledger.block(block);
                 let fresh = BlockWord::FRESH.with_hidden(word.hidden());
-                ledger.release_block(block, if done { fresh } else { word.with_age(0) });
+                ledger.release_block(
+                    block,
+                    if done { fresh } else { word.with_hints(|it| it.with_age(0)) },
+                );
             }
             dropped += if done { end - block } else { 0 };
             block = end;

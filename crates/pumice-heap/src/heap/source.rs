@@ -1,11 +1,12 @@
 //! What scrubd and the keeper find to do in a heap.
 
+use super::hints::{WithHints, OLDEST};
 use super::{count_ready, is_free, Heap, PoolZone, ZoneKind, GROW_MIN};
 use crate::scrub::{Claim, Left, Need, Outcome, Source};
 use crate::stats::Event;
 use pumice_frames::addr::{Order, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::{AreaClaim, BlockState, BlockWord, OLDEST};
+use pumice_frames::frame::{AreaClaim, BlockState, BlockWord};
 use pumice_frames::sync::atomic::Ordering;
 use pumice_frames::sys::mem::Memory;
 
@@ -70,7 +71,7 @@ impl Heap {
         let surplus = held.count().saturating_sub(keep);
         let left = core::cell::Cell::new(surplus);
         let old = |word: BlockWord| {
-            word.age() == OLDEST && left.replace(left.get().saturating_sub(1)) > 0
+            word.hints().age() == OLDEST && left.replace(left.get().saturating_sub(1)) > 0
         };
         self.drop_free_blocks(zone, old);
         let mut any = false;
@@ -78,7 +79,11 @@ impl Heap {
             let word = ledger.block(block);
             if is_free(word) && !word.is_pristine() {
                 any = true;
-                ledger.mark_block(block, word, word.with_age((word.age() + 1).min(OLDEST)));
+                ledger.mark_block(
+                    block,
+                    word,
+                    word.with_hints(|it| it.with_age((it.age() + 1).min(OLDEST))),
+                );
             }
         }
         any && surplus > 0
@@ -90,14 +95,14 @@ impl Heap {
         if let Some(word) = zone.ledger().claim_block(block, is_to_offer) {
             // SAFETY: the block is claimed.
             let _ = unsafe { zone.memory().offer(zone.block_address(block), BLOCK_SIZE) };
-            zone.ledger().release_block(block, word.with_offered(true));
+            zone.ledger().release_block(block, word.with_hints(|it| it.with_offered(true)));
         }
     }
 }
 
 /// Whether a block is free, with pages that have not been offered yet.
 pub(super) fn is_to_offer(word: BlockWord) -> bool {
-    is_free(word) && !word.is_pristine() && !word.offered()
+    is_free(word) && !word.is_pristine() && !word.hints().offered()
 }
 
 // SAFETY: a claim is of blocks and areas that the ledger has taken from all others.
@@ -108,7 +113,7 @@ unsafe impl Source for Heap {
             for block in 0..zone.ledger().grown() {
                 let word = zone.ledger().block(block);
                 if is_dirty_free(zone, word) {
-                    zone.ledger().mark_block(block, word, word.with_cold(true));
+                    zone.ledger().mark_block(block, word, word.with_hints(|it| it.with_cold(true)));
                     left = Left::More;
                 } else if stop < Order::BLOCK && dirty_parts(word) {
                     zone.ledger().settle_dirty_hint(block);
@@ -146,7 +151,8 @@ unsafe impl Source for Heap {
         let word = zone.ledger().block(block);
         // Clearing wrote each page, of a block too that was freed in parts and only partly there.
         let word = word.with_zeroed(zeroed).with_ready(zeroed || word.ready());
-        zone.ledger().release_block(block, word.with_cold(false).with_offered(false));
+        zone.ledger()
+            .release_block(block, word.with_hints(|it| it.with_cold(false).with_offered(false)));
         if zeroed {
             zone.add_ready_blocks(1);
         }
@@ -232,19 +238,21 @@ unsafe impl Source for Heap {
                 if !is_to_offer(word) {
                     continue;
                 }
-                if word.age() > 0 {
+                if word.hints().age() > 0 {
                     if self.scrubber.is_waited_for() {
                         return Left::More;
                     }
                     self.offer_block(zone, block);
                 } else {
-                    zone.ledger().mark_block(block, word, word.with_age(1));
+                    zone.ledger().mark_block(block, word, word.with_hints(|it| it.with_age(1)));
                     left = Left::More;
                 }
             }
         }
         // What is taken again within a pass is not worth two calls.
-        let rests = |word: BlockWord| word.age() > 0 || word.offered() || word.is_pristine();
+        let rests = |word: BlockWord| {
+            word.hints().age() > 0 || word.hints().offered() || word.is_pristine()
+        };
         for zone in self.zones.all() {
             zone.ledger().hide_free(|word| rests(word) && !self.scrubber.is_waited_for());
         }
@@ -282,7 +290,7 @@ fn dirty_parts(word: BlockWord) -> bool {
 
 /// Claims a block that has long been free.
 fn claim_cold_block(zone: &PoolZone) -> Option<Claim> {
-    let cold = |word: BlockWord| is_dirty_free(zone, word) && word.cold();
+    let cold = |word: BlockWord| is_dirty_free(zone, word) && word.hints().cold();
     let block = (0..zone.ledger().grown()).find(|&block| {
         cold(zone.ledger().block(block)) && zone.ledger().claim_block(block, cold).is_some()
     })?;

@@ -6,6 +6,7 @@ mod nodes;
 mod policy;
 mod retire;
 
+use super::hints::WithHints;
 use super::*;
 use crate::scrub::{Left, Need, Outcome, Source, DECAY_PASSES};
 
@@ -256,7 +257,7 @@ fn a_block_that_is_looked_at_keeps_what_is_not_cut_off() {
         let zone = heap.zone_of(at).expect("the heap's");
         let first = zone.pfn(at).expect("a frame").block();
         let blocks = first..first + size / BLOCK_SIZE;
-        let sampled = blocks.clone().find(|&block| zone.ledger().block(block).sampled());
+        let sampled = blocks.clone().find(|&block| zone.ledger().block(block).hints().sampled());
         if let Some(block) = sampled.filter(|_| zone.kind == ZoneKind::Ready) {
             let kept = (block - first) * BLOCK_SIZE + BLOCK_SIZE / 2;
             // SAFETY: the test owns it, and `kept` bytes stay.

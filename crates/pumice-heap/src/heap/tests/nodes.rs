@@ -218,7 +218,7 @@ fn everything_free_is_offered_and_goes_when_a_heap_retires() {
             .zones
             .all()
             .flat_map(|zone| (0..zone.ledger().grown()).map(|block| zone.ledger().block(block)));
-        words.filter(|word| is_free(*word) && word.offered()).count()
+        words.filter(|word| is_free(*word) && word.hints().offered()).count()
     };
     assert_eq!((heap.offer(), heap.offer()), (Left::More, Left::Nothing));
     assert_eq!(offered(), 3 * DENSE / BLOCK_SIZE);
