@@ -1,8 +1,8 @@
 //! What a process finds when its heap starts, and how a forked child finds out that it is one.
 //!
-//! The shim and the library start their heaps each in its own way; what both need is here: the
-//! variables they go by, the tree they count in, what keeps them from serving, and the word by
-//! which a child knows.
+//! The shim and the Rust allocator read the variables each in its own way, and publish the heap in their own. The rest
+//! is here: what keeps a heap from serving, its start ([`Served`]), the tree it counts in, and the word by which a
+//! child knows.
 //!
 //! # fork
 //! A child must count in a slot of its own, and must not believe what its parent's heap knew of
@@ -20,6 +20,12 @@
 //! threads for it: they would be threads of a process that ends. So the page also says whose the memory is, from the
 //! end of a `fork` on that the C library makes. After one that it does not, the kernel is asked whether the parent has
 //! the same memory; where it does not say (`kcmp` may be forbidden), whoever adopts is taken for the owner.
+
+mod environment;
+mod served;
+
+pub use environment::{value_of, EnvironmentBlock, AT_PAGESZ, AT_SECURE};
+pub use served::{Host, Served, ZeroCheck};
 
 use rustix::process::{geteuid, getppid, getrlimit, Resource};
 
@@ -152,7 +158,7 @@ pub fn shared_tree(variables: &impl Variables) -> Option<&'static Tree> {
 
 /// The tree that is shared, or one for this process alone: what comes to run under another user, or in another
 /// namespace of shared memory, or when all others of the tree are gone, counts for itself.
-pub fn tree(variables: &impl Variables) -> Option<&'static Tree> {
+fn tree(variables: &impl Variables) -> Option<&'static Tree> {
     shared_tree(variables).or_else(|| private_tree(variables))
 }
 
@@ -185,7 +191,7 @@ pub fn take_slot(
 }
 
 /// A slot of the tree for a forked child, with its parent's name and settings.
-pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slot> {
+fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slot> {
     let slot = tree.attach(Owner::here())?;
     let name = parent.name();
     slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
@@ -196,7 +202,7 @@ pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static
 }
 
 /// The engines as whoever started the tree measured them; nothing is measured here.
-pub fn clearer(variables: &impl Variables) -> Clearer {
+fn clearer(variables: &impl Variables) -> Clearer {
     let measured = variables.get(config::ENV_CLEAR).map(Clearer::from_env_str);
     let clearer = measured.and_then(Result::ok).unwrap_or_else(Clearer::detect);
     let ahead = variables.get(config::ENV_ENGINE).and_then(EngineKind::parse);
@@ -204,7 +210,7 @@ pub fn clearer(variables: &impl Variables) -> Clearer {
 }
 
 /// The memory nodes of this machine, or those that a test makes up.
-pub fn topology(variables: &impl Variables) -> Topology {
+fn topology(variables: &impl Variables) -> Topology {
     let fake = variables.get(ENV_FAKE_NODES).and_then(|count| count.parse().ok());
     fake.map_or_else(Topology::read, Topology::fake)
 }
