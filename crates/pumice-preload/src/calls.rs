@@ -5,7 +5,7 @@
 //! many as there can be (unused ones hold whatever was in the register or on the stack) and hand
 //! all of them on.
 //!
-//! Each call is handled where its function is. What a program does in assembler goes unseen.
+//! Each call is handled where its function is. Calls that a program makes in assembler go unseen.
 
 use core::ffi::{c_int, c_long};
 

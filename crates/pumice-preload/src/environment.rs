@@ -66,7 +66,7 @@ pub(crate) fn auxiliary_value(kind: usize) -> Option<usize> {
 
 /// Bytes in a page of this kernel.
 pub(crate) fn page_size() -> usize {
-    /// 0 until it is known. Relaxed: whoever finds 0 asks for himself.
+    /// 0 until it is known. Relaxed: a thread that finds 0 asks for itself.
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
     match KNOWN.load(Ordering::Relaxed) {
         0 => {

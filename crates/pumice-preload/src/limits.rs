@@ -93,7 +93,7 @@ fn is_own(process: u32) -> bool {
     process == 0 || process == thread::process_id() || thread::thread_exists(process)
 }
 
-/// What is at an address, if it can be read: the kernel has not looked yet.
+/// The limit at an address, if it can be read: the kernel has not looked yet.
 fn read_limit(at: usize) -> Option<Limit> {
     // The kernel reads a mask before it looks at what to do with it, and that there is no such thing to do. This call
     // is one that the C library makes, too.

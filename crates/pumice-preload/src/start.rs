@@ -6,10 +6,9 @@
 //!    |                                           |
 //!    +------------- not wanted here -------------+------ not possible here -----> OFF
 //! ```
-//! Each arrow passes through BUSY, which one thread at a time holds. Nobody waits for it: whoever
-//! finds it, a signal handler included, asks the next allocator. What the shim publishes
-//! ([`Served`]) is written before the Release store of SERVING and read after an Acquire load
-//! of it.
+//! Each arrow passes through BUSY, which one thread at a time holds. Nobody waits for it: a request that finds it, a
+//! signal handler's included, goes to the next allocator. The heap and the rest ([`Served`]) are written before the
+//! Release store of SERVING and read after an Acquire load of it.
 //!
 //! Where memory is to be populated ahead, both steps are taken as soon as the shim is loaded.
 //! How it follows a `fork`: [`crate::fork`] and [`pumice_heap::process`].
@@ -135,14 +134,14 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
         }
         return;
     }
-    // A forked child makes the heap its own first: what waits for helpers would wait for its parent's.
+    // A forked child makes the heap its own first: a wait for helpers would be a wait for its parent's.
     if published().is_some() {
         if is_borrowed() {
             return;
         }
         is_current();
     } else if reason == Reason::AddressSpace && has_borrowed() == Some(true) {
-        // What it limits is its own, and the owner's heap may start yet.
+        // It limits only itself, and the owner's heap may start yet.
         return;
     }
     let signals = thread::BlockedSignals::block();
@@ -188,14 +187,14 @@ fn wait_for_step() -> bool {
     true
 }
 
-/// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): what it does
-/// to its own rights and limits is nothing to the heap, whose threads are not in it.
+/// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): changes of
+/// its own rights and limits do not matter to the heap, whose threads are not in it.
 fn is_borrowed() -> bool {
     served().is_some_and(|served| served.word().is_borrowed())
 }
 
-/// As [`is_borrowed`], where there is no heap that says whose the memory is; `None` where nobody knows. glibc tells the
-/// kernel of each thread of a process of its own; else it is asked whether the parent has the same memory.
+/// As [`is_borrowed`], where there is no heap that knows the memory's owner; `None` where nobody knows. glibc tells
+/// the kernel of each thread of a process of its own; else it is asked whether the parent has the same memory.
 fn has_borrowed() -> Option<bool> {
     match is_glibc() && !thread::may_have_borrowed() {
         true => Some(false),
@@ -228,7 +227,7 @@ pub(crate) fn handed_out() -> (usize, usize) {
 
 /// Helpers that are not to run for now.
 pub(crate) struct Withheld {
-    /// Whose they are.
+    /// The heap that they work for.
     pub(crate) heap: &'static Heap,
     /// Whether there was any.
     pub(crate) had_any: bool,
@@ -350,7 +349,7 @@ fn served() -> Option<&'static Served> {
 fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
     // A handler of the program's may set limits or install filters, which wait for the step.
     let _all_signals = thread::BlockedSignals::block();
-    // SeqCst: what the thread that took the step before wrote is seen, and a fork that begins sees this or is
+    // SeqCst: the writes of the thread that took the step before are seen, and a fork that begins sees this or is
     // seen: `fork`.
     let busy = BUSY | thread::thread_id();
     if STATE.compare_exchange(from, busy, Ordering::SeqCst, Ordering::Relaxed).is_err() {
@@ -418,7 +417,7 @@ fn start() -> Result<u32, Reason> {
     Ok(SERVING)
 }
 
-/// Gives the pages of memory that was allocated back, in the sight of those who watch for that: MPI's and
+/// Gives the pages of memory that was allocated back, in the sight of libraries that watch for that: MPI's and
 /// libfabric's libraries keep memory registered with a device until they see it go, by `madvise` for one.
 fn discard(at: *mut u8, len: usize) -> bool {
     let errno = set_errno(0);
@@ -433,7 +432,7 @@ fn discard(at: *mut u8, len: usize) -> bool {
 /// Tells the tree why nothing is served here, if there is a tree that others read.
 fn note(reason: Reason) {
     if reason == Reason::SetUserId {
-        // It must not be led by the environment of who calls it.
+        // It must not be led by its caller's environment.
         return;
     }
     let Some(environment) = Environment::find() else { return };
@@ -456,7 +455,7 @@ pub(crate) fn before_fork() {
 
 /// In the child of such a `fork`, before anything else runs there.
 pub(crate) fn after_fork_in_child() {
-    // What began a step found the fork under way. Relaxed: there is no other thread.
+    // A step that began since then found the fork under way. Relaxed: there is no other thread.
     if STATE.load(Ordering::Relaxed) & BUSY != 0 {
         STATE.store(UNREAD, Ordering::Relaxed);
     }

@@ -5,10 +5,10 @@
 //! `dlopen` and `dlerror`. So the libraries' own tables are read instead: the list of what is loaded, which the loader
 //! keeps for debuggers (`_r_debug`), and the hash table of each (`DT_GNU_HASH`).
 //!
-//! The list is read without a lock. What is looked up here is in the C library, or in a library that was loaded
-//! before the program began, which stays where it is; libraries that come and go are behind those in the list.
-//! Where there is no such list, as with musl, whose `dlsym` takes no lock that a constructor is run
-//! under, it is `dlsym` after all.
+//! The list is read without a lock. The symbols that are looked up here are in the C library, or in a library that was
+//! loaded before the program began, which stays where it is; libraries that come and go are behind those in the list.
+//! Where there is no such list, as with musl, whose `dlsym` takes no lock that a constructor is run under, it is
+//! `dlsym` after all.
 //!
 //! Formats: the ELF gABI, "Dynamic Linking"; `elf(5)`; `DT_GNU_HASH` as glibc's `elf/dl-lookup.c` reads it.
 

@@ -9,7 +9,7 @@
 //!  4     63 ... 32 | 31 bytes, or descriptors 0
 //!  5-7   for other operations
 //! ```
-//! What is completed is bytes of a fill, and descriptors of a batch.
+//! A record counts as completed the bytes of a fill, and the descriptors of a batch.
 //!
 //! Sources: Linux `include/uapi/linux/idxd.h`; Intel Data Streaming Accelerator Architecture
 //! Specification (order number 341204), "Descriptors" and "Completion record".
@@ -126,7 +126,7 @@ impl Record {
     }
 }
 
-/// What a record says of a fill.
+/// A record's report on a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// Nothing: the device is at work on it, or has not begun.
@@ -142,7 +142,7 @@ pub enum Completion {
     },
     /// The device has ended it, and nothing is taken for written.
     Refused,
-    /// What no device says of a fill, or that it is broken: nothing is known.
+    /// A report that no device makes of a fill, or that the device is broken: nothing is known.
     Nonsense,
 }
 
@@ -209,7 +209,7 @@ impl Completion {
     }
 }
 
-/// What a record says of a batch.
+/// A record's report on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchCompletion {
     /// Nothing yet.
@@ -221,7 +221,7 @@ pub enum BatchCompletion {
         /// As many.
         begun: u32,
     },
-    /// What no device says of a batch, or that it is broken.
+    /// A report that no device makes of a batch, or that the device is broken.
     Nonsense,
 }
 

@@ -113,7 +113,7 @@ impl Late {
     fn answer(&self) -> usize {
         let taken = core::mem::take(&mut *self.0.lock().expect("no panic"));
         for &(at, len) in &taken {
-            // SAFETY: whoever submitted it vouched for it, until it was settled: it was not.
+            // SAFETY: its submitter vouched for it until it was settled: it was not.
             unsafe { (at as *mut u8).write_bytes(0, len) };
         }
         taken.len()

@@ -1,4 +1,4 @@
-//! What zeroing by an engine costs, measured in some milliseconds, and which to take.
+//! The costs of zeroing by an engine, measured in some milliseconds, and the choice among engines.
 //!
 //! Three things are asked of each: how many bytes it zeroes in a second; what processor time of the
 //! caller's that takes (hardware that works beside the processor takes nearly none); and by how much
@@ -20,7 +20,7 @@ use super::Warmth;
 use crate::addr::{BLOCK_SIZE, CACHE_LINE};
 use crate::sys::thread::{cpu_time_ns, now_ns};
 
-/// What an engine costs.
+/// An engine's costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Zeroed in a second.
@@ -55,7 +55,7 @@ impl<'e> Candidate<'e> {
         Candidate { engine, best, disturbances: [0.0; ROUNDS] }
     }
 
-    /// What [`measure`] found.
+    /// The findings of [`measure`].
     pub fn cost(&self) -> Cost {
         let mut disturbances = self.disturbances;
         disturbances.sort_unstable_by(f64::total_cmp);
@@ -79,10 +79,10 @@ impl<'e> Candidate<'e> {
     }
 }
 
-/// Measures engines in `scratch`, populated private anonymous memory whose content is lost: the first
-/// block is the working set, the others are zeroed. They take turns, and another begins each round: what
-/// drifts on the machine meanwhile favours none. `None` if there are fewer than two blocks, or an engine
-/// does not zero all of them: then the memory is that engine's for good.
+/// Measures engines in `scratch`, populated private anonymous memory whose content is lost: the first block is the
+/// working set, the others are zeroed. They take turns, and another begins each round: a drift of the machine
+/// meanwhile favours none. `None` if there are fewer than two blocks, or an engine does not zero all of them: then the
+/// memory is that engine's for good.
 pub fn measure(
     candidates: &mut [Candidate<'_>],
     scratch: &'static mut [u8],
@@ -237,7 +237,7 @@ mod tests {
         asked: &'n std::sync::Mutex<Vec<&'static str>>,
     }
 
-    // SAFETY: what is settled was written, and is touched no more.
+    // SAFETY: settled pieces were written, and are touched no more.
     unsafe impl Engine for Slow<'_> {
         fn name(&self) -> &'static str {
             self.name

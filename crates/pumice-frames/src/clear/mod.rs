@@ -15,9 +15,8 @@
 //! | `clearer` | what the rest of the crate calls: [`Clearer`] |
 //! | `zero` | [`is_zero`] |
 //!
-//! Streaming stores go around the cache: they read nothing, evict nothing, and leave the memory
-//! far away. Which way is better depends on who touches the memory next, and when; that is what
-//! [`Warmth`] says.
+//! Streaming stores go around the cache: they read nothing, evict nothing, and leave the memory far away. Which way is
+//! better depends on the next user of the memory, and on the time until then; [`Warmth`] says that.
 
 pub mod calibrate;
 pub mod chain;
@@ -69,7 +68,7 @@ pub enum Warmth {
     Cold,
 }
 
-/// What a request wants to find in its memory.
+/// The content that a request wants its memory to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Anything (`malloc`).

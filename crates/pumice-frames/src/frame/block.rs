@@ -1,13 +1,13 @@
 //! One block word: the state of 512 frames together, in 64 bits.
 //!
-//! The words lie side by side, so that a search reads eight blocks from a cache line. What a word
-//! says beyond the state are *hints*: written only when they change, wrong for a moment at worst
-//! in the direction that costs a look, and put right by whoever finds them wrong. An exact count
-//! here would cost every get and put a locked operation and a cache miss.
+//! The words lie side by side, so that a search reads eight blocks from a cache line. Everything in a word beyond the
+//! state is a *hint*: written only when it changes, wrong for a moment at worst in the direction that costs a look,
+//! and put right by the thread that finds it wrong. An exact count here would cost every get and put a locked
+//! operation and a cache miss.
 //!
 //! # Who may write
-//! A [`BlockState::Whole`] or [`BlockState::Claimed`] word belongs to the owner of the memory,
-//! who stores plainly. All others change it by compare-and-swap.
+//! A [`BlockState::Whole`] or [`BlockState::Claimed`] word belongs to the owner of the memory, which stores plainly.
+//! All others change it by compare-and-swap.
 //!
 //! # The hint that must not get lost
 //! A reserver that finds a block exhausted clears its hints and *then* looks at the words again;
@@ -17,7 +17,7 @@
 
 use bitfield_struct::bitfield;
 
-/// What a block is.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BlockState {
@@ -29,7 +29,7 @@ pub enum BlockState {
     Parts = 2,
     /// Allocated as a whole.
     Whole = 3,
-    /// Claimed by whoever changes its state or works on its memory.
+    /// Claimed by a thread that changes its state or works on its memory.
     Claimed = 4,
 }
 
@@ -53,7 +53,7 @@ impl BlockState {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct BlockWord {
-    /// What the block is.
+    /// The block's state.
     #[bits(3)]
     pub state: BlockState,
     /// Free: all of it reads as zeros. Parts: a hint that it has zeroed free frames. Whole: it

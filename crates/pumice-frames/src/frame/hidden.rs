@@ -179,7 +179,7 @@ mod tests {
 
     const BLOCKS: usize = 4096;
 
-    /// What a core dump would hold.
+    /// The blocks that a core dump would hold.
     struct Dumped(Vec<AtomicBool>);
 
     impl Dumped {

@@ -1,4 +1,4 @@
-//! What a zone asks of the address space it lives in.
+//! The operations that a zone asks of its address space.
 
 use core::ffi::c_void;
 use core::ptr::{null_mut, NonNull};

@@ -67,8 +67,7 @@ pub fn allowed_nodes() -> Option<NodeSet> {
     Some(nodes)
 }
 
-/// Whether the calling thread, which may have it of whoever started it, asks for any policy but to
-/// have memory of its own node.
+/// Whether the calling thread has any policy but to get memory of its own node. It may have inherited that policy.
 pub fn is_set() -> bool {
     !matches!(mode(), None | Some(MPOL_DEFAULT | MPOL_LOCAL))
 }

@@ -1,4 +1,4 @@
-//! What a helper thread gives up before it works: the program's descriptors and capabilities.
+//! The privileges that a helper thread gives up before it works: the program's descriptors and capabilities.
 
 use core::ffi::CStr;
 use rustix::io::Errno;

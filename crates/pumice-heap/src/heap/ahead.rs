@@ -7,7 +7,7 @@
 //!    |                          +---------------------------->  or another's: it decays
 //!    +----------------------------------first request--> SETTLED: the same
 //! ```
-//! What is handed out while it is being populated counts as well: its owner faults it in.
+//! Memory that is handed out while it is being populated counts as well: its owner faults it in.
 
 use super::{Heap, ZoneKind};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
@@ -17,7 +17,7 @@ const UNASKED: u32 = 0;
 const EARLY: u32 = 1;
 const SETTLED: u32 = 2;
 
-/// What is to be populated. All of it is relaxed: amounts that order nothing.
+/// The memory that is to be populated. All of it is relaxed: amounts that order nothing.
 #[derive(Debug)]
 pub(super) struct Ahead {
     state: AtomicU32,
@@ -88,7 +88,7 @@ impl Ahead {
     /// In a fork's child, whose parent's memory is not its own.
     pub(super) fn after_fork(&self) {
         self.stop();
-        // What an early parent has populated is not this heap's yet, and may never be.
+        // Memory that an early parent has populated is not this heap's yet, and may never be.
         if self.state.load(Ordering::Relaxed) == EARLY {
             self.state.store(UNASKED, Ordering::Relaxed);
             self.keep.store(0, Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Ahead {
         self.left.store(bytes.div_ceil(BLOCK_SIZE), Ordering::Relaxed);
     }
 
-    /// What there is is another's to have.
+    /// The memory that is there is another's to have.
     fn abandon(&self) {
         self.state.store(SETTLED, Ordering::Relaxed);
         self.stop();

@@ -1,4 +1,4 @@
-//! Memory that the heap treats as the kernel would: what it does in the demand zones only.
+//! Memory that the heap treats as the kernel would: the steps that it takes in the demand zones only.
 //!
 //! Blocks of a demand zone have no pages when they are handed out, but for those that were [retained](super::retain),
 //! and carry no advice. A run that is freed teaches [`super::classes`] how much of it was touched; its pages move to the
@@ -97,8 +97,8 @@ impl Heap {
             let cut = whole.start + kept / BLOCK_FRAMES;
             zone.set_owned(cut, zone.ledger().block(cut).with_zeroed(false));
         }
-        // What lies in a block with others stays where it is, and resident, for as long as one of
-        // them is in use: much, where requests of its size have gone to the ready zone since.
+        // A run in a block with others stays where it is, and resident, for as long as one of them is in use. That is
+        // much, where requests of its size have gone to the ready zone since.
         let is_gone = || self.classes.density(range.frames) == Density::Dense;
         if !whole.is_empty() || is_gone() {
             let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);

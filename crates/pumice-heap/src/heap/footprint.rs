@@ -6,11 +6,11 @@
 //! asked for). As much as is beyond that is given back, before a request has pages faulted in and
 //! when memory is freed.
 //!
-//! What is in use is counted; how much of it is resident is not known, since a program touches it
-//! without us. `array = zeros(n)` in a loop has two arrays in use, and never more than one resident:
-//! the new one has not been touched when the old one is freed. So before anything is given back
-//! because of the limit, the blocks that were handed out unpopulated are looked at (`mincore`), and
-//! the limit is raised to what is found. What was resident when it was handed out counts in full.
+//! Memory in use is counted; how much of it is resident is not known, since a program touches it without us. `array =
+//! zeros(n)` in a loop has two arrays in use, and never more than one resident: the new one has not been touched when
+//! the old one is freed. So before anything is given back because of the limit, the blocks that were handed out
+//! unpopulated are looked at (`mincore`), and the limit is raised to the pages that are found. Memory that was
+//! resident when it was handed out counts in full.
 
 use super::{is_free, Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
@@ -59,7 +59,7 @@ impl Footprint {
         self.in_use.fetch_sub(frames, Ordering::Relaxed);
     }
 
-    /// What was occupied piece by piece is not counted, but is subtracted.
+    /// Memory that was occupied piece by piece is not counted, but is subtracted.
     fn in_use(&self) -> usize {
         let now = self.in_use.load(Ordering::Relaxed);
         if now > isize::MAX as usize {
@@ -77,8 +77,8 @@ impl Footprint {
 
     /// Takes note of `frames` that are resident in use.
     fn note(&self, frames: usize) {
-        // What there is to spare was resident before it was asked for: counting it would raise the
-        // limit by as much again, and again.
+        // The spare memory was resident before it was asked for: counting it would raise the limit by as much again,
+        // and again.
         let blocks = frames.div_ceil(BLOCK_FRAMES);
         let own = frames.saturating_sub(spare(blocks) * BLOCK_FRAMES);
         self.peak.fetch_max(own, Ordering::Relaxed);
@@ -98,8 +98,8 @@ impl Footprint {
 }
 
 impl Heap {
-    /// Before pages are faulted in by who has just been given new blocks on a node: gives back what
-    /// would be too much with them.
+    /// Before the owner of new blocks on a node faults their pages in: gives back memory that would be too much with
+    /// them.
     #[inline]
     pub(super) fn make_room(&self, node: usize) {
         let may_hold = self.may_hold(self.footprint.in_use());
@@ -118,7 +118,7 @@ impl Heap {
         }
     }
 
-    /// After memory of a node was freed: gives back what is too much.
+    /// After memory of a node was freed: gives back the surplus.
     #[inline]
     pub(super) fn after_free(&self, node: usize) {
         if self.held_blocks() > self.may_hold(self.footprint.in_use()) {
@@ -151,9 +151,9 @@ impl Heap {
         }
     }
 
-    /// Before the pages of `blocks` blocks, in use until now, are added to the ready zones: whether
-    /// they may be. The limit is raised to what they are with what else is surely resident: what was handed
-    /// out resident may never have been touched.
+    /// Before the pages of `blocks` blocks, in use until now, are added to the ready zones: whether they may be. The
+    /// limit is raised to these pages and the others that are surely resident: memory that was handed out resident may
+    /// never have been touched.
     pub(super) fn may_add(&self, blocks: usize) -> bool {
         if !self.may_look() {
             return false;
@@ -163,7 +163,7 @@ impl Heap {
         self.held_blocks() + blocks <= self.may_hold(self.footprint.in_use())
     }
 
-    /// What is farthest from the node goes first.
+    /// The memory farthest from the node goes first.
     #[cold]
     fn give_back_surplus(&self, node: usize) {
         for zone in self.zones.by_distance(node, ZoneKind::Ready).rev() {

@@ -1,9 +1,9 @@
-//! The heap's memory as mappings: what `munmap` and its relations may do to a piece of it.
+//! The heap's memory as mappings: the effects of `munmap` and its relations on a piece of it.
 //!
-//! A mapping is a run like any other, so mapping and unmapping one whole cost what `malloc` and
-//! `free` do. What a program unmaps in part stays the run's until all of it is unmapped: its
-//! pages go back to the kernel, its frames are marked as *holes*, and nobody else gets them. So a
-//! piece can be mapped again where it was, and no address is ever free that lies between two in use.
+//! A mapping is a run like any other, so mapping and unmapping one whole cost what `malloc` and `free` do. A part that
+//! a program unmaps stays the run's until all of the run is unmapped: its pages go back to the kernel, its frames are
+//! marked as *holes*, and nobody else gets them. So a piece can be mapped again where it was, and no address is ever
+//! free that lies between two in use.
 //!
 //! Attributes that anyone sets on a piece (protection, locks, advice) *taint* its blocks: when the
 //! run is freed, one fresh mapping over them takes everything off.
@@ -25,7 +25,7 @@ use pumice_frames::sys::lock::SleepGuard;
 use pumice_frames::sys::mem::Huge;
 use pumice_frames::sys::{mem, thread};
 
-/// What a part of a range of addresses is.
+/// The kind of a part of a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// None of the heap's addresses.
@@ -36,7 +36,7 @@ pub enum Part {
     Hole,
 }
 
-/// What a system call on a piece does to it.
+/// The effect of a system call on a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Sets an attribute that must not outlive the mapping.
@@ -111,7 +111,7 @@ impl Heap {
         }
     }
 
-    /// What is at an address, and how far it is certainly the same.
+    /// The kind of part at an address, and how far it is certainly the same.
     fn part_at(&self, at: usize, end: usize) -> (Part, usize) {
         let Some(zone) = self.zone_of(at as *const u8) else {
             let own = self.zones.addresses().start;
@@ -175,7 +175,7 @@ impl Heap {
                 self.forsake(part.start, part.len());
                 let is_lost = self.part_at(part.start, part.end).0 == Part::Outside;
                 if let Some(at) = NonNull::new(part.start as *mut u8).filter(|_| is_lost) {
-                    // SAFETY: it is nobody's, and stays so. What the kernel refuses stays mapped.
+                    // SAFETY: it is nobody's, and stays so. Pages that the kernel refuses to unmap stay mapped.
                     let _ = unsafe { mem::unmap(at, part.len()) };
                 }
             }
@@ -287,7 +287,7 @@ impl Heap {
         }
     }
 
-    /// Empties frames of one block that have become holes. Whatever was set on them, or mapped there, goes.
+    /// Empties frames of one block that have become holes. Attributes set on them, and mappings put there, go.
     fn empty_piece(&self, zone: &PoolZone, frames: Range<usize>) {
         let (start, len) = (Pfn(frames.start), frames.len());
         let tainted = zone.ledger().block(frames.start / BLOCK_FRAMES).tainted();
@@ -298,7 +298,7 @@ impl Heap {
         }
     }
 
-    /// Gives the pages of a block of an allocation back, whose owner needs nothing in it.
+    /// Gives the pages of a block of an allocation back; its owner needs nothing in it.
     fn drop_block(&self, zone: &PoolZone, block: usize) {
         let word = zone.ledger().block(block);
         let tainted = word.tainted();
@@ -367,9 +367,9 @@ impl Heap {
         self.zone_of(at as *const u8).is_some_and(|zone| zone.kind.huge() == Huge::Yes)
     }
 
-    /// Makes a range of whole pages the caller's, who is about to map something there
-    /// (`MAP_FIXED`): holes, free memory, and what is in use already. `false` if a part of it can't
-    /// be had. `taints`: it is to be something else than the heap's own memory.
+    /// Makes a range of whole pages the caller's, which is about to map something there (`MAP_FIXED`): holes, free
+    /// memory, and memory in use already. `false` if a part of it can't be had. `taints`: it is to be something else
+    /// than the heap's own memory.
     pub fn occupy(&'static self, at: usize, len: usize, taints: bool) -> bool {
         let mut all = true;
         self.parts(at, len, |part, kind| {
@@ -410,7 +410,7 @@ impl Heap {
     pub fn contains(&self, at: usize, len: usize) -> bool {
         self.zone_of(at as *const u8).is_some_and(|zone| {
             let first = (at - zone.addresses().start) / FRAME_SIZE;
-            // What was never part of the zone has no marks.
+            // Blocks that were never part of the zone have no marks.
             let end = (first + len.div_ceil(FRAME_SIZE)).min(zone.ledger().grown() * BLOCK_FRAMES);
             zone.addresses().end - at >= len && !zone.marks.lost.any(first.min(end)..end)
         })

@@ -1,4 +1,4 @@
-//! What is known of a zone's mappings, frame by frame.
+//! Marks on a zone's mappings, frame by frame.
 
 use core::ops::Range;
 
@@ -6,7 +6,7 @@ use super::bits::Bits;
 use super::serve::whole_blocks;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES};
 
-/// What is known of a zone's mappings.
+/// Marks on a zone's mappings.
 #[derive(Debug)]
 pub(super) struct Marks {
     /// Frames that are holes.

@@ -23,7 +23,7 @@ const MOST: usize = 256;
 /// A run moves if all but this share of it is resident.
 const ABSENT_SHARE: usize = 16;
 
-/// What decides about moves. Relaxed: numbers that order nothing.
+/// The counts that decide about moves. Relaxed: numbers that order nothing.
 #[derive(Debug)]
 pub(super) struct Promotions {
     /// Moves that are left.

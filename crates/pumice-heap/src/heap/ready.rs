@@ -1,4 +1,4 @@
-//! Memory that stays: what the heap does in the ready zones only.
+//! Memory that stays: the steps that the heap takes in the ready zones only.
 //!
 //! Blocks of a ready zone carry advice to use huge pages, and keep their pages when they are freed. scrubd zeroes them
 //! ([`super::source`]). All ready zones together have a limit ([`super::footprint`]).
@@ -110,8 +110,8 @@ impl Heap {
                 .with_ready(false)
                 .with_hints(|it| it.with_sampled(false));
         }
-        // What is not resident may be in swap, so the kernel is not believed but made to drop it: nothing
-        // that it says of residence tells of content.
+        // Pages that are not resident may be in swap, so the kernel is not believed but made to drop them: its word on
+        // residence tells nothing of content.
         match touched {
             Some(0) if zone.discard(block..block + 1) => word.with_zeroed(true),
             _ => used,

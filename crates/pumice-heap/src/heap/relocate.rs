@@ -1,11 +1,11 @@
 //! `realloc` of large runs that can't grow where they stand: pages are moved, not copied.
 //!
-//! The kernel moves page-table entries (`mremap(2)`): a quarter of a millisecond for a gigabyte,
-//! and nothing is faulted in again. The old addresses stay mapped and read as zeros
-//! (`MREMAP_DONTUNMAP`); no address of a zone is ever really unmapped. What has moved is a mapping
-//! of its own from then on, with whatever attributes were set on it, so all blocks that it reaches into are
-//! *tainted*: before others get them, one fresh mapping takes the attributes off. The same goes for the
-//! old place, where the kernel leaves a mapping with the same attributes.
+//! The kernel moves page-table entries (`mremap(2)`): a quarter of a millisecond for a gigabyte, and nothing is
+//! faulted in again. The old addresses stay mapped and read as zeros (`MREMAP_DONTUNMAP`); no address of a zone is
+//! ever really unmapped. The pages that moved are a mapping of their own from then on, with the attributes that were
+//! set on them, so all blocks that this mapping reaches into are *tainted*: before others get them, one fresh mapping
+//! takes the attributes off. The same goes for the old place, where the kernel leaves a mapping with the same
+//! attributes.
 
 use core::ptr::NonNull;
 

@@ -1,4 +1,4 @@
-//! How requests are served and what happens to memory that is freed.
+//! How requests are served, and how freed memory is put back.
 
 use core::ptr::NonNull;
 
@@ -19,10 +19,10 @@ use pumice_frames::sys::mem::Memory;
 /// smaller ones go through the demand zone once for that.
 const SAMPLE_BLOCKS: usize = 4;
 
-/// What a run just got keeps of what was in its blocks.
+/// The part of its blocks' content that a new run keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// Pages: all in the ready zone; in the demand zone, what was retained.
+    /// Pages: all in the ready zone; in the demand zone, those that were retained.
     Pages,
     /// Nothing: it begins as the kernel would begin it.
     Nothing,
@@ -121,7 +121,7 @@ impl Heap {
         NonNull::new(zone.address(run.range.start))
     }
 
-    /// Gets a run of the zone: what suits best of what is there, else what is new.
+    /// Gets a run of the zone: the blocks that suit best of those that are there, else new ones.
     fn get(
         &self,
         zone: &PoolZone,
@@ -171,7 +171,7 @@ impl Heap {
         zone.grow(blocks.max(spare)).or_else(|_| zone.grow(blocks)).is_ok()
     }
 
-    /// Refreshes what is stale in a run just got, and what it is not to keep.
+    /// Refreshes the blocks of a new run that are stale, and those that it is not to keep.
     pub(super) fn settle(&self, zone: &PoolZone, run: &Run, keeps: Keeps) {
         let ledger = &zone.ledger();
         let whole = whole_blocks(run.range);
@@ -269,8 +269,8 @@ impl Heap {
         })
     }
 
-    /// Frees the end of a run; the blocks that are ready and dirty now. `condition`: what a block becomes whose pages
-    /// are there.
+    /// Frees the end of a run; the blocks that are ready and dirty now. `condition`: the new word of a block whose
+    /// pages are there.
     pub(super) fn put_end(
         &'static self,
         zone: &PoolZone,
@@ -330,7 +330,7 @@ impl Heap {
             self.grow(zone, added.div_ceil(BLOCK_FRAMES));
         }
         let Some(run) = zone.ledger().extend_run(range, frames) else { return false };
-        // Mostly: what follows a run in use is seldom ready. The next count puts it right.
+        // Mostly: the memory after a run in use is seldom ready. The next count puts it right.
         self.take_free(0, 0, added);
         self.add_in_use(zone, added);
         if zone.ledger().block(range.start.block()).state() == BlockState::Whole {

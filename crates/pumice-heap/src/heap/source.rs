@@ -1,4 +1,4 @@
-//! What scrubd and the keeper find to do in a heap.
+//! The work that scrubd and the keeper find in a heap.
 
 use super::hints::{WithHints, OLDEST};
 use super::{count_ready, is_free, Heap, PoolZone, ZoneKind, GROW_MIN};
@@ -63,7 +63,7 @@ impl Heap {
     fn decay_zone(&self, zone: &PoolZone, keep: usize) -> bool {
         let ledger = zone.ledger();
         ledger.join_all_aside();
-        // What a fork has made costly to write goes at once.
+        // Blocks that a fork has made costly to write go at once.
         self.drop_free_blocks(zone, |word| ledger.is_stale(word));
         let free = |block: &usize| is_free(ledger.block(*block));
         let held =
@@ -249,7 +249,7 @@ unsafe impl Source for Heap {
                 }
             }
         }
-        // What is taken again within a pass is not worth two calls.
+        // Memory that is taken again within a pass is not worth two calls.
         let rests = |word: BlockWord| {
             word.hints().age() > 0 || word.hints().offered() || word.is_pristine()
         };

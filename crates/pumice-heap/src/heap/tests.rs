@@ -50,7 +50,7 @@ fn new_heap(
     heap
 }
 
-/// What scrubd does, at once.
+/// Scrubd's work, done at once.
 fn scrub_all(heap: &'static Heap) {
     while heap.age(Order::new(4).expect("small")) == Left::More {
         let mut any = false;
@@ -163,7 +163,7 @@ fn sparse_classes_hold_no_memory() {
 fn ready_memory_is_there_for_the_first_request() {
     let heap = heap(64 << 20, u64::MAX);
     let small = get(heap, 4096, Content::Any);
-    // What the keeper does, at once.
+    // The keeper's work, done at once.
     while heap.populate() == Left::More {}
     assert_eq!(heap.ready_blocks().1, 0);
     let at = get(heap, 32 << 20, Content::Zero);
@@ -312,7 +312,7 @@ fn a_child_drops_what_it_shares() {
     }
     let kept = get(heap, 8 << 20, Content::Any);
     fill(kept, 8 << 20);
-    // Not a real fork: what the child would do, in this process.
+    // Not a real fork: the child's steps, in this process.
     heap.before_fork();
     let (tree, parent) = (heap.tree(), heap.slot());
     let (share, all) = (parent.pool_bytes(), tree.pool_bytes());
@@ -433,13 +433,13 @@ fn zeros_are_wanted_while_fewer_are_there_than_were_asked_for() {
     assert_eq!(heap.need(), Need::Spare, "long ago");
 }
 
-/// What the slot says after a count: zeroed, unzeroed, absent, in use.
+/// The slot's figures after a count: zeroed, unzeroed, absent, in use.
 fn split(heap: &'static Heap) -> [usize; 4] {
     heap.publish();
     told_split(heap)
 }
 
-/// What it says without one.
+/// The slot's figures without a count.
 fn told_split(heap: &'static Heap) -> [usize; 4] {
     let split = heap.slot().pool_split().expect("counted");
     let free = split.free;

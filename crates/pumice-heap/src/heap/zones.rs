@@ -7,14 +7,13 @@
 //! Each zone is as large as the others, and a power of two, so the zone of an address is a shift.
 //!
 //! # Whose memory a node's zones hold
-//! What is touched first by processors of the node: the callers that are served from them. No
-//! range has a memory policy of its own. So where a program spreads an allocation by having many
-//! threads touch it, sets policies, or leaves it to the kernel to move pages to who uses them,
-//! that works as it does without the heap. Helpers touch memory that is not theirs; they say for
-//! each piece which node it belongs to ([`Topology::prefer`]).
+//! They hold memory that processors of the node touch first: those of the callers that are served from them. No range
+//! has a memory policy of its own. So where a program spreads an allocation by having many threads touch it, sets
+//! policies, or leaves it to the kernel to move pages to their users, that works as it does without the heap. Helpers
+//! touch memory that is not theirs; they say for each piece which node it belongs to ([`Topology::prefer`]).
 //!
-//! What is freed goes back to the zone it came from, whoever frees it. A request that its node's
-//! zone cannot serve (the pool's limit, addresses) tries the others, the nearest first.
+//! Freed memory goes back to the zone it came from, on whatever node it is freed. A request that its node's zone
+//! cannot serve (the pool's limit, addresses) tries the others, the nearest first.
 
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -36,7 +35,7 @@ const RESERVE_FACTOR: usize = 2;
 /// ... but at least this for each zone.
 const RESERVE_MIN: usize = 64 << 30;
 
-/// What a zone is for: see the top of [`super`].
+/// The purpose of a zone: see the top of [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ZoneKind {
     Ready = 0,
@@ -46,7 +45,7 @@ pub(super) enum ZoneKind {
 const KINDS: usize = 2;
 
 impl ZoneKind {
-    /// What runs of such a zone keep of their blocks, where nothing else is said.
+    /// The part of their blocks that runs of such a zone keep, where nothing else is said.
     pub(super) fn keeps(self) -> Keeps {
         match self {
             ZoneKind::Ready => Keeps::Pages,
@@ -69,7 +68,7 @@ pub(super) struct PoolZone {
     zone: OwnedZone<Os, Pool>,
     pub(super) kind: ZoneKind,
     pub(super) node: usize,
-    /// What is known of its mappings.
+    /// Marks on its mappings.
     pub(super) marks: Marks,
     /// Blocks of a ready zone that are ready, zeroed and free: a hint for unknown classes.
     ready_blocks: AtomicUsize,
@@ -85,8 +84,8 @@ impl Deref for PoolZone {
     }
 }
 
-/// What a request for whole blocks did not find, so that none searches in vain until something changes. Relaxed: each
-/// part is a hint, and what does not fit together costs a search, or sends a request elsewhere.
+/// The whole blocks that a request did not find, so that no request searches in vain until something changes. Relaxed:
+/// each part is a hint, and parts that do not fit together cost a search, or send a request elsewhere.
 #[derive(Debug, Default)]
 struct Refused {
     /// 1 + the changes of the ledger there had been.
@@ -256,7 +255,7 @@ impl Zones {
         self.topology.here()
     }
 
-    /// Has what the calling helper faults in from now on come from a node.
+    /// Has the pages that the calling helper faults in from now on come from a node.
     pub(super) fn prefer(&self, node: usize) {
         self.topology.prefer(node);
     }

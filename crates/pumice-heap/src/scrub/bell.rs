@@ -33,7 +33,7 @@ pub(super) struct Bell {
     state: AtomicU32,
 }
 
-/// What whoever rang has to do.
+/// The step that is left to the ringer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rung {
     /// Nothing: the helper looks anyway, or must not.
@@ -138,7 +138,7 @@ impl Bell {
         }
     }
 
-    /// What the helper sleeps on while [`Bell::is_asleep`].
+    /// The word that the helper sleeps on while [`Bell::is_asleep`].
     pub(super) fn word(&self) -> (&AtomicU32, u32) {
         (&self.state, ASLEEP)
     }
@@ -236,7 +236,7 @@ mod loom_tests {
         scene.bell.ring()
     }
 
-    /// Whoever sleeps sleeps over nothing, unless a ringer is about to wake it.
+    /// A sleeping helper has no work, unless a ringer is about to wake it.
     fn check(frees_each: u32, ringers: usize, wakes_by_itself: bool) {
         let mut model = loom::model::Builder::new();
         // Three preemptions find every reordering of a handful of steps; without a bound two

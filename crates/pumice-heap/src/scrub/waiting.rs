@@ -7,8 +7,8 @@
 //! meanwhile; and if one does not answer (others may have its processor) the request goes
 //! elsewhere after all.
 //!
-//! The ledger alone says whose memory is whose. What is said here only saves time, and a
-//! helper that misses it costs a wait in vain, so nothing is ordered by it.
+//! The ledger alone says whose memory is whose. The words here only save time, and a helper that misses it costs a
+//! wait in vain, so nothing is ordered by it.
 
 use core::time::Duration;
 

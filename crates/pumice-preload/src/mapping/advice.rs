@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{answer, concerned, each_part, has_hole, note, AtHole, Outcome};
 use crate::start;
 
-// Called as others call it, who may have written a jump over its beginning.
+// Called as others call it: one of them may have written a jump over its beginning.
 #[inline(never)]
 #[no_mangle]
 pub(crate) unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
@@ -47,7 +47,7 @@ pub(super) unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outco
     unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }
 }
 
-/// What advice does to memory, if it outlives the call.
+/// The effect of advice on memory, if it outlives the call.
 fn effect_of(advice: u32) -> Option<Effect> {
     match advice {
         linux::MADV_NORMAL
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn process_madvise(
     advice: c_int,
     flags: c_uint,
 ) -> isize {
-    // Whoever's process it is: that somebody else's has the same addresses costs a fresh mapping.
+    // For any process: where another's has the same addresses, that costs a fresh mapping.
     let args = [process as usize, pieces as usize, count, advice as usize, flags as usize, 0];
     if start::serving_heap().is_none() {
         // SAFETY: forwarded with the caller's promise.

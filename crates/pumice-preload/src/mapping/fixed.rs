@@ -50,7 +50,7 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
         done.then_some(request.at).ok_or(Errno::NOMEM)
     } else {
         let flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
-        // SAFETY: as the caller promises; what was there is the caller's, or nobody's.
+        // SAFETY: as the caller promises; the old memory there is the caller's, or nobody's.
         unsafe { Request { flags, ..request }.make() }
     };
     match outcome {
@@ -62,7 +62,7 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
     outcome
 }
 
-/// `mmap` of a stack that grows: what is unmapped below it must be so for the kernel, too.
+/// `mmap` of a stack that grows: memory that is unmapped below it must be so for the kernel, too.
 ///
 /// # Safety
 /// As `mmap`.
@@ -146,7 +146,7 @@ pub(crate) unsafe fn put_at(
     make: impl Fn(bool) -> Outcome,
 ) -> Outcome {
     let Some((heap, len)) = concerned(at, len) else { return make(replaces) };
-    // What is beside the heap's is the kernel's to refuse, and so is what is in use.
+    // The kernel refuses ranges that reach beyond the heap's, and ranges in use.
     if !replaces && (has_mapped(heap, at, len) || !heap.contains(at, len)) {
         return make(false);
     }

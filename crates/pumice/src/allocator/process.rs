@@ -5,9 +5,9 @@
 //! UNSTARTED --first request--> BUSY --> SERVING
 //!                                +----> OFF: not wanted, or not possible
 //! ```
-//! Nobody waits for BUSY: who finds it takes the next allocator. What is served from is written
-//! before the Release store of its address and read after an Acquire load of it.
-//! How it follows a `fork`: [`pumice_heap::process`].
+//! Nobody waits for BUSY: a request that finds it goes to the next allocator. The heap and the rest ([`Served`]) are
+//! written before the Release store of its address and read after an Acquire load of it. How it follows a `fork`:
+//! [`pumice_heap::process`].
 
 use std::ffi::c_int;
 use std::ptr::{from_ref, null_mut, NonNull};
@@ -30,8 +30,8 @@ const BUSY: u32 = 1;
 const SERVING: u32 = 2;
 const OFF: u32 = 3;
 
-/// A heap that starts at its first request and is right in forked children too. What it does not
-/// serve is for the next allocator.
+/// A heap that starts at its first request and is right in forked children too. Requests that it does not serve are
+/// for the next allocator.
 #[derive(Debug)]
 pub struct ProcessHeap {
     state: AtomicU32,
@@ -46,8 +46,8 @@ pub struct Owned {
     listed: &'static Listed,
 }
 
-/// A heap that is told of forks. It lies in a mapping of its own that is never unmapped: helper
-/// threads and memory handed out outlive whoever started it.
+/// A heap that is told of forks. It lies in a mapping of its own that is never unmapped: helper threads and memory
+/// handed out outlive the thread that started it.
 #[derive(Debug)]
 struct Listed {
     served: Served,
@@ -200,7 +200,7 @@ impl Owned {
             if self.listed.heap().resize_in_place(at, size) {
                 return NonNull::new(at);
             }
-            // What has moved starts a block.
+            // Memory that has moved starts a block.
             if align > BLOCK_SIZE {
                 return None;
             }
@@ -241,7 +241,7 @@ impl Listed {
     }
 
     fn go_quiet(&self) {
-        // Relaxed: whoever installs the filter has called this; for others it is not in force yet.
+        // Relaxed: the thread that installs the filter has called this; for others it is not in force yet.
         self.quiet.store(true, Ordering::Relaxed);
         self.heap().go_quiet();
     }
@@ -268,7 +268,7 @@ fn watch_fork(listed: &'static Listed) {
         ) -> c_int;
     }
     fn each(tell: impl Fn(&Listed)) {
-        // Acquire: pairs with the Release below; what is in the list is whole.
+        // Acquire: pairs with the Release below; the list's entries are whole.
         let mut at = LAST.load(Ordering::Acquire);
         // SAFETY: null, or in the list and so never unmapped.
         while let Some(listed) = unsafe { at.as_ref() } {
@@ -296,7 +296,7 @@ fn watch_fork(listed: &'static Listed) {
     let before = LAST.fetch_update(Ordering::AcqRel, Ordering::Acquire, push);
     if before.is_ok_and(|before| before.is_null()) {
         // SAFETY: functions that live as long as the process. Failing costs the parent time after a fork, and the
-        // child's memory is then whose process asks first.
+        // child's memory then belongs to the process that asks first.
         let _ = unsafe { pthread_atfork(Some(before_fork), None, Some(in_child)) };
     }
 }
@@ -304,10 +304,10 @@ fn watch_fork(listed: &'static Listed) {
 /// Says why on stderr and ends the program, without allocating or unwinding.
 #[cold]
 pub(super) fn fatal(why: &str) -> ! {
-    // SAFETY: whatever stderr is, writing to it is all that is done; it is not closed here.
+    // SAFETY: writing to stderr is all that is done, whatever it is; it is not closed here.
     let stderr = unsafe { BorrowedFd::borrow_raw(2) };
     for part in ["pumice: ", why, "\n"] {
-        // Who can't be told can't be told that either.
+        // There is nowhere to report a failure.
         let _ = rustix::io::write(stderr, part.as_bytes());
     }
     std::process::abort()

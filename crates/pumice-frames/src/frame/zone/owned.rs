@@ -36,7 +36,7 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
         OwnedZone { zone }
     }
 
-    /// What says whose each frame is.
+    /// The ledger of each frame's owner.
     #[inline]
     pub fn ledger(&self) -> &Ledger<Native, ZoneMemory<M, L>> {
         &self.zone.ledger
@@ -53,7 +53,8 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
         self.zone.clear_run(run, clear)
     }
 
-    /// Unmaps what there is of tables about blocks that were never part of the zone. What the kernel refuses stays.
+    /// Unmaps the parts of tables about blocks that were never part of the zone. Parts that the kernel refuses to
+    /// unmap stay.
     ///
     /// # Safety
     /// As [`Ledger::cut_tables`]; nobody else calls this, and the zone is never dropped.

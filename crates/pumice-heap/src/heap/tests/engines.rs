@@ -1,4 +1,4 @@
-//! What an engine beside the processor does to the ledger, whatever goes wrong with it.
+//! The effects of an engine beside the processor on the ledger, in every way that it can fail.
 
 use proptest::prelude::*;
 

@@ -159,7 +159,7 @@ fn a_child_adopts_every_node() {
         }
     }
     freed.into_iter().for_each(|at| free(heap, at));
-    // What a thread of the parent had claimed is nobody's in the child.
+    // Memory that a thread of the parent had claimed is nobody's in the child.
     heap.age(Order::BLOCK);
     heap.claim(Order::BLOCK).expect("something is dirty");
     heap.before_fork();

@@ -1,4 +1,4 @@
-//! What stays, what goes, and what is learned of sizes.
+//! Tests of which memory stays, which goes, and which sizes become known.
 
 use super::*;
 use pumice_frames::frame::ledger::Want;

@@ -38,7 +38,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// What was used and how often it was throttled. `None` if the group is gone.
+    /// The group's use of processors, and how often it was throttled. `None` if the group is gone.
     pub(super) fn read(&self) -> Option<Quota> {
         let mut buffer = [0; 1024];
         let stat = file::read_at(&self.stat, &mut buffer).ok()?;

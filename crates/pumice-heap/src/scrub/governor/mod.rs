@@ -13,11 +13,10 @@
 //! | quota | 100 ms | [`quota`] |
 //! | load average, rate | each burst | as set |
 //!
-//! Threads that populate slots under `SCHED_IDLE`, in a process of their own, go by the same rows with other
-//! numbers ([`Manner::Populate`]). Beside others they are held to a bandwidth, since the kernel's zeroing has
-//! no more to it. On a full machine they go on, with pauses of [`PAUSE_WHERE_FULL`] times what a burst
-//! took of a processor: what they wait for one themselves is nobody's loss, and neither that nor the
-//! pressure which it causes makes them rest.
+//! Threads that populate slots under `SCHED_IDLE`, in a process of their own, go by the same rows with other numbers
+//! ([`Manner::Populate`]). Beside others they are held to a bandwidth, since the kernel's zeroing has no more to it.
+//! On a full machine they go on, with pauses of [`PAUSE_WHERE_FULL`] times what a burst took of a processor: their own
+//! wait for a processor is nobody's loss, and neither that nor the pressure which it causes makes them rest.
 //!
 //! The first row does nearly all of the work: it is exact, costs 1.5 µs, and reacts within a
 //! burst, where averages take seconds. The others see what it can't: a neighbour on the only
@@ -47,8 +46,8 @@ const PAUSE_BESIDE_OTHERS: u64 = 4;
 /// Bytes a second that are populated beside a neighbour at most. The kernel zeroes through the cache: a thread
 /// that streams through memory lost 6 % to populating at 0.9 GiB/s.
 const POPULATED_BESIDE_OTHERS: u64 = 512 << 20;
-/// Pauses of who populates on a full machine, in processor time of the burst: 1 % of one processor, and what
-/// a burst pushes out of its caches is as much again at most.
+/// Pauses of threads that populate on a full machine, in processor time of the burst: 1 % of one processor, and what a
+/// burst pushes out of its caches is as much again at most.
 const PAUSE_WHERE_FULL: u64 = 99;
 /// How often it is looked meanwhile whether the machine is still full.
 const LOOK_WHERE_FULL_NS: u64 = 8 * MS;
@@ -74,7 +73,7 @@ const LOAD_REST_NS: u64 = 1_000 * MS;
 /// Pauses shorter than this cost more than they give.
 const SHORTEST_PAUSE_NS: u64 = 10_000;
 
-/// What the user allows.
+/// The user's limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Load average above which nothing is done, in hundredths; 0 for none.
@@ -83,7 +82,7 @@ pub(super) struct Limits {
     pub(super) rate_pages_per_s: u64,
 }
 
-/// Whose work is decided on.
+/// The kind of work that is decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
     /// scrubd's: it has the priority of the program that it is part of.
@@ -164,7 +163,7 @@ impl<S: Sensors> Governor<S> {
         }
     }
 
-    /// To be called after a long sleep: what was seen before it says nothing about now.
+    /// To be called after a long sleep: readings from before it say nothing about now.
     pub(super) fn wake(&mut self) {
         self.sensors.refresh();
         self.pace.calm_looks = 0;
@@ -352,7 +351,7 @@ impl Pace {
         };
     }
 
-    /// What keeps populating below its bandwidth beside others.
+    /// The pause that keeps populating below its bandwidth beside others.
     fn bandwidth_pause_ns(&self, bytes: u64, took_ns: u64) -> u64 {
         if self.calm_looks >= CALM_LOOKS {
             return 0;
