@@ -286,8 +286,8 @@ impl<R: Registrar> Drop for Pool<R> {
 /// Memory of a [`Pool`], which has it back when this is dropped: after a device was waited for that
 /// reads or writes it.
 ///
-/// A copy of the GPU's must not cross a multiple of [`MOST_REGISTERED`](crate::cuda::MOST_REGISTERED)
-/// of the pool: the driver refuses what is in two registrations.
+/// A copy of the GPU's must not cross a multiple of [`MOST_REGISTERED`](crate::cuda::MOST_REGISTERED) of the pool: the
+/// driver refuses memory that is in two registrations.
 #[derive(Debug)]
 pub struct Buffer<'p, R: Registrar> {
     pool: &'p Pool<R>,

@@ -1,4 +1,4 @@
-//! `syscall` and `prctl`: calls that change what the process is, by other doors.
+//! `syscall` and `prctl`: calls that change the process's state, by other doors.
 //!
 //! Both functions are variadic. On x86-64 and aarch64 under Linux such a
 //! call passes its integers just as one with a fixed number of parameters does; so these take as

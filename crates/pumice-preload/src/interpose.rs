@@ -204,7 +204,8 @@ fn free_owned(owned: Owned, at: *mut c_void) {
 unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 {
         free_owned(owned, at);
-        // The next allocator chooses the result of realloc(p, 0). SAFETY: memory fresh from `malloc`, or null.
+        // The next allocator chooses the result of realloc(p, 0).
+        // SAFETY: memory fresh from `malloc`, or null.
         return unsafe { next::realloc(next::malloc(1), 0) };
     }
     let usable = owned.heap.usable_size(at.cast());

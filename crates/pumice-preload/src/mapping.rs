@@ -280,7 +280,7 @@ unsafe fn seal(at: usize, len: usize, flags: usize) -> Outcome {
     outcome
 }
 
-/// Notes what a call that is the kernel's alone does to a range.
+/// Notes the effect on a range of a call that is the kernel's alone.
 fn note(at: usize, len: usize, effect: Effect) {
     if let Some((heap, len)) = concerned(at, len) {
         heap.parts(at, len, |part, kind| {
@@ -370,8 +370,8 @@ unsafe fn map(request: Request) -> Outcome {
 fn populate_if_asked(at: usize, len: usize, flags: c_int) {
     if flags & linux::MAP_POPULATE as c_int != 0 {
         let args = [at, len, linux::MADV_POPULATE_WRITE as usize, 0, 0, 0];
-        // Memory that can't be populated is left to faults, as with the kernel. SAFETY: the memory was just mapped,
-        // and populating changes no content.
+        // Memory that can't be populated is left to faults, as with the kernel.
+        // SAFETY: the memory was just mapped, and populating changes no content.
         let _ = unsafe { raw::syscall(linux::__NR_madvise, args) };
     }
 }

@@ -225,8 +225,8 @@ unsafe extern "C" fn first_realloc(at: *mut c_void, size: usize) -> *mut c_void 
         // SAFETY: forwarded with the caller's promise.
         return unsafe { early_realloc(at, size) };
     }
-    // Before the next allocator is known, all memory there is comes from the arena: without
-    // memory of his own the caller can only want some.
+    // Before the next allocator is known, all memory there is comes from the arena: without memory of its own the
+    // caller can only want some.
     // SAFETY: forwarded with the caller's promise.
     first(size, 16, || unsafe { realloc(at, size) })
 }

@@ -159,7 +159,7 @@ pub(crate) fn before_mapping(file: c_int, flags: c_int) {
     }
 }
 
-/// Whether what a descriptor leads to may hold pages.
+/// Whether the file of a descriptor may hold pages.
 fn is_held(file: rustix::fd::BorrowedFd<'_>) -> bool {
     use rustix::fd::AsRawFd;
     let mut name = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";

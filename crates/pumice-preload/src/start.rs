@@ -124,7 +124,7 @@ pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
     heap_for(len.max(threshold()))
 }
 
-/// Ends serving for good, and gives up what is free: to be called before a call that leaves no room for a heap, and
+/// Ends serving for good, and gives free memory up: to be called before a call that leaves no room for a heap, and
 /// while every system call is still allowed.
 pub(crate) fn retire(calls: Calls, reason: Reason) {
     if is_retired() {
@@ -374,7 +374,7 @@ fn read_environment() -> Result<u32, Reason> {
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
     // An allocator whose own functions free what `malloc` gave (jemalloc's, by size) must have given it.
     let frees_by_others = weak::address!("sdallocx") != 0 || weak::address!("dallocx") != 0;
-    // A program that has a `free` of its own, and leaves some of the family to others, frees what they gave.
+    // A program that has a `free` of its own, and leaves some of the family to others, frees their memory.
     let is_freed_elsewhere = frees_by_others || !symbols::is_first(c"free");
     let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };
     THRESHOLD.store(threshold, Ordering::Relaxed);
@@ -486,7 +486,7 @@ fn turn_all_away() {
     MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
 }
 
-/// Whether glibc was told to fill what is allocated and freed, so that programs that rely on what is there fail.
+/// Whether glibc was told to fill memory that is allocated and freed, so that programs that rely on its content fail.
 fn is_perturbed(environment: &Environment) -> bool {
     let is_set = |value: &str| !value.is_empty() && value != "0";
     let tunables = environment.get("GLIBC_TUNABLES").unwrap_or("");

@@ -9,8 +9,8 @@
 //! must not use it, as no child may use CUDA.
 //!
 //! # Trust
-//! An error that a call returns may come from any work before it (CUDA Driver API, "Error
-//! handling"): the engine is lost then, and what was in flight stays so.
+//! An error that a call returns may come from any work before it (CUDA Driver API, "Error handling"): the engine is
+//! lost then, and its pieces in flight stay in flight.
 
 mod driver;
 #[cfg(test)]

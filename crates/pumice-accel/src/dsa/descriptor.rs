@@ -32,7 +32,7 @@ const FLAG_CC: u64 = 0x0100;
 #[repr(C, align(64))]
 pub struct Descriptor([u64; 8]);
 
-/// Where what is written goes.
+/// The path of the written data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Towards {
     /// To memory.
@@ -137,7 +137,7 @@ pub enum Completion {
     Fault {
         /// Bytes written.
         done: u32,
-        /// An address in what is left of the fill, or in the page where that begins.
+        /// An address in the rest of the fill, or in the page where that begins.
         at: u64,
     },
     /// The device has ended it, and nothing is taken for written.
@@ -380,7 +380,7 @@ mod tests {
             assert_eq!(of(done, at), Completion::Fault { done, at });
         }
         for (done, at) in [
-            // Before it, behind it, and in front of what is written.
+            // Before it, behind it, and in front of the written part.
             (0, (AT & !0xfff) - 1),
             (0, AT + u64::from(LEN)),
             (0x1900, 0x7f00_0000_1fff),

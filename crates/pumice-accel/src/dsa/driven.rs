@@ -1,4 +1,4 @@
-//! The engine over a device in software that misbehaves as it is told, for tests of whatever uses engines.
+//! The engine over a device in software that misbehaves as it is told, for tests of all users of engines.
 
 use core::mem::ManuallyDrop;
 use proptest::prelude::*;

@@ -2,8 +2,8 @@
 //!
 //! A *group* is a list of descriptors, a record for each, and one for the batch of all. A submitter takes a free
 //! group, and holds it until each of its descriptors has come to an end *and* the batch's own record is written: the
-//! device writes that last, and would write into whatever came after. So the last piece is held back until then, and a
-//! group whose device never answers is never free again.
+//! device writes that last, and would write into the group's next use. So the last piece is held back until then, and
+//! a group whose device never answers is never free again.
 //!
 //! ```text
 //!          take                  release, each piece        the last, once the batch is over
@@ -270,7 +270,7 @@ mod loom_tests {
     const LEN: u32 = 4096;
     const FILL_AT: u64 = 0x1000;
 
-    /// Memory of two pieces, which loom watches; groups; and what the device was handed.
+    /// Memory of two pieces, which loom watches; groups; and the descriptors that the device was handed.
     struct Scene {
         memory: [Cell<u32>; PIECES],
         groups: Groups<'static>,

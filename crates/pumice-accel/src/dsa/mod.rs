@@ -1,6 +1,6 @@
 //! Intel's Data Streaming Accelerator, from user space: memory fills by a device beside the processor.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `descriptor` | descriptors and completion records, bit by bit |
 //! | `driven` | an engine over that device, for tests |
@@ -9,10 +9,10 @@
 //! | `queues` | the work queues that the kernel offers |
 //! | `soft` | a device in software, for tests and measurements: [`soft::SoftDevice`] |
 //!
-//! The device shares the process's address space (shared virtual memory), so a fill names memory as
-//! the program does, and a page that is not there is a page fault: the device then ends the fill and
-//! says how far it came. The processor touches the page and hands over the rest; after
-//! [`MOST_RESUMES`] of them it is cheaper to let the processor do what is left.
+//! The device shares the process's address space (shared virtual memory), so a fill names memory as the program does,
+//! and a page that is not there is a page fault: the device then ends the fill and says how far it came. The processor
+//! touches the page and hands over the rest; after [`MOST_RESUMES`] of them it is cheaper to let the processor do the
+//! rest.
 //!
 //! A batch of pieces is one descriptor that names a list of up to 64. A descriptor can't be taken
 //! back: cancelling only has no rest handed over any more.

@@ -33,7 +33,7 @@ pub enum Fate {
     Status(u8),
     /// All of it is filled, and the record says this.
     DoneBut(u8),
-    /// In a batch: it and what is behind it are not begun. Else refused.
+    /// In a batch: it and the descriptors behind it are not begun. Else refused.
     Unread,
 }
 
@@ -132,7 +132,7 @@ impl SoftDevice {
         self.state().overruns
     }
 
-    /// Does what is in the queue.
+    /// Does the work in the queue.
     pub fn work(&self) {
         let mut state = self.state();
         for (rounds, late) in std::mem::take(&mut state.late) {

@@ -75,8 +75,8 @@ unsafe impl Engine for Chain<'_> {
     unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
         for (stage, engine) in self.engines.iter().enumerate() {
             for run in runs_of_stage(pieces, stage) {
-                // Even a lost engine is asked: only it knows whether it has stopped writing. SAFETY: each piece in
-                // flight in the run is with the engine of its stage.
+                // Even a lost engine is asked: only it knows whether it has stopped writing.
+                // SAFETY: each piece in flight in the run is with the engine of its stage.
                 if unsafe { engine.poll(run) } == Err(Lost) {
                     self.note_lost(stage);
                 }
@@ -96,7 +96,7 @@ fn runs_of_stage(pieces: &mut [Piece], stage: usize) -> impl Iterator<Item = &mu
         .filter(move |run| usize::from(run[0].stage) == stage)
 }
 
-/// Sends what is neither in flight nor zeroed to the next engine.
+/// Sends pieces that are neither in flight nor zeroed to the next engine.
 fn pass_on(run: &mut [Piece]) {
     for piece in run {
         if matches!(piece.state(), State::Waiting | State::Faulted) {

@@ -57,7 +57,7 @@ impl Clearer {
         self.ahead
     }
 
-    /// A number that differs between models of processor, for naming what was measured on one.
+    /// A number that differs between models of processor, for naming measurements on one.
     pub fn cpu_key(&self) -> u64 {
         self.features.cpu_key
     }

@@ -1,8 +1,8 @@
 //! The trait's contract as one suite, run over every engine, over devices that fail too.
 //!
-//! An engine may do as it likes with a piece, but may not say what is untrue of it. So the suite never asks that an
-//! engine succeed, but checks every word it says against the memory. Engines that ought to succeed are asked for that
-//! besides ([`Hope::AllZeroed`]).
+//! An engine may do as it likes with a piece, but may say nothing untrue of it. So the suite never asks that an engine
+//! succeed, but checks every word it says against the memory. Engines that ought to succeed are asked for that besides
+//! ([`Hope::AllZeroed`]).
 
 use core::ptr::NonNull;
 use core::time::Duration;
@@ -56,7 +56,7 @@ impl Ground {
         self.ranges.iter().map(piece).collect()
     }
 
-    /// Checks what is said of the pieces, and that all else is as it was.
+    /// Checks the statements about the pieces, and that all else is as it was.
     pub fn check(&self, pieces: &[Piece], who: &str) {
         let mut from = 0;
         for (range, piece) in self.ranges.iter().zip(pieces) {

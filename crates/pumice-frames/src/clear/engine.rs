@@ -37,7 +37,7 @@ pub enum State {
     InFlight,
     /// It reads as zeros.
     Zeroed,
-    /// Its engine gave up; [`Piece::remaining`] is what is still to do.
+    /// Its engine gave up; [`Piece::remaining`] is still to do.
     Faulted,
 }
 
@@ -86,7 +86,7 @@ impl Piece {
         (self.at, self.len)
     }
 
-    /// Start and length in bytes of what is not known to be zero yet.
+    /// Start and length in bytes of the part that is not known to be zero yet.
     pub fn remaining(&self) -> (*mut u8, usize) {
         (self.at.wrapping_add(self.zeroed), self.len - self.zeroed)
     }
@@ -134,7 +134,7 @@ impl Piece {
         self.zeroed += done;
     }
 
-    /// Lets another engine have what a fault left.
+    /// Lets another engine have the rest after a fault.
     pub fn retry(&mut self) {
         if self.state == State::Faulted {
             self.state = State::Waiting;

@@ -60,7 +60,7 @@ impl Kernel {
                 break;
             }
             if done == 0 && ranges.len() > 1 && advised.is_ok() {
-                // This call took what the vector's call refused.
+                // This call took a range that the vector's call refused.
                 self.is_one_by_one.store(true, Ordering::Relaxed);
             }
             done += usize::from(advised.is_ok());
@@ -87,8 +87,8 @@ impl Kernel {
         while from < count {
             // SAFETY: whole frames within the pieces, which are the caller's.
             let done = unsafe { self.advise(&ranges[from..count], Advice::LinuxDontNeed) };
-            // They read as zeros already, but callers that are told so count on their being there, too. SAFETY: as
-            // above.
+            // They read as zeros already, but callers that are told so count on their being there, too.
+            // SAFETY: as above.
             let there =
                 unsafe { self.advise(&ranges[from..from + done], Advice::LinuxPopulateWrite) };
             is_done[from..from + there].fill(true);

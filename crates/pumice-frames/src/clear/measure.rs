@@ -1,14 +1,14 @@
 //! The costs of zeroing by an engine, measured in some milliseconds, and the choice among engines.
 //!
-//! Three things are asked of each: how many bytes it zeroes in a second; what processor time of the
-//! caller's that takes (hardware that works beside the processor takes nearly none); and by how much
-//! a walk through a small working set is slower right after, for what the engine has evicted.
+//! Three things are asked of each: how many bytes it zeroes in a second; what processor time of the caller's that
+//! takes (hardware that works beside the processor takes nearly none); and by how much a walk through a small working
+//! set is slower right after, since the engine has evicted a part of it.
 //!
 //! # The choice
-//! Nobody waits for what is zeroed ahead, so the least processor time wins, among those that are
-//! fast enough and disturb no more than the processor does when it goes around the cache; among those that take
-//! about as little, the one that disturbs least. The processor stays unless another takes clearly less: the noise
-//! of a shared machine is no reason.
+//! Nobody waits for memory that is zeroed ahead, so the least processor time wins, among those that are fast enough
+//! and disturb no more than the processor does when it goes around the cache; among those that take about as little,
+//! the one that disturbs least. The processor stays unless another takes clearly less: the noise of a shared machine
+//! is no reason.
 
 use core::hint::black_box;
 use core::time::Duration;
@@ -27,8 +27,8 @@ pub struct Cost {
     pub bytes_per_s: f64,
     /// Processor time of the calling thread for 10^9 bytes.
     pub cpu_s_per_gb: f64,
-    /// How much longer a walk through what was in the near cache takes, for each block zeroed
-    /// meanwhile: 0.5 is half as long again.
+    /// How much longer a walk through memory that was in the near cache takes, for each block zeroed meanwhile: 0.5 is
+    /// half as long again.
     pub disturbance: f64,
 }
 
@@ -41,7 +41,7 @@ const ROUNDS: usize = 5;
 const BATCH: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An engine, and what it was found to cost.
+/// An engine, and its measured costs.
 pub struct Candidate<'e> {
     engine: &'e dyn Engine,
     best: Cost,
@@ -145,7 +145,7 @@ fn zero(engine: &dyn Engine, blocks: &mut [u8]) -> Option<()> {
     pieces.iter().all(|piece| piece.state() == State::Zeroed).then_some(())
 }
 
-/// The time of a walk through what was walked a moment ago.
+/// The time of a walk through memory that was walked a moment ago.
 fn walk_again(memory: &[u8]) -> u64 {
     walk(memory);
     walk(memory)

@@ -1,18 +1,18 @@
 //! Engines that zero memory, one file each, behind one submit-and-poll trait.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `engine` | the driver interface: [`Engine`], [`Piece`], what may be said of memory and when |
 //! | `chain` | engines in line, with the processor behind them: [`Chain`] |
 //! | `cpu` | the processor's engines under one type: [`CpuEngine`] |
 //! | `stosb`, `stream_avx2`, `stream_avx512`, `clzero`, `dc_zva`, `portable` | one engine each |
-//! | `detect` | what the processor and the kernel support |
+//! | `detect` | the features of the processor and the kernel |
 //! | `kernel` | the pages handed back and new ones populated: [`Kernel`] |
 //! | `kind` | which kind of engine zeroes ahead: [`EngineKind`] |
 //! | `measure` | what an engine costs, and which to take: [`measure::choose`] |
 //! | `plan` | which engine for which size: [`Plan`], and as text (`PUMICE_CLEAR`) |
 //! | `calibrate` | measuring a plan in a few milliseconds |
-//! | `clearer` | what the rest of the crate calls: [`Clearer`] |
+//! | `clearer` | the entrance for the rest of the crate: [`Clearer`] |
 //! | `zero` | [`is_zero`] |
 //!
 //! Streaming stores go around the cache: they read nothing, evict nothing, and leave the memory far away. Which way is

@@ -171,7 +171,7 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     grown: AtomicUsize,
     /// Blocks in state Free: the watermarks look at this. Off by the changes in flight.
     free_blocks: AtomicUsize,
-    /// Those of them that are not pristine, and so cost nothing more. Off by what is in flight, too.
+    /// Those of them that are not pristine, and so cost nothing more. Off by the changes in flight, too.
     held_blocks: AtomicUsize,
     /// The fork epoch; see [`Ledger::advance_epoch`].
     epoch: AtomicU32,
@@ -354,7 +354,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// Comes after what it tells of: a search that finds nothing is remembered with the changes before it.
     pub(super) fn note_change(&self) {
-        // Release: a search because of it finds what is free.
+        // Release: a search because of it finds the free memory.
         self.changes.fetch_add(1, Ordering::Release);
     }
 

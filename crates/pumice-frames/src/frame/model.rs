@@ -106,7 +106,7 @@ impl Model {
         }
     }
 
-    /// A run was handed out: it overlaps none, and what it says of zero is true.
+    /// A run was handed out: it overlaps none, and its word on zeros is true.
     fn take(&mut self, range: PageRange, is_zeroed: impl Fn(usize) -> bool) {
         self.settle_refreshed();
         let (start, end) = (range.start.0, range.end().0);

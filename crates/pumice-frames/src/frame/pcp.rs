@@ -10,7 +10,7 @@ use super::word;
 use crate::addr::Pfn;
 use crate::error::{Error, Result};
 
-/// One thread's lists over a ledger. Dropping it gives back what it holds.
+/// One thread's lists over a ledger. Dropping it gives its frames back.
 #[derive(Debug)]
 pub struct Pcp<'l, G: Geometry, B: Backing> {
     ledger: &'l Ledger<G, B>,
@@ -127,7 +127,7 @@ impl<'l, G: Geometry, B: Backing> Pcp<'l, G, B> {
         Some(())
     }
 
-    /// Gives what was put back to the ledger.
+    /// Gives the frames that were put back to the ledger.
     ///
     /// # Errors
     /// [`Error::DoubleFree`] if some of it was not allocated.

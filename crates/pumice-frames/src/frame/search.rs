@@ -27,8 +27,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let recent = recent / G::FRAMES_PER_BLOCK;
         let grown = self.grown();
         let order = (recent..grown).chain(0..recent.min(grown));
-        // First what is near and broken up already, then whole blocks that are there, then all the
-        // rest that is broken up, and only then whole blocks that would cost memory.
+        // First blocks that are near and broken up already, then whole blocks that are there, then all the rest that
+        // is broken up, and only then whole blocks that would cost memory.
         let near = order.clone().take(NEAR_BLOCKS);
         let there = |word: BlockWord| !word.is_pristine();
         let split = |fits: fn(BlockWord) -> bool| {

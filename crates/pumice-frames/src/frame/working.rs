@@ -98,7 +98,7 @@ impl Working {
                 .is_ok()
     }
 
-    /// Says what was claimed; the caller has begun it.
+    /// Names the claimed area; the caller has begun the claim.
     pub(super) fn set(&self, word: usize, frames: Range<u32>) {
         let own = Value(self.0.load(Ordering::Relaxed));
         // Release: a thread that reads this reads the claim in the word, too.

@@ -1,4 +1,4 @@
-//! A thread that libc does not know of, and what it sleeps on.
+//! A thread that libc does not know of, and the words it sleeps on.
 //!
 //! The shim's helper can't be made by `pthread_create`: libc would take its single-threaded
 //! short-cuts back, and a program whose last own thread calls `pthread_exit` would never end.
@@ -130,7 +130,7 @@ unsafe fn clone(
     }
 }
 
-/// Ends the calling helper thread. Its stack stays mapped: it can't unmap what it stands on.
+/// Ends the calling helper thread. Its stack stays mapped: it can't unmap the memory it runs on.
 ///
 /// # Safety
 /// [`spawn`] made the thread, and nobody borrows from its stack: nothing on it is dropped.

@@ -107,8 +107,8 @@ impl Topology {
         self.orders[node][..self.count].iter().map(|&other| other.into())
     }
 
-    /// Has what the calling thread, a helper, faults in from now on come from a node, as far as
-    /// that has room.
+    /// Has the pages that the calling thread, a helper, faults in from now on come from a node, as far as that has
+    /// room.
     pub fn prefer(&self, node: usize) {
         match self.source {
             _ if self.count == 1 => {}

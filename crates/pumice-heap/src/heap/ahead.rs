@@ -110,8 +110,8 @@ impl Ahead {
 }
 
 impl Heap {
-    /// Begins to populate what the tree says, before there is a request: for the process that the
-    /// tree starts with.
+    /// Begins to populate as much as the tree says, before there is a request: for the process that the tree starts
+    /// with.
     pub fn populate_ahead(&'static self) {
         let relaxed = Ordering::Relaxed;
         if self.ahead.state.compare_exchange(UNASKED, EARLY, relaxed, relaxed).is_ok() {
@@ -119,7 +119,7 @@ impl Heap {
         }
     }
 
-    /// At each request: the first one makes what the tree says this heap's.
+    /// At each request: the first one makes the memory of which the tree says so this heap's.
     #[inline]
     pub(super) fn settle_ahead(&'static self) {
         if self.ahead.state.load(Ordering::Relaxed) != SETTLED {
@@ -148,7 +148,7 @@ impl Heap {
         }
     }
 
-    /// Whether what is populated early may still turn out to be another's; gives it up if it has.
+    /// Whether memory that is populated early may still turn out to be another's; gives it up if it has.
     pub(super) fn is_ahead_open(&self) -> bool {
         let is_early = self.ahead.state.load(Ordering::Relaxed) == EARLY;
         let is_left = is_early && self.tree().ready_bytes() > 0;
@@ -158,7 +158,7 @@ impl Heap {
         is_left
     }
 
-    /// Whether a request on a node of which nothing is known is to be served from what is ready, or will be:
+    /// Whether a request on a node of which nothing is known is to be served from memory that is ready, or will be:
     /// all of it but an eighth, which may be new.
     pub(super) fn has_ready_for(&self, node: usize, frames: usize) -> bool {
         let zone = self.zones.local(node, ZoneKind::Ready);

@@ -118,7 +118,7 @@ impl Index<usize> for Words<'_> {
     #[inline]
     fn index(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.bits.count.div_ceil(64));
-        // SAFETY: `make` mapped that many, and `cut` was promised that nobody asks for what is not there any more.
+        // SAFETY: `make` mapped that many, and `cut` was promised that nobody asks for words that are gone.
         unsafe { self.at.add(index).as_ref() }
     }
 }

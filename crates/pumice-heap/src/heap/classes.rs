@@ -5,9 +5,9 @@
 //! would serve it; the pages that were resident when it was freed say what it is. Classes that touch more than about a
 //! quarter are *dense* and get ready memory; now and then one of their blocks goes out unpopulated, to look again.
 //!
-//! A request without zeros is most likely to be written. Where nothing is known of its class but
-//! those next to it are dense, it is taken for dense as well: the first few, until one has been looked at, for a guess
-//! that is wrong costs a huge page for each page that is touched, and what is never freed is never looked at.
+//! A request without zeros is most likely to be written. Where nothing is known of its class but those next to it are
+//! dense, it is taken for dense as well: the first few, until one has been looked at, for a guess that is wrong costs
+//! a huge page for each page that is touched, and memory that is never freed is never looked at.
 
 use super::Content;
 use pumice_frames::sync::atomic::{AtomicU32, Ordering};
@@ -39,7 +39,7 @@ pub(super) enum Density {
     Unknown,
     /// Nothing, but its neighbours are dense.
     Likely,
-    /// It touches little of what it asks for.
+    /// It touches little of its memory.
     Sparse,
     /// It touches a quarter and more.
     Dense,
@@ -119,7 +119,7 @@ impl Classes {
         known.peek().is_some() && known.all(is_dense)
     }
 
-    /// Notes what a request of a class asks for.
+    /// Notes the content that a request of a class asks for.
     #[inline]
     pub(super) fn note_content(&self, frames: usize, content: Content) {
         let class = self.class(frames);

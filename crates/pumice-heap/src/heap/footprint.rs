@@ -1,10 +1,9 @@
 //! How much memory a process would have without the pool, and keeping to it.
 //!
-//! Free memory that stays is reused at no cost, but it stands beside what is in use: a program that
-//! frees small arrays and makes large ones would have both. So what the ready zones hold never
-//! exceeds the most that was ever *resident in use* there (but for a little, and for what `--ready`
-//! asked for). As much as is beyond that is given back, before a request has pages faulted in and
-//! when memory is freed.
+//! Free memory that stays is reused at no cost, but it stands beside memory in use: a program that frees small arrays
+//! and makes large ones would have both. So the memory that the ready zones hold never exceeds the most that was ever
+//! *resident in use* there (but for a little, and for what `--ready` asked for). As much as is beyond that is given
+//! back, before a request has pages faulted in and when memory is freed.
 //!
 //! Memory in use is counted; how much of it is resident is not known, since a program touches it without us. `array =
 //! zeros(n)` in a loop has two arrays in use, and never more than one resident: the new one has not been touched when
@@ -136,14 +135,14 @@ impl Heap {
         self.zones.all_of(ZoneKind::Ready).map(|zone| zone.budget().blocks()).sum()
     }
 
-    /// Whether looking at all blocks of the ready zones costs little beside what was freed.
+    /// Whether looking at all blocks of the ready zones costs little beside the frees so far.
     fn may_look(&self) -> bool {
         // Relaxed: an amount that orders nothing.
         let freed = self.freed_frames.load(Ordering::Relaxed);
         self.footprint.afford(self.held_blocks(), freed)
     }
 
-    /// Raises the peak to what is resident now of what is in use.
+    /// Raises the peak to the part of the memory in use that is resident now.
     #[cold]
     fn note_peak(&self) {
         if self.may_look() {

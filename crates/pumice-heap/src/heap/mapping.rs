@@ -324,7 +324,7 @@ impl Heap {
         });
     }
 
-    /// Says what a call is about to do to a piece of memory in use.
+    /// Notes the effect that a call is about to have on a piece of memory in use.
     pub fn note(&self, at: usize, len: usize, effect: Effect) {
         let Some(zone) = self.zone_of(at as *const u8) else { return };
         if effect == Effect::Locks {
@@ -488,8 +488,8 @@ impl Heap {
         frames.clone().find(|frame| !is_had(frame)).unwrap_or(frames.end)
     }
 
-    /// Lets the helpers finish what they do to frames of one block, and not for ever: on a busy
-    /// machine they may not come to run for long.
+    /// Lets the helpers finish their work on frames of one block, and not for ever: on a busy machine they may not
+    /// come to run for long.
     fn wait_for_helpers(&self, zone: &PoolZone, start: Pfn, frames: usize) {
         const LOOKS: usize = 2000;
         let ledger = &zone.ledger();

@@ -35,7 +35,7 @@ impl Marks {
         self.blocks.set(0..0) && self.frames.set(0..0)
     }
 
-    /// Gives back what is about the blocks from `kept` on.
+    /// Gives back the marks on the blocks from `kept` on.
     ///
     /// # Safety
     /// Nobody asks about them any more, and nobody else calls this.

@@ -5,7 +5,7 @@ use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::frame::Budget;
 use pumice_frames::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Blocks that are room enough for whatever is asked for.
+/// Blocks that are room enough for any request.
 const MANY: usize = 512;
 
 /// Counts blocks in the tree's pool, and keeps within its limit.

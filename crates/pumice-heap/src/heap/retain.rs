@@ -1,10 +1,9 @@
 //! Pages of the demand zone that stay for the next request.
 //!
-//! A program that asks for much, touches some of it here and there and frees it, over and over,
-//! finds the pages it touched still there under other allocators, and would fault them in each
-//! time here. So what a sparse class has touched stays when it is freed, if its requests do not
-//! ask for zeros: a little in all, counted page by page, and not for longer than anything else
-//! that is free.
+//! A program that asks for much, touches some of it here and there and frees it, over and over, finds the pages it
+//! touched still there under other allocators, and would fault them in each time here. So pages that a sparse class
+//! has touched stay when they are freed, if its requests do not ask for zeros: a little in all, counted page by page,
+//! and not for longer than anything else that is free.
 
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone, ZoneKind};

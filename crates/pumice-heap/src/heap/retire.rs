@@ -72,7 +72,7 @@ impl Heap {
         self.stays.get() == PAGES
     }
 
-    /// As [`Heap::stop_recycling`], where no helper gives back what is free: it goes now.
+    /// As [`Heap::stop_recycling`], where no helper gives free memory back: it goes now.
     pub(super) fn keep_nothing_free(&self) {
         self.stop_recycling();
         self.drop_all_free();
@@ -117,7 +117,8 @@ impl Heap {
         if !self.stays.go_to(stage) || !is_ready {
             return;
         }
-        // Either what follows meets what a thread is freeing, or that thread meets the stage: see `retired_meanwhile`.
+        // Either the steps below meet the memory that a thread is freeing, or that thread meets the stage: see
+        // `retired_meanwhile`.
         fence(Ordering::SeqCst);
         // Twice: other threads may have been in the middle of requests the first time.
         for _ in 0..2 {
@@ -147,7 +148,7 @@ impl Heap {
     /// To be called when memory has been put back into a zone: the heap may have retired since the caller looked.
     #[inline]
     pub(super) fn retired_meanwhile(&self, zone: &PoolZone) {
-        // Either this sees the stage, or the retiring thread sees what was put back.
+        // Either this sees the stage, or the retiring thread sees the memory that was put back.
         fence(Ordering::SeqCst);
         if self.stays.get() == NOTHING {
             self.unmap_what_is_free(zone);

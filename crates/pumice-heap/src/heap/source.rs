@@ -17,8 +17,8 @@ const NODE_SHIFT: u32 = 57;
 const NODE_MASK: u64 = 0x3f;
 const PLACE: u64 = (1 << NODE_SHIFT) - 1;
 
-/// A process that frees less than this in all its life needs no helpers: starting them would cost
-/// it more than they save, and what it keeps is little.
+/// A process that frees less than this in all its life needs no helpers: starting them would cost it more than they
+/// save, and it keeps little.
 const HELP_FRAMES: usize = (16 << 20) / FRAME_SIZE;
 
 fn token(node: usize, place: u64) -> u64 {
@@ -42,8 +42,8 @@ fn area_of(token: u64) -> AreaClaim {
 }
 
 impl Heap {
-    /// Tells the helpers what was freed and kept: `frames` of either zone, among them `blocks`
-    /// whole ones in the ready zone that are dirty.
+    /// Tells the helpers of memory that was freed and kept: `frames` of either zone, among them `blocks` whole ones in
+    /// the ready zone that are dirty.
     pub(super) fn notice_freed(&'static self, frames: usize, blocks: usize) {
         // Relaxed: an amount that orders nothing.
         let before = self.freed_frames.fetch_add(frames, Ordering::Relaxed);

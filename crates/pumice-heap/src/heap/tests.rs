@@ -341,7 +341,7 @@ fn threads_never_share_memory_on_many_nodes() {
     share_among_threads(heap_on(Topology::fake(3), 0, u64::MAX));
 }
 
-/// Four threads allocate and free at random while helpers work, and look for what is not theirs.
+/// Four threads allocate and free at random while helpers work, and look for memory that is not theirs.
 fn share_among_threads(heap: &'static Heap) {
     let work = |seed: u64| {
         let mut state = seed;

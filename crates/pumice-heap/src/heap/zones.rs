@@ -168,7 +168,7 @@ impl Zones {
                 _ => (index / KINDS, ZoneKind::Demand),
             };
             let pool = Pool::new(tree, slot);
-            // SAFETY: each zone has its part of what was reserved a moment ago.
+            // SAFETY: each zone has its part of the addresses that were reserved a moment ago.
             let zone = unsafe {
                 let at = base.add(index * zone_len);
                 Zone::within(Os, pool, at, zone_len, cpus, kind.huge())?

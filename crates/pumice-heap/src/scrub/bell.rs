@@ -61,7 +61,7 @@ impl Bell {
                 AWAKE => Rung::Already,
                 _ => return Rung::Already,
             };
-            // Release: the helper that sees RUNG sees what was published before it.
+            // Release: the helper that sees RUNG sees everything published before it.
             match self.state.compare_exchange_weak(
                 state,
                 RUNG,
@@ -96,7 +96,7 @@ impl Bell {
 
     /// Whether the helper must go on sleeping.
     pub(super) fn is_asleep(&self) -> bool {
-        // Acquire: woken, it sees what the ringer published.
+        // Acquire: woken, it sees everything that the ringer published.
         self.state.load(Ordering::Acquire) == ASLEEP
     }
 
@@ -223,7 +223,7 @@ mod loom_tests {
         dirty: AtomicU32,
     }
 
-    /// One round of the helper: looks, takes what is there, and tells whether it fell asleep.
+    /// One round of the helper: looks, takes the work that is there, and tells whether it fell asleep.
     fn helper_round(scene: &Scene) -> bool {
         scene.bell.look();
         let found = scene.dirty.load(Ordering::Relaxed);
@@ -269,7 +269,7 @@ mod loom_tests {
                 let dirty = scene.dirty.load(Ordering::Relaxed);
                 assert_eq!(dirty, 0, "asleep over dirty frames");
             } else if wakes_by_itself {
-                // Rung, or not: the next round finds what is there.
+                // Rung, or not: the next round finds the work that is there.
                 helper_round(&scene);
                 assert_eq!(scene.dirty.load(Ordering::Relaxed), 0);
             }

@@ -12,7 +12,7 @@ use pumice_frames::clear::engine::LOOK;
 use pumice_frames::clear::Engine;
 use pumice_frames::sys::thread;
 
-/// When scrubd is to end it waits so many looks for what is in flight; the rest is given up.
+/// When scrubd is to end it waits so many looks for the pieces in flight; the rest is given up.
 const LAST_LOOKS: u32 = 2000;
 
 /// Claims as much as the settings say, has it cleared, and hands it back. The bytes cleared; `None` if nothing
@@ -84,9 +84,9 @@ fn see_through<E: Engine>(
     }
 }
 
-/// Blocks of one node, `most` at most and `first` among them; and what was claimed beside and is none of
-/// those: a block of another node, for the next batch, or an area within a block, for the processor, of
-/// which there is one claim at a time.
+/// Blocks of one node, `most` at most and `first` among them; and claims beside them that are none of those: a block
+/// of another node, for the next batch, or an area within a block, for the processor, of which there is one claim at a
+/// time.
 fn gather(
     claims: &Claims,
     first: Option<Claim>,

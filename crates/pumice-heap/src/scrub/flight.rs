@@ -103,7 +103,7 @@ impl<E: Engine> Flight<E> {
         bytes
     }
 
-    /// Hands what has come to an end to `finish`. Before a batch is looked at, which may touch its memory,
+    /// Hands claims that have come to an end to `finish`. Before a batch is looked at, which may touch its memory,
     /// `prefer` is told its node.
     pub(crate) fn collect(&mut self, prefer: impl Fn(usize), mut finish: impl FnMut(Claim, Back)) {
         let mut heard = self.is_empty();
@@ -134,7 +134,7 @@ impl<E: Engine> Flight<E> {
         self.is_lost |= u128::from(now_ns.saturating_sub(self.heard_ns)) > PATIENCE.as_nanos();
     }
 
-    /// Nobody wants what is in flight any more, but to have it back.
+    /// Nobody wants the pieces in flight zeroed any more, only back.
     pub(crate) fn cancel(&mut self) {
         for batch in self.batches.iter_mut().filter(|batch| !batch.is_empty()) {
             // SAFETY: as in `collect`.

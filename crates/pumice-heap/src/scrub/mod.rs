@@ -1,14 +1,14 @@
 //! scrubd: the choice of memory to zero next, when to stop, how not to be noticed.
 //!
-//! Free memory that is not zero is worth zeroing ahead of its next use when it is large, cold and
-//! nobody else wants the machine. [`Scrubber`] is what the heap holds; it runs three helper threads,
-//! each started when there is first something for it to do:
+//! Free memory that is not zero is worth zeroing ahead of its next use when it is large, cold and nobody else wants
+//! the machine. The heap holds a [`Scrubber`], which runs three helper threads, each started when there is first
+//! something for it to do:
 //!
 //! * *scrubd* claims, clears and hands back memory. It may be held off in the middle of a block, so
 //!   it never owns what anybody waits for: it makes no call that takes the address space's lock (but
 //!   with the engine `kernel`, which is used only where the user names it).
-//! * the *keeper* populates memory ahead and gives back what has decayed. Those calls do take that
-//!   lock, so it does little at a time.
+//! * the *keeper* populates memory ahead and gives back memory that has decayed. Those calls do take that lock, so it
+//!   does little at a time.
 //! * the *assistant* does a part of a clearing that a request waits for, if it is a large one (`assist`): the cost is
 //!   the same, and it takes half as long where a processor is idle.
 //!
@@ -128,8 +128,7 @@ pub unsafe trait Source: Sync {
     /// longest-free first; `None` when there is none left.
     fn claim(&self, stop: Order) -> Option<Claim>;
 
-    /// Has what the calling thread faults in from now on come from a memory node, where there are
-    /// several.
+    /// Has the pages that the calling thread faults in from now on come from a memory node, where there are several.
     fn prefer(&self, _node: usize) {}
 
     /// Returns a claim to the free memory.
@@ -164,7 +163,7 @@ pub unsafe trait Source: Sync {
     /// kernel, which takes it if it is short of memory. [`Left::Nothing`] when all has been.
     fn offer(&self) -> Left;
 
-    /// A pass of the keeper's hand, [`DECAY_PASSES`] times in `decay_ms`: gives back what was free
-    /// in all of them. [`Left::Nothing`] when no free memory is left that could decay.
+    /// A pass of the keeper's hand, [`DECAY_PASSES`] times in `decay_ms`: gives back memory that was free in all of
+    /// them. [`Left::Nothing`] when no free memory is left that could decay.
     fn decay(&self) -> Left;
 }

@@ -72,8 +72,8 @@ impl Scrubber {
         }
     }
 
-    /// For a request that found too little: has the helpers return what they have claimed, waits
-    /// for `patience` at most until `is_claimed` is false, and does `then` before they claim again.
+    /// For a request that found too little: has the helpers return their claims, waits for `patience` at most until
+    /// `is_claimed` is false, and does `then` before they claim again.
     pub fn wait_for_claims<R>(
         &self,
         patience: Duration,

@@ -153,7 +153,7 @@ impl<F: FnMut() -> Option<Opened>> Scrubd<F> {
         Ok(())
     }
 
-    /// Clears what is marked, burst by burst, until there is no more or the settings change.
+    /// Clears marked memory, burst by burst, until there is no more or the settings change.
     fn clear_marked(&mut self, orders: &Orders) -> Result<Pass, Stopped> {
         let mut pass = Pass::Empty;
         while self.slot.settings_version() == orders.version {

@@ -68,7 +68,7 @@ impl FreeCounters {
 }
 
 impl Slot {
-    /// Writes down what was counted.
+    /// Writes a count down.
     pub fn set_free(&self, free: FreeBytes) {
         self.free.store(free);
     }

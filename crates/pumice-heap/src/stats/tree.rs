@@ -228,7 +228,7 @@ impl Tree {
         self.slots().iter().filter(|slot| self.release_gone(slot, is_gone)).count()
     }
 
-    /// Frees the slots of processes that are gone, and their shares, by what the caller knows of them.
+    /// Frees the slots of processes that are gone, and their shares, by the caller's knowledge of them.
     pub fn sweep(&self, is_gone: impl Fn(Owner) -> bool) {
         for slot in self.slots() {
             let owner = slot.owner();

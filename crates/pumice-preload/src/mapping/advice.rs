@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_i
 
 #[no_mangle]
 unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // The C libraries ignore this one: theirs would lose what was written.
+    // The C libraries ignore this one: theirs would lose the written data.
     const POSIX_MADV_DONTNEED: c_int = 4;
     if advice == POSIX_MADV_DONTNEED {
         return 0;
@@ -146,7 +146,7 @@ fn is_own(process: c_int) -> bool {
     })
 }
 
-/// Reads an entry of what the program has at an address, which may be a bad one: the kernel's to refuse.
+/// Reads an entry of the program's at an address, which may be a bad one: the kernel refuses it then.
 fn copy_in(pieces: usize, index: usize) -> Option<Piece> {
     const LEN: usize = size_of::<Piece>();
     let mut piece = Piece { at: 0, len: 0 };

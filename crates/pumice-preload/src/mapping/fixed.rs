@@ -22,8 +22,8 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
         // SAFETY: as the caller promises.
         return unsafe { map_stack(heap, len, request) };
     }
-    // The heap's addresses are mapped as far as the kernel knows: asked not to replace them, it
-    // finds whatever else is wrong first.
+    // The heap's addresses are mapped as far as the kernel knows: asked not to replace them, it finds all other errors
+    // first.
     let probe = Request { flags: request.flags | no_replace, ..request };
     // SAFETY: it replaces nothing.
     match unsafe { probe.make() } {
@@ -75,7 +75,7 @@ unsafe fn map_stack(heap: &'static Heap, len: usize, request: Request) -> Outcom
         if flags & no_replace != 0 && has_mapped(heap, at, len) {
             return Err(Errno::EXIST);
         }
-        // SAFETY: the caller gives up what is there.
+        // SAFETY: the caller gives up the memory there.
         unsafe { heap.unmap(at, len) };
         let mut below = at;
         heap.parts(at.saturating_sub(ROOM), ROOM.min(at), |part, kind| {
@@ -134,8 +134,8 @@ impl Holes {
     }
 }
 
-/// Has somebody else's memory come to a place by `make`, which is told whether it is to replace what is there: at the
-/// heap's addresses it always must. `replaces`: the program lets it.
+/// Has somebody else's memory come to a place by `make`, which is told whether it is to replace the memory there: at
+/// the heap's addresses it always must. `replaces`: the program lets it.
 ///
 /// # Safety
 /// As the system call that `make` makes.

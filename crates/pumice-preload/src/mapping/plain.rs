@@ -156,7 +156,7 @@ fn protection_in(file: &OwnedFd, range: &Range<usize>) -> Option<c_int> {
 struct Line {
     /// The part of the range that has not been seen yet.
     rest: Range<usize>,
-    /// The permissions of what was seen of it.
+    /// The permissions of the part that was seen.
     seen: Option<[u8; 4]>,
     field: usize,
     at: usize,

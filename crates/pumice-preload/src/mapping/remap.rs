@@ -134,19 +134,20 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
         let range = at..at + old;
         if let (Some(protection), Some(advice)) = (protection_of(&range), advice_of(&range)) {
-            // It is several mappings only for what was done to its neighbours, or because it grew.
+            // It is several mappings only because its neighbours changed, or because it grew.
             let place = match to_fixed {
                 true if target.is_some() && !heap.occupy(to, new, true) => {
                     return Err(Errno::NOMEM)
                 }
-                // SAFETY: the caller gave what is there up.
+                // SAFETY: the caller gave the memory there up.
                 true => unsafe { map_at(to, new, linux::MAP_FIXED)? },
                 false => room(new).map_or_else(|| map_anywhere(new), Ok)?,
             };
             // SAFETY: as the caller promises.
             outcome = unsafe { move_alike(heap, request, place, protection) };
             if let Ok(place) = outcome {
-                // Memory that is new, or was copied, has not been given it. SAFETY: as the caller promises.
+                // Memory that is new, or was copied, has not been given it.
+                // SAFETY: as the caller promises.
                 advice.each().for_each(|advice| unsafe {
                     super::madvise(place as *mut c_void, new, advice);
                 });
@@ -209,7 +210,7 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
         }
     }
     if flags & linux::MREMAP_DONTUNMAP == 0 {
-        // SAFETY: all of it is at its new place, and what has come to the old one meanwhile is somebody else's.
+        // SAFETY: all of it is at its new place, and memory that has come to the old one meanwhile is somebody else's.
         unsafe {
             match heap.has_lost(at, old) {
                 true => heap.unmap_own(at, old),
@@ -279,7 +280,7 @@ unsafe fn move_pages(heap: &'static Heap, at: usize, to: usize, len: usize) -> O
 ///
 /// # Safety
 /// Both ranges are the caller's, and private anonymous memory, the first of that protection. The second is as it was
-/// when it was mapped, readable, writable and zero, but for what a call that failed did to it.
+/// when it was mapped, readable, writable and zero, but for the effects of a call that failed.
 unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
     const STEP: usize = 512 * FRAME_SIZE;
     let readable = protection & linux::PROT_READ as c_int != 0;
@@ -344,10 +345,10 @@ fn is_mapped(at: usize, len: usize) -> bool {
     unsafe { raw::syscall(linux::__NR_mincore, args) }.is_ok()
 }
 
-/// Has the kernel do what was asked for, to memory of the heap's that is as the program knows it.
+/// Has the kernel make the call, to memory of the heap's that is as the program knows it.
 ///
-/// No gap may come to be in the heap's addresses: the kernel might put another thread's mapping
-/// there. So what is to move is first moved aside, leaving its place mapped.
+/// No gap may come to be in the heap's addresses: the kernel might put another thread's mapping there. So the memory
+/// that is to move is first moved aside, leaving its place mapped.
 ///
 /// # Safety
 /// As `mremap`.

@@ -1,4 +1,4 @@
-//! A zone: one reserved range of addresses, the ledger over it, and what it asks of the kernel.
+//! A zone: one reserved range of addresses, the ledger over it, and its calls of the kernel.
 //!
 //! A zone reserves its addresses once and makes them usable in steps ([`Zone::grow`]). A free
 //! block that is not ready costs nothing, so a zone shrinks by giving pages back
@@ -364,8 +364,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         }
     }
 
-    /// Calls `clear` with what is dirty in a run, its first byte and how many: whole blocks by their
-    /// words, the rest by its dirt. Returns the bytes in all.
+    /// Calls `clear` with the dirty parts of a run, the first byte and how many: whole blocks by their words, the rest
+    /// by its dirt. Returns the bytes in all.
     fn clear_run(&self, run: &Run, mut clear: impl FnMut(*mut u8, usize)) -> usize {
         let mut cleared = 0;
         let mut clear = |start: Pfn, frames: usize| {

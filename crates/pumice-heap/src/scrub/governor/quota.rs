@@ -1,8 +1,8 @@
-//! Keeps within what a group leaves of its quota.
+//! Keeps within the part of its quota that a group leaves.
 //!
 //! A quota is a budget per period (100 ms): the program may lack at a period's end the time that scrubd spent early in
-//! it. So no more is taken than a quarter of what the group left unused *in its busiest recent period*, none where it
-//! left less than a tenth, and none for seconds after it was throttled, by its own fault or not.
+//! it. So no more is taken than a quarter of the time that the group left unused *in its busiest recent period*, none
+//! where it left less than a tenth, and none for seconds after it was throttled, by its own fault or not.
 
 use super::sensors::{Quota, LEVELS};
 use super::MS;
