@@ -110,16 +110,6 @@ impl Clearer {
             Nocache::Off => self.through,
         }
     }
-
-    /// Name of the engine that clears a block while somebody waits.
-    pub fn hot_engine_name(&self) -> &'static str {
-        self.plan.engine(crate::addr::BLOCK_SIZE, Warmth::Hot).name()
-    }
-
-    /// Name of the engine that clears a block ahead of need.
-    pub fn cold_engine_name(&self) -> &'static str {
-        self.plan.engine(crate::addr::BLOCK_SIZE, Warmth::Cold).name()
-    }
 }
 
 impl core::fmt::Debug for Clearer {

@@ -104,6 +104,13 @@ impl BlockWord {
         matches!(self.state(), BlockState::Free) && self.zeroed() && !self.ready()
     }
 
+    /// The word once the block's pages are gone.
+    #[inline]
+    #[must_use]
+    pub const fn emptied(self) -> BlockWord {
+        self.with_zeroed(true).with_ready(false)
+    }
+
     /// Whether a run of `frames` may be free in this block.
     #[inline]
     pub const fn may_have_run(self, frames: usize) -> bool {

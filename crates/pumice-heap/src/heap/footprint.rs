@@ -178,7 +178,7 @@ impl Heap {
             for block in (0..from).rev().filter(is_held).take(surplus) {
                 from = block;
             }
-            self.drop_free_blocks_from(zone, from, |_| true);
+            self.drop_free_blocks(zone, from, |_| true);
         }
     }
 

@@ -301,11 +301,8 @@ impl Heap {
     /// Gives the pages of a block of an allocation back; its owner needs nothing in it.
     fn drop_block(&self, zone: &PoolZone, block: usize) {
         let word = zone.ledger().block(block);
-        let tainted = word.tainted();
-        let done =
-            if tainted { zone.reset(block..block + 1) } else { zone.discard(block..block + 1) };
-        if done {
-            let word = word.with_ready(false).with_zeroed(true).with_tainted(false);
+        if zone.empty(block..block + 1) {
+            let word = word.emptied().with_tainted(false);
             zone.set_owned(block, word.with_hints(|it| it.with_sampled(false)));
         }
     }
@@ -545,7 +542,7 @@ impl Heap {
                 return false;
             }
             for block in block..until {
-                let word = zone.ledger().block(block).with_ready(false).with_zeroed(true);
+                let word = zone.ledger().block(block).emptied();
                 zone.set_owned(
                     block,
                     word.with_tainted(false).with_hints(|it| it.with_sampled(false)),

@@ -289,7 +289,7 @@ impl Heap {
             // First: memory that goes now is in the parent's share, and stays there.
             zone.budget().adopt(slot);
             zone.ledger().adopt_claims(|block| zone.discard(block..block + 1));
-            self.drop_free_blocks(zone, |_| true);
+            self.drop_free_blocks(zone, 0, |_| true);
             zone.set_ready_blocks(0);
         }
     }

@@ -85,11 +85,11 @@ impl Heap {
         let epoch = ready.ledger().epoch();
         ready.ledger().put_range(run.range, |_, word| match moved {
             true => word.with_zeroed(false).with_ready(true).with_epoch(epoch),
-            false => word.with_zeroed(true).with_ready(false),
+            false => word.emptied(),
         });
         for block in whole.clone() {
             let word = zone.ledger().block(block).with_hints(|it| it.with_sampled(false));
-            let word = if moved { word.with_zeroed(true).with_ready(false) } else { word };
+            let word = if moved { word.emptied() } else { word };
             // Its owner makes one mapping of it again before it is freed.
             zone.set_owned(block, word.with_tainted(true).with_hints(|it| it.with_advised(false)));
         }

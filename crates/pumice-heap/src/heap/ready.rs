@@ -42,10 +42,7 @@ impl Heap {
         let is_small = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::No) }.is_ok();
         if is_small && zone.discard(pick..pick + 1) {
             let word = zone.ledger().block(pick);
-            zone.set_owned(
-                pick,
-                word.with_zeroed(true).with_ready(false).with_hints(|it| it.with_sampled(true)),
-            );
+            zone.set_owned(pick, word.emptied().with_hints(|it| it.with_sampled(true)));
         }
     }
 

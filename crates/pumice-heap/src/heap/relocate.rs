@@ -46,7 +46,7 @@ impl Heap {
         let to = zone.address(run.range.start);
         // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
         if unsafe { zone.memory().relocate(at, to, range.bytes()) }.is_err() {
-            zone.ledger().put_range(run.range, |_, word| word.with_zeroed(true).with_ready(false));
+            zone.ledger().put_range(run.range, |_, word| word.emptied());
             return None;
         }
         self.hand_over(zone, range, run.range);
@@ -84,10 +84,7 @@ impl Heap {
         for block in old {
             let word = zone.ledger().block(block);
             self.end_sample(zone, word);
-            zone.set_owned(
-                block,
-                word.with_zeroed(true).with_ready(false).with_hints(|it| it.with_sampled(false)),
-            );
+            zone.set_owned(block, word.emptied().with_hints(|it| it.with_sampled(false)));
         }
         // Without room for another mapping these addresses stay where they are: nobody else may get them.
         if is_settled {

@@ -82,7 +82,7 @@ impl Heap {
     pub(super) fn drop_all_free(&self) {
         for zone in self.zones.all() {
             zone.ledger().join_all();
-            self.drop_free_blocks(zone, |_| true);
+            self.drop_free_blocks(zone, 0, |_| true);
             zone.set_ready_blocks(0);
         }
     }

@@ -183,11 +183,10 @@ impl Heap {
         let mut next = whole.start;
         while let Some(start) = (next..whole.end).find(needs) {
             let end = (start..whole.end).find(|block| !needs(block)).unwrap_or(whole.end);
-            let tainted = (start..end).any(|block| ledger.block(block).tainted());
-            let done = if tainted { zone.reset(start..end) } else { zone.discard(start..end) };
+            let done = zone.empty(start..end);
             for block in start..end {
                 let word = ledger.block(block);
-                let fresh = word.with_zeroed(true).with_ready(false).with_tainted(false);
+                let fresh = word.emptied().with_tainted(false);
                 // Where the kernel refused (locked memory), it is dirty, whatever it was.
                 let kept = word.with_zeroed(false).with_epoch(ledger.epoch());
                 zone.set_owned(block, if done { fresh } else { kept });
@@ -263,7 +262,7 @@ impl Heap {
     /// somebody else set, so the addresses stay where they are.
     pub(super) fn take_off(&self, zone: &PoolZone, end: RunEnd) -> Option<Pages> {
         let is_plain = self.settle_taint(zone, end.range.start.0 + end.kept..end.range.end().0);
-        is_plain.then(|| match !end.is_recycled && self.give_back_all(zone, end.range, end.kept) {
+        is_plain.then(|| match !end.is_recycled && self.give_back_all(zone, end) {
             true => Pages::Gone,
             false => Pages::There,
         })
@@ -283,7 +282,7 @@ impl Heap {
             let now = match pages {
                 Pages::There => condition(block, word),
                 Pages::Gone if end.cut() == Some(block) => word,
-                Pages::Gone => word.with_zeroed(true).with_ready(false),
+                Pages::Gone => word.emptied(),
             };
             freed_ready += usize::from(now.ready() && !now.zeroed());
             now
@@ -296,17 +295,15 @@ impl Heap {
         freed_ready
     }
 
-    /// Gives all pages of a run's end back to the kernel: somebody else may hold them. `false` if it
-    /// refused.
-    fn give_back_all(&self, zone: &PoolZone, range: PageRange, kept: usize) -> bool {
-        let (start, frames) = (Pfn(range.start.0 + kept), range.frames - kept);
+    /// Gives all pages of a run's end back to the kernel: somebody else may hold them. `false` if it refused.
+    fn give_back_all(&self, zone: &PoolZone, end: RunEnd) -> bool {
+        let (start, frames) = (Pfn(end.range.start.0 + end.kept), end.frames());
         let done = match self.discard {
             Some(discard) => discard(zone.address(start), frames * FRAME_SIZE),
             None => zone.discard_frames(start, frames),
         };
         if done {
-            let bytes = (range.frames - kept) * FRAME_SIZE;
-            self.slot().add(Event::GivenBackBytes, bytes as u64);
+            self.slot().add(Event::GivenBackBytes, (frames * FRAME_SIZE) as u64);
         }
         done
     }
@@ -359,18 +356,9 @@ impl Heap {
         self.release(zone, range, range.frames - frames);
     }
 
-    /// Claims, gives back and frees again every free block that is not pristine and that
-    /// `wanted` says; the blocks it gave back.
+    /// Claims, gives back and frees again every free block, from one on, that is not pristine and that `wanted` says;
+    /// the blocks it gave back.
     pub(super) fn drop_free_blocks(
-        &self,
-        zone: &PoolZone,
-        wanted: impl Fn(BlockWord) -> bool,
-    ) -> usize {
-        self.drop_free_blocks_from(zone, 0, wanted)
-    }
-
-    /// The same, from a block on.
-    pub(super) fn drop_free_blocks_from(
         &self,
         zone: &PoolZone,
         from: usize,
@@ -392,9 +380,8 @@ impl Heap {
             while end < grown && end - block < DROP_BLOCKS && claim(end) {
                 end += 1;
             }
-            let tainted = (block..end).any(|block| ledger.block(block).tainted());
             self.take_retained(zone, block..end);
-            let done = if tainted { zone.reset(block..end) } else { zone.discard(block..end) };
+            let done = zone.empty(block..end);
             for block in block..end {
                 let word = ledger.block(block);
                 let fresh = BlockWord::FRESH.with_hidden(word.hidden());

@@ -64,7 +64,7 @@ impl Heap {
         let ledger = zone.ledger();
         ledger.join_all_aside();
         // Blocks that a fork has made costly to write go at once.
-        self.drop_free_blocks(zone, |word| ledger.is_stale(word));
+        self.drop_free_blocks(zone, 0, |word| ledger.is_stale(word));
         let free = |block: &usize| is_free(ledger.block(*block));
         let held =
             (0..ledger.grown()).filter(free).filter(|&block| !ledger.block(block).is_pristine());
@@ -73,7 +73,7 @@ impl Heap {
         let old = |word: BlockWord| {
             word.hints().age() == OLDEST && left.replace(left.get().saturating_sub(1)) > 0
         };
-        self.drop_free_blocks(zone, old);
+        self.drop_free_blocks(zone, 0, old);
         let mut any = false;
         for block in 0..ledger.grown() {
             let word = ledger.block(block);

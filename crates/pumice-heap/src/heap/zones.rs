@@ -15,7 +15,7 @@
 //! Freed memory goes back to the zone it came from, on whatever node it is freed. A request that its node's zone
 //! cannot serve (the pool's limit, addresses) tries the others, the nearest first.
 
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
 use super::marks::Marks;
@@ -97,6 +97,14 @@ struct Refused {
 }
 
 impl PoolZone {
+    /// Gives the pages of blocks that the caller owns back, and takes attributes off. `false`: the kernel refused.
+    pub(super) fn empty(&self, blocks: Range<usize>) -> bool {
+        match blocks.clone().any(|block| self.ledger().block(block).tainted()) {
+            true => self.reset(blocks),
+            false => self.discard(blocks),
+        }
+    }
+
     /// Whether a request for so many blocks need not search.
     pub(super) fn is_refused(&self, blocks: usize) -> bool {
         let relaxed = Ordering::Relaxed;
@@ -209,7 +217,7 @@ impl Zones {
     }
 
     /// All their addresses.
-    pub(super) fn addresses(&self) -> core::ops::Range<usize> {
+    pub(super) fn addresses(&self) -> Range<usize> {
         self.base..self.base + self.len
     }
 
