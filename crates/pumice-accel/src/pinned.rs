@@ -1,18 +1,16 @@
 //! Host memory for devices: from huge pages that are there, registered once, and kept so across uses.
 //!
-//! Pinning memory for a device is slow because of what comes before it: every page is faulted in and
-//! zeroed, small page by small page, while the program waits. A [`Pool`] does that ahead, in huge
-//! pages, and has the memory registered when it is made; a [`Buffer`] is then a matter of
-//! microseconds. What a buffer held is zeroed when it comes back, by whatever engine the owner
-//! has for it ([`Pool::zero_free`]), or by the processor when zeros are asked for and there are too
+//! Pinning memory for a device is slow because of the work before it: every page is faulted in and zeroed, small page
+//! by small page, while the program waits. A [`Pool`] does that ahead, in huge pages, and has the memory registered
+//! when it is made; a [`Buffer`] is then a matter of microseconds. A buffer is zeroed when it comes back, by whatever
+//! engine the owner has for it ([`Pool::zero_free`]), or by the processor when zeros are asked for and there are too
 //! few.
 //!
 //! The memory is locked for as long as the pool lives: nobody else has it. That is the price.
 //!
-//! A child made by `fork` does not have it (`MADV_DONTFORK`), and gets SIGSEGV where it touches a
-//! buffer: pinned pages would have to be copied for it at once, or the device would go on with pages
-//! that the parent no longer has. What is at those addresses in a child is not the pool's, so a pool that is
-//! dropped there leaves it alone.
+//! A child made by `fork` does not have it (`MADV_DONTFORK`), and gets SIGSEGV where it touches a buffer: pinned pages
+//! would have to be copied for it at once, or the device would go on with pages that the parent no longer has. The
+//! memory at those addresses in a child is not the pool's, so a pool that is dropped there leaves it alone.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut, Range};
@@ -29,7 +27,7 @@ use pumice_frames::clear::{Clearer, Engine, Piece, State, Waiting, Warmth};
 use pumice_frames::sys::mem::{Huge, Memory, Os};
 use pumice_frames::sys::thread::Maker;
 
-/// Whoever pins memory, and is told where it is.
+/// A driver that pins memory, and is told where the memory is.
 pub trait Registrar {
     /// Why it was refused.
     type Error: fmt::Debug + fmt::Display;
@@ -59,7 +57,7 @@ impl Registrar for Cuda {
     }
 
     unsafe fn unregister(&self, at: *mut u8, _len: usize) {
-        // What the driver can't let go it has until the program ends.
+        // Memory that the driver can't let go stays registered until the program ends.
         let _ = Cuda::unregister(self, at);
     }
 }
@@ -93,7 +91,7 @@ pub enum PoolError<E: fmt::Debug + fmt::Display> {
     Pinning(E),
 }
 
-/// What a block holds, and who has it.
+/// A block's content and holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Zeroed,
@@ -163,7 +161,7 @@ impl<R: Registrar> Pool<R> {
         Ok(Pool { registrar, at, maker, clearer, blocks })
     }
 
-    /// Who registered it; an engine at the same time, perhaps.
+    /// The registrar of this memory; it may be an engine at the same time.
     pub fn registrar(&self) -> &R {
         &self.registrar
     }
@@ -193,8 +191,8 @@ impl<R: Registrar> Pool<R> {
         Some(Buffer { pool: self, run })
     }
 
-    /// Zeroes free blocks that are not, in batches, by `engine`; what it leaves, the processor does. How
-    /// many bytes were. To be called when nobody is in a hurry.
+    /// Zeroes free blocks that are not, in batches, by `engine`; the processor does the rest. Returns how many bytes
+    /// were zeroed. To be called when nobody is in a hurry.
     ///
     /// An engine that does not answer within seconds is asked no more by this call, and keeps the
     /// blocks that it has, for good: it may still write to them.
@@ -272,7 +270,7 @@ fn find_run(blocks: &[Block], count: usize, content: Content) -> Option<usize> {
 
 impl<R: Registrar> Drop for Pool<R> {
     fn drop(&mut self) {
-        // Buffers borrow the pool, so whoever still has a block is an engine that never came back.
+        // Buffers borrow the pool, so only an engine that never came back can still have a block.
         if !self.maker.is_here() || self.blocks().contains(&Block::Taken) {
             return;
         }
@@ -288,8 +286,8 @@ impl<R: Registrar> Drop for Pool<R> {
 /// Memory of a [`Pool`], which has it back when this is dropped: after a device was waited for that
 /// reads or writes it.
 ///
-/// A copy of the GPU's must not cross a multiple of [`MOST_REGISTERED`](crate::cuda::MOST_REGISTERED)
-/// of the pool: the driver refuses what is in two registrations.
+/// A copy of the GPU's must not cross a multiple of [`MOST_REGISTERED`](crate::cuda::MOST_REGISTERED) of the pool: the
+/// driver refuses memory that is in two registrations.
 #[derive(Debug)]
 pub struct Buffer<'p, R: Registrar> {
     pool: &'p Pool<R>,

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-/// What can go wrong when memory is asked for or given back.
+/// The errors of asking for memory or giving it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No frames are left in the zones the request may use.

@@ -14,7 +14,7 @@
 //! `pumice-heap` serves allocations from frames, `pumice-paging` maps them into address spaces.
 //!
 //! The crate needs neither `std` nor `alloc`: the preload shim is built from it and never allocates through itself.
-//! Whatever is `pub` is sound to call from safe code, or `unsafe`.
+//! Every `pub` item is sound to call from safe code, or `unsafe`.
 
 #![cfg_attr(not(any(test, loom, shuttle, feature = "fake")), no_std)]
 

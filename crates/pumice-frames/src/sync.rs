@@ -1,9 +1,9 @@
 //! The atomics everything else uses: `core`'s, loom's under `--cfg loom`, or shuttle's under
 //! `--cfg shuttle`.
 //!
-//! Loom's are neither `const` to make nor valid as zeroed memory, so structures take slices of
-//! atomics from whoever owns the storage ([`crate::frame::Ledger`]) and nothing shared sits in a
-//! static of this crate, but for the list of heaps that fork handlers need.
+//! Loom's are neither `const` to make nor valid as zeroed memory, so structures take slices of atomics from the owner
+//! of the storage ([`crate::frame::Ledger`]) and nothing shared sits in a static of this crate, but for the list of
+//! heaps that fork handlers need.
 
 #[cfg(not(any(loom, shuttle)))]
 pub use core::sync::atomic;

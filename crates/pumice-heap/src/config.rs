@@ -29,16 +29,16 @@ pub const ENV_MMAP_THRESHOLD: &str = "PUMICE_MMAP_THRESHOLD";
 pub const ENV_ONLY: &str = "PUMICE_ONLY";
 /// Programs of these names are not served (comma-separated).
 pub const ENV_SKIP: &str = "PUMICE_SKIP";
-/// Which engine zeroes what ([`pumice_frames::clear::Plan`] as text), measured by whoever starts the tree.
+/// The engine for each size ([`pumice_frames::clear::Plan`] as text), measured by the program that starts the tree.
 pub const ENV_CLEAR: &str = "PUMICE_CLEAR";
-/// What zeroes memory ahead of need ([`pumice_frames::clear::EngineKind`] by name).
+/// The kind of engine that zeroes memory ahead of need ([`pumice_frames::clear::EngineKind`] by name).
 pub const ENV_ENGINE: &str = "PUMICE_ENGINE";
 /// Checks at each allocation that memory said to be zero is (`1`).
 pub const ENV_VERIFY: &str = "PUMICE_VERIFY";
 
 /// Default of [`ENV_THRESHOLD`].
 pub const DEFAULT_THRESHOLD: usize = 64 << 10;
-/// What [`ENV_MMAP_THRESHOLD`] is where mappings are asked for without saying which.
+/// The value of [`ENV_MMAP_THRESHOLD`] where mappings are asked for without a size.
 pub const MMAP_THRESHOLD: usize = 1 << 20;
 /// The smallest threshold there may be: one frame.
 pub const MIN_THRESHOLD: usize = 4 << 10;
@@ -145,7 +145,7 @@ impl Setting {
         Shown { setting: self, raw }
     }
 
-    /// What [`Setting::parse`] takes, in words.
+    /// The values that [`Setting::parse`] takes, in words.
     pub const fn expects(self) -> &'static str {
         match self {
             Setting::ScrubStart | Setting::ScrubStop => "an order from 0 to 18",

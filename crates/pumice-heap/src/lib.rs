@@ -5,9 +5,9 @@
 //! |---|---|
 //! | [`stats`] | event counters in a versioned layout that others can map |
 //! | [`config`] | every option, its default and its environment variable |
-//! | [`scrub`] | scrubd: what to zero next, when to stop, how not to be noticed |
-//! | [`heap`] | runs of frames for requests; what a size class touches; giving back |
-//! | [`process`] | what a process finds when its heap starts, and its way through `fork` |
+//! | [`scrub`] | scrubd: the choice of memory to zero next, when to stop, how not to be noticed |
+//! | [`heap`] | runs of frames for requests; the touched share of each size class; giving back |
+//! | [`process`] | the start of a process's heap, and its way through `fork` |
 //!
 //! Neighbours: `pumice-frames` and `pumice-accel` below it; the shim, the Rust allocator and the C library above it.
 //! `pumice-paging` is independent of it.

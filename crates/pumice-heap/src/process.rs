@@ -1,14 +1,13 @@
-//! What a process finds when its heap starts, and how a forked child finds out that it is one.
+//! The start of a process's heap, and how a forked child finds out that it is one.
 //!
-//! The shim and the library start their heaps each in its own way; what both need is here: the
-//! variables they go by, the tree they count in, what keeps them from serving, and the word by
-//! which a child knows.
+//! The shim and the Rust allocator read the variables each in its own way, and publish the heap in their own. The rest
+//! is here: the obstacles to serving, the heap's start ([`Served`]), the tree it counts in, and the word by which a
+//! child knows.
 //!
 //! # fork
-//! A child must count in a slot of its own, and must not believe what its parent's heap knew of
-//! memory that the two now share. It finds out by a page that the kernel wipes on `fork`
-//! (`MADV_WIPEONFORK`), which is right for a raw `clone` too, and for `vfork`, whose child *is*
-//! the parent as far as memory goes. The page holds a word:
+//! A child must count in a slot of its own, and must not believe its parent's heap about memory that the two now
+//! share. It finds out by a page that the kernel wipes on `fork` (`MADV_WIPEONFORK`), which is right for a raw `clone`
+//! too, and for `vfork`, whose child *is* the parent as far as memory goes. The page holds a word:
 //! ```text
 //! FORKED (0) --first large request or free--> ADOPTING --> CURRENT
 //!                                                  +-----> DETACHED: no slot, or no calls allowed
@@ -19,7 +18,13 @@
 //! A process that has another one's memory until it starts a program must not take the heap for its own, nor start
 //! threads for it: they would be threads of a process that ends. So the page also says whose the memory is, from the
 //! end of a `fork` on that the C library makes. After one that it does not, the kernel is asked whether the parent has
-//! the same memory; where it does not say (`kcmp` may be forbidden), whoever adopts is taken for the owner.
+//! the same memory; where it does not say (`kcmp` may be forbidden), the process that adopts is taken for the owner.
+
+mod environment;
+mod served;
+
+pub use environment::{value_of, EnvironmentBlock, AT_PAGESZ, AT_SECURE};
+pub use served::{Host, Served, ZeroCheck};
 
 use rustix::process::{geteuid, getppid, getrlimit, Resource};
 
@@ -47,11 +52,11 @@ pub trait Variables {
     fn get(&self, name: &str) -> Option<&str>;
 }
 
-/// What a forked child finds wiped. See the module's top.
+/// The word that a forked child finds wiped. See the module's top.
 #[derive(Debug)]
 pub struct ProcessWord {
     state: AtomicU32,
-    /// Whose the memory is, as an [`Owner`]'s word; 0 where that is not known. Relaxed: it changes where no other
+    /// The memory's process, as an [`Owner`]'s word; 0 where that is not known. Relaxed: it changes where no other
     /// thread of the owner can be.
     owner: AtomicU64,
 }
@@ -62,7 +67,7 @@ impl ProcessWord {
         let page = mem::map_wiped_on_fork().ok()?;
         // SAFETY: a page of zeros, which stays mapped.
         let word: &ProcessWord = unsafe { page.cast().as_ref() };
-        // Relaxed: whoever publishes the heap publishes this with it.
+        // Relaxed: the thread that publishes the heap publishes this with it.
         word.state.store(CURRENT, Ordering::Relaxed);
         word.owner.store(Owner::here().into_word(), Ordering::Relaxed);
         Some(word)
@@ -128,8 +133,8 @@ impl ProcessWord {
     }
 }
 
-/// Whether this is the process that `pumice run` started, or what that has become by `exec`, and
-/// has memory to populate ahead ([`config::ENV_FIRST`]).
+/// Whether this is the process that `pumice run` started, or the program that it became by `exec`, and has memory to
+/// populate ahead ([`config::ENV_FIRST`]).
 pub fn is_first(variables: &impl Variables) -> bool {
     let leader = variables.get(config::ENV_FIRST).and_then(|text| text.parse().ok());
     leader
@@ -150,9 +155,9 @@ pub fn shared_tree(variables: &impl Variables) -> Option<&'static Tree> {
     unsafe { Tree::open(memory) }
 }
 
-/// The tree that is shared, or one for this process alone: what comes to run under another user, or in another
-/// namespace of shared memory, or when all others of the tree are gone, counts for itself.
-pub fn tree(variables: &impl Variables) -> Option<&'static Tree> {
+/// The tree that is shared, or one for this process alone: a process that comes to run under another user, or in
+/// another namespace of shared memory, or when all others of the tree are gone, counts for itself.
+fn tree(variables: &impl Variables) -> Option<&'static Tree> {
     shared_tree(variables).or_else(|| private_tree(variables))
 }
 
@@ -185,7 +190,7 @@ pub fn take_slot(
 }
 
 /// A slot of the tree for a forked child, with its parent's name and settings.
-pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slot> {
+fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slot> {
     let slot = tree.attach(Owner::here())?;
     let name = parent.name();
     slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
@@ -195,8 +200,8 @@ pub fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static
     Some(slot)
 }
 
-/// The engines as whoever started the tree measured them; nothing is measured here.
-pub fn clearer(variables: &impl Variables) -> Clearer {
+/// The engines as the program that started the tree measured them; nothing is measured here.
+fn clearer(variables: &impl Variables) -> Clearer {
     let measured = variables.get(config::ENV_CLEAR).map(Clearer::from_env_str);
     let clearer = measured.and_then(Result::ok).unwrap_or_else(Clearer::detect);
     let ahead = variables.get(config::ENV_ENGINE).and_then(EngineKind::parse);
@@ -204,7 +209,7 @@ pub fn clearer(variables: &impl Variables) -> Clearer {
 }
 
 /// The memory nodes of this machine, or those that a test makes up.
-pub fn topology(variables: &impl Variables) -> Topology {
+fn topology(variables: &impl Variables) -> Topology {
     let fake = variables.get(ENV_FAKE_NODES).and_then(|count| count.parse().ok());
     fake.map_or_else(Topology::read, Topology::fake)
 }
@@ -234,7 +239,7 @@ pub fn find_obstacle(
     none_if(Reason::Promised, is_promised_strictly())
 }
 
-/// Whether the kernel counts memory when it is mapped, and not when it is touched: what is free here would be missing
+/// Whether the kernel counts memory when it is mapped, and not when it is touched: free memory here would be missing
 /// to all other programs.
 fn is_promised_strictly() -> bool {
     let mut buffer = [0; 4];

@@ -1,7 +1,8 @@
-//! `mallinfo`, `mallinfo2` and `malloc_stats`: the next allocator's accounts, and what the heap has handed out.
+//! `mallinfo`, `mallinfo2` and `malloc_stats`: the next allocator's accounts, and the memory that the heap has handed
+//! out.
 //!
-//! glibc counts an allocation that is a mapping of its own as such (`hblks`, `hblkhd`), and nowhere else. What the
-//! heap serves would be one without it.
+//! glibc counts an allocation that is a mapping of its own as such (`hblks`, `hblkhd`), and nowhere else. The heap's
+//! allocations would be such mappings without it.
 
 use core::ffi::c_int;
 use core::fmt::Write;

@@ -1,11 +1,11 @@
-//! `syscall` and `prctl`: calls that change what the process is, by other doors.
+//! `syscall` and `prctl`: calls that change the process's state, by other doors.
 //!
 //! Both functions are variadic. On x86-64 and aarch64 under Linux such a
 //! call passes its integers just as one with a fixed number of parameters does; so these take as
 //! many as there can be (unused ones hold whatever was in the register or on the stack) and hand
 //! all of them on.
 //!
-//! Each call is handled where its function is. What a program does in assembler goes unseen.
+//! Each call is handled where its function is. Calls that a program makes in assembler go unseen.
 
 use core::ffi::{c_int, c_long};
 

@@ -1,9 +1,8 @@
-//! Memory for those who ask while the next allocator is being looked for.
+//! Memory for requests while the next allocator is being looked for.
 //!
-//! `dlsym` itself allocates in some C libraries, from inside the first call of `malloc`. It gets
-//! a piece of a static arena, which is never reused: a few hundred bytes in all. Once the next
-//! allocator is known the arena is closed, so that whoever comes later can't get a piece that
-//! nobody would recognise.
+//! `dlsym` itself allocates in some C libraries, from inside the first call of `malloc`. It gets a piece of a static
+//! arena, which is never reused: a few hundred bytes in all. Once the next allocator is known the arena is closed, so
+//! that no later request gets a piece that nobody would recognise.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -13,7 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 const ARENA_SIZE: usize = 64 << 10;
 /// Room before each piece for its length, which keeps pieces aligned for anything.
 const HEADER_SIZE: usize = 16;
-/// What the cursor says once the arena is closed.
+/// The cursor's value once the arena is closed.
 const CLOSED: usize = usize::MAX;
 
 #[repr(C, align(16))]

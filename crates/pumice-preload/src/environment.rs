@@ -4,8 +4,7 @@ use core::ffi::{c_char, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_frames::sys::{file, mem};
-use pumice_heap::process::Variables;
+use pumice_heap::process::{value_of, EnvironmentBlock, Variables, AT_PAGESZ};
 
 use crate::{symbols, weak};
 
@@ -14,17 +13,14 @@ pub(crate) enum Environment {
     /// As `environ`: pointers, the last one null.
     Vector(*const *const c_char),
     /// As `/proc/self/environ`: strings, each ended by a zero byte.
-    Block(&'static [u8]),
+    Block(EnvironmentBlock),
 }
-
-/// The most that is read of `/proc/self/environ`.
-const BLOCK_SIZE: usize = 256 << 10;
 
 impl Environment {
     /// `None` while the C library has not set `environ` up.
     pub(crate) fn find() -> Option<Environment> {
         match environ() {
-            None => Some(Environment::Block(read_block())),
+            None => Some(Environment::Block(EnvironmentBlock::read())),
             Some(_) => Environment::find_vector(),
         }
     }
@@ -47,27 +43,16 @@ fn environ() -> Option<*const *const *const c_char> {
 
 impl Variables for Environment {
     fn get(&self, name: &str) -> Option<&str> {
-        let value = |entry: &'static [u8]| {
-            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-            core::str::from_utf8(value).ok()
-        };
-        match *self {
-            Environment::Block(block) => block.split(|&byte| byte == 0).find_map(value),
+        match self {
+            Environment::Block(block) => block.get(name),
             Environment::Vector(vector) => (0..)
                 // SAFETY: the vector ends with a null pointer, where `take_while` stops.
                 .map(|index| unsafe { *vector.add(index) })
                 .take_while(|entry| !entry.is_null())
                 // SAFETY: every other entry is a string that outlives this call.
-                .find_map(|entry| value(unsafe { CStr::from_ptr(entry) }.to_bytes())),
+                .find_map(|entry| value_of(name, unsafe { CStr::from_ptr(entry) }.to_bytes())),
         }
     }
-}
-
-fn read_block() -> &'static [u8] {
-    let Ok(memory) = mem::map_table(BLOCK_SIZE) else { return &[] };
-    // SAFETY: freshly mapped, and never unmapped.
-    let buffer = unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), BLOCK_SIZE) };
-    file::read(c"/proc/self/environ", buffer).unwrap_or(&[])
 }
 
 /// A value of the auxiliary vector, by its `AT_` number; 0 if the kernel gave none.
@@ -81,8 +66,7 @@ pub(crate) fn auxiliary_value(kind: usize) -> Option<usize> {
 
 /// Bytes in a page of this kernel.
 pub(crate) fn page_size() -> usize {
-    const AT_PAGESZ: usize = 6;
-    /// 0 until it is known. Relaxed: whoever finds 0 asks for himself.
+    /// 0 until it is known. Relaxed: a thread that finds 0 asks for itself.
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
     match KNOWN.load(Ordering::Relaxed) {
         0 => {

@@ -3,8 +3,8 @@
 use core::fmt::{self, Write};
 use rustix::process::Signal;
 
-/// Ends the program as glibc does when it finds the heap misused. Says why only if told to: what
-/// is on standard error may be another program's input.
+/// Ends the program as glibc does when it finds the heap misused. Says why only if told to: standard error may be
+/// another program's input.
 #[cold]
 pub(crate) fn misuse(what: &str, verbose: Verbosity) -> ! {
     if verbose == Verbosity::Explain {

@@ -1,7 +1,7 @@
 //! `fork`, as the parent and the child see it.
 //!
-//! A child is a copy of its parent at one moment, and has one thread. What another thread of the parent is in the
-//! middle of, nobody in the child ends. So forks and what is done to the heap once (its start, its end) keep out of
+//! A child is a copy of its parent at one moment, and has one thread. Nobody in the child ends the work that another
+//! thread of the parent is in the middle of. So forks and the heap's single steps (its start, its end) keep out of
 //! each other's way:
 //!
 //! | | a fork is under way | the heap starts | the heap retires |
@@ -10,11 +10,12 @@
 //! | the heap starts | the next allocator serves, and a later request tries again | | |
 //! | the heap retires | waits, a second or so at most | waits for the end | |
 //!
-//! Who begins says so first, and looks at the others then (`SeqCst` on both sides): of two that begin at once at least
-//! one sees the other. A fork that sees one who retires takes back what it said, so neither waits for the other.
+//! A thread that begins one says so first, and looks at the others then (`SeqCst` on both sides): of two that begin at
+//! once at least one sees the other. A fork that sees a thread retire the heap takes back its word, so neither waits
+//! for the other.
 //!
-//! The C library has handlers of the program's run before this and after this. One may wait for a lock that who
-//! retires has: hence the second. A child that comes to be after it may keep addresses that nobody uses.
+//! The C library has handlers of the program's run before this and after this. One may wait for a lock that the
+//! retiring thread has: hence the second. A child that comes to be after it may keep addresses that nobody uses.
 //!
 //! A `fork` that is no call of the C library's runs no handlers, and its child may find the heap half-way. Then nothing
 //! is served there, and reserved addresses may stay.
@@ -114,7 +115,8 @@ pub(crate) fn watch() {
     type Handler = Option<extern "C" fn()>;
     type Register = unsafe extern "C" fn(Handler, Handler, Handler, *const c_void) -> c_int;
     type PthreadAtfork = unsafe extern "C" fn(Handler, Handler, Handler) -> c_int;
-    // What fails here costs the parent time after a fork. The child's memory is then whose process asks first.
+    // A failure here costs the parent time after a fork. The child's memory then belongs to the process that asks
+    // first.
     if let Some(register) = weak::function!("__register_atfork": Register) {
         let this_library = (&raw const UNDER_WAY).cast();
         // SAFETY: as pthread_atfork; the last argument names the library that the handlers are in.

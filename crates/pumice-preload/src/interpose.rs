@@ -1,10 +1,9 @@
 //! The functions that programs see, and the rules of C, POSIX and glibc for each.
 //!
-//! Whatever the heap does not serve is left to the next allocator with the program's own
-//! arguments, so sizes that are zero or absurd, alignments that are none and what `errno` says of
-//! them are as they would be without the shim. What the heap serves has a power of two for its
-//! alignment and at most [`LARGEST`] bytes. `free` leaves `errno` alone, as nothing here touches
-//! it.
+//! Requests that the heap does not serve are left to the next allocator with the program's own arguments, so sizes
+//! that are zero or absurd, alignments that are none and the `errno` for them are as they would be without the shim.
+//! The heap's allocations have a power of two for their alignment and at most [`LARGEST`] bytes. `free` leaves `errno`
+//! alone, as nothing here touches it.
 //!
 //! A pointer into the heap's zones that is no allocation (a double free, a stray pointer) ends the
 //! program by `SIGABRT`, as it does under glibc; with `PUMICE_VERIFY=1` a line on standard error
@@ -24,7 +23,7 @@ use crate::{fatal, next, symbols, weak};
 
 /// Out of memory, on every architecture.
 pub(crate) const ENOMEM: c_int = 12;
-/// What `malloc` promises: aligned for any type.
+/// The alignment that `malloc` promises: for any type.
 const MALLOC_ALIGN: usize = 16;
 /// The largest request the heap is asked for: no object may be larger in C.
 const LARGEST: usize = isize::MAX as usize;
@@ -173,8 +172,8 @@ fn serve(size: usize, align: usize, content: Content) -> Option<*mut c_void> {
     Some(at.as_ptr().cast())
 }
 
-/// What the next allocator does once it does now: later a filter may be in force that does not know the calls. Here the
-/// program has called `malloc`, so that allocator holds no lock.
+/// The next allocator takes its first steps now: later a filter may be in force that does not know their calls. Here
+/// the program has called `malloc`, so that allocator holds no lock.
 fn prime_next() {
     static PRIMED: AtomicBool = AtomicBool::new(false);
     // Relaxed: once more does no harm.
@@ -191,7 +190,7 @@ fn free_owned(owned: Owned, at: *mut c_void) {
         // In a handler, or another thread, of a child that is about to make the heap its own.
         return;
     }
-    // SAFETY: whoever frees it says that nobody uses it any more.
+    // SAFETY: the caller that frees it says that nobody uses it any more.
     if let Err(error) = unsafe { owned.heap.free(at.cast()) } {
         report(error);
     }
@@ -205,7 +204,7 @@ fn free_owned(owned: Owned, at: *mut c_void) {
 unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 {
         free_owned(owned, at);
-        // What becomes of realloc(p, 0) is the next allocator's choice.
+        // The next allocator chooses the result of realloc(p, 0).
         // SAFETY: memory fresh from `malloc`, or null.
         return unsafe { next::realloc(next::malloc(1), 0) };
     }
@@ -235,8 +234,8 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     }
 }
 
-/// `realloc` across the threshold: moves small memory of the next allocator's into the heap.
-/// What is large already was declined before and stays where it is: its owner can move pages.
+/// `realloc` across the threshold: moves small memory of the next allocator's into the heap. Memory that is large
+/// already was declined before and stays where it is: its owner can move pages.
 ///
 /// # Safety
 /// As `realloc`.
@@ -263,7 +262,7 @@ fn report(error: Error) {
     match error {
         Error::DoubleFree => fatal::misuse("free(): freed twice", start::verbosity()),
         Error::NotAllocated => fatal::misuse("free(): invalid pointer", start::verbosity()),
-        // The memory is free; what could not be done with it only costs memory.
+        // The memory is free; the step that failed only costs memory.
         Error::OutOfFrames | Error::PoolLimit | Error::BadAlignment | Error::Os(_) => {}
     }
 }
@@ -291,7 +290,7 @@ const _: fn() = || {
     shared::<Heap>();
 };
 
-// C23's, which glibc has from 2.43 on. What is freed has the size that it was allocated with, so they are `free`.
+// C23's, which glibc has from 2.43 on. Freed memory has the size that it was allocated with, so they are `free`.
 #[no_mangle]
 unsafe extern "C" fn free_sized(at: *mut c_void, _size: usize) {
     // SAFETY: forwarded with the caller's promise.

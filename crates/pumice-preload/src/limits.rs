@@ -1,7 +1,7 @@
 //! `setrlimit` and its relations: limits that a running program sets itself.
 //!
-//! A limit on addresses (`RLIMIT_AS`) or data (`RLIMIT_DATA`) counts what the heap has reserved, and would leave the
-//! program no room. So the heap retires: it gives up all that is not in use, and serves nothing more.
+//! A limit on addresses (`RLIMIT_AS`) or data (`RLIMIT_DATA`) counts the heap's reserved addresses, and would leave
+//! the program no room. So the heap retires: it gives up all that is not in use, and serves nothing more.
 
 use core::ffi::{c_int, c_long, c_void};
 
@@ -74,8 +74,8 @@ unsafe fn set(number: u32, args: [usize; 6]) -> c_long {
     answer(unsafe { raw::syscall(number, args) })
 }
 
-/// A limit is about to be set, or only asked for where `new` is null. Before: until what the heap has reserved is gone
-/// no thread would get anything. Where the call then fails, that has cost speed.
+/// A limit is about to be set, or only asked for where `new` is null. Before: until the heap's reserved addresses are
+/// gone no thread would get anything. Where the call then fails, that has cost speed.
 fn before_setting(process: u32, resource: usize, new: usize) {
     let counts_addresses = matches!(resource as u32, linux::RLIMIT_AS | linux::RLIMIT_DATA);
     if !counts_addresses || new == 0 || start::is_retired() || !is_own(process) {
@@ -93,7 +93,7 @@ fn is_own(process: u32) -> bool {
     process == 0 || process == thread::process_id() || thread::thread_exists(process)
 }
 
-/// What is at an address, if it can be read: the kernel has not looked yet.
+/// The limit at an address, if it can be read: the kernel has not looked yet.
 fn read_limit(at: usize) -> Option<Limit> {
     // The kernel reads a mask before it looks at what to do with it, and that there is no such thing to do. This call
     // is one that the C library makes, too.

@@ -1,10 +1,10 @@
 //! `mmap` and its relations, served from the heap for large private anonymous memory.
 //!
-//! Only what can be done faithfully is done here: making readable and writable private anonymous
-//! memory where the program does not care where, and unmapping it. Everything else is the
-//! kernel's. Calls on memory of the heap's are split into what is mapped and what is a hole as far
-//! as the program knows, so that each part gets the kernel's own answer, and a hole `ENOMEM`; what
-//! a call leaves behind on the memory is noted, and taken off when the memory is free.
+//! Only calls that can be imitated faithfully are handled here: making readable and writable private anonymous memory
+//! where the program does not care where, and unmapping it. Everything else is the kernel's. Calls on memory of the
+//! heap's are split into parts that are mapped and holes, as far as the program knows. Each part gets the kernel's own
+//! answer, and a hole `ENOMEM`. Attributes that a call leaves behind on the memory are noted, and taken off when the
+//! memory is free.
 //!
 //! None of these functions needs a next one: where the heap is not concerned they make the system
 //! call, as the C library's own do. So they work before the C library is ready, and in handlers.
@@ -41,7 +41,7 @@ const READ_WRITE: c_int = (linux::PROT_READ | linux::PROT_WRITE) as c_int;
 /// Of x86 alone: below 2 GiB, where the heap is not, and hints count for nothing.
 const MAP_32BIT: c_int = 0x40;
 const FIXED: c_int = (linux::MAP_FIXED | linux::MAP_FIXED_NOREPLACE) as c_int;
-/// What a mapping must be to be served...
+/// The flags that a mapping must have to be served...
 const SERVED: c_int = (linux::MAP_PRIVATE | linux::MAP_ANONYMOUS) as c_int;
 /// ... and may be besides.
 const INDIFFERENT: c_int = (linux::MAP_NORESERVE | linux::MAP_STACK | linux::MAP_POPULATE) as c_int;
@@ -181,7 +181,7 @@ unsafe extern "C" fn mincore(at: *mut c_void, len: usize, seen: *mut u8) -> c_in
 
 #[no_mangle]
 unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    // What is reserved counts for the limit on locked memory, and nothing that is free may become resident.
+    // Reserved memory counts for the limit on locked memory, and no free memory may become resident.
     start::retire(Calls::OfFree, Reason::Locked);
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { raw::syscall(linux::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
@@ -263,7 +263,7 @@ unsafe extern "C" fn mseal(at: *mut c_void, len: usize, flags: usize) -> c_int {
     answer(unsafe { seal(at as usize, len, flags) }) as c_int
 }
 
-/// `mseal`. What is sealed can never be unmapped or mapped over, so it is no memory of the heap's any more.
+/// `mseal`. Sealed memory can never be unmapped or mapped over, so it is no memory of the heap's any more.
 ///
 /// # Safety
 /// As `mseal`.
@@ -280,7 +280,7 @@ unsafe fn seal(at: usize, len: usize, flags: usize) -> Outcome {
     outcome
 }
 
-/// Notes what a call that is the kernel's alone does to a range.
+/// Notes the effect on a range of a call that is the kernel's alone.
 fn note(at: usize, len: usize, effect: Effect) {
     if let Some((heap, len)) = concerned(at, len) {
         heap.parts(at, len, |part, kind| {
@@ -292,7 +292,7 @@ fn note(at: usize, len: usize, effect: Effect) {
     }
 }
 
-/// What `mmap` was asked for.
+/// The arguments of `mmap`.
 #[derive(Clone, Copy)]
 struct Request {
     at: usize,
@@ -370,7 +370,7 @@ unsafe fn map(request: Request) -> Outcome {
 fn populate_if_asked(at: usize, len: usize, flags: c_int) {
     if flags & linux::MAP_POPULATE as c_int != 0 {
         let args = [at, len, linux::MADV_POPULATE_WRITE as usize, 0, 0, 0];
-        // What can't be populated is left to faults, as with the kernel.
+        // Memory that can't be populated is left to faults, as with the kernel.
         // SAFETY: the memory was just mapped, and populating changes no content.
         let _ = unsafe { raw::syscall(linux::__NR_madvise, args) };
     }
@@ -416,7 +416,7 @@ pub(crate) fn is_heaps(at: usize) -> bool {
     concerned(at, 1).is_some()
 }
 
-/// What a call does when it comes to a hole.
+/// The behaviour of a call that comes to a hole.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AtHole {
     /// It fails there.
@@ -444,7 +444,7 @@ unsafe fn each_part(
     let (mut outcome, mut met_hole) = (Ok(0), false);
     heap.parts(at, len, |part: Range<usize>, kind| {
         if kind == Part::Hole {
-            // What is wrong with the call itself comes first. Of nothing it asks nothing else.
+            // Errors of the call itself come first. Of a range of no length the kernel checks nothing else.
             let mut args = args;
             args[1] = 0;
             // SAFETY: a range of no length.

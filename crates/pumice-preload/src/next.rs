@@ -30,8 +30,7 @@ static ALIGNED_ALLOC: Hook<Memalign> = Hook::new(first_aligned_alloc as *mut ())
 static MEMALIGN: Hook<Memalign> = Hook::new(first_memalign as *mut ());
 static USABLE_SIZE: Hook<UsableSize> = Hook::new(first_usable_size as *mut ());
 
-// What REALLOC, FREE and USABLE_SIZE would point to, where those first ask whether the memory
-// is from the early arena.
+// The targets of REALLOC, FREE and USABLE_SIZE, where those first ask whether the memory is from the early arena.
 static REALLOC_BEHIND_EARLY: Hook<Realloc> = Hook::new(first_realloc as *mut ());
 static FREE_BEHIND_EARLY: Hook<Free> = Hook::new(first_free as *mut ());
 static USABLE_SIZE_BEHIND_EARLY: Hook<UsableSize> = Hook::new(first_usable_size as *mut ());
@@ -226,8 +225,8 @@ unsafe extern "C" fn first_realloc(at: *mut c_void, size: usize) -> *mut c_void 
         // SAFETY: forwarded with the caller's promise.
         return unsafe { early_realloc(at, size) };
     }
-    // Before the next allocator is known, all memory there is comes from the arena: without
-    // memory of his own the caller can only want some.
+    // Before the next allocator is known, all memory there is comes from the arena: without memory of its own the
+    // caller can only want some.
     // SAFETY: forwarded with the caller's promise.
     first(size, 16, || unsafe { realloc(at, size) })
 }

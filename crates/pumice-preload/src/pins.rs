@@ -139,7 +139,7 @@ fn before_option(level: c_int, option: c_int) {
     }
 }
 
-/// Before a file is mapped: a device's memory is mapped by who has the device read and write the program's.
+/// Before a file is mapped: a program maps a device's memory to have the device read and write its own.
 pub(crate) fn before_mapping(file: c_int, flags: c_int) {
     const S_IFMT: u32 = 0o170_000;
     const S_IFREG: u32 = 0o100_000;
@@ -159,7 +159,7 @@ pub(crate) fn before_mapping(file: c_int, flags: c_int) {
     }
 }
 
-/// Whether what a descriptor leads to may hold pages.
+/// Whether the file of a descriptor may hold pages.
 fn is_held(file: rustix::fd::BorrowedFd<'_>) -> bool {
     use rustix::fd::AsRawFd;
     let mut name = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";

@@ -23,7 +23,7 @@ use crate::interpose::set_errno;
 use crate::start;
 use crate::symbols::{self, c_name};
 
-/// Whose rights a call changes.
+/// The threads whose rights a call changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     Process,
@@ -36,7 +36,7 @@ const PR_SET_NO_NEW_PRIVS: c_int = 38;
 const PR_CAP_AMBIENT: c_int = 47;
 const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
 
-/// "Invalid argument", on every architecture: what a process with several threads is told.
+/// "Invalid argument", on every architecture: the answer to a process with several threads.
 const EINVAL: c_int = 22;
 /// How often, and after what pause, something is asked again that waits for a thread's end.
 const ATTEMPTS: u32 = 20;
@@ -97,7 +97,7 @@ fn unknown() -> c_long {
     -1
 }
 
-/// Whose rights a call by number may change, if any.
+/// The threads whose rights a call by number may change, if any.
 pub(crate) fn changed_by_number(number: u32, [a, ..]: [usize; 6]) -> Option<Whose> {
     match number {
         linux::__NR_prctl => changed_by_prctl(a as c_int),

@@ -1,12 +1,11 @@
 //! Programs that are built with a sanitizer, or run by Valgrind: the shim stays out of their memory.
 //!
-//! Both replace `malloc` to watch it, and have to know all memory that was handed out, so
-//! every request goes to them: they are the next allocator. AddressSanitizer's runtime moreover
-//! refuses to start when another library comes before it, for fear that its `malloc` be bypassed,
-//! which it is not; its options can be given by a function, so this library answers for it. What
-//! the program itself defines, or the user sets in `ASAN_OPTIONS`, comes first. Valgrind knows
-//! neither the instruction that tells the processor's number nor the vDSO that the kernel announces,
-//! so nothing of the heap would run there anyway.
+//! Both replace `malloc` to watch it, and have to know all memory that was handed out, so every request goes to them:
+//! they are the next allocator. AddressSanitizer's runtime moreover refuses to start when another library comes before
+//! it, for fear that its `malloc` be bypassed, which it is not; its options can be given by a function, so this
+//! library answers for it. Options that the program itself defines, or that the user sets in `ASAN_OPTIONS`, come
+//! first. Valgrind knows neither the instruction that tells the processor's number nor the vDSO that the kernel
+//! announces, so nothing of the heap would run there anyway.
 
 use core::ffi::c_char;
 

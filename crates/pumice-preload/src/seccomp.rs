@@ -1,8 +1,8 @@
 //! Seccomp filters, before they are installed.
 //!
 //! A filter knows which system calls the program makes, and not which ones the heap does. So before one is installed
-//! the heap retires: what is free is unmapped, and from then on nothing is served. Memory in use is unmapped when it
-//! is freed, as the C library does with its own; in strict mode, where that would end the program, it stays.
+//! the heap retires: free memory is unmapped, and from then on nothing is served. Memory in use is unmapped when it is
+//! freed, as the C library does with its own; in strict mode, where that would end the program, it stays.
 
 use core::ffi::{c_int, c_uint};
 

@@ -6,10 +6,9 @@
 //!    |                                           |
 //!    +------------- not wanted here -------------+------ not possible here -----> OFF
 //! ```
-//! Each arrow passes through BUSY, which one thread at a time holds. Nobody waits for it: whoever
-//! finds it, a signal handler included, asks the next allocator. What the shim publishes (the
-//! heap, the tree) is written before the Release store of SERVING and read after an Acquire load
-//! of it.
+//! Each arrow passes through BUSY, which one thread at a time holds. Nobody waits for it: a request that finds it, a
+//! signal handler's included, goes to the next allocator. The heap and the rest ([`Served`]) are written before the
+//! Release store of SERVING and read after an Acquire load of it.
 //!
 //! Where memory is to be populated ahead, both steps are taken as soon as the shim is loaded.
 //! How it follows a `fork`: [`crate::fork`] and [`pumice_heap::process`].
@@ -17,24 +16,20 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 
 use pumice_frames::sys::sched::Affinity;
 use pumice_frames::sys::thread;
 use pumice_heap::config;
-use pumice_heap::heap::{Calls, Heap, HeapConfig};
-use pumice_heap::process::{self, ProcessWord, Variables};
-use pumice_heap::stats::{Event, Reason, Slot, Tree};
+use pumice_heap::heap::{Calls, Heap};
+use pumice_heap::process::{self, Host, ProcessWord, Served, Variables, ZeroCheck};
+use pumice_heap::stats::{Event, Reason};
 
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
 use crate::interpose::set_errno;
 use crate::{fork, mapping, pins, sanitizer, symbols, weak};
-
-/// `getauxval`: whether this is a set-user-ID program or the like.
-const AT_SECURE: usize = 23;
 
 /// Requests of this many bytes and more come to [`heap_for`]. One frame until the environment is
 /// read, everything once the state is OFF. Relaxed: a stale value sends a request the wrong way,
@@ -53,20 +48,14 @@ const BUSY: u32 = 1 << 31;
 const SERVING: u32 = 3;
 const OFF: u32 = 4;
 
-struct HeapCell(UnsafeCell<MaybeUninit<Heap>>);
+struct ServedCell(UnsafeCell<MaybeUninit<Served>>);
 
 // SAFETY: written by the one thread that holds BUSY, and only read from SERVING on.
-unsafe impl Sync for HeapCell {}
+unsafe impl Sync for ServedCell {}
 
-static HEAP: HeapCell = HeapCell(UnsafeCell::new(MaybeUninit::uninit()));
-/// Set once, before SERVING.
-static TREE: AtomicPtr<Tree> = AtomicPtr::new(null_mut());
-/// Where this process counts. Changes in a forked child, before its word says CURRENT.
-static SLOT: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
+static SERVED: ServedCell = ServedCell(UnsafeCell::new(MaybeUninit::uninit()));
 /// Whether a thread was seen to have changed rights that others have kept, before there was a heap.
 static ALONE: AtomicBool = AtomicBool::new(false);
-/// Whether to explain and to check. Set before SERVING, relaxed.
-static VERIFY: AtomicBool = AtomicBool::new(false);
 /// Whether a seccomp filter is about to be installed, or is. Relaxed: the thread that installs it
 /// sets it, and others are not bound by its filter until the kernel has synchronised them.
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -76,9 +65,6 @@ static RETIRED: AtomicBool = AtomicBool::new(false);
 
 /// Whether somebody beside the process may hold its pages. Relaxed: see [`stop_recycling`].
 static MAY_PIN: AtomicBool = AtomicBool::new(false);
-
-/// The word that a child finds wiped. Set once, before SERVING.
-static PROCESS: AtomicPtr<ProcessWord> = AtomicPtr::new(null_mut());
 
 struct HomeCell(UnsafeCell<Affinity>);
 
@@ -138,7 +124,7 @@ pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
     heap_for(len.max(threshold()))
 }
 
-/// Ends serving for good, and gives up what is free: to be called before a call that leaves no room for a heap, and
+/// Ends serving for good, and gives free memory up: to be called before a call that leaves no room for a heap, and
 /// while every system call is still allowed.
 pub(crate) fn retire(calls: Calls, reason: Reason) {
     if is_retired() {
@@ -148,21 +134,20 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
         }
         return;
     }
-    // A forked child makes the heap its own first: what waits for helpers would wait for its parent's.
+    // A forked child makes the heap its own first: a wait for helpers would be a wait for its parent's.
     if published().is_some() {
         if is_borrowed() {
             return;
         }
         is_current();
     } else if reason == Reason::AddressSpace && has_borrowed() == Some(true) {
-        // What it limits is its own, and the owner's heap may start yet.
+        // It limits only itself, and the owner's heap may start yet.
         return;
     }
     let signals = thread::BlockedSignals::block();
     let _retiring = fork::Retiring::begin(&signals);
     QUIET.store(true, Ordering::Relaxed);
-    THRESHOLD.store(usize::MAX, Ordering::Relaxed);
-    MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+    turn_all_away();
     // A heap that has not started would need calls that may not be allowed any more.
     loop {
         for from in [UNREAD, READ] {
@@ -185,13 +170,12 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
 /// process does.
 fn wait_for_step() -> bool {
     const PAUSE: Duration = Duration::from_micros(50);
-    // SAFETY: null, or set before SERVING, and the page is never unmapped.
-    let process = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() };
+    let word = served().map(Served::word);
     let stepping = || {
         // SeqCst: as in `published`, and, before a fork, as `fork` says.
         let state = STATE.load(Ordering::SeqCst);
         let starting = (state & BUSY != 0).then_some(state & !BUSY);
-        starting.or_else(|| process.and_then(ProcessWord::adopting_thread))
+        starting.or_else(|| word.and_then(ProcessWord::adopting_thread))
     };
     while let Some(thread) = stepping() {
         // A handler of that thread asks, or it stayed with the parent of a fork.
@@ -203,15 +187,14 @@ fn wait_for_step() -> bool {
     true
 }
 
-/// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): what it does
-/// to its own rights and limits is nothing to the heap, whose threads are not in it.
+/// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): changes of
+/// its own rights and limits do not matter to the heap, whose threads are not in it.
 fn is_borrowed() -> bool {
-    // SAFETY: null, or set before SERVING, and the page is never unmapped.
-    unsafe { PROCESS.load(Ordering::Relaxed).as_ref() }.is_some_and(ProcessWord::is_borrowed)
+    served().is_some_and(|served| served.word().is_borrowed())
 }
 
-/// As [`is_borrowed`], where there is no heap that says whose the memory is; `None` where nobody knows. glibc tells the
-/// kernel of each thread of a process of its own; else it is asked whether the parent has the same memory.
+/// As [`is_borrowed`], where there is no heap that knows the memory's owner; `None` where nobody knows. glibc tells
+/// the kernel of each thread of a process of its own; else it is asked whether the parent has the same memory.
 fn has_borrowed() -> Option<bool> {
     match is_glibc() && !thread::may_have_borrowed() {
         true => Some(false),
@@ -244,7 +227,7 @@ pub(crate) fn handed_out() -> (usize, usize) {
 
 /// Helpers that are not to run for now.
 pub(crate) struct Withheld {
-    /// Whose they are.
+    /// The heap that they work for.
     pub(crate) heap: &'static Heap,
     /// Whether there was any.
     pub(crate) had_any: bool,
@@ -253,12 +236,9 @@ pub(crate) struct Withheld {
 /// Ends the heap's helper threads until they are readmitted. `None` where there is no heap, and in a forked child
 /// that has not used its own yet: there are none.
 pub(crate) fn withhold_helpers() -> Option<Withheld> {
-    // SAFETY: set before SERVING; the page is never unmapped.
-    let is_here = |process: &AtomicPtr<ProcessWord>| unsafe {
-        process.load(Ordering::Relaxed).as_ref().is_some_and(ProcessWord::is_adopted)
-    };
-    let heap = published().filter(|heap| is_here(&PROCESS) && !heap.is_retired())?;
-    if is_borrowed() {
+    let served = served().filter(|served| served.word().is_adopted())?;
+    let heap = served.heap();
+    if heap.is_retired() || served.word().is_borrowed() {
         return None;
     }
     Some(Withheld { heap, had_any: heap.withhold_helpers() })
@@ -331,22 +311,21 @@ const LARGE_ENOUGH: usize = usize::MAX - 1;
 
 /// Whether this process may use the heap. Makes a forked child's heap its own.
 pub(crate) fn is_current() -> bool {
-    // SAFETY: set before SERVING, which the caller has seen; the page is never unmapped.
-    let process = unsafe { &*PROCESS.load(Ordering::Relaxed) };
-    process.is_current(adopt)
+    // SAFETY: written before SERVING, which the caller has seen, and not since.
+    let served = unsafe { (*SERVED.0.get()).assume_init_ref() };
+    served.word().is_current(|| adopt(served))
 }
 
 /// Counts an event of this process.
 pub(crate) fn count(event: Event) {
-    // SAFETY: null or a slot of the tree, which stays mapped.
-    if let Some(slot) = unsafe { SLOT.load(Ordering::Relaxed).as_ref() } {
-        slot.add(event, 1);
+    if let Some(served) = served() {
+        served.slot().add(event, 1);
     }
 }
 
 /// Whether the user asked to be told what is wrong.
 pub(crate) fn verbosity() -> Verbosity {
-    match VERIFY.load(Ordering::Relaxed) {
+    match served().is_some_and(Served::verify) {
         true => Verbosity::Explain,
         false => Verbosity::Silent,
     }
@@ -354,10 +333,15 @@ pub(crate) fn verbosity() -> Verbosity {
 
 #[inline(always)]
 fn published() -> Option<&'static Heap> {
+    served().map(Served::heap)
+}
+
+#[inline(always)]
+fn served() -> Option<&'static Served> {
     // Acquire: pairs with the Release in `advance`.
     let serving = STATE.load(Ordering::Acquire) == SERVING;
     // SAFETY: written before SERVING was stored, and not since.
-    serving.then(|| unsafe { (*HEAP.0.get()).assume_init_ref() })
+    serving.then(|| unsafe { (*SERVED.0.get()).assume_init_ref() })
 }
 
 /// Takes a step from `from`, unless another thread does. Whether the heap now serves.
@@ -365,7 +349,7 @@ fn published() -> Option<&'static Heap> {
 fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
     // A handler of the program's may set limits or install filters, which wait for the step.
     let _all_signals = thread::BlockedSignals::block();
-    // SeqCst: what the thread that took the step before wrote is seen, and a fork that begins sees this or is
+    // SeqCst: the writes of the thread that took the step before are seen, and a fork that begins sees this or is
     // seen: `fork`.
     let busy = BUSY | thread::thread_id();
     if STATE.compare_exchange(from, busy, Ordering::SeqCst, Ordering::Relaxed).is_err() {
@@ -373,8 +357,7 @@ fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
     }
     let errno = set_errno(0);
     let next = step().unwrap_or_else(|reason| {
-        THRESHOLD.store(usize::MAX, Ordering::Relaxed);
-        MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+        turn_all_away();
         note(reason);
         OFF
     });
@@ -391,7 +374,7 @@ fn read_environment() -> Result<u32, Reason> {
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
     // An allocator whose own functions free what `malloc` gave (jemalloc's, by size) must have given it.
     let frees_by_others = weak::address!("sdallocx") != 0 || weak::address!("dallocx") != 0;
-    // A program that has a `free` of its own, and leaves some of the family to others, frees what they gave.
+    // A program that has a `free` of its own, and leaves some of the family to others, frees their memory.
     let is_freed_elsewhere = frees_by_others || !symbols::is_first(c"free");
     let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };
     THRESHOLD.store(threshold, Ordering::Relaxed);
@@ -414,27 +397,10 @@ fn start() -> Result<u32, Reason> {
     let mut name = [0; 16];
     let name = process::program_name(&mut name);
     find_obstacle(&environment, name)?;
-    let tree = process::tree(&environment).ok_or(Reason::NoMemory)?;
-    let slot = process::take_slot(tree, name, &environment).ok_or(Reason::NoSlot)?;
-    let verify = environment.get(config::ENV_VERIFY) == Some("1");
-    let process = ProcessWord::map().ok_or(Reason::NoMemory)?;
-    let heap = Heap::new(HeapConfig {
-        tree,
-        slot,
-        verify,
-        clearer: process::clearer(&environment),
-        threads: true,
-        topology: process::topology(&environment),
-        home: home(),
-        discard: Some(discard),
-    });
-    let heap = heap.map_err(|_| Reason::AddressSpace)?;
+    let host = Host { home: home(), discard: Some(discard), zero_check: ZeroCheck::ByHeap };
+    let served = Served::start(&environment, name, host)?;
     // SAFETY: this thread holds BUSY, and nobody else touches the cell before SERVING.
-    let heap = unsafe { (*HEAP.0.get()).write(heap) };
-    VERIFY.store(verify, Ordering::Relaxed);
-    TREE.store(core::ptr::from_ref(tree).cast_mut(), Ordering::Relaxed);
-    SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
-    PROCESS.store(core::ptr::from_ref(process).cast_mut(), Ordering::Relaxed);
+    let heap = unsafe { (*SERVED.0.get()).write(served) }.heap();
     if pins::has_library() {
         MAY_PIN.store(true, Ordering::Relaxed);
     }
@@ -451,7 +417,7 @@ fn start() -> Result<u32, Reason> {
     Ok(SERVING)
 }
 
-/// Gives the pages of memory that was allocated back, in the sight of those who watch for that: MPI's and
+/// Gives the pages of memory that was allocated back, in the sight of libraries that watch for that: MPI's and
 /// libfabric's libraries keep memory registered with a device until they see it go, by `madvise` for one.
 fn discard(at: *mut u8, len: usize) -> bool {
     let errno = set_errno(0);
@@ -466,7 +432,7 @@ fn discard(at: *mut u8, len: usize) -> bool {
 /// Tells the tree why nothing is served here, if there is a tree that others read.
 fn note(reason: Reason) {
     if reason == Reason::SetUserId {
-        // It must not be led by the environment of who calls it.
+        // It must not be led by its caller's environment.
         return;
     }
     let Some(environment) = Environment::find() else { return };
@@ -489,7 +455,7 @@ pub(crate) fn before_fork() {
 
 /// In the child of such a `fork`, before anything else runs there.
 pub(crate) fn after_fork_in_child() {
-    // What began a step found the fork under way. Relaxed: there is no other thread.
+    // A step that began since then found the fork under way. Relaxed: there is no other thread.
     if STATE.load(Ordering::Relaxed) & BUSY != 0 {
         STATE.store(UNREAD, Ordering::Relaxed);
     }
@@ -497,40 +463,30 @@ pub(crate) fn after_fork_in_child() {
     if is_quiet() {
         return;
     }
-    // SAFETY: null, or set before SERVING, and the page is never unmapped.
-    if let Some(process) = unsafe { PROCESS.load(Ordering::Relaxed).as_ref() } {
-        process.note_fork();
+    if let Some(served) = served() {
+        served.word().note_fork();
     }
 }
 
-/// Gives a forked child a slot, with its parent's name and settings, and makes the heap its own.
-/// Whether it may use the heap.
-fn adopt() -> bool {
+/// Makes a forked child's heap its own, or has it retire. Whether the child may use it.
+fn adopt(served: &'static Served) -> bool {
     // As in `advance`.
     let _all_signals = thread::BlockedSignals::block();
-    // SAFETY: both were set before SERVING, and stay mapped.
-    let (tree, parent) =
-        unsafe { (TREE.load(Ordering::Relaxed).as_ref(), SLOT.load(Ordering::Relaxed).as_ref()) };
-    let slot = match (tree, parent) {
-        (Some(tree), Some(parent)) if !QUIET.load(Ordering::Relaxed) => {
-            process::take_slot_of_child(tree, parent)
-        }
-        _ => None,
-    };
-    let Some(heap) = published() else { return false };
-    let Some(slot) = slot else {
-        THRESHOLD.store(usize::MAX, Ordering::Relaxed);
-        MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
-        heap.after_fork_alone();
-        return false;
-    };
-    SLOT.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
-    heap.after_fork_in_child(slot);
-    slot.add(Event::Forks, 1);
-    true
+    if !QUIET.load(Ordering::Relaxed) && served.adopt() {
+        return true;
+    }
+    turn_all_away();
+    served.heap().after_fork_alone();
+    false
 }
 
-/// Whether glibc was told to fill what is allocated and freed, so that programs that rely on what is there fail.
+/// Leaves all requests to the next allocator.
+fn turn_all_away() {
+    THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+    MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+}
+
+/// Whether glibc was told to fill memory that is allocated and freed, so that programs that rely on its content fail.
 fn is_perturbed(environment: &Environment) -> bool {
     let is_set = |value: &str| !value.is_empty() && value != "0";
     let tunables = environment.get("GLIBC_TUNABLES").unwrap_or("");
@@ -540,7 +496,7 @@ fn is_perturbed(environment: &Environment) -> bool {
 
 /// Whether the shim is to stay out of this program, and why.
 fn find_obstacle(environment: &Environment, name: &[u8]) -> Result<(), Reason> {
-    if environment::auxiliary_value(AT_SECURE) == Some(1) {
+    if environment::auxiliary_value(process::AT_SECURE) == Some(1) {
         return Err(Reason::SetUserId);
     }
     process::find_obstacle(environment, name, environment::page_size())?;

@@ -1,14 +1,14 @@
 //! The next definition of a function behind this library, found without the loader's help.
 //!
-//! `dlsym` takes the loader's lock and replaces what `dlerror` is about to say. A program may call `malloc`, `prctl` or
-//! `setuid` in a thread that a library's constructor waits for, with that lock held, or between a failed
-//! `dlopen` and `dlerror`. So the libraries' own tables are read instead: the list of what is loaded, which the loader
-//! keeps for debuggers (`_r_debug`), and the hash table of each (`DT_GNU_HASH`).
+//! `dlsym` takes the loader's lock and replaces what `dlerror` is about to say. A program may call `malloc`, `prctl`
+//! or `setuid` in a thread that a library's constructor waits for, with that lock held, or between a failed `dlopen`
+//! and `dlerror`. So the libraries' own tables are read instead: the list of loaded libraries, which the loader keeps
+//! for debuggers (`_r_debug`), and the hash table of each (`DT_GNU_HASH`).
 //!
-//! The list is read without a lock. What is looked up here is in the C library, or in a library that was loaded
-//! before the program began, which stays where it is; libraries that come and go are behind those in the list.
-//! Where there is no such list, as with musl, whose `dlsym` takes no lock that a constructor is run
-//! under, it is `dlsym` after all.
+//! The list is read without a lock. The symbols that are looked up here are in the C library, or in a library that was
+//! loaded before the program began, which stays where it is; libraries that come and go are behind those in the list.
+//! Where there is no such list, as with musl, whose `dlsym` takes no lock that a constructor is run under, it is
+//! `dlsym` after all.
 //!
 //! Formats: the ELF gABI, "Dynamic Linking"; `elf(5)`; `DT_GNU_HASH` as glibc's `elf/dl-lookup.c` reads it.
 
@@ -130,7 +130,7 @@ impl LinkMap {
         if strings == 0 || symbols == 0 || table == 0 {
             return null_mut();
         }
-        // The loader makes addresses of offsets, but not in what it may not write to.
+        // The loader makes addresses of offsets, but not in tables that it may not write to.
         let absolute = |value: usize| if value < self.base { value + self.base } else { value };
         let symbols = absolute(symbols) as *const Symbol;
         // SAFETY: the tables of a library that is loaded, of the format that their tags say.
@@ -229,7 +229,7 @@ fn by_dlsym(name: &CStr) -> *mut () {
         // SAFETY: as dlsym(3) wants it; "next" is seen from the caller, which is this library.
         return unsafe { dlsym(RTLD_NEXT, name.as_ptr()) }.cast();
     }
-    // Before glibc 2.34 dlsym is in a library of its own, and this is what it calls in libc.
+    // Before glibc 2.34 dlsym is in a library of its own, and this is the function that it calls in libc.
     if let Some(dl_sym) = weak::function!("_dl_sym": DlSym) {
         let caller = by_dlsym as *const c_void;
         // SAFETY: as dlsym, with the caller's address as the third argument.

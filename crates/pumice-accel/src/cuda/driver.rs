@@ -164,7 +164,7 @@ impl Driver {
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         let mut context = null_mut();
-        // SAFETY: what `enter` pushed.
+        // SAFETY: it is the context that `enter` pushed.
         let _ = unsafe { self.driver.pop((&mut context,)) };
     }
 }

@@ -1,16 +1,16 @@
 //! The copy engine of an NVIDIA GPU: zeros copied from the device's memory to the host's.
 //!
-//! A block-transfer engine that many machines have. Memory is registered with the driver once
-//! ([`Cuda::register`]), since registering pins it, page by page; then a batch is copies on a stream of our
-//! own and one event behind them. What is not registered is left for the next engine.
+//! A block-transfer engine that many machines have. Memory is registered with the driver once ([`Cuda::register`]),
+//! since registering pins it, page by page; then a batch is copies on a stream of our own and one event behind them.
+//! Memory that is not registered is left for the next engine.
 //!
 //! Nobody's GPU is touched unless this is opened. It needs libc's threads, so it serves what a
 //! program does itself (`pumice bench`, [`crate::pinned`]), and not the shim's scrubd. A forked child
 //! must not use it, as no child may use CUDA.
 //!
 //! # Trust
-//! An error that a call returns may come from any work before it (CUDA Driver API, "Error
-//! handling"): the engine is lost then, and what was in flight stays so.
+//! An error that a call returns may come from any work before it (CUDA Driver API, "Error handling"): the engine is
+//! lost then, and its pieces in flight stay in flight.
 
 mod driver;
 #[cfg(test)]
@@ -29,7 +29,7 @@ use pumice_frames::sync::atomic::{AtomicBool, Ordering};
 /// Registered at a time: one registration of 512 GiB and more fails.
 pub const MOST_REGISTERED: usize = 64 << 30;
 
-/// Zeros in the GPU's memory: what one copy brings at most.
+/// Zeros in the GPU's memory: the most that one copy brings.
 const ZEROS_BYTES: usize = 32 << 20;
 /// Batches in flight.
 const BATCHES: usize = 16;
@@ -68,7 +68,7 @@ unsafe impl Send for Cuda {}
 // SAFETY: as above.
 unsafe impl Sync for Cuda {}
 
-/// What an event says of the batch before it.
+/// An event's report on the batch before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
     NotYet,
@@ -81,7 +81,7 @@ impl Cuda {
     /// Takes the first GPU.
     ///
     /// # Errors
-    /// What is missing.
+    /// The part that is missing.
     pub fn open() -> Result<Cuda, CudaError> {
         // SAFETY: that name is NVIDIA's.
         unsafe { Cuda::open_library(LIBRARY) }
@@ -90,7 +90,7 @@ impl Cuda {
     /// As [`Cuda::open`], by another library.
     ///
     /// # Errors
-    /// What is missing.
+    /// The part that is missing.
     ///
     /// # Safety
     /// It does as NVIDIA's does.
@@ -341,7 +341,7 @@ unsafe impl Engine for Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         if self.lost().is_err() {
-            // What it had may still be written to: all of it stays, but for this value's hold on the
+            // The device may still write to the memory in flight: all of it stays, but for this value's hold on the
             // device's primary context.
             return;
         }

@@ -12,7 +12,7 @@ use pumice_frames::clear::contract::{uphold, Ground, Hope};
 use pumice_frames::clear::{Chain, Clearer, Engine, Lost, Piece, State, Waiting, Warmth};
 use pumice_frames::sys::mem::{Memory, Os};
 
-/// What goes wrong: see `fake.c`. -1 is never, and 0 nothing.
+/// The failures to come: see `fake.c`. -1 is never, and 0 nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wrong {
     copies: i32,

@@ -9,7 +9,7 @@
 //!  4     63 ... 32 | 31 bytes, or descriptors 0
 //!  5-7   for other operations
 //! ```
-//! What is completed is bytes of a fill, and descriptors of a batch.
+//! A record counts as completed the bytes of a fill, and the descriptors of a batch.
 //!
 //! Sources: Linux `include/uapi/linux/idxd.h`; Intel Data Streaming Accelerator Architecture
 //! Specification (order number 341204), "Descriptors" and "Completion record".
@@ -32,7 +32,7 @@ const FLAG_CC: u64 = 0x0100;
 #[repr(C, align(64))]
 pub struct Descriptor([u64; 8]);
 
-/// Where what is written goes.
+/// The path of the written data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Towards {
     /// To memory.
@@ -126,7 +126,7 @@ impl Record {
     }
 }
 
-/// What a record says of a fill.
+/// A record's report on a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// Nothing: the device is at work on it, or has not begun.
@@ -137,12 +137,12 @@ pub enum Completion {
     Fault {
         /// Bytes written.
         done: u32,
-        /// An address in what is left of the fill, or in the page where that begins.
+        /// An address in the rest of the fill, or in the page where that begins.
         at: u64,
     },
     /// The device has ended it, and nothing is taken for written.
     Refused,
-    /// What no device says of a fill, or that it is broken: nothing is known.
+    /// A report that no device makes of a fill, or that the device is broken: nothing is known.
     Nonsense,
 }
 
@@ -209,7 +209,7 @@ impl Completion {
     }
 }
 
-/// What a record says of a batch.
+/// A record's report on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchCompletion {
     /// Nothing yet.
@@ -221,7 +221,7 @@ pub enum BatchCompletion {
         /// As many.
         begun: u32,
     },
-    /// What no device says of a batch, or that it is broken.
+    /// A report that no device makes of a batch, or that the device is broken.
     Nonsense,
 }
 
@@ -380,7 +380,7 @@ mod tests {
             assert_eq!(of(done, at), Completion::Fault { done, at });
         }
         for (done, at) in [
-            // Before it, behind it, and in front of what is written.
+            // Before it, behind it, and in front of the written part.
             (0, (AT & !0xfff) - 1),
             (0, AT + u64::from(LEN)),
             (0x1900, 0x7f00_0000_1fff),

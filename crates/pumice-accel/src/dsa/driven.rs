@@ -1,4 +1,4 @@
-//! The engine over a device in software that misbehaves as it is told, for tests of whatever uses engines.
+//! The engine over a device in software that misbehaves as it is told, for tests of all users of engines.
 
 use core::mem::ManuallyDrop;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ impl Driven {
 
 impl Drop for Driven {
     fn drop(&mut self) {
-        // SAFETY: taken once. What is in flight stays so: the device works only when this has it work.
+        // SAFETY: taken once. Pieces in flight stay so: the device works only when this has it work.
         unsafe { ManuallyDrop::take(&mut self.dsa).give_back() };
         // SAFETY: leaked by `new`, and the engine, which had it too, is gone.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self.device).cast_mut()) });

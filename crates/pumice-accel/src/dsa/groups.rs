@@ -1,9 +1,9 @@
-//! The memory that the device reads descriptors from and writes completions to, and who has which.
+//! The memory that the device reads descriptors from and writes completions to, and their holders.
 //!
-//! A *group* is a list of descriptors, a record for each, and one for the batch of all. Who submits
-//! takes a free group, and has it until each of its descriptors has come to an end *and* the batch's
-//! own record is written: the device writes that last, and would write into whatever came after. So
-//! the last piece is held back until then, and a group whose device never answers is never free again.
+//! A *group* is a list of descriptors, a record for each, and one for the batch of all. A submitter takes a free
+//! group, and holds it until each of its descriptors has come to an end *and* the batch's own record is written: the
+//! device writes that last, and would write into the group's next use. So the last piece is held back until then, and
+//! a group whose device never answers is never free again.
 //!
 //! ```text
 //!          take                  release, each piece        the last, once the batch is over
@@ -29,7 +29,7 @@ pub(super) const GROUPS: usize = 8;
 /// In a group's count: the batch's record is not written yet.
 const BATCH: u32 = 1 << 16;
 
-/// What its holder keeps of a piece. Relaxed throughout: one holder, and no memory hangs on it.
+/// The holder's notes on a piece. Relaxed throughout: one holder, and no memory hangs on it.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct Note(AtomicU32);
@@ -167,7 +167,7 @@ impl<'m> Groups<'m> {
     /// Takes a free group, for one holder.
     pub(super) fn take(&self) -> Option<usize> {
         let others = |free: u32| (free != 0).then(|| free & (free - 1));
-        // Acquire: pairs with the Release in `set_free`: what the last holders did comes before.
+        // Acquire: pairs with the Release in `set_free`: the last holders' actions come before.
         let before = self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, others).ok()?;
         Some(before.trailing_zeros() as usize)
     }
@@ -194,7 +194,7 @@ impl<'m> Groups<'m> {
         group.left.store(count as u32 | batch, Ordering::Relaxed);
     }
 
-    /// What a batch has come to.
+    /// The end of a batch.
     pub(super) fn batch(&self, number: usize) -> BatchCompletion {
         BatchCompletion::of(self.get(number).batch.read(), PIECES as u32)
     }
@@ -203,8 +203,7 @@ impl<'m> Groups<'m> {
     /// one, and the device has still to write the batch's record.
     pub(super) fn release(&self, number: usize) -> bool {
         let group = self.get(number);
-        // Acquire, here and below: what the holders of the others did comes before the group is
-        // free again.
+        // Acquire, here and below: the actions of the others' holders come before the group is free again.
         let mut left = group.left.load(Ordering::Acquire);
         loop {
             let is_last = left & !BATCH == 1;
@@ -212,7 +211,7 @@ impl<'m> Groups<'m> {
                 return false;
             }
             let next = if is_last { 0 } else { left - 1 };
-            // Release: what this holder did comes before, for the one that is the last.
+            // Release: this holder's actions come before, for the holder that is the last.
             let swapped =
                 group.left.compare_exchange(left, next, Ordering::AcqRel, Ordering::Acquire);
             match swapped {
@@ -234,8 +233,8 @@ impl<'m> Groups<'m> {
     /// device drops what its queue has no room for, and says nothing.
     pub(super) fn enter_queue(&self, entries: u32) -> bool {
         let enter = |queued: u32| (queued < entries).then_some(queued + 1);
-        // Relaxed: a count. Whoever leaves has read the record that the device wrote when the entry
-        // was out of the queue.
+        // Relaxed: a count. A leaving submitter has read the record that the device wrote when the entry was out of
+        // the queue.
         self.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter).is_ok()
     }
 
@@ -271,7 +270,7 @@ mod loom_tests {
     const LEN: u32 = 4096;
     const FILL_AT: u64 = 0x1000;
 
-    /// Memory of two pieces, which loom watches; groups; and what the device was handed.
+    /// Memory of two pieces, which loom watches; groups; and the descriptors that the device was handed.
     struct Scene {
         memory: [Cell<u32>; PIECES],
         groups: Groups<'static>,
@@ -320,7 +319,7 @@ mod loom_tests {
             let ended = match Completion::of(group.records[index].read(), &fill) {
                 Completion::None | Completion::Nonsense => return false,
                 Completion::Fault { .. } => {
-                    // What a cancelled piece is: not gone on with.
+                    // The mark of a cancelled piece: the engine does not go on with it.
                     group.notes[index].is_cancelled()
                 }
                 Completion::Done | Completion::Refused => true,

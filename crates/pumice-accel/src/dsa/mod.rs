@@ -1,6 +1,6 @@
 //! Intel's Data Streaming Accelerator, from user space: memory fills by a device beside the processor.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `descriptor` | descriptors and completion records, bit by bit |
 //! | `driven` | an engine over that device, for tests |
@@ -9,18 +9,18 @@
 //! | `queues` | the work queues that the kernel offers |
 //! | `soft` | a device in software, for tests and measurements: [`soft::SoftDevice`] |
 //!
-//! The device shares the process's address space (shared virtual memory), so a fill names memory as
-//! the program does, and a page that is not there is a page fault: the device then ends the fill and
-//! says how far it came. The processor touches the page and hands over the rest; after
-//! [`MOST_RESUMES`] of them it is cheaper to let the processor do what is left.
+//! The device shares the process's address space (shared virtual memory), so a fill names memory as the program does,
+//! and a page that is not there is a page fault: the device then ends the fill and says how far it came. The processor
+//! touches the page and hands over the rest; after [`MOST_RESUMES`] of them it is cheaper to let the processor do the
+//! rest.
 //!
 //! A batch of pieces is one descriptor that names a list of up to 64. A descriptor can't be taken
 //! back: cancelling only has no rest handed over any more.
 //!
 //! # Trust
-//! Each status of a record has one meaning (`descriptor`). Only success, and a write that faulted within
-//! the fill, say that bytes are zero. What no device says of a fill, or that the hardware failed, means that
-//! nothing is known: the engine is lost, and what was in flight stays so.
+//! Each status of a record has one meaning (`descriptor`). Only success, and a write that faulted within the fill, say
+//! that bytes are zero. A report that no device makes of a fill, or that the hardware failed, means that nothing is
+//! known: the engine is lost, and its pieces in flight stay in flight.
 
 #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "the engine is not modelled"))]
 mod descriptor;
@@ -236,10 +236,11 @@ mod engine {
             let (number, index) = (piece.tag() as usize / PIECES, piece.tag() as usize % PIECES);
             let group = self.groups.get(number);
             let note = &group.notes[index];
-            // SAFETY: whoever has the piece holds its descriptor.
+            // SAFETY: the piece's owner holds its descriptor.
             let fill = unsafe { group.read_one(index) };
             let len = fill.bytes_to_fill();
-            // In this order: what ended before its batch did has been written by then, but see below.
+            // In this order: descriptors that ended before their batch have written their records by then, but see
+            // below.
             let batch = self.groups.batch(number);
             let completion = Completion::of(group.records[index].read(), &fill);
             let (done, has_more) = match completion {
@@ -308,8 +309,7 @@ mod engine {
     fn touch(piece: &Piece, done: usize, fault_at: u64) {
         let from = piece.remaining().0 as u64 + done as u64;
         let byte = fault_at.max(from) as *mut u8;
-        // SAFETY: what is left of the fill, and of the piece, which nobody else uses, and where no descriptor
-        // is at work.
+        // SAFETY: the rest of the fill, and of the piece, which nobody else uses, and where no descriptor is at work.
         unsafe { byte.write_volatile(byte.read_volatile()) };
     }
 
@@ -378,7 +378,7 @@ mod engine {
         /// The first work queue that can be had.
         ///
         /// # Errors
-        /// What is missing.
+        /// The part that is missing.
         pub fn open() -> Result<Self, OpenError> {
             Dsa::open_at(super::Places::KERNEL)
         }

@@ -2,7 +2,7 @@
 
 use super::descriptor::Descriptor;
 
-/// What became of a descriptor that was handed over.
+/// The fate of a descriptor that was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handover {
     /// The device has it.
@@ -22,7 +22,7 @@ pub unsafe trait Portal: Sync {
     /// Hands a descriptor over. All stores before are the device's to see.
     ///
     /// # Safety
-    /// What the descriptor has the device read and write is the caller's, and stays so until its record
+    /// The memory that the descriptor has the device read and write is the caller's, and stays so until its record
     /// says that it came to an end.
     unsafe fn hand_over(&self, descriptor: &Descriptor) -> Handover;
 
@@ -89,13 +89,13 @@ mod hardware {
     #[derive(Debug)]
     pub struct Hardware {
         queue: Queue,
-        way: Way,
+        submission: Submission,
         maker: Maker,
         _file: OwnedFd,
     }
 
     #[derive(Debug)]
-    enum Way {
+    enum Submission {
         /// The portal, mapped; and where in it the next descriptor goes: the device takes stores to
         /// different lines faster.
         Mapped { at: *mut u8, next: AtomicUsize },
@@ -120,19 +120,19 @@ mod hardware {
             let mapped = unsafe {
                 mmap(null_mut(), FRAME_SIZE, ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
             };
-            let way = match mapped {
-                Ok(at) => Way::Mapped { at: at.cast(), next: AtomicUsize::new(0) },
-                Err(Errno::PERM) => Way::Written,
+            let submission = match mapped {
+                Ok(at) => Submission::Mapped { at: at.cast(), next: AtomicUsize::new(0) },
+                Err(Errno::PERM) => Submission::Written,
                 Err(errno) => return Err(errno),
             };
-            Ok(Hardware { queue, way, maker: Maker::here(), _file: file })
+            Ok(Hardware { queue, submission, maker: Maker::here(), _file: file })
         }
     }
 
     // SAFETY: the device is as the architecture specification says.
     unsafe impl Portal for Hardware {
         unsafe fn hand_over(&self, descriptor: &Descriptor) -> Handover {
-            let Way::Mapped { at, next } = &self.way else {
+            let Submission::Mapped { at, next } = &self.submission else {
                 return match write(&self._file, &descriptor.bytes()) {
                     Ok(64) => Handover::Taken,
                     Err(Errno::AGAIN | Errno::INTR) => Handover::Busy,
@@ -158,15 +158,15 @@ mod hardware {
         }
 
         fn entries(&self) -> Option<u32> {
-            let counts =
-                self.queue.mode == QueueMode::Dedicated || matches!(self.way, Way::Written);
+            let counts = self.queue.mode == QueueMode::Dedicated
+                || matches!(self.submission, Submission::Written);
             counts.then_some(self.queue.entries)
         }
 
         fn most_in_batch(&self) -> usize {
-            match self.way {
-                Way::Mapped { .. } => self.queue.most_in_batch,
-                Way::Written => 0,
+            match self.submission {
+                Submission::Mapped { .. } => self.queue.most_in_batch,
+                Submission::Written => 0,
             }
         }
 
@@ -181,7 +181,7 @@ mod hardware {
             if !self.maker.is_here() {
                 return;
             }
-            if let Way::Mapped { at, .. } = self.way {
+            if let Submission::Mapped { at, .. } = self.submission {
                 // SAFETY: the mapping is this value's own.
                 let _ = unsafe { munmap(at.cast(), FRAME_SIZE) };
             }

@@ -94,7 +94,7 @@ impl Places<'_> {
     /// Calls `wanted` for each queue that users may have until it returns something.
     ///
     /// # Errors
-    /// What is missing, if there is none, or what `wanted` said last.
+    /// The part that is missing, if there is no queue, or the last error of `wanted`.
     pub(super) fn find<T>(
         &self,
         mut wanted: impl FnMut(Queue) -> Result<T, OpenError>,

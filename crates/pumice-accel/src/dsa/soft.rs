@@ -1,10 +1,9 @@
-//! A device in software that takes the same 64 bytes as the hardware, and reads them by the published
-//! offsets alone. It stands in for the hardware in tests and in `pumice bench clear`; what it proves
-//! is that the engine speaks as published, and survives what a device may do. It proves nothing of
-//! a real device's speed.
+//! A device in software that takes the same 64 bytes as the hardware, and reads them by the published offsets alone.
+//! It stands in for the hardware in tests and in `pumice bench clear`; it proves that the engine speaks as published,
+//! and survives all that a device may do. It proves nothing of a real device's speed.
 //!
-//! It works when it is told to ([`SoftDevice::work`]), or on a thread of the caller's. What goes
-//! wrong is a script: descriptor by descriptor, in turn.
+//! It works when it is told to ([`SoftDevice::work`]), or on a thread of the caller's. A script says what goes wrong:
+//! descriptor by descriptor, in turn.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::descriptor::{Descriptor, Record};
 use super::portal::{Handover, Portal};
 
-/// What becomes of a descriptor.
+/// The fate of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is done.
@@ -34,7 +33,7 @@ pub enum Fate {
     Status(u8),
     /// All of it is filled, and the record says this.
     DoneBut(u8),
-    /// In a batch: it and what is behind it are not begun. Else refused.
+    /// In a batch: it and the descriptors behind it are not begun. Else refused.
     Unread,
 }
 
@@ -72,11 +71,11 @@ impl Default for Manner {
 #[derive(Debug)]
 pub struct SoftDevice {
     manner: Manner,
-    state: Mutex<State>,
+    state: Mutex<Progress>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Progress {
     queue: VecDeque<[u8; 64]>,
     /// Rounds until they are due.
     late: Vec<(u8, Late)>,
@@ -94,7 +93,7 @@ struct Fill {
     record: u64,
 }
 
-/// What is still to be done.
+/// Work that is still to be done.
 #[derive(Clone, Copy, Debug)]
 enum Late {
     Fill(Fill),
@@ -124,7 +123,7 @@ impl SoftDevice {
         SoftDevice { manner, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Progress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,7 +132,7 @@ impl SoftDevice {
         self.state().overruns
     }
 
-    /// Does what is in the queue.
+    /// Does the work in the queue.
     pub fn work(&self) {
         let mut state = self.state();
         for (rounds, late) in std::mem::take(&mut state.late) {
@@ -158,7 +157,7 @@ impl SoftDevice {
         }
     }
 
-    fn batch(&self, state: &mut State, bytes: &[u8; 64]) {
+    fn batch(&self, state: &mut Progress, bytes: &[u8; 64]) {
         let (record, list) = (u64_at(bytes, 8), u64_at(bytes, 16));
         let count = u64_at(bytes, 32) as u32;
         assert!(list % 64 == 0 && record % 32 == 0 && count >= 2, "as the specification has it");
@@ -186,7 +185,7 @@ impl SoftDevice {
         }
     }
 
-    fn fill(&self, state: &mut State, bytes: &[u8; 64]) -> Ran {
+    fn fill(&self, state: &mut Progress, bytes: &[u8; 64]) -> Ran {
         let (record, pattern) = (u64_at(bytes, 8), u64_at(bytes, 16));
         let fill = Fill { at: u64_at(bytes, 24), len: u64_at(bytes, 32) as u32, pattern, record };
         let flags = u64_at(bytes, 0) >> 32 & 0xff_ffff;
@@ -235,7 +234,7 @@ impl SoftDevice {
     }
 }
 
-/// What a batch makes of one of its descriptors.
+/// The outcome of one descriptor of a batch.
 enum Ran {
     Success,
     Later(u8),
@@ -249,7 +248,7 @@ impl Fill {
     fn run(&self, percent: u8) -> u32 {
         let bytes = (u64::from(self.len) * u64::from(percent) / 100) as u32;
         assert_eq!(self.pattern, 0, "this engine fills with zeros");
-        // SAFETY: whoever submitted the descriptor vouches for its destination.
+        // SAFETY: the descriptor's submitter vouches for its destination.
         unsafe { (self.at as *mut u8).write_bytes(0, bytes as usize) };
         bytes
     }
@@ -260,7 +259,7 @@ impl Fill {
 }
 
 fn complete(record: u64, status: u8, bytes: u32, fault_at: u64) {
-    // SAFETY: whoever submitted the descriptor vouches for its record.
+    // SAFETY: the descriptor's submitter vouches for its record.
     unsafe { &*(record as *const Record) }.complete(status, bytes, fault_at);
 }
 

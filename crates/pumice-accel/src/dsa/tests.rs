@@ -68,8 +68,7 @@ proptest! {
 
 // As many cases as are asked for: `ci/fuzz-records`.
 proptest! {
-    /// Whatever stands in the records: nothing is called zero for it that is not, and nothing else is
-    /// written to.
+    /// No record, whatever its bytes, has memory called zero that is not, or other memory written to.
     #[test]
     fn records_of_any_bytes_are_survived(
         records in prop::collection::vec((any::<u8>(), any::<u32>(), any::<u64>()), 1..40),
@@ -213,7 +212,7 @@ mod files {
             for (attribute, value) in attributes {
                 fs::write(folder.join(attribute), format!("{value}\n")).expect("writable");
             }
-            // A page of a file for a portal: what is stored there can be read.
+            // A page of a file for a portal: the test can read the stores.
             fs::write(self.0.join("dev").join(name), [0u8; 4096]).expect("writable");
         }
 

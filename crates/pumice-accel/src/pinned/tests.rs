@@ -1,4 +1,4 @@
-//! Pools over registrars and engines that fail, and what a child has of them.
+//! Pools over registrars and engines that fail, and their memory in a child.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use pumice_frames::clear::fake::script;
 use pumice_frames::clear::{is_zero, Lost};
 use pumice_frames::sys::fake::FakeMemory;
 
-/// Notes what it is asked for.
+/// Notes its requests.
 #[derive(Debug, Default)]
 struct Noting(AtomicUsize);
 
@@ -113,7 +113,7 @@ impl Late {
     fn answer(&self) -> usize {
         let taken = core::mem::take(&mut *self.0.lock().expect("no panic"));
         for &(at, len) in &taken {
-            // SAFETY: whoever submitted it vouched for it, until it was settled: it was not.
+            // SAFETY: its submitter vouched for it until it was settled: it was not.
             unsafe { (at as *mut u8).write_bytes(0, len) };
         }
         taken.len()
@@ -174,7 +174,7 @@ fn in_child(what: impl FnOnce() -> i32) -> i32 {
     match unsafe { libc::fork() } {
         0 => {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: no core is wanted of what is meant to be killed, nor a word of the harness.
+            // SAFETY: no core is wanted of a child that is meant to be killed, nor a word of the harness.
             unsafe {
                 libc::setrlimit(libc::RLIMIT_CORE, &none);
                 libc::signal(libc::SIGSEGV, libc::SIG_DFL);
@@ -200,7 +200,7 @@ fn a_child_has_no_buffer() {
     buffer[0] = 7;
     let at = buffer.as_mut_ptr();
     let status = in_child(|| {
-        // SAFETY: it is not there: that is what is tested.
+        // SAFETY: it is not there: the test is about that.
         unsafe { at.read_volatile().into() }
     });
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");

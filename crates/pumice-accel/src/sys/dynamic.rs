@@ -1,4 +1,4 @@
-//! Libraries that are loaded while the program runs (dlopen(3)): what is not there is no error.
+//! Libraries that are loaded while the program runs (dlopen(3)): a missing library is no error.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr::NonNull;
@@ -18,7 +18,7 @@ impl Library {
     /// Loads it.
     ///
     /// # Safety
-    /// What the library does when it is loaded is sound.
+    /// The library's actions when it is loaded are sound.
     pub unsafe fn load(path: &CStr) -> Option<Library> {
         // SAFETY: a path; the caller vouches for what is behind it.
         NonNull::new(unsafe { dlopen(path.as_ptr(), RTLD_NOW) }).map(Library)

@@ -6,11 +6,10 @@
 //! cache (it was freed a moment ago) and how much of it gets touched. So four uses are timed, and the path with the
 //! smaller product of times wins, if it wins clearly.
 //!
-//! What a few milliseconds can't tell is left to rule. The scratch memory may well fit into the
-//! last-level cache, so that *whether* to go around it is not asked for memory that nobody waits
-//! for, nor for sizes beyond a block: there, streaming is twice as fast on memory that has left
-//! the caches, and spares what is in them. And `portable` is never chosen over another engine:
-//! it is libc's `memset` here but another one in the shim.
+//! Some questions can't be measured in a few milliseconds and are left to rule. The scratch memory may well fit into
+//! the last-level cache, so that *whether* to go around it is not asked for memory that nobody waits for, nor for
+//! sizes beyond a block: there, streaming is twice as fast on memory that has left the caches, and spares what is in
+//! them. And `portable` is never chosen over another engine: it is libc's `memset` here but another one in the shim.
 
 use super::cpu::{CpuEngine, Path};
 use super::detect::Features;
@@ -125,8 +124,8 @@ fn choose_hot(plan: &mut Plan, scratch: &mut [u8]) {
     }
 }
 
-/// What is timed: `bytes` cleared in pieces of `size`, going round within `span` bytes, and then
-/// `lines` cache lines written in each page of the piece.
+/// The work that is timed: `bytes` cleared in pieces of `size`, going round within `span` bytes, and then `lines`
+/// cache lines written in each page of the piece.
 #[derive(Clone, Copy)]
 struct Trial {
     size: usize,

@@ -1,9 +1,8 @@
-//! Engines in line: what one can't do, the next one does, and the processor does the rest.
+//! Engines in line: the next one does what one can't do, and the processor does the rest.
 //!
-//! A piece goes to the first engine that is not lost. Whatever that has no room for or leaves
-//! faulted moves on at once, from where it stopped: nobody queues for hardware while a processor
-//! stands by. So a piece visits each engine at most once, and unless it is in flight when
-//! `submit` or `poll` returns, it is zeroed.
+//! A piece goes to the first engine that is not lost. A piece that the engine has no room for or leaves faulted moves
+//! on at once, from where it stopped: nobody queues for hardware while a processor stands by. So a piece visits each
+//! engine at most once, and unless it is in flight when `submit` or `poll` returns, it is zeroed.
 
 use super::engine::{Engine, Lost, Piece, State};
 use super::Clearer;
@@ -77,7 +76,7 @@ unsafe impl Engine for Chain<'_> {
         for (stage, engine) in self.engines.iter().enumerate() {
             for run in runs_of_stage(pieces, stage) {
                 // Even a lost engine is asked: only it knows whether it has stopped writing.
-                // SAFETY: whatever is in flight in the run is with the engine of its stage.
+                // SAFETY: each piece in flight in the run is with the engine of its stage.
                 if unsafe { engine.poll(run) } == Err(Lost) {
                     self.note_lost(stage);
                 }
@@ -97,7 +96,7 @@ fn runs_of_stage(pieces: &mut [Piece], stage: usize) -> impl Iterator<Item = &mu
         .filter(move |run| usize::from(run[0].stage) == stage)
 }
 
-/// Sends what is neither in flight nor zeroed to the next engine.
+/// Sends pieces that are neither in flight nor zeroed to the next engine.
 fn pass_on(run: &mut [Piece]) {
     for piece in run {
         if matches!(piece.state(), State::Waiting | State::Faulted) {

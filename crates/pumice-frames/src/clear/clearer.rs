@@ -1,4 +1,4 @@
-//! What the rest of the crate calls: a plan, applied.
+//! The entrance for the rest of the crate: a plan, applied.
 
 use super::cpu::{CpuEngine, Path};
 use super::detect::Features;
@@ -29,8 +29,8 @@ impl Clearer {
         Clearer::new(Plan::known_good(features), features)
     }
 
-    /// Takes the choice that [`Clearer::calibrate`] made, as its [`Plan`] prints it; engines
-    /// that this processor lacks are refused, whoever wrote the text.
+    /// Takes the choice that [`Clearer::calibrate`] made, as its [`Plan`] prints it; engines that this processor lacks
+    /// are refused, whatever the text's origin.
     ///
     /// # Errors
     /// See [`PlanError`]; [`Clearer::detect`] is then the way to go on.
@@ -52,18 +52,18 @@ impl Clearer {
         Clearer { ahead, ..self }
     }
 
-    /// What memory is for which nobody waits for; the processor does what that can't.
+    /// The engine for memory that nobody waits for; the processor does what that engine can't.
     pub fn ahead(&self) -> EngineKind {
         self.ahead
     }
 
-    /// A number that differs between models of processor, for naming what was measured on one.
+    /// A number that differs between models of processor, for naming measurements on one.
     pub fn cpu_key(&self) -> u64 {
         self.features.cpu_key
     }
 
     pub(super) fn new(plan: Plan, features: Features) -> Clearer {
-        // What the plan uses on that path was measured; else the first that takes it.
+        // The engine that the plan uses on that path was measured; without one, the first that takes the path.
         let measured =
             |path: Path| plan.cold.into_iter().rev().find(|engine| engine.path() == path);
         let first = |path| first_on_path(path, CpuEngine::supported_by(features));
@@ -77,8 +77,8 @@ impl Clearer {
         &self.plan
     }
 
-    /// Zeroes `len` bytes, at any alignment, with the engine that is best for that many. Whoever
-    /// is told of it afterwards (a release store is enough) reads zeros.
+    /// Zeroes `len` bytes, at any alignment, with the engine that is best for that many. Threads that are told of it
+    /// afterwards (a release store is enough) read zeros.
     ///
     /// A request that is cleared in pieces is best served by the engine for its whole length:
     /// `clearer.plan().engine(whole, warmth)`. Many small pieces are best submitted as a batch
@@ -109,16 +109,6 @@ impl Clearer {
             Nocache::On => self.around,
             Nocache::Off => self.through,
         }
-    }
-
-    /// Name of the engine that clears a block while somebody waits.
-    pub fn hot_engine_name(&self) -> &'static str {
-        self.plan.engine(crate::addr::BLOCK_SIZE, Warmth::Hot).name()
-    }
-
-    /// Name of the engine that clears a block ahead of need.
-    pub fn cold_engine_name(&self) -> &'static str {
-        self.plan.engine(crate::addr::BLOCK_SIZE, Warmth::Cold).name()
     }
 }
 
@@ -151,10 +141,10 @@ unsafe impl Engine for Clearer {
 }
 
 impl Plan {
-    /// What measurements on several machines say of these features. Memory that nobody waits for
-    /// is cleared around the cache. Where somebody does wait, a block and less is cleared through
-    /// it: freed a moment ago, it is likely still in there, and going around costs 2 to 4 times
-    /// more. What is larger has left the cache, and going around costs half.
+    /// The plan that measurements on several machines suggest for these features. Memory that nobody waits for is
+    /// cleared around the cache. Where somebody does wait, a block and less is cleared through it: freed a moment ago,
+    /// it is likely still in there, and going around costs 2 to 4 times more. Larger memory has left the cache, and
+    /// going around costs half.
     pub(super) fn known_good(features: Features) -> Plan {
         let engines = || CpuEngine::supported_by(features);
         let around = first_on_path(Path::Around, engines()).unwrap_or(CpuEngine::PORTABLE);

@@ -1,8 +1,8 @@
 //! The trait's contract as one suite, run over every engine, over devices that fail too.
 //!
-//! What an engine may do with a piece is its own business; what it may say of it is not. So the
-//! suite never asks that an engine succeed, but checks every word it says against the memory. Engines
-//! that ought to succeed are asked for that besides ([`Hope::AllZeroed`]).
+//! An engine may do as it likes with a piece, but may say nothing untrue of it. So the suite never asks that an engine
+//! succeed, but checks every word it says against the memory. Engines that ought to succeed are asked for that besides
+//! ([`Hope::AllZeroed`]).
 
 use core::ptr::NonNull;
 use core::time::Duration;
@@ -15,7 +15,7 @@ use crate::sys::mem;
 const PATTERN: u8 = 0xa5;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What an engine is expected to do where nothing goes wrong.
+/// The result that is expected of an engine where nothing goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hope {
     /// To zero all it is given.
@@ -56,7 +56,7 @@ impl Ground {
         self.ranges.iter().map(piece).collect()
     }
 
-    /// Checks what is said of the pieces, and that all else is as it was.
+    /// Checks the statements about the pieces, and that all else is as it was.
     pub fn check(&self, pieces: &[Piece], who: &str) {
         let mut from = 0;
         for (range, piece) in self.ranges.iter().zip(pieces) {
@@ -64,7 +64,7 @@ impl Ground {
             let done = at as usize - self.at as usize - range.start;
             assert_eq!(done + len, range.len(), "{who}: {piece:?}");
             assert!(piece.state() != State::Zeroed || len == 0, "{who}: {piece:?}");
-            // SAFETY: what is said to be zero is written by nobody.
+            // SAFETY: nobody writes memory that is said to be zero.
             let zero = unsafe { super::is_zero(self.at.add(range.start), done) };
             assert!(zero, "{who}: {piece:?} has {done} bytes that are not zero");
             let is_touched = piece.state() != State::Waiting || done > 0;
@@ -129,7 +129,7 @@ fn one_batch_after_the_other(engine: &impl Engine, hope: Hope) {
     let who = engine.name();
     for ground in shapes() {
         let mut pieces = ground.pieces();
-        // What there was no room for is offered again, as a chain or a scrubber would.
+        // Pieces for which there was no room are offered again, as a chain or a scrubber would.
         for _ in 0..100 {
             // SAFETY: the memory is this test's and stays mapped.
             let submitted = unsafe { engine.submit(&mut pieces) };

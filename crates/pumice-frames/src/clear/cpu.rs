@@ -26,10 +26,10 @@ pub enum Path {
 /// Invariant: values are made by [`CpuEngine::available`] alone, so the processor supports what
 /// the engine uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct CpuEngine(Kind);
+pub struct CpuEngine(Instructions);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Instructions {
     #[cfg(target_arch = "x86_64")]
     Stosb,
     #[cfg(target_arch = "x86_64")]
@@ -47,7 +47,7 @@ enum Kind {
 
 impl CpuEngine {
     /// Runs everywhere.
-    pub const PORTABLE: CpuEngine = CpuEngine(Kind::Portable);
+    pub const PORTABLE: CpuEngine = CpuEngine(Instructions::Portable);
 
     /// The most engines that [`CpuEngine::available`] yields.
     pub const MAX: usize = 5;
@@ -60,35 +60,35 @@ impl CpuEngine {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn supported_by(features: Features) -> impl Iterator<Item = CpuEngine> + Clone {
         let kinds = [
-            Some(Kind::Stosb),
-            features.avx512.then_some(Kind::StreamAvx512),
-            features.avx2.then_some(Kind::StreamAvx2),
-            features.clzero.then_some(Kind::Clzero),
-            Some(Kind::Portable),
+            Some(Instructions::Stosb),
+            features.avx512.then_some(Instructions::StreamAvx512),
+            features.avx2.then_some(Instructions::StreamAvx2),
+            features.clzero.then_some(Instructions::Clzero),
+            Some(Instructions::Portable),
         ];
         kinds.into_iter().flatten().map(CpuEngine)
     }
 
     #[cfg(target_arch = "aarch64")]
     pub(super) fn supported_by(features: Features) -> impl Iterator<Item = CpuEngine> + Clone {
-        let zva = features.zva_bytes.map(|granule| Kind::DcZva { granule });
-        [zva, Some(Kind::Portable)].into_iter().flatten().map(CpuEngine)
+        let zva = features.zva_bytes.map(|granule| Instructions::DcZva { granule });
+        [zva, Some(Instructions::Portable)].into_iter().flatten().map(CpuEngine)
     }
 
-    /// What reports and `PUMICE_CLEAR` call it.
+    /// Its name in reports and in `PUMICE_CLEAR`.
     pub const fn name(self) -> &'static str {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Stosb => "stosb",
+            Instructions::Stosb => "stosb",
             #[cfg(target_arch = "x86_64")]
-            Kind::StreamAvx512 => "avx512-nt",
+            Instructions::StreamAvx512 => "avx512-nt",
             #[cfg(target_arch = "x86_64")]
-            Kind::StreamAvx2 => "avx2-nt",
+            Instructions::StreamAvx2 => "avx2-nt",
             #[cfg(target_arch = "x86_64")]
-            Kind::Clzero => "clzero",
+            Instructions::Clzero => "clzero",
             #[cfg(target_arch = "aarch64")]
-            Kind::DcZva { .. } => "dc-zva",
-            Kind::Portable => "portable",
+            Instructions::DcZva { .. } => "dc-zva",
+            Instructions::Portable => "portable",
         }
     }
 
@@ -96,17 +96,18 @@ impl CpuEngine {
     pub const fn path(self) -> Path {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Stosb => Path::Through,
+            Instructions::Stosb => Path::Through,
             #[cfg(target_arch = "x86_64")]
-            Kind::StreamAvx512 | Kind::StreamAvx2 | Kind::Clzero => Path::Around,
+            Instructions::StreamAvx512 | Instructions::StreamAvx2 | Instructions::Clzero => {
+                Path::Around
+            }
             #[cfg(target_arch = "aarch64")]
-            Kind::DcZva { .. } => Path::Either,
-            Kind::Portable => Path::Either,
+            Instructions::DcZva { .. } => Path::Either,
+            Instructions::Portable => Path::Either,
         }
     }
 
-    /// Zeroes `len` bytes, at any alignment. What other processors read after they were told of
-    /// it is zeros.
+    /// Zeroes `len` bytes, at any alignment. Other processors read zeros after they were told of it.
     ///
     /// # Safety
     /// The range is writable and nobody else uses it.
@@ -125,16 +126,16 @@ impl CpuEngine {
         unsafe {
             match self.0 {
                 #[cfg(target_arch = "x86_64")]
-                Kind::Stosb => stosb::clear(at, len),
+                Instructions::Stosb => stosb::clear(at, len),
                 #[cfg(target_arch = "x86_64")]
-                Kind::StreamAvx512 => stream_avx512::clear(at, len),
+                Instructions::StreamAvx512 => stream_avx512::clear(at, len),
                 #[cfg(target_arch = "x86_64")]
-                Kind::StreamAvx2 => stream_avx2::clear(at, len),
+                Instructions::StreamAvx2 => stream_avx2::clear(at, len),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Clzero => clzero::clear(at, len),
+                Instructions::Clzero => clzero::clear(at, len),
                 #[cfg(target_arch = "aarch64")]
-                Kind::DcZva { granule } => dc_zva::clear(at, len, granule.into()),
-                Kind::Portable => portable::clear(at, len),
+                Instructions::DcZva { granule } => dc_zva::clear(at, len, granule.into()),
+                Instructions::Portable => portable::clear(at, len),
             }
         }
     }

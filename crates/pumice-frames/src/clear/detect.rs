@@ -1,4 +1,4 @@
-//! What the processor, and the kernel that saves its registers, support.
+//! The features that the processor, and the kernel that saves its registers, support.
 //!
 //! `is_x86_feature_detected!` needs std, so CPUID and XGETBV are asked here. In a virtual machine
 //! each CPUID is a trip to the hypervisor (1 µs to 8 µs): ask once, and only for the leaves needed.

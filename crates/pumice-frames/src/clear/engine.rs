@@ -37,7 +37,7 @@ pub enum State {
     InFlight,
     /// It reads as zeros.
     Zeroed,
-    /// Its engine gave up; [`Piece::remaining`] is what is still to do.
+    /// Its engine gave up; [`Piece::remaining`] is still to do.
     Faulted,
 }
 
@@ -65,7 +65,7 @@ impl Piece {
         Piece { at, len, zeroed: 0, warmth, state: State::Waiting, tag: 0, stage: 0 }
     }
 
-    /// No memory, settled: what stands where a piece has been.
+    /// No memory, settled: it stands where a piece has been.
     pub const fn nothing() -> Piece {
         let (at, warmth, state) = (core::ptr::null_mut(), Warmth::Cold, State::Zeroed);
         Piece { at, len: 0, zeroed: 0, warmth, state, tag: 0, stage: 0 }
@@ -86,7 +86,7 @@ impl Piece {
         (self.at, self.len)
     }
 
-    /// Start and length in bytes of what is not known to be zero yet.
+    /// Start and length in bytes of the part that is not known to be zero yet.
     pub fn remaining(&self) -> (*mut u8, usize) {
         (self.at.wrapping_add(self.zeroed), self.len - self.zeroed)
     }
@@ -106,8 +106,8 @@ impl Piece {
     /// For engines: the piece is done.
     ///
     /// # Safety
-    /// All of [`Piece::remaining`] reads as zeros to whoever sees this piece's new state, and the
-    /// engine writes to it no more.
+    /// All of [`Piece::remaining`] reads as zeros to threads that see this piece's new state, and the engine writes to
+    /// it no more.
     pub unsafe fn settle_zeroed(&mut self) {
         self.zeroed = self.len;
         self.state = State::Zeroed;
@@ -134,7 +134,7 @@ impl Piece {
         self.zeroed += done;
     }
 
-    /// Lets another engine have what a fault left.
+    /// Lets another engine have the rest after a fault.
     pub fn retry(&mut self) {
         if self.state == State::Faulted {
             self.state = State::Waiting;
@@ -162,7 +162,7 @@ pub enum Waiting {
 /// An implementation keeps the two invariants at the top of this file, and writes nowhere but to
 /// the remainders of the pieces it has taken.
 pub unsafe trait Engine: Sync {
-    /// What reports call it.
+    /// Its name in reports.
     fn name(&self) -> &'static str;
 
     /// Takes those pieces that are `Waiting`, as far as there is room; the rest go on waiting.
@@ -186,8 +186,8 @@ pub unsafe trait Engine: Sync {
     /// Every piece in flight in the slice is with this engine.
     unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost>;
 
-    /// Nobody wants the pieces in flight any more: the engine takes no new step on them, such as
-    /// going on after a fault. What is under way comes to its end, and [`Engine::poll`] settles it.
+    /// Nobody wants the pieces in flight any more: the engine takes no new step on them, such as going on after a
+    /// fault. Steps under way come to their end, and [`Engine::poll`] settles it.
     ///
     /// # Safety
     /// As for [`Engine::poll`].

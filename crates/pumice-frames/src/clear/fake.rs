@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use super::{Engine, Lost, Piece, State};
 
-/// What a [`FakeDevice`] does with a piece.
+/// A [`FakeDevice`]'s treatment of a piece.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
     /// does not take it: no room
@@ -84,7 +84,7 @@ unsafe impl Engine for FakeDevice {
         for piece in pieces.iter_mut().filter(|piece| piece.state() == State::InFlight) {
             let (fate, polls) = &mut state.taken[piece.tag() as usize];
             *polls = polls.saturating_add(1);
-            // SAFETY: the pieces' memory is the test's; what is said of it is true.
+            // SAFETY: the pieces' memory is the test's; the statements about it are true.
             unsafe {
                 match *fate {
                     Fate::Zero { polls: wanted } if *polls >= wanted => {

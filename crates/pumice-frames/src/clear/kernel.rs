@@ -5,7 +5,7 @@
 //! calling process itself (`process_madvise`, Linux 6.14), and two calls a range where it does not.
 //! Each call takes the lock of the address space, and zeroing is done on the caller's time.
 //!
-//! What lies in a piece's first and last frame in part is cleared by plain stores.
+//! The parts of a piece in frames that are not all its own, at its start and end, are cleared by plain stores.
 
 use rustix::io::Errno;
 use rustix::mm::{madvise, Advice};
@@ -30,8 +30,7 @@ impl Kernel {
     /// The kernel that this program runs on.
     ///
     /// # Safety
-    /// All memory that it is given is private and anonymous: what is handed back of a file's would
-    /// come back as the file has it.
+    /// All memory that it is given is private and anonymous: pages of a file would come back with the file's content.
     pub unsafe fn new() -> Kernel {
         Kernel { is_one_by_one: AtomicBool::new(false) }
     }
@@ -61,7 +60,7 @@ impl Kernel {
                 break;
             }
             if done == 0 && ranges.len() > 1 && advised.is_ok() {
-                // What the vector's call refused this one took.
+                // This call took a range that the vector's call refused.
                 self.is_one_by_one.store(true, Ordering::Relaxed);
             }
             done += usize::from(advised.is_ok());
@@ -88,7 +87,7 @@ impl Kernel {
         while from < count {
             // SAFETY: whole frames within the pieces, which are the caller's.
             let done = unsafe { self.advise(&ranges[from..count], Advice::LinuxDontNeed) };
-            // They read as zeros already, but who is told so counts on their being there, too.
+            // They read as zeros already, but callers that are told so count on their being there, too.
             // SAFETY: as above.
             let there =
                 unsafe { self.advise(&ranges[from..from + done], Advice::LinuxPopulateWrite) };

@@ -1,6 +1,6 @@
 //! Which kind of engine zeroes memory that nobody waits for, by name.
 
-/// What zeroes ahead of need. Whoever waits for zeros gets them from the processor.
+/// The kind of engine that zeroes ahead of need. Requests that wait for zeros get them from the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineKind {
     /// The processor, by its plan.
@@ -19,7 +19,7 @@ impl EngineKind {
     pub const ALL: [EngineKind; 4] =
         [EngineKind::Cpu, EngineKind::Kernel, EngineKind::Dsa, EngineKind::Cuda];
 
-    /// What `--engine` and `PUMICE_ENGINE` call it.
+    /// Its name for `--engine` and `PUMICE_ENGINE`.
     pub const fn name(self) -> &'static str {
         match self {
             EngineKind::Cpu => "cpu",

@@ -1,14 +1,14 @@
-//! What zeroing by an engine costs, measured in some milliseconds, and which to take.
+//! The costs of zeroing by an engine, measured in some milliseconds, and the choice among engines.
 //!
-//! Three things are asked of each: how many bytes it zeroes in a second; what processor time of the
-//! caller's that takes (hardware that works beside the processor takes nearly none); and by how much
-//! a walk through a small working set is slower right after, for what the engine has evicted.
+//! Three things are asked of each: how many bytes it zeroes in a second; what processor time of the caller's that
+//! takes (hardware that works beside the processor takes nearly none); and by how much a walk through a small working
+//! set is slower right after, since the engine has evicted a part of it.
 //!
 //! # The choice
-//! Nobody waits for what is zeroed ahead, so the least processor time wins, among those that are
-//! fast enough and disturb no more than the processor does when it goes around the cache; among those that take
-//! about as little, the one that disturbs least. The processor stays unless another takes clearly less: the noise
-//! of a shared machine is no reason.
+//! Nobody waits for memory that is zeroed ahead, so the least processor time wins, among those that are fast enough
+//! and disturb no more than the processor does when it goes around the cache; among those that take about as little,
+//! the one that disturbs least. The processor stays unless another takes clearly less: the noise of a shared machine
+//! is no reason.
 
 use core::hint::black_box;
 use core::time::Duration;
@@ -20,15 +20,15 @@ use super::Warmth;
 use crate::addr::{BLOCK_SIZE, CACHE_LINE};
 use crate::sys::thread::{cpu_time_ns, now_ns};
 
-/// What an engine costs.
+/// An engine's costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Zeroed in a second.
     pub bytes_per_s: f64,
     /// Processor time of the calling thread for 10^9 bytes.
     pub cpu_s_per_gb: f64,
-    /// How much longer a walk through what was in the near cache takes, for each block zeroed
-    /// meanwhile: 0.5 is half as long again.
+    /// How much longer a walk through memory that was in the near cache takes, for each block zeroed meanwhile: 0.5 is
+    /// half as long again.
     pub disturbance: f64,
 }
 
@@ -41,7 +41,7 @@ const ROUNDS: usize = 5;
 const BATCH: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An engine, and what it was found to cost.
+/// An engine, and its measured costs.
 pub struct Candidate<'e> {
     engine: &'e dyn Engine,
     best: Cost,
@@ -55,7 +55,7 @@ impl<'e> Candidate<'e> {
         Candidate { engine, best, disturbances: [0.0; ROUNDS] }
     }
 
-    /// What [`measure`] found.
+    /// The findings of [`measure`].
     pub fn cost(&self) -> Cost {
         let mut disturbances = self.disturbances;
         disturbances.sort_unstable_by(f64::total_cmp);
@@ -79,10 +79,10 @@ impl<'e> Candidate<'e> {
     }
 }
 
-/// Measures engines in `scratch`, populated private anonymous memory whose content is lost: the first
-/// block is the working set, the others are zeroed. They take turns, and another begins each round: what
-/// drifts on the machine meanwhile favours none. `None` if there are fewer than two blocks, or an engine
-/// does not zero all of them: then the memory is that engine's for good.
+/// Measures engines in `scratch`, populated private anonymous memory whose content is lost: the first block is the
+/// working set, the others are zeroed. They take turns, and another begins each round: a drift of the machine
+/// meanwhile favours none. `None` if there are fewer than two blocks, or an engine does not zero all of them: then the
+/// memory is that engine's for good.
 pub fn measure(
     candidates: &mut [Candidate<'_>],
     scratch: &'static mut [u8],
@@ -145,7 +145,7 @@ fn zero(engine: &dyn Engine, blocks: &mut [u8]) -> Option<()> {
     pieces.iter().all(|piece| piece.state() == State::Zeroed).then_some(())
 }
 
-/// The time of a walk through what was walked a moment ago.
+/// The time of a walk through memory that was walked a moment ago.
 fn walk_again(memory: &[u8]) -> u64 {
     walk(memory);
     walk(memory)
@@ -237,7 +237,7 @@ mod tests {
         asked: &'n std::sync::Mutex<Vec<&'static str>>,
     }
 
-    // SAFETY: what is settled was written, and is touched no more.
+    // SAFETY: settled pieces were written, and are touched no more.
     unsafe impl Engine for Slow<'_> {
         fn name(&self) -> &'static str {
             self.name

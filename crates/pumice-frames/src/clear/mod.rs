@@ -1,23 +1,22 @@
 //! Engines that zero memory, one file each, behind one submit-and-poll trait.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! |---|---|
 //! | `engine` | the driver interface: [`Engine`], [`Piece`], what may be said of memory and when |
 //! | `chain` | engines in line, with the processor behind them: [`Chain`] |
 //! | `cpu` | the processor's engines under one type: [`CpuEngine`] |
 //! | `stosb`, `stream_avx2`, `stream_avx512`, `clzero`, `dc_zva`, `portable` | one engine each |
-//! | `detect` | what the processor and the kernel support |
+//! | `detect` | the features of the processor and the kernel |
 //! | `kernel` | the pages handed back and new ones populated: [`Kernel`] |
 //! | `kind` | which kind of engine zeroes ahead: [`EngineKind`] |
 //! | `measure` | what an engine costs, and which to take: [`measure::choose`] |
 //! | `plan` | which engine for which size: [`Plan`], and as text (`PUMICE_CLEAR`) |
 //! | `calibrate` | measuring a plan in a few milliseconds |
-//! | `clearer` | what the rest of the crate calls: [`Clearer`] |
+//! | `clearer` | the entrance for the rest of the crate: [`Clearer`] |
 //! | `zero` | [`is_zero`] |
 //!
-//! Streaming stores go around the cache: they read nothing, evict nothing, and leave the memory
-//! far away. Which way is better depends on who touches the memory next, and when; that is what
-//! [`Warmth`] says.
+//! Streaming stores go around the cache: they read nothing, evict nothing, and leave the memory far away. Which way is
+//! better depends on the next user of the memory, and on the time until then; [`Warmth`] says that.
 
 pub mod calibrate;
 pub mod chain;
@@ -69,7 +68,7 @@ pub enum Warmth {
     Cold,
 }
 
-/// What a request wants to find in its memory.
+/// The content that a request wants its memory to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Anything (`malloc`).

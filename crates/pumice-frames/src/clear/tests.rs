@@ -99,7 +99,7 @@ fn calibration_yields_a_plan_that_can_be_handed_on() {
     let clearer = Clearer::calibrate(&mut scratch);
     let handed_on = Clearer::from_env_str(&clearer.plan().to_string()).expect("a plan");
     assert_eq!(handed_on.plan(), clearer.plan());
-    // Too little memory to measure in: what CPUID says.
+    // Too little memory to measure in: the plan comes from CPUID.
     assert_eq!(Clearer::calibrate(&mut scratch[..1000]), Clearer::detect());
 }
 

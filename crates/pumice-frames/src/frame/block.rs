@@ -1,13 +1,13 @@
 //! One block word: the state of 512 frames together, in 64 bits.
 //!
-//! The words lie side by side, so that a search reads eight blocks from a cache line. What a word
-//! says beyond the state are *hints*: written only when they change, wrong for a moment at worst
-//! in the direction that costs a look, and put right by whoever finds them wrong. An exact count
-//! here would cost every get and put a locked operation and a cache miss.
+//! The words lie side by side, so that a search reads eight blocks from a cache line. Everything in a word beyond the
+//! state is a *hint*: written only when it changes, wrong for a moment at worst in the direction that costs a look,
+//! and put right by the thread that finds it wrong. An exact count here would cost every get and put a locked
+//! operation and a cache miss.
 //!
 //! # Who may write
-//! A [`BlockState::Whole`] or [`BlockState::Claimed`] word belongs to the owner of the memory,
-//! who stores plainly. All others change it by compare-and-swap.
+//! A [`BlockState::Whole`] or [`BlockState::Claimed`] word belongs to the owner of the memory, which stores plainly.
+//! All others change it by compare-and-swap.
 //!
 //! # The hint that must not get lost
 //! A reserver that finds a block exhausted clears its hints and *then* looks at the words again;
@@ -17,7 +17,7 @@
 
 use bitfield_struct::bitfield;
 
-/// What a block is.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BlockState {
@@ -29,7 +29,7 @@ pub enum BlockState {
     Parts = 2,
     /// Allocated as a whole.
     Whole = 3,
-    /// Claimed by whoever changes its state or works on its memory.
+    /// Claimed by a thread that changes its state or works on its memory.
     Claimed = 4,
 }
 
@@ -53,7 +53,7 @@ impl BlockState {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct BlockWord {
-    /// What the block is.
+    /// The block's state.
     #[bits(3)]
     pub state: BlockState,
     /// Free: all of it reads as zeros. Parts: a hint that it has zeroed free frames. Whole: it
@@ -69,15 +69,6 @@ pub struct BlockWord {
     pub last: bool,
     /// Somebody set attributes on its pages; they must be reset before it is used again.
     pub tainted: bool,
-    /// Scrubd's hand has passed since it was freed: it is cold.
-    pub cold: bool,
-    /// How often the keeper's hand has passed since it was freed, up to [`OLDEST`].
-    #[bits(3)]
-    pub age: u8,
-    /// Offered to the kernel (`MADV_FREE`), which may have refused; not written since.
-    pub offered: bool,
-    /// Whole: given out unpopulated and without huge pages, to see how much of it is touched.
-    pub sampled: bool,
     /// Parts: no run longer than `2^room - 1` frames is free here; 15 when not known.
     #[bits(4)]
     pub room: u8,
@@ -89,14 +80,13 @@ pub struct BlockWord {
     pub epoch: u16,
     /// Core dumps may leave it out: see `hidden`.
     pub hidden: bool,
-    /// Where it is tainted: by nothing but advice to use huge pages.
-    pub advised: bool,
-    #[bits(19)]
+    /// Hints of the zone's user. The ledger hands them on with the word, and reads none. They are 0 again where the
+    /// ledger begins a word anew, as when a block is freed.
+    #[bits(8)]
+    pub payload: u8,
+    #[bits(18)]
     __: u32,
 }
-
-/// The greatest [`BlockWord::age`].
-pub const OLDEST: u8 = 7;
 
 /// [`BlockWord::room`] of a block of which nothing is known.
 pub const ROOM_UNKNOWN: u8 = 15;
@@ -112,6 +102,13 @@ impl BlockWord {
     #[inline]
     pub const fn is_pristine(self) -> bool {
         matches!(self.state(), BlockState::Free) && self.zeroed() && !self.ready()
+    }
+
+    /// The word once the block's pages are gone.
+    #[inline]
+    #[must_use]
+    pub const fn emptied(self) -> BlockWord {
+        self.with_zeroed(true).with_ready(false)
     }
 
     /// Whether a run of `frames` may be free in this block.

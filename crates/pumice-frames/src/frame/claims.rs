@@ -126,12 +126,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
     }
 
-    /// Whether any block is claimed by somebody at this moment.
-    pub fn has_claims(&self) -> bool {
-        self.has_more_claims_than(0)
-    }
-
-    /// Whether more blocks than so many are claimed.
+    /// Whether more blocks than so many are claimed at this moment.
     pub fn has_more_claims_than(&self, count: usize) -> bool {
         let is_claimed = |block: &usize| self.block(*block).state() == BlockState::Claimed;
         (0..self.grown()).filter(is_claimed).nth(count).is_some()

@@ -1,11 +1,11 @@
-//! What a request asks for, under the kernel's names (`include/linux/gfp_types.h`).
+//! The flags of a request, under the kernel's names (`include/linux/gfp_types.h`).
 
 bitflags::bitflags! {
-    /// What a request for frames wants and what may be done to fulfil it.
+    /// The wishes of a request for frames, and the means that are allowed to fulfil it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Gfp: u32 {
-        /// The memory must read as zeros. Without it, its content is unknown, and frames that
-        /// are not zeroed are preferred, so that clean ones are kept for those who need them.
+        /// The memory must read as zeros. Without it, its content is unknown, and frames that are not zeroed are
+        /// preferred, so that clean ones are kept for requests that need them.
         const ZERO = 1 << 0;
         /// Reclaim may start I/O.
         const IO = 1 << 1;
@@ -39,7 +39,7 @@ impl Gfp {
     /// Zones of a space over several that a request can name.
     pub const MOST_ZONES: usize = 8;
 
-    /// What holds for a request if any of the scopes it is in says so; of the rest all have to.
+    /// The flags that hold for a request if any of its scopes says so; the other flags need all of its scopes.
     pub const IF_ANY: Gfp = Gfp::from_bits_retain(Gfp::MEMALLOC.bits() | OTHER_ZONES);
 
     /// From none but these zones, in a space over several: a bit for each, in their order.

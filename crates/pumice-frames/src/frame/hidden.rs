@@ -179,7 +179,7 @@ mod tests {
 
     const BLOCKS: usize = 4096;
 
-    /// What a core dump would hold.
+    /// The blocks that a core dump would hold.
     struct Dumped(Vec<AtomicBool>);
 
     impl Dumped {
@@ -285,7 +285,7 @@ mod tests {
             let random = (state >> 33) as usize;
             if random % 2 == 0 || runs.is_empty() {
                 let (blocks, tail) = (1 + random / 2 % 7, random / 16 % 3 * 100);
-                let cold = |word: BlockWord| word.age() as usize == random / 64 % 2;
+                let cold = |word: BlockWord| word.payload() as usize == random / 64 % 2;
                 runs.extend(ledger.get_blocks(blocks, tail, 1, cold).map(|run| run.range));
             } else {
                 let run = runs.swap_remove(random / 2 % runs.len());
@@ -293,12 +293,12 @@ mod tests {
                 let block = random / 8 % BLOCKS;
                 let word = ledger.block(block);
                 if word.state() == BlockState::Free {
-                    ledger.mark_block(block, word, word.with_age(1));
+                    ledger.mark_block(block, word, word.with_payload(1));
                 }
             }
             if step % 100 == 0 {
                 ledger.join_all();
-                ledger.hide_free(|word| word.age() > 0 || step % 700 == 0);
+                ledger.hide_free(|word| word.payload() > 0 || step % 700 == 0);
                 check(&ledger);
             }
         }

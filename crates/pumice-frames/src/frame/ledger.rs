@@ -1,9 +1,8 @@
-//! The ledger: who has which frame, and which free ones are zero.
+//! The ledger: the owner of each frame, and which free frames are zero.
 //!
-//! Single frames come from a block that the calling processor has reserved, so that two
-//! processors seldom write the same cache line; there is one reservation for zeroed frames and
-//! one for dirty ones. A reservation is a hint like the rest: whoever finds nothing unreserved
-//! takes frames from somebody else's block.
+//! Single frames come from a block that the calling processor has reserved, so that two processors seldom write the
+//! same cache line; there is one reservation for zeroed frames and one for dirty ones. A reservation is a hint like
+//! the rest: a processor that finds nothing unreserved takes frames from another's block.
 //!
 //! LLFree (Wrenger et al., USENIX ATC 2023) is the nearest relative: bit fields below, small
 //! words above, reservations per CPU. It counts free frames exactly and knows nothing of zero.
@@ -88,7 +87,7 @@ impl Backing for () {
 pub enum Want {
     /// Zeroed ones.
     Zeroed = 0,
-    /// Dirty ones, so that zeroed ones are kept for those who need them.
+    /// Dirty ones, so that zeroed ones are kept for requests that need them.
     Dirty = 1,
 }
 
@@ -130,7 +129,7 @@ pub(super) enum Take {
     All,
 }
 
-/// What a processor has reserved: 1 + the number of the word where it found a frame last.
+/// A processor's reservation: 1 + the number of the word where it found a frame last.
 #[derive(Debug, Default)]
 pub struct Reservations {
     zeroed: AtomicUsize,
@@ -170,9 +169,9 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     pub(super) cpus: &'static [CachePadded<Reservations>],
     /// Blocks below this are or were part of the zone. Only grows, and not any more with [`AT_ITS_END`].
     grown: AtomicUsize,
-    /// Blocks in state Free: what the watermarks look at. Off by what is in flight.
+    /// Blocks in state Free: the watermarks look at this. Off by the changes in flight.
     free_blocks: AtomicUsize,
-    /// Those of them that are not pristine, and so cost nothing more. Off by what is in flight, too.
+    /// Those of them that are not pristine, and so cost nothing more. Off by the changes in flight, too.
     held_blocks: AtomicUsize,
     /// The fork epoch; see [`Ledger::advance_epoch`].
     epoch: AtomicU32,
@@ -188,7 +187,7 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     joined: AtomicUsize,
     /// The same for a search for a run through all of them: a word's upper bits, with the frames that were not found.
     pub(super) found_no_run: AtomicUsize,
-    /// What a helper works on within blocks in parts.
+    /// The memory that a helper works on within blocks in parts.
     pub(super) working: Working,
     pub(super) hidden_ranges: HiddenRanges,
     pub(super) backing: B,
@@ -247,7 +246,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Free blocks that cost nothing more, roughly.
     pub(super) fn held_blocks(&self) -> usize {
         let held = self.held_blocks.load(Ordering::Relaxed);
-        // Who takes a block may count sooner than who freed it.
+        // The thread that takes a block may count sooner than the one that freed it.
         if held > isize::MAX as usize {
             0
         } else {
@@ -262,7 +261,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
     }
 
-    /// Whether so many whole blocks may be had, side by side or not: what is held, and what may be charged for.
+    /// Whether so many whole blocks may be had, side by side or not: those that are held, and those that may be
+    /// charged for.
     pub fn may_have(&self, blocks: usize) -> bool {
         let held = self.held_blocks();
         held >= blocks || self.backing.room() >= blocks - held
@@ -302,7 +302,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Whether a block is no part of the zone.
     #[inline]
     pub fn is_absent(&self, block: usize) -> bool {
-        // Relaxed: somebody who has memory of the block has been given it after it was part of the zone.
+        // Relaxed: an owner of memory of the block has been given it after it was part of the zone.
         block >= self.grown()
             || self.blocks[block].load(Ordering::Relaxed) == u64::from(BlockWord::new())
     }
@@ -316,7 +316,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Stores the word of a block that the caller owns.
     #[inline]
     pub(super) fn set_block(&self, index: usize, word: BlockWord) {
-        // Release: pairs with the compare-and-swap of whoever claims the block next.
+        // Release: pairs with the compare-and-swap of the next claim of the block.
         self.blocks[index].store(word.into(), Ordering::Release);
     }
 
@@ -354,7 +354,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// Comes after what it tells of: a search that finds nothing is remembered with the changes before it.
     pub(super) fn note_change(&self) {
-        // Release: a search because of it finds what is free.
+        // Release: a search because of it finds the free memory.
         self.changes.fetch_add(1, Ordering::Release);
     }
 
@@ -457,7 +457,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             let free = G::MASK & !allocated;
             let value =
                 Word(0).release(free, if zeroed { free } else { 0 }).allocate(allocated, last);
-            // Release: who gets a frame from here sees the memory as it was refreshed.
+            // Release: a thread that gets a frame from here sees the memory as it was refreshed.
             word.store(value.0, Ordering::Release);
         }
     }

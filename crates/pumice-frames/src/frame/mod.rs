@@ -5,13 +5,13 @@
 //!
 //! - [`word`]: 32 frames in 64 bits. A get within them is one compare-and-swap that decides and
 //!   claims at once.
-//! - [`block`]: 512 frames in 64 bits more: what state they are in together, with hints.
+//! - [`block`]: 512 frames in 64 bits more: their state together, with hints.
 //! - [`ledger`]: single frames, from blocks that a processor has reserved.
 //! - [`pcp`]: a thread's lists of single frames, so that most of them cost no locked operation.
 //! - [`runs`]: runs of frames, got in `search` (within a block) and `whole` (whole blocks with a
 //!   tail).
 //! - [`claims`]: memory that scrubd or decay works on, absent to everyone else.
-//! - [`tally`]: how much is free, for those who watch.
+//! - [`tally`]: how much is free, for observers.
 //! - [`zone`]: addresses, growing and shrinking, watermarks.
 //!
 //! # Invariants
@@ -53,7 +53,7 @@ pub mod word;
 mod working;
 pub mod zone;
 
-pub use block::{BlockState, BlockWord, OLDEST};
+pub use block::{BlockState, BlockWord};
 pub use claims::AreaClaim;
 pub use gfp::Gfp;
 pub use ledger::{Geometry, Ledger, Native};

@@ -106,7 +106,7 @@ impl Model {
         }
     }
 
-    /// A run was handed out: it overlaps none, and what it says of zero is true.
+    /// A run was handed out: it overlaps none, and its word on zeros is true.
     fn take(&mut self, range: PageRange, is_zeroed: impl Fn(usize) -> bool) {
         self.settle_refreshed();
         let (start, end) = (range.start.0, range.end().0);
@@ -274,7 +274,7 @@ fn every_frame_can_be_had_one_by_one() {
     assert_eq!(model.ledger.get_frame(0, Want::Zeroed), Some((Pfn(77), false)));
 }
 
-/// What a processor leaves of a block that it had reserved is found by the others before they split a whole one.
+/// The other processors find the rest of a block that one had reserved before they split a whole one.
 #[test]
 fn what_a_reservation_leaves_comes_before_whole_blocks() {
     let model = Model::new();

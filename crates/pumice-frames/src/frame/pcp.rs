@@ -10,7 +10,7 @@ use super::word;
 use crate::addr::Pfn;
 use crate::error::{Error, Result};
 
-/// One thread's lists over a ledger. Dropping it gives back what it holds.
+/// One thread's lists over a ledger. Dropping it gives its frames back.
 #[derive(Debug)]
 pub struct Pcp<'l, G: Geometry, B: Backing> {
     ledger: &'l Ledger<G, B>,
@@ -33,7 +33,7 @@ impl<'l, G: Geometry, B: Backing> Pcp<'l, G, B> {
         Pcp { ledger, cpu, want, first, frames, are_zeroed, put_first: 0, put_frames: 0 }
     }
 
-    /// Whose reservations the next refill is from.
+    /// The processor from whose reservations the next refill comes.
     pub fn refill_from(&mut self, cpu: usize) {
         self.cpu = cpu;
     }
@@ -113,7 +113,7 @@ impl<'l, G: Geometry, B: Backing> Pcp<'l, G, B> {
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> Option<()> {
-        // What was put back is the warmest there is, and dirty.
+        // The frame that was put back is the warmest there is, and dirty.
         if self.want == Want::Dirty && self.put_frames != 0 {
             (self.first, self.frames) = (self.put_first, core::mem::take(&mut self.put_frames));
             self.are_zeroed = false;
@@ -127,7 +127,7 @@ impl<'l, G: Geometry, B: Backing> Pcp<'l, G, B> {
         Some(())
     }
 
-    /// Gives what was put back to the ledger.
+    /// Gives the frames that were put back to the ledger.
     ///
     /// # Errors
     /// [`Error::DoubleFree`] if some of it was not allocated.

@@ -67,7 +67,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 word.with_room(0)
             }
         });
-        // Who looked for the other kind while the block was reserved has passed over what there is of it.
+        // Processors that looked for the other kind while the block was reserved have passed over its frames of that
+        // kind.
         if want.other().hinted(self.block(block)) {
             self.note_change();
         }
@@ -107,7 +108,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 self.retire(block, want);
             }
         }
-        // What others have reserved.
+        // Frames from blocks that others have reserved.
         let shared = order
             .filter(|&block| {
                 let word = self.block(block);
@@ -129,7 +130,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         take: Take,
         now: usize,
     ) -> Option<(usize, u32)> {
-        // Relaxed, as for `found_none`: who believes it in vain takes a whole block.
+        // Relaxed, as for `found_none`: a processor that believes it in vain takes a whole block.
         let found_none = &self.found_none_open[want as usize];
         if found_none.load(Ordering::Relaxed) == now {
             return None;

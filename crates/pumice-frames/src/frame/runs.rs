@@ -1,8 +1,7 @@
 //! Runs of frames: within one block, or whole blocks and a tail at the start of the next.
 //!
-//! Runs are got in `search` (within a block) and `whole` (whole blocks); what can be done with a
-//! run that is there is here. A put stores full words plainly: all their frames are the caller's,
-//! so nobody else may write them.
+//! Runs are got in `search` (within a block) and `whole` (whole blocks); the operations on a run that is there are
+//! here. A put stores full words plainly: all their frames are the caller's, so nobody else may write them.
 
 use core::ops::Range;
 
@@ -61,8 +60,7 @@ impl Dirt {
 pub struct Run {
     /// Its frames.
     pub range: PageRange,
-    /// What is dirty in the part that lies in a block in parts. Whole blocks say so in their
-    /// [`BlockWord::zeroed`].
+    /// The dirty frames in the part that lies in a block in parts. Whole blocks say so in their [`BlockWord::zeroed`].
     pub dirt: Dirt,
 }
 

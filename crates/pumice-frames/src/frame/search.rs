@@ -27,8 +27,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let recent = recent / G::FRAMES_PER_BLOCK;
         let grown = self.grown();
         let order = (recent..grown).chain(0..recent.min(grown));
-        // First what is near and broken up already, then whole blocks that are there, then all the
-        // rest that is broken up, and only then whole blocks that would cost memory.
+        // First blocks that are near and broken up already, then whole blocks that are there, then all the rest that
+        // is broken up, and only then whole blocks that would cost memory.
         let near = order.clone().take(NEAR_BLOCKS);
         let there = |word: BlockWord| !word.is_pristine();
         let split = |fits: fn(BlockWord) -> bool| {
@@ -44,7 +44,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             slot.store(run.range.end().0, Ordering::Relaxed);
             return found;
         }
-        // Without belief in hints, once for each change: what comes free changes its block's hint.
+        // Without belief in hints, once for each change: a frame that comes free changes its block's hint.
         let now = (self.changes() + 1) * G::FRAMES_PER_BLOCK;
         // Relaxed: a hint, too.
         let before = self.found_no_run.load(Ordering::Relaxed);
@@ -199,8 +199,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         find_long_run(free, per_word, G::MASK, frames, align)
     }
 
-    /// Claims frames `from..from + frames` of a block in parts as one run, its end first: what is
-    /// claimed for a moment and then given up never seems to go on into somebody's run after it.
+    /// Claims frames `from..from + frames` of a block in parts as one run, its end first: frames that are claimed for
+    /// a moment and then given up never seem to go on into somebody's run after them.
     pub(super) fn claim_span(&self, block: usize, from: usize, frames: usize) -> Result<Dirt, ()> {
         let mut dirt = Dirt::NONE;
         let first_word = self.words_of(block).start;

@@ -45,7 +45,7 @@ impl<T: Sync> Table<T> {
         let (at, bytes) = self.place();
         let from = (kept * size_of::<T>()).next_multiple_of(FRAME_SIZE);
         let until = bytes.next_multiple_of(FRAME_SIZE);
-        // SAFETY: within what was mapped for the table, which is whole pages.
+        // SAFETY: within the table's mapping, which is whole pages.
         (from < until).then(|| (unsafe { at.add(from) }, until - from))
     }
 }
@@ -67,8 +67,8 @@ impl<T: Sync> Index<Range<usize>> for Table<T> {
     #[inline]
     fn index(&self, range: Range<usize>) -> &[T] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: within the slice that it was made of, and `cut` was promised that nobody asks for what is not
-        // there any more.
+        // SAFETY: within the slice that it was made of, and `cut` was promised that nobody asks for entries that are
+        // gone.
         unsafe { slice::from_raw_parts(self.at.add(range.start).as_ptr(), range.len()) }
     }
 }

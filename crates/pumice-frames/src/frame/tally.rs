@@ -1,4 +1,4 @@
-//! What is free, counted by looking at every block word, and at the words of blocks in parts.
+//! The free memory, counted by looking at every block word, and at the words of blocks in parts.
 
 use super::block::BlockState;
 use super::ledger::{Backing, Geometry, Ledger};
@@ -25,8 +25,8 @@ impl core::ops::AddAssign for FreeFrames {
 }
 
 impl<G: Geometry, B: Backing> Ledger<G, B> {
-    /// Counts free frames. Others change them meanwhile, so it is exact where nobody does. What a helper has
-    /// claimed counts as what it was.
+    /// Counts free frames. Others change them meanwhile, so it is exact where nobody does. Memory that a helper has
+    /// claimed counts as it did before the claim.
     pub fn count_free(&self) -> FreeFrames {
         let mut sum = FreeFrames::default();
         for block in 0..self.grown() {

@@ -138,7 +138,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         Some(dirt)
     }
 
-    /// The first one first: what is left never seems to go on into what follows it.
+    /// The first one first: the rest never seems to go on into the memory that follows it.
     fn unclaim_blocks(&self, blocks: Range<usize>) {
         for block in blocks {
             let word = self.block(block).with_state(BlockState::Free);
@@ -166,7 +166,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         !self.is_joined() && (0..self.grown()).filter(|&block| self.join(block)).count() > 0
     }
 
-    /// As [`Ledger::join_all`], for helpers: to who asks whether a frame is allocated, it is not.
+    /// As [`Ledger::join_all`], for helpers: a thread that asks whether a frame is allocated is told that it is not.
     pub fn join_all_aside(&self) {
         for block in 0..self.grown() {
             if self.block(block).state() == BlockState::Parts && self.working.begin() {

@@ -11,8 +11,8 @@
 //! run*. One word holds both, so that choosing a frame by its content and claiming it are one
 //! step: two separate bitmaps would hand out frames that somebody dirtied in between.
 //!
-//! What is claimed to be worked on looks like an allocated run: of two allocated frames side by
-//! side, the first not a last one, both are of one run.
+//! Memory that is claimed to be worked on looks like an allocated run: of two allocated frames side by side, the first
+//! not a last one, both are of one run.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,8 +94,8 @@ pub const fn run_starts(bits: u32, count: u32) -> u32 {
 /// Applies `change` by compare-and-swap until it takes or declines (`None`); the word before, or
 /// the one it declined.
 ///
-/// Acquire and release: whoever gets a frame sees what its last owner wrote into it (and that
-/// scrubd has zeroed it); see [`super::block`] for why put needs SeqCst.
+/// Acquire and release: a thread that gets a frame sees what its last owner wrote into it (and that scrubd has zeroed
+/// it); see [`super::block`] for why put needs SeqCst.
 #[inline]
 pub fn update(
     word: &AtomicU64,

@@ -1,18 +1,17 @@
-//! What a helper has claimed within blocks in parts, for those who must know.
+//! The memory that a helper has claimed within blocks in parts, for readers that must know.
 //!
-//! In a ledger word a claimed frame looks like an allocated one. Who owns an allocation need not
-//! tell them apart. But `munmap` may name memory that is not mapped, so who asks about any frame
-//! at all must not take a claim for a run. One area is claimed at a time, and is written here:
+//! In a ledger word a claimed frame looks like an allocated one. The owner of an allocation need not tell them apart.
+//! But `munmap` may name memory that is not mapped, so a reader that asks about any frame at all must not take a claim
+//! for a run. One area is claimed at a time, and is written here:
 //!
 //! ```text
 //!          begin            set                  change            end
 //!  Nothing ------> Changing ----> Area (cleared) ------> Changing ----> Nothing
 //!           \------------------ (nothing found, or a join) -------------^
 //! ```
-//! While it says *Changing* the words may or may not have the claim; that is two locked steps of
-//! the helper's, which a reader waits for. While it says *Area* the frames of the area are the
-//! helper's. Each claim has a number, so that a reader who finds the same value before and after
-//! it read a word knows that no claim came and went between.
+//! While it says *Changing* the words may or may not have the claim; that is two locked steps of the helper's, which a
+//! reader waits for. While it says *Area* the frames of the area are the helper's. Each claim has a number, so that a
+//! reader that finds the same value before and after it read a word knows that no claim came and went between.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -25,7 +24,7 @@ const NOTHING: u64 = 0;
 const CHANGING: u64 = 1;
 const AREA: u64 = 2;
 
-/// A value: what it says, and of which claim.
+/// A value: its statement, and the number of its claim.
 ///
 /// ```text
 ///   63         44 43                14 13   9 8     4 3  2 1    0
@@ -85,8 +84,8 @@ impl Working {
     /// Begins a claim; false while there is another.
     pub(super) fn begin(&self) -> bool {
         let old = Value(self.0.load(Ordering::Relaxed));
-        // Acquire: pairs with `end`. What the word has of the claim comes after this in the
-        // helper's order, and carries it to readers: the step on the word is a release.
+        // Acquire: pairs with `end`. The word's change by the claim comes after this in the helper's order, and
+        // carries it to readers: that step is a release.
         old.what() == NOTHING
             && self
                 .0
@@ -99,10 +98,10 @@ impl Working {
                 .is_ok()
     }
 
-    /// Says what was claimed; the caller has begun it.
+    /// Names the claimed area; the caller has begun the claim.
     pub(super) fn set(&self, word: usize, frames: Range<u32>) {
         let own = Value(self.0.load(Ordering::Relaxed));
-        // Release: who reads this reads the claim in the word, too.
+        // Release: a thread that reads this reads the claim in the word, too.
         let area = own.area(word, frames.start, frames.end - frames.start);
         self.0.store(area.0, Ordering::Release);
     }
@@ -117,7 +116,7 @@ impl Working {
     /// Ends the claim.
     pub(super) fn end(&self) {
         let own = Value(self.0.load(Ordering::Relaxed));
-        // Release: who reads this reads words without the claim.
+        // Release: a thread that reads this reads words without the claim.
         self.0.store(own.next_claim().0, Ordering::Release);
     }
 
@@ -149,7 +148,7 @@ impl Working {
         now.what() == CHANGING || now.frames_in(index) != 0
     }
 
-    /// In a fork's child, where nobody works: what was claimed.
+    /// In a fork's child, where nobody works: the area that was claimed.
     pub(super) fn forget(&self) -> Option<(usize, Range<u32>)> {
         let now = Value(self.0.load(Ordering::Relaxed));
         self.0.store(now.next_claim().0, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Which processor and memory node the caller runs on, cheaply, and how many processors there are.
 
-/// The processor's number, or a stale one: a hint for choosing per-CPU state, which must be
-/// correct whoever uses it.
+/// The processor's number, or a stale one: a hint for choosing per-CPU state, which must be correct whatever processor
+/// uses it.
 #[inline]
 pub fn current() -> usize {
     imp::current()

@@ -1,4 +1,4 @@
-//! CPUID: what an x86 processor says of itself. In a virtual machine each is a trip to the hypervisor.
+//! CPUID: an x86 processor's description of itself. In a virtual machine each call is a trip to the hypervisor.
 
 use core::arch::asm;
 

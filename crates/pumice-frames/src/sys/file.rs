@@ -10,7 +10,7 @@ pub fn open_read(path: &CStr) -> Result<OwnedFd, Errno> {
     fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Reads the file's beginning into `buffer` and returns what was read.
+/// Reads the file's beginning into `buffer` and returns that part.
 pub fn read<'b>(path: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Errno> {
     let file = open_read(path)?;
     read_at(&file, buffer)

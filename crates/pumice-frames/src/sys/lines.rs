@@ -11,7 +11,7 @@ use super::file;
 pub struct Lines<'b> {
     file: OwnedFd,
     buffer: &'b mut [u8],
-    /// What was read and not yet returned.
+    /// The text that was read and not yet returned.
     start: usize,
     end: usize,
 }

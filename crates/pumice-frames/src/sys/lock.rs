@@ -1,4 +1,4 @@
-//! Locks for what is short and not on a path that many take: one that spins, then yields, and one whose
+//! Locks for short sections that are on no path that many threads take: one that spins, then yields, and one whose
 //! waiters sleep, so that a holder of a lower scheduling class comes to run.
 
 use core::cell::UnsafeCell;
@@ -58,7 +58,7 @@ impl<T> SpinLock<T> {
         // Acquire: pairs with the store on drop.
         while self.is_locked.swap(true, Ordering::Acquire) {
             backoff.wait();
-            // Relaxed: the swap acquires. Who only looks leaves the cache line to the holder.
+            // Relaxed: the swap acquires. A thread that only looks leaves the cache line to the holder.
             while self.is_locked.load(Ordering::Relaxed) {
                 backoff.wait();
             }

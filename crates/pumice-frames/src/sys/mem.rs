@@ -1,4 +1,4 @@
-//! What a zone asks of the address space it lives in.
+//! The operations that a zone asks of its address space.
 
 use core::ffi::c_void;
 use core::ptr::{null_mut, NonNull};
@@ -228,9 +228,9 @@ impl Os {
     /// After a move that failed: has everything be where it was.
     ///
     /// The kernel may have unmapped a part of the target before it failed. From Linux 6.17 on it also moves several
-    /// mappings by one call, and where it fails half-way, the first ones have moved. No call says which. But
-    /// what has moved left zeros behind, and what has not found zeros at the target, so each page that is
-    /// not zero at the target is the content of its place at the source.
+    /// mappings by one call, and where it fails half-way, the first ones have moved. No call says which. But pages
+    /// that moved left zeros behind, and pages that did not move found zeros at the target, so each page that is not
+    /// zero at the target is the content of its place at the source.
     ///
     /// # Safety
     /// As [`Memory::relocate`].
@@ -302,8 +302,8 @@ pub fn map_table(len: usize) -> Result<NonNull<u8>, Errno> {
     NonNull::new(at.cast()).ok_or(Errno::NOMEM)
 }
 
-/// Maps and populates `len` bytes of zeroed private memory that a child process does not have after
-/// `fork` (`MADV_DONTFORK`): for what a device writes to.
+/// Maps and populates `len` bytes of zeroed private memory that a child process does not have after `fork`
+/// (`MADV_DONTFORK`): for memory that a device writes to.
 pub fn map_kept_from_children(len: usize) -> Result<NonNull<u8>, Errno> {
     let at = map_table(len)?;
     // SAFETY: mapped a moment ago, and holds nothing.
@@ -314,7 +314,7 @@ pub fn map_kept_from_children(len: usize) -> Result<NonNull<u8>, Errno> {
     Ok(at)
 }
 
-/// Gives addresses and what is at them back to the kernel.
+/// Gives addresses and their pages back to the kernel.
 ///
 /// # Safety
 /// The range was mapped by this crate, and nobody uses it any more.

@@ -67,15 +67,13 @@ pub fn allowed_nodes() -> Option<NodeSet> {
     Some(nodes)
 }
 
-/// Whether the calling thread, which may have it of whoever started it, asks for any policy but to
-/// have memory of its own node.
+/// Whether the calling thread has any policy but to get memory of its own node. It may have inherited that policy.
 pub fn is_set() -> bool {
     !matches!(mode(), None | Some(MPOL_DEFAULT | MPOL_LOCAL))
 }
 
-/// Has what the calling thread faults in from now on come from this node, and from others where
-/// that has no more. Nothing happens in a thread that has a policy of another kind, or where the
-/// kernel refuses.
+/// Has the pages that the calling thread faults in from now on come from this node, and from others where that has no
+/// more. Nothing happens in a thread that has a policy of another kind, or where the kernel refuses.
 pub fn prefer(number: usize) {
     if !matches!(mode(), Some(MPOL_DEFAULT | MPOL_LOCAL | MPOL_PREFERRED)) {
         return;

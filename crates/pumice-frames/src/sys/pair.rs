@@ -31,9 +31,9 @@ impl Pairs {
     #[must_use]
     pub fn compare_exchange(self, pair: &Pair, old: [u64; 2], new: [u64; 2]) -> bool {
         let is_done: u64;
-        // SAFETY: the processor has the instruction, as `self` says; the pair is aligned as it
-        // wants, and atomic; rbx, which the compiler reserves, is put back. What is used between the two
-        // exchanges of it is in registers that are named: the compiler may choose rbx where any will do.
+        // SAFETY: the processor has the instruction, as `self` says; the pair is aligned as it wants, and atomic; rbx,
+        // which the compiler reserves, is put back. The operands between the two exchanges of it are in named
+        // registers: the compiler may choose rbx where any will do.
         unsafe {
             core::arch::asm!(
                 "xchg {low}, rbx",

@@ -1,7 +1,7 @@
 //! Telling the processor what will be written soon.
 
-/// Brings the line at an address into the cache, to be written. The address may be anything: what can't
-/// be had is left alone.
+/// Brings the line at an address into the cache, to be written. The address may be anything: a line that can't be had
+/// is left alone.
 #[inline]
 pub fn prefetch_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,13 +1,13 @@
-//! What a helper thread gives up before it works: the program's descriptors and capabilities.
+//! The privileges that a helper thread gives up before it works: the program's descriptors and capabilities.
 
 use core::ffi::CStr;
 use rustix::io::Errno;
 
 use super::raw;
 
-/// Gives the calling thread a table of descriptors of its own, with nothing in it
-/// (`close_range(2)` with `CLOSE_RANGE_UNSHARE`, Linux 5.9): what it opens takes no number in the
-/// program's table, and what the program closes is closed.
+/// Gives the calling thread a table of descriptors of its own, with nothing in it (`close_range(2)` with
+/// `CLOSE_RANGE_UNSHARE`, Linux 5.9): its own files take no number in the program's table, and a file that the program
+/// closes is closed.
 pub fn leave_descriptors() -> Result<(), Errno> {
     // include/uapi/linux/close_range.h
     const CLOSE_RANGE_UNSHARE: usize = 1 << 1;

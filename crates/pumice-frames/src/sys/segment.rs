@@ -26,7 +26,7 @@ const SHM_RDONLY: usize = 0o10_000;
 /// Its user may read and write, nobody else.
 const MODE: u32 = 0o600;
 
-/// What the kernel says of a segment: `struct shmid64_ds`, the same on x86-64 and aarch64.
+/// The kernel's description of a segment: `struct shmid64_ds`, the same on x86-64 and aarch64.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
@@ -49,7 +49,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whose it is, if nobody else may use it: others can give theirs away, but stay who made it.
+    /// The owner, if nobody else may use the segment: other users can give theirs away, but stay their creators.
     pub fn owner(&self) -> Option<u32> {
         (self.user == self.creator && self.mode & 0o777 == MODE).then_some(self.user)
     }
@@ -85,7 +85,7 @@ pub fn attach(id: u32, len: usize, user: u32) -> Result<NonNull<u8>, Errno> {
     }
 }
 
-/// What the kernel says of a segment that this process may read.
+/// The kernel's description of a segment that this process may read.
 ///
 /// # Errors
 /// As shmctl(2).
@@ -95,7 +95,7 @@ pub fn status(id: u32) -> Result<Status, Errno> {
 
 /// All segments that this process may read, with their numbers.
 pub fn all() -> impl Iterator<Item = (u32, Status)> {
-    // What this answers is the highest index in use. The structure it fills is a shorter one.
+    // The answer of this call is the highest index in use. The structure it fills is a shorter one.
     let highest = ask(0, SHM_INFO).map_or(0, |(highest, _)| highest);
     (0..=highest).filter_map(|index| ask(index, SHM_STAT).ok())
 }
@@ -109,7 +109,7 @@ fn ask(id: u32, command: usize) -> Result<(u32, Status), Errno> {
     Ok((answer as u32, unsafe { status.assume_init() }))
 }
 
-/// A segment mapped for reading, whoever's it is, until this is dropped.
+/// A segment of any owner, mapped for reading until this is dropped.
 #[derive(Debug)]
 pub struct View {
     at: NonNull<u8>,
@@ -135,8 +135,8 @@ impl View {
         }
     }
 
-    /// Copies a part of it. The kernel does: of huge pages there may be fewer than were promised, and who touches one
-    /// that is not there gets SIGBUS.
+    /// Copies a part of it. The kernel copies: of huge pages there may be fewer than were promised, and a thread that
+    /// touches one that is not there gets SIGBUS.
     ///
     /// # Errors
     /// As `process_vm_readv`(2); `FAULT` where not all of it is there.
@@ -148,7 +148,7 @@ impl View {
         let to = [into.as_mut_ptr() as usize, into.len()];
         let own = super::thread::process_id() as usize;
         let args = [own, to.as_ptr() as usize, 1, from.as_ptr() as usize, 1, 0];
-        // SAFETY: it writes to `into` alone; whatever it reads, it only fails.
+        // SAFETY: it writes to `into` alone; where it can't read, it only fails.
         match unsafe { raw::syscall(number::__NR_process_vm_readv, args)? } {
             copied if copied == into.len() => Ok(()),
             _ => Err(Errno::FAULT),

@@ -1,4 +1,4 @@
-//! A thread that libc does not know of, and what it sleeps on.
+//! A thread that libc does not know of, and the words it sleeps on.
 //!
 //! The shim's helper can't be made by `pthread_create`: libc would take its single-threaded
 //! short-cuts back, and a program whose last own thread calls `pthread_exit` would never end.
@@ -18,7 +18,7 @@ use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// Bytes of stack for a helper thread, its guard not counted.
 const STACK_SIZE: usize = 64 << 10;
 
-/// What a helper thread runs. It must never return.
+/// The function that a helper thread runs. It must never return.
 pub type Entry = extern "C" fn(*mut c_void) -> !;
 
 /// Starts a helper thread. The kernel sets `number` to its number before it runs, and `alive` to 0 when it has ended.
@@ -130,7 +130,7 @@ unsafe fn clone(
     }
 }
 
-/// Ends the calling helper thread. Its stack stays mapped: it can't unmap what it stands on.
+/// Ends the calling helper thread. Its stack stays mapped: it can't unmap the memory it runs on.
 ///
 /// # Safety
 /// [`spawn`] made the thread, and nobody borrows from its stack: nothing on it is dropped.
@@ -251,7 +251,7 @@ pub fn may_have_borrowed() -> bool {
 /// Whether the calling process has its parent's memory (`vfork`). `None`: the kernel does not say, or not of this
 /// parent.
 pub fn shares_memory_with_parent() -> Option<bool> {
-    /// What is compared: memory.
+    /// The resource to compare: memory.
     const KCMP_VM: usize = 1;
     let parent = rustix::process::getppid()?.as_raw_nonzero().get() as usize;
     let args = [process_id() as usize, parent, KCMP_VM, 0, 0, 0];

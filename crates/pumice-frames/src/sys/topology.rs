@@ -27,16 +27,16 @@ pub struct Topology {
     nearest: [u8; MAX_NUMBERS],
     /// For each node all of them, the nearest first, which is itself.
     orders: [[u8; MAX_NODES]; MAX_NODES],
-    kind: Kind,
+    source: NodeSource,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
-    /// What the kernel says.
+enum NodeSource {
+    /// The kernel's.
     Kernel,
     /// Processors take turns.
     Fake,
-    /// What a test says.
+    /// A test's.
     #[cfg(any(test, feature = "fake"))]
     Told(&'static super::fake::FakeNodes),
 }
@@ -49,7 +49,7 @@ impl Topology {
             numbers: [0; MAX_NODES],
             nearest: [0; MAX_NUMBERS],
             orders: [[0; MAX_NODES]; MAX_NODES],
-            kind: Kind::Kernel,
+            source: NodeSource::Kernel,
         }
     }
 
@@ -67,7 +67,7 @@ impl Topology {
     pub fn fake(count: usize) -> Topology {
         let mut topology = Topology::one();
         topology.count = count.clamp(1, MAX_NODES);
-        topology.kind = Kind::Fake;
+        topology.source = NodeSource::Fake;
         for node in 0..topology.count {
             topology.numbers[node] = node as u8;
             topology.set_order(node, |_| 0);
@@ -78,7 +78,7 @@ impl Topology {
     /// As [`Topology::fake`]; the caller is where `told` says.
     #[cfg(any(test, feature = "fake"))]
     pub fn told(count: usize, told: &'static super::fake::FakeNodes) -> Topology {
-        Topology { kind: Kind::Told(told), ..Topology::fake(count) }
+        Topology { source: NodeSource::Told(told), ..Topology::fake(count) }
     }
 
     /// How many nodes there are: 1 to [`MAX_NODES`].
@@ -93,11 +93,11 @@ impl Topology {
         if self.count == 1 {
             return 0;
         }
-        match self.kind {
-            Kind::Kernel => self.nearest[cpu::node() % MAX_NUMBERS].into(),
-            Kind::Fake => cpu::current() % self.count,
+        match self.source {
+            NodeSource::Kernel => self.nearest[cpu::node() % MAX_NUMBERS].into(),
+            NodeSource::Fake => cpu::current() % self.count,
             #[cfg(any(test, feature = "fake"))]
-            Kind::Told(told) => told.here() % self.count,
+            NodeSource::Told(told) => told.here() % self.count,
         }
     }
 
@@ -107,23 +107,23 @@ impl Topology {
         self.orders[node][..self.count].iter().map(|&other| other.into())
     }
 
-    /// Has what the calling thread, a helper, faults in from now on come from a node, as far as
-    /// that has room.
+    /// Has the pages that the calling thread, a helper, faults in from now on come from a node, as far as that has
+    /// room.
     pub fn prefer(&self, node: usize) {
-        match self.kind {
+        match self.source {
             _ if self.count == 1 => {}
-            Kind::Kernel => mempolicy::prefer(self.numbers[node].into()),
-            Kind::Fake => {}
+            NodeSource::Kernel => mempolicy::prefer(self.numbers[node].into()),
+            NodeSource::Fake => {}
             #[cfg(any(test, feature = "fake"))]
-            Kind::Told(told) => told.prefer(node),
+            NodeSource::Told(told) => told.prefer(node),
         }
     }
 }
 
 /// Reading.
 impl Topology {
-    /// What files as those of `/sys/devices/system/node` say. `read` reads one, by its name, into a
-    /// buffer; `allowed` is asked only if there is more than one node with memory. `None`: one node.
+    /// The topology in files like those of `/sys/devices/system/node`. `read` reads one, by its name, into a buffer;
+    /// `allowed` is asked only if there is more than one node with memory. `None`: one node.
     fn read_from(read: &Read, allowed: impl FnOnce() -> Option<NodeSet>) -> Option<Topology> {
         let mut buffer = [0; FILE_BYTES];
         let mut with_memory = parse_list(read(format_args!("has_memory"), &mut buffer)?)?;
@@ -163,7 +163,7 @@ impl Topology {
             let other = usize::from(numbers[node]);
             let position = online.iter().position(|it| it == other);
             let told = position.and_then(|position| parse_number(words(row).nth(position)?));
-            // What nobody tells the distance of is far, and the farther the greater the difference.
+            // A node without a known distance counts as far: the greater the difference of the numbers, the farther.
             told.unwrap_or(1 << 16 | number.abs_diff(other) as u32)
         };
         let own = (0..self.count).find(|&node| usize::from(numbers[node]) == number);

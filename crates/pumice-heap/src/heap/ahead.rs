@@ -7,9 +7,9 @@
 //!    |                          +---------------------------->  or another's: it decays
 //!    +----------------------------------first request--> SETTLED: the same
 //! ```
-//! What is handed out while it is being populated counts as well: its owner faults it in.
+//! Memory that is handed out while it is being populated counts as well: its owner faults it in.
 
-use super::{Heap, Kind};
+use super::{Heap, ZoneKind};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -17,7 +17,7 @@ const UNASKED: u32 = 0;
 const EARLY: u32 = 1;
 const SETTLED: u32 = 2;
 
-/// What is to be populated. All of it is relaxed: amounts that order nothing.
+/// The memory that is to be populated. All of it is relaxed: amounts that order nothing.
 #[derive(Debug)]
 pub(super) struct Ahead {
     state: AtomicU32,
@@ -88,7 +88,7 @@ impl Ahead {
     /// In a fork's child, whose parent's memory is not its own.
     pub(super) fn after_fork(&self) {
         self.stop();
-        // What an early parent has populated is not this heap's yet, and may never be.
+        // Memory that an early parent has populated is not this heap's yet, and may never be.
         if self.state.load(Ordering::Relaxed) == EARLY {
             self.state.store(UNASKED, Ordering::Relaxed);
             self.keep.store(0, Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Ahead {
         self.left.store(bytes.div_ceil(BLOCK_SIZE), Ordering::Relaxed);
     }
 
-    /// What there is is another's to have.
+    /// The memory that is there is another's to have.
     fn abandon(&self) {
         self.state.store(SETTLED, Ordering::Relaxed);
         self.stop();
@@ -110,8 +110,8 @@ impl Ahead {
 }
 
 impl Heap {
-    /// Begins to populate what the tree says, before there is a request: for the process that the
-    /// tree starts with.
+    /// Begins to populate as much as the tree says, before there is a request: for the process that the tree starts
+    /// with.
     pub fn populate_ahead(&'static self) {
         let relaxed = Ordering::Relaxed;
         if self.ahead.state.compare_exchange(UNASKED, EARLY, relaxed, relaxed).is_ok() {
@@ -119,7 +119,7 @@ impl Heap {
         }
     }
 
-    /// At each request: the first one makes what the tree says this heap's.
+    /// At each request: the first one makes the memory of which the tree says so this heap's.
     #[inline]
     pub(super) fn settle_ahead(&'static self) {
         if self.ahead.state.load(Ordering::Relaxed) != SETTLED {
@@ -148,7 +148,7 @@ impl Heap {
         }
     }
 
-    /// Whether what is populated early may still turn out to be another's; gives it up if it has.
+    /// Whether memory that is populated early may still turn out to be another's; gives it up if it has.
     pub(super) fn is_ahead_open(&self) -> bool {
         let is_early = self.ahead.state.load(Ordering::Relaxed) == EARLY;
         let is_left = is_early && self.tree().ready_bytes() > 0;
@@ -158,10 +158,10 @@ impl Heap {
         is_left
     }
 
-    /// Whether a request on a node of which nothing is known is to be served from what is ready, or will be:
+    /// Whether a request on a node of which nothing is known is to be served from memory that is ready, or will be:
     /// all of it but an eighth, which may be new.
     pub(super) fn has_ready_for(&self, node: usize, frames: usize) -> bool {
-        let zone = self.zones.local(node, Kind::Ready);
+        let zone = self.zones.local(node, ZoneKind::Ready);
         let blocks = zone.ready_blocks() + self.ahead.left_on(node);
         frames <= blocks * BLOCK_FRAMES + blocks * BLOCK_FRAMES / 8
     }

@@ -38,7 +38,7 @@ impl Bits {
         if self.words.load(Ordering::Relaxed).is_null() {
             let len = self.bytes();
             let memory = mem::map_table(len).ok()?;
-            // Release: who finds the words finds them zeroed.
+            // Release: a thread that finds the words finds them zeroed.
             let made = self.words.compare_exchange(
                 ptr::null_mut(),
                 memory.cast().as_ptr(),
@@ -55,8 +55,8 @@ impl Bits {
 
     #[inline]
     pub(super) fn get(&self, bit: usize) -> bool {
-        // Relaxed, here and below: whoever asks owns what the bit is about, or asks about memory
-        // that others change meanwhile.
+        // Relaxed, here and below: the caller owns the memory of the bit, or asks about memory that others change
+        // meanwhile.
         self.words()
             .is_some_and(|words| words[bit / 64].load(Ordering::Relaxed) & 1 << (bit % 64) != 0)
     }
@@ -92,7 +92,8 @@ impl Bits {
         let from = (kept.div_ceil(64) * 8).next_multiple_of(FRAME_SIZE);
         let until = self.bytes().next_multiple_of(FRAME_SIZE);
         if let Some(Words { at, .. }) = self.words().filter(|_| from < until) {
-            // SAFETY: `make` mapped them, and nobody asks for them. What the kernel refuses stays where it is.
+            // SAFETY: `make` mapped them, and nobody asks for them. Words that the kernel refuses to unmap stay where
+            // they are.
             let _ = unsafe { mem::unmap(at.cast::<u8>().add(from), until - from) };
         }
     }
@@ -117,7 +118,7 @@ impl Index<usize> for Words<'_> {
     #[inline]
     fn index(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.bits.count.div_ceil(64));
-        // SAFETY: `make` mapped that many, and `cut` was promised that nobody asks for what is not there any more.
+        // SAFETY: `make` mapped that many, and `cut` was promised that nobody asks for words that are gone.
         unsafe { self.at.add(index).as_ref() }
     }
 }

@@ -1,14 +1,13 @@
-//! What requests of a size have been seen to touch.
+//! The share of their memory that requests of a size have been seen to touch.
 //!
-//! A program may ask for 128 MiB and touch one page of it. The kernel serves that in 10 µs and
-//! 4 KiB; having it all ready would take milliseconds and 128 MiB. So every size class starts
-//! unknown and is served exactly as the kernel would serve it; what was resident when it was
-//! freed says what it is. Classes that touch more than about a quarter are *dense* and get ready
-//! memory; now and then one of their blocks goes out unpopulated, to look again.
+//! A program may ask for 128 MiB and touch one page of it. The kernel serves that in 10 µs and 4 KiB; having it all
+//! ready would take milliseconds and 128 MiB. So every size class starts unknown and is served exactly as the kernel
+//! would serve it; the pages that were resident when it was freed say what it is. Classes that touch more than about a
+//! quarter are *dense* and get ready memory; now and then one of their blocks goes out unpopulated, to look again.
 //!
-//! A request without zeros is most likely to be written. Where nothing is known of its class but
-//! those next to it are dense, it is taken for dense as well: the first few, until one has been looked at, for a guess
-//! that is wrong costs a huge page for each page that is touched, and what is never freed is never looked at.
+//! A request without zeros is most likely to be written. Where nothing is known of its class but those next to it are
+//! dense, it is taken for dense as well: the first few, until one has been looked at, for a guess that is wrong costs
+//! a huge page for each page that is touched, and memory that is never freed is never looked at.
 
 use super::Content;
 use pumice_frames::sync::atomic::{AtomicU32, Ordering};
@@ -33,14 +32,14 @@ const GUESSED_FRAMES: usize = 16 << 10;
 /// How far neighbours are looked for: two doublings.
 const NEIGHBOURS: usize = 2 * PER_DOUBLING;
 
-/// What is known of a class.
+/// The knowledge about a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Density {
     /// Nothing yet.
     Unknown,
     /// Nothing, but its neighbours are dense.
     Likely,
-    /// It touches little of what it asks for.
+    /// It touches little of its memory.
     Sparse,
     /// It touches a quarter and more.
     Dense,
@@ -75,7 +74,7 @@ impl Classes {
         &self.classes[class_of(frames)].0
     }
 
-    /// What is known of requests for this many frames.
+    /// The knowledge about requests for this many frames.
     #[inline]
     pub(super) fn density(&self, frames: usize) -> Density {
         // Relaxed, here and below: a guess that orders nothing.
@@ -120,7 +119,7 @@ impl Classes {
         known.peek().is_some() && known.all(is_dense)
     }
 
-    /// Notes what a request of a class asks for.
+    /// Notes the content that a request of a class asks for.
     #[inline]
     pub(super) fn note_content(&self, frames: usize, content: Content) {
         let class = self.class(frames);

@@ -1,18 +1,17 @@
 //! How much memory a process would have without the pool, and keeping to it.
 //!
-//! Free memory that stays is reused at no cost, but it stands beside what is in use: a program that
-//! frees small arrays and makes large ones would have both. So what the ready zones hold never
-//! exceeds the most that was ever *resident in use* there (but for a little, and for what `--ready`
-//! asked for). As much as is beyond that is given back, before a request has pages faulted in and
-//! when memory is freed.
+//! Free memory that stays is reused at no cost, but it stands beside memory in use: a program that frees small arrays
+//! and makes large ones would have both. So the memory that the ready zones hold never exceeds the most that was ever
+//! *resident in use* there (but for a little, and for what `--ready` asked for). As much as is beyond that is given
+//! back, before a request has pages faulted in and when memory is freed.
 //!
-//! What is in use is counted; how much of it is resident is not known, since a program touches it
-//! without us. `array = zeros(n)` in a loop has two arrays in use, and never more than one resident:
-//! the new one has not been touched when the old one is freed. So before anything is given back
-//! because of the limit, the blocks that were handed out unpopulated are looked at (`mincore`), and
-//! the limit is raised to what is found. What was resident when it was handed out counts in full.
+//! Memory in use is counted; how much of it is resident is not known, since a program touches it without us. `array =
+//! zeros(n)` in a loop has two arrays in use, and never more than one resident: the new one has not been touched when
+//! the old one is freed. So before anything is given back because of the limit, the blocks that were handed out
+//! unpopulated are looked at (`mincore`), and the limit is raised to the pages that are found. Memory that was
+//! resident when it was handed out counts in full.
 
-use super::{is_free, Heap, Kind, PoolZone};
+use super::{is_free, Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::frame::{BlockState, BlockWord};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +58,7 @@ impl Footprint {
         self.in_use.fetch_sub(frames, Ordering::Relaxed);
     }
 
-    /// What was occupied piece by piece is not counted, but is subtracted.
+    /// Memory that was occupied piece by piece is not counted, but is subtracted.
     fn in_use(&self) -> usize {
         let now = self.in_use.load(Ordering::Relaxed);
         if now > isize::MAX as usize {
@@ -77,8 +76,8 @@ impl Footprint {
 
     /// Takes note of `frames` that are resident in use.
     fn note(&self, frames: usize) {
-        // What there is to spare was resident before it was asked for: counting it would raise the
-        // limit by as much again, and again.
+        // The spare memory was resident before it was asked for: counting it would raise the limit by as much again,
+        // and again.
         let blocks = frames.div_ceil(BLOCK_FRAMES);
         let own = frames.saturating_sub(spare(blocks) * BLOCK_FRAMES);
         self.peak.fetch_max(own, Ordering::Relaxed);
@@ -98,8 +97,8 @@ impl Footprint {
 }
 
 impl Heap {
-    /// Before pages are faulted in by who has just been given new blocks on a node: gives back what
-    /// would be too much with them.
+    /// Before the owner of new blocks on a node faults their pages in: gives back memory that would be too much with
+    /// them.
     #[inline]
     pub(super) fn make_room(&self, node: usize) {
         let may_hold = self.may_hold(self.footprint.in_use());
@@ -118,7 +117,7 @@ impl Heap {
         }
     }
 
-    /// After memory of a node was freed: gives back what is too much.
+    /// After memory of a node was freed: gives back the surplus.
     #[inline]
     pub(super) fn after_free(&self, node: usize) {
         if self.held_blocks() > self.may_hold(self.footprint.in_use()) {
@@ -133,17 +132,17 @@ impl Heap {
 
     /// Blocks that the ready zones hold.
     fn held_blocks(&self) -> usize {
-        self.zones.all_of(Kind::Ready).map(|zone| zone.budget().blocks()).sum()
+        self.zones.all_of(ZoneKind::Ready).map(|zone| zone.budget().blocks()).sum()
     }
 
-    /// Whether looking at all blocks of the ready zones costs little beside what was freed.
+    /// Whether looking at all blocks of the ready zones costs little beside the frees so far.
     fn may_look(&self) -> bool {
         // Relaxed: an amount that orders nothing.
         let freed = self.freed_frames.load(Ordering::Relaxed);
         self.footprint.afford(self.held_blocks(), freed)
     }
 
-    /// Raises the peak to what is resident now of what is in use.
+    /// Raises the peak to the part of the memory in use that is resident now.
     #[cold]
     fn note_peak(&self) {
         if self.may_look() {
@@ -151,9 +150,9 @@ impl Heap {
         }
     }
 
-    /// Before the pages of `blocks` blocks, in use until now, are added to the ready zones: whether
-    /// they may be. The limit is raised to what they are with what else is surely resident: what was handed
-    /// out resident may never have been touched.
+    /// Before the pages of `blocks` blocks, in use until now, are added to the ready zones: whether they may be. The
+    /// limit is raised to these pages and the others that are surely resident: memory that was handed out resident may
+    /// never have been touched.
     pub(super) fn may_add(&self, blocks: usize) -> bool {
         if !self.may_look() {
             return false;
@@ -163,10 +162,10 @@ impl Heap {
         self.held_blocks() + blocks <= self.may_hold(self.footprint.in_use())
     }
 
-    /// What is farthest from the node goes first.
+    /// The memory farthest from the node goes first.
     #[cold]
     fn give_back_surplus(&self, node: usize) {
-        for zone in self.zones.by_distance(node, Kind::Ready).rev() {
+        for zone in self.zones.by_distance(node, ZoneKind::Ready).rev() {
             zone.ledger().join_all();
             let may_hold = self.may_hold(self.footprint.in_use());
             let surplus = self.held_blocks().saturating_sub(may_hold);
@@ -179,7 +178,7 @@ impl Heap {
             for block in (0..from).rev().filter(is_held).take(surplus) {
                 from = block;
             }
-            self.drop_free_blocks_from(zone, from, |_| true);
+            self.drop_free_blocks(zone, from, |_| true);
         }
     }
 
@@ -201,6 +200,6 @@ impl Heap {
         let in_zone = |zone: &PoolZone| -> usize {
             (0..zone.ledger().grown()).map(|block| resident(zone, block)).sum()
         };
-        self.zones.all_of(Kind::Ready).map(in_zone).sum()
+        self.zones.all_of(ZoneKind::Ready).map(in_zone).sum()
     }
 }

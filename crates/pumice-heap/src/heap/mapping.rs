@@ -1,9 +1,9 @@
-//! The heap's memory as mappings: what `munmap` and its relations may do to a piece of it.
+//! The heap's memory as mappings: the effects of `munmap` and its relations on a piece of it.
 //!
-//! A mapping is a run like any other, so mapping and unmapping one whole cost what `malloc` and
-//! `free` do. What a program unmaps in part stays the run's until all of it is unmapped: its
-//! pages go back to the kernel, its frames are marked as *holes*, and nobody else gets them. So a
-//! piece can be mapped again where it was, and no address is ever free that lies between two in use.
+//! A mapping is a run like any other, so mapping and unmapping one whole cost what `malloc` and `free` do. A part that
+//! a program unmaps stays the run's until all of the run is unmapped: its pages go back to the kernel, its frames are
+//! marked as *holes*, and nobody else gets them. So a piece can be mapped again where it was, and no address is ever
+//! free that lies between two in use.
 //!
 //! Attributes that anyone sets on a piece (protection, locks, advice) *taint* its blocks: when the
 //! run is freed, one fresh mapping over them takes everything off.
@@ -14,16 +14,18 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::serve::whole_blocks;
+use super::hints::WithHints;
+use super::serve::{whole_blocks, Keeps};
 use super::{Content, Heap, PoolZone};
 use crate::scrub::FOR_SCRUBBING;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::BlockState;
 use pumice_frames::sync::atomic::Ordering;
 use pumice_frames::sys::lock::SleepGuard;
+use pumice_frames::sys::mem::Huge;
 use pumice_frames::sys::{mem, thread};
 
-/// What a part of a range of addresses is.
+/// The kind of a part of a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// None of the heap's addresses.
@@ -34,7 +36,7 @@ pub enum Part {
     Hole,
 }
 
-/// What a system call on a piece does to it.
+/// The effect of a system call on a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Sets an attribute that must not outlive the mapping.
@@ -109,7 +111,7 @@ impl Heap {
         }
     }
 
-    /// What is at an address, and how far it is certainly the same.
+    /// The kind of part at an address, and how far it is certainly the same.
     fn part_at(&self, at: usize, end: usize) -> (Part, usize) {
         let Some(zone) = self.zone_of(at as *const u8) else {
             let own = self.zones.addresses().start;
@@ -173,7 +175,7 @@ impl Heap {
                 self.forsake(part.start, part.len());
                 let is_lost = self.part_at(part.start, part.end).0 == Part::Outside;
                 if let Some(at) = NonNull::new(part.start as *mut u8).filter(|_| is_lost) {
-                    // SAFETY: it is nobody's, and stays so. What the kernel refuses stays mapped.
+                    // SAFETY: it is nobody's, and stays so. Pages that the kernel refuses to unmap stay mapped.
                     let _ = unsafe { mem::unmap(at, part.len()) };
                 }
             }
@@ -285,26 +287,23 @@ impl Heap {
         }
     }
 
-    /// Empties frames of one block that have become holes. Whatever was set on them, or mapped there, goes.
+    /// Empties frames of one block that have become holes. Attributes set on them, and mappings put there, go.
     fn empty_piece(&self, zone: &PoolZone, frames: Range<usize>) {
         let (start, len) = (Pfn(frames.start), frames.len());
         let tainted = zone.ledger().block(frames.start / BLOCK_FRAMES).tainted();
         // Where the kernel has no room for another mapping, at least the pages go.
         let is_fresh = tainted && zone.reset_frames(start, len);
-        if !is_fresh && (tainted || !self.is_ready_zone(zone) || !self.is_recycling()) {
+        if !is_fresh && (tainted || zone.kind.keeps() == Keeps::Nothing || !self.is_recycling()) {
             zone.discard_frames(start, len);
         }
     }
 
-    /// Gives the pages of a block of an allocation back, whose owner needs nothing in it.
+    /// Gives the pages of a block of an allocation back; its owner needs nothing in it.
     fn drop_block(&self, zone: &PoolZone, block: usize) {
         let word = zone.ledger().block(block);
-        let tainted = word.tainted();
-        let done =
-            if tainted { zone.reset(block..block + 1) } else { zone.discard(block..block + 1) };
-        if done {
-            let word = word.with_ready(false).with_zeroed(true).with_tainted(false);
-            zone.set_owned(block, word.with_sampled(false));
+        if zone.empty(block..block + 1) {
+            let word = word.emptied().with_tainted(false);
+            zone.set_owned(block, word.with_hints(|it| it.with_sampled(false)));
         }
     }
 
@@ -322,7 +321,7 @@ impl Heap {
         });
     }
 
-    /// Says what a call is about to do to a piece of memory in use.
+    /// Notes the effect that a call is about to have on a piece of memory in use.
     pub fn note(&self, at: usize, len: usize, effect: Effect) {
         let Some(zone) = self.zone_of(at as *const u8) else { return };
         if effect == Effect::Locks {
@@ -339,11 +338,11 @@ impl Heap {
         for block in blocks {
             zone.ledger().update_word(block, |word| match (effect, word.state()) {
                 (Effect::Taints | Effect::Locks, BlockState::Whole | BlockState::Parts) => {
-                    Some(word.with_tainted(true).with_advised(false))
+                    Some(word.with_tainted(true).with_hints(|it| it.with_advised(false)))
                 }
                 (Effect::AsksForHuge, BlockState::Whole | BlockState::Parts) => {
-                    let has_no_other = !word.tainted() || word.advised();
-                    Some(word.with_tainted(true).with_advised(has_no_other))
+                    let has_no_other = !word.tainted() || word.hints().advised();
+                    Some(word.with_tainted(true).with_hints(|it| it.with_advised(has_no_other)))
                 }
                 (Effect::Drops, BlockState::Whole) => Some(word.with_ready(false)),
                 _ => None,
@@ -362,12 +361,12 @@ impl Heap {
 
     /// Whether advice to use huge pages changes nothing here.
     pub fn has_huge_advice(&self, at: usize) -> bool {
-        self.zone_of(at as *const u8).is_some_and(|zone| self.is_ready_zone(zone))
+        self.zone_of(at as *const u8).is_some_and(|zone| zone.kind.huge() == Huge::Yes)
     }
 
-    /// Makes a range of whole pages the caller's, who is about to map something there
-    /// (`MAP_FIXED`): holes, free memory, and what is in use already. `false` if a part of it can't
-    /// be had. `taints`: it is to be something else than the heap's own memory.
+    /// Makes a range of whole pages the caller's, which is about to map something there (`MAP_FIXED`): holes, free
+    /// memory, and memory in use already. `false` if a part of it can't be had. `taints`: it is to be something else
+    /// than the heap's own memory.
     pub fn occupy(&'static self, at: usize, len: usize, taints: bool) -> bool {
         let mut all = true;
         self.parts(at, len, |part, kind| {
@@ -408,7 +407,7 @@ impl Heap {
     pub fn contains(&self, at: usize, len: usize) -> bool {
         self.zone_of(at as *const u8).is_some_and(|zone| {
             let first = (at - zone.addresses().start) / FRAME_SIZE;
-            // What was never part of the zone has no marks.
+            // Blocks that were never part of the zone have no marks.
             let end = (first + len.div_ceil(FRAME_SIZE)).min(zone.ledger().grown() * BLOCK_FRAMES);
             zone.addresses().end - at >= len && !zone.marks.lost.any(first.min(end)..end)
         })
@@ -486,8 +485,8 @@ impl Heap {
         frames.clone().find(|frame| !is_had(frame)).unwrap_or(frames.end)
     }
 
-    /// Lets the helpers finish what they do to frames of one block, and not for ever: on a busy
-    /// machine they may not come to run for long.
+    /// Lets the helpers finish their work on frames of one block, and not for ever: on a busy machine they may not
+    /// come to run for long.
     fn wait_for_helpers(&self, zone: &PoolZone, start: Pfn, frames: usize) {
         const LOOKS: usize = 2000;
         let ledger = &zone.ledger();
@@ -543,8 +542,11 @@ impl Heap {
                 return false;
             }
             for block in block..until {
-                let word = zone.ledger().block(block).with_ready(false).with_zeroed(true);
-                zone.set_owned(block, word.with_tainted(false).with_sampled(false));
+                let word = zone.ledger().block(block).emptied();
+                zone.set_owned(
+                    block,
+                    word.with_tainted(false).with_hints(|it| it.with_sampled(false)),
+                );
             }
             next = until * BLOCK_FRAMES;
         }

@@ -1,4 +1,4 @@
-//! What is known of a zone's mappings, frame by frame.
+//! Marks on a zone's mappings, frame by frame.
 
 use core::ops::Range;
 
@@ -6,7 +6,7 @@ use super::bits::Bits;
 use super::serve::whole_blocks;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES};
 
-/// What is known of a zone's mappings.
+/// Marks on a zone's mappings.
 #[derive(Debug)]
 pub(super) struct Marks {
     /// Frames that are holes.
@@ -35,7 +35,7 @@ impl Marks {
         self.blocks.set(0..0) && self.frames.set(0..0)
     }
 
-    /// Gives back what is about the blocks from `kept` on.
+    /// Gives back the marks on the blocks from `kept` on.
     ///
     /// # Safety
     /// Nobody asks about them any more, and nobody else calls this.

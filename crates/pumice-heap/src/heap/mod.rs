@@ -3,12 +3,11 @@
 //! A heap has two [`Zone`]s for each memory node ([`zones`]); a request is served from those of the
 //! node that it is made on:
 //!
-//! - *demand*: blocks that nobody populates and that carry no advice. Requests of a size of which
-//!   nothing is known, or of which little is touched, live there as they would with the kernel,
-//!   and whole blocks go back to it when they are freed. What was resident then teaches
-//!   [`classes`].
-//! - *ready*: blocks with huge pages that stay when they are freed. scrubd zeroes them
-//!   ([`source`]); what it did not get to is cleared hot when zeros are asked for.
+//! - *demand* ([`demand`]): blocks that nobody populates and that carry no advice. Requests of a size of which nothing
+//!   is known, or of which little is touched, live there as they would with the kernel, and whole blocks go back to it
+//!   when they are freed. The pages that were resident then teach [`classes`].
+//! - *ready* ([`ready`]): blocks with huge pages that stay when they are freed. scrubd zeroes them ([`source`]);
+//!   blocks that it did not get to are cleared hot when zeros are asked for.
 //!
 //! # Conditions of a block on its way round the ready zone
 //! ```text
@@ -18,18 +17,21 @@
 //!      +------------------------- decay, or a fork since --+--------------------+------+
 //! ```
 //!
-//! A request never waits for populating, nor for another thread but for a moment: what can't be
-//! served at once goes to the next allocator.
+//! A request never waits for populating, nor for another thread but for a moment: a request that can't be served at
+//! once goes to the next allocator.
 
 mod ahead;
 mod bits;
 mod classes;
+mod demand;
 mod footprint;
+mod hints;
 mod mapping;
 mod marks;
 mod pins;
 mod pool;
 mod promote;
+mod ready;
 mod relocate;
 mod report;
 mod retain;
@@ -50,7 +52,7 @@ use pins::Pins;
 use promote::Promotions;
 use retain::Retained;
 use retire::Stays;
-use zones::{Kind, PoolZone, Zones};
+use zones::{PoolZone, ZoneKind, Zones};
 
 pub use mapping::{Effect, Part};
 pub use pins::is_held_by_other;
@@ -72,7 +74,7 @@ use pumice_frames::sys::topology::Topology;
 
 pub use pumice_frames::clear::Content;
 
-/// What a heap is told when it starts.
+/// The parameters of a heap's start.
 #[derive(Debug)]
 pub struct HeapConfig {
     /// The tree whose pool this heap's memory counts for.
@@ -123,11 +125,11 @@ pub struct Heap {
     discard: Option<fn(*mut u8, usize) -> bool>,
     /// Whether memory was ever locked.
     has_locked: AtomicBool,
-    /// What stays here of memory that is freed.
+    /// The part of freed memory that stays here.
     stays: Stays,
     /// Held by the thread that retires the heap.
     retiring: SleepLock,
-    /// What the keeper finds of those who may hold pages.
+    /// The keeper's findings about others that may hold pages.
     pins: Pins,
     /// When helpers were last readmitted of which there was one.
     readmitted_ns: AtomicU64,
@@ -240,7 +242,7 @@ impl Heap {
     /// allocate, copy and free.
     ///
     /// # Safety
-    /// The caller owns the allocation; what lies beyond the new size is gone.
+    /// The caller owns the allocation; the memory beyond the new size is gone.
     pub unsafe fn resize_in_place(&'static self, at: *mut u8, size: usize) -> bool {
         let Ok((zone, range)) = self.run_at(at) else { return false };
         let frames = frames_for(size).max(1);
@@ -261,8 +263,8 @@ impl Heap {
         true
     }
 
-    /// To be called in the parent just before a `fork`: what is populated now will be shared with
-    /// the child, and writing it then costs more than a fault.
+    /// To be called in the parent just before a `fork`: pages that are populated now will be shared with the child,
+    /// and writing it then costs more than a fault.
     pub fn before_fork(&self) {
         self.zones.all().for_each(|zone| zone.ledger().advance_epoch());
     }
@@ -284,10 +286,10 @@ impl Heap {
         self.retained.forget();
         self.pins.forget();
         for zone in self.zones.all() {
-            // First: what goes now is in the parent's share, and stays there.
+            // First: memory that goes now is in the parent's share, and stays there.
             zone.budget().adopt(slot);
             zone.ledger().adopt_claims(|block| zone.discard(block..block + 1));
-            self.drop_free_blocks(zone, |_| true);
+            self.drop_free_blocks(zone, 0, |_| true);
             zone.set_ready_blocks(0);
         }
     }
@@ -306,8 +308,8 @@ impl Heap {
         self.retire(Calls::OfFree);
     }
 
-    /// From now on no system calls but those `malloc` makes: a seccomp filter is in force. What is free goes before
-    /// that, and what is freed from then on goes at once: no helper would give it back.
+    /// From now on no system calls but those `malloc` makes: a seccomp filter is in force. Free memory goes before
+    /// that, and memory that is freed from then on goes at once: no helper would give it back.
     pub fn go_quiet(&self) {
         self.scrubber.quiet();
         self.keep_nothing_free();
@@ -321,7 +323,7 @@ impl Heap {
         self.quiet.load(Ordering::Relaxed)
     }
 
-    /// Ends the helper threads, and starts none any more. What they would do is done by requests, or not at all.
+    /// Ends the helper threads, and starts none any more. Requests do the helpers' work, or it is not done.
     pub fn end_helpers(&self) {
         self.scrubber.quiet();
         self.slot().forget_free();
@@ -333,10 +335,10 @@ impl Heap {
         self.scrubber.withhold()
     }
 
-    /// Ends one [`Heap::withhold_helpers`]. `had_any`: what that said.
+    /// Ends one [`Heap::withhold_helpers`]. `had_any`: its result.
     ///
-    /// What is free goes on decaying: a helper is started again at once. Where rights change again and again each
-    /// time would cost a thread, so then what is free goes now, and a helper comes with the next that is freed.
+    /// Free memory goes on decaying: a helper is started again at once. Where rights change again and again each time
+    /// would cost a thread, so then free memory goes now, and a helper comes with the next free.
     pub fn readmit_helpers(&'static self, had_any: bool) {
         self.scrubber.readmit();
         if !had_any || self.is_retired() {
@@ -353,7 +355,8 @@ impl Heap {
         }
     }
 
-    /// No helper may run any more, in a process that goes on: all that is free goes, and what is freed from now on.
+    /// No helper may run any more, in a process that goes on: all free memory goes, and so does memory that is freed
+    /// from now on.
     pub fn go_on_alone(&self) {
         if self.scrubber.has_helpers() || self.is_recycling() {
             self.end_helpers();
@@ -364,7 +367,7 @@ impl Heap {
     /// Blocks that are ready and zeroed, and those still to be populated ahead: when the second
     /// is 0, the pool is as full as it gets.
     pub fn ready_blocks(&self) -> (usize, usize) {
-        let count = self.zones.all_of(Kind::Ready).map(count_ready).sum();
+        let count = self.zones.all_of(ZoneKind::Ready).map(count_ready).sum();
         (count, self.ahead.left())
     }
 

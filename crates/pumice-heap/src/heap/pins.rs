@@ -24,7 +24,7 @@ use pumice_frames::sys::{file, thread};
 const MOST_DESCRIPTORS: usize = 256;
 const MAPPINGS_PAUSE_NS: u64 = 1_000_000_000;
 
-/// What is in the path of a mapping or a descriptor where pages may be held. Each is matched anywhere.
+/// The signs in the path of a mapping or a descriptor that pages may be held. Each is matched anywhere.
 const SIGNS: [&[u8]; 17] = [
     b"[io_uring]",
     b"/[aio]",
@@ -104,7 +104,7 @@ fn is_sign_at(folder: &rustix::fd::OwnedFd, name: &CStr) -> bool {
     fs::readlinkat_raw(folder, name, &mut buffer).is_ok_and(|(path, _)| has_sign(path))
 }
 
-/// Whether who may hold pages is behind a descriptor, by its link in `/proc`.
+/// Whether a holder of pages may be behind a descriptor, by its link in `/proc`.
 pub fn is_held_by_other(link: &CStr) -> bool {
     let mut buffer = [const { core::mem::MaybeUninit::uninit() }; 128];
     fs::readlinkat_raw(fs::CWD, link, &mut buffer).is_ok_and(|(path, _)| has_sign(path))
@@ -116,7 +116,7 @@ fn has_sign(path: &[u8]) -> bool {
 
 fn in_mappings() -> bool {
     let Ok(maps) = file::open_read(c"/proc/self/maps") else { return false };
-    // A sign may lie across two readings: what it could begin in is kept.
+    // A sign may lie across two readings: the end of one, where it could begin, is kept.
     const KEPT: usize = 32;
     let mut buffer = [0u8; 4096];
     let mut kept = 0;

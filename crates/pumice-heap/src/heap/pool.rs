@@ -5,7 +5,7 @@ use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::frame::Budget;
 use pumice_frames::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Blocks that are room enough for whatever is asked for.
+/// Blocks that are room enough for any request.
 const MANY: usize = 512;
 
 /// Counts blocks in the tree's pool, and keeps within its limit.
@@ -14,7 +14,7 @@ pub(super) struct Pool {
     tree: &'static Tree,
     /// Changes in a forked child only.
     slot: AtomicPtr<Slot>,
-    /// Blocks of the zone that are charged for, whoever's share they are in.
+    /// Blocks of the zone that are charged for, in any process's share.
     blocks: AtomicUsize,
     /// Blocks that a forked child has from its parent, in whose share they are.
     inherited: AtomicUsize,
@@ -66,7 +66,7 @@ unsafe impl Budget for Pool {
     fn room(&self) -> usize {
         let room = || (self.tree.pool_room() / BLOCK_SIZE as u64) as usize;
         match room() {
-            // What processes that are gone have left may be a part of it.
+            // The shares of processes that are gone may be a part of it.
             few if few < MANY => {
                 self.tree.sweep_if_due(self.slot());
                 room()

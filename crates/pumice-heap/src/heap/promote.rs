@@ -10,8 +10,9 @@
 //! Each move leaves a mapping of its own, so there are only so many: sizes become known once.
 
 use super::classes::Density;
+use super::hints::WithHints;
 use super::serve::{whole_blocks, Keeps};
-use super::{Heap, Kind, PoolZone};
+use super::{Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::frame::Run;
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +23,7 @@ const MOST: usize = 256;
 /// A run moves if all but this share of it is resident.
 const ABSENT_SHARE: usize = 16;
 
-/// What decides about moves. Relaxed: numbers that order nothing.
+/// The counts that decide about moves. Relaxed: numbers that order nothing.
 #[derive(Debug)]
 pub(super) struct Promotions {
     /// Moves that are left.
@@ -62,7 +63,7 @@ impl Heap {
         let whole = whole_blocks(range);
         let may_move = |block: usize| {
             let word = zone.ledger().block(block);
-            !word.tainted() || word.advised()
+            !word.tainted() || word.hints().advised()
         };
         // Relaxed: the thread that installs the filter has set it before.
         let may = !whole.is_empty()
@@ -78,19 +79,19 @@ impl Heap {
         if !is_full || !self.may_add(whole.len()) || !self.promotions.take() {
             return 0;
         }
-        let ready = self.zones.local(zone.node, Kind::Ready);
+        let ready = self.zones.local(zone.node, ZoneKind::Ready);
         let Some(run) = self.get_pristine(ready, frames) else { return 0 };
         let moved = self.move_pages(zone, from, ready, &run);
         let epoch = ready.ledger().epoch();
         ready.ledger().put_range(run.range, |_, word| match moved {
             true => word.with_zeroed(false).with_ready(true).with_epoch(epoch),
-            false => word.with_zeroed(true).with_ready(false),
+            false => word.emptied(),
         });
         for block in whole.clone() {
-            let word = zone.ledger().block(block).with_sampled(false);
-            let word = if moved { word.with_zeroed(true).with_ready(false) } else { word };
+            let word = zone.ledger().block(block).with_hints(|it| it.with_sampled(false));
+            let word = if moved { word.emptied() } else { word };
             // Its owner makes one mapping of it again before it is freed.
-            zone.set_owned(block, word.with_tainted(true).with_advised(false));
+            zone.set_owned(block, word.with_tainted(true).with_hints(|it| it.with_advised(false)));
         }
         if !moved {
             return 0;

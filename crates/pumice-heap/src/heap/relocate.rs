@@ -1,15 +1,16 @@
 //! `realloc` of large runs that can't grow where they stand: pages are moved, not copied.
 //!
-//! The kernel moves page-table entries (`mremap(2)`): a quarter of a millisecond for a gigabyte,
-//! and nothing is faulted in again. The old addresses stay mapped and read as zeros
-//! (`MREMAP_DONTUNMAP`); no address of a zone is ever really unmapped. What has moved is a mapping
-//! of its own from then on, with whatever attributes were set on it, so all blocks that it reaches into are
-//! *tainted*: before others get them, one fresh mapping takes the attributes off. The same goes for the
-//! old place, where the kernel leaves a mapping with the same attributes.
+//! The kernel moves page-table entries (`mremap(2)`): a quarter of a millisecond for a gigabyte, and nothing is
+//! faulted in again. The old addresses stay mapped and read as zeros (`MREMAP_DONTUNMAP`); no address of a zone is
+//! ever really unmapped. The pages that moved are a mapping of their own from then on, with the attributes that were
+//! set on them, so all blocks that this mapping reaches into are *tainted*: before others get them, one fresh mapping
+//! takes the attributes off. The same goes for the old place, where the kernel leaves a mapping with the same
+//! attributes.
 
 use core::ptr::NonNull;
 
-use super::serve::{whole_blocks, Keeps};
+use super::hints::WithHints;
+use super::serve::whole_blocks;
 use super::{blocks_and_tail, Heap, PoolZone};
 use crate::stats::Event;
 use pumice_frames::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES};
@@ -35,7 +36,7 @@ impl Heap {
             return None;
         }
         let run = self.get_pristine(zone, frames)?;
-        self.settle(zone, &run, Keeps::of(self.is_ready_zone(zone)));
+        self.settle(zone, &run, zone.kind.keeps());
         let tail = run.range.frames % BLOCK_FRAMES;
         let dirty_tail = !run.dirt.is_clean() && range.frames > run.range.frames - tail;
         if dirty_tail && !zone.discard_frames(Pfn(run.range.end().0 - tail), tail) {
@@ -45,13 +46,11 @@ impl Heap {
         let to = zone.address(run.range.start);
         // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
         if unsafe { zone.memory().relocate(at, to, range.bytes()) }.is_err() {
-            zone.ledger().put_range(run.range, |_, word| word.with_zeroed(true).with_ready(false));
+            zone.ledger().put_range(run.range, |_, word| word.emptied());
             return None;
         }
         self.hand_over(zone, range, run.range);
-        if self.is_ready_zone(zone) {
-            self.footprint.add(frames - range.frames);
-        }
+        self.add_in_use(zone, frames - range.frames);
         self.slot().add(Event::ReallocMoved, 1);
         NonNull::new(to)
     }
@@ -78,16 +77,14 @@ impl Heap {
             }
             let was_ready = index < old.len() && zone.ledger().block(old.start + index).ready();
             let word = zone.ledger().block(block).with_zeroed(false);
-            let word = word.with_tainted(true).with_advised(false);
+            let word = word.with_tainted(true).with_hints(|it| it.with_advised(false));
             zone.set_owned(block, word.with_ready(was_ready));
         }
         let is_settled = self.settle_taint(zone, from.start.0..from.end().0);
         for block in old {
             let word = zone.ledger().block(block);
-            if word.sampled() && !self.is_ready_zone(zone) {
-                self.promotions.subtract_unknown();
-            }
-            zone.set_owned(block, word.with_zeroed(true).with_ready(false).with_sampled(false));
+            self.end_sample(zone, word);
+            zone.set_owned(block, word.emptied().with_hints(|it| it.with_sampled(false)));
         }
         // Without room for another mapping these addresses stay where they are: nobody else may get them.
         if is_settled {

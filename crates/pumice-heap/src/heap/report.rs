@@ -1,4 +1,4 @@
-//! What the pool consists of, for those who watch: see [`crate::stats::PoolSplit`].
+//! The composition of the pool, for observers: see [`crate::stats::PoolSplit`].
 
 use super::Heap;
 use crate::stats::FreeBytes;

@@ -1,13 +1,12 @@
 //! Pages of the demand zone that stay for the next request.
 //!
-//! A program that asks for much, touches some of it here and there and frees it, over and over,
-//! finds the pages it touched still there under other allocators, and would fault them in each
-//! time here. So what a sparse class has touched stays when it is freed, if its requests do not
-//! ask for zeros: a little in all, counted page by page, and not for longer than anything else
-//! that is free.
+//! A program that asks for much, touches some of it here and there and frees it, over and over, finds the pages it
+//! touched still there under other allocators, and would fault them in each time here. So pages that a sparse class
+//! has touched stay when they are freed, if its requests do not ask for zeros: a little in all, counted page by page,
+//! and not for longer than anything else that is free.
 
 use super::serve::whole_blocks;
-use super::{Heap, PoolZone};
+use super::{Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{PageRange, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
@@ -66,7 +65,8 @@ impl Heap {
     /// Counts what had stayed in blocks of the demand zone that are somebody's now.
     pub(super) fn take_retained(&self, zone: &PoolZone, blocks: core::ops::Range<usize>) {
         let has_pages = |block: usize| !zone.ledger().block(block).zeroed();
-        if self.is_ready_zone(zone) || !self.retained.is_any() || !blocks.clone().any(has_pages) {
+        let may_have = zone.kind == ZoneKind::Demand && self.retained.is_any();
+        if !may_have || !blocks.clone().any(has_pages) {
             return;
         }
         let at = zone.block_address(blocks.start);

@@ -1,4 +1,4 @@
-//! What stays here of memory that is freed, and how a heap ends before its process does.
+//! The part of freed memory that stays here, and the end of a heap before its process ends.
 //!
 //! | what stays | since | what becomes of memory that is freed |
 //! |---|---|---|
@@ -10,10 +10,10 @@
 //! It only ever goes down the table. A forked child begins where its parent is.
 //!
 //! # A heap that is retired
-//! It serves nothing any more. What was free is unmapped, reserved addresses included, and what is in use is when it
-//! is freed. The kernel may then put others' mappings at these addresses, so they must not seem to be the heap's. In
-//! the ledger they are *absent* blocks, or frames that stay allocated for ever and are marked as mappings, which are
-//! nobody's allocation. All calls on mappings are the kernel's alone from then on.
+//! It serves nothing any more. Free memory is unmapped, reserved addresses included, and memory in use is unmapped
+//! when it is freed. The kernel may then put others' mappings at these addresses, so they must not seem to be the
+//! heap's. In the ledger they are *absent* blocks, or frames that stay allocated for ever and are marked as mappings,
+//! which are nobody's allocation. All calls on mappings are the kernel's alone from then on.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -72,7 +72,7 @@ impl Heap {
         self.stays.get() == PAGES
     }
 
-    /// As [`Heap::stop_recycling`], where no helper gives back what is free: it goes now.
+    /// As [`Heap::stop_recycling`], where no helper gives free memory back: it goes now.
     pub(super) fn keep_nothing_free(&self) {
         self.stop_recycling();
         self.drop_all_free();
@@ -82,7 +82,7 @@ impl Heap {
     pub(super) fn drop_all_free(&self) {
         for zone in self.zones.all() {
             zone.ledger().join_all();
-            self.drop_free_blocks(zone, |_| true);
+            self.drop_free_blocks(zone, 0, |_| true);
             zone.set_ready_blocks(0);
         }
     }
@@ -101,7 +101,7 @@ impl Heap {
     /// Ends the heap: see the module's top. The caller asks it for nothing any more; requests that other threads are in
     /// the middle of end well. Called where every system call is still allowed.
     ///
-    /// Where another thread is at it, this returns when that is done: what the caller does next counts what is mapped.
+    /// Where another thread is at it, this returns when that is done: the caller's next step counts mapped memory.
     pub fn retire(&'static self, calls: Calls) {
         // A handler of the program's might ask for the same.
         let _all_signals = thread::BlockedSignals::block();
@@ -117,7 +117,8 @@ impl Heap {
         if !self.stays.go_to(stage) || !is_ready {
             return;
         }
-        // Either what follows meets what a thread is freeing, or that thread meets the stage: see `retired_meanwhile`.
+        // Either the steps below meet the memory that a thread is freeing, or that thread meets the stage: see
+        // `retired_meanwhile`.
         fence(Ordering::SeqCst);
         // Twice: other threads may have been in the middle of requests the first time.
         self.wait_while(|zone| zone.is_growing());
@@ -130,9 +131,9 @@ impl Heap {
         }
     }
 
-    /// Waits for threads that are making a zone larger, or have claimed a block of which they want a part: what they do
-    /// not use is unmapped with the rest. On a busy machine they may not come to run for long, and one that a program
-    /// has stopped does not run at all.
+    /// Waits for threads that are making a zone larger, or have claimed a block of which they want a part: the memory
+    /// that they do not use is unmapped with the rest. On a busy machine they may not come to run for long, and one
+    /// that a program has stopped does not run at all.
     fn wait_while(&self, is_busy: impl Fn(&PoolZone) -> bool) {
         const PAUSE: Duration = Duration::from_micros(50);
         const LOOKS: u32 = 20_000;
@@ -146,7 +147,7 @@ impl Heap {
     /// To be called when memory has been put back into a zone: the heap may have retired since the caller looked.
     #[inline]
     pub(super) fn retired_meanwhile(&self, zone: &PoolZone) {
-        // Either this sees the stage, or the retiring thread sees what was put back.
+        // Either this sees the stage, or the retiring thread sees the memory that was put back.
         fence(Ordering::SeqCst);
         if self.stays.get() == NOTHING {
             self.unmap_late(zone);
@@ -183,7 +184,7 @@ impl Heap {
         unmap_blocks(zone, start..grown);
     }
 
-    /// What programs have unmapped in part.
+    /// Memory that programs have unmapped in part.
     fn unmap_holes(&self, zone: &PoolZone, grown: usize) {
         let _locked = self.lock_holes();
         let holes = &zone.marks.holes;
@@ -219,7 +220,7 @@ impl Heap {
     pub fn has(&self, at: *const u8) -> bool {
         self.zone_of(at).is_some_and(|zone| {
             let frame = (at as usize - zone.addresses().start) / FRAME_SIZE;
-            // In this order: what was never part of the zone has no marks.
+            // In this order: blocks that were never part of the zone have no marks.
             !zone.ledger().is_absent(frame / BLOCK_FRAMES) && !zone.marks.is_mapping(frame)
         })
     }
@@ -262,8 +263,8 @@ fn unmap_blocks(zone: &PoolZone, blocks: Range<usize>) {
 fn unmap(zone: &PoolZone, frames: Range<usize>) {
     let at = core::ptr::NonNull::new(zone.address(Pfn(frames.start)));
     if let Some(at) = at {
-        // SAFETY: the ledger gives these frames to nobody any more, and their last owner has let them go. What the
-        // kernel refuses stays where it is.
+        // SAFETY: the ledger gives these frames to nobody any more, and their last owner has let them go. Memory that
+        // the kernel refuses to unmap stays where it is.
         let _ = unsafe { mem::unmap(at, frames.len() * FRAME_SIZE) };
     }
 }

@@ -1,10 +1,10 @@
-//! How requests are served and what happens to memory that is freed.
+//! How requests are served, and how freed memory is put back.
 
 use core::ptr::NonNull;
 
 use super::classes::Density;
-use super::{blocks_and_tail, is_free, Content, Heap, Kind, PoolZone, GROW_MAX, GROW_MIN};
-use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
+use super::hints::WithHints;
+use super::{blocks_and_tail, is_free, Content, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN};
 use crate::stats::{Event, FreeBytes};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::is_zero;
@@ -13,30 +13,52 @@ use pumice_frames::frame::zone::ZONE_ALIGN;
 use pumice_frames::frame::{BlockState, BlockWord, Native, Run};
 use pumice_frames::sync::atomic::Ordering;
 use pumice_frames::sys::cpu;
-use pumice_frames::sys::mem::{Huge, Memory};
+use pumice_frames::sys::mem::Memory;
 
 /// Dense requests of this many blocks and more are looked at again by one of their blocks;
 /// smaller ones go through the demand zone once for that.
 const SAMPLE_BLOCKS: usize = 4;
 
-/// What a run just got keeps of what was in its blocks.
+/// The part of its blocks' content that a new run keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// Pages: all in the ready zone; in the demand zone, what was retained.
+    /// Pages: all in the ready zone; in the demand zone, those that were retained.
     Pages,
     /// Nothing: it begins as the kernel would begin it.
     Nothing,
 }
 
-impl Keeps {
-    /// In either zone, where nothing else is said.
-    pub(super) fn of(is_ready_zone: bool) -> Keeps {
-        if is_ready_zone {
-            Keeps::Pages
-        } else {
-            Keeps::Nothing
-        }
+/// The end of a run that is freed.
+#[derive(Clone, Copy)]
+pub(super) struct RunEnd {
+    /// The whole run.
+    pub(super) range: PageRange,
+    /// Frames at its start that stay their owner's.
+    pub(super) kept: usize,
+    /// Whether freed memory may be used again.
+    pub(super) is_recycled: bool,
+}
+
+impl RunEnd {
+    /// Frames that are freed.
+    pub(super) fn frames(self) -> usize {
+        self.range.frames - self.kept
     }
+
+    /// The block that keeps a part: that part stays its owner's.
+    pub(super) fn cut(self) -> Option<usize> {
+        let is_inside = self.kept % BLOCK_FRAMES > 0;
+        is_inside.then_some(self.range.start.block() + self.kept / BLOCK_FRAMES)
+    }
+}
+
+/// Pages that are about to be freed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pages {
+    /// They are there.
+    There,
+    /// They went back to the kernel.
+    Gone,
 }
 
 impl Heap {
@@ -65,17 +87,20 @@ impl Heap {
             Density::Unknown => self.has_ready_for(node, frames),
             Density::Sparse => false,
         };
+        let kind = if from_ready { ZoneKind::Ready } else { ZoneKind::Demand };
         let takes_retained =
             density == Density::Sparse && content == Content::Any && !is_sample && !from_ready;
-        let keeps = if takes_retained { Keeps::Pages } else { Keeps::of(from_ready) };
-        let kind = if from_ready { Kind::Ready } else { Kind::Demand };
+        let keeps = if takes_retained { Keeps::Pages } else { kind.keeps() };
         let get = |zone| Some((zone, self.get(zone, frames, align, content, keeps)?));
         let (zone, run) = self.zones.by_distance(node, kind).find_map(get)?;
         self.take_retained(zone, whole_blocks(run.range));
         self.settle(zone, &run, keeps);
         let can_look = !from_ready || (density != Density::Unknown && blocks >= SAMPLE_BLOCKS);
         if is_sample && blocks > 0 && can_look {
-            self.begin_sample(zone, &run);
+            match zone.kind {
+                ZoneKind::Ready => self.begin_sample_in_ready(zone, &run),
+                ZoneKind::Demand => self.begin_sample_in_demand(zone, &run),
+            }
         }
         self.count_hit(zone, &run);
         if content == Content::Zero {
@@ -96,7 +121,7 @@ impl Heap {
         NonNull::new(zone.address(run.range.start))
     }
 
-    /// Gets a run of the zone: what suits best of what is there, else what is new.
+    /// Gets a run of the zone: the blocks that suit best of those that are there, else new ones.
     fn get(
         &self,
         zone: &PoolZone,
@@ -118,22 +143,13 @@ impl Heap {
         }
         let changes = ledger.changes();
         let get = |fits: &dyn Fn(BlockWord) -> bool| ledger.get_blocks(blocks, tail, align, fits);
-        let there = |word: BlockWord| word.ready() && !ledger.is_stale(word);
-        let suits = |word: BlockWord| there(word) && word.zeroed() == (want == Want::Zeroed);
         let any = |_| true;
-        if self.is_ready_zone(zone) {
-            let get_ready = || get(&suits).or_else(|| get(&there));
-            let get_best = || get_ready().or_else(|| get(&any));
-            let is_claimed = || ledger.has_more_claims_than(self.scrubber.claims_away());
-            let patience = if self.ahead.left() > 0 { FOR_POPULATING } else { FOR_SCRUBBING };
-            let wait = || self.scrubber.wait_for_claims(patience, is_claimed, get_best);
-            if let Some(run) = get_ready().or_else(|| is_claimed().then(wait)?) {
-                return Some(run);
-            }
-        } else if keeps == Keeps::Nothing && self.retained.is_any() {
-            if let Some(run) = get(&BlockWord::is_pristine) {
-                return Some(run);
-            }
+        let best = match zone.kind {
+            ZoneKind::Ready => self.get_ready(zone, content, get),
+            ZoneKind::Demand => self.get_demand(keeps, get),
+        };
+        if best.is_some() {
+            return best;
         }
         let found = get(&any).or_else(|| ledger.join_all().then(|| get(&any)).flatten());
         let found = found.or_else(|| {
@@ -146,10 +162,6 @@ impl Heap {
         found
     }
 
-    pub(super) fn is_ready_zone(&self, zone: &PoolZone) -> bool {
-        zone.kind == Kind::Ready
-    }
-
     /// Makes `blocks` more blocks of a zone usable, and some to spare.
     pub(super) fn grow(&self, zone: &PoolZone, blocks: usize) -> bool {
         if zone.room() == 0 || !zone.ledger().may_have(blocks) {
@@ -159,7 +171,7 @@ impl Heap {
         zone.grow(blocks.max(spare)).or_else(|_| zone.grow(blocks)).is_ok()
     }
 
-    /// Refreshes what is stale in a run just got, and what it is not to keep.
+    /// Refreshes the blocks of a new run that are stale, and those that it is not to keep.
     pub(super) fn settle(&self, zone: &PoolZone, run: &Run, keeps: Keeps) {
         let ledger = &zone.ledger();
         let whole = whole_blocks(run.range);
@@ -171,37 +183,15 @@ impl Heap {
         let mut next = whole.start;
         while let Some(start) = (next..whole.end).find(needs) {
             let end = (start..whole.end).find(|block| !needs(block)).unwrap_or(whole.end);
-            let tainted = (start..end).any(|block| ledger.block(block).tainted());
-            let done = if tainted { zone.reset(start..end) } else { zone.discard(start..end) };
+            let done = zone.empty(start..end);
             for block in start..end {
                 let word = ledger.block(block);
-                let fresh = word.with_zeroed(true).with_ready(false).with_tainted(false);
+                let fresh = word.emptied().with_tainted(false);
                 // Where the kernel refused (locked memory), it is dirty, whatever it was.
                 let kept = word.with_zeroed(false).with_epoch(ledger.epoch());
                 zone.set_owned(block, if done { fresh } else { kept });
             }
             next = end;
-        }
-    }
-
-    /// Arranges to see how much of a run is touched: all of it in the demand zone, one block of
-    /// it in the ready zone.
-    fn begin_sample(&self, zone: &PoolZone, run: &Run) {
-        let whole = whole_blocks(run.range);
-        let first = zone.ledger().block(whole.start);
-        if !self.is_ready_zone(zone) {
-            self.promotions.add_unknown();
-            zone.set_owned(whole.start, first.with_sampled(true));
-            return;
-        }
-        // Any block will do that is not always the same one.
-        let pick = whole.start + (self.slot().get(Event::Requests) as usize * 7 + 3) % whole.len();
-        let at = zone.block_address(pick);
-        // SAFETY: the block is part of the run this request was given.
-        let is_small = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::No) }.is_ok();
-        if is_small && zone.discard(pick..pick + 1) {
-            let word = zone.ledger().block(pick);
-            zone.set_owned(pick, word.with_zeroed(true).with_ready(false).with_sampled(true));
         }
     }
 
@@ -216,13 +206,8 @@ impl Heap {
         if zeroed > 0 {
             zone.add_ready_blocks(zeroed.wrapping_neg());
         }
-        if self.is_ready_zone(zone) {
-            self.footprint.add(run.range.frames);
-            // The request's owner faults them in.
-            if zone.node == self.ahead.node() {
-                self.ahead.done(whole.len() - ready);
-            }
-            self.make_room(zone.node);
+        if zone.kind == ZoneKind::Ready {
+            self.hand_out_ready(zone, run.range.frames, whole.len() - ready);
         }
         let (mut ready, mut zeroed) = (ready * BLOCK_FRAMES, zeroed * BLOCK_FRAMES);
         let tail = run.range.frames - whole.len() * BLOCK_FRAMES;
@@ -265,164 +250,62 @@ impl Heap {
 
     /// Puts back the end of a run: all of it if `frames` is its length.
     pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
-        let kept = range.frames - frames;
-        let (is_ready_zone, is_recycled) = (self.is_ready_zone(zone), self.is_recycling());
-        if is_ready_zone {
-            self.before_free(frames);
-            self.footprint.subtract(frames);
+        let end = RunEnd { range, kept: range.frames - frames, is_recycled: self.is_recycling() };
+        match zone.kind {
+            ZoneKind::Ready => self.release_ready(zone, end),
+            ZoneKind::Demand => self.release_demand(zone, end),
         }
-        // Part of this block stays its owner's.
-        let cut = (kept % BLOCK_FRAMES > 0).then_some(range.start.block() + kept / BLOCK_FRAMES);
-        let (mut freed_ready, mut promoted) = (0, 0);
-        if kept == 0 {
-            // Before attributes are taken off: that takes the pages, too.
-            self.look_back(zone, range);
-            if !is_ready_zone {
-                if !whole_blocks(range).is_empty()
-                    && zone.ledger().block(range.start.block()).sampled()
-                {
-                    self.promotions.subtract_unknown();
-                }
-                promoted = if is_recycled { self.promote(zone, range) } else { 0 };
-                freed_ready += promoted;
-            }
-        }
-        if !self.settle_taint(zone, range.start.0 + kept..range.end().0) {
-            // The kernel has no room for another mapping. Nobody may get memory with an attribute
-            // that somebody else set, so these addresses stay where they are.
-            return;
-        }
-        let is_gone = !is_recycled && self.give_back_all(zone, range, kept);
-        if !is_ready_zone && !is_gone {
-            self.give_back_blocks(zone, range, kept, promoted);
-        }
+    }
+
+    /// Takes attributes off the end of a run that is about to be freed, and gives its pages back if they may not be
+    /// used again. `None`: the kernel has no room for another mapping. Nobody may get memory with an attribute that
+    /// somebody else set, so the addresses stay where they are.
+    pub(super) fn take_off(&self, zone: &PoolZone, end: RunEnd) -> Option<Pages> {
+        let is_plain = self.settle_taint(zone, end.range.start.0 + end.kept..end.range.end().0);
+        is_plain.then(|| match !end.is_recycled && self.give_back_all(zone, end) {
+            true => Pages::Gone,
+            false => Pages::There,
+        })
+    }
+
+    /// Frees the end of a run; the blocks that are ready and dirty now. `condition`: the new word of a block whose
+    /// pages are there.
+    pub(super) fn put_end(
+        &'static self,
+        zone: &PoolZone,
+        end: RunEnd,
+        pages: Pages,
+        condition: impl Fn(usize, BlockWord) -> BlockWord,
+    ) -> usize {
+        let mut freed_ready = 0;
         let condition = |block: usize, word: BlockWord| {
-            let now = match is_ready_zone && !is_gone {
-                true if cut == Some(block) && word.ready() => word,
-                true if cut == Some(block) => {
-                    word.with_ready(true).with_epoch(zone.ledger().epoch())
-                }
-                true => self.condition_in_ready(zone, range, block, word),
-                false if is_gone && cut != Some(block) => word.with_zeroed(true).with_ready(false),
-                false => word,
+            let now = match pages {
+                Pages::There => condition(block, word),
+                Pages::Gone if end.cut() == Some(block) => word,
+                Pages::Gone => word.emptied(),
             };
             freed_ready += usize::from(now.ready() && !now.zeroed());
             now
         };
-        if kept == 0 {
-            zone.ledger().put_range(range, condition);
-        } else {
-            zone.ledger().truncate_run(range, kept, condition);
+        match end.kept {
+            0 => zone.ledger().put_range(end.range, condition),
+            kept => zone.ledger().truncate_run(end.range, kept, condition),
         }
         self.retired_meanwhile(zone);
-        if is_ready_zone {
-            self.after_free(zone.node);
-        }
-        if is_gone {
-            return;
-        }
-        let given_back = if is_ready_zone { 0 } else { blocks_and_tail(frames).0 - promoted };
-        self.notice_freed(frames - given_back * BLOCK_FRAMES, freed_ready);
+        freed_ready
     }
 
-    /// Gives all pages of a run's end back to the kernel: somebody else may hold them. `false` if it
-    /// refused.
-    fn give_back_all(&self, zone: &PoolZone, range: PageRange, kept: usize) -> bool {
-        let (start, frames) = (Pfn(range.start.0 + kept), range.frames - kept);
+    /// Gives all pages of a run's end back to the kernel: somebody else may hold them. `false` if it refused.
+    fn give_back_all(&self, zone: &PoolZone, end: RunEnd) -> bool {
+        let (start, frames) = (Pfn(end.range.start.0 + end.kept), end.frames());
         let done = match self.discard {
             Some(discard) => discard(zone.address(start), frames * FRAME_SIZE),
             None => zone.discard_frames(start, frames),
         };
         if done {
-            let bytes = (range.frames - kept) * FRAME_SIZE;
-            self.slot().add(Event::GivenBackBytes, bytes as u64);
+            self.slot().add(Event::GivenBackBytes, (frames * FRAME_SIZE) as u64);
         }
         done
-    }
-
-    /// In the demand zone: learns how much of a run was touched.
-    fn look_back(&self, zone: &PoolZone, range: PageRange) {
-        if self.is_ready_zone(zone) {
-            return;
-        }
-        let whole = whole_blocks(range);
-        let is_sample = if whole.is_empty() {
-            self.classes.density(range.frames) != Density::Sparse
-                || self.classes.is_sample(range.frames, Density::Sparse)
-        } else {
-            zone.ledger().block(whole.start).sampled()
-        };
-        if is_sample {
-            if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
-                self.classes.learn(range.frames, touched, range.frames);
-            }
-        }
-    }
-
-    /// In the demand zone: gives whole blocks of a run's end back to the kernel, but for the first
-    /// `gone`, which hold nothing any more.
-    fn give_back_blocks(&self, zone: &PoolZone, range: PageRange, kept: usize, gone: usize) {
-        if kept == 0 && gone == 0 && self.retain(zone, range) {
-            return;
-        }
-        let whole = whole_blocks(range);
-        let from = whole.start + kept.div_ceil(BLOCK_FRAMES).max(gone);
-        if from < whole.end {
-            let done = zone.discard(from..whole.end);
-            if done {
-                self.slot().add(Event::GivenBackBytes, ((whole.end - from) * BLOCK_SIZE) as u64);
-            }
-            for block in from..whole.end {
-                let word = zone.ledger().block(block);
-                zone.set_owned(block, word.with_zeroed(done).with_ready(false));
-            }
-        }
-        if kept % BLOCK_FRAMES != 0 && kept / BLOCK_FRAMES < whole.len() {
-            let cut = whole.start + kept / BLOCK_FRAMES;
-            zone.set_owned(cut, zone.ledger().block(cut).with_zeroed(false));
-        }
-        // What lies in a block with others stays where it is, and resident, for as long as one of
-        // them is in use: much, where requests of its size have gone to the ready zone since.
-        let is_gone = || self.classes.density(range.frames) == Density::Dense;
-        if !whole.is_empty() || is_gone() {
-            let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
-            if start < range.end().0 {
-                zone.discard_frames(Pfn(start), range.end().0 - start);
-            }
-        }
-    }
-
-    /// What a block of the ready zone is when it is freed.
-    fn condition_in_ready(
-        &self,
-        zone: &PoolZone,
-        range: PageRange,
-        block: usize,
-        word: BlockWord,
-    ) -> BlockWord {
-        let used = word.with_zeroed(false).with_ready(true).with_epoch(zone.ledger().epoch());
-        if word.ready() {
-            // A fork since it was got has made its pages shared.
-            return used.with_epoch(word.epoch());
-        }
-        let at = zone.block_address(block);
-        let touched = self.resident(zone, at, BLOCK_SIZE);
-        if word.sampled() {
-            // SAFETY: the block is committed memory of the zone.
-            let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
-            if let Some(touched) = touched {
-                self.classes.learn(range.frames, touched, BLOCK_FRAMES);
-            }
-            // Its pages are small ones.
-            let given_back = zone.discard(block..block + 1);
-            return word.with_zeroed(given_back).with_ready(false).with_sampled(false);
-        }
-        // What is not resident may be in swap, so the kernel is not believed but made to drop it: nothing
-        // that it says of residence tells of content.
-        match touched {
-            Some(0) if zone.discard(block..block + 1) => word.with_zeroed(true),
-            _ => used,
-        }
     }
 
     /// Frames that are resident in committed memory of the zone. Not known under a seccomp filter:
@@ -444,11 +327,9 @@ impl Heap {
             self.grow(zone, added.div_ceil(BLOCK_FRAMES));
         }
         let Some(run) = zone.ledger().extend_run(range, frames) else { return false };
-        // Mostly: what follows a run in use is seldom ready. The next count puts it right.
+        // Mostly: the memory after a run in use is seldom ready. The next count puts it right.
         self.take_free(0, 0, added);
-        if self.is_ready_zone(zone) {
-            self.footprint.add(added);
-        }
+        self.add_in_use(zone, added);
         if zone.ledger().block(range.start.block()).state() == BlockState::Whole {
             let whole = Run { range: PageRange { start: range.start, frames }, dirt: run.dirt };
             // Not the block that the old end lies in: it holds the caller's data.
@@ -466,8 +347,7 @@ impl Heap {
                 frames: (whole.end - start) * BLOCK_FRAMES,
             };
             self.take_retained(zone, start..whole.end);
-            let keeps = Keeps::of(self.is_ready_zone(zone));
-            self.settle(zone, &Run { range: added, dirt: run.dirt }, keeps);
+            self.settle(zone, &Run { range: added, dirt: run.dirt }, zone.kind.keeps());
         }
     }
 
@@ -476,18 +356,9 @@ impl Heap {
         self.release(zone, range, range.frames - frames);
     }
 
-    /// Claims, gives back and frees again every free block that is not pristine and that
-    /// `wanted` says; the blocks it gave back.
+    /// Claims, gives back and frees again every free block, from one on, that is not pristine and that `wanted` says;
+    /// the blocks it gave back.
     pub(super) fn drop_free_blocks(
-        &self,
-        zone: &PoolZone,
-        wanted: impl Fn(BlockWord) -> bool,
-    ) -> usize {
-        self.drop_free_blocks_from(zone, 0, wanted)
-    }
-
-    /// The same, from a block on.
-    pub(super) fn drop_free_blocks_from(
         &self,
         zone: &PoolZone,
         from: usize,
@@ -509,13 +380,15 @@ impl Heap {
             while end < grown && end - block < DROP_BLOCKS && claim(end) {
                 end += 1;
             }
-            let tainted = (block..end).any(|block| ledger.block(block).tainted());
             self.take_retained(zone, block..end);
-            let done = if tainted { zone.reset(block..end) } else { zone.discard(block..end) };
+            let done = zone.empty(block..end);
             for block in block..end {
                 let word = ledger.block(block);
                 let fresh = BlockWord::FRESH.with_hidden(word.hidden());
-                ledger.release_block(block, if done { fresh } else { word.with_age(0) });
+                ledger.release_block(
+                    block,
+                    if done { fresh } else { word.with_hints(|it| it.with_age(0)) },
+                );
             }
             dropped += if done { end - block } else { 0 };
             block = end;

@@ -1,11 +1,12 @@
-//! What scrubd and the keeper find to do in a heap.
+//! The work that scrubd and the keeper find in a heap.
 
-use super::{count_ready, is_free, Heap, Kind, PoolZone, GROW_MIN};
+use super::hints::{WithHints, OLDEST};
+use super::{count_ready, is_free, Heap, PoolZone, ZoneKind, GROW_MIN};
 use crate::scrub::{Claim, Left, Need, Outcome, Source};
 use crate::stats::Event;
 use pumice_frames::addr::{Order, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::{AreaClaim, BlockState, BlockWord, OLDEST};
+use pumice_frames::frame::{AreaClaim, BlockState, BlockWord};
 use pumice_frames::sync::atomic::Ordering;
 use pumice_frames::sys::mem::Memory;
 
@@ -16,8 +17,8 @@ const NODE_SHIFT: u32 = 57;
 const NODE_MASK: u64 = 0x3f;
 const PLACE: u64 = (1 << NODE_SHIFT) - 1;
 
-/// A process that frees less than this in all its life needs no helpers: starting them would cost
-/// it more than they save, and what it keeps is little.
+/// A process that frees less than this in all its life needs no helpers: starting them would cost it more than they
+/// save, and it keeps little.
 const HELP_FRAMES: usize = (16 << 20) / FRAME_SIZE;
 
 fn token(node: usize, place: u64) -> u64 {
@@ -41,8 +42,8 @@ fn area_of(token: u64) -> AreaClaim {
 }
 
 impl Heap {
-    /// Tells the helpers what was freed and kept: `frames` of either zone, among them `blocks`
-    /// whole ones in the ready zone that are dirty.
+    /// Tells the helpers of memory that was freed and kept: `frames` of either zone, among them `blocks` whole ones in
+    /// the ready zone that are dirty.
     pub(super) fn notice_freed(&'static self, frames: usize, blocks: usize) {
         // Relaxed: an amount that orders nothing.
         let before = self.freed_frames.fetch_add(frames, Ordering::Relaxed);
@@ -62,23 +63,27 @@ impl Heap {
     fn decay_zone(&self, zone: &PoolZone, keep: usize) -> bool {
         let ledger = zone.ledger();
         ledger.join_all_aside();
-        // What a fork has made costly to write goes at once.
-        self.drop_free_blocks(zone, |word| ledger.is_stale(word));
+        // Blocks that a fork has made costly to write go at once.
+        self.drop_free_blocks(zone, 0, |word| ledger.is_stale(word));
         let free = |block: &usize| is_free(ledger.block(*block));
         let held =
             (0..ledger.grown()).filter(free).filter(|&block| !ledger.block(block).is_pristine());
         let surplus = held.count().saturating_sub(keep);
         let left = core::cell::Cell::new(surplus);
         let old = |word: BlockWord| {
-            word.age() == OLDEST && left.replace(left.get().saturating_sub(1)) > 0
+            word.hints().age() == OLDEST && left.replace(left.get().saturating_sub(1)) > 0
         };
-        self.drop_free_blocks(zone, old);
+        self.drop_free_blocks(zone, 0, old);
         let mut any = false;
         for block in 0..ledger.grown() {
             let word = ledger.block(block);
             if is_free(word) && !word.is_pristine() {
                 any = true;
-                ledger.mark_block(block, word, word.with_age((word.age() + 1).min(OLDEST)));
+                ledger.mark_block(
+                    block,
+                    word,
+                    word.with_hints(|it| it.with_age((it.age() + 1).min(OLDEST))),
+                );
             }
         }
         any && surplus > 0
@@ -90,25 +95,25 @@ impl Heap {
         if let Some(word) = zone.ledger().claim_block(block, is_to_offer) {
             // SAFETY: the block is claimed.
             let _ = unsafe { zone.memory().offer(zone.block_address(block), BLOCK_SIZE) };
-            zone.ledger().release_block(block, word.with_offered(true));
+            zone.ledger().release_block(block, word.with_hints(|it| it.with_offered(true)));
         }
     }
 }
 
 /// Whether a block is free, with pages that have not been offered yet.
 pub(super) fn is_to_offer(word: BlockWord) -> bool {
-    is_free(word) && !word.is_pristine() && !word.offered()
+    is_free(word) && !word.is_pristine() && !word.hints().offered()
 }
 
 // SAFETY: a claim is of blocks and areas that the ledger has taken from all others.
 unsafe impl Source for Heap {
     fn age(&self, stop: Order) -> Left {
         let mut left = Left::Nothing;
-        for zone in self.zones.all_of(Kind::Ready) {
+        for zone in self.zones.all_of(ZoneKind::Ready) {
             for block in 0..zone.ledger().grown() {
                 let word = zone.ledger().block(block);
                 if is_dirty_free(zone, word) {
-                    zone.ledger().mark_block(block, word, word.with_cold(true));
+                    zone.ledger().mark_block(block, word, word.with_hints(|it| it.with_cold(true)));
                     left = Left::More;
                 } else if stop < Order::BLOCK && dirty_parts(word) {
                     zone.ledger().settle_dirty_hint(block);
@@ -120,7 +125,7 @@ unsafe impl Source for Heap {
     }
 
     fn claim(&self, stop: Order) -> Option<Claim> {
-        let zones = || self.zones.all_of(Kind::Ready);
+        let zones = || self.zones.all_of(ZoneKind::Ready);
         let claim = match zones().find_map(claim_cold_block) {
             None if stop < Order::BLOCK => zones().find_map(|zone| claim_area(zone, stop))?,
             block => block?,
@@ -135,7 +140,7 @@ unsafe impl Source for Heap {
     }
 
     fn finish(&self, claim: Claim, outcome: Outcome) {
-        let zone = self.zones.local(node_of(claim.token), Kind::Ready);
+        let zone = self.zones.local(node_of(claim.token), ZoneKind::Ready);
         let zeroed = outcome == Outcome::Zeroed;
         if claim.token & AREA != 0 {
             let content = if zeroed { Want::Zeroed } else { Want::Dirty };
@@ -146,7 +151,8 @@ unsafe impl Source for Heap {
         let word = zone.ledger().block(block);
         // Clearing wrote each page, of a block too that was freed in parts and only partly there.
         let word = word.with_zeroed(zeroed).with_ready(zeroed || word.ready());
-        zone.ledger().release_block(block, word.with_cold(false).with_offered(false));
+        zone.ledger()
+            .release_block(block, word.with_hints(|it| it.with_cold(false).with_offered(false)));
         if zeroed {
             zone.add_ready_blocks(1);
         }
@@ -182,7 +188,7 @@ unsafe impl Source for Heap {
         if left == 0 {
             return Left::Nothing;
         }
-        let zone = self.zones.local(self.ahead.node(), Kind::Ready);
+        let zone = self.zones.local(self.ahead.node(), ZoneKind::Ready);
         let pristine = |block: &usize| zone.ledger().block(*block).is_pristine();
         if !(0..zone.ledger().grown()).any(|block| pristine(&block)) && zone.grow(left).is_err() {
             self.ahead.stop();
@@ -217,7 +223,7 @@ unsafe impl Source for Heap {
     fn need(&self) -> Need {
         // Relaxed, here and below: amounts that order nothing.
         let asked = self.zeros_asked.load(Ordering::Relaxed);
-        let there: usize = self.zones.all_of(Kind::Ready).map(PoolZone::ready_blocks).sum();
+        let there: usize = self.zones.all_of(ZoneKind::Ready).map(PoolZone::ready_blocks).sum();
         match there < asked {
             true => Need::Wanted,
             false => Need::Spare,
@@ -232,19 +238,21 @@ unsafe impl Source for Heap {
                 if !is_to_offer(word) {
                     continue;
                 }
-                if word.age() > 0 {
+                if word.hints().age() > 0 {
                     if self.scrubber.is_waited_for() {
                         return Left::More;
                     }
                     self.offer_block(zone, block);
                 } else {
-                    zone.ledger().mark_block(block, word, word.with_age(1));
+                    zone.ledger().mark_block(block, word, word.with_hints(|it| it.with_age(1)));
                     left = Left::More;
                 }
             }
         }
-        // What is taken again within a pass is not worth two calls.
-        let rests = |word: BlockWord| word.age() > 0 || word.offered() || word.is_pristine();
+        // Memory that is taken again within a pass is not worth two calls.
+        let rests = |word: BlockWord| {
+            word.hints().age() > 0 || word.hints().offered() || word.is_pristine()
+        };
         for zone in self.zones.all() {
             zone.ledger().hide_free(|word| rests(word) && !self.scrubber.is_waited_for());
         }
@@ -257,9 +265,9 @@ unsafe impl Source for Heap {
         let is_ahead_open = self.is_ahead_open();
         let mut is_any_left = is_ahead_open;
         for zone in self.zones.all() {
-            let keep = if zone.kind == Kind::Ready { self.ahead.keep_on(zone.node) } else { 0 };
+            let keep = if zone.kind == ZoneKind::Ready { self.ahead.keep_on(zone.node) } else { 0 };
             is_any_left |= self.decay_zone(zone, keep);
-            if zone.kind == Kind::Ready {
+            if zone.kind == ZoneKind::Ready {
                 // The hint is put right.
                 zone.set_ready_blocks(count_ready(zone));
             }
@@ -282,7 +290,7 @@ fn dirty_parts(word: BlockWord) -> bool {
 
 /// Claims a block that has long been free.
 fn claim_cold_block(zone: &PoolZone) -> Option<Claim> {
-    let cold = |word: BlockWord| is_dirty_free(zone, word) && word.cold();
+    let cold = |word: BlockWord| is_dirty_free(zone, word) && word.hints().cold();
     let block = (0..zone.ledger().grown()).find(|&block| {
         cold(zone.ledger().block(block)) && zone.ledger().claim_block(block, cold).is_some()
     })?;

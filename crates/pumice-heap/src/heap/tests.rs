@@ -6,6 +6,7 @@ mod nodes;
 mod policy;
 mod retire;
 
+use super::hints::WithHints;
 use super::*;
 use crate::scrub::{Left, Need, Outcome, Source, DECAY_PASSES};
 
@@ -49,7 +50,7 @@ fn new_heap(
     heap
 }
 
-/// What scrubd does, at once.
+/// Scrubd's work, done at once.
 fn scrub_all(heap: &'static Heap) {
     while heap.age(Order::new(4).expect("small")) == Left::More {
         let mut any = false;
@@ -162,7 +163,7 @@ fn sparse_classes_hold_no_memory() {
 fn ready_memory_is_there_for_the_first_request() {
     let heap = heap(64 << 20, u64::MAX);
     let small = get(heap, 4096, Content::Any);
-    // What the keeper does, at once.
+    // The keeper's work, done at once.
     while heap.populate() == Left::More {}
     assert_eq!(heap.ready_blocks().1, 0);
     let at = get(heap, 32 << 20, Content::Zero);
@@ -256,8 +257,8 @@ fn a_block_that_is_looked_at_keeps_what_is_not_cut_off() {
         let zone = heap.zone_of(at).expect("the heap's");
         let first = zone.pfn(at).expect("a frame").block();
         let blocks = first..first + size / BLOCK_SIZE;
-        let sampled = blocks.clone().find(|&block| zone.ledger().block(block).sampled());
-        if let Some(block) = sampled.filter(|_| heap.is_ready_zone(zone)) {
+        let sampled = blocks.clone().find(|&block| zone.ledger().block(block).hints().sampled());
+        if let Some(block) = sampled.filter(|_| zone.kind == ZoneKind::Ready) {
             let kept = (block - first) * BLOCK_SIZE + BLOCK_SIZE / 2;
             // SAFETY: the test owns it, and `kept` bytes stay.
             let bytes = unsafe {
@@ -311,7 +312,7 @@ fn a_child_drops_what_it_shares() {
     }
     let kept = get(heap, 8 << 20, Content::Any);
     fill(kept, 8 << 20);
-    // Not a real fork: what the child would do, in this process.
+    // Not a real fork: the child's steps, in this process.
     heap.before_fork();
     let (tree, parent) = (heap.tree(), heap.slot());
     let (share, all) = (parent.pool_bytes(), tree.pool_bytes());
@@ -340,7 +341,7 @@ fn threads_never_share_memory_on_many_nodes() {
     share_among_threads(heap_on(Topology::fake(3), 0, u64::MAX));
 }
 
-/// Four threads allocate and free at random while helpers work, and look for what is not theirs.
+/// Four threads allocate and free at random while helpers work, and look for memory that is not theirs.
 fn share_among_threads(heap: &'static Heap) {
     let work = |seed: u64| {
         let mut state = seed;
@@ -394,7 +395,7 @@ fn free_memory_is_offered_when_the_hand_meets_it_again() {
     fill(at, 8 << 20);
     free(heap, at);
     let waiting = || {
-        let zone = heap.zones.local(0, Kind::Ready);
+        let zone = heap.zones.local(0, ZoneKind::Ready);
         (0..zone.ledger().grown())
             .filter(|&block| source::is_to_offer(zone.ledger().block(block)))
             .count()
@@ -432,13 +433,13 @@ fn zeros_are_wanted_while_fewer_are_there_than_were_asked_for() {
     assert_eq!(heap.need(), Need::Spare, "long ago");
 }
 
-/// What the slot says after a count: zeroed, unzeroed, absent, in use.
+/// The slot's figures after a count: zeroed, unzeroed, absent, in use.
 fn split(heap: &'static Heap) -> [usize; 4] {
     heap.publish();
     told_split(heap)
 }
 
-/// What it says without one.
+/// The slot's figures without a count.
 fn told_split(heap: &'static Heap) -> [usize; 4] {
     let split = heap.slot().pool_split().expect("counted");
     let free = split.free;

@@ -7,20 +7,20 @@
 //! Each zone is as large as the others, and a power of two, so the zone of an address is a shift.
 //!
 //! # Whose memory a node's zones hold
-//! What is touched first by processors of the node: the callers that are served from them. No
-//! range has a memory policy of its own. So where a program spreads an allocation by having many
-//! threads touch it, sets policies, or leaves it to the kernel to move pages to who uses them,
-//! that works as it does without the heap. Helpers touch memory that is not theirs; they say for
-//! each piece which node it belongs to ([`Topology::prefer`]).
+//! They hold memory that processors of the node touch first: those of the callers that are served from them. No range
+//! has a memory policy of its own. So where a program spreads an allocation by having many threads touch it, sets
+//! policies, or leaves it to the kernel to move pages to their users, that works as it does without the heap. Helpers
+//! touch memory that is not theirs; they say for each piece which node it belongs to ([`Topology::prefer`]).
 //!
-//! What is freed goes back to the zone it came from, whoever frees it. A request that its node's
-//! zone cannot serve (the pool's limit, addresses) tries the others, the nearest first.
+//! Freed memory goes back to the zone it came from, on whatever node it is freed. A request that its node's zone
+//! cannot serve (the pool's limit, addresses) tries the others, the nearest first.
 
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
 use super::marks::Marks;
 use super::pool::Pool;
+use super::serve::Keeps;
 use crate::stats::{Slot, Tree};
 use pumice_frames::error::Result;
 use pumice_frames::frame::zone::ZONE_ALIGN;
@@ -35,22 +35,40 @@ const RESERVE_FACTOR: usize = 2;
 /// ... but at least this for each zone.
 const RESERVE_MIN: usize = 64 << 30;
 
-/// What a zone is for: see the top of [`super`].
+/// The purpose of a zone: see the top of [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ZoneKind {
     Ready = 0,
     Demand = 1,
 }
 
 const KINDS: usize = 2;
 
+impl ZoneKind {
+    /// The part of their blocks that runs of such a zone keep, where nothing else is said.
+    pub(super) fn keeps(self) -> Keeps {
+        match self {
+            ZoneKind::Ready => Keeps::Pages,
+            ZoneKind::Demand => Keeps::Nothing,
+        }
+    }
+
+    /// The advice that such a zone's memory carries.
+    pub(super) fn huge(self) -> Huge {
+        match self {
+            ZoneKind::Ready => Huge::Yes,
+            ZoneKind::Demand => Huge::No,
+        }
+    }
+}
+
 /// A zone within the tree's pool.
 #[derive(Debug)]
 pub(super) struct PoolZone {
     zone: OwnedZone<Os, Pool>,
-    pub(super) kind: Kind,
+    pub(super) kind: ZoneKind,
     pub(super) node: usize,
-    /// What is known of its mappings.
+    /// Marks on its mappings.
     pub(super) marks: Marks,
     /// Blocks of a ready zone that are ready, zeroed and free: a hint for unknown classes.
     ready_blocks: AtomicUsize,
@@ -66,8 +84,8 @@ impl Deref for PoolZone {
     }
 }
 
-/// What a request for whole blocks did not find, so that none searches in vain until something changes. Relaxed: each
-/// part is a hint, and what does not fit together costs a search, or sends a request elsewhere.
+/// The whole blocks that a request did not find, so that no request searches in vain until something changes. Relaxed:
+/// each part is a hint, and parts that do not fit together cost a search, or send a request elsewhere.
 #[derive(Debug, Default)]
 struct Refused {
     /// 1 + the changes of the ledger there had been.
@@ -79,6 +97,14 @@ struct Refused {
 }
 
 impl PoolZone {
+    /// Gives the pages of blocks that the caller owns back, and takes attributes off. `false`: the kernel refused.
+    pub(super) fn empty(&self, blocks: Range<usize>) -> bool {
+        match blocks.clone().any(|block| self.ledger().block(block).tainted()) {
+            true => self.reset(blocks),
+            false => self.discard(blocks),
+        }
+    }
+
     /// Whether a request for so many blocks need not search.
     pub(super) fn is_refused(&self, blocks: usize) -> bool {
         let relaxed = Ordering::Relaxed;
@@ -146,15 +172,14 @@ impl Zones {
         let cpus = cpu::count();
         let zone = |index: usize| -> Result<PoolZone> {
             let (node, kind) = match index % KINDS {
-                0 => (index / KINDS, Kind::Ready),
-                _ => (index / KINDS, Kind::Demand),
+                0 => (index / KINDS, ZoneKind::Ready),
+                _ => (index / KINDS, ZoneKind::Demand),
             };
-            let huge = if kind == Kind::Ready { Huge::Yes } else { Huge::No };
             let pool = Pool::new(tree, slot);
-            // SAFETY: each zone has its part of what was reserved a moment ago.
+            // SAFETY: each zone has its part of the addresses that were reserved a moment ago.
             let zone = unsafe {
                 let at = base.add(index * zone_len);
-                Zone::within(Os, pool, at, zone_len, cpus, huge)?
+                Zone::within(Os, pool, at, zone_len, cpus, kind.huge())?
             };
             // SAFETY: nobody but this crate has the heap's zones.
             let zone = unsafe { OwnedZone::new(zone) };
@@ -192,7 +217,7 @@ impl Zones {
     }
 
     /// All their addresses.
-    pub(super) fn addresses(&self) -> core::ops::Range<usize> {
+    pub(super) fn addresses(&self) -> Range<usize> {
         self.base..self.base + self.len
     }
 
@@ -212,13 +237,13 @@ impl Zones {
     }
 
     /// All of a kind.
-    pub(super) fn all_of(&self, kind: Kind) -> impl Iterator<Item = &PoolZone> + Clone {
+    pub(super) fn all_of(&self, kind: ZoneKind) -> impl Iterator<Item = &PoolZone> + Clone {
         self.all().filter(move |zone| zone.kind == kind)
     }
 
     /// A node's zone.
     #[inline]
-    pub(super) fn local(&self, node: usize, kind: Kind) -> &PoolZone {
+    pub(super) fn local(&self, node: usize, kind: ZoneKind) -> &PoolZone {
         self.by_index(node * KINDS + kind as usize)
     }
 
@@ -227,7 +252,7 @@ impl Zones {
     pub(super) fn by_distance(
         &self,
         node: usize,
-        kind: Kind,
+        kind: ZoneKind,
     ) -> impl DoubleEndedIterator<Item = &PoolZone> {
         self.topology.by_distance(node).map(move |node| self.local(node, kind))
     }
@@ -238,7 +263,7 @@ impl Zones {
         self.topology.here()
     }
 
-    /// Has what the calling helper faults in from now on come from a node.
+    /// Has the pages that the calling helper faults in from now on come from a node.
     pub(super) fn prefer(&self, node: usize) {
         self.topology.prefer(node);
     }

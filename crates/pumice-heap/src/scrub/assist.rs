@@ -1,5 +1,5 @@
-//! A clearing that a request waits for, shared with a helper: pieces of one range, taken by whoever
-//! is free to clear them.
+//! A clearing that a request waits for, shared with a helper: pieces of one range. The thread that is free to clear a
+//! piece takes it.
 //!
 //! One job at a time, and one word that says which and how far it is:
 //!
@@ -13,10 +13,9 @@
 //!  IDLE ------> FILLING ------> 0 -----------> 1 ... -----------> count ------> IDLE
 //!   (job + 1)
 //! ```
-//! A piece belongs to whoever moved `next` past it. The owner takes pieces until there are none, and
-//! then waits for those that the helper took and has not finished. So the helper holds up the owner
-//! by one piece at most, 25 µs, unless it is held off by others; the owner then shares no more for a
-//! while (see [`Worth`]).
+//! A piece belongs to the thread that moved `next` past it. The owner takes pieces until there are none, and then
+//! waits for those that the helper took and has not finished. So the helper holds up the owner by one piece at most,
+//! 25 µs, unless it is held off by others; the owner then shares no more for a while (see [`Worth`]).
 //!
 //! The job's number keeps a helper that slept between reading the range and taking a piece from
 //! taking one of the next job.
@@ -46,7 +45,7 @@ impl Ticket {
     }
 }
 
-/// What is to be cleared.
+/// The range to be cleared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) at: usize,
@@ -128,8 +127,8 @@ impl Assist {
         self.len.store(range.len, Ordering::Relaxed);
         self.node.store(range.node, Ordering::Relaxed);
         self.finished.store(0, Ordering::Relaxed);
-        // Release: who takes a piece reads the fields of this job, and comes after all that was
-        // done with the memory before.
+        // Release: a thread that takes a piece reads the fields of this job, and comes after all earlier uses of the
+        // memory.
         self.ticket.store(Ticket { job, next: 0 }.bits(), Ordering::Release);
         Some(Posted { job, pieces })
     }
@@ -195,7 +194,7 @@ impl Assist {
         }
     }
 
-    /// What changes with each piece that the helper finishes, to sleep on.
+    /// A word to sleep on: it changes with each piece that the helper finishes.
     pub(super) fn finished(&self) -> &AtomicU32 {
         &self.finished
     }
@@ -321,7 +320,7 @@ mod loom_tests {
 
     struct Scene {
         assist: Assist,
-        /// What is in each piece of either job's memory: loom reports who touches one at a time.
+        /// The pieces of both jobs' memory: loom reports two threads that touch one at a time.
         memory: [[UnsafeCell<u32>; PIECES]; 2],
     }
 

@@ -40,8 +40,8 @@ fn help(job: Job) {
         // The kernel may have taken pages of it, which come back as they are written.
         job.source.prefer(piece.node);
         let engine = clearer.plan().engine(piece.whole, Warmth::Hot);
-        // SAFETY: the piece is part of memory that a request was just given, and whoever took it is
-        // the only one to touch it until it is finished.
+        // SAFETY: the piece is part of memory that a request was just given, and only the thread that took it touches
+        // it until it is finished.
         unsafe { engine.clear(piece.at as *mut u8, piece.len) };
         assist.finish();
     }

@@ -33,7 +33,7 @@ pub(super) struct Bell {
     state: AtomicU32,
 }
 
-/// What whoever rang has to do.
+/// The step that is left to the ringer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rung {
     /// Nothing: the helper looks anyway, or must not.
@@ -61,7 +61,7 @@ impl Bell {
                 AWAKE => Rung::Already,
                 _ => return Rung::Already,
             };
-            // Release: the helper that sees RUNG sees what was published before it.
+            // Release: the helper that sees RUNG sees everything published before it.
             match self.state.compare_exchange_weak(
                 state,
                 RUNG,
@@ -96,7 +96,7 @@ impl Bell {
 
     /// Whether the helper must go on sleeping.
     pub(super) fn is_asleep(&self) -> bool {
-        // Acquire: woken, it sees what the ringer published.
+        // Acquire: woken, it sees everything that the ringer published.
         self.state.load(Ordering::Acquire) == ASLEEP
     }
 
@@ -138,7 +138,7 @@ impl Bell {
         }
     }
 
-    /// What the helper sleeps on while [`Bell::is_asleep`].
+    /// The word that the helper sleeps on while [`Bell::is_asleep`].
     pub(super) fn word(&self) -> (&AtomicU32, u32) {
         (&self.state, ASLEEP)
     }
@@ -223,7 +223,7 @@ mod loom_tests {
         dirty: AtomicU32,
     }
 
-    /// One round of the helper: looks, takes what is there, and tells whether it fell asleep.
+    /// One round of the helper: looks, takes the work that is there, and tells whether it fell asleep.
     fn helper_round(scene: &Scene) -> bool {
         scene.bell.look();
         let found = scene.dirty.load(Ordering::Relaxed);
@@ -236,7 +236,7 @@ mod loom_tests {
         scene.bell.ring()
     }
 
-    /// Whoever sleeps sleeps over nothing, unless a ringer is about to wake it.
+    /// A sleeping helper has no work, unless a ringer is about to wake it.
     fn check(frees_each: u32, ringers: usize, wakes_by_itself: bool) {
         let mut model = loom::model::Builder::new();
         // Three preemptions find every reordering of a handful of steps; without a bound two
@@ -269,7 +269,7 @@ mod loom_tests {
                 let dirty = scene.dirty.load(Ordering::Relaxed);
                 assert_eq!(dirty, 0, "asleep over dirty frames");
             } else if wakes_by_itself {
-                // Rung, or not: the next round finds what is there.
+                // Rung, or not: the next round finds the work that is there.
                 helper_round(&scene);
                 assert_eq!(scene.dirty.load(Ordering::Relaxed), 0);
             }

@@ -1,7 +1,7 @@
 //! A burst of scrubd's by an engine beside the processor: batches of blocks, several in flight.
 //!
-//! A batch has blocks of one memory node, which the thread prefers when it submits, looks at and finishes
-//! the batch: what the kernel has taken of it meanwhile comes back from there.
+//! A batch has blocks of one memory node, which the thread prefers when it submits, looks at and finishes the batch:
+//! pages of it that the kernel has taken meanwhile come back from there.
 
 use super::claims::Claims;
 use super::flight::{Back, Flight, BATCHES, CLAIMS};
@@ -12,7 +12,7 @@ use pumice_frames::clear::engine::LOOK;
 use pumice_frames::clear::Engine;
 use pumice_frames::sys::thread;
 
-/// When scrubd is to end it waits so many looks for what is in flight; the rest is given up.
+/// When scrubd is to end it waits so many looks for the pieces in flight; the rest is given up.
 const LAST_LOOKS: u32 = 2000;
 
 /// Claims as much as the settings say, has it cleared, and hands it back. The bytes cleared; `None` if nothing
@@ -34,7 +34,7 @@ pub(super) fn burst<E: Engine>(
         flight.collect(|node| claims.prefer(node), finish);
         scrubber.set_claims_away(flight.claims());
     };
-    // What was given up before may have come to its end meanwhile.
+    // Pieces given up before may have come to their end meanwhile.
     collect(flight);
     let (mut bytes, mut odd) = (0, None);
     for number in 0..BATCHES {
@@ -84,9 +84,9 @@ fn see_through<E: Engine>(
     }
 }
 
-/// Blocks of one node, `most` at most and `first` among them; and what was claimed beside and is none of
-/// those: a block of another node, for the next batch, or an area within a block, for the processor, of
-/// which there is one claim at a time.
+/// Blocks of one node, `most` at most and `first` among them; and claims beside them that are none of those: a block
+/// of another node, for the next batch, or an area within a block, for the processor, of which there is one claim at a
+/// time.
 fn gather(
     claims: &Claims,
     first: Option<Claim>,
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    // SAFETY: what is said to be zero was written, and pieces are touched no more once they are settled.
+    // SAFETY: memory said to be zero was written, and pieces are touched no more once they are settled.
     unsafe impl Engine for &Blocks {
         fn name(&self) -> &'static str {
             "half"

@@ -1,4 +1,4 @@
-//! What scrubd has taken out of the free memory: claimed, cleared, handed back.
+//! Memory that scrubd has taken out of the free memory: claimed, cleared, handed back.
 
 use core::cell::Cell;
 

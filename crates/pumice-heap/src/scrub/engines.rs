@@ -31,7 +31,7 @@ impl Opened {
             }
             // A GPU needs threads that libc knows of.
             EngineKind::Cpu | EngineKind::Dsa | EngineKind::Cuda => None,
-            // SAFETY: what scrubd claims is a heap's: private anonymous memory.
+            // SAFETY: scrubd claims a heap's memory only: private anonymous memory.
             EngineKind::Kernel => Some(Opened::Kernel(unsafe { Kernel::new() })),
         }
     }
@@ -92,7 +92,7 @@ impl<E: Engine, F: FnMut() -> Option<E>> Lent<E, F> {
         Lent { open, flight: None, asked_ns: 0, next: Next::Now }
     }
 
-    /// What is in flight, of an engine that is opened if it is not. `None` where there is none.
+    /// The pieces in flight of an engine, which is opened if it is not open. `None` where there is none.
     pub(super) fn flight(&mut self, now_ns: u64) -> Option<&mut Flight<E>> {
         let quiet_ns = now_ns.saturating_sub(self.asked_ns);
         let is_due = match self.next {
@@ -125,8 +125,8 @@ impl<E: Engine, F: FnMut() -> Option<E>> Lent<E, F> {
         }
     }
 
-    /// Gives it back, unless it has memory still: late answers are wanted. The queue of one that failed stays
-    /// open, since whoever closes a queue waits for what is in it.
+    /// Gives it back, unless it has memory still: late answers are wanted. The queue of one that failed stays open,
+    /// since closing a queue waits for the pieces in it.
     pub(super) fn give_back(&mut self) {
         let Some(flight) = self.flight.take_if(|flight| flight.is_empty()) else { return };
         if flight.is_lost() {

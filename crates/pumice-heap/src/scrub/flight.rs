@@ -1,9 +1,9 @@
 //! Claims that an engine beside the processor is at work on, several batches of them at once.
 //!
-//! A claim in flight is nobody's but the engine's: scrubd neither hands it back nor touches it. What
-//! the engine settles comes back at once; what it gives up is the processor's. A claim whose engine
-//! does not answer any more stays here, absent from the free memory: it is never called zeroed, nor
-//! handed out while a device may still write to it. Late answers are taken.
+//! A claim in flight is nobody's but the engine's: scrubd neither hands it back nor touches it. A piece that the
+//! engine settles comes back at once; one that it gives up is the processor's. A claim whose engine does not answer
+//! any more stays here, absent from the free memory: it is never called zeroed, nor handed out while a device may
+//! still write to it. Late answers are taken.
 //!
 //! Invariant: each claim that was launched is either in here or was handed to `finish`, once.
 
@@ -20,7 +20,7 @@ pub(crate) const CLAIMS: usize = 4;
 /// An engine that settles nothing for so long is not asked again. A block takes hardware 100 µs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What comes back of a claim.
+/// The state in which a claim comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Back {
     /// All of it reads as zeros.
@@ -103,13 +103,13 @@ impl<E: Engine> Flight<E> {
         bytes
     }
 
-    /// Hands what has come to an end to `finish`. Before a batch is looked at, which may touch its memory,
+    /// Hands claims that have come to an end to `finish`. Before a batch is looked at, which may touch its memory,
     /// `prefer` is told its node.
     pub(crate) fn collect(&mut self, prefer: impl Fn(usize), mut finish: impl FnMut(Claim, Back)) {
         let mut heard = self.is_empty();
         for batch in self.batches.iter_mut().filter(|batch| !batch.is_empty()) {
             prefer(batch.node);
-            // SAFETY: what is in flight was submitted to this engine.
+            // SAFETY: the pieces in flight were submitted to this engine.
             self.is_lost |= unsafe { self.engine.poll(&mut batch.pieces) } == Err(Lost);
             for (place, piece) in batch.claims.iter_mut().zip(&mut batch.pieces) {
                 if piece.state() == State::InFlight {
@@ -134,7 +134,7 @@ impl<E: Engine> Flight<E> {
         self.is_lost |= u128::from(now_ns.saturating_sub(self.heard_ns)) > PATIENCE.as_nanos();
     }
 
-    /// Nobody wants what is in flight any more, but to have it back.
+    /// Nobody wants the pieces in flight zeroed any more, only back.
     pub(crate) fn cancel(&mut self) {
         for batch in self.batches.iter_mut().filter(|batch| !batch.is_empty()) {
             // SAFETY: as in `collect`.
@@ -175,7 +175,7 @@ mod tests {
                 flight.collect(|_| (), |claim, how| {
                     back[claim.token as usize] += 1;
                     let zero = match how { Back::Zeroed => LEN, Back::Rest(zero) => zero };
-                    // SAFETY: what came back is ours again.
+                    // SAFETY: a claim that came back is ours again.
                     assert!(unsafe { is_zero(claim.at, zero) }, "{how:?}");
                 });
             }

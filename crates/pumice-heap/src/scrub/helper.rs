@@ -21,7 +21,7 @@ use super::{Scrubber, Source};
 use pumice_frames::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use pumice_frames::sys::{privilege, sched, thread};
 
-/// What a helper thread works on.
+/// The work of a helper thread.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) scrubber: &'static Scrubber,
@@ -37,14 +37,14 @@ pub(super) enum Descriptors {
     Shared,
 }
 
-/// The helper is to end, for good: what it has open goes with its state, and the thread after that.
+/// The helper is to end, for good: its open files go with its state, and the thread after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stopped;
 
 /// One helper thread, running or not.
 pub(super) struct Helper {
     bell: Bell,
-    /// 1 once stopped: what naps sleep on, so that stopping ends them.
+    /// 1 once stopped: naps sleep on this word, so that stopping ends them.
     stopped: AtomicU32,
     /// 1 from before the thread is started until the kernel says that it has ended.
     alive: AtomicU32,

@@ -18,8 +18,8 @@ use pumice_frames::sys::thread;
 
 pub(super) const ENTRY: thread::Entry = run;
 
-/// What was freed is offered to the kernel when it has lain for this long, and twice as long at
-/// most: it costs 25 µs a block where other threads run, too much for what is used again at once.
+/// Freed memory is offered to the kernel when it has lain for this long, and twice as long at most: it costs 25 µs a
+/// block where other threads run, too much for memory that is used again at once.
 const OFFER_NAP: Duration = Duration::from_millis(100);
 /// Naps are no longer than this, so that a shorter `decay_ms` is noticed.
 const LONGEST_NAP: Duration = Duration::from_secs(2);
@@ -71,7 +71,7 @@ impl Keeper {
                 _ => helper.sleep()?,
             };
             if !slept {
-                // Rung meanwhile, perhaps: what was freed is offered when it has lain for a while.
+                // Rung meanwhile, perhaps: freed memory is offered when it has lain for a while.
                 helper.nap(pass.min(OFFER_NAP))?;
             }
         }
@@ -112,7 +112,7 @@ impl Keeper {
         Ok(Left::Nothing)
     }
 
-    /// A pass ages all free memory, so it is made on time whoever rings meanwhile.
+    /// A pass ages all free memory, so it is made on time however often the bell rings meanwhile.
     fn decay_if_due(&mut self) -> Left {
         let now_ns = thread::now_ns();
         if now_ns.saturating_sub(self.decayed_ns) < self.decay_pass().as_nanos() as u64 {

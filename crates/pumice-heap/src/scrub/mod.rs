@@ -1,21 +1,21 @@
-//! scrubd: what to zero next, when to stop, how not to be noticed.
+//! scrubd: the choice of memory to zero next, when to stop, how not to be noticed.
 //!
-//! Free memory that is not zero is worth zeroing ahead of its next use when it is large, cold and
-//! nobody else wants the machine. [`Scrubber`] is what the heap holds; it runs three helper threads,
-//! each started when there is first something for it to do:
+//! Free memory that is not zero is worth zeroing ahead of its next use when it is large, cold and nobody else wants
+//! the machine. The heap holds a [`Scrubber`], which runs three helper threads, each started when there is first
+//! something for it to do:
 //!
 //! * *scrubd* claims, clears and hands back memory. It may be held off in the middle of a block, so
 //!   it never owns what anybody waits for: it makes no call that takes the address space's lock (but
 //!   with the engine `kernel`, which is used only where the user names it).
-//! * the *keeper* populates memory ahead and gives back what has decayed. Those calls do take that
-//!   lock, so it does little at a time.
-//! * the *assistant* does a part of a clearing that a request waits for, if it is a large one
-//!   (`assist`): what that costs is the same, and it takes half as long where a processor is idle.
+//! * the *keeper* populates memory ahead and gives back memory that has decayed. Those calls do take that lock, so it
+//!   does little at a time.
+//! * the *assistant* does a part of a clearing that a request waits for, if it is a large one (`assist`): the cost is
+//!   the same, and it takes half as long where a processor is idle.
 //!
-//! All have the program's own priority. Under `SCHED_IDLE` scrubd would be the last of a program's
-//! threads to end on a busy machine, and the last one takes the whole address space down: seconds
-//! in which the program is a zombie, and no call of its own could prevent it (`kill -9`). What
-//! keeps it out of everybody's way is the governor, which looks before each burst.
+//! All have the program's own priority. Under `SCHED_IDLE` scrubd would be the last of a program's threads to end on a
+//! busy machine, and the last one takes the whole address space down: seconds in which the program is a zombie, and no
+//! call of its own could prevent it (`kill -9`). The governor keeps it out of everybody's way: it looks before each
+//! burst.
 //!
 //! No thread is woken for nothing (`bell`), and what nobody waits for is not done when anybody else
 //! would notice (`governor`).
@@ -78,7 +78,7 @@ pub struct Claim {
     pub token: u64,
 }
 
-/// What became of a [`Claim`].
+/// The outcome of a [`Claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All of it reads as zeros now.
@@ -96,7 +96,7 @@ pub enum Left {
     More,
 }
 
-/// What zeroing ahead is good for just now.
+/// The use of zeroing ahead just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The program asks for zeros, and fewer are there than it asked for lately.
@@ -116,26 +116,25 @@ pub const DECAY_PASSES: u32 = 7;
 /// the kernel is to take what the calling thread then faults in.
 ///
 /// # Safety
-/// What [`Source::claim`] returns is nobody else's, and may be written, until [`Source::finish`] has it back.
+/// The memory that [`Source::claim`] returns is nobody else's, and may be written, until [`Source::finish`] has it
+/// back.
 pub unsafe trait Source: Sync {
-    /// A pass of the clock hand: marks every free, unzeroed area of order `stop` and higher as
-    /// seen, and tells whether there is any. Freeing clears the mark. scrubd calls this, waits
-    /// `scrub_delay_ms`, then claims: what still carries the mark is cold, what was allocated
-    /// again or freed anew in between is not.
+    /// A pass of the clock hand: marks every free, unzeroed area of order `stop` and higher as seen, and tells whether
+    /// there is any. Freeing clears the mark. scrubd calls this, waits `scrub_delay_ms`, then claims: memory that
+    /// still carries the mark is cold, memory that was allocated again or freed anew in between is not.
     fn age(&self, stop: Order) -> Left;
 
     /// Takes one marked area of order `stop` or higher out of the free memory, largest and
     /// longest-free first; `None` when there is none left.
     fn claim(&self, stop: Order) -> Option<Claim>;
 
-    /// Has what the calling thread faults in from now on come from a memory node, where there are
-    /// several.
+    /// Has the pages that the calling thread faults in from now on come from a memory node, where there are several.
     fn prefer(&self, _node: usize) {}
 
     /// Returns a claim to the free memory.
     fn finish(&self, claim: Claim, outcome: Outcome);
 
-    /// Counts what is free, for those who watch the process from outside.
+    /// Counts the free memory, for observers of the process from outside.
     fn publish(&self) {}
 
     /// Whether the calling process is the one that helpers are threads of, and not one that has its memory for a while.
@@ -143,7 +142,7 @@ pub unsafe trait Source: Sync {
         true
     }
 
-    /// No helper can be started: what they would do is to be done at once, or not at all.
+    /// No helper can be started: the helpers' work is to be done at once, or not at all.
     fn unhelped(&self) {}
 
     /// Looks for signs that others may hold the process's pages. The keeper asks, with a table of descriptors of its
@@ -164,7 +163,7 @@ pub unsafe trait Source: Sync {
     /// kernel, which takes it if it is short of memory. [`Left::Nothing`] when all has been.
     fn offer(&self) -> Left;
 
-    /// A pass of the keeper's hand, [`DECAY_PASSES`] times in `decay_ms`: gives back what was free
-    /// in all of them. [`Left::Nothing`] when no free memory is left that could decay.
+    /// A pass of the keeper's hand, [`DECAY_PASSES`] times in `decay_ms`: gives back memory that was free in all of
+    /// them. [`Left::Nothing`] when no free memory is left that could decay.
     fn decay(&self) -> Left;
 }

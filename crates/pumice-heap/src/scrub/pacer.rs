@@ -14,7 +14,7 @@ pub struct Pacer {
     governor: Governor<Procfs>,
 }
 
-/// What the user allows.
+/// The user's limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PaceLimits {
     /// Load average above which nothing is done, in hundredths; 0 for none.
@@ -40,7 +40,7 @@ impl Pacer {
         Pacer { governor: Governor::new(sensors, Manner::Populate) }
     }
 
-    /// To be called after a long sleep: what was seen before it says nothing about now.
+    /// To be called after a long sleep: readings from before it say nothing about now.
     pub fn wake(&mut self) {
         self.governor.wake();
     }
@@ -53,8 +53,8 @@ impl Pacer {
         }
     }
 
-    /// How much the burst may be that was asked for: where every processor is taken, whoever runs there
-    /// waits for all of it.
+    /// How much the burst may be that was asked for: where every processor is taken, the thread that runs there waits
+    /// for all of it.
     pub fn most_bytes(&self) -> usize {
         match self.governor.is_full() {
             true => BLOCK_SIZE,

@@ -1,4 +1,4 @@
-//! What the heap holds: the helper threads, and what wakes them.
+//! The heap's hold on the helper threads, and the bells that wake them.
 
 use core::ptr::null_mut;
 use core::time::Duration;
@@ -60,8 +60,8 @@ impl Scrubber {
         }
     }
 
-    /// To be called after a free that made an unzeroed free area of `order`, once the ledger shows
-    /// it. Wakes who has work now; one load each when they are at it.
+    /// To be called after a free that made an unzeroed free area of `order`, once the ledger shows it. Wakes the
+    /// helpers that have work now; one load each when they are at it.
     #[inline]
     pub fn freed(&'static self, source: &'static dyn Source, order: Order) {
         if u64::from(order.get()) >= Setting::ScrubStart.get(self.slot()) {
@@ -72,8 +72,8 @@ impl Scrubber {
         }
     }
 
-    /// For a request that found too little: has the helpers return what they have claimed, waits
-    /// for `patience` at most until `is_claimed` is false, and does `then` before they claim again.
+    /// For a request that found too little: has the helpers return their claims, waits for `patience` at most until
+    /// `is_claimed` is false, and does `then` before they claim again.
     pub fn wait_for_claims<R>(
         &self,
         patience: Duration,

@@ -18,14 +18,14 @@ use pumice_frames::sys::thread;
 
 pub(super) const ENTRY: thread::Entry = run;
 
-/// Passes in a row that find marked memory but get none of it are this much further apart at most,
-/// as powers of two of the delay: who allocates and frees in a loop is not worth following.
+/// Passes in a row that find marked memory but get none of it are this much further apart at most, as powers of two of
+/// the delay: a program that allocates and frees in a loop is not worth following.
 const MOST_DOUBLINGS: u32 = 6;
 /// So many of them, and scrubd sleeps until the next free.
 const EMPTY_PASSES: u32 = 12;
 /// Long pauses are cut into naps of this, after each of which the settings are looked at.
 const LONGEST_NAP_NS: u64 = 500_000_000;
-/// What there is is counted this seldom while scrubd works, and in this share of its time at most.
+/// The free memory is counted this seldom while scrubd works, and in this share of its time at most.
 const PUBLISH_PAUSE_NS: u64 = 100_000_000;
 /// See [`PUBLISH_PAUSE_NS`].
 const PUBLISH_SHARE: u64 = 1000;
@@ -55,7 +55,7 @@ struct Scrubd<F> {
     claims: Claims,
     slot: &'static Slot,
     governor: Governor<Procfs>,
-    /// What zeroes beside the processor, where there is anything.
+    /// The engine that zeroes beside the processor, where there is one.
     engine: Lent<Opened, F>,
     /// Processor time already counted in the slot.
     counted_ns: u64,
@@ -153,7 +153,7 @@ impl<F: FnMut() -> Option<Opened>> Scrubd<F> {
         Ok(())
     }
 
-    /// Clears what is marked, burst by burst, until there is no more or the settings change.
+    /// Clears marked memory, burst by burst, until there is no more or the settings change.
     fn clear_marked(&mut self, orders: &Orders) -> Result<Pass, Stopped> {
         let mut pass = Pass::Empty;
         while self.slot.settings_version() == orders.version {

@@ -7,8 +7,8 @@
 //! meanwhile; and if one does not answer (others may have its processor) the request goes
 //! elsewhere after all.
 //!
-//! The ledger alone says whose memory is whose. What is said here only saves time, and a
-//! helper that misses it costs a wait in vain, so nothing is ordered by it.
+//! The ledger alone says whose memory is whose. The words here only save time, and a helper that misses it costs a
+//! wait in vain, so nothing is ordered by it.
 
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ pub const FOR_POPULATING: Duration = Duration::from_millis(1);
 /// A helper that finds somebody waiting stays away for this long.
 pub(super) const STAY_AWAY: Duration = Duration::from_micros(200);
 
-/// How many requests wait, and what it is no use to wait for.
+/// How many requests wait, and the claims that it is no use to wait for.
 #[derive(Debug)]
 pub(super) struct Waiting {
     requests: AtomicU32,
@@ -37,7 +37,7 @@ impl Waiting {
         Waiting { requests: AtomicU32::new(0), away: AtomicU32::new(0) }
     }
 
-    /// Whether a helper should return what it has claimed, and claim nothing.
+    /// Whether a helper should return its claims, and claim nothing.
     #[inline]
     pub(super) fn is_any(&self) -> bool {
         self.requests.load(Ordering::Relaxed) != 0

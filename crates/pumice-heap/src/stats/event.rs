@@ -1,6 +1,6 @@
-//! What is counted.
+//! The events that are counted.
 
-/// What is counted.
+/// The events that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Event {
@@ -84,7 +84,7 @@ impl Event {
         }
     }
 
-    /// What it is.
+    /// A description of the event.
     pub const fn explain(self) -> &'static str {
         match self {
             Event::Requests => "requests served",

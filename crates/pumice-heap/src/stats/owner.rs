@@ -1,9 +1,9 @@
-//! Whose a slot is.
+//! The owner of a slot.
 //!
-//! A number means a process only in the namespace that it is of: two processes of a tree may have the same one, and
-//! who asks the kernel whether a number exists is told of its own namespace. So a slot says both, and nobody
-//! judges whether a process of another namespace is gone but who can tell which number it has there:
-//! `pumice run`, which sees all namespaces within its own.
+//! A number means a process only in the namespace that it is of: two processes of a tree may have the same one, and a
+//! process that asks the kernel whether a number exists is told of its own namespace. So a slot says both, and only a
+//! process that knows the number in the other namespace judges whether a process there is gone: `pumice run`, which
+//! sees all namespaces within its own.
 //!
 //! A namespace's number may be another's later, when nothing lives in the first. Then a process that is gone may seem
 //! to live for as long as its number is in use; none that lives ever seems to be gone.
@@ -28,7 +28,7 @@ impl Owner {
         Owner::from(thread::process_id())
     }
 
-    /// Nobody: whoever is about to release a slot, and may be killed before he has.
+    /// Nobody: a process that is about to release a slot, and may be killed before it has.
     pub(super) fn none_of(namespace: u32) -> Owner {
         Owner { namespace, pid: u32::MAX }
     }

@@ -82,7 +82,7 @@ impl Reason {
         }
     }
 
-    /// What a report tells people, to follow the program's name and a colon.
+    /// The words of a report, to follow the program's name and a colon.
     pub const fn explain(self) -> &'static str {
         match self {
             Reason::Unknown => "nothing is served, for a reason this version does not know",

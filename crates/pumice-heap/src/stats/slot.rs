@@ -1,4 +1,4 @@
-//! What one process counts.
+//! The counters of one process.
 
 use super::split::FreeCounters;
 use super::{Event, Owner, Reason, EVENTS};
@@ -11,7 +11,7 @@ pub const SETTINGS: usize = 16;
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Slot {
-    /// Whoever counts here, as an [`Owner`]'s word; 0 when free.
+    /// The process that counts here, as an [`Owner`]'s word; 0 when free.
     pub(super) owner: AtomicU64,
     /// The program's name: 16 bytes, NUL-padded, as in `/proc/PID/comm`.
     pub(super) name: [AtomicU64; 2],
@@ -19,7 +19,7 @@ pub struct Slot {
     pub(super) pool_bytes: AtomicU64,
     /// 1 + the number of the reason why nothing is served here; 0 if there is none.
     pub(super) reason: AtomicU64,
-    /// Bumped by whoever changes a setting, so that the helper thread looks.
+    /// Bumped with each change of a setting, so that the helper thread looks.
     settings_version: AtomicU64,
     pub(super) settings: [AtomicU64; SETTINGS],
     pub(super) events: [AtomicU64; EVENTS],
@@ -78,7 +78,7 @@ impl Slot {
     /// Changes a setting's raw value; [`Slot::settings_version`] tells the helper thread.
     pub fn set_setting(&self, index: usize, value: u64) {
         self.settings[index].store(value, Ordering::Relaxed);
-        // Release: who sees the new version sees the value (pairs with the Acquire below).
+        // Release: a thread that sees the new version sees the value (pairs with the Acquire below).
         self.settings_version.fetch_add(1, Ordering::Release);
     }
 

@@ -1,8 +1,8 @@
-//! What a process's share of the pool consists of.
+//! The composition of a process's share of the pool.
 //!
-//! Whoever works on free memory counts it and writes down what it found: the helper threads, ten
-//! times a second at most while they have work and once before they sleep. In between, and before there are
-//! any, what a share grows by is free and absent, and each request takes off what it got.
+//! The threads that work on free memory count it and write the result down: the helper threads, ten times a second at
+//! most while they have work and once before they sleep. In between, and before there are any, the growth of a share
+//! is free and absent, and each request takes off the memory that it got.
 
 use super::Slot;
 use pumice_frames::sync::atomic::{AtomicU64, Ordering};
@@ -14,22 +14,22 @@ pub struct FreeBytes {
     pub zeroed: u64,
     /// There, and dirty.
     pub unzeroed: u64,
-    /// Not there: what nobody has touched yet of blocks that are in use in parts.
+    /// Not there: the pages that nobody has touched yet of blocks that are in use in parts.
     pub absent: u64,
 }
 
 /// All of a share, in bytes: the four add up to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolSplit {
-    /// What is in use.
+    /// The bytes in use.
     pub in_use: u64,
-    /// What is not.
+    /// The bytes not in use.
     pub free: FreeBytes,
 }
 
 impl PoolSplit {
-    /// A share of `bytes` with so much free memory. Both are read one after the other, and whoever
-    /// wrote them is not believed: what is too much is left out.
+    /// A share of `bytes` with so much free memory. Both are read one after the other, and their writer is not
+    /// believed: the excess is left out.
     pub fn of(bytes: u64, free: FreeBytes) -> PoolSplit {
         let mut left = bytes;
         let mut take = |wanted: u64| {
@@ -59,7 +59,7 @@ pub(super) struct FreeCounters {
 }
 
 impl FreeCounters {
-    /// Relaxed, here and below: statistics. What two threads write at once is put right by the next count.
+    /// Relaxed, here and below: statistics. The next count puts right two threads' writes at once.
     pub(super) fn store(&self, free: FreeBytes) {
         self.zeroed.store(free.zeroed, Ordering::Relaxed);
         self.unzeroed.store(free.unzeroed, Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl FreeCounters {
 }
 
 impl Slot {
-    /// Writes down what was counted.
+    /// Writes a count down.
     pub fn set_free(&self, free: FreeBytes) {
         self.free.store(free);
     }
@@ -102,7 +102,7 @@ impl Slot {
         let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
     }
 
-    /// What the process's share of the pool consists of; `None` where nobody counts.
+    /// The composition of this process's share of the pool; `None` where nobody counts.
     pub fn pool_split(&self) -> Option<PoolSplit> {
         let counters = &self.free;
         let free = FreeBytes {

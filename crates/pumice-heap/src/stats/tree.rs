@@ -8,7 +8,7 @@ use super::{Event, FreeBytes, Owner, Slot, EVENTS};
 use pumice_frames::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use pumice_frames::sys::{mem, thread};
 
-/// What it starts with.
+/// The number that it starts with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
 /// Changes whenever the layout does.
 pub const VERSION: u32 = 5;
@@ -33,7 +33,7 @@ pub struct Tree {
     pool_bytes: AtomicU64,
     pool_peak: AtomicU64,
     pool_max: AtomicU64,
-    /// Bytes that the first process is to populate ahead; whoever swaps it for 0 does.
+    /// Bytes that the first process is to populate ahead; the process that swaps it for 0 does.
     ready_bytes: AtomicU64,
     /// When a full pool last looked for shares of the gone, by the monotonic clock.
     swept_ns: AtomicU64,
@@ -46,7 +46,7 @@ pub struct Tree {
     folds_ended: AtomicU64,
     /// Counters of processes that are gone and whose slots were taken by others.
     retired: [AtomicU64; EVENTS],
-    /// Who took which slot last, by process number modulo [`LIVES`]; see [`Life`].
+    /// The slot that a process took last, by process number modulo [`LIVES`]; see [`Life`].
     lives: [AtomicU64; LIVES],
     slots: [Slot; SLOTS],
 }
@@ -71,7 +71,7 @@ impl Tree {
         tree.event_count.store(EVENTS as u32, Ordering::Relaxed);
         tree.pool_max.store(pool_max, Ordering::Relaxed);
         tree.ready_bytes.store(ready_bytes, Ordering::Relaxed);
-        // Release: who finds the magic finds the rest (pairs with the Acquire in `open`).
+        // Release: a reader that finds the magic finds the rest (pairs with the Acquire in `open`).
         tree.magic.store(MAGIC, Ordering::Release);
         tree
     }
@@ -79,8 +79,7 @@ impl Tree {
     /// Takes mapped memory for a tree, if it is one of this version and layout.
     ///
     /// # Safety
-    /// `memory` is [`TREE_SIZE`] bytes, mapped for as long as the reference lives; what is in it
-    /// does not matter.
+    /// `memory` is [`TREE_SIZE`] bytes, mapped for as long as the reference lives; its content does not matter.
     pub unsafe fn open<'t>(memory: NonNull<u8>) -> Option<&'t Tree> {
         // SAFETY: any bytes are a valid Tree: all of it is atomics.
         let tree: &Tree = unsafe { memory.cast().as_ref() };
@@ -125,8 +124,8 @@ impl Tree {
         Some(&self.slots[index])
     }
 
-    /// Frees the slot of this process's life before an exec, for who reads would find two of it, and
-    /// remembers the one of this life, at `index`.
+    /// Frees the slot of this process's life before an exec, since a reader would find two of it, and remembers the
+    /// one of this life, at `index`.
     fn end_life_before(&self, owner: Owner, index: usize) {
         let own = &self.slots[index];
         let release = |slot: &Slot| {
@@ -136,7 +135,7 @@ impl Tree {
         };
         let tag = Life::tag(owner);
         let life = &self.lives[owner.pid as usize % LIVES];
-        // Relaxed, here and below: a hint; whose slot it is, its owner says.
+        // Relaxed, here and below: a hint; the slot itself names its owner.
         let mut word = life.load(Ordering::Relaxed);
         let before = loop {
             let before = Life::from_word(word);
@@ -164,8 +163,7 @@ impl Tree {
     }
 
     fn release(&self, slot: &Slot, owner: Owner) -> bool {
-        // Acquire: the former owner's share is seen. Whoever gets this far and is killed leaves an owner that nobody
-        // is.
+        // Acquire: the former owner's share is seen. A process that is killed here leaves an owner that nobody is.
         let claimed = slot.owner.compare_exchange(
             owner.into_word(),
             Owner::none_of(owner.namespace).into_word(),
@@ -192,13 +190,13 @@ impl Tree {
             return false;
         }
         self.folds_begun.fetch_add(1, Ordering::Relaxed);
-        // Release: who sees any of what follows sees that it has begun (pairs with nothing here: trees are
-        // copied by the kernel).
+        // Release: a reader that sees any of the following writes sees that they have begun (pairs with nothing here:
+        // trees are copied by the kernel).
         fence(Ordering::Release);
         for (total, event) in self.retired.iter().zip(&slot.events) {
             total.fetch_add(event.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
-        // Release: who sees that it has ended sees all of it (as above).
+        // Release: a reader that sees the end sees all of them (as above).
         self.folds_ended.fetch_add(1, Ordering::Release);
         self.shrink_pool(slot, slot.pool_bytes());
         slot.set_free(FreeBytes::default());
@@ -230,7 +228,7 @@ impl Tree {
         self.slots().iter().filter(|slot| self.release_gone(slot, is_gone)).count()
     }
 
-    /// Frees the slots of processes that are gone, and their shares, by what the caller knows of them.
+    /// Frees the slots of processes that are gone, and their shares, by the caller's knowledge of them.
     pub fn sweep(&self, is_gone: impl Fn(Owner) -> bool) {
         for slot in self.slots() {
             let owner = slot.owner();
@@ -263,12 +261,12 @@ impl Tree {
         }
     }
 
-    /// What the first process to ask is to have populated ahead; 0 once one has asked.
+    /// The bytes that the first process to ask is to have populated ahead; 0 once one has asked.
     pub fn ready_bytes(&self) -> u64 {
         self.ready_bytes.load(Ordering::Relaxed)
     }
 
-    /// What the first process is to populate ahead; every later caller gets 0.
+    /// The bytes that the first process is to populate ahead; every later caller gets 0.
     pub fn take_ready_bytes(&self) -> u64 {
         self.ready_bytes.swap(0, Ordering::Relaxed)
     }
@@ -276,7 +274,7 @@ impl Tree {
     /// Sums a counter over all processes, gone and alive.
     pub fn total(&self, event: Event) -> u64 {
         let retired = self.retired[event as usize].load(Ordering::Relaxed);
-        // What programs wrote may be too much for a sum.
+        // The numbers that programs wrote may be too much for a sum.
         self.slots().iter().fold(retired, |sum, slot| sum.wrapping_add(slot.get(event)))
     }
 
@@ -333,12 +331,12 @@ struct Life {
 }
 
 impl Life {
-    /// What of a process's namespace the word has room for.
+    /// The part of a process's namespace that the word has room for.
     fn tag(owner: Owner) -> u16 {
         (owner.namespace & 0x7fff) as u16
     }
 
-    /// Whatever a program wrote there: a slot that there is.
+    /// A slot that there is, whatever number a program wrote there.
     fn from_word(word: u64) -> Life {
         let slot = (word >> 32) as usize & 0xffff;
         Life {
@@ -439,7 +437,7 @@ mod tests {
         tree.attach(one).expect("a slot");
         assert_eq!(of(one), 1);
         assert!(Life::from_word(word.load(Ordering::Relaxed)).is_shared);
-        // What the word says of a slot need not be so.
+        // The word's slot need not be the process's.
         word.store(u64::MAX, Ordering::Relaxed);
         tree.attach(one).expect("a slot");
         let nowhere = Life { pid: one, tag, slot: 0xffff, is_shared: false };

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{answer, concerned, each_part, has_hole, note, AtHole, Outcome};
 use crate::start;
 
-// Called as others call it, who may have written a jump over its beginning.
+// Called as others call it: one of them may have written a jump over its beginning.
 #[inline(never)]
 #[no_mangle]
 pub(crate) unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_i
 
 #[no_mangle]
 unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // The C libraries ignore this one: theirs would lose what was written.
+    // The C libraries ignore this one: theirs would lose the written data.
     const POSIX_MADV_DONTNEED: c_int = 4;
     if advice == POSIX_MADV_DONTNEED {
         return 0;
@@ -47,7 +47,7 @@ pub(super) unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outco
     unsafe { each_part(linux::__NR_madvise, args, effect, AtHole::GoOn) }
 }
 
-/// What advice does to memory, if it outlives the call.
+/// The effect of advice on memory, if it outlives the call.
 fn effect_of(advice: u32) -> Option<Effect> {
     match advice {
         linux::MADV_NORMAL
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn process_madvise(
     advice: c_int,
     flags: c_uint,
 ) -> isize {
-    // Whoever's process it is: that somebody else's has the same addresses costs a fresh mapping.
+    // For any process: where another's has the same addresses, that costs a fresh mapping.
     let args = [process as usize, pieces as usize, count, advice as usize, flags as usize, 0];
     if start::serving_heap().is_none() {
         // SAFETY: forwarded with the caller's promise.
@@ -146,7 +146,7 @@ fn is_own(process: c_int) -> bool {
     })
 }
 
-/// Reads an entry of what the program has at an address, which may be a bad one: the kernel's to refuse.
+/// Reads an entry of the program's at an address, which may be a bad one: the kernel refuses it then.
 fn copy_in(pieces: usize, index: usize) -> Option<Piece> {
     const LEN: usize = size_of::<Piece>();
     let mut piece = Piece { at: 0, len: 0 };

@@ -22,8 +22,8 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
         // SAFETY: as the caller promises.
         return unsafe { map_stack(heap, len, request) };
     }
-    // The heap's addresses are mapped as far as the kernel knows: asked not to replace them, it
-    // finds whatever else is wrong first.
+    // The heap's addresses are mapped as far as the kernel knows: asked not to replace them, it finds all other errors
+    // first.
     let probe = Request { flags: request.flags | no_replace, ..request };
     // SAFETY: it replaces nothing.
     match unsafe { probe.make() } {
@@ -50,7 +50,7 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
         done.then_some(request.at).ok_or(Errno::NOMEM)
     } else {
         let flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;
-        // SAFETY: as the caller promises; what was there is the caller's, or nobody's.
+        // SAFETY: as the caller promises; the old memory there is the caller's, or nobody's.
         unsafe { Request { flags, ..request }.make() }
     };
     match outcome {
@@ -62,7 +62,7 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
     outcome
 }
 
-/// `mmap` of a stack that grows: what is unmapped below it must be so for the kernel, too.
+/// `mmap` of a stack that grows: memory that is unmapped below it must be so for the kernel, too.
 ///
 /// # Safety
 /// As `mmap`.
@@ -75,7 +75,7 @@ unsafe fn map_stack(heap: &'static Heap, len: usize, request: Request) -> Outcom
         if flags & no_replace != 0 && has_mapped(heap, at, len) {
             return Err(Errno::EXIST);
         }
-        // SAFETY: the caller gives up what is there.
+        // SAFETY: the caller gives up the memory there.
         unsafe { heap.unmap(at, len) };
         let mut below = at;
         heap.parts(at.saturating_sub(ROOM), ROOM.min(at), |part, kind| {
@@ -134,8 +134,8 @@ impl Holes {
     }
 }
 
-/// Has somebody else's memory come to a place by `make`, which is told whether it is to replace what is there: at the
-/// heap's addresses it always must. `replaces`: the program lets it.
+/// Has somebody else's memory come to a place by `make`, which is told whether it is to replace the memory there: at
+/// the heap's addresses it always must. `replaces`: the program lets it.
 ///
 /// # Safety
 /// As the system call that `make` makes.
@@ -146,7 +146,7 @@ pub(crate) unsafe fn put_at(
     make: impl Fn(bool) -> Outcome,
 ) -> Outcome {
     let Some((heap, len)) = concerned(at, len) else { return make(replaces) };
-    // What is beside the heap's is the kernel's to refuse, and so is what is in use.
+    // The kernel refuses ranges that reach beyond the heap's, and ranges in use.
     if !replaces && (has_mapped(heap, at, len) || !heap.contains(at, len)) {
         return make(false);
     }

@@ -1,6 +1,6 @@
-//! What `/proc/self/maps` says of a range: whether it is one kind of private anonymous memory, or a segment of shared
-//! memory. The kernel may keep as several mappings
-//! what to the program is one, and refuses to move more than one at once.
+//! The description of a range in `/proc/self/maps`: whether it is one kind of private anonymous memory, or a segment
+//! of shared memory. The kernel may keep one mapping of the program as several, and refuses to move more than one at
+//! once.
 
 use core::ffi::c_int;
 use core::ops::Range;
@@ -144,7 +144,7 @@ impl Advice {
     }
 }
 
-/// What advice a range has been given; `None` if that can't be read, or differs, or some of it is locked.
+/// The advice that a range has been given; `None` if that can't be read, or differs, or some of it is locked.
 pub(super) fn advice_of(range: &Range<usize>) -> Option<Advice> {
     const LOCKED: &[u8] = b" lo";
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -229,9 +229,9 @@ fn protection_in(file: &OwnedFd, range: &Range<usize>) -> Option<c_int> {
 
 /// A line of the file, byte by byte: `start-end perms offset device inode path`.
 struct Line {
-    /// What has not been seen yet of the range.
+    /// The part of the range that has not been seen yet.
     rest: Range<usize>,
-    /// The permissions of what was seen of it.
+    /// The permissions of the part that was seen.
     seen: Option<[u8; 4]>,
     field: usize,
     at: usize,

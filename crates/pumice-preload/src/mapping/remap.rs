@@ -16,7 +16,7 @@ use super::{
 };
 use crate::start;
 
-/// What `mremap` was asked for.
+/// The arguments of `mremap`.
 #[derive(Clone, Copy)]
 pub(super) struct Remap {
     pub(super) at: usize,
@@ -122,7 +122,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     if target.is_some() && !heap.occupy(to, new, true) {
         return Err(Errno::NOMEM);
     }
-    // What is several mappings moves by one call or by none: put aside, a part of it could be left there.
+    // Several mappings move by one call or by none: put aside, a part of them could be left there.
     let is_several = from.is_some() && old > 0 && (holed || !is_one_mapping(&(at..at + old)));
     // SAFETY: as the caller promises.
     let mut outcome = unsafe {
@@ -134,19 +134,19 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
         let range = at..at + old;
         if let (Some(protection), Some(advice)) = (protection_of(&range), advice_of(&range)) {
-            // It is several mappings only for what was done to its neighbours, or because it grew.
+            // It is several mappings only because its neighbours changed, or because it grew.
             let place = match to_fixed {
                 true if target.is_some() && !heap.occupy(to, new, true) => {
                     return Err(Errno::NOMEM)
                 }
-                // SAFETY: the caller gave what is there up.
+                // SAFETY: the caller gave the memory there up.
                 true => unsafe { map_at(to, new, linux::MAP_FIXED)? },
                 false => room(new).map_or_else(|| map_anywhere(new), Ok)?,
             };
             // SAFETY: as the caller promises.
             outcome = unsafe { move_alike(heap, request, place, protection) };
             if let Ok(place) = outcome {
-                // What is new, or was copied, has not been given it.
+                // Memory that is new, or was copied, has not been given it.
                 // SAFETY: as the caller promises.
                 advice.each().for_each(|advice| unsafe {
                     super::madvise(place as *mut c_void, new, advice);
@@ -162,7 +162,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     outcome
 }
 
-/// Memory of the heap's to grow into, of any size: what is the heap's already can stay so.
+/// Memory of the heap's to grow into, of any size: memory that is the heap's already can stay so.
 fn room(len: usize) -> Option<usize> {
     let least = start::mmap_threshold();
     let heap = (least < usize::MAX).then(|| start::heap_for_mapping(len.max(least)))??;
@@ -210,7 +210,7 @@ unsafe fn move_alike(heap: &'static Heap, request: Remap, to: usize, protection:
         }
     }
     if flags & linux::MREMAP_DONTUNMAP == 0 {
-        // SAFETY: all of it is at its new place, and what has come to the old one meanwhile is somebody else's.
+        // SAFETY: all of it is at its new place, and memory that has come to the old one meanwhile is somebody else's.
         unsafe {
             match heap.has_lost(at, old) {
                 true => heap.unmap_own(at, old),
@@ -258,7 +258,8 @@ unsafe fn move_pieces(
 /// # Safety
 /// Both are the caller's.
 unsafe fn move_pages(heap: &'static Heap, at: usize, to: usize, len: usize) -> Outcome {
-    // Of locked memory whose place stays mapped the kernel counts that as locked, too, and for ever.
+    // When locked memory moves and its old place stays mapped, the kernel counts the old place as locked, too, and for
+    // ever.
     let leaves_gap = heap.has_locked();
     let keeps = if leaves_gap { 0 } else { linux::MREMAP_DONTUNMAP };
     let flags = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | keeps;
@@ -274,12 +275,12 @@ unsafe fn move_pages(heap: &'static Heap, at: usize, to: usize, len: usize) -> O
     moved
 }
 
-/// Copies a range, giving its pages back as it goes. Zeros are left. What is at the new place already stays
-/// there: it was zero before, so it can only have been moved.
+/// Copies a range, giving its pages back as it goes. Zeros are left. Content that is at the new place already stays
+/// there: the place was zero before, so the content can only have been moved.
 ///
 /// # Safety
 /// Both ranges are the caller's, and private anonymous memory, the first of that protection. The second is as it was
-/// when it was mapped, readable, writable and zero, but for what a call that failed did to it.
+/// when it was mapped, readable, writable and zero, but for the effects of a call that failed.
 unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
     const STEP: usize = 512 * FRAME_SIZE;
     let readable = protection & linux::PROT_READ as c_int != 0;
@@ -344,10 +345,10 @@ fn is_mapped(at: usize, len: usize) -> bool {
     unsafe { raw::syscall(linux::__NR_mincore, args) }.is_ok()
 }
 
-/// Has the kernel do what was asked for, to memory of the heap's that is as the program knows it.
+/// Has the kernel make the call, to memory of the heap's that is as the program knows it.
 ///
-/// No gap may come to be in the heap's addresses: the kernel might put another thread's mapping
-/// there. So what is to move is first moved aside, leaving its place mapped.
+/// No gap may come to be in the heap's addresses: the kernel might put another thread's mapping there. So the memory
+/// that is to move is first moved aside, leaving its place mapped.
 ///
 /// # Safety
 /// As `mremap`.
@@ -377,7 +378,7 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
         }
     } else {
         let aside = map_aside(old, to..to.saturating_add(new))?;
-        // SAFETY: as the caller promises; what was made above is nobody else's.
+        // SAFETY: as the caller promises; the mapping made above is nobody else's.
         unsafe {
             let moved = move_pages(heap, at, aside, old);
             // It is the same memory at another place.
@@ -391,7 +392,7 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
         }
     }
     if outcome.is_ok() {
-        // SAFETY: what was there has moved.
+        // SAFETY: the old content has moved.
         unsafe { heap.unmap_own(at, old) };
         return outcome;
     }
@@ -414,8 +415,8 @@ fn map_aside(len: usize, avoided: Range<usize>) -> Outcome {
     next
 }
 
-/// Has the kernel move several mappings and the holes between them, which new ones do: what was a
-/// hole at the target and is one at the source stays one. Then closes the gap that they leave.
+/// Has the kernel move several mappings and the holes between them, which new ones do: a hole at the target that is
+/// one at the source, too, stays one. Then closes the gap that they leave.
 ///
 /// # Safety
 /// As `mremap`.
@@ -454,7 +455,7 @@ unsafe fn move_several(
                 // From the first on: where the kernel fails half-way, the rest is where it was.
                 let moved = gap_at(start, len);
                 if moved > 0 && close_gap(heap, start, moved) {
-                    // SAFETY: what was there has moved.
+                    // SAFETY: the old content has moved.
                     unsafe { heap.unmap(start, moved) };
                 }
                 if outcome.is_err() && flags & linux::MREMAP_FIXED != 0 {

@@ -1,11 +1,11 @@
 //! The heap as a Rust program's allocator: [`Allocator`].
 //!
-//! Requests under the threshold, and those the heap declines, are [`std::alloc::System`]'s. Whose
-//! a pointer is tells its address; memory whose layout is under the threshold is never the heap's,
-//! so freeing it costs one comparison more than without.
+//! Requests under the threshold, and those the heap declines, are [`std::alloc::System`]'s. A pointer's address tells
+//! its allocator; memory whose layout is under the threshold is never the heap's, so freeing it costs one comparison
+//! more than without.
 //!
-//! Nothing here allocates through the program's allocator or unwinds into it: what should be
-//! impossible ends the program.
+//! Nothing here allocates through the program's allocator or unwinds into it: a state that should be impossible ends
+//! the program.
 
 mod environment;
 mod process;
@@ -100,7 +100,7 @@ impl Allocator {
         size: usize,
     ) -> *mut u8 {
         let Some(owned) = self.heap.owned(at) else {
-            // What is large already was declined before and stays: its owner can move pages.
+            // Memory that is large already was declined before and stays: its owner can move pages.
             if old >= self.threshold {
                 return null_mut();
             }
@@ -141,9 +141,9 @@ impl Default for Allocator {
     }
 }
 
-// SAFETY: what the heap gives has the size and alignment asked for, and reads as zeros where that
-// was asked; it stays the heap's until it is freed, by address, whatever the threshold. All else
-// is the system allocator's, with the caller's own arguments.
+// SAFETY: memory that the heap gives has the size and alignment asked for, and reads as zeros where that was asked; it
+// stays the heap's until it is freed, by address, whatever the threshold. All else is the system allocator's, with the
+// caller's own arguments.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -5,63 +5,56 @@
 //! UNSTARTED --first request--> BUSY --> SERVING
 //!                                +----> OFF: not wanted, or not possible
 //! ```
-//! Nobody waits for BUSY: who finds it takes the next allocator. What is served from is written
-//! before the Release store of its address and read after an Acquire load of it.
-//! How it follows a `fork`: [`pumice_heap::process`].
+//! Nobody waits for BUSY: a request that finds it goes to the next allocator. The heap and the rest ([`Served`]) are
+//! written before the Release store of its address and read after an Acquire load of it. How it follows a `fork`:
+//! [`pumice_heap::process`].
 
 use std::ffi::c_int;
 use std::ptr::{from_ref, null_mut, NonNull};
 
 use rustix::fd::BorrowedFd;
 
-use super::environment::{self, Environment};
+use super::environment;
 use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::clear::is_zero;
 use pumice_frames::error::Result;
 use pumice_frames::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use pumice_frames::sys::sched::Affinity;
 use pumice_frames::sys::{mem, thread};
-use pumice_heap::config;
-use pumice_heap::heap::{Content, Heap, HeapConfig};
-use pumice_heap::process::{self, ProcessWord, Variables};
-use pumice_heap::stats::{Event, Reason, Slot, Tree};
+use pumice_heap::heap::{Content, Heap};
+use pumice_heap::process::{self, Host, Served, ZeroCheck};
+use pumice_heap::stats::{Event, Reason, Slot};
 
 const UNSTARTED: u32 = 0;
 const BUSY: u32 = 1;
 const SERVING: u32 = 2;
 const OFF: u32 = 3;
 
-/// A heap that starts at its first request and is right in forked children too. What it does not
-/// serve is for the next allocator.
+/// A heap that starts at its first request and is right in forked children too. Requests that it does not serve are
+/// for the next allocator.
 #[derive(Debug)]
 pub struct ProcessHeap {
     state: AtomicU32,
     /// Null until it serves.
-    served: AtomicPtr<Served>,
+    listed: AtomicPtr<Listed>,
     quiet: AtomicBool,
 }
 
 /// The heap, for an address in its zones.
 #[derive(Clone, Copy, Debug)]
 pub struct Owned {
-    served: &'static Served,
+    listed: &'static Listed,
 }
 
-/// What requests are served from. It lies in a mapping of its own that is never unmapped: helper
-/// threads and memory handed out outlive whoever started it.
+/// A heap that is told of forks. It lies in a mapping of its own that is never unmapped: helper threads and memory
+/// handed out outlive the thread that started it.
 #[derive(Debug)]
-struct Served {
-    heap: Heap,
-    tree: &'static Tree,
-    /// Where this process counts. Changes in a forked child, before its word says CURRENT.
-    slot: AtomicPtr<Slot>,
-    /// The word that a child finds wiped.
-    process: &'static ProcessWord,
-    verify: bool,
+struct Listed {
+    served: Served,
     /// Whether a seccomp filter may be in force.
     quiet: AtomicBool,
     /// The one started before; set before this one is in the list.
-    next: AtomicPtr<Served>,
+    next: AtomicPtr<Listed>,
 }
 
 impl ProcessHeap {
@@ -69,21 +62,24 @@ impl ProcessHeap {
     pub const fn new() -> ProcessHeap {
         ProcessHeap {
             state: AtomicU32::new(UNSTARTED),
-            served: AtomicPtr::new(null_mut()),
+            listed: AtomicPtr::new(null_mut()),
             quiet: AtomicBool::new(false),
         }
     }
 
     /// Allocates `size` bytes aligned to `align`. `None`: ask the next allocator.
     pub fn allocate(&self, size: usize, align: usize, content: Content) -> Option<NonNull<u8>> {
-        let served = self.started()?;
-        if !served.is_current() {
+        let listed = self.started()?;
+        if !listed.is_current() {
             return None;
         }
-        let at = served.heap.allocate(size, align, content)?;
-        // SAFETY: `size` bytes were just allocated there.
-        if served.verify && content == Content::Zero && !unsafe { is_zero(at.as_ptr(), size) } {
-            fatal("memory that should be zero is not");
+        let at = listed.heap().allocate(size, align, content)?;
+        if listed.served.verify() && content == Content::Zero {
+            // SAFETY: `size` bytes were just allocated there.
+            let is_zero = unsafe { is_zero(at.as_ptr(), size) };
+            if !is_zero {
+                fatal("memory that should be zero is not");
+            }
         }
         Some(at)
     }
@@ -91,8 +87,8 @@ impl ProcessHeap {
     /// The heap if `at` lies in its zones.
     #[inline]
     pub fn owned(&self, at: *const u8) -> Option<Owned> {
-        let served = self.published()?;
-        served.heap.owns(at).then_some(Owned { served })
+        let listed = self.published()?;
+        listed.heap().owns(at).then_some(Owned { listed })
     }
 
     /// Where this process counts and finds its settings; starts the heap if need be. `None` where
@@ -100,17 +96,17 @@ impl ProcessHeap {
     /// in a child that was forked in the middle of that, nobody goes on.
     pub fn slot(&self) -> Option<&'static Slot> {
         let limit_ns = thread::now_ns() + 1_000_000_000;
-        let served = loop {
+        let listed = loop {
             match self.started() {
                 None if self.state.load(Ordering::Relaxed) == BUSY
                     && thread::now_ns() < limit_ns =>
                 {
                     thread::yield_now();
                 }
-                served => break served?,
+                listed => break listed?,
             }
         };
-        served.is_current().then(|| served.slot())
+        listed.is_current().then(|| listed.served.slot())
     }
 
     /// To be called before a seccomp filter is installed: from now on no system calls but those
@@ -124,40 +120,40 @@ impl ProcessHeap {
             return;
         }
         // SAFETY: null, or published and never unmapped.
-        if let Some(served) = unsafe { self.served.load(Ordering::SeqCst).as_ref() } {
-            served.go_quiet();
+        if let Some(listed) = unsafe { self.listed.load(Ordering::SeqCst).as_ref() } {
+            listed.go_quiet();
         }
     }
 
     #[inline]
-    fn published(&self) -> Option<&'static Served> {
+    fn published(&self) -> Option<&'static Listed> {
         // Acquire: pairs with the store in `start`.
         // SAFETY: null, or published and never unmapped.
-        unsafe { self.served.load(Ordering::Acquire).as_ref() }
+        unsafe { self.listed.load(Ordering::Acquire).as_ref() }
     }
 
     #[inline]
-    fn started(&self) -> Option<&'static Served> {
+    fn started(&self) -> Option<&'static Listed> {
         self.published().or_else(|| self.start())
     }
 
     #[cold]
-    fn start(&self) -> Option<&'static Served> {
-        // Relaxed: the step hands nothing over; `served` does.
+    fn start(&self) -> Option<&'static Listed> {
+        // Relaxed: the step hands nothing over; `listed` does.
         let relaxed = Ordering::Relaxed;
         self.state.compare_exchange(UNSTARTED, BUSY, relaxed, relaxed).ok()?;
-        let Ok(served) = Served::start() else {
+        let Ok(listed) = Listed::start() else {
             self.state.store(OFF, Ordering::Relaxed);
             return None;
         };
-        watch_fork(served);
+        watch_fork(listed);
         // SeqCst: as in `go_quiet`; it is the Release that `published` pairs with, too.
-        self.served.store(from_ref(served).cast_mut(), Ordering::SeqCst);
+        self.listed.store(from_ref(listed).cast_mut(), Ordering::SeqCst);
         self.state.store(SERVING, Ordering::Relaxed);
         if self.quiet.load(Ordering::SeqCst) {
-            served.go_quiet();
+            listed.go_quiet();
         }
-        Some(served)
+        Some(listed)
     }
 }
 
@@ -170,7 +166,7 @@ impl Default for ProcessHeap {
 impl Owned {
     /// Bytes usable at `at`; 0 if it is not the start of an allocation.
     pub fn usable_size(&self, at: *const u8) -> usize {
-        self.served.heap.usable_size(at)
+        self.listed.heap().usable_size(at)
     }
 
     /// Frees an allocation. In a child that can't use the heap it stays where it is.
@@ -182,11 +178,11 @@ impl Owned {
     /// # Safety
     /// Nobody uses it any more.
     pub unsafe fn free(&self, at: *mut u8) -> Result<()> {
-        if !self.served.is_current() {
+        if !self.listed.is_current() {
             return Ok(());
         }
         // SAFETY: as the caller promises.
-        unsafe { self.served.heap.free(at) }
+        unsafe { self.listed.heap().free(at) }
     }
 
     /// Makes an allocation `size` bytes long, where it stands or by moving its pages: its address.
@@ -196,103 +192,74 @@ impl Owned {
     /// The caller owns the allocation, which is aligned to `align`, and after `Some` uses it at
     /// its new address only.
     pub unsafe fn resize(&self, at: *mut u8, size: usize, align: usize) -> Option<NonNull<u8>> {
-        if !self.served.is_current() {
+        if !self.listed.is_current() {
             return None;
         }
         // SAFETY: as the caller promises.
         unsafe {
-            if self.served.heap.resize_in_place(at, size) {
+            if self.listed.heap().resize_in_place(at, size) {
                 return NonNull::new(at);
             }
-            // What has moved starts a block.
+            // Memory that has moved starts a block.
             if align > BLOCK_SIZE {
                 return None;
             }
-            self.served.heap.relocate(at, size)
+            self.listed.heap().relocate(at, size)
         }
     }
 
     /// Counts an event of this process.
     pub fn count(&self, event: Event) {
-        self.served.slot().add(event, 1);
+        self.listed.served.slot().add(event, 1);
     }
 }
 
-impl Served {
-    fn start() -> std::result::Result<&'static Served, Reason> {
-        let environment = Environment::read();
+impl Listed {
+    fn start() -> std::result::Result<&'static Listed, Reason> {
+        let variables = environment::read();
         let mut name = [0; 16];
         let name = process::program_name(&mut name);
-        process::find_obstacle(&environment, name, environment::page_size())?;
-        let tree = process::tree(&environment).ok_or(Reason::NoMemory)?;
-        let slot = process::take_slot(tree, name, &environment).ok_or(Reason::NoSlot)?;
-        let process = ProcessWord::map().ok_or(Reason::NoMemory)?;
-        let heap = Heap::new(HeapConfig {
-            tree,
-            slot,
-            // It panics, which an allocator must not; `ProcessHeap::allocate` looks instead.
-            verify: false,
-            clearer: process::clearer(&environment),
-            threads: true,
-            topology: process::topology(&environment),
-            home: Affinity::here(),
-            discard: None,
-        });
-        let served = Served {
-            heap: heap.map_err(|_| Reason::AddressSpace)?,
-            tree,
-            slot: AtomicPtr::new(from_ref(slot).cast_mut()),
-            process,
-            verify: environment.get(config::ENV_VERIFY) == Some("1"),
-            quiet: AtomicBool::new(false),
-            next: AtomicPtr::new(null_mut()),
-        };
-        let memory = mem::map_table(size_of::<Served>()).map_err(|_| Reason::NoMemory)?;
-        let memory = memory.cast::<Served>();
+        process::find_obstacle(&variables, name, environment::page_size())?;
+        // Its check panics, which an allocator must not; `ProcessHeap::allocate` looks instead.
+        let zero_check = ZeroCheck::ByCaller;
+        let host = Host { home: Affinity::here(), discard: None, zero_check };
+        let served = Served::start(&variables, name, host)?;
+        let quiet = AtomicBool::new(false);
+        let listed = Listed { served, quiet, next: AtomicPtr::new(null_mut()) };
+        let memory = mem::map_table(size_of::<Listed>()).map_err(|_| Reason::NoMemory)?;
+        let memory = memory.cast::<Listed>();
         // SAFETY: freshly mapped for it, aligned to a page, and never unmapped.
         unsafe {
-            memory.write(served);
+            memory.write(listed);
             Ok(memory.as_ref())
         }
     }
 
-    fn slot(&self) -> &'static Slot {
-        // Relaxed: set before this was published, and changed by a child with one thread only.
-        // SAFETY: never null; slots lie in the tree, which stays mapped.
-        unsafe { &*self.slot.load(Ordering::Relaxed) }
+    #[inline]
+    fn heap(&self) -> &Heap {
+        self.served.heap()
     }
 
     fn go_quiet(&self) {
-        // Relaxed: whoever installs the filter has called this; for others it is not in force yet.
+        // Relaxed: the thread that installs the filter has called this; for others it is not in force yet.
         self.quiet.store(true, Ordering::Relaxed);
-        self.heap.go_quiet();
+        self.heap().go_quiet();
     }
 
     /// Whether this process may use the heap. Makes a forked child's heap its own.
     #[inline]
-    fn is_current(&'static self) -> bool {
-        self.process.is_current(|| self.adopt())
-    }
-
-    fn adopt(&'static self) -> bool {
-        let slot = match self.quiet.load(Ordering::Relaxed) {
-            true => None,
-            false => process::take_slot_of_child(self.tree, self.slot()),
-        };
-        let Some(slot) = slot else { return false };
-        self.slot.store(from_ref(slot).cast_mut(), Ordering::Relaxed);
-        self.heap.after_fork_in_child(slot);
-        slot.add(Event::Forks, 1);
-        true
+    fn is_current(&self) -> bool {
+        let may_adopt = || !self.quiet.load(Ordering::Relaxed);
+        self.served.word().is_current(|| may_adopt() && self.served.adopt())
     }
 }
 
 /// Heaps that are told of forks, the last one first. Static, since a fork handler has no argument.
-static LAST: AtomicPtr<Served> = AtomicPtr::new(null_mut());
+static LAST: AtomicPtr<Listed> = AtomicPtr::new(null_mut());
 
 /// Has [`Heap::before_fork`] called before each `fork` that goes through the C library, and
-/// [`ProcessWord::note_fork`] after it.
-fn watch_fork(served: &'static Served) {
+/// [`process::ProcessWord::note_fork`] after it.
+fn watch_fork(listed: &'static Listed) {
     extern "C" {
         fn pthread_atfork(
             prepare: Option<extern "C" fn()>,
@@ -300,36 +267,36 @@ fn watch_fork(served: &'static Served) {
             child: Option<extern "C" fn()>,
         ) -> c_int;
     }
-    fn each(tell: impl Fn(&Served)) {
-        // Acquire: pairs with the Release below; what is in the list is whole.
+    fn each(tell: impl Fn(&Listed)) {
+        // Acquire: pairs with the Release below; the list's entries are whole.
         let mut at = LAST.load(Ordering::Acquire);
         // SAFETY: null, or in the list and so never unmapped.
-        while let Some(served) = unsafe { at.as_ref() } {
-            tell(served);
-            // Relaxed: written before `served` was in the list.
-            at = served.next.load(Ordering::Relaxed);
+        while let Some(listed) = unsafe { at.as_ref() } {
+            tell(listed);
+            // Relaxed: written before `listed` was in the list.
+            at = listed.next.load(Ordering::Relaxed);
         }
     }
     extern "C" fn before_fork() {
-        each(|served| served.heap.before_fork());
+        each(|listed| listed.heap().before_fork());
     }
     extern "C" fn in_child() {
         // Where a filter is in force it may not know the calls.
-        each(|served| {
-            if !served.heap.is_quiet() {
-                served.process.note_fork();
+        each(|listed| {
+            if !listed.heap().is_quiet() {
+                listed.served.word().note_fork();
             }
         });
     }
     let push = |last| {
-        served.next.store(last, Ordering::Relaxed);
-        Some(from_ref(served).cast_mut())
+        listed.next.store(last, Ordering::Relaxed);
+        Some(from_ref(listed).cast_mut())
     };
     // Release: pairs with the Acquire in `each`; Acquire: the earlier ones are handed on.
     let before = LAST.fetch_update(Ordering::AcqRel, Ordering::Acquire, push);
     if before.is_ok_and(|before| before.is_null()) {
         // SAFETY: functions that live as long as the process. Failing costs the parent time after a fork, and the
-        // child's memory is then whose process asks first.
+        // child's memory then belongs to the process that asks first.
         let _ = unsafe { pthread_atfork(Some(before_fork), None, Some(in_child)) };
     }
 }
@@ -337,10 +304,10 @@ fn watch_fork(served: &'static Served) {
 /// Says why on stderr and ends the program, without allocating or unwinding.
 #[cold]
 pub(super) fn fatal(why: &str) -> ! {
-    // SAFETY: whatever stderr is, writing to it is all that is done; it is not closed here.
+    // SAFETY: writing to stderr is all that is done, whatever it is; it is not closed here.
     let stderr = unsafe { BorrowedFd::borrow_raw(2) };
     for part in ["pumice: ", why, "\n"] {
-        // Who can't be told can't be told that either.
+        // There is nowhere to report a failure.
         let _ = rustix::io::write(stderr, part.as_bytes());
     }
     std::process::abort()

@@ -1,4 +1,4 @@
-//! The memory of a zone as the ledger sees it, and who says how much of it there may be.
+//! The memory of a zone as the ledger sees it, and the budget that says how much of it there may be.
 
 use core::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::addr::BLOCK_SIZE;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::mem::{Dump, Huge, Memory};
 
-/// Who says how many blocks a zone may hold.
+/// A limit on the blocks that a zone may hold.
 ///
 /// # Safety
 /// It is asked while a thread's list of frames is being filled: it uses no task of a space or cache whose thread may be
@@ -52,7 +52,7 @@ unsafe impl<T: Budget + ?Sized> Budget for &T {
 pub struct ZoneMemory<M, L> {
     pub(super) base: usize,
     pub(super) huge: Huge,
-    /// Whether core dumps leave free blocks out. Relaxed: what is hidden is shown before it ends.
+    /// Whether core dumps leave free blocks out. Relaxed: hidden blocks are shown before it ends.
     pub(super) hides: AtomicBool,
     pub(super) memory: M,
     pub(super) budget: L,

@@ -1,4 +1,4 @@
-//! A zone: one reserved range of addresses, the ledger over it, and what it asks of the kernel.
+//! A zone: one reserved range of addresses, the ledger over it, and its calls of the kernel.
 //!
 //! A zone reserves its addresses once and makes them usable in steps ([`Zone::grow`]). A free
 //! block that is not ready costs nothing, so a zone shrinks by giving pages back
@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::mem::{self, Dump, Huge, Memory, Os};
 
-/// What a zone's first address is a multiple of: the largest alignment it can give.
+/// The alignment of a zone's first address: the largest alignment it can give.
 pub const ZONE_ALIGN: usize = Order::MAX.frames() * FRAME_SIZE;
 
 /// See the module's top.
@@ -39,11 +39,11 @@ pub struct Zone<M: Memory = Os, L: Budget = ()> {
     reclaim: Option<&'static dyn Reclaim>,
     /// Blocks that were part of the zone once and are absent now.
     removed: AtomicUsize,
-    /// Frames that are read by those who don't own them ([`Zone::hold_readable`]).
+    /// Frames that are read by threads that don't own them ([`Zone::hold_readable`]).
     held_readable: AtomicUsize,
 }
 
-// SAFETY: `base` is only an address; who may use the memory at it is the ledger's business.
+// SAFETY: `base` is only an address; the ledger says which thread may use the memory there.
 unsafe impl<M: Memory + Send, L: Budget + Send> Send for Zone<M, L> {}
 // SAFETY: as above; the ledger is made of atomics.
 unsafe impl<M: Memory, L: Budget> Sync for Zone<M, L> {}
@@ -57,7 +57,7 @@ impl Zone<Os> {
 
 impl<M: Memory, L: Budget> Drop for Zone<M, L> {
     fn drop(&mut self) {
-        // What the kernel refuses stays.
+        // Mappings that the kernel refuses to unmap stay.
         let _ = self.unmap_all();
     }
 }
@@ -92,7 +92,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         given_back
     }
 
-    /// Nobody uses the zone any more: who does borrows it.
+    /// Nobody uses the zone any more: its users borrow it.
     fn unmap_all(&mut self) -> Result<()> {
         let len = self.ledger.capacity() * BLOCK_SIZE;
         let Ledger { words, blocks, cpus, .. } = &self.ledger;
@@ -140,8 +140,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         })
     }
 
-    /// Sets who is called when free memory is short, for all who ask this zone. Spaces on it have reclaim of their own
-    /// besides, by their pager.
+    /// Sets the reclaim that is called when free memory is short, for all requests to this zone. Spaces on it have
+    /// reclaim of their own besides, by their pager.
     pub fn set_reclaim(&mut self, reclaim: &'static dyn Reclaim) {
         self.reclaim = Some(reclaim);
     }
@@ -178,7 +178,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         self.address(Pfn::of_block(block))
     }
 
-    /// Who says how much the zone may hold.
+    /// The limit on the blocks that the zone may hold.
     pub fn budget(&self) -> &L {
         &self.ledger.backing.budget
     }
@@ -242,7 +242,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     /// # Safety
     /// The caller has claimed the block, whose word this is ([`Zone::ledger`]).
     pub unsafe fn remove(&self, block: usize, word: BlockWord) {
-        // Acquire: pairs with `let_go_readable`, whose caller's reads are over. Who held a frame of this block did so
+        // Acquire: pairs with `let_go_readable`, whose caller's reads are over. Holders of a frame of this block began
         // before the frame was freed, so claiming the block has made that visible.
         let is_held = self.held_readable.load(Ordering::Acquire) > 0;
         // SAFETY: the caller has claimed the block, and nobody reads it.
@@ -257,11 +257,11 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         }
     }
 
-    /// What says whose each frame is.
+    /// The ledger of each frame's owner.
     ///
     /// # Safety
-    /// The caller takes out, gives back and changes only what he has got or claimed himself: what is another's would be
-    /// handed out twice, and spaces give references to it.
+    /// The caller takes out, gives back and changes only memory that it has got or claimed itself: another's memory
+    /// would be handed out twice, and spaces give references to it.
     pub unsafe fn ledger(&self) -> &Ledger<Native, ZoneMemory<M, L>> {
         &self.ledger
     }
@@ -364,8 +364,8 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         }
     }
 
-    /// Calls `clear` with what is dirty in a run, its first byte and how many: whole blocks by their
-    /// words, the rest by its dirt. Returns the bytes in all.
+    /// Calls `clear` with the dirty parts of a run, the first byte and how many: whole blocks by their words, the rest
+    /// by its dirt. Returns the bytes in all.
     fn clear_run(&self, run: &Run, mut clear: impl FnMut(*mut u8, usize)) -> usize {
         let mut cleared = 0;
         let mut clear = |start: Pfn, frames: usize| {
@@ -403,7 +403,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// Whether a request may go on under the present watermarks, if need be after reclaim. One that goes on after
-    /// reclaim is not counted: what is given back of it counts as free twice, until the next count.
+    /// reclaim is not counted: memory that it gives back counts as free twice, until the next count.
     pub fn admit(&self, gfp: Gfp, frames: usize) -> bool {
         let Some(reclaim) = self.reclaim else { return true };
         reclaim.admits(gfp, frames)
@@ -462,7 +462,7 @@ mod tests {
                 let bytes = unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), len) };
                 assert!(bytes.iter().all(|&byte| byte == 0), "{order:?}");
                 bytes.fill(0xa5);
-                // SAFETY: it is not used after this; what is free already is only refused.
+                // SAFETY: it is not used after this; a put of free memory is only refused.
                 let (put, again) = unsafe { (zone.put(at.as_ptr()), zone.put(at.as_ptr())) };
                 put.expect("allocated");
                 assert!(again.is_err(), "a second put fails");

@@ -36,7 +36,7 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
         OwnedZone { zone }
     }
 
-    /// What says whose each frame is.
+    /// The ledger of each frame's owner.
     #[inline]
     pub fn ledger(&self) -> &Ledger<Native, ZoneMemory<M, L>> {
         &self.zone.ledger
@@ -47,13 +47,14 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
         self.zone.memory()
     }
 
-    /// Calls `clear` with what is dirty in a run, its first byte and how many: whole blocks by their words, the rest by
-    /// its dirt. Returns the bytes in all.
+    /// Calls `clear` with the dirty parts of a run, the first byte and how many: whole blocks by their words, the rest
+    /// by its dirt. Returns the bytes in all.
     pub fn clear_run(&self, run: &Run, clear: impl FnMut(*mut u8, usize)) -> usize {
         self.zone.clear_run(run, clear)
     }
 
-    /// Unmaps what there is of tables about blocks that were never part of the zone. What the kernel refuses stays.
+    /// Unmaps the parts of tables about blocks that were never part of the zone. Parts that the kernel refuses to
+    /// unmap stay.
     ///
     /// # Safety
     /// As [`Ledger::cut_tables`]; nobody else calls this, and the zone is never dropped.
@@ -65,7 +66,7 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
         }
     }
 
-    /// From now on core dumps leave out what is new and, when [`Ledger::hide_free`] is called, free.
+    /// From now on core dumps leave out new memory and, when [`Ledger::hide_free`] is called, free memory.
     pub fn begin_hiding(&self) {
         self.zone.ledger.backing.hides.store(true, Ordering::Relaxed);
     }

@@ -1,10 +1,10 @@
-//! How far a zone's free memory may sink, and who is called then.
+//! How far a zone's free memory may sink, and the reclaim that is called then.
 
 use super::super::gfp::Gfp;
 use crate::addr::Pfn;
 
-/// Free memory levels, in frames, as the kernel's watermarks: under `low` background reclaim is
-/// woken and works up to `high`; under `min` only those who reclaim get any.
+/// Free memory levels, in frames, as the kernel's watermarks: under `low` background reclaim is woken and works up to
+/// `high`; under `min` only threads that reclaim get any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
     /// Under this, requests reclaim for themselves.
@@ -44,7 +44,7 @@ pub enum Pressure {
     Min,
 }
 
-/// What reclaim fills in. It knows the watermarks, and how much is free.
+/// The part that reclaim fills in. It knows the watermarks, and how much is free.
 ///
 /// # Safety
 /// It is asked while a thread's list of frames is being filled: it uses no task of a space or cache whose thread may be
@@ -59,7 +59,7 @@ pub unsafe trait Reclaim: Sync {
     fn pressure(&self) -> Pressure;
 
     /// So many more requests were served elsewhere since free memory is short here. Nobody says that pages were
-    /// unmapped: so who has been passed over often looks anew what is free.
+    /// unmapped: so reclaim that has been passed over often counts free memory anew.
     fn passed_over(&self, _requests: usize) {}
 
     /// Wakes background reclaim.
@@ -71,8 +71,8 @@ pub unsafe trait Reclaim: Sync {
     /// Frames that were admitted were not to be had: nobody took them.
     fn give_back(&self, _frames: usize) {}
 
-    /// Whether a request for so many frames may be served as things are, without reclaim of its own. Who is told so
-    /// takes them, or gives them back.
+    /// Whether a request for so many frames may be served as things are, without reclaim of its own. A caller that is
+    /// told so takes them, or gives them back.
     fn admits(&self, gfp: Gfp, _frames: usize) -> bool {
         let pressure = self.pressure();
         if pressure >= Pressure::Low && gfp.contains(Gfp::KSWAPD_RECLAIM) {

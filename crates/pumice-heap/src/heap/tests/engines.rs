@@ -1,4 +1,4 @@
-//! What an engine beside the processor does to the ledger, whatever goes wrong with it.
+//! The effects of an engine beside the processor on the ledger, in every way that it can fail.
 
 use proptest::prelude::*;
 
@@ -56,11 +56,11 @@ fn nobody_waits_for_what_an_engine_has() {
     heap.age(Order::BLOCK);
     let mut flight = Flight::new(&Hung);
     assert_eq!(flight.launch(|| heap.claim(Order::BLOCK)), 3 * BLOCK_SIZE);
-    let zone = heap.zones.local(0, Kind::Ready);
+    let zone = heap.zones.local(0, ZoneKind::Ready);
     let is_waited_for = || zone.ledger().has_more_claims_than(heap.scrubber.claims_away());
     assert!(is_waited_for());
     heap.scrubber.set_claims_away(flight.claims());
-    assert!(!is_waited_for() && zone.ledger().has_claims());
+    assert!(!is_waited_for() && zone.ledger().has_more_claims_than(0));
     let one = heap.claim(Order::BLOCK);
     assert_eq!(one.is_some(), is_waited_for(), "what scrubd itself has comes back soon");
 }

@@ -8,7 +8,7 @@ fn heap_of(nodes: usize, ready_bytes: usize, pool_max: u64) -> (&'static Heap, &
     (heap_on(Topology::told(nodes, told), ready_bytes, pool_max), told)
 }
 
-fn zone_at(heap: &'static Heap, at: *mut u8) -> (usize, Kind) {
+fn zone_at(heap: &'static Heap, at: *mut u8) -> (usize, ZoneKind) {
     let zone = heap.zones.of(at as usize).expect("the heap's");
     (zone.node, zone.kind)
 }
@@ -37,12 +37,12 @@ fn what_is_freed_goes_back_to_where_it_was() {
     let (heap, told) = heap_of(2, 0, u64::MAX);
     make_dense(heap, DENSE);
     let at = get(heap, DENSE, Content::Any);
-    assert_eq!(zone_at(heap, at), (0, Kind::Ready));
+    assert_eq!(zone_at(heap, at), (0, ZoneKind::Ready));
     fill(at, DENSE);
     told.move_to(1);
     free(heap, at);
     let other = get(heap, DENSE, Content::Any);
-    assert_eq!(zone_at(heap, other), (1, Kind::Ready));
+    assert_eq!(zone_at(heap, other), (1, ZoneKind::Ready));
     told.move_to(0);
     assert_eq!(get(heap, DENSE, Content::Any), at);
     free(heap, at);
@@ -58,14 +58,14 @@ fn what_grows_stays_on_its_node() {
     assert!(unsafe { heap.resize_in_place(at, 2 * DENSE) });
     // SAFETY: as above; it is used at its new address only.
     let moved = unsafe { heap.relocate(at, 4 * DENSE) }.expect("moved").as_ptr();
-    assert_eq!(zone_at(heap, moved), (0, Kind::Demand));
+    assert_eq!(zone_at(heap, moved), (0, ZoneKind::Demand));
     free(heap, moved);
 }
 
 #[test]
 fn a_node_without_room_turns_to_the_next() {
     let (heap, told) = heap_of(3, 0, u64::MAX);
-    let most = heap.zones.local(0, Kind::Demand).ledger().capacity() * BLOCK_SIZE / 8 * 5;
+    let most = heap.zones.local(0, ZoneKind::Demand).ledger().capacity() * BLOCK_SIZE / 8 * 5;
     told.move_to(1);
     let all: Vec<_> = (0..3).map(|_| get(heap, most, Content::Any)).collect();
     let nodes: Vec<_> = all.iter().map(|&at| zone_at(heap, at).0).collect();
@@ -113,7 +113,7 @@ fn every_node_is_scrubbed_with_pages_of_its_own() {
     for node in 0..3 {
         let blocks = 2 * DENSE / BLOCK_SIZE;
         assert!(preferred.iter().filter(|&&it| it == node).count() >= blocks, "{preferred:?}");
-        assert!(heap.zones.local(node, Kind::Ready).ready_blocks() >= blocks);
+        assert!(heap.zones.local(node, ZoneKind::Ready).ready_blocks() >= blocks);
         told.move_to(node);
         let before = heap.slot().get(Event::HotClearedBytes);
         let at = get(heap, DENSE, Content::Zero);
@@ -133,11 +133,11 @@ fn memory_is_populated_on_the_node_that_asked_first() {
     assert_eq!(told.preferred(), vec![1; 4 * DENSE / BLOCK_SIZE]);
     assert_eq!(heap.ready_blocks(), (4 * DENSE / BLOCK_SIZE, 0));
     let elsewhere = get(heap, DENSE, Content::Any);
-    assert_eq!(zone_at(heap, elsewhere), (0, Kind::Demand), "nothing is known of it");
+    assert_eq!(zone_at(heap, elsewhere), (0, ZoneKind::Demand), "nothing is known of it");
     assert_eq!(heap.slot().get(Event::Hits), 0);
     told.move_to(1);
     let at = get(heap, DENSE, Content::Zero);
-    assert_eq!(zone_at(heap, at), (1, Kind::Ready));
+    assert_eq!(zone_at(heap, at), (1, ZoneKind::Ready));
     assert_eq!(heap.slot().get(Event::Hits), 1);
     free(heap, at);
     free(heap, elsewhere);
@@ -159,7 +159,7 @@ fn a_child_adopts_every_node() {
         }
     }
     freed.into_iter().for_each(|at| free(heap, at));
-    // What a thread of the parent had claimed is nobody's in the child.
+    // Memory that a thread of the parent had claimed is nobody's in the child.
     heap.age(Order::BLOCK);
     heap.claim(Order::BLOCK).expect("something is dirty");
     heap.before_fork();
@@ -168,7 +168,7 @@ fn a_child_adopts_every_node() {
     for zone in heap.zones.all() {
         let held = (0..zone.ledger().grown()).filter(|&block| {
             let word = zone.ledger().block(block);
-            is_free(word) && !word.is_pristine() || zone.ledger().has_claims()
+            is_free(word) && !word.is_pristine() || zone.ledger().has_more_claims_than(0)
         });
         assert_eq!(held.count(), 0, "node {} holds what it shares", zone.node);
     }
@@ -218,7 +218,7 @@ fn everything_free_is_offered_and_goes_when_a_heap_retires() {
             .zones
             .all()
             .flat_map(|zone| (0..zone.ledger().grown()).map(|block| zone.ledger().block(block)));
-        words.filter(|word| is_free(*word) && word.offered()).count()
+        words.filter(|word| is_free(*word) && word.hints().offered()).count()
     };
     assert_eq!((heap.offer(), heap.offer()), (Left::More, Left::Nothing));
     assert_eq!(offered(), 3 * DENSE / BLOCK_SIZE);
@@ -236,7 +236,7 @@ fn unmapping_goes_from_one_node_into_the_next() {
     decay_all(heap);
     // All of the first node's last zone, and the beginning of the other's first.
     told.move_to(0);
-    let zone = heap.zones.local(0, Kind::Demand);
+    let zone = heap.zones.local(0, ZoneKind::Demand);
     let all = heap.map(zone.ledger().capacity() * BLOCK_SIZE).expect("room").as_ptr() as usize;
     told.move_to(1);
     let first = heap.map(DENSE).expect("room").as_ptr() as usize;

@@ -1,4 +1,4 @@
-//! What stays, what goes, and what is learned of sizes.
+//! Tests of which memory stays, which goes, and which sizes become known.
 
 use super::*;
 use pumice_frames::frame::ledger::Want;
@@ -29,7 +29,7 @@ fn advice_on_a_mapping_does_not_hide_what_was_touched() {
         free(heap, at);
     }
     let at = get(heap, size, Content::Any);
-    assert!(heap.is_ready_zone(heap.zone_of(at).expect("the heap's")), "its class is dense");
+    assert!(heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready, "its class is dense");
 }
 
 #[test]
@@ -37,13 +37,13 @@ fn pages_that_turn_out_to_be_of_use_move_to_the_ready_zone() {
     let heap = heap(0, u64::MAX);
     let size = (32 << 20) + 5 * FRAME_SIZE;
     let at = get(heap, size, Content::Any);
-    assert!(!heap.is_ready_zone(heap.zone_of(at).expect("the heap's")));
+    assert!(heap.zone_of(at).expect("the heap's").kind != ZoneKind::Ready);
     heap.note(at as usize + FRAME_SIZE, size / 2, Effect::AsksForHuge);
     fill(at, size);
     free(heap, at);
     assert!(heap.slot().pool_bytes() >= 32 << 20, "they stay");
     let at = get(heap, size, Content::Zero);
-    assert!(heap.is_ready_zone(heap.zone_of(at).expect("the heap's")), "its class is dense");
+    assert!(heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready, "its class is dense");
     let there = resident(heap, at, size) * FRAME_SIZE;
     assert!(there >= 30 << 20, "all but what is looked at, {} MiB", there >> 20);
     assert!(is_zeroed(at, size));
@@ -83,7 +83,7 @@ fn little_stays_of_what_is_touched_here_and_there() {
         all.iter().for_each(|&at| touch(at, size, 5));
         all.iter().for_each(|&at| free(heap, at));
     }
-    let zone = heap.zones.local(0, Kind::Demand);
+    let zone = heap.zones.local(0, ZoneKind::Demand);
     let held: usize = (0..zone.ledger().grown())
         .map(|block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore"))
         .sum();
@@ -130,7 +130,7 @@ fn free_memory_does_not_add_to_the_most_there_was() {
 fn what_has_not_been_touched_is_not_counted_as_there() {
     let heap = heap(0, u64::MAX);
     let size = 32 << 20;
-    let zone = heap.zones.local(0, Kind::Ready);
+    let zone = heap.zones.local(0, ZoneKind::Ready);
     let held = || -> usize {
         let frames = |block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE);
         (0..zone.ledger().grown()).map(|block| frames(block).expect("mincore") * FRAME_SIZE).sum()
@@ -171,7 +171,7 @@ fn what_is_likely_to_be_written_is_served_from_ready_memory_at_once() {
         fill(at, 20 << 20);
         free(heap, at);
     }
-    let is_ready = |at: *mut u8| heap.is_ready_zone(heap.zone_of(at).expect("the heap's"));
+    let is_ready = |at: *mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
     assert!(is_ready(get(heap, 25 << 20, Content::Any)), "a size like it");
     assert!(!is_ready(get(heap, 200 << 20, Content::Any)), "one that is not");
     scrub_all(heap);
@@ -196,7 +196,7 @@ fn small_runs_that_are_all_free_go_back_too() {
 #[test]
 fn what_was_freed_in_parts_and_cleared_goes_back_too() {
     let heap = heap(0, u64::MAX);
-    let zone = heap.zones.local(0, Kind::Ready);
+    let zone = heap.zones.local(0, ZoneKind::Ready);
     zone.grow(8).expect("room");
     let held: Vec<_> = (0..100)
         .map(|_| {

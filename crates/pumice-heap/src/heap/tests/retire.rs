@@ -1,4 +1,4 @@
-//! What becomes of memory that is freed when it may not be recycled, and when the heap is no more.
+//! Tests of freed memory that may not be recycled, and of memory that outlives the heap.
 
 use super::*;
 use pumice_frames::sys::raw;

@@ -38,7 +38,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// What was used and how often it was throttled. `None` if the group is gone.
+    /// The group's use of processors, and how often it was throttled. `None` if the group is gone.
     pub(super) fn read(&self) -> Option<Quota> {
         let mut buffer = [0; 1024];
         let stat = file::read_at(&self.stat, &mut buffer).ok()?;
@@ -61,7 +61,7 @@ impl Group {
         if members.is_some_and(|pids| pids.iter().filter(|&&byte| byte == b'\n').count() == 1) {
             return thread::process_cpu_time_ns();
         }
-        // Nobody counts what the other processes use: as if they used up the quota.
+        // Nobody counts the other processes' use: as if they used up the quota.
         thread::now_ns().saturating_mul(self.limit.div_ceil(1000))
     }
 }
@@ -179,7 +179,7 @@ impl Directory {
         Some(())
     }
 
-    /// The path of the group within what is mounted.
+    /// The path of the group within the mount.
     fn group(&self) -> &[u8] {
         self.path.get(self.mount_len..self.len).unwrap_or_default()
     }

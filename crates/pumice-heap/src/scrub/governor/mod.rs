@@ -4,24 +4,23 @@
 //! (the scheduler shares a processor between groups first), says nothing about memory bandwidth,
 //! eats a quota as any thread does, and makes a program slow to end (see [`crate::scrub`]).
 //!
-//! | what is watched | how often | what follows |
+//! | watched | how often | consequence |
 //! |---|---|---|
 //! | threads that run or are ready, in the whole system | each burst | none besides us, or the served program's one: no pauses; one or more: a pause of [`PAUSE_BESIDE_OTHERS`] times the burst; as many as processors, or any where nobody asks for zeros: rest, 1 to 64 ms, and one burst between two of the longest rests |
-//! | bandwidth: the burst's own time against the best seen | each burst | a pause as long as what it was too slow by |
-//! | own and group's run-queue wait, CPU pressure | 20 ms | risen above what it is while we rest: rest, 20 ms to 1.3 s |
+//! | bandwidth: the burst's own time against the best seen | each burst | a pause as long as its delay |
+//! | own and group's run-queue wait, CPU pressure | 20 ms | risen above their level while we rest: rest, 20 ms to 1.3 s |
 //! | idle time of the processors we may use, where they are not all | 100 ms | under a quarter of one: rest |
 //! | quota | 100 ms | [`quota`] |
 //! | load average, rate | each burst | as set |
 //!
-//! Threads that populate slots under `SCHED_IDLE`, in a process of their own, go by the same rows with other
-//! numbers ([`Manner::Populate`]). Beside others they are held to a bandwidth, since the kernel's zeroing has
-//! no more to it. On a full machine they go on, with pauses of [`PAUSE_WHERE_FULL`] times what a burst
-//! took of a processor: what they wait for one themselves is nobody's loss, and neither that nor the
-//! pressure which it causes makes them rest.
+//! Threads that populate slots under `SCHED_IDLE`, in a process of their own, go by the same rows with other numbers
+//! ([`Manner::Populate`]). Beside others they are held to a bandwidth, since the kernel's zeroing has no more to it.
+//! On a full machine they go on, with pauses of [`PAUSE_WHERE_FULL`] times the processor time of a burst: their own
+//! wait for a processor is nobody's loss, and neither that nor the pressure which it causes makes them rest.
 //!
-//! The first row does nearly all of the work: it is exact, costs 1.5 µs, and reacts within a
-//! burst, where averages take seconds. The others see what it can't: a neighbour on the only
-//! processors we may use, a group's limit, somebody outside this virtual machine.
+//! The first row does nearly all of the work: it is exact, costs 1.5 µs, and reacts within a burst, where averages
+//! take seconds. The others see conditions that it can't: a neighbour on the only processors we may use, a group's
+//! limit, somebody outside this virtual machine.
 //!
 //! A governor owns no thread and reads the world through [`Sensors`], so tests drive it by hand.
 
@@ -47,8 +46,8 @@ const PAUSE_BESIDE_OTHERS: u64 = 4;
 /// Bytes a second that are populated beside a neighbour at most. The kernel zeroes through the cache: a thread
 /// that streams through memory lost 6 % to populating at 0.9 GiB/s.
 const POPULATED_BESIDE_OTHERS: u64 = 512 << 20;
-/// Pauses of who populates on a full machine, in processor time of the burst: 1 % of one processor, and what
-/// a burst pushes out of its caches is as much again at most.
+/// Pauses of threads that populate on a full machine, in processor time of the burst: 1 % of one processor. The
+/// content that a burst pushes out of its caches costs as much again at most.
 const PAUSE_WHERE_FULL: u64 = 99;
 /// How often it is looked meanwhile whether the machine is still full.
 const LOOK_WHERE_FULL_NS: u64 = 8 * MS;
@@ -74,7 +73,7 @@ const LOAD_REST_NS: u64 = 1_000 * MS;
 /// Pauses shorter than this cost more than they give.
 const SHORTEST_PAUSE_NS: u64 = 10_000;
 
-/// What the user allows.
+/// The user's limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Load average above which nothing is done, in hundredths; 0 for none.
@@ -83,7 +82,7 @@ pub(super) struct Limits {
     pub(super) rate_pages_per_s: u64,
 }
 
-/// Whose work is decided on.
+/// The kind of work that is decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
     /// scrubd's: it has the priority of the program that it is part of.
@@ -116,7 +115,7 @@ pub(super) struct Governor<S> {
     no_idle: Backoff,
     last: Option<Look>,
     last_idle: Option<(u64, u64, u64)>,
-    /// When the program's processor time was last looked at, and what it was.
+    /// When the program's processor time was last looked at, and its value.
     last_program: (u64, u64),
     /// Whether it had its share of the time before that.
     program_runs: bool,
@@ -164,7 +163,7 @@ impl<S: Sensors> Governor<S> {
         }
     }
 
-    /// To be called after a long sleep: what was seen before it says nothing about now.
+    /// To be called after a long sleep: readings from before it say nothing about now.
     pub(super) fn wake(&mut self) {
         self.sensors.refresh();
         self.pace.calm_looks = 0;
@@ -352,7 +351,7 @@ impl Pace {
         };
     }
 
-    /// What keeps populating below its bandwidth beside others.
+    /// The pause that keeps populating below its bandwidth beside others.
     fn bandwidth_pause_ns(&self, bytes: u64, took_ns: u64) -> u64 {
         if self.calm_looks >= CALM_LOOKS {
             return 0;
@@ -368,7 +367,7 @@ impl Pace {
         let speed = bytes.saturating_mul(1000) / took_ns.max(1);
         self.best = speed.max(self.best - self.best / 1024);
         if self.calm_looks < CALM_LOOKS {
-            // The burst's time contains what the neighbour slowed it by: the pause grows with it.
+            // The burst's time contains the neighbour's delay of it: the pause grows with that.
             return took_ns * PAUSE_BESIDE_OTHERS;
         }
         // Nobody is to be seen, yet memory is slow: somebody outside this system. A third is noise.

@@ -1,8 +1,8 @@
 //! The sensors of a Linux system: files under `/proc` and in the process's cgroups.
 //!
-//! They are opened once by the thread that reads them, in its own table of descriptors, and read
-//! from the start each time (1 to 6 µs each). Nothing here trusts what it reads: a number that
-//! can't be parsed is a sensor that is missing.
+//! They are opened once by the thread that reads them, in its own table of descriptors, and read from the start each
+//! time (1 to 6 µs each). Nothing here trusts the text it reads: a number that can't be parsed is a sensor that is
+//! missing.
 
 use rustix::fd::OwnedFd;
 use rustix::thread::CpuSet;
@@ -33,7 +33,7 @@ pub(in crate::scrub) struct Procfs {
 }
 
 impl Procfs {
-    /// Opens what can be opened; nothing without descriptors of its own.
+    /// Opens the files that can be opened; nothing without descriptors of its own.
     pub(in crate::scrub) fn new(descriptors: Descriptors) -> Procfs {
         let mut sensors = Procfs {
             descriptors,

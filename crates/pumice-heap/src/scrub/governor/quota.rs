@@ -1,9 +1,8 @@
-//! Keeps within what a group leaves of its quota.
+//! Keeps within the part of its quota that a group leaves.
 //!
-//! A quota is a budget per period (100 ms): what scrubd spends early in a period, the program may
-//! lack at its end. So no more is taken than a quarter of what the group left unused *in its
-//! busiest recent period*, none where it left less than a tenth, and none for seconds after it
-//! was throttled, whoever's fault that was.
+//! A quota is a budget per period (100 ms): the program may lack at a period's end the time that scrubd spent early in
+//! it. So no more is taken than a quarter of the time that the group left unused *in its busiest recent period*, none
+//! where it left less than a tenth, and none for seconds after it was throttled, by its own fault or not.
 
 use super::sensors::{Quota, LEVELS};
 use super::MS;
@@ -34,7 +33,7 @@ struct Level {
 }
 
 impl QuotaKeeper {
-    /// Forgets how busy the group was; what is known about throttling stays.
+    /// Forgets how busy the group was; the knowledge about throttling stays.
     pub(super) fn forget(&mut self) {
         self.levels = [None; LEVELS];
         self.checked_ns = None;
@@ -103,7 +102,7 @@ impl QuotaKeeper {
 }
 
 impl Level {
-    /// What we may use of the quota, in thousandths of a processor.
+    /// The part of the quota that we may use, in thousandths of a processor.
     fn review(&mut self, now: Quota, own_used_ns: u64, span_ns: u64) -> u64 {
         let used_ns = now.used_ns.saturating_sub(self.last.used_ns).saturating_sub(own_used_ns);
         let used = used_ns.saturating_mul(1000) / span_ns.max(1);

@@ -1,4 +1,4 @@
-//! What a governor wants to know about the world.
+//! The readings of the machine that a governor wants.
 
 /// Reads the world. Counters only grow; a sensor that the system lacks says `None`.
 pub(in crate::scrub) trait Sensors {
@@ -24,7 +24,7 @@ pub(in crate::scrub) trait Sensors {
     /// all, since [`Sensors::others_runnable`] knows better then.
     fn idle_ns(&mut self) -> Option<u64>;
 
-    /// Who waited how long for a processor.
+    /// The time that threads waited for a processor.
     fn waits(&mut self) -> Waits;
 
     /// The quota of the caller's group, `level` steps from the first group that has one;

@@ -181,7 +181,7 @@ fn with_every_processor_taken_populating_takes_a_hundredth_of_one() {
     let share = share_of(&mut governor, 10 * SECOND, &NO_LIMITS, wait);
     assert!((6..=10).contains(&share), "{share}");
     assert!(governor.is_full());
-    // What it waited for a processor itself is no time that it took from anybody.
+    // Its own wait for a processor is no time that it took from anybody.
     while governor.ask(&NO_LIMITS, Need::Wanted) != Verdict::Go {}
     governor.sensors.own_ns += BURST_NS;
     assert_eq!(governor.pause_after(BLOCK_SIZE, SECOND, &NO_LIMITS), 0);

@@ -1,0 +1,110 @@
+//! Memory that the heap treats as the kernel would: the steps that it takes in the demand zones only.
+//!
+//! Blocks of a demand zone have no pages when they are handed out, but for those that were [retained](super::retain),
+//! and carry no advice. A run that is freed teaches [`super::classes`] how much of it was touched; its pages move to the
+//! ready zone ([`super::promote`]), are retained, or go back to the kernel.
+
+use super::classes::Density;
+use super::hints::WithHints;
+use super::serve::{whole_blocks, Keeps, Pages, RunEnd};
+use super::{blocks_and_tail, Heap, PoolZone, ZoneKind};
+use crate::stats::Event;
+use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE};
+use pumice_frames::frame::{BlockWord, Run};
+
+impl Heap {
+    /// The blocks that suit a request best, if not any will do.
+    pub(super) fn get_demand(
+        &self,
+        keeps: Keeps,
+        get: impl Fn(&dyn Fn(BlockWord) -> bool) -> Option<Run>,
+    ) -> Option<Run> {
+        let avoids_retained = keeps == Keeps::Nothing && self.retained.is_any();
+        avoids_retained.then(|| get(&BlockWord::is_pristine))?
+    }
+
+    /// Arranges to see how much of a run is touched: all of it is looked at when it is freed.
+    pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &Run) {
+        let first = run.range.start.block();
+        self.promotions.add_unknown();
+        zone.set_owned(first, zone.ledger().block(first).with_hints(|it| it.with_sampled(true)));
+    }
+
+    /// A block of a run is not its owner's any more: if that was to be seen how much of it is touched, it is known.
+    pub(super) fn end_sample(&self, zone: &PoolZone, word: BlockWord) {
+        if zone.kind == ZoneKind::Demand && word.hints().sampled() {
+            self.promotions.subtract_unknown();
+        }
+    }
+
+    /// Puts back the end of a run.
+    pub(super) fn release_demand(&'static self, zone: &PoolZone, end: RunEnd) {
+        let mut promoted = 0;
+        if end.kept == 0 {
+            // Before attributes are taken off: that takes the pages, too.
+            self.look_back(zone, end.range);
+            if !whole_blocks(end.range).is_empty() {
+                self.end_sample(zone, zone.ledger().block(end.range.start.block()));
+            }
+            promoted = if end.is_recycled { self.promote(zone, end.range) } else { 0 };
+        }
+        let Some(pages) = self.take_off(zone, end) else { return };
+        if pages == Pages::There {
+            self.give_back_blocks(zone, end.range, end.kept, promoted);
+        }
+        let freed_ready = promoted + self.put_end(zone, end, pages, |_, word| word);
+        if pages == Pages::There {
+            let given_back = blocks_and_tail(end.frames()).0 - promoted;
+            self.notice_freed(end.frames() - given_back * BLOCK_FRAMES, freed_ready);
+        }
+    }
+
+    /// Learns how much of a run was touched.
+    fn look_back(&self, zone: &PoolZone, range: PageRange) {
+        let whole = whole_blocks(range);
+        let is_sample = if whole.is_empty() {
+            self.classes.density(range.frames) != Density::Sparse
+                || self.classes.is_sample(range.frames, Density::Sparse)
+        } else {
+            zone.ledger().block(whole.start).hints().sampled()
+        };
+        if is_sample {
+            if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
+                self.classes.learn(range.frames, touched, range.frames);
+            }
+        }
+    }
+
+    /// Gives whole blocks of a run's end back to the kernel, but for the first
+    /// `gone`, which hold nothing any more.
+    fn give_back_blocks(&self, zone: &PoolZone, range: PageRange, kept: usize, gone: usize) {
+        if kept == 0 && gone == 0 && self.retain(zone, range) {
+            return;
+        }
+        let whole = whole_blocks(range);
+        let from = whole.start + kept.div_ceil(BLOCK_FRAMES).max(gone);
+        if from < whole.end {
+            let done = zone.discard(from..whole.end);
+            if done {
+                self.slot().add(Event::GivenBackBytes, ((whole.end - from) * BLOCK_SIZE) as u64);
+            }
+            for block in from..whole.end {
+                let word = zone.ledger().block(block);
+                zone.set_owned(block, word.with_zeroed(done).with_ready(false));
+            }
+        }
+        if kept % BLOCK_FRAMES != 0 && kept / BLOCK_FRAMES < whole.len() {
+            let cut = whole.start + kept / BLOCK_FRAMES;
+            zone.set_owned(cut, zone.ledger().block(cut).with_zeroed(false));
+        }
+        // A run in a block with others stays where it is, and resident, for as long as one of them is in use. That is
+        // much, where requests of its size have gone to the ready zone since.
+        let is_gone = || self.classes.density(range.frames) == Density::Dense;
+        if !whole.is_empty() || is_gone() {
+            let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
+            if start < range.end().0 {
+                zone.discard_frames(Pfn(start), range.end().0 - start);
+            }
+        }
+    }
+}

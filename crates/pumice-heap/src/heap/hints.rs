@@ -1,0 +1,50 @@
+//! The heap's own hints in a block word.
+//!
+//! The ledger carries them in [`BlockWord::payload`] and does not know them. Like its own hints they may be wrong for a
+//! moment, and they go when the ledger begins a word anew.
+
+use bitfield_struct::bitfield;
+use pumice_frames::frame::BlockWord;
+
+/// The greatest [`Hints::age`].
+pub(super) const OLDEST: u8 = 7;
+
+/// See the module's top.
+#[bitfield(u8)]
+#[derive(PartialEq, Eq)]
+pub(super) struct Hints {
+    /// Scrubd's hand has passed since the block was freed: it is cold.
+    pub(super) cold: bool,
+    /// How often the keeper's hand has passed since the block was freed, up to [`OLDEST`].
+    #[bits(3)]
+    pub(super) age: u8,
+    /// Offered to the kernel (`MADV_FREE`), which may have refused; not written since.
+    pub(super) offered: bool,
+    /// Whole: given out unpopulated and without huge pages, to see how much of it is touched.
+    pub(super) sampled: bool,
+    /// Where the block is tainted: by nothing but advice to use huge pages.
+    pub(super) advised: bool,
+    __: bool,
+}
+
+/// A word with the heap's hints.
+pub(super) trait WithHints {
+    /// The hints.
+    fn hints(self) -> Hints;
+
+    /// The word with one hint or more changed.
+    #[must_use]
+    fn with_hints(self, change: impl FnOnce(Hints) -> Hints) -> Self;
+}
+
+impl WithHints for BlockWord {
+    #[inline]
+    fn hints(self) -> Hints {
+        Hints::from_bits(self.payload())
+    }
+
+    #[inline]
+    fn with_hints(self, change: impl FnOnce(Hints) -> Hints) -> BlockWord {
+        self.with_payload(change(self.hints()).into_bits())
+    }
+}
