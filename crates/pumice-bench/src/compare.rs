@@ -398,8 +398,7 @@ mod tests {
         let weather = Weather { compute_ms: vec![10.0], zero_ns: 100.0, fault_ns };
         let row = |(operation, rounds): &(&str, &[f64])| {
             let middle = pumice_command::statistics::median(rounds);
-            let row = json!({"operation": operation, "ns": middle, "samples": {"ns": rounds}});
-            row.as_object().expect("an object").clone()
+            Row::of(json!({"operation": operation, "ns": middle, "samples": {"ns": rounds}}))
         };
         results.experiments.push(Measured {
             name: "frame".to_owned(),

@@ -19,11 +19,11 @@ use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::zone::ZoneMemory;
 use pumice_frames::frame::{Ledger, Native, Pcp, Zone};
 use pumice_frames::sys::mem::{Huge, Os};
-use serde::Serialize;
+use serde_json::json;
 
-use pumice_command::json_lines::{JsonLines, Samples};
+use super::harness::Output;
+use super::registry::{plain, words, Column, Row};
 use pumice_command::statistics::median;
-use pumice_command::table::Table;
 use pumice_command::Failure;
 
 /// Blocks of the zone: 2 GiB.
@@ -50,18 +50,15 @@ pub struct FrameArgs {
     peer: Option<PathBuf>,
 }
 
-/// A row of the table.
-#[derive(Serialize)]
-struct Row {
-    operation: &'static str,
-    /// Median over the rounds, nanoseconds for one operation.
-    ns: f64,
-    best_ns: f64,
-    /// The peer's median, where there is one that has this operation.
-    peer_ns: Option<f64>,
-    ratio_to_peer: Option<f64>,
-    samples: Samples,
-}
+const COLUMNS: [Column; 5] = [
+    words("operation", "{operation}").wide(28),
+    // For one operation; the median over the rounds.
+    plain("ns", "ns", 2).wide(9),
+    plain("best", "best_ns", 2).wide(9),
+    // Where there is a peer that has this operation.
+    plain("peer ns", "peer_ns", 2).wide(9),
+    plain("ours/peer", "ratio_to_peer", 2).wide(9),
+];
 
 /// Another frame allocator.
 struct Peer {
@@ -317,7 +314,7 @@ fn fill(frames: &mut impl Frames) -> usize {
 
 /// Runs the experiment and prints its table.
 pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
-    let mut json = JsonLines::create(options.json.as_deref())?;
+    let mut output = Output::create(options.json.as_deref())?;
     let peer = options.peer.as_deref().map(Peer::load).transpose()?;
     let calls = peer.as_ref().map(Peer::calls).transpose()?;
     let full_peer = options.peer.as_deref().map(Peer::load).transpose()?;
@@ -362,8 +359,8 @@ pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
         scrub(&zone);
         samples.all(["get 64 blocks", "put 64 blocks"], whole_blocks(&zone));
     }
-    samples.report(&mut json)?;
-    json.finish()?;
+    samples.report(&mut output)?;
+    output.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -398,25 +395,17 @@ impl Operations {
         names.into_iter().zip(ns).for_each(|(name, ns)| self.peer(name, ns));
     }
 
-    fn report(&mut self, json: &mut JsonLines) -> Result<(), Failure> {
-        let columns = [("operation", 28), ("ns", 9), ("best", 9), ("peer ns", 9), ("ours/peer", 9)];
-        let table = Table::begin(&columns);
-        for (operation, ours, peers) in &mut self.rows {
-            let ns = median(ours);
-            let peer_ns = (!peers.is_empty()).then(|| median(peers));
-            let best_ns = ours.iter().copied().fold(f64::NAN, f64::min);
-            let ratio_to_peer = peer_ns.map(|peer| ns / peer);
-            let samples = [("ns", ours.clone())].into();
-            let row = Row { operation, ns, best_ns, peer_ns, ratio_to_peer, samples };
-            let show = |number: Option<f64>| number.map_or(String::new(), |n| format!("{n:.2}"));
-            table.row(&[
-                row.operation.to_owned(),
-                show(Some(row.ns)),
-                show(Some(row.best_ns)),
-                show(row.peer_ns),
-                show(row.ratio_to_peer),
-            ]);
-            json.write(&row)?;
+    fn report(self, output: &mut Output) -> Result<(), Failure> {
+        output.begin(&COLUMNS);
+        for (operation, ours, peers) in self.rows {
+            let peer_ns = (!peers.is_empty()).then(|| median(&peers));
+            let row = Row::of(json!({
+                "operation": operation,
+                "best_ns": ours.iter().copied().fold(f64::NAN, f64::min),
+                "peer_ns": peer_ns,
+                "ratio_to_peer": peer_ns.map(|peer| median(&ours) / peer),
+            }));
+            output.show(row.sampled("ns", ours))?;
         }
         Ok(())
     }

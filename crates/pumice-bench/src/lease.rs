@@ -17,11 +17,12 @@ use clap::Args;
 use pumice_slots::file::Populating;
 use pumice_slots::message::Reason;
 use pumice_slots::{Client, Error, LeaseRequest, PageKind, SlotFile};
-use serde::Serialize;
+use serde_json::json;
 
+use super::harness::Output;
+use super::registry::field::float;
+use super::registry::{by, plain, words, Column, Row};
 use super::slot_daemon::SlotDaemon;
-use pumice_command::json_lines::JsonLines;
-use pumice_command::table::Table;
 use pumice_command::Failure;
 
 /// Sizes, kinds of pages, and how many slots are kept ready.
@@ -45,24 +46,21 @@ pub struct LeaseArgs {
     json: Option<PathBuf>,
 }
 
-/// A row of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    bytes: u64,
-    pages: &'static str,
-    cycles: u64,
-    /// From connecting until the descriptor is there, in microseconds.
-    lease_p50_us: f64,
-    lease_p99_us: f64,
-    /// The same memory made by oneself.
-    fresh_p50_us: f64,
-    fresh_p99_us: f64,
-    /// What the cycles left in the daemon.
-    descriptors_left: i64,
-    files_left: i64,
-    /// Its resident memory, slots not counted.
-    resident_kib_left: i64,
-}
+const COLUMNS: [Column; 10] = [
+    by("size KiB", |row| (float(row, "bytes") as u64 >> 10).to_string()).wide(8),
+    words("pages", "{pages}").wide(6),
+    words("leases", "{cycles}").wide(7),
+    // From connecting until the descriptor is there.
+    plain("p50 us", "lease_p50_us", 0).wide(8),
+    plain("p99 us", "lease_p99_us", 0).wide(8),
+    // The same memory made by oneself.
+    plain("fresh p50 us", "fresh_p50_us", 0).wide(8),
+    plain("p99 us", "fresh_p99_us", 0).wide(8),
+    // The cycles left these in the daemon; its resident memory does not count slots.
+    words("descriptors left", "{descriptors_left}").wide(5),
+    words("files left", "{files_left}").wide(5),
+    words("KiB left", "{resident_kib_left}").wide(5),
+];
 
 /// What a daemon holds.
 #[derive(Clone, Copy)]
@@ -74,37 +72,13 @@ struct Holdings {
 
 /// Runs the experiment and prints its table.
 pub fn lease(options: &LeaseArgs) -> Result<ExitCode, Failure> {
-    let mut json = JsonLines::create(options.json.as_deref())?;
-    let table = Table::begin(&[
-        ("size KiB", 8),
-        ("pages", 6),
-        ("leases", 7),
-        ("p50 us", 8),
-        ("p99 us", 8),
-        ("fresh p50 us", 8),
-        ("p99 us", 8),
-        ("descriptors left", 5),
-        ("files left", 5),
-        ("KiB left", 5),
-    ]);
+    let mut output = Output::create(options.json.as_deref())?;
+    output.begin(&COLUMNS);
     for (bytes, pages, slots) in CLASSES {
         let cycles = options.cycles.min(MOST_BYTES / bytes);
-        let row = measure(bytes, pages, slots, cycles)?;
-        table.row(&[
-            (bytes >> 10).to_string(),
-            pages.name().to_owned(),
-            cycles.to_string(),
-            format!("{:.0}", row.lease_p50_us),
-            format!("{:.0}", row.lease_p99_us),
-            format!("{:.0}", row.fresh_p50_us),
-            format!("{:.0}", row.fresh_p99_us),
-            row.descriptors_left.to_string(),
-            row.files_left.to_string(),
-            row.resident_kib_left.to_string(),
-        ]);
-        json.write(&row)?;
+        output.show(measure(bytes, pages, slots, cycles)?)?;
     }
-    json.finish()?;
+    output.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -127,18 +101,18 @@ fn measure(bytes: u64, pages: PageKind, slots: u32, cycles: u64) -> Result<Row, 
     }
     let after = settled(&daemon, &client, slots)?;
     let before = before.unwrap_or(after);
-    Ok(Row {
-        bytes,
-        pages: pages.name(),
-        cycles,
-        lease_p50_us: percentile(&mut leases, 50),
-        lease_p99_us: percentile(&mut leases, 99),
-        fresh_p50_us: percentile(&mut fresh, 50),
-        fresh_p99_us: percentile(&mut fresh, 99),
-        descriptors_left: after.descriptors - before.descriptors,
-        files_left: after.files - before.files,
-        resident_kib_left: after.resident_kib - before.resident_kib,
-    })
+    Ok(Row::of(json!({
+        "bytes": bytes,
+        "pages": pages.name(),
+        "cycles": cycles,
+        "lease_p50_us": percentile(&mut leases, 50),
+        "lease_p99_us": percentile(&mut leases, 99),
+        "fresh_p50_us": percentile(&mut fresh, 50),
+        "fresh_p99_us": percentile(&mut fresh, 99),
+        "descriptors_left": after.descriptors - before.descriptors,
+        "files_left": after.files - before.files,
+        "resident_kib_left": after.resident_kib - before.resident_kib,
+    })))
 }
 
 /// A lease, which ends at once, in microseconds.

@@ -8,6 +8,7 @@
 //! | [`page`] | the page |
 //! | [`show`] | the page of results that were measured before |
 //! | [`compare`] | what differs between two files of results |
+//! | [`harness`] | rounds in turns, and where rows go |
 //! | [`programs`] | programs that people know, each with its verdict |
 //! | [`alloc`] | real programs and small loads under pumice and under other allocators |
 //! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
@@ -26,7 +27,6 @@
 //! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
 //! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
 //! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
-//! | [`plot`] | pictures |
 //! | [`team`] | what experiments share that compare processes of ours and the kernel's |
 //! | [`arguments`] | what several experiments are told in the same words |
 //! | [`interrupts`] | signals that would end an experiment |
@@ -51,6 +51,7 @@ mod cpu;
 mod fault;
 mod fork;
 mod frame;
+mod harness;
 mod interrupts;
 mod io;
 mod lease;
@@ -59,7 +60,6 @@ mod neighbours;
 mod page;
 mod pft;
 mod pin;
-mod plot;
 mod populate;
 mod programs;
 mod reclaim;

@@ -10,11 +10,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
-use serde::Serialize;
 
-use super::three_ways::{self, Program, Ratio, Rounds, Way, WAYS};
-use pumice_command::json_lines::{JsonLines, Samples};
-use pumice_command::table::{thousands, Table};
+use super::harness::Output;
+use super::registry::processes::{FASTER_THAN_4K, FASTER_THAN_THP};
+use super::registry::{interval, number, plain, words, Column, Row};
+use super::three_ways::{self, Measured, Program, Way};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("map/loop.c");
@@ -75,62 +75,50 @@ const LOADS: [Load; 4] = [
     },
 ];
 
-/// What the program prints.
-#[derive(Clone, Copy, Debug)]
-struct Figures {
-    wall_ns: f64,
-    cpu_ns: f64,
-    all_cpu_ns: f64,
-    peak_kib: f64,
-}
+/// What the program prints for a touched page, and a row has the medians of.
+const FIELDS: [&str; 4] = [
+    // Nanoseconds.
+    "wall_ns",
+    // Of processor time, helper threads' included.
+    "cpu_ns",
+    // The same since the process began: with what it cost to populate.
+    "all_cpu_ns",
+    // The most that was resident.
+    "peak_kib",
+];
 
-/// A row of the table: medians for a touched page.
-#[derive(Debug, Serialize)]
-struct Row {
-    load: &'static str,
-    way: Way,
-    /// Nanoseconds.
-    wall_ns: f64,
-    /// Of processor time, helper threads' included.
-    cpu_ns: f64,
-    /// The same since the process began: with what it cost to populate.
-    all_cpu_ns: f64,
-    /// The most that was resident.
-    peak_kib: f64,
-    /// How many times faster than the kernel with small pages, and with huge ones.
-    times_faster_than_4k: Ratio,
-    times_faster_than_thp: Ratio,
-    samples: Samples,
-}
+const COLUMNS: [Column; 8] = [
+    words("load", "{load}").wide(22),
+    words("memory", "{way}").wide(10),
+    plain("ns/page", "wall_ns", 1).wide(9),
+    plain("CPU", "cpu_ns", 1).wide(9),
+    plain("CPU, all", "all_cpu_ns", 1).wide(9),
+    number("peak KiB", "peak_kib", 0).wide(10),
+    interval("times 4k [95 %]", "times_faster_than_4k.median", FASTER_THAN_4K, 2).wide(22),
+    interval("times thp [95 %]", "times_faster_than_thp.median", FASTER_THAN_THP, 2).wide(22),
+];
 
 /// Runs the experiment and prints its table.
 pub fn map(options: &MapArgs) -> Result<ExitCode, Failure> {
     let program = Program::compile("map", SOURCE)?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
-    let table = Table::begin(&[
-        ("load", 22),
-        ("memory", 10),
-        ("ns/page", 9),
-        ("CPU", 9),
-        ("CPU, all", 9),
-        ("peak KiB", 10),
-        ("times 4k [95 %]", 22),
-        ("times thp [95 %]", 22),
-    ]);
+    let mut output = Output::create(options.json.as_deref())?;
+    output.begin(&COLUMNS);
     for load in LOADS {
-        let rounds = Rounds::run(options.rounds, |way| run(&program, load, way, options.quick))?;
-        for way in WAYS {
-            let row = summarize(load, way, &rounds);
-            table.row(&cells(&row));
-            json.write(&row)?;
-        }
-        table.gap();
+        let run = |way| run(&program, load, way, options.quick);
+        // A first touch is one thread's: there processor time is what is compared.
+        let time = if load.ready { "cpu_ns" } else { "wall_ns" };
+        let ratios = |row: Row, way, measured: &Measured<'_, 4>| {
+            row.set("times_faster_than_4k", measured.ratio(Way::Small, way, time))
+                .set("times_faster_than_thp", measured.ratio(Way::Huge, way, time))
+        };
+        let sampled = ["wall_ns", "cpu_ns"];
+        three_ways::compare(load.name, options.rounds, FIELDS, &sampled, run, ratios, &mut output)?;
     }
-    json.finish()?;
+    output.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<Figures, Failure> {
+fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<[f64; 4], Failure> {
     let (bytes, times) = match quick {
         true => (load.bytes / 8, (load.times / 100).max(1)),
         false => (load.bytes, load.times),
@@ -142,42 +130,8 @@ fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<Figures, 
     let huge = u64::from(way == Way::Huge);
     let numbers = [bytes, pages, times, load.threads, huge, wait_ms];
     command.args(numbers.map(|number| number.to_string()));
-    let [wall_ns, cpu_ns, all_cpu_ns, peak_kib] = three_ways::figures(command)?;
-    Ok(Figures { wall_ns, cpu_ns, all_cpu_ns, peak_kib })
+    three_ways::printed(command)
 }
 
-/// Given to whoever has something to populate: more than it takes.
+/// The time to populate: more than it takes.
 const WAIT_MS: u64 = 1500;
-
-fn summarize(load: Load, way: Way, rounds: &Rounds<Figures>) -> Row {
-    // A first touch is one thread's: there processor time is what is compared.
-    let time = |figures: &Figures| if load.ready { figures.cpu_ns } else { figures.wall_ns };
-    Row {
-        load: load.name,
-        way,
-        wall_ns: rounds.median(way, |figures| figures.wall_ns),
-        cpu_ns: rounds.median(way, |figures| figures.cpu_ns),
-        all_cpu_ns: rounds.median(way, |figures| figures.all_cpu_ns),
-        peak_kib: rounds.median(way, |figures| figures.peak_kib),
-        times_faster_than_4k: rounds.ratio(Way::Small, way, time),
-        times_faster_than_thp: rounds.ratio(Way::Huge, way, time),
-        samples: [
-            ("wall_ns", rounds.figures(way, |figures| figures.wall_ns)),
-            ("cpu_ns", rounds.figures(way, |figures| figures.cpu_ns)),
-        ]
-        .into(),
-    }
-}
-
-fn cells(row: &Row) -> Vec<String> {
-    vec![
-        row.load.to_owned(),
-        row.way.name().to_owned(),
-        format!("{:.1}", row.wall_ns),
-        format!("{:.1}", row.cpu_ns),
-        format!("{:.1}", row.all_cpu_ns),
-        thousands(row.peak_kib),
-        row.times_faster_than_4k.to_string(),
-        row.times_faster_than_thp.to_string(),
-    ]
-}

@@ -190,7 +190,7 @@ mod tests {
             state: State::CutOff,
             why: Some("interrupted".to_owned()),
             seconds: 1.5,
-            rows: vec![json!({"operation": "get", "ns": 20.0}).as_object().expect("one").clone()],
+            rows: vec![Row::of(json!({"operation": "get", "ns": 20.0}))],
             notes: vec!["a note".to_owned()],
             weather: Default::default(),
             noise: Noise::default(),

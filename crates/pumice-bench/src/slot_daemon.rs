@@ -38,10 +38,8 @@ impl SlotDaemon {
     pub fn start_with<S: AsRef<OsStr>>(
         arguments: impl IntoIterator<Item = S>,
     ) -> Result<SlotDaemon, Failure> {
-        let own = env::current_exe()
-            .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
         let folder = env::temp_dir().join(format!("pumice-bench-slots.{}", std::process::id()));
-        let mut command = Command::new(own);
+        let mut command = Command::new(own_program()?);
         command.arg("serve").args(arguments).arg("--dir").arg(&folder);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         let child = die_with_us(&mut command)
@@ -82,6 +80,12 @@ impl Drop for SlotDaemon {
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The program itself, of which experiments start further processes.
+pub fn own_program() -> Result<PathBuf, Failure> {
+    env::current_exe()
+        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))
 }
 
 /// Has a child killed when this process ends, however that comes.

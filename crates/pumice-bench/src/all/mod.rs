@@ -25,7 +25,8 @@ use super::interrupts::Interrupts;
 use super::page;
 use super::registry::{Entry, Setting, ENTRIES};
 use super::results::{write_whole, Measured, Results, State};
-use child::{End, Folder, Ran};
+use super::team::folder::Folder;
+use child::{End, Ran};
 use machine::Machine;
 use progress::Progress;
 use pumice_command::table::Table;
@@ -74,7 +75,7 @@ pub fn all(options: &AllArgs) -> Result<ExitCode, Failure> {
         check_writable(path)?;
     }
     let interrupts = Interrupts::take();
-    let folder = Folder::make()?;
+    let folder = Folder::make(None, "all")?;
     let wanted = |entry: &&Entry| {
         options.only.is_empty() || options.only.iter().any(|name| name == entry.name)
     };

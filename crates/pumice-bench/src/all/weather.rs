@@ -249,8 +249,7 @@ mod tests {
     }
 
     fn rows(rounds: &[f64]) -> Vec<Row> {
-        let row = json!({"operation": "get", "ns": 10.0, "samples": {"ns": rounds}});
-        vec![row.as_object().expect("an object").clone()]
+        vec![Row::of(json!({"operation": "get", "ns": 10.0, "samples": {"ns": rounds}}))]
     }
 
     #[test]

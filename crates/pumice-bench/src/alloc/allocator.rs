@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ValueEnum;
-use serde::Serialize;
 
+use crate::slot_daemon::own_program;
 use pumice_command::Failure;
 
 /// The allocators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Allocator {
     /// nothing preloaded
     Glibc,
@@ -65,10 +64,7 @@ impl Allocator {
                 variable = Some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1".into()));
             }
             Allocator::Pumice => {
-                let own = env::current_exe().map_err(|error| {
-                    Failure::system(format!("where pumice lies is not known: {error}"))
-                })?;
-                before = vec![own.into(), "run".into(), "--".into()];
+                before = vec![own_program()?.into(), "run".into(), "--".into()];
             }
             Allocator::Mimalloc | Allocator::Jemalloc | Allocator::Tcmalloc => {
                 let (file, package) = self.library();
@@ -147,8 +143,6 @@ mod tests {
         for allocator in Allocator::ALL {
             let typed = allocator.to_possible_value().expect("it can be typed");
             assert_eq!(typed.get_name(), allocator.name());
-            let json = serde_json::to_string(&allocator).expect("JSON");
-            assert_eq!(json, format!("\"{}\"", allocator.name()));
         }
     }
 

@@ -31,16 +31,17 @@ use pumice_frames::clear::calibrate::touch;
 use pumice_frames::clear::{Clearer, CpuEngine, Engine, EngineKind, Piece, Warmth, SIZES};
 use pumice_frames::sys::thread::cpu_time_ns;
 use pumice_heap::config::parse_size;
-use serde::Serialize;
+use serde_json::json;
 
 use self::batches::Named;
 use self::neighbour::Neighbours;
+use super::harness::{figures, Output};
+use super::registry::field::float;
+use super::registry::{by, plain, words, Column, Row};
 use pumice_command::clear_plan;
 use pumice_command::engines::{self, Choice};
-use pumice_command::json_lines::{JsonLines, Samples};
 use pumice_command::memory;
 use pumice_command::region::Region;
-use pumice_command::table::Table;
 use pumice_command::Failure;
 
 /// Rounds over all cells.
@@ -130,7 +131,7 @@ fn parse_region(text: &str) -> Result<u64, &'static str> {
 
 /// Measures, and prints the table.
 pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
-    let mut json = JsonLines::create(options.json.as_deref())?;
+    let mut output = Output::create(options.json.as_deref())?;
     let len = region_bytes(options.region)?;
     let mut region = Region::populate(len)
         .map_err(|errno| Failure::system(format!("can't populate {}: {errno}", size_name(len))))?;
@@ -151,21 +152,18 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
         }
     }
 
-    let table = Table::begin(&COLUMNS);
-    for row in cells.iter().map(Cell::row) {
-        table.row(&row.columns());
-        json.write(&row)?;
-    }
-    batches::engines(&engines, region.bytes(), ROUNDS, &mut json)?;
+    output.begin(&COLUMNS);
+    cells.iter().try_for_each(|cell| output.show(cell.row()))?;
+    batches::engines(&engines, region.bytes(), ROUNDS, &mut output)?;
     drop(engines);
-    batches::overhead(region.bytes(), 4 * ROUNDS, &mut json)?;
+    batches::overhead(region.bytes(), 4 * ROUNDS, &mut output)?;
     if let Some(pair) = neighbour::processors() {
         for working_set in working_sets(options.working_set, region.bytes()) {
             let neighbours = options.neighbours(working_set);
-            neighbour::neighbours(neighbours, pair, region.bytes(), &mut json)?;
+            neighbour::neighbours(neighbours, pair, region.bytes(), &mut output)?;
         }
     }
-    json.finish()?;
+    output.finish()?;
     drop(region);
     print_plans();
     Ok(ExitCode::SUCCESS)
@@ -368,16 +366,17 @@ impl Cell {
         sorted.sort_by(f64::total_cmp);
         let median = sorted[sorted.len() / 2];
         let gb_per_s = |ns: &f64| FRAME_SIZE as f64 / ns;
-        Row {
-            experiment: "bandwidth",
-            usage: self.usage.name(),
-            engine: if self.usage == Use::Read { "loads" } else { self.engine.name() },
-            size_bytes: self.size,
-            gb_per_s: gb_per_s(&median),
-            ns_per_4kib: median,
-            spread_percent: (sorted[sorted.len() - 1] - sorted[0]) / median * 100.0,
-            samples: [("gb_per_s", self.ns_per_frame.iter().map(gb_per_s).collect())].into(),
-        }
+        let row = Row::of(json!({
+            "experiment": "bandwidth",
+            "use": self.usage.name(),
+            "engine": if self.usage == Use::Read { "loads" } else { self.engine.name() },
+            "size_bytes": self.size,
+            "gb_per_s": gb_per_s(&median),
+            "ns_per_4kib": median,
+            // From the fastest round to the slowest.
+            "spread_percent": (sorted[sorted.len() - 1] - sorted[0]) / median * 100.0,
+        }));
+        row.samples("gb_per_s", figures(&self.ns_per_frame, gb_per_s))
     }
 }
 
@@ -388,36 +387,14 @@ fn read(span: &[u8]) {
     black_box(words.iter().fold(0, |seen, &word| seen | word));
 }
 
-const COLUMNS: [(&str, usize); 6] =
-    [("Use", 7), ("Engine", 9), ("Size", 6), ("GB/s", 6), ("ns/4KiB", 7), ("Spread", 6)];
-
-/// A row of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    experiment: &'static str,
-    #[serde(rename = "use")]
-    usage: String,
-    engine: &'static str,
-    size_bytes: usize,
-    gb_per_s: f64,
-    ns_per_4kib: f64,
-    /// from the fastest round to the slowest
-    spread_percent: f64,
-    samples: Samples,
-}
-
-impl Row {
-    fn columns(&self) -> [String; COLUMNS.len()] {
-        [
-            self.usage.clone(),
-            self.engine.to_owned(),
-            size_name(self.size_bytes),
-            format!("{:.2}", self.gb_per_s),
-            format!("{:.1}", self.ns_per_4kib),
-            format!("{:.0} %", self.spread_percent),
-        ]
-    }
-}
+const COLUMNS: [Column; 6] = [
+    words("Use", "{use}").wide(7),
+    words("Engine", "{engine}").wide(9),
+    by("Size", |row| size_name(float(row, "size_bytes") as usize)).wide(6),
+    plain("GB/s", "gb_per_s", 2).wide(6),
+    plain("ns/4KiB", "ns_per_4kib", 1).wide(7),
+    by("Spread", |row| format!("{:.0} %", float(row, "spread_percent"))).wide(6),
+];
 
 fn size_name(bytes: usize) -> String {
     match bytes {

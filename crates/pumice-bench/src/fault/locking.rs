@@ -4,11 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use pumice_paging::page_table::{Atomic, Emulated, Entry, TableOps};
-use serde::Serialize;
 
 /// Who excludes whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
     /// The kernel's own faults, whatever it does.
     Kernel,

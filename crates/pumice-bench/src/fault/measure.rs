@@ -8,7 +8,6 @@ use pumice_frames::addr::{BLOCK_FRAMES, CACHE_LINE, FRAME_SIZE};
 use pumice_frames::sys::{cpu, prefetch::prefetch_write, thread::now_ns};
 use pumice_paging::page_table::{Atomic, Emulated, Rights};
 use pumice_paging::space::{Access, Frames, Task, VmSpace, DEFAULT_FETCH_AHEAD};
-use serde::Serialize;
 
 use super::ground::Ground;
 use super::locking::{Locking, Plain, Scheme};
@@ -23,8 +22,7 @@ use pumice_command::Failure;
 const MAPPER_PAGES: usize = 16;
 
 /// Which pages are whose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// A piece of the region for each thread.
     Own,

@@ -39,18 +39,19 @@ use clap::Args;
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sys::cpu;
 
-use super::arguments::{check_writable, frames_size, seconds};
+use super::arguments::{frames_size, seconds};
+use super::harness::{in_turns, Output, WarmUp};
 use super::interrupts::Interrupts;
-use super::plot::{self, Series, Stroke};
+use super::registry::field::text;
+use super::registry::paging::IO;
+use super::registry::Row;
 use super::team::folder::Folder;
 use super::team::memory_group::MemoryGroup;
 use super::team::spent::machine_cpu_s;
 use super::team::worker::Worker;
 use job::{Answer, Op, Request, Setup};
-use pumice_command::json_lines::JsonLines;
-use pumice_command::table::Table;
 use pumice_command::Failure;
-use row::{Case, Row};
+use row::{beside, row, Case};
 use worker::Kind;
 
 /// The file of a scan, by the frames.
@@ -118,10 +119,8 @@ pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
     if let Some(kind) = options.worker {
         return worker::run(kind);
     }
-    let json = JsonLines::create(options.json.as_deref())?;
-    if let Some(path) = &options.plot {
-        check_writable(path)?;
-    }
+    let mut output = Output::create(options.json.as_deref())?
+        .with_picture(options.plot.as_deref(), &IO.plots[0])?;
     let plan = Plan::new(options);
     let signals = Interrupts::take();
     let folder = Folder::make(options.dir.as_deref(), "io")?;
@@ -131,15 +130,12 @@ pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
         (plan.frames * FRAME_SIZE) >> 20,
         plan.rounds
     );
-    let table = Row::begin_table();
-    let mut bench = Bench { plan, signals, folder, json, table, rows: Vec::new() };
+    output.begin(&row::COLUMNS);
+    let mut bench = Bench { plan, signals, folder, output };
     bench.files()?;
     bench.scan()?;
     bench.resident()?;
-    if let Some(path) = &options.plot {
-        plot::reads_against_threads(path, "of a file larger than its memory", &bench.series())?;
-    }
-    bench.json.finish()?;
+    bench.output.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -203,19 +199,10 @@ struct Bench {
     plan: Plan,
     signals: Interrupts,
     folder: Folder,
-    json: JsonLines,
-    table: Table,
-    rows: Vec<Row>,
+    output: Output,
 }
 
 impl Bench {
-    fn show(&mut self, row: Row) -> Result<(), Failure> {
-        self.table.row(&row.cells());
-        self.json.write(&row)?;
-        self.rows.push(row);
-        Ok(())
-    }
-
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.file"))
     }
@@ -293,52 +280,36 @@ impl Bench {
         let Plan { bytes, depth, seconds, .. } = self.plan;
         let has_fio = self.plan.has_fio && op != Op::Scan;
         let all = sides.len() + usize::from(has_fio);
-        let mut answers: Vec<Vec<Answer>> = vec![Vec::new(); all];
         // The first warms up, but for what ends by itself.
-        let warm_up = usize::from(!op.is_sequential() && op != Op::Scan || rounds == 0);
-        for round in 1 - warm_up..=rounds {
-            for turn in 0..all {
-                if self.signals.came().is_some() {
-                    return Err(Failure::system("interrupted"));
-                }
-                let which = (round + turn) % all;
-                let seed = (op as u64) << 32 | (threads as u64) << 16 | round as u64;
-                let request = Request { op, threads, seconds, seed };
-                let answer = match sides.get_mut(which) {
-                    Some(side) => side.worker.run(&request, &self.signals)?,
-                    None => {
-                        let before = machine_cpu_s();
-                        let answer = fio::run(&self.file("fio"), bytes, depth / threads, &request)?;
-                        Answer { machine_cpu_s: machine_cpu_s() - before, ..answer }
-                    }
-                };
-                if round > 0 {
-                    answers[which].push(answer);
-                }
+        let is_warm_up = !op.is_sequential() && op != Op::Scan || rounds == 0;
+        let warm_up = if is_warm_up { WarmUp::Round } else { WarmUp::None };
+        let answers = in_turns(all, rounds, warm_up, |which, round| {
+            self.signals.look()?;
+            let seed = (op as u64) << 32 | (threads as u64) << 16 | round as u64;
+            let request = Request { op, threads, seconds, seed };
+            if let Some(side) = sides.get_mut(which) {
+                return side.worker.run(&request, &self.signals);
             }
-        }
+            let before = machine_cpu_s();
+            let answer = fio::run(&self.file("fio"), bytes, depth / threads, &request)?;
+            Ok(Answer { machine_cpu_s: machine_cpu_s() - before, ..answer })
+        })?;
         if rounds == 0 {
             return Ok(());
         }
         let names = sides.iter().map(|side| side.kind.name()).chain(["fio"]);
         let frames_bytes = (self.plan.frames * FRAME_SIZE) as u64;
-        let row = |(backend, rounds): (&'static str, &Vec<Answer>)| {
+        let of = |(backend, rounds): (&'static str, &Vec<Answer>)| {
             let frames_bytes = match (op, backend) {
                 (_, "fio") => 0,
                 (Op::Scan, _) => bytes / SCAN_TIMES,
                 _ => frames_bytes,
             };
-            Row::new(
-                &Case { op: op.name(), backend, threads, file_bytes: bytes, frames_bytes },
-                rounds,
-            )
+            row(&Case { op: op.name(), backend, threads, file_bytes: bytes, frames_bytes }, rounds)
         };
-        let rows: Vec<Row> = names.zip(&answers).map(row).collect();
-        for mut row in rows.clone() {
-            row.beside(&rows);
-            self.show(row)?;
-        }
-        self.table.gap();
+        let rows: Vec<Row> = names.zip(&answers).map(of).collect();
+        rows.iter().try_for_each(|row| self.output.show(beside(row, &rows)))?;
+        self.output.gap();
         Ok(())
     }
 
@@ -355,30 +326,11 @@ impl Bench {
             (rounds, seconds / 4.0),
             &self.signals,
         )?;
-        for mut row in rows.clone() {
-            let same: Vec<Row> = rows.iter().filter(|other| other.op == row.op).cloned().collect();
-            row.beside(&same);
-            self.show(row)?;
+        for row in &rows {
+            let is_same = |other: &&Row| text(other, "op") == text(row, "op");
+            let same: Vec<Row> = rows.iter().filter(is_same).cloned().collect();
+            self.output.show(beside(row, &same))?;
         }
         Ok(())
-    }
-
-    /// Pages a second against threads.
-    fn series(&self) -> Vec<Series> {
-        let lines = [
-            ("direct, asked ahead", "direct", Op::RandomAhead, Stroke::Solid),
-            ("direct, one at a time", "direct", Op::Random, Stroke::Dotted),
-            ("fio, asked ahead", "fio", Op::RandomAhead, Stroke::Solid),
-            ("fio, one at a time", "fio", Op::Random, Stroke::Dotted),
-            ("mmap, asked ahead", "mmap", Op::RandomAhead, Stroke::Solid),
-            ("mmap, one at a time", "mmap", Op::Random, Stroke::Dotted),
-        ];
-        let points = |backend: &str, op: Op| {
-            let rows = self.rows.iter().filter(|row| (row.backend, row.op) == (backend, op.name()));
-            rows.map(|row| (row.threads as f64, row.in_per_s)).collect()
-        };
-        lines
-            .map(|(name, backend, op, stroke)| Series { name, stroke, points: points(backend, op) })
-            .into()
     }
 }

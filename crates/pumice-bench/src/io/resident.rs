@@ -17,8 +17,10 @@ use pumice_paging::cache::{
 };
 
 use super::job::Answer;
-use super::row::{Case, Row};
+use super::row::{row, Case};
+use crate::harness::{in_turns, WarmUp};
 use crate::interrupts::Interrupts;
+use crate::registry::Row;
 use crate::start_line::StartLine;
 use pumice_command::random::Random;
 use pumice_command::Failure;
@@ -98,21 +100,10 @@ fn rows_of(
     for what in
         [Pages { threads, pages, is_shared: true }, Pages { threads, pages: FEW, is_shared: false }]
     {
-        let mut answers = Reading::ALL.map(|_| Vec::new());
-        for round in 0..=rounds {
-            for turn in 0..Reading::ALL.len() {
-                if signals.came().is_some() {
-                    return Err(Failure::system("interrupted"));
-                }
-                let which = (round + turn) % Reading::ALL.len();
-                let answer = one_round(cache, file, pointers, Reading::ALL[which], what, seconds)
-                    .map_err(failed)?;
-                // The first warms up.
-                if round > 0 {
-                    answers[which].push(answer);
-                }
-            }
-        }
+        let answers = in_turns(Reading::ALL.len(), rounds, WarmUp::Round, |which, _| {
+            signals.look()?;
+            one_round(cache, file, pointers, Reading::ALL[which], what, seconds).map_err(failed)
+        })?;
         let file_bytes = (what.pages * FRAME_SIZE) as u64;
         for (reading, rounds) in Reading::ALL.iter().zip(&answers) {
             let op = if what.is_shared { "resident" } else { "resident-few" };
@@ -124,7 +115,7 @@ fn rows_of(
                 file_bytes,
                 frames_bytes: (pages * FRAME_SIZE) as u64,
             };
-            rows.push(Row::new(&case, rounds));
+            rows.push(row(&case, rounds));
         }
     }
     Ok(rows)

@@ -11,16 +11,13 @@ use pumice_frames::sys::topology::Topology;
 use pumice_heap::heap::{Content, Heap, HeapConfig};
 use pumice_heap::stats::{Event, Slot, Tree};
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
-use serde::Serialize;
 
 use pumice_command::Failure;
 
 /// Who provides the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// `mmap`, `MADV_NOHUGEPAGE`, `munmap`
-    #[serde(rename = "kernel-4k")]
     Kernel4k,
     /// `mmap`, `MADV_HUGEPAGE`, `munmap`
     KernelThp,

@@ -19,13 +19,14 @@ use clap::Args;
 use pumice_accel::cuda::Cuda;
 use pumice_slots::{Client, LeaseRequest, PageKind};
 use rustix::mm::{madvise, mlock, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
-use serde::Serialize;
+use serde_json::json;
 
+use super::harness::Output;
+use super::registry::field::float;
+use super::registry::{by, plain, words, Column, Row};
 use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
-use pumice_command::json_lines::{JsonLines, Samples};
-use pumice_command::statistics::{interval, median};
-use pumice_command::table::Table;
+use pumice_command::statistics::Ratio;
 use pumice_command::Failure;
 
 const ALIGNMENT: usize = 2 << 20;
@@ -55,89 +56,77 @@ pub struct PinArgs {
 }
 
 /// How memory is pinned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pin {
     Registered,
     Mlock,
 }
 
+impl Pin {
+    const fn name(self) -> &'static str {
+        match self {
+            Pin::Registered => "registered",
+            Pin::Mlock => "mlock",
+        }
+    }
+}
+
 const PINS: [Pin; 2] = [Pin::Registered, Pin::Mlock];
 const KINDS: [PageKind; 3] = [PageKind::Small, PageKind::Thp, PageKind::Hugetlb2M];
 
-/// A row of the table: fresh memory and a slot of one kind of pages.
-#[derive(Debug, Serialize)]
-struct Row {
-    experiment: &'static str,
-    bytes: u64,
-    pin: Pin,
-    pages: &'static str,
-    /// Medians, in seconds.
-    fresh_s: f64,
-    slot_s: f64,
-    /// How many times faster, within a round: the median and its 95 % interval.
-    times_faster: f64,
-    times_faster_low: f64,
-    times_faster_high: f64,
-    /// What the daemon took to have the slot ready.
-    populate_s: f64,
-    samples: Samples,
+/// Of fresh memory and a slot of one kind of pages. Times are medians.
+const COLUMNS: [Column; 9] = [
+    by("size MiB", mib).wide(8),
+    words("pin", "{pin}").wide(10),
+    words("pages", "{pages}").wide(10),
+    plain("fresh s", "fresh_s", 4).wide(9),
+    plain("slot s", "slot_s", 4).wide(9),
+    // Within a round: the median and its 95 % interval.
+    plain("x faster", FASTER[0], 1).wide(8),
+    plain("low", FASTER[1], 1).wide(7),
+    plain("high", FASTER[2], 1).wide(7),
+    // The daemon's time to have the slot ready.
+    plain("populate s", "populate_s", 2).wide(10),
+];
+
+/// How many times faster, and the ends of the interval.
+const FASTER: [&str; 3] = ["times_faster", "times_faster_low", "times_faster_high"];
+
+fn mib(row: &Row) -> String {
+    (float(row, "bytes") as u64 >> 20).to_string()
 }
 
 /// Runs the experiment and prints its table.
 pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
+    let mut output = Output::create(options.json.as_deref())?;
     if options.cuda {
         let gpu = Cuda::open().map_err(|missing| {
             Failure::system(format!("no GPU to pin memory for: {missing}; leave out --cuda"))
         })?;
-        pools::pools(&sizes, options.rounds, Some(&gpu), &mut json)?;
-        json.finish()?;
+        pools::pools(&sizes, options.rounds, Some(&gpu), &mut output)?;
+        output.finish()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let table = Table::begin(&[
-        ("size MiB", 8),
-        ("pin", 10),
-        ("pages", 10),
-        ("fresh s", 9),
-        ("slot s", 9),
-        ("x faster", 8),
-        ("low", 7),
-        ("high", 7),
-        ("populate s", 10),
-    ]);
+    output.begin(&COLUMNS);
     for &bytes in &sizes {
         let is_meant = |kind: &PageKind| options.pages.is_empty() || options.pages.contains(kind);
         for pages in KINDS.into_iter().filter(is_meant) {
             // Fresh memory and the slot take turns, so the pool holds one of them.
             let _pool = match pages.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
                 Some(None) => {
-                    let cells = [&(bytes >> 20).to_string(), "", pages.name(), "skipped"];
-                    table.row(&cells.map(str::to_owned));
+                    output.line([&(bytes >> 20).to_string(), "", pages.name(), "skipped"]);
                     continue;
                 }
                 pool => pool.flatten(),
             };
             for pin in PINS {
-                let row = measure(options, bytes, pages, pin)?;
-                table.row(&[
-                    (bytes >> 20).to_string(),
-                    format!("{pin:?}").to_lowercase(),
-                    pages.name().to_owned(),
-                    format!("{:.4}", row.fresh_s),
-                    format!("{:.4}", row.slot_s),
-                    format!("{:.1}", row.times_faster),
-                    format!("{:.1}", row.times_faster_low),
-                    format!("{:.1}", row.times_faster_high),
-                    format!("{:.2}", row.populate_s),
-                ]);
-                json.write(&row)?;
+                output.show(measure(options, bytes, pages, pin)?)?;
             }
         }
     }
-    pools::pools(&sizes, options.rounds, None, &mut json)?;
-    json.finish()?;
+    pools::pools(&sizes, options.rounds, None, &mut output)?;
+    output.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -167,25 +156,18 @@ fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<R
             populate.push(populate_s);
         }
     }
-    let ratios: Vec<_> = fresh.iter().zip(&slot).map(|(fresh, slot)| fresh / slot).collect();
-    let (low, high) = interval(&ratios);
-    Ok(Row {
-        experiment: "slot",
-        bytes,
-        pin,
-        pages: pages.name(),
-        fresh_s: median(&fresh),
-        slot_s: median(&slot),
-        times_faster: median(&ratios),
-        times_faster_low: low,
-        times_faster_high: high,
-        populate_s: median(&populate),
-        samples: [("fresh_s", fresh), ("slot_s", slot)].into(),
-    })
+    let faster = Ratio::within_rounds(&fresh, &slot);
+    let keys =
+        json!({"experiment": "slot", "bytes": bytes, "pin": pin.name(), "pages": pages.name()});
+    Ok(Row::of(keys)
+        .sampled("fresh_s", fresh)
+        .sampled("slot_s", slot)
+        .interval(FASTER, faster)
+        .median("populate_s", &populate))
 }
 
 fn refused(pin: Pin, bytes: u64, error: &io::Error) -> Failure {
-    refused_as(&format!("{pin:?}").to_lowercase(), bytes, error)
+    refused_as(pin.name(), bytes, error)
 }
 
 fn refused_as(what: &str, bytes: u64, error: &dyn std::fmt::Display) -> Failure {

@@ -203,8 +203,17 @@ pub struct Table {
 pub struct Column {
     /// The heading, with its unit.
     pub head: &'static str,
+    /// The least width in a terminal: the heading may be wider.
+    pub width: usize,
     /// What stands there.
     pub show: Show,
+}
+
+impl Column {
+    /// So wide in a terminal.
+    pub const fn wide(self, width: usize) -> Column {
+        Column { width, ..self }
+    }
 }
 
 /// What stands in a column.
@@ -214,6 +223,10 @@ pub enum Show {
     Words(&'static str),
     /// A number with as many decimals; with none, thousands are grouped.
     Number(&'static str, usize),
+    /// A number with as many decimals, its thousands not grouped.
+    Plain(&'static str, usize),
+    /// What a function makes of the row.
+    By(fn(&Row) -> String),
     /// A number, multiplied by another.
     Scaled(&'static str, f64, usize),
     /// A number and its interval.
@@ -222,19 +235,56 @@ pub enum Show {
     Times { figure: &'static str, key: &'static str, of: &'static str },
 }
 
+impl Show {
+    /// What stands in a row's cell. Nothing where the row does not say, or where other rows are needed to say it.
+    pub fn cell(&self, row: &Row) -> Option<String> {
+        let shown = |field: &str, by: f64, decimals: usize| {
+            field::number(row, field).map(|number| field::decimal(number * by, decimals))
+        };
+        match *self {
+            Show::Words(words) => Some(field::label(words, row)),
+            Show::Number(field, decimals) => shown(field, 1.0, decimals),
+            Show::Plain(field, decimals) => {
+                field::number(row, field).map(|number| format!("{number:.decimals$}"))
+            }
+            Show::By(words) => Some(words(row)),
+            Show::Scaled(field, by, decimals) => shown(field, by, decimals),
+            Show::Interval(field, [low, high], decimals) => {
+                let ends = shown(low, 1.0, decimals).zip(shown(high, 1.0, decimals));
+                let middle = shown(field, 1.0, decimals)?;
+                Some(match ends {
+                    Some((low, high)) => format!("{middle} [{low}, {high}]"),
+                    None => middle,
+                })
+            }
+            Show::Times { .. } => None,
+        }
+    }
+}
+
 /// A column of words.
 pub const fn words(head: &'static str, text: &'static str) -> Column {
-    Column { head, show: Show::Words(text) }
+    Column { head, width: 0, show: Show::Words(text) }
 }
 
 /// A column of numbers.
 pub const fn number(head: &'static str, field: &'static str, decimals: usize) -> Column {
-    Column { head, show: Show::Number(field, decimals) }
+    Column { head, width: 0, show: Show::Number(field, decimals) }
+}
+
+/// A column of numbers whose thousands are not grouped.
+pub const fn plain(head: &'static str, field: &'static str, decimals: usize) -> Column {
+    Column { head, width: 0, show: Show::Plain(field, decimals) }
+}
+
+/// A column of what a function makes of each row.
+pub const fn by(head: &'static str, words: fn(&Row) -> String) -> Column {
+    Column { head, width: 0, show: Show::By(words) }
 }
 
 /// A column of numbers in another unit than the field's.
 pub const fn scaled(head: &'static str, field: &'static str, by: f64, decimals: usize) -> Column {
-    Column { head, show: Show::Scaled(field, by, decimals) }
+    Column { head, width: 0, show: Show::Scaled(field, by, decimals) }
 }
 
 /// A column of numbers with their intervals.
@@ -244,7 +294,7 @@ pub const fn interval(
     ends: [&'static str; 2],
     decimals: usize,
 ) -> Column {
-    Column { head, show: Show::Interval(field, ends, decimals) }
+    Column { head, width: 0, show: Show::Interval(field, ends, decimals) }
 }
 
 /// A column of ratios to a peer's row.
@@ -254,7 +304,7 @@ pub const fn times(
     key: &'static str,
     of: &'static str,
 ) -> Column {
-    Column { head, show: Show::Times { figure, key, of } }
+    Column { head, width: 0, show: Show::Times { figure, key, of } }
 }
 
 /// A picture.
@@ -269,11 +319,24 @@ pub enum Plot {
 /// Lines over logarithmic axes.
 #[derive(Debug)]
 pub struct Lines {
+    /// As [`field::label`] reads it, of the first row that is shown.
     pub title: &'static str,
+    /// Only rows with the largest value of this field are shown; all, where it is empty.
+    pub largest: &'static str,
+    /// What the y axis is.
+    pub scale: YScale,
     /// The axes: fields and what to call them.
     pub x: (&'static str, &'static str),
     pub y: (&'static str, &'static str),
     pub series: &'static [Series],
+}
+
+/// A y axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum YScale {
+    Logarithmic,
+    /// Linear, from 0 to 100.
+    Percent,
 }
 
 /// One line.

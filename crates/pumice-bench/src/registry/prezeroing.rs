@@ -3,7 +3,7 @@
 use super::field::{begins, equals};
 use super::{
     interval, is, less, lower_share, more, number, series, times, value, words, Bars, Condition,
-    Entry, Lines, Part, Plot, Published, Series, Setting, Table, Value,
+    Entry, Lines, Part, Plot, Published, Series, Setting, Table, Value, YScale,
 };
 
 /// `bench pft`
@@ -61,6 +61,8 @@ pub static PFT: Entry = Entry {
     plots: &[
         Plot::Lines(Lines {
             title: "Rate against lines touched: one thread, the pool full",
+            largest: "",
+            scale: YScale::Logarithmic,
             x: ("lines", "cache lines written in each 4 KiB page (of 64)"),
             y: ("flt_cpu_s", "pages per CPU second"),
             series: &[
@@ -76,6 +78,8 @@ pub static PFT: Entry = Entry {
         }),
         Plot::Lines(Lines {
             title: "Rate against threads: one line a page, the pool full",
+            largest: "",
+            scale: YScale::Logarithmic,
             x: ("thr", "threads"),
             y: ("flt_wall_s", "pages per second"),
             series: &[

@@ -41,8 +41,10 @@ pub static MAP: Entry = Entry {
     })],
 };
 
-const FASTER_THAN_4K: [&str; 2] = ["times_faster_than_4k.low", "times_faster_than_4k.high"];
-const FASTER_THAN_THP: [&str; 2] = ["times_faster_than_thp.low", "times_faster_than_thp.high"];
+/// The ends of an interval.
+pub const FASTER_THAN_4K: [&str; 2] = ["times_faster_than_4k.low", "times_faster_than_4k.high"];
+/// The same, for huge pages.
+pub const FASTER_THAN_THP: [&str; 2] = ["times_faster_than_thp.low", "times_faster_than_thp.high"];
 
 /// `bench fork`
 pub static FORK: Entry = Entry {

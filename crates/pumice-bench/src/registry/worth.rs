@@ -1,7 +1,7 @@
 //! Part C: is it worth it?
 
 use super::{
-    interval, less, number, words, Bars, Better, Entry, Figure, Part, Plot, Published, Scale,
+    interval, is, less, number, words, Bars, Better, Entry, Figure, Part, Plot, Published, Scale,
     Setting, Table, Value,
 };
 
@@ -72,6 +72,27 @@ pub static PROGRAMS: Entry = Entry {
         marked: &[],
     })],
 };
+
+/// What `bench alloc --plot` draws.
+pub static RATIOS: Plot = Plot::Bars(Bars {
+    title: "Relative to the better of glibc with and without huge pages, below 1 is better",
+    only: &[],
+    label: "{load}: {allocator}",
+    unit: ("times", 2),
+    values: &[
+        Value {
+            name: "time",
+            field: "time_ratio",
+            ends: Some(["time_ratio_low", "time_ratio_high"]),
+        },
+        Value {
+            name: "peak memory",
+            field: "memory_ratio",
+            ends: Some(["memory_ratio_low", "memory_ratio_high"]),
+        },
+    ],
+    marked: &[is("allocator", "pumice")],
+});
 
 /// It may be less than 0, which no ratio is.
 const ADDED_MS: Figure =

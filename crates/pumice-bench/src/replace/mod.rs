@@ -20,14 +20,14 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use pumice_paging::reclaim::policy::table;
 use pumice_paging::reclaim::{Adaptive, TwoList};
-use serde::Serialize;
+use serde_json::json;
 
-use super::arguments::check_writable;
-use super::plot::{self, Series, Stroke};
+use super::harness::Output;
+use super::registry::paging::HITS_AGAINST_FRAMES;
+use super::registry::Row;
 use opt::Opt;
 use ours::Ours;
 use peers::{Cache, Clock, Fifo, Lru, TwoQ};
-use pumice_command::json_lines::JsonLines;
 use pumice_command::table::Table;
 use pumice_command::Failure;
 use trace::Trace;
@@ -61,27 +61,14 @@ pub struct ReplaceArgs {
     plot: Option<PathBuf>,
 }
 
-/// A policy's hit ratio; an object of the JSON file.
-#[derive(Debug, Serialize)]
-struct Row<'t> {
-    trace: &'t str,
-    policy: &'t str,
-    frames: u32,
-    /// From 0 to 1.
-    hit_ratio: f64,
-    hit_pct: f64,
-}
-
 /// Runs all policies over the trace, or over those that are made up.
 pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
     let traces = match &options.trace {
         Some(path) => vec![trace::read(path)?],
         None => made::traces(),
     };
-    let mut json = JsonLines::create(options.json.as_deref())?;
-    if let Some(path) = &options.plot {
-        check_writable(path)?;
-    }
+    let mut output = Output::create(options.json.as_deref())?
+        .with_picture(options.plot.as_deref(), &HITS_AGAINST_FRAMES)?;
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
         .filter(|&policy| options.only.is_empty() || options.only.iter().any(|one| one == policy))
@@ -89,27 +76,21 @@ pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
     let references: usize = traces.iter().map(|trace| trace.references.len()).sum();
     let bar = bar(references * policies.len() * options.frames.len());
     for trace in &traces {
-        let mut series = run_trace(trace, &policies, &options.frames, &mut json, &bar)?;
-        if let Some(path) = &options.plot {
-            for line in &mut series {
-                line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            }
-            plot::hits_against_frames(path, &trace.name, &series)?;
-        }
+        run_trace(trace, &policies, &options.frames, &mut output, &bar)?;
     }
     bar.finish_and_clear();
-    json.finish()?;
+    output.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a table of one trace, and returns a line for each policy.
+/// Prints a table of one trace.
 fn run_trace(
     trace: &Trace,
     policies: &[&'static str],
     frame_counts: &[u32],
-    json: &mut JsonLines,
+    output: &mut Output,
     bar: &ProgressBar,
-) -> Result<Vec<Series>, Failure> {
+) -> Result<(), Failure> {
     let (references, pages) = (trace.references.len(), trace.pages);
     let mut columns = vec![("frames", 10)];
     columns.extend(policies.iter().map(|&policy| (policy, 8)));
@@ -118,22 +99,25 @@ fn run_trace(
         Table::begin(&columns)
     });
     let next_uses = opt::next_uses(&trace.references, pages);
-    let line =
-        |&policy: &&'static str| Series { name: policy, stroke: Stroke::Solid, points: vec![] };
-    let mut series: Vec<_> = policies.iter().map(line).collect();
     for &frames in frame_counts {
         let mut cells = vec![frames.to_string()];
-        for (&policy, line) in policies.iter().zip(&mut series) {
+        for &policy in policies {
             let hits = hits(policy, frames, trace, &next_uses, bar);
             let hit_ratio = hits as f64 / references as f64;
             let hit_pct = 100.0 * hit_ratio;
-            json.write(&Row { trace: &trace.name, policy, frames, hit_ratio, hit_pct })?;
-            line.points.push((f64::from(frames), hit_pct));
+            // The ratio is from 0 to 1.
+            output.keep(Row::of(json!({
+                "trace": trace.name,
+                "policy": policy,
+                "frames": frames,
+                "hit_ratio": hit_ratio,
+                "hit_pct": hit_pct,
+            })))?;
             cells.push(format!("{hit_pct:.2}"));
         }
         bar.suspend(|| shown.row(&cells));
     }
-    Ok(series)
+    Ok(())
 }
 
 /// How far it is, if somebody looks.

@@ -1,6 +1,5 @@
 //! A worker as its parent sees it, and how it hears and answers: a line of JSON each.
 
-use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -12,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::interrupts::Interrupts;
-use crate::slot_daemon::die_with_us;
+use crate::slot_daemon::{die_with_us, own_program};
 use pumice_command::Failure;
 
 /// How often a signal is looked for meanwhile.
@@ -61,9 +60,7 @@ pub struct Worker {
 impl Worker {
     /// Starts one of this experiment and kind, which has nothing yet.
     pub fn start(experiment: &str, kind: &str) -> Result<Worker, Failure> {
-        let own = env::current_exe()
-            .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
-        let mut command = Command::new(own);
+        let mut command = Command::new(own_program()?);
         command.args(["bench", experiment, "--worker", kind]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = die_with_us(&mut command).spawn();
