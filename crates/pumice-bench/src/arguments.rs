@@ -1,4 +1,4 @@
-//! What several experiments are told in the same words.
+//! Arguments that several experiments share.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -8,7 +8,7 @@ use pumice_heap::config::parse_size;
 
 use pumice_command::Failure;
 
-/// Looks whether a file can be written, so that a bad path is told before anything is measured.
+/// Looks whether a file can be written, so that a bad path is reported before the measurement.
 ///
 /// # Errors
 /// It can't.

@@ -19,7 +19,7 @@ const SOURCE: &str = include_str!("fork/snapshot.c");
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What `pumice bench fork` is asked for.
+/// Options of `pumice bench fork`.
 #[derive(Args, Debug)]
 pub struct ForkArgs {
     /// Rounds; each runs every load once in every way
@@ -33,7 +33,7 @@ pub struct ForkArgs {
     json: Option<PathBuf>,
 }
 
-/// What the program is to do.
+/// The program's work.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     name: &'static str,
@@ -80,7 +80,7 @@ const LOADS: [Load; 4] = [
     },
 ];
 
-/// What the program prints, and a row has the medians of.
+/// The figures that the program prints; a row has their medians.
 const FIELDS: [&str; 5] = [
     // From the fork until the child has read all and the parent written its part.
     "snapshot_ms",

@@ -1,4 +1,4 @@
-//! `pumice bench frame`: what getting and putting frames costs.
+//! `pumice bench frame`: the cost of getting and putting frames.
 //!
 //! The ledger alone: no memory behind the frames is touched. Beside its rows stands the cost of
 //! one uncontended compare-and-swap in the same rounds, since that is what the shared paths
@@ -38,7 +38,7 @@ const RUN_FRAMES: usize = 75;
 const WHOLE_BLOCKS: usize = 64;
 const ROUNDS: usize = 9;
 
-/// What `pumice bench frame` is asked for.
+/// Options of `pumice bench frame`.
 #[derive(Args, Debug)]
 pub struct FrameArgs {
     /// Also write the rows to FILE, one JSON object a line
@@ -126,7 +126,7 @@ fn ledger(zone: &Zone) -> &Ledger<Native, ZoneMemory<Os, ()>> {
     unsafe { zone.ledger() }
 }
 
-/// What one thread can do with an allocator of single frames.
+/// An allocator of single frames, as one thread uses it.
 trait Frames {
     fn get(&mut self) -> usize;
     fn put(&mut self, frame: usize);
@@ -364,7 +364,7 @@ pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What every operation took, ours and the peer's, in the order of first mention.
+/// The times of every operation, ours and the peer's, in the order of first mention.
 #[derive(Default)]
 struct Operations {
     rows: Vec<(&'static str, Vec<f64>, Vec<f64>)>,

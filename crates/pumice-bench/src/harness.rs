@@ -1,4 +1,4 @@
-//! What every experiment does: its ways take turns, round by round, and its rows are shown, written and kept.
+//! The harness of all experiments: the ways take turns, round by round, and the rows are shown, written and kept.
 //!
 //! An experiment has columns, as data ([`Column`]), and makes [`Row`]s. [`Output`] prints a row under the columns,
 //! writes it to the file that `--json` names, and draws the picture that `--plot` names from all of them.

@@ -1,4 +1,4 @@
-//! Signals that end a process, taken so that what was measured, and what lies about, is seen to first.
+//! Signals that end a process, taken so that results are written and files removed first.
 
 use std::ffi::c_int;
 use std::mem::zeroed;

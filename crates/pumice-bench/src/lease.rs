@@ -1,5 +1,5 @@
-//! `pumice bench lease`: from the wish for memory to the descriptor in hand, and what thousands of leases
-//! leave behind.
+//! `pumice bench lease`: the time from the request to the descriptor in hand, and the resources that thousands of
+//! leases leave behind.
 //!
 //! A lease is timed from connecting to the daemon on; a request that finds no slot ready is made again, and not
 //! counted. Its peer makes the same thing itself: a file without a name, its pages populated. The two take
@@ -30,12 +30,12 @@ const CLASSES: [(u64, PageKind, u32); 3] =
     [(64 << 10, PageKind::Small, 64), (2 << 20, PageKind::Thp, 32), (64 << 20, PageKind::Thp, 8)];
 /// Most bytes that go through one class: what is made anew for each cycle costs time.
 const MOST_BYTES: u64 = 32 << 30;
-/// The daemon makes another slot meanwhile.
+/// A pause in which the daemon makes another slot.
 const NAP: Duration = Duration::from_micros(500);
 /// A daemon that takes longer makes no slots any more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `pumice bench lease` is asked for.
+/// Options of `pumice bench lease`.
 #[derive(Args, Debug)]
 pub struct LeaseArgs {
     /// Leases of each size; fewer where that would be more than 32 GiB
@@ -62,7 +62,7 @@ const COLUMNS: [Column; 10] = [
     words("KiB left", "{resident_kib_left}").wide(5),
 ];
 
-/// What a daemon holds.
+/// The resources that a daemon holds.
 #[derive(Clone, Copy)]
 struct Holdings {
     descriptors: i64,
@@ -145,7 +145,7 @@ fn time_fresh(bytes: u64, pages: PageKind) -> std::io::Result<f64> {
     Ok(begun.elapsed().as_secs_f64() * 1e6)
 }
 
-/// What the daemon has once all of its slots are ready and what ended is gone.
+/// The daemon's resources once all of its slots are ready and ended leases are gone.
 fn settled(daemon: &SlotDaemon, client: &Client, slots: u32) -> Result<Holdings, Failure> {
     let until = Instant::now() + PATIENCE;
     while !client.classes().is_ok_and(|rows| rows.iter().any(|row| row.ready == slots)) {

@@ -1,9 +1,8 @@
 //! `pumice bench map`: a program that maps, touches and unmaps, and knows nothing of pumice.
 //!
 //! The same small C program runs by turns plain, plain and advising huge pages, and under
-//! `pumice run --mmap`, where it advises nothing. It times itself; ratios are within a round. What
-//! `--ready` has ready is measured by its first touch; the last columns say what it cost to have
-//! it, too.
+//! `pumice run --mmap`, where it advises nothing. It times itself; ratios are within a round. Memory that
+//! `--ready` has ready is measured by its first touch; the last columns have the cost of making it ready, too.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +19,7 @@ use pumice_command::Failure;
 const SOURCE: &str = include_str!("map/loop.c");
 const MIB: u64 = 1 << 20;
 
-/// What `pumice bench map` is asked for.
+/// Options of `pumice bench map`.
 #[derive(Args, Debug)]
 pub struct MapArgs {
     /// Rounds; each runs every load once in every way
@@ -34,7 +33,7 @@ pub struct MapArgs {
     json: Option<PathBuf>,
 }
 
-/// What the program is to do.
+/// The program's work.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     name: &'static str,
@@ -75,7 +74,7 @@ const LOADS: [Load; 4] = [
     },
 ];
 
-/// What the program prints for a touched page, and a row has the medians of.
+/// The figures that the program prints for a touched page; a row has their medians.
 const FIELDS: [&str; 4] = [
     // Nanoseconds.
     "wall_ns",

@@ -1,4 +1,4 @@
-//! `pumice bench populate`: how fast `pumice serve` populates, and what that costs those beside it.
+//! `pumice bench populate`: how fast `pumice serve` populates, and its cost to programs beside it.
 //!
 //! A real daemon, as it is by default, is given slots to populate and has them taken away again, in pairs of
 //! windows of which one is with and one without, in alternating order. A pair's loss is `1 - on / off`
@@ -38,7 +38,7 @@ const SLOT_BYTES: u64 = 64 << 20;
 const MIB: f64 = (1 << 20) as f64;
 /// No machine populates faster.
 const MOST_BYTES_PER_MS: u64 = 8 << 20;
-/// What a daemon has always: without any slot there is none.
+/// The slot that a daemon always has: it needs one.
 const ALWAYS: &str = "[[slot]]\nsize = \"64K\"\npages = \"4k\"\n";
 /// After a switch, this much passes before a window begins: naps and rests end, and what was begun.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ const COLUMNS: [Column; 7] = [
     plain("loss_high_pct", "loss_high_pct", 1),
 ];
 
-/// What `pumice bench populate` is asked for.
+/// Options of `pumice bench populate`.
 #[derive(Args, Debug)]
 pub struct PopulateArgs {
     /// Also write the rows to FILE, one JSON object a line
@@ -73,10 +73,10 @@ pub struct PopulateArgs {
     /// Only the cases whose name starts with this
     #[arg(long, value_name = "CASE", default_value = "")]
     case: String,
-    /// What the slots are made of: 4k or thp
+    /// Pages that the slots are made of: 4k or thp
     #[arg(long, value_name = "KIND", default_value = "thp", value_parser = pages)]
     pages: PageKind,
-    /// Populate at full speed, whoever else wants the machine
+    /// Populate at full speed, even if others want the machine
     #[arg(long)]
     impolite: bool,
 }
@@ -122,12 +122,12 @@ enum Switch {
     Impolite,
 }
 
-/// A daemon, and the file that says what it should have.
+/// A daemon, and the file that says which slots it should have.
 struct Setup {
     daemon: SlotDaemon,
     client: Client,
     file: PathBuf,
-    /// What it has while it is switched on.
+    /// Its slots while it is switched on.
     wanted: String,
     idle_kib: u64,
 }
@@ -153,7 +153,7 @@ impl Setup {
     fn switch(&self, to: Switch) -> Result<(), String> {
         self.configure("")?;
         let start = Instant::now();
-        // Whoever else has shared memory comes and goes meanwhile; some MiB do not matter.
+        // Other processes' shared memory comes and goes meanwhile; some MiB do not matter.
         while shared_kib() > self.idle_kib + (SLOT_BYTES >> 10) {
             if start.elapsed() > PATIENCE {
                 return Err("slots are not given back".to_owned());
@@ -203,7 +203,7 @@ fn shared_kib() -> u64 {
     number.unwrap_or(0)
 }
 
-/// What counts is the daemon's own work.
+/// The daemon's own work counts here.
 fn alone(options: &PopulateArgs) -> Result<Row, Failure> {
     let setup = Setup::new(options)?;
     let measured = pairs(options, |polite| {

@@ -49,7 +49,7 @@ const QUICK_LOOKS: u32 = 2;
 /// A bound below this many percent is nothing.
 const NOTHING_PCT: f64 = 1.0;
 
-/// What `pumice bench programs` is asked for.
+/// Options of `pumice bench programs`.
 #[derive(Args, Debug)]
 pub struct ProgramsArgs {
     /// Rounds; each runs every program once in every way [default: 9, or 4 with --quick]
@@ -96,7 +96,7 @@ fn range(row: &Row, fields: [&str; 3]) -> String {
     }
 }
 
-/// What is read of an estimate.
+/// The fields of an estimate that are used.
 #[derive(Clone, Debug, Deserialize)]
 struct Estimate {
     zfod: u64,

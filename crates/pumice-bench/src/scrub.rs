@@ -1,4 +1,4 @@
-//! `pumice bench scrub`: how fast scrubd zeroes, and what that costs those beside it.
+//! `pumice bench scrub`: how fast scrubd zeroes, and its cost to programs beside it.
 //!
 //! The real [`Scrubber`] with its governor works on a [`Dirt`], a source that never runs out, so it
 //! works as hard as it is ever allowed to. Each case runs in pairs of windows, scrubbing on and
@@ -61,7 +61,7 @@ const COLUMNS: [Column; 7] = [
     plain("loss_high_pct", "loss_high_pct", 1),
 ];
 
-/// What `pumice bench scrub` is asked for.
+/// Options of `pumice bench scrub`.
 #[derive(Args, Debug)]
 pub struct ScrubArgs {
     /// Also write the rows to FILE, one JSON object a line
@@ -76,7 +76,7 @@ pub struct ScrubArgs {
     /// Only the cases whose name starts with this
     #[arg(long, value_name = "CASE", default_value = "")]
     case: String,
-    /// What scrubd zeroes by: auto (as measured), cpu, kernel, dsa, or an engine of this processor
+    /// The engine scrubd zeroes by: auto (as measured), cpu, kernel, dsa, or an engine of this processor
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
 }

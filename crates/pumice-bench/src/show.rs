@@ -9,10 +9,10 @@ use super::page;
 use super::results::{write_whole, Results};
 use pumice_command::Failure;
 
-/// What `pumice bench report` is asked for.
+/// Options of `pumice bench report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// What 'pumice bench all --json' wrote
+    /// Results that 'pumice bench all --json' wrote
     #[arg(value_name = "RESULTS")]
     results: PathBuf,
     /// Write the page to FILE

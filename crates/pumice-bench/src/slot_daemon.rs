@@ -113,7 +113,7 @@ impl HugetlbPool {
         let (before, free) = (read("nr_hugepages")?, read("free_hugepages")?);
         let lacking = bytes.div_ceil(PAGE_BYTES).saturating_sub(free);
         let file = Path::new(POOL).join("nr_hugepages");
-        // What the kernel gave is what is taken back, not what was asked for; others may ask meanwhile.
+        // The pages that the kernel gave are taken back, not those that were asked for; others may ask meanwhile.
         let script =
             "trap '' INT TERM HUP; echo $(($2 + $3)) > $1; n=$(($(cat $1) - $2)); echo $n; \
              cat > /dev/null; echo $(($(cat $1) - n)) > $1";

@@ -1,4 +1,4 @@
-//! `pumice bench start`: what `pumice run` costs a program that has nothing to gain from it.
+//! `pumice bench start`: the cost of `pumice run` to a program that has nothing to gain from it.
 //!
 //! Short programs run by turns plain, under `pumice run`, and under `env`: that is what any program
 //! costs that only starts another, and so the peer. Differences are taken within a round, where
@@ -20,7 +20,7 @@ use super::slot_daemon::own_program;
 use pumice_command::statistics::{median, Ratio};
 use pumice_command::Failure;
 
-/// What `pumice bench start` is asked for.
+/// Options of `pumice bench start`.
 #[derive(Args, Debug)]
 pub struct StartArgs {
     /// Rounds; each runs every variant once

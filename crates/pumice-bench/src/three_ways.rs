@@ -50,7 +50,7 @@ impl Program {
         Ok(Program { own, _folder: folder, path })
     }
 
-    /// What starts it, without its arguments; `options` are for `pumice run`.
+    /// The command that starts it, without its arguments; `options` are for `pumice run`.
     pub fn command(&self, way: Way, options: &[String]) -> Command {
         let mut command = match way {
             Way::Pumice => Command::new(&self.own),
@@ -94,7 +94,7 @@ pub fn compare<const N: usize>(
     Ok(())
 }
 
-/// What was measured: each way in each round.
+/// The figures of each way in each round.
 #[derive(Debug)]
 pub struct Measured<'f, const N: usize> {
     fields: [&'f str; N],

@@ -1,4 +1,4 @@
-//! What experiments say of several values: their median, and how sure it is.
+//! The median of several values, and how sure it is.
 
 use std::fmt;
 
@@ -207,7 +207,7 @@ mod tests {
         let [better, worse] = [0.5, 3.0].map(|factor| ours.iter().map(|it| it * factor).collect());
         let ratio = Ratio::to_better(&ours, &[worse, better]);
         assert!((ratio.median - 2.0).abs() < 1e-9, "{ratio}");
-        // What varies alike in a round does not make the interval wider.
+        // Variation that all share in a round does not make the interval wider.
         assert!((ratio.high - ratio.low).abs() < 1e-9, "{ratio}");
     }
 

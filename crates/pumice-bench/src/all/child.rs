@@ -22,18 +22,18 @@ use pumice_command::Failure;
 
 /// How often somebody looks how far it is.
 const LOOK_MS: i64 = 500;
-/// What is asked to end has so long to put things away.
+/// The time that a child has to end after it is asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Lines of notes that are kept, and letters of each.
 const NOTES: usize = 200;
 const NOTE_CHARS: usize = 400;
 
-/// What became of an experiment.
+/// The outcome of an experiment.
 #[derive(Debug)]
 pub struct Ran {
     pub end: End,
     pub rows: Vec<Row>,
-    /// What it printed, without its tables' numbers where these are rows.
+    /// Its output, without its tables' numbers where these are rows.
     pub notes: Vec<String>,
     pub seconds: f64,
 }

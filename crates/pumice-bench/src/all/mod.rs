@@ -3,11 +3,11 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`child`] | one experiment as a child process |
-//! | [`machine`] | what it was measured on |
+//! | [`machine`] | the machine of the measurements |
 //! | [`weather`] | how quiet it was meanwhile |
 //! | [`progress`] | how far it is |
 //!
-//! Results are written after each experiment, so whatever ends this, what was measured is kept.
+//! Results are written after each experiment, so the measurements are kept however this ends.
 
 mod child;
 pub mod machine;
@@ -42,7 +42,7 @@ const WORTH_BEGINNING: f64 = 0.3;
 /// One that takes so many times as long as it should hangs.
 const PATIENCE: f64 = 20.0;
 
-/// What `pumice bench all` is asked for.
+/// Options of `pumice bench all`.
 #[derive(Args, Debug)]
 #[group(id = "output", required = true, multiple = true, args = ["html", "json"])]
 pub struct AllArgs {
@@ -68,7 +68,7 @@ fn known(name: &str) -> Result<String, String> {
     }
 }
 
-/// Runs the experiments and writes what they said.
+/// Runs the experiments and writes their results.
 pub fn all(options: &AllArgs) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     for path in [&options.html, &options.json].into_iter().flatten() {
@@ -174,7 +174,7 @@ fn measured(
     }
 }
 
-/// Writes what there is. Into a pipe only once.
+/// Writes the results so far. Into a pipe only once.
 fn write(options: &AllArgs, results: &Results, is_last: bool) -> Result<(), Failure> {
     let is_due = |path: &&PathBuf| is_last || path.is_file();
     if let Some(path) = options.json.as_ref().filter(is_due) {

@@ -1,4 +1,4 @@
-//! The weather: what a calibration loop, and whoever else was on the machine, say of a measurement.
+//! The weather of a measurement: the times of calibration loops, and the load of others on the machine.
 //!
 //! The loops run before the first experiment, between any two, and after the last. They do the same
 //! each time, so what differs is the machine's doing: its clock, its host, other programs.
@@ -26,7 +26,7 @@ const NOISY: f64 = 0.30;
 /// Of all processors, by others.
 const BUSY: f64 = 0.10;
 
-/// What the loops took: less is better.
+/// The times of the loops: less is better.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Weather {
     /// Milliseconds of each time that the loop computed.
@@ -91,7 +91,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Now. What cannot be read counts as nothing.
+    /// Now. Figures that cannot be read count as nothing.
     pub fn now() -> Ticks {
         let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
@@ -104,7 +104,7 @@ impl Ticks {
         Ticks { all: busy + idle + waiting + stolen, busy, stolen, ours: our_ticks() }
     }
 
-    /// What others and the host had since, of all processors.
+    /// The shares of all processors that others and the host had since.
     fn shares_since(&self, before: &Ticks) -> (f64, f64) {
         let all = self.all - before.all;
         if all <= 0.0 {
@@ -138,7 +138,7 @@ pub struct Noise {
     pub spread: Option<f64>,
     /// How far the loops before are from those after, as a share.
     pub drift: f64,
-    /// What others, and the host, had of all processors meanwhile.
+    /// The shares of all processors that others, and the host, had meanwhile.
     pub others: f64,
     pub stolen: f64,
 }

@@ -1,4 +1,4 @@
-//! Who provides the memory, and how a program is started under it.
+//! The providers of memory, and how a program is started under each.
 
 use std::env;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! The folder of inputs, and what of the machine the loads use: interpreter, modules, compiler.
+//! The folder of inputs, and the parts of the machine that the loads use: interpreter, modules, compiler.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -30,7 +30,7 @@ pub enum Size {
     Small,
 }
 
-/// What loads are made of. Its folder goes with it.
+/// The parts that loads are made of. Its folder goes with it.
 #[derive(Debug)]
 pub struct Kit {
     folder: Folder,
@@ -79,7 +79,7 @@ impl Kit {
         }
     }
 
-    /// What a word of a load's line stands for.
+    /// The meaning of a word of a load's line.
     fn word(&self, word: &str, input: Input, amount: u64) -> Result<OsString, String> {
         match word {
             "{python}" => self.python.clone().ok_or_else(|| "there is no python3".to_owned()),

@@ -23,7 +23,7 @@ use crate::interrupts::Interrupts;
 /// A program that runs longer than this never ends, or is no load to measure.
 const PATIENCE_S: u32 = 120;
 
-/// What a run took: the program and all its descendants that it waited for.
+/// The cost of a run: of the program and all its descendants that it waited for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// From start to end.
@@ -43,7 +43,7 @@ pub struct Spent {
 pub enum NoRun {
     /// Somebody wants the experiment to end.
     Interrupted,
-    /// What the program said or did instead.
+    /// The program's words or end instead.
     Failed(String),
 }
 

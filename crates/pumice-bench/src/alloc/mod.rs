@@ -2,12 +2,12 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`allocator`] | who provides the memory, and how a program is started under it |
+//! | [`allocator`] | the providers of memory, and how a program is started under each |
 //! | [`loads`] | the loads: what each needs and runs; the scripts are files of that folder |
-//! | [`kit`] | the folder of inputs, and what of the machine the loads use |
+//! | [`kit`] | the folder of inputs, and the parts of the machine that the loads use |
 //! | [`measure`] | one run of one program: time, processor time, memory, faults |
-//! | [`row`] | what the rounds say, and ratios with their intervals |
-//! | [`turns`] | who goes when |
+//! | [`row`] | rows: medians, and ratios with their intervals |
+//! | [`turns`] | the order of turns |
 //!
 //! In each round every allocator runs a load once, in an order in which over the rounds each follows
 //! every other equally often ([`turns`]), after a round that is not counted. All figures are of
@@ -45,7 +45,7 @@ use pumice_command::table::Table;
 use pumice_command::Failure;
 use row::{Rounds, CPU, MEMORY, TIME};
 
-/// What `pumice bench alloc` is asked for.
+/// Options of `pumice bench alloc`.
 #[derive(Args, Debug)]
 pub struct AllocArgs {
     /// Rounds; each runs every load once under each allocator [default: 9, or 3 with --quick]

@@ -1,4 +1,4 @@
-//! What the rounds of a load say: medians, and ratios to the better of glibc's two settings.
+//! The rows of a load: medians, and ratios to the better of glibc's two settings.
 //!
 //! A ratio's interval is the 95 % of a bootstrap that draws whole rounds, since what ran in one
 //! round had the same weather. Which setting of glibc is the better one is part of each draw.

@@ -1,12 +1,12 @@
-//! What zeroing costs the thread that has it done.
+//! The cost of zeroing to the thread that has it done.
 //!
 //! *Engines*: batches of 64 blocks, submitted and waited for, by each engine there is: bytes a second and
 //! processor seconds a gigabyte of the whole program (a driver's threads among it, but no interrupts). Waiting is a
-//! part of it: asleep between looks, as scrubd waits, and spinning for a moment first, as who needs the memory does.
-//! Engines take turns, and another begins each round.
+//! part of it: asleep between looks, as scrubd waits, and spinning for a moment first, as a thread that needs the
+//! memory waits. Engines take turns, and another begins each round.
 //!
-//! *Overhead*: a batch of 64 blocks on the accelerator in software; what is timed is submitting and
-//! settling alone, while the device does nothing. Waiting is left out: its looks, and waking up in between.
+//! *Overhead*: a batch of 64 blocks on the accelerator in software; submitting and settling alone are
+//! timed, while the device does nothing. Waiting is left out: its looks, and waking up in between.
 
 use pumice_accel::dsa::soft::{Manner, SoftDevice};
 use pumice_accel::dsa::Dsa;

@@ -1,7 +1,7 @@
-//! `pumice bench clear`: how fast each engine zeroes memory, and what that leaves behind.
+//! `pumice bench clear`: how fast each engine zeroes memory, and how the caches are after it.
 //!
 //! All memory is populated, in huge pages where there are any, and the region is meant to be
-//! larger than what the last-level cache gives one program. What is timed (the `use` column):
+//! larger than one program's share of the last-level cache. The `use` column says what is timed:
 //!
 //! | use | |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | `near+1`, `near+64` | the same, but always the same piece: it is in the cache, if it fits |
 //! | `read` | plain loads through the region: what memory gives one thread |
 //!
-//! What zeroing costs the thread that has it done: [`batches`]. What it costs who works beside it: [`neighbour`].
+//! [`batches`] has the cost of zeroing to the thread that has it done, [`neighbour`] that to a thread beside it.
 //!
 //! Every cell is measured in several rounds, cells interleaved, and others begin each round; the median counts. Times
 //! are the thread's processor time, so that a busy neighbour costs bandwidth but not its turns.
@@ -68,7 +68,7 @@ Uses:
   read             plain loads, none of them from the cache
 ";
 
-/// What `pumice bench clear` is asked for.
+/// Options of `pumice bench clear`.
 #[derive(Args, Debug)]
 #[command(after_help = USES)]
 pub struct ClearArgs {
@@ -84,11 +84,11 @@ pub struct ClearArgs {
     /// Of the batches, measure only this engine's; cuda is not measured unless named
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
-    /// What the neighbour walks through; if not given, parts of the last-level cache, all of it, and what this program
-    /// gets of it
+    /// Memory the neighbour walks through; if not given, parts of the last-level cache, all of it, and this
+    /// program's share of it
     #[arg(long, value_name = "SIZE", value_parser = parse_working_set)]
     working_set: Option<u64>,
-    /// What is zeroed beside the neighbour, in GB/s
+    /// The rate of zeroing beside the neighbour, in GB/s
     #[arg(long, value_name = "RATE", default_value_t = 8.0, value_parser = parse_rate)]
     beside_gb_per_s: f64,
     /// Rounds of the neighbour's table, in each of which every engine has a window; if not given, by --seconds-per-cell
@@ -97,7 +97,7 @@ pub struct ClearArgs {
 }
 
 impl ClearArgs {
-    /// What the neighbour's experiment goes by: windows that are short, and so many the more.
+    /// Settings of the neighbour's experiment: the windows are short and many.
     fn neighbours(&self, working_set: usize) -> Neighbours {
         let cell_ns = (self.seconds_per_cell * 1e9) as u64;
         let window_ns = (cell_ns / 4).max(SHORTEST_WINDOW_NS);
@@ -212,7 +212,7 @@ fn engines_to_measure(choice: Option<Choice>, region: &mut [u8]) -> Result<Vec<N
     }
 }
 
-/// What is walked: what was asked for, or parts of the last-level cache, all of it, and as much as this program
+/// The working sets: the one asked for, or parts of the last-level cache, all of it, and as much as this program
 /// gets of it.
 fn working_sets(asked: Option<u64>, region: &mut [u8]) -> Vec<usize> {
     if let Some(asked) = asked {
@@ -237,7 +237,7 @@ fn cache_bytes() -> u64 {
     (0..8).filter_map(size).max().unwrap_or(32 << 20)
 }
 
-/// What CPUID suggests, what a calibration says now, and which of the two programs get.
+/// Print the plan that CPUID suggests, that of a calibration now, and the one of the two that programs get.
 fn print_plans() {
     println!("\nPlans (engines for 4 KiB, 64 KiB, 2 MiB, 64 MiB: somebody waits / nobody waits)");
     println!("  by CPUID    {}", Clearer::detect().plan());
@@ -250,7 +250,7 @@ fn print_plans() {
     println!("  programs started by pumice run get the one {kept}");
 }
 
-/// What is done to the memory in a cell; see the table at the top.
+/// The use of the memory in a cell; see the table at the top.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Clear,
@@ -272,7 +272,7 @@ impl Use {
     }
 }
 
-/// A use, an engine and a size, and what each round took.
+/// A use, an engine and a size, and the time of each round.
 struct Cell {
     usage: Use,
     engine: CpuEngine,
@@ -282,7 +282,7 @@ struct Cell {
     ns_per_frame: Vec<f64>,
 }
 
-/// All cells: the engines next to each other, so that what changes over time changes for all.
+/// All cells: the engines next to each other, so that changes over time meet all.
 fn cells() -> Vec<Cell> {
     let cell = |usage, engine, size| Cell {
         usage,

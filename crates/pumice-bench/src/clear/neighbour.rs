@@ -1,4 +1,4 @@
-//! What a neighbour loses while memory is zeroed beside it.
+//! The loss of a neighbour while memory is zeroed beside it.
 //!
 //! A thread on one processor walks a working set ([`super::walk`]); on another one memory is zeroed, the same bytes in
 //! the same time by every engine that is fast enough, a block of 2 MiB at a time as scrubd does it, through a region
@@ -6,7 +6,7 @@
 //!
 //! # What is said
 //! A *window* is some time in which one engine zeroes, or none. Before it begins to count the walk goes round once,
-//! so that the cache is as it is while that engine zeroes: what another has evicted is not charged to it. Each
+//! so that the cache is as it is while that engine zeroes: lines that another has evicted are not charged to it. Each
 //! engine's window lies between two in which nobody zeroes, and its *slow-down* is against the mean of both, so that
 //! what drifts concerns all alike; the order of engines changes from round to round. The slow-down of a window is a
 //! mean over bursts and what is between. *Lost* is the same for each gigabyte zeroed, also where an engine is not
@@ -15,9 +15,9 @@
 //!
 //! # Which working sets
 //! A quarter, half, three quarters and all of what the last-level cache says that it holds, and what this program
-//! gets of it: on a shared machine others have the rest. Who walks as much as the cache holds is at its edge, and
-//! loses lines for what else is in there; who walks more than it gets goes to memory for each line, and has only
-//! bandwidth to lose, which every engine takes the same of.
+//! gets of it: on a shared machine others have the rest. A walk through as much as the cache holds
+//! is at its edge, and loses lines to all else that is in there. A walk through more than it gets goes to memory for
+//! each line, and has only bandwidth to lose, of which every engine takes the same.
 //!
 //! # Which processors
 //! Two of different cores that share a last-level cache, if the process may use such; what they are is said.
@@ -66,7 +66,7 @@ fn range(row: &Row, ends: [&str; 2], decimals: usize) -> String {
     }
 }
 
-/// What the experiment goes by.
+/// The settings of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Neighbours {
     /// Bytes that are walked.
@@ -156,7 +156,7 @@ pub fn neighbours(
 struct Beside<'b> {
     options: Neighbours,
     region: &'b mut [u8],
-    /// What is zeroed next.
+    /// The place that is zeroed next.
     at: usize,
     count: &'b AtomicU64,
     /// Lines of the working set.
@@ -188,7 +188,7 @@ impl Beside<'_> {
     fn window(&mut self, engine: Option<CpuEngine>) -> (f64, f64) {
         let begun = Walked::of(self.count);
         let lap = self.lap;
-        // No longer than two windows: who walks far more than the cache holds has nothing there.
+        // No longer than two windows: a walk through far more than the cache holds has nothing there.
         let most_ns = 2 * self.options.window_ns;
         self.zero_while(engine, |elapsed_ns, walked| {
             elapsed_ns < most_ns && walked.lines_since(begun) < lap

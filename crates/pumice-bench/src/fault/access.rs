@@ -1,7 +1,7 @@
-//! What it costs to get at pages that are there: one thread, pages in random order.
+//! The cost of access to pages that are there: one thread, pages in random order.
 //!
-//! A guard is two locked operations on the page's word. What those take by themselves, on words of as many
-//! pages, is a row.
+//! A guard is two locked operations on the page's word. A row has the time of those by themselves, on words of as many
+//! pages.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const ACCESSES: usize = 1 << 20;
 
 type Ours<'t, 'f> = Region<'t, Frames<'f>, Atomic>;
 
-/// What is measured, in the order of [`sample`].
+/// The operations that are measured, in the order of [`sample`].
 const OPERATIONS: [&str; 7] = [
     "the loop alone",
     "two locked operations",
@@ -56,7 +56,7 @@ fn time(pages: usize, operation: impl Fn(usize) -> u64) -> f64 {
     elapsed.as_nanos() as f64 / ACCESSES as f64
 }
 
-/// What a latch is at least: taken if the word is as it was read, and let go.
+/// The least work of a latch: it is taken if the word is as it was read, and let go.
 #[inline]
 fn latch_and_let_go(word: &AtomicU64) -> u64 {
     let before = word.load(Ordering::Acquire);
@@ -89,7 +89,7 @@ pub fn measure(ground: &Ground, rounds: usize, output: &mut Output) -> Result<()
     println!("\naccess to pages that are there, ns each (medians of {rounds} rounds)");
     let mut columns = Vec::new();
     for pages in PAGES {
-        // What was there before is in parts yet, and does not count as free.
+        // Frames of the measurement before are in parts yet, and do not count as free.
         ground.refill();
         let space = VmSpace::new(ground.map().frames(), Atomic).map_err(failure)?;
         let task = space.enter().map_err(failure)?;

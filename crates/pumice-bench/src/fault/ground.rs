@@ -1,4 +1,4 @@
-//! What the faults of all ways take their memory from: a zone in which everything is there and zero.
+//! The memory for the faults of all ways: a zone in which everything is there and zero.
 
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::{Clearer, Warmth};
@@ -41,7 +41,7 @@ impl Ground {
         Ok(Ground { zone, map, clearer })
     }
 
-    /// What spaces have in common.
+    /// The memory map that spaces share.
     pub fn map(&self) -> &MemMap<'static> {
         &self.map
     }

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 
 use pumice_paging::page_table::{Atomic, Emulated, Entry, TableOps};
 
-/// Who excludes whom.
+/// The threads that exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// The kernel's own faults, whatever it does.
+    /// The kernel's own faults, however it locks.
     Kernel,
     /// One lock over the whole fault, as before V12's patches.
     Whole,
@@ -16,7 +16,7 @@ pub enum Locking {
     Short,
     /// None.
     Atomic,
-    /// No faults at all: pages that are there, and what writing to them costs.
+    /// No faults at all: writes to pages that are there.
     Ready,
 }
 
@@ -56,7 +56,7 @@ impl Scheme for Emulated {
     }
 }
 
-/// Loads and stores, for those who hold one lock over everything.
+/// Loads and stores, for threads that hold one lock over everything.
 #[derive(Debug, Default)]
 pub struct Plain;
 

@@ -21,7 +21,7 @@ use pumice_command::Failure;
 /// Pages that the mapper maps, touches one of, and unmaps.
 const MAPPER_PAGES: usize = 16;
 
-/// Which pages are whose.
+/// The pages of each thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// A piece of the region for each thread.
@@ -43,7 +43,7 @@ impl Pattern {
     }
 }
 
-/// What is done with the pages.
+/// The work on the pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// Threads that fault.
@@ -52,7 +52,7 @@ pub struct Job {
     pub pages: usize,
     /// Lines written in each: 0 for the path alone, or 1.
     pub lines: usize,
-    /// Whose are which.
+    /// The pages of each thread.
     pub pattern: Pattern,
 }
 
@@ -100,7 +100,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// What a thread spends on its part.
+    /// The time that a thread spends on its part.
     fn time(&self, part: impl FnOnce()) -> Spent {
         let at_ns = self.start.wait();
         let clock = CpuClock::start();
@@ -163,7 +163,7 @@ fn in_space<S: Scheme>(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Fa
     let space = VmSpace::new(ground.map().frames(), S::default()).map_err(failure)?;
     space.set_prefault(way.prefault_pages);
     if job.lines == 0 || way.locking == Locking::Ready {
-        // Fetching ahead is for what will be written, and here nothing is.
+        // Prefetch is for pages that will be written, and here none is.
         space.set_fetch_ahead(0);
     }
     let task = space.enter().map_err(failure)?;

@@ -10,12 +10,12 @@
 //! alone, which fetches nothing ahead (the kernel has no such thing: a line is written there). `prefault` says
 //! how many pages a sequence populates at once, or that the region is of huge pages.
 //!
-//! `ready` takes no faults: it writes to pages that were faulted in before, and never written. What that costs, a
-//! fault with the write can't save.
+//! `ready` takes no faults: it writes to pages that were faulted in before, and never written. A fault with
+//! the write can't save that cost.
 //!
-//! There are more threads than processors on purpose: who holds a lock may then have none.
+//! There are more threads than processors on purpose: the holder of a lock may then have none.
 //!
-//! A second table says what access costs to pages that are there.
+//! A second table has the cost of access to pages that are there.
 
 mod access;
 mod ground;
@@ -54,7 +54,7 @@ const ONE_BLOCK_THREADS: usize = 8;
 /// Least pages of a thread's share.
 const LEAST_SHARE: usize = BLOCK_FRAMES;
 
-/// What `pumice bench fault` is asked for.
+/// Options of `pumice bench fault`.
 #[derive(Args, Debug)]
 pub struct FaultArgs {
     /// Bytes of the region that all threads touch together
@@ -204,7 +204,7 @@ impl Bench {
         self.output.rows().iter().filter(move |row| identity(&KEYS, row) == wanted)
     }
 
-    /// What the rows say of each other.
+    /// Print the ratios between rows.
     fn print_ratios(&self) {
         println!("ratios");
         let table = Table::begin(&[("", 62), ("ratio", 7)]);

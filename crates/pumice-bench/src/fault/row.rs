@@ -1,4 +1,4 @@
-//! A row of the experiment: `bench pft`'s, and what differs here.
+//! A row of the experiment: `bench pft`'s, with more fields.
 
 use pumice_frames::addr::FRAME_SIZE;
 
@@ -10,7 +10,7 @@ use crate::pft::row::{row as pft_row, Round, COLUMNS};
 use crate::registry::field::text;
 use crate::registry::{by, words, Column, Row};
 
-/// Whose faults they are.
+/// A way to fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub backend: Backend,
@@ -60,7 +60,7 @@ pub fn row(way: Way, job: &Job, rounds: &[Round]) -> Row {
         .set("pattern", job.pattern.name())
 }
 
-/// What the table shows.
+/// The columns of the table.
 pub fn columns() -> Vec<Column> {
     let prefault = |row: &Row| match (&*text(row, "page_size"), &*text(row, "prefault")) {
         ("2m", _) => "2 MiB".to_owned(),

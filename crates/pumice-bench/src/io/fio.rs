@@ -1,4 +1,4 @@
-//! What the device does by itself, by `fio`: io_uring, direct, as many requests as we ask for ahead.
+//! The device by itself, by `fio`: io_uring, direct, as many requests as we ask for ahead.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -55,7 +55,7 @@ pub fn run(file: &Path, bytes: u64, depth: usize, request: &Request) -> Result<A
     })
 }
 
-/// What its report says; warnings may come before it.
+/// The figures of its report; warnings may come before it.
 fn answer(op: Op, said: &str) -> Option<Answer> {
     let report: Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
     let mut answer = Answer::default();

@@ -1,4 +1,4 @@
-//! What a worker is asked to do, and what it answers.
+//! A worker's requests and answers.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a sequence that are read or written at a time.
 pub const CHUNK: usize = 1 << 20;
 
-/// What is done to a file.
+/// The operations on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
@@ -43,7 +43,7 @@ impl Op {
     }
 }
 
-/// What a worker is given once.
+/// A worker's setup: it is given once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub file: String,
@@ -54,7 +54,7 @@ pub struct Setup {
     pub depth: usize,
 }
 
-/// What it is asked for again and again.
+/// A request: there are many.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub op: Op,
@@ -64,7 +64,7 @@ pub struct Request {
     pub seed: u64,
 }
 
-/// What it answers.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
     /// Of what was asked for: chunks of a sequence, else pages.
@@ -73,7 +73,7 @@ pub struct Answer {
     pub seconds: f64,
     /// Processor time of all of its threads, and of the kernel's `kswapd`s where it is the kernel's cache.
     pub cpu_s: f64,
-    /// Of the whole machine: interrupts, the kernel's workers, and whoever else was there.
+    /// Of the whole machine: interrupts, the kernel's workers, and other programs included.
     pub machine_cpu_s: f64,
     /// Pages read from the file.
     pub pages_in: u64,
@@ -83,6 +83,6 @@ pub struct Answer {
     pub max_us: f64,
     /// Of the working set's accesses: what part was in memory beside the scan, what part of what was there before.
     pub hits_percent: f64,
-    /// What part of the working set was still in memory after a scan during which nobody asked for it.
+    /// The share of the working set that was still in memory after a scan during which nobody asked for it.
     pub kept_percent: f64,
 }

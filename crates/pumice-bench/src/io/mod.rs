@@ -57,7 +57,7 @@ use worker::Kind;
 /// The file of a scan, by the frames.
 const SCAN_TIMES: u64 = 10;
 
-/// What `pumice bench io` is asked for.
+/// Options of `pumice bench io`.
 #[derive(Args, Debug)]
 pub struct IoArgs {
     /// Memory for the file's pages [default: 512M, or 32M with --quick]
@@ -139,7 +139,7 @@ pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is measured.
+/// The plan of the measurement.
 #[derive(Debug)]
 struct Plan {
     frames: usize,
@@ -241,7 +241,7 @@ impl Bench {
 
     fn files(&mut self) -> Result<(), Failure> {
         let mut sides = self.sides(self.plan.frames, self.plan.bytes)?;
-        // All files are there, whatever is asked for, and all ways have been gone once.
+        // After this all files are there for any operation, and each way has run once.
         self.compare(&mut sides, Op::Out, 1, 0)?;
         for op in self.plan.ops.clone() {
             let threads = if op.is_sequential() { vec![1] } else { self.plan.threads.clone() };

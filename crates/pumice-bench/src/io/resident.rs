@@ -1,6 +1,6 @@
 //! Pages that are in memory, read at random: without a guard, with a shared one, optimistically.
 //!
-//! Without a guard is what a program does that has pointers to the pages and nobody who takes them away. All three
+//! A program reads without a guard if it has pointers to the pages and nobody takes them away. All three
 //! read in groups: while the words of one are read, those of the next are fetched, and for the group after it the lines
 //! that say where its words are: those of the pointers, or of the pages' entries.
 
@@ -50,7 +50,7 @@ const STRIDE: usize = 4096;
 /// Words that are fetched together.
 const GROUP: usize = 8;
 
-/// What is read: by how many threads, all of it by each or a part of its own by each.
+/// The pages that are read: by how many threads, all of them by each or a part of its own by each.
 #[derive(Clone, Copy, Debug)]
 struct Pages {
     threads: usize,
@@ -178,7 +178,7 @@ impl Order {
     }
 }
 
-/// Addresses of pages, for who needs no guard.
+/// Addresses of pages, for readers without a guard.
 pub struct Pointers(Vec<NonNull<u8>>);
 
 // SAFETY: the memory may be read by any thread as long as the region's zone is there, which outlives this.

@@ -9,7 +9,7 @@ use crate::registry::field::{self, above_0, float, samples, text};
 use crate::registry::{by, number, plain, words, Column, Row};
 use pumice_command::statistics::Ratio;
 
-/// What a row is of.
+/// The subject of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub op: &'static str,
@@ -20,7 +20,7 @@ pub struct Case {
     pub frames_bytes: u64,
 }
 
-/// What the table shows.
+/// The columns of the table.
 pub const COLUMNS: [Column; 16] = [
     words("op", "{op}").wide(12),
     words("backend", "{backend}").wide(10),
@@ -86,7 +86,7 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
         .sampled("p99_us", figures(rounds, |round| round.p99_us))
 }
 
-/// What is compared: what came from the device, for a cache may have a part of it.
+/// The rate that is compared: that of pages from the device, for a cache may have a part of them.
 fn rate(row: &Row) -> f64 {
     match text(row, "op").starts_with("random") {
         true => float(row, "in_per_s") * FRAME_SIZE as f64 / 1e6,

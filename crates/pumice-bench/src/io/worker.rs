@@ -46,11 +46,11 @@ pub trait Backend: Sync {
     fn prepare(&self, op: Op) -> Result<(), String>;
     /// Runs `work` with the calling thread's way to the file.
     fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String>;
-    /// What was written is durable when this returns.
+    /// Makes durable all that was written.
     fn sync(&self) -> Result<(), String>;
     /// Pages read from the device so far.
     fn pages_in(&self) -> u64;
-    /// Whose threads beside the process's work for it.
+    /// The name of threads beside the process's that work for it.
     fn helpers(&self) -> Option<&'static str>;
 }
 
@@ -116,7 +116,7 @@ struct Job<'s> {
     pages: usize,
 }
 
-/// What a thread did.
+/// The work of a thread.
 struct Done {
     waits: Waits,
     begun_ns: u64,
@@ -250,7 +250,7 @@ impl Job<'_> {
     /// Half a memory full is the working set.
     fn scan(&self, request: &Request) -> Result<Answer, String> {
         let hot = (self.setup.frames / 2).clamp(1, self.pages / 2);
-        // Used for a while, so that whoever chooses what goes has seen that it is used.
+        // Used for a while, so that the replacement policy has seen that it is used.
         self.visit(request, hot, &AtomicBool::new(false))?;
         let is_over = AtomicBool::new(false);
         let begun = now_ns();
@@ -288,7 +288,7 @@ impl Job<'_> {
         })
     }
 
-    /// What is no working set, in order.
+    /// Reads the pages outside the working set, in order.
     fn scan_once(&self, hot: usize) -> Result<(), String> {
         let mut done = Ok(());
         self.backend.enter(&mut |way| {
@@ -342,7 +342,7 @@ pub fn pages_of(chunk: usize) -> Range<usize> {
     chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES
 }
 
-/// What a page begins with.
+/// Checks the number that a page begins with.
 pub fn check(page: usize, bytes: &[u8]) -> Result<(), String> {
     let first = bytes[..8].try_into().map_or(0, u64::from_le_bytes);
     if first == page as u64 {

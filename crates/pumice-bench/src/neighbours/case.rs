@@ -1,4 +1,4 @@
-//! A case: neighbours of one kind, in a session or a control group, and what they lose to work in the background.
+//! A case: neighbours of one kind, in a session or a control group, and their loss to work in the background.
 
 use super::{wait_until_all_work, Group, Neighbour, Session, Work};
 use crate::harness::Output;
@@ -57,7 +57,7 @@ impl Case {
 }
 
 impl Beside {
-    /// What all have done so far.
+    /// The work of all of them so far.
     pub fn work_done(&self) -> u64 {
         self.neighbours.iter().map(Neighbour::work_done).sum()
     }

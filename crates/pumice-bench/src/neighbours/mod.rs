@@ -1,11 +1,11 @@
-//! Programs that do something else meanwhile, and what work in the background costs them.
+//! Programs that do something else meanwhile, and the cost to them of work in the background.
 //!
 //! | module | what lives there |
 //! |---|---|
 //! | [`neighbour`] | a process that computes or streams through memory, and counts how far it gets |
 //! | [`group`] | a control group for it |
 //! | [`case`] | neighbours of one kind, and where they run |
-//! | [`pairs`] | windows with and without the work in the background, and what they say |
+//! | [`pairs`] | windows with and without the work in the background, and their result |
 
 pub mod case;
 mod group;

@@ -1,4 +1,4 @@
-//! Pairs of windows, with work in the background and without, and what they say: a median loss, and the interval that
+//! Pairs of windows, with work in the background and without, and their result: a median loss, and the interval that
 //! holds it in 95 of 100 runs.
 
 use std::thread;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::harness::{figures, with_interval};
 use crate::registry::Row;
 
-/// What a window saw, each per second.
+/// The work in a window, each figure per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     /// Bytes that the background worked on.
     pub bytes: f64,
     /// Processor time of the background.
     pub cpu: f64,
-    /// The neighbours' work; what is compared.
+    /// The neighbours' work, which is compared.
     pub work: f64,
 }
 
@@ -62,7 +62,7 @@ pub fn alternate<E>(
     (0..pairs).map(pair).collect()
 }
 
-/// With what the pairs say: the background's mean speed in so many bytes, under its name and as samples, its mean share
+/// With the pairs' result: the background's mean speed in so many bytes, under its name and as samples, its mean share
 /// of a processor, and the neighbours' loss.
 pub fn with_loss(row: Row, pairs: &[Pair], speed: (&str, f64), cpu_field: &str) -> Row {
     let mean = |of: &dyn Fn(&Pair) -> f64| {

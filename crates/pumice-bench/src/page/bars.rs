@@ -156,7 +156,7 @@ fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// The same in words, for those who don't see it.
+/// The same in words, for screen readers.
 fn description(plot: &Bars, groups: &[Group]) -> String {
     let bars = groups.iter().flat_map(|group| group.bars.iter().map(move |bar| (group, bar)));
     let words = bars.map(|(group, bar)| {

@@ -122,7 +122,7 @@ fn path(line: &Line, x: Axis, y: Axis) -> String {
     line.points.iter().map(point).collect::<Vec<_>>().join(" ")
 }
 
-/// The same in words, for those who don't see it.
+/// The same in words, for screen readers.
 fn description(plot: &Lines, lines: &[Line]) -> String {
     let line = |line: &Line| {
         let values = line.points.iter();

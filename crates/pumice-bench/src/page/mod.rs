@@ -5,7 +5,7 @@
 //! | [`tables`] | tables, published and today's |
 //! | [`lines`] | lines over logarithmic axes |
 //! | [`bars`] | bars |
-//! | [`svg`] | what both are drawn with |
+//! | [`svg`] | the elements of both |
 //! | [`picture`] | one of them in a file |
 //!
 //! Nothing is loaded from elsewhere, which its content security policy holds it to, and nothing runs. All that

@@ -16,7 +16,7 @@ pub fn draw(path: &Path, plot: &Plot, rows: &[Row]) -> Result<(), Failure> {
     write_whole(path, &alone(&figure.into_string()))
 }
 
-/// The image of a figure, with what a file needs: a name space, and the style. Without rows it is empty.
+/// The image of a figure, with the additions that a file needs: a name space, and the style. Without rows it is empty.
 fn alone(figure: &str) -> String {
     let image = figure.split_once("<svg ").and_then(|(_, rest)| rest.split_once("</svg>"));
     let (attributes, inside) =

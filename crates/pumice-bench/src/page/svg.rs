@@ -1,4 +1,4 @@
-//! What pictures are drawn with: axes, marks and dashes that are told apart without colours.
+//! The elements of pictures: axes, marks and dashes that are told apart without colours.
 
 use maud::{html, Markup};
 
@@ -47,7 +47,8 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// Round values to label. Of a logarithmic axis: 1, 2 and 5 times powers of ten, or the powers alone where these are enough.
+    /// Round values to label. Of a logarithmic axis these are 1, 2 and 5 times powers of ten, or the powers alone where
+    /// these are enough.
     pub fn ticks(&self) -> Vec<f64> {
         if self.scale == YScale::Percent {
             return vec![0.0, 20.0, 40.0, 60.0, 80.0, 100.0];

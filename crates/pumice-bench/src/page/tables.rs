@@ -79,7 +79,7 @@ fn one_row(table: &Table, entry: &Entry, row: &Row, rows: &[Row]) -> Markup {
     }
 }
 
-/// What stands in a cell; nothing where the row does not say.
+/// A cell's text; nothing where the row does not say.
 fn cell(column: &Column, entry: &Entry, row: &Row, rows: &[Row]) -> String {
     let cell = match column.show {
         Show::Times { figure, key, of } => times(row, rows, entry.keys, figure, key, of),

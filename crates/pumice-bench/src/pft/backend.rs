@@ -14,7 +14,7 @@ use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use pumice_command::Failure;
 
-/// Who provides the memory.
+/// The provider of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// `mmap`, `MADV_NOHUGEPAGE`, `munmap`
@@ -108,7 +108,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// The same for populating it.
 const PATIENCE_AT_FIRST: Duration = Duration::from_secs(20);
 
-/// A heap in this process, and what its helper thread has cost.
+/// A heap in this process, and the cost of its helper thread.
 #[derive(Debug)]
 pub struct Pool {
     heap: &'static Heap,
@@ -118,7 +118,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `len` bytes of zeros. What it waits for them is measured with the rest.
+    /// `len` bytes of zeros. The time it waits for them is measured with the rest.
     fn take(&self, len: usize) -> Result<NonNull<u8>, Failure> {
         let began = Instant::now();
         loop {

@@ -18,7 +18,7 @@ use pumice_command::Failure;
 /// Lines in a page.
 pub const LINES: usize = FRAME_SIZE / CACHE_LINE;
 
-/// What each thread does.
+/// The work of each thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// Threads, each with its own memory.
@@ -31,11 +31,11 @@ pub struct Job {
     pub pages: usize,
     /// Lines written in each.
     pub lines: usize,
-    /// What the clock covers.
+    /// The part of the work that the clock covers.
     pub timed: Timed,
 }
 
-/// What the clock covers.
+/// The part of the work that the clock covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timed {
     /// Allocating and touching.
@@ -74,7 +74,7 @@ impl Job {
     }
 }
 
-/// What a measurement took.
+/// The time that a measurement took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// The threads' processor time, added up.
@@ -115,7 +115,7 @@ pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
     Ok(spent)
 }
 
-/// The timed part. Returns what is left to give back.
+/// The timed part. Returns the memory that is left to give back.
 fn cycles(job: &Job, source: Source<'_>) -> Result<Option<NonNull<u8>>, Failure> {
     let mut held = None;
     for _ in 0..job.repetitions {

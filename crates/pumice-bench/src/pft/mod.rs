@@ -47,7 +47,7 @@ const SPARSE_PAGES: [usize; 3] = [1, 8, 64];
 const SETTLED: f64 = 0.9;
 const WARM_UP_ROUNDS: usize = 8;
 
-/// What `pumice bench pft` is asked for.
+/// Options of `pumice bench pft`.
 #[derive(Args, Debug)]
 pub struct PftArgs {
     /// Bytes that all threads allocate together
@@ -189,7 +189,7 @@ impl Bench {
             let job = touching(pages);
             let look = |source| job.hold(source, resident_kb);
             let pool = Pool::new(0, 2 * SPARSE_BYTES)?;
-            // What the process has resident with one such allocation: the kernel's before the
+            // The resident memory of the process with one such allocation: the kernel's before the
             // heap was first used, the heap's once it has settled.
             let kernel_4k_kb = look(Source::of(Backend::Kernel4k, &pool))?;
             let kernel_thp_kb = look(Source::of(Backend::KernelThp, &pool))?;
@@ -212,7 +212,7 @@ impl Bench {
         self.output.rows().iter().filter(is_sparse).for_each(|row| self.output.print(row));
     }
 
-    /// What pumice is worth against each setting of the kernel: above 1 it wins.
+    /// Print the ratios of pumice to each setting of the kernel: above 1 it wins.
     fn print_ratios(&self) {
         println!("\npumice against the kernel, per processor second (in brackets: with filling)");
         let columns = [("Experiment", 10), ("Thr", 3), ("CLine", 5), ("Pages", 6)];

@@ -20,7 +20,7 @@ pub struct Round {
     pub hot_cleared_mb: f64,
 }
 
-/// What both `bench pft` and `bench fault` show.
+/// The columns that `bench pft` and `bench fault` share.
 pub const COLUMNS: [Column; 11] = [
     words("Backend", "{backend}").wide(10),
     plain("Gb", "gb", 2).wide(5),
@@ -35,7 +35,7 @@ pub const COLUMNS: [Column; 11] = [
     number("w/ filling", "flt_cpu_s_with_filling", 0).wide(11),
 ];
 
-/// What `bench pft` shows.
+/// The columns of `bench pft`.
 pub fn columns() -> Vec<Column> {
     let pays_after = |row: &Row| match (&*text(row, "backend"), &*text(row, "pays_after")) {
         ("pumice", "") => "never".to_owned(),
@@ -68,7 +68,7 @@ pub fn row(experiment: &str, backend: Backend, job: &Job, rounds: &[Round]) -> R
         "wall_s": wall_s,
         // Pages touched a second of processor time.
         "flt_cpu_s": faults / cpu_s,
-        // The same with what the helper thread spent beforehand.
+        // The same with the helper thread's time beforehand.
         "flt_cpu_s_with_filling": faults / with_filling_s,
         // Pages touched a second on the wall.
         "flt_wall_s": faults / wall_s,

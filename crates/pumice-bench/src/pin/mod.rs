@@ -34,7 +34,7 @@ const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// The longest buffer that io_uring registers.
 const BUFFER_BYTES: usize = 1 << 30;
 
-/// What `pumice bench pin` is asked for.
+/// Options of `pumice bench pin`.
 #[derive(Args, Debug)]
 pub struct PinArgs {
     /// Memory to pin (can be repeated, or separated by commas); 1, 2, 4 and 8 GiB, as far as they fit, if not

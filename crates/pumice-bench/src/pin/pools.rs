@@ -1,6 +1,6 @@
 //! Pools of memory that stays pinned ([`pumice_accel::pinned`]), against pinning memory anew.
 //!
-//! What counts is the time to a buffer that a device may use, all zeros:
+//! The time to a buffer that a device may use, all zeros, is measured:
 //!
 //! | way | |
 //! |---|---|

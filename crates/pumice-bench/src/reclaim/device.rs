@@ -1,4 +1,4 @@
-//! What the device itself does, without anybody's paging: single pages, direct, by plain calls.
+//! The device itself, without anybody's paging: single pages, direct, by plain calls.
 
 use std::path::Path;
 use std::ptr::NonNull;

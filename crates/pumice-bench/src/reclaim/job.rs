@@ -1,4 +1,4 @@
-//! What a worker is asked to do, and what it answers: a line of JSON each.
+//! A worker's requests and answers: a line of JSON each.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -71,20 +71,20 @@ impl Pattern {
     }
 }
 
-/// What a worker is asked for once: its memory.
+/// A worker's setup: it is given once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub region_pages: usize,
     pub frames: usize,
-    /// Of a worker of ours: where its swap is, how large, and who chooses.
+    /// Of a worker of ours: where its swap is, how large, and the policy.
     pub swap: String,
     pub swap_bytes: u64,
     pub policy: String,
-    /// What [`Pattern::Google`] reads.
+    /// The file that [`Pattern::Google`] reads.
     pub file: String,
 }
 
-/// What it is asked for again and again.
+/// A request: there are many.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub pattern: Pattern,
@@ -93,7 +93,7 @@ pub struct Request {
     pub seed: u64,
 }
 
-/// What it answers.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
     pub accesses: u64,
@@ -101,7 +101,7 @@ pub struct Answer {
     pub seconds: f64,
     /// Processor time of all of its threads, and of the kernel's `kswapd`s where the kernel pages.
     pub cpu_s: f64,
-    /// Of the whole machine, interrupts and the kernel's workers included, and whoever else was there.
+    /// Of the whole machine, interrupts and the kernel's workers and other programs included.
     pub machine_cpu_s: f64,
     /// Pages read from swap, and written to it.
     pub pages_in: u64,

@@ -59,7 +59,7 @@ const FILE_TIMES: usize = 2;
 /// Threads that take guards.
 const HIT_THREADS: [usize; 2] = [1, 2];
 
-/// What pages go to.
+/// The place that pages go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SwapOn {
     /// A file for each side.
@@ -68,7 +68,7 @@ enum SwapOn {
     Zram,
 }
 
-/// What `pumice bench reclaim` is asked for.
+/// Options of `pumice bench reclaim`.
 #[derive(Args, Debug)]
 pub struct ReclaimArgs {
     /// Memory for the region's pages [default: 1G, or 64M with --quick]
@@ -89,13 +89,13 @@ pub struct ReclaimArgs {
     /// How long each of them is [default: 1, or 0.3 with --quick]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Who chooses the pages that go
+    /// The policy that chooses the pages to evict
     #[arg(long, value_name = "NAME", default_value = "adaptive", value_parser = ["adaptive", "two-list"])]
     policy: String,
     /// Where swap is, on both sides, in a folder of its own [default: where temporary files are]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// What pages go to, on both sides: a file each, or a device of compressed memory each
+    /// Swap, on both sides: a file each, or a device of compressed memory each
     #[arg(long, value_name = "WHAT", default_value = "file")]
     swap_on: SwapOn,
     /// Ours alone, without the kernel's
@@ -141,7 +141,7 @@ pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is measured.
+/// The plan of the measurement.
 #[derive(Debug)]
 struct Plan {
     frames: usize,
@@ -239,7 +239,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// What there is to reach.
+    /// Measures the device: its rate is the most there is to reach.
     fn device(&mut self) -> Result<(), Failure> {
         let file = self.folder.path().join("file");
         let pages = FILE_TIMES * self.plan.frames;

@@ -8,7 +8,7 @@ use crate::harness::{figures, middle, with_drift};
 use crate::registry::field::{self, above_0, float, text};
 use crate::registry::{by, number, plain, words, Column, Row};
 
-/// Who did it.
+/// The sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Pumice,
@@ -36,7 +36,7 @@ impl Backend {
     }
 }
 
-/// What a row is of.
+/// The subject of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub pattern: Pattern,
@@ -46,7 +46,7 @@ pub struct Case {
     pub frames: usize,
 }
 
-/// What the table shows.
+/// The columns of the table.
 pub const COLUMNS: [Column; 15] = [
     words("pattern", "{pattern}").wide(16),
     words("backend", "{backend}").wide(11),

@@ -45,7 +45,7 @@ pub trait Memory: Sync {
     /// How it reads files.
     fn cached(&self) -> Cached;
 
-    /// What a read guard on a page that is there takes, and how many there were in how many seconds; `None` where
+    /// The time of a read guard on a page that is there, and how many there were in how many seconds; `None` where
     /// there are no guards.
     fn hits(&self, request: &Request) -> Option<Result<Answer, String>>;
 }
@@ -203,7 +203,7 @@ impl Job {
     }
 }
 
-/// What a thread did.
+/// The work of a thread.
 struct Done {
     waits: Waits,
     position: usize,
@@ -265,7 +265,7 @@ impl Stream {
     }
 }
 
-/// What was spent so far.
+/// Processor time and pages so far.
 pub struct Spent {
     process_s: f64,
     machine_s: f64,

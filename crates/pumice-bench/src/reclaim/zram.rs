@@ -9,7 +9,7 @@ use std::time::Duration;
 use pumice_frames::addr::FRAME_SIZE;
 
 const CONTROL: &str = "/sys/class/zram-control";
-/// Who probes new block devices has it open for a moment.
+/// A program that probes new block devices has it open for a moment.
 const TRIES: usize = 50;
 
 /// See the module's top. Dropping it removes it.

@@ -1,4 +1,4 @@
-//! How data names what rows say: fields, conditions on them, and words with fields in braces.
+//! How data names the content of rows: fields, conditions on them, and words with fields in braces.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -55,7 +55,7 @@ impl Row {
     }
 }
 
-/// A field, and what it must be.
+/// A field, and the value that it must have.
 #[derive(Clone, Copy, Debug)]
 pub struct Condition {
     field: &'static str,
@@ -99,7 +99,7 @@ pub fn all_hold(conditions: &[Condition], row: &Row) -> bool {
     conditions.iter().all(|condition| condition.holds(row))
 }
 
-/// What a field has; `a.b` is the field `b` of the object `a`.
+/// The value of a field; `a.b` is the field `b` of the object `a`.
 fn value<'r>(row: &'r Row, field: &str) -> Option<&'r Value> {
     let mut parts = field.split('.');
     let first = row.0.get(parts.next()?)?;
@@ -156,7 +156,7 @@ pub fn label(words: &str, row: &Row) -> String {
     label + rest
 }
 
-/// What tells rows of an experiment apart.
+/// The fields that tell rows of an experiment apart.
 pub fn identity(keys: &[&str], row: &Row) -> Vec<String> {
     keys.iter().map(|key| text(row, key)).collect()
 }

@@ -1,4 +1,4 @@
-//! What `bench all` runs, and how reports and comparisons show it: all as data.
+//! The experiments that `bench all` runs, and how reports and comparisons show them: all as data.
 //!
 //! | module | whose experiments |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`machines`] | part D |
 //! | [`paging`] | part E |
 //! | [`processes`] | part F |
-//! | [`field`] | how data names what rows say |
+//! | [`field`] | how data names the content of rows |
 //!
 //! An experiment is one [`Entry`] in its part's module, and a name in [`ENTRIES`]. A test holds every
 //! subcommand of `pumice bench` to being there or among the exempt.
@@ -55,7 +55,7 @@ pub struct Entry {
     pub name: &'static str,
     /// A heading.
     pub title: &'static str,
-    /// What it measures and how to read it, in a sentence or two.
+    /// Its purpose and how to read it, in a sentence or two.
     pub about: &'static str,
     /// Where it belongs.
     pub part: Part,
@@ -65,7 +65,7 @@ pub struct Entry {
     pub full: Setting,
     /// The tables that it reproduces.
     pub published: &'static [Published],
-    /// The fields that say what a row is of: no two rows agree in all of them.
+    /// The fields that name the subject of a row: no two rows agree in all of them.
     pub keys: &'static [&'static str],
     /// The fields that are compared between results.
     pub figures: &'static [Figure],
@@ -75,7 +75,7 @@ pub struct Entry {
     pub plots: &'static [Plot],
 }
 
-/// Arguments, and what to expect.
+/// Arguments, and the time to expect.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// After the name.
@@ -97,7 +97,7 @@ pub enum Part {
     D,
     /// Paging.
     E,
-    /// What none of them has.
+    /// The experiments that none of them has.
     F,
 }
 
@@ -117,7 +117,7 @@ impl Part {
         }
     }
 
-    /// Who published it, if anybody.
+    /// Its source, if it was published.
     pub const fn source(self) -> &'static str {
         match self {
             Part::A => "Christoph Lameter, prezeroing V3 for Linux 2.6.10, 2004",
@@ -133,7 +133,7 @@ impl Part {
 /// A table as it was published.
 #[derive(Debug)]
 pub struct Published {
-    /// What it is of, and the machine.
+    /// Its subject, and the machine.
     pub caption: &'static str,
     /// The headings; the first column names the rows.
     pub head: &'static [&'static str],
@@ -190,7 +190,7 @@ pub const fn lower_share(field: &'static str) -> Figure {
 /// A table of today's.
 #[derive(Debug)]
 pub struct Table {
-    /// What it is of.
+    /// Its subject.
     pub caption: &'static str,
     /// Which rows it shows.
     pub only: &'static [Condition],
@@ -205,7 +205,7 @@ pub struct Column {
     pub head: &'static str,
     /// The least width in a terminal: the heading may be wider.
     pub width: usize,
-    /// What stands there.
+    /// Its cells.
     pub show: Show,
 }
 
@@ -216,7 +216,7 @@ impl Column {
     }
 }
 
-/// What stands in a column.
+/// The cells of a column.
 #[derive(Clone, Copy, Debug)]
 pub enum Show {
     /// Words with fields in braces, as [`field::label`] reads them.
@@ -225,7 +225,7 @@ pub enum Show {
     Number(&'static str, usize),
     /// A number with as many decimals, its thousands not grouped.
     Plain(&'static str, usize),
-    /// What a function makes of the row.
+    /// Text that a function makes of the row.
     By(fn(&Row) -> String),
     /// A number, multiplied by another.
     Scaled(&'static str, f64, usize),
@@ -236,7 +236,7 @@ pub enum Show {
 }
 
 impl Show {
-    /// What stands in a row's cell. Nothing where the row does not say, or where other rows are needed to say it.
+    /// The text of a row's cell. Nothing where the row does not say, or where other rows are needed to say it.
     pub fn cell(&self, row: &Row) -> Option<String> {
         let shown = |field: &str, by: f64, decimals: usize| {
             field::number(row, field).map(|number| field::decimal(number * by, decimals))
@@ -277,7 +277,7 @@ pub const fn plain(head: &'static str, field: &'static str, decimals: usize) -> 
     Column { head, width: 0, show: Show::Plain(field, decimals) }
 }
 
-/// A column of what a function makes of each row.
+/// A column of text that a function makes of each row.
 pub const fn by(head: &'static str, words: fn(&Row) -> String) -> Column {
     Column { head, width: 0, show: Show::By(words) }
 }
@@ -323,9 +323,9 @@ pub struct Lines {
     pub title: &'static str,
     /// Only rows with the largest value of this field are shown; all, where it is empty.
     pub largest: &'static str,
-    /// What the y axis is.
+    /// The scale of the y axis.
     pub scale: YScale,
-    /// The axes: fields and what to call them.
+    /// The axes: fields and their names.
     pub x: (&'static str, &'static str),
     pub y: (&'static str, &'static str),
     pub series: &'static [Series],
@@ -358,7 +358,7 @@ pub const fn series(name: &'static str, only: &'static [Condition]) -> Series {
 pub struct Bars {
     pub title: &'static str,
     pub only: &'static [Condition],
-    /// What stands above a group, as [`field::label`] reads it.
+    /// The label above a group, as [`field::label`] reads it.
     pub label: &'static str,
     /// The unit behind the numbers, and how many decimals these have.
     pub unit: (&'static str, usize),
@@ -370,7 +370,7 @@ pub struct Bars {
 /// One bar of a group.
 #[derive(Debug)]
 pub struct Value {
-    /// What it is, where a group has several.
+    /// Its name, where a group has several.
     pub name: &'static str,
     pub field: &'static str,
     /// The fields of its interval.

@@ -170,7 +170,7 @@ const AT_RANDOM: [Column; 8] = [
     times("of fio's pages in", "in_per_s", "backend", "fio"),
 ];
 
-/// What `bench replace --plot` draws.
+/// The picture of `bench replace --plot`.
 pub static HITS_AGAINST_FRAMES: Plot = Plot::Lines(Lines {
     title: "References of {trace} that find their page in memory",
     largest: "",

@@ -1,4 +1,4 @@
-//! Part F: what none of the published designs has: ordinary processes, and the allocator of frames.
+//! Part F: experiments that none of the published designs has: ordinary processes, and the allocator of frames.
 
 use super::{
     interval, is, less, number, value, words, Bars, Entry, Part, Plot, Setting, Table, Value,

@@ -73,7 +73,7 @@ pub static PROGRAMS: Entry = Entry {
     })],
 };
 
-/// What `bench alloc --plot` draws.
+/// The picture of `bench alloc --plot`.
 pub static RATIOS: Plot = Plot::Bars(Bars {
     title: "Relative to the better of glibc with and without huge pages, below 1 is better",
     only: &[],

@@ -1,8 +1,8 @@
-//! `pumice bench replace`: what part of a trace's references each replacement policy finds in memory.
+//! `pumice bench replace`: the share of a trace's references that each replacement policy finds in memory.
 //!
 //! No memory is used and no time is measured: ours are the very policies that reclaim runs
-//! ([`pumice_paging::reclaim`]), the others are as published ([`peers`]), and [`opt`] knows what will come. A
-//! memory is empty at first, so first references count against all of them. Who has no trace gets some that are
+//! ([`pumice_paging::reclaim`]), the others are as published ([`peers`]), and [`opt`] knows the references to come. A
+//! memory is empty at first, so first references count against all of them. Without a trace of yours, some are
 //! [`made`] up.
 
 mod made;
@@ -39,7 +39,7 @@ const STRIDE: usize = 1 << 16;
 /// As many as a zone has at most.
 const MOST_FRAMES: i64 = (1 << 28) - 1;
 
-/// What `pumice bench replace` is asked for.
+/// Options of `pumice bench replace`.
 #[derive(Args, Debug)]
 pub struct ReplaceArgs {
     /// References to pages, as text, which zstd may have compressed: a page's number a line, or as in the ARC

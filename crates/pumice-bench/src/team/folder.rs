@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pumice_command::Failure;
 
-/// A folder that goes, with what is in it, when this is over.
+/// A folder that is removed with its content when this is over.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 

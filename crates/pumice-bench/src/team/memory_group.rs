@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What the program itself may take beside the region: its stacks, its counts.
+/// Memory for the program itself beside the region: its stacks, its counts.
 const SLACK_BYTES: usize = 8 << 20;
 /// A group is busy for a moment after its last process has ended.
 const TRIES: usize = 50;
@@ -44,7 +44,7 @@ impl MemoryGroup {
         fs::write(self.path.join(self.limit_file), (bytes + SLACK_BYTES).to_string())
     }
 
-    /// Moves a process in. What it had before stays where it was counted.
+    /// Moves a process in. Its memory from before stays counted where it was.
     pub fn enter(&self, pid: u32) -> io::Result<()> {
         fs::write(self.path.join("cgroup.procs"), pid.to_string())
     }

@@ -17,7 +17,7 @@ use pumice_command::Failure;
 /// How often a signal is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a worker answers.
+/// A worker's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply<A> {
     Ready,
@@ -92,7 +92,7 @@ impl Worker {
         status.is_some_and(|status| status.signal() == Some(libc::SIGKILL))
     }
 
-    /// Gives it what it works with.
+    /// Gives it its setup.
     pub fn prepare(&mut self, setup: &impl Serialize, signals: &Interrupts) -> Result<(), Failure> {
         match self.ask::<()>(setup, signals)? {
             Reply::Ready => Ok(()),

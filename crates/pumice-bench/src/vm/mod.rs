@@ -28,7 +28,7 @@ use super::team::folder::Folder;
 use pumice_command::statistics::median;
 use pumice_command::Failure;
 
-/// What `pumice bench vm` is asked for.
+/// Options of `pumice bench vm`.
 #[derive(Args, Debug)]
 pub struct VmArgs {
     /// Memory of the machines (can be repeated, or separated by commas); 1, 2, 4 and 8 GiB, as far as they
