@@ -5,12 +5,9 @@
 //! under `pumice run`. Ratios are within a round: above 1, the server takes longer, or more memory, under
 //! pumice.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
 use clap::Args;
 
-use super::harness::Output;
+use super::harness::{Output, OutputArgs};
 use super::registry::{interval, number, plain, words, Column, Row};
 use super::three_ways::{self, Measured, Program, Way};
 use pumice_command::Failure;
@@ -28,9 +25,8 @@ pub struct ForkArgs {
     /// A sixteenth of the memory
     #[arg(long)]
     quick: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// The program's work.
@@ -46,39 +42,15 @@ struct Load {
 }
 
 const LOADS: [Load; 4] = [
-    Load {
-        name: "1 KiB to 1 MiB",
-        bytes: 1024 * MIB,
-        least: KIB,
-        most: MIB,
-        written: 256 * MIB,
-        times: 3,
-    },
-    Load {
-        name: "1 to 64 KiB",
-        bytes: 1024 * MIB,
-        least: KIB,
-        most: 64 * KIB,
-        written: 256 * MIB,
-        times: 3,
-    },
-    Load {
-        name: "64 KiB to 1 MiB",
-        bytes: 1024 * MIB,
-        least: 64 * KIB,
-        most: MIB,
-        written: 256 * MIB,
-        times: 3,
-    },
-    Load {
-        name: "the same, few writes",
-        bytes: 1024 * MIB,
-        least: 64 * KIB,
-        most: MIB,
-        written: 32 * MIB,
-        times: 3,
-    },
+    load("1 KiB to 1 MiB", KIB, MIB, 256 * MIB),
+    load("1 to 64 KiB", KIB, 64 * KIB, 256 * MIB),
+    load("64 KiB to 1 MiB", 64 * KIB, MIB, 256 * MIB),
+    load("the same, few writes", 64 * KIB, MIB, 32 * MIB),
 ];
+
+const fn load(name: &'static str, least: u64, most: u64, written: u64) -> Load {
+    Load { name, bytes: 1024 * MIB, least, most, written, times: 3 }
+}
 
 /// The figures that the program prints; a row has their medians.
 const FIELDS: [&str; 5] = [
@@ -121,16 +93,15 @@ const fn ratio(head: &'static str, [middle, low, high]: [&'static str; 3]) -> Co
 }
 
 /// Runs the experiment and prints its table.
-pub fn fork(options: &ForkArgs) -> Result<ExitCode, Failure> {
+pub fn fork(options: &ForkArgs) -> Result<(), Failure> {
     let program = Program::compile("fork", SOURCE)?;
-    let mut output = Output::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     output.begin(&COLUMNS);
     for load in LOADS {
         let run = |way| run(&program, load, way, options.quick);
         three_ways::compare(load.name, options.rounds, FIELDS, &SAMPLED, run, ratios, &mut output)?;
     }
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<[f64; 5], Failure> {

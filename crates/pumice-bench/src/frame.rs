@@ -8,7 +8,6 @@
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -21,7 +20,7 @@ use pumice_frames::frame::{Ledger, Native, Pcp, Zone};
 use pumice_frames::sys::mem::{Huge, Os};
 use serde_json::json;
 
-use super::harness::Output;
+use super::harness::{Output, OutputArgs};
 use super::registry::{plain, words, Column, Row};
 use pumice_command::statistics::median;
 use pumice_command::Failure;
@@ -41,9 +40,8 @@ const ROUNDS: usize = 9;
 /// Options of `pumice bench frame`.
 #[derive(Args, Debug)]
 pub struct FrameArgs {
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Measure the frame allocator in this shared library beside ours: it exports
     /// pumice_peer_new(frames, cores), _get(handle, core), _put(handle, core, frame), _free(handle)
     #[arg(long, value_name = "LIBRARY")]
@@ -313,8 +311,8 @@ fn fill(frames: &mut impl Frames) -> usize {
 }
 
 /// Runs the experiment and prints its table.
-pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
-    let mut output = Output::create(options.json.as_deref())?;
+pub fn frame(options: &FrameArgs) -> Result<(), Failure> {
+    let mut output = Output::create(&options.output)?;
     let peer = options.peer.as_deref().map(Peer::load).transpose()?;
     let calls = peer.as_ref().map(Peer::calls).transpose()?;
     let full_peer = options.peer.as_deref().map(Peer::load).transpose()?;
@@ -360,8 +358,7 @@ pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
         samples.all(["get 64 blocks", "put 64 blocks"], whole_blocks(&zone));
     }
     samples.report(&mut output)?;
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 /// The times of every operation, ours and the peer's, in the order of first mention.

@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+
 use super::arguments::check_writable;
 use super::page;
 use super::registry::{Column, Plot, Row};
@@ -12,6 +14,14 @@ use pumice_command::json_lines::JsonLines;
 use pumice_command::statistics::{median, Ratio};
 use pumice_command::table::Table;
 use pumice_command::Failure;
+
+/// The option that every experiment has.
+#[derive(Args, Debug, Default)]
+pub struct OutputArgs {
+    /// Also write the rows to FILE, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
 
 /// Where the rows of an experiment go.
 #[derive(Debug)]
@@ -25,8 +35,8 @@ pub struct Output {
 
 impl Output {
     /// Makes the file before the measurement, so that a bad path is told at once.
-    pub fn create(json: Option<&Path>) -> Result<Output, Failure> {
-        let (json, table) = (JsonLines::create(json)?, Table::resume(&[]));
+    pub fn create(args: &OutputArgs) -> Result<Output, Failure> {
+        let (json, table) = (JsonLines::create(args.json.as_deref())?, Table::resume(&[]));
         Ok(Output { json, picture: None, table, columns: Vec::new(), rows: Vec::new() })
     }
 

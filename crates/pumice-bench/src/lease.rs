@@ -8,7 +8,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +18,7 @@ use pumice_slots::message::Reason;
 use pumice_slots::{Client, Error, LeaseRequest, PageKind, SlotFile};
 use serde_json::json;
 
-use super::harness::Output;
+use super::harness::{Output, OutputArgs};
 use super::registry::field::float;
 use super::registry::{by, plain, words, Column, Row};
 use super::slot_daemon::SlotDaemon;
@@ -41,9 +40,8 @@ pub struct LeaseArgs {
     /// Leases of each size; fewer where that would be more than 32 GiB
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = cycles())]
     cycles: u64,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 const COLUMNS: [Column; 10] = [
@@ -71,15 +69,14 @@ struct Holdings {
 }
 
 /// Runs the experiment and prints its table.
-pub fn lease(options: &LeaseArgs) -> Result<ExitCode, Failure> {
-    let mut output = Output::create(options.json.as_deref())?;
+pub fn lease(options: &LeaseArgs) -> Result<(), Failure> {
+    let mut output = Output::create(&options.output)?;
     output.begin(&COLUMNS);
     for (bytes, pages, slots) in CLASSES {
         let cycles = options.cycles.min(MOST_BYTES / bytes);
         output.show(measure(bytes, pages, slots, cycles)?)?;
     }
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn measure(bytes: u64, pages: PageKind, slots: u32, cycles: u64) -> Result<Row, Failure> {

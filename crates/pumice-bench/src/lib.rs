@@ -156,5 +156,5 @@ pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
         Experiment::Start(options) => start::start(&options),
         Experiment::Vm(options) => vm::vm(&options),
     };
-    ran.map(|_success| 0)
+    ran.map(|()| 0)
 }

@@ -4,13 +4,10 @@
 //! `pumice run --mmap`, where it advises nothing. It times itself; ratios are within a round. Memory that
 //! `--ready` has ready is measured by its first touch; the last columns have the cost of making it ready, too.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
 use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
 
-use super::harness::Output;
+use super::harness::{Output, OutputArgs};
 use super::registry::processes::{FASTER_THAN_4K, FASTER_THAN_THP};
 use super::registry::{interval, number, plain, words, Column, Row};
 use super::three_ways::{self, Measured, Program, Way};
@@ -28,9 +25,8 @@ pub struct MapArgs {
     /// A hundredth of the repetitions, and memory of an eighth
     #[arg(long)]
     quick: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// The program's work.
@@ -46,32 +42,14 @@ struct Load {
     ready: bool,
 }
 
+const LOOP: Load =
+    Load { name: "loop", bytes: 128 * MIB, pages: 0, times: 40, threads: 1, ready: false };
+
 const LOADS: [Load; 4] = [
-    Load { name: "loop", bytes: 128 * MIB, pages: 0, times: 40, threads: 1, ready: false },
-    Load {
-        name: "loop, two threads",
-        bytes: 128 * MIB,
-        pages: 0,
-        times: 40,
-        threads: 2,
-        ready: false,
-    },
-    Load {
-        name: "loop, one page",
-        bytes: 128 * MIB,
-        pages: 1,
-        times: 4000,
-        threads: 1,
-        ready: false,
-    },
-    Load {
-        name: "first touch, --ready",
-        bytes: 512 * MIB,
-        pages: 0,
-        times: 1,
-        threads: 1,
-        ready: true,
-    },
+    LOOP,
+    Load { name: "loop, two threads", threads: 2, ..LOOP },
+    Load { name: "loop, one page", pages: 1, times: 4000, ..LOOP },
+    Load { name: "first touch, --ready", bytes: 512 * MIB, times: 1, ready: true, ..LOOP },
 ];
 
 /// The figures that the program prints for a touched page; a row has their medians.
@@ -98,9 +76,9 @@ const COLUMNS: [Column; 8] = [
 ];
 
 /// Runs the experiment and prints its table.
-pub fn map(options: &MapArgs) -> Result<ExitCode, Failure> {
+pub fn map(options: &MapArgs) -> Result<(), Failure> {
     let program = Program::compile("map", SOURCE)?;
-    let mut output = Output::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     output.begin(&COLUMNS);
     for load in LOADS {
         let run = |way| run(&program, load, way, options.quick);
@@ -113,8 +91,7 @@ pub fn map(options: &MapArgs) -> Result<ExitCode, Failure> {
         let sampled = ["wall_ns", "cpu_ns"];
         three_ways::compare(load.name, options.rounds, FIELDS, &sampled, run, ratios, &mut output)?;
     }
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<[f64; 4], Failure> {

@@ -15,7 +15,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use pumice_slots::stat::Counter;
 use pumice_slots::{Client, PageKind};
 use serde_json::json;
 
-use super::harness::Output;
+use super::harness::{Output, OutputArgs};
 use super::neighbours::case::{self, look_for_autogroup, Case, GroupKind};
 use super::neighbours::pairs::{alternate, with_loss, Pair, Window};
 use super::neighbours::{Session, Work};
@@ -61,9 +60,8 @@ const COLUMNS: [Column; 7] = [
 /// Options of `pumice bench populate`.
 #[derive(Args, Debug)]
 pub struct PopulateArgs {
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Pairs of windows for each case
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(6..=1000))]
     pairs: u32,
@@ -102,14 +100,13 @@ fn cases() -> Vec<Case> {
 }
 
 /// Measures, and prints the table.
-pub fn populate(options: &PopulateArgs) -> Result<ExitCode, Failure> {
-    let mut output = Output::create(options.json.as_deref())?;
+pub fn populate(options: &PopulateArgs) -> Result<(), Failure> {
+    let mut output = Output::create(&options.output)?;
     look_for_autogroup("a session of its own makes no difference");
     output.begin(&COLUMNS);
     let beside = |case: &Case| beside(case, options);
     case::measure(&cases(), &options.case, &mut output, || alone(options), beside)?;
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 /// How much a daemon does.

@@ -6,8 +6,7 @@
 //! run that was looked at, since what makes faults dear makes that run long; the median of those is shown.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 
 use clap::Args;
 use serde::Deserialize;
@@ -18,7 +17,7 @@ use super::alloc::kit::{Kit, Size};
 use super::alloc::loads::{Load, LOADS};
 use super::alloc::row::Rounds;
 use super::alloc::{measure_load, Progress};
-use super::harness::{middle, Output};
+use super::harness::{middle, Output, OutputArgs};
 use super::interrupts::Interrupts;
 use super::registry::field::{float, number};
 use super::registry::{by, plain, words, Column, Row};
@@ -61,9 +60,8 @@ pub struct ProgramsArgs {
     /// Fewer rounds and smaller loads
     #[arg(long)]
     quick: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Times are medians; shares are of the program's time as it is.
@@ -112,9 +110,9 @@ struct Range {
 }
 
 /// Runs the programs and prints the table.
-pub fn programs(options: &ProgramsArgs) -> Result<ExitCode, Failure> {
+pub fn programs(options: &ProgramsArgs) -> Result<(), Failure> {
     let loads = wanted(&options.only, options.quick)?;
-    let mut output = Output::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     let rounds = options.rounds.unwrap_or(if options.quick { 4 } else { 9 }) as usize;
     let interrupts = Interrupts::take();
     let kit = Kit::new(if options.quick { Size::Small } else { Size::Full })?;
@@ -130,8 +128,7 @@ pub fn programs(options: &ProgramsArgs) -> Result<ExitCode, Failure> {
         let progress = Progress { place, rounds };
         output.show(row(load, &kit, &preloads, &interrupts, &progress, looks)?)?;
     }
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn wanted(only: &[String], quick: bool) -> Result<Vec<&'static Load>, Failure> {

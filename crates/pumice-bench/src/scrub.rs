@@ -17,8 +17,6 @@
 
 mod dirt;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,7 +29,7 @@ use pumice_heap::scrub::Scrubber;
 use pumice_heap::stats::{Event, Slot, Tree};
 use serde_json::json;
 
-use super::harness::Output;
+use super::harness::{Output, OutputArgs};
 use super::neighbours::case::{self, look_for_autogroup, Case, GroupKind};
 use super::neighbours::pairs::{alternate, with_loss, Pair, Window};
 use super::neighbours::{Session, Work};
@@ -64,9 +62,8 @@ const COLUMNS: [Column; 7] = [
 /// Options of `pumice bench scrub`.
 #[derive(Args, Debug)]
 pub struct ScrubArgs {
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Pairs of windows for each case
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(6..=1000))]
     pairs: u32,
@@ -120,10 +117,10 @@ fn cases() -> Vec<Case> {
 }
 
 /// Measures, and prints the table.
-pub fn scrub(options: ScrubArgs) -> Result<ExitCode, Failure> {
+pub fn scrub(options: ScrubArgs) -> Result<(), Failure> {
     // First of all, whichever cases are run.
     options.clearer()?;
-    let mut output = Output::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     look_for_autogroup("busy-session measures the same as busy-all");
     let failure = |errno| Failure::system(format!("can't get memory to clear: {errno}"));
     let region = Region::populate(DIRT_BYTES).map_err(failure)?;
@@ -131,8 +128,7 @@ pub fn scrub(options: ScrubArgs) -> Result<ExitCode, Failure> {
     output.begin(&COLUMNS);
     let beside = |case: &Case| beside(case, dirt, &options);
     case::measure(&cases(), &options.case, &mut output, || alone(dirt, &options), beside)?;
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 /// scrubd at work on a source of its own.

@@ -1,7 +1,6 @@
 //! `pumice bench report`: the page of results that were measured before.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 
@@ -21,8 +20,8 @@ pub struct ReportArgs {
 }
 
 /// Writes the page.
-pub fn report(options: &ReportArgs) -> Result<ExitCode, Failure> {
+pub fn report(options: &ReportArgs) -> Result<(), Failure> {
     let results = Results::load(&options.results)?;
     write_whole(&options.html, &page::page(&results))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

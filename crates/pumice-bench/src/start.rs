@@ -6,14 +6,14 @@
 //! asks nothing of the distribution.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
 
-use super::harness::{in_turns, Output, WarmUp};
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::registry::field::float;
 use super::registry::{by, plain, words, Column, Row};
 use super::slot_daemon::own_program;
@@ -26,9 +26,8 @@ pub struct StartArgs {
     /// Rounds; each runs every variant once
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..))]
     rounds: u32,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// A program to measure instead of true, python3, git and cc
     #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -48,9 +47,9 @@ const COLUMNS: [Column; 7] = [
 ];
 
 /// Runs the experiment and prints its table.
-pub fn start(options: &StartArgs) -> Result<ExitCode, Failure> {
+pub fn start(options: &StartArgs) -> Result<(), Failure> {
     let own = own_program()?;
-    let mut output = Output::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     let lines = match &*options.program {
         [] => short_programs(),
         line => vec![line.to_vec()],
@@ -62,8 +61,7 @@ pub fn start(options: &StartArgs) -> Result<ExitCode, Failure> {
             None => println!("{}: skipped, it does not run here", show(&line)),
         }
     }
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn short_programs() -> Vec<Vec<OsString>> {

@@ -131,13 +131,14 @@ pub fn printed<const N: usize>(mut command: Command) -> Result<[f64; N], Failure
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::OutputArgs;
     use crate::registry::field::{number, samples};
 
     #[test]
     fn each_way_runs_once_a_round_and_is_compared_within_it() {
         let mut order = Vec::new();
         let mut turn = 0.0;
-        let mut output = Output::create(None).expect("no file");
+        let mut output = Output::create(&OutputArgs::default()).expect("no file");
         let run = |way: Way| {
             order.push(way.name());
             turn += 1.0;

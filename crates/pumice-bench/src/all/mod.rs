@@ -15,7 +15,6 @@ pub mod progress;
 pub mod weather;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -69,7 +68,7 @@ fn known(name: &str) -> Result<String, String> {
 }
 
 /// Runs the experiments and writes their results.
-pub fn all(options: &AllArgs) -> Result<ExitCode, Failure> {
+pub fn all(options: &AllArgs) -> Result<(), Failure> {
     let started = Instant::now();
     for path in [&options.html, &options.json].into_iter().flatten() {
         check_writable(path)?;
@@ -116,7 +115,7 @@ pub fn all(options: &AllArgs) -> Result<ExitCode, Failure> {
     progress.finish();
     summarize(&results);
     match interrupts.came() {
-        None => Ok(ExitCode::SUCCESS),
+        None => Ok(()),
         Some(signal) => {
             let paths = [&options.html, &options.json].into_iter().flatten();
             let paths: Vec<_> = paths.map(|path| path.display().to_string()).collect();

@@ -28,11 +28,10 @@ mod turns;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 
-use super::harness::Output;
+use super::harness::{Output, OutputArgs};
 use super::interrupts::Interrupts;
 use super::registry::field::{float, text};
 use super::registry::worth::RATIOS;
@@ -60,9 +59,8 @@ pub struct AllocArgs {
     /// Fewer rounds and smaller loads
     #[arg(long)]
     quick: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the ratios of time and of memory, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -94,10 +92,10 @@ const fn ratio(head: &'static str, [middle, low, high]: [&'static str; 3]) -> Co
 }
 
 /// Runs the experiment and prints its tables.
-pub fn alloc(options: &AllocArgs) -> Result<ExitCode, Failure> {
+pub fn alloc(options: &AllocArgs) -> Result<(), Failure> {
     let loads = wanted_loads(&options.only)?;
     let mut output =
-        Output::create(options.json.as_deref())?.with_picture(options.plot.as_deref(), &RATIOS)?;
+        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &RATIOS)?;
     let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 9 }) as usize;
     let preloads = installed(&options.allocator)?;
     let interrupts = Interrupts::take();
@@ -128,8 +126,7 @@ pub fn alloc(options: &AllocArgs) -> Result<ExitCode, Failure> {
     }
     print_ratios(&mut output);
     print_means(output.rows());
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn wanted_loads(only: &[String]) -> Result<Vec<&'static Load>, Failure> {

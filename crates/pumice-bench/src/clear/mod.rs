@@ -21,8 +21,6 @@ mod neighbour;
 mod walk;
 
 use std::hint::black_box;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
@@ -35,7 +33,8 @@ use serde_json::json;
 
 use self::batches::Named;
 use self::neighbour::Neighbours;
-use super::harness::{figures, Output};
+use super::arguments::{number_in, size_in};
+use super::harness::{figures, Output, OutputArgs};
 use super::registry::field::float;
 use super::registry::{by, plain, words, Column, Row};
 use pumice_command::clear_plan;
@@ -49,9 +48,9 @@ const ROUNDS: usize = 5;
 /// Pieces in a batch.
 const BATCH: usize = 512;
 /// The region, where there is memory for it: several times a last-level cache.
-const REGION_BYTES: u64 = 1 << 30;
+const REGION_BYTES: usize = 1 << 30;
 /// The least that every cell fits in.
-const MIN_REGION_BYTES: u64 = 128 << 20;
+const MIN_REGION_BYTES: usize = 128 << 20;
 /// A neighbour is watched for so long at least: it may have to wait for its processor.
 const SHORTEST_WINDOW_NS: u64 = 20_000_000;
 /// And in so many rounds.
@@ -72,22 +71,21 @@ Uses:
 #[derive(Args, Debug)]
 #[command(after_help = USES)]
 pub struct ClearArgs {
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// How long each cell of the table is measured, all rounds together
     #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = parse_seconds)]
     seconds_per_cell: f64,
     /// Memory to measure in, at least 128M; 1G or a quarter of the memory if that is less
     #[arg(long, value_name = "SIZE", value_parser = parse_region)]
-    region: Option<u64>,
+    region: Option<usize>,
     /// Of the batches, measure only this engine's; cuda is not measured unless named
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
     /// Memory the neighbour walks through; if not given, parts of the last-level cache, all of it, and this
     /// program's share of it
     #[arg(long, value_name = "SIZE", value_parser = parse_working_set)]
-    working_set: Option<u64>,
+    working_set: Option<usize>,
     /// The rate of zeroing beside the neighbour, in GB/s
     #[arg(long, value_name = "RATE", default_value_t = 8.0, value_parser = parse_rate)]
     beside_gb_per_s: f64,
@@ -108,30 +106,24 @@ impl ClearArgs {
 }
 
 fn parse_seconds(text: &str) -> Result<f64, &'static str> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=60.0).contains(seconds));
-    seconds.ok_or("expected seconds from 0.001 to 60")
+    number_in(text, 0.001..=60.0, "expected seconds from 0.001 to 60")
 }
 
 fn parse_rate(text: &str) -> Result<f64, &'static str> {
-    let rate = text.parse::<f64>().ok().filter(|rate| (0.1..=100.0).contains(rate));
-    rate.ok_or("expected GB/s from 0.1 to 100")
+    number_in(text, 0.1..=100.0, "expected GB/s from 0.1 to 100")
 }
 
-fn parse_working_set(text: &str) -> Result<u64, &'static str> {
-    let bytes = parse_size(text).map(|bytes| bytes as u64).filter(|&bytes| bytes >= 64 << 10);
-    bytes.ok_or("expected a size such as 32M, 64K or more")
+fn parse_working_set(text: &str) -> Result<usize, &'static str> {
+    size_in(text, 64 << 10..=usize::MAX, "expected a size such as 32M, 64K or more")
 }
 
-fn parse_region(text: &str) -> Result<u64, &'static str> {
-    let bytes = parse_size(text).map(|bytes| bytes as u64);
-    bytes
-        .filter(|&bytes| bytes >= MIN_REGION_BYTES)
-        .ok_or("expected a size such as 1G, 128M or more")
+fn parse_region(text: &str) -> Result<usize, &'static str> {
+    size_in(text, MIN_REGION_BYTES..=usize::MAX, "expected a size such as 1G, 128M or more")
 }
 
 /// Measures, and prints the table.
-pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
-    let mut output = Output::create(options.json.as_deref())?;
+pub fn clear(options: ClearArgs) -> Result<(), Failure> {
+    let mut output = Output::create(&options.output)?;
     let len = region_bytes(options.region)?;
     let mut region = Region::populate(len)
         .map_err(|errno| Failure::system(format!("can't populate {}: {errno}", size_name(len))))?;
@@ -166,18 +158,18 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
     output.finish()?;
     drop(region);
     print_plans();
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-fn region_bytes(wanted: Option<u64>) -> Result<usize, Failure> {
-    let available = memory::available_bytes();
+fn region_bytes(wanted: Option<usize>) -> Result<usize, Failure> {
+    let available = memory::available_bytes() as usize;
     let bytes = wanted.unwrap_or((available / 4).clamp(MIN_REGION_BYTES, REGION_BYTES));
     if bytes > available {
-        let (region, memory) = (size_name(bytes as usize), size_name(available as usize));
+        let (region, memory) = (size_name(bytes), size_name(available));
         return Err(Failure::usage(format!("--region {region} is more than the memory, {memory}")));
     }
     let largest_piece = SIZES[SIZES.len() - 1];
-    Ok(bytes as usize / largest_piece * largest_piece)
+    Ok(bytes / largest_piece * largest_piece)
 }
 
 /// The engines whose batches are measured: the one that was named, or all that are here.
@@ -214,9 +206,9 @@ fn engines_to_measure(choice: Option<Choice>, region: &mut [u8]) -> Result<Vec<N
 
 /// The working sets: the one asked for, or parts of the last-level cache, all of it, and as much as this program
 /// gets of it.
-fn working_sets(asked: Option<u64>, region: &mut [u8]) -> Vec<usize> {
+fn working_sets(asked: Option<usize>, region: &mut [u8]) -> Vec<usize> {
     if let Some(asked) = asked {
-        return vec![asked as usize];
+        return vec![asked];
     }
     let nominal = cache_bytes().min(memory::available_bytes() / 4) as usize;
     let share = walk::cache_share(region, nominal);

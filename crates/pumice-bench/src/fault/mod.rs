@@ -24,14 +24,13 @@ mod measure;
 mod row;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use pumice_frames::addr::{BLOCK_FRAMES, FRAME_SIZE};
-use pumice_heap::config::parse_size;
 use rustix::mm::Advice;
 
-use super::harness::{in_turns, Output, WarmUp};
+use super::arguments::size_in;
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::pft::backend::{Backend, Source};
 use super::pft::row::Round;
 use super::registry::faults::FAULT;
@@ -66,23 +65,21 @@ pub struct FaultArgs {
     /// Fewer rounds and fewer rows
     #[arg(long)]
     quick: bool,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the rate against the threads, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).filter(|&bytes| (128 << 20..=1 << 38).contains(&bytes));
-    bytes.ok_or_else(|| "a size from 128M to 256G, such as 1G".to_owned())
+fn size(text: &str) -> Result<usize, &'static str> {
+    size_in(text, 128 << 20..=1 << 38, "a size from 128M to 256G, such as 1G")
 }
 
 /// Runs all experiments.
-pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
-    let mut output = Output::create(options.json.as_deref())?
-        .with_picture(options.plot.as_deref(), &FAULT.plots[0])?;
+pub fn fault(options: &FaultArgs) -> Result<(), Failure> {
+    let mut output =
+        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &FAULT.plots[0])?;
     let ground = Ground::new(options.size)?;
     let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize;
     let pages = options.size / FRAME_SIZE / LEAST_SHARE * LEAST_SHARE;
@@ -113,8 +110,7 @@ pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
     bench.compare(&[each(alone, &ours), each(beside, &ours)].concat())?;
     bench.print_ratios();
     access::measure(&bench.ground, rounds, &mut bench.output)?;
-    bench.output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    bench.output.finish()
 }
 
 fn way(locking: Locking, prefault_pages: usize) -> Way {

@@ -33,14 +33,13 @@ mod row;
 mod worker;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sys::cpu;
 
 use super::arguments::{frames_size, seconds};
-use super::harness::{in_turns, Output, WarmUp};
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::interrupts::Interrupts;
 use super::registry::field::text;
 use super::registry::paging::IO;
@@ -96,9 +95,8 @@ pub struct IoArgs {
     /// Less memory and fewer rounds
     #[arg(long)]
     quick: bool,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw pages a second against the threads, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -107,7 +105,7 @@ pub struct IoArgs {
     worker: Option<Kind>,
 }
 
-fn size_or_none(text: &str) -> Result<usize, String> {
+fn size_or_none(text: &str) -> Result<usize, &'static str> {
     if text == "0" {
         return Ok(0);
     }
@@ -115,12 +113,12 @@ fn size_or_none(text: &str) -> Result<usize, String> {
 }
 
 /// Measures all rows.
-pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
+pub fn io(options: &IoArgs) -> Result<(), Failure> {
     if let Some(kind) = options.worker {
         return worker::run(kind);
     }
-    let mut output = Output::create(options.json.as_deref())?
-        .with_picture(options.plot.as_deref(), &IO.plots[0])?;
+    let mut output =
+        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &IO.plots[0])?;
     let plan = Plan::new(options);
     let signals = Interrupts::take();
     let folder = Folder::make(options.dir.as_deref(), "io")?;
@@ -135,8 +133,7 @@ pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
     bench.files()?;
     bench.scan()?;
     bench.resident()?;
-    bench.output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    bench.output.finish()
 }
 
 /// The plan of the measurement.

@@ -1,7 +1,6 @@
 //! The process that reads and writes a file, one way.
 
 use std::ops::Range;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_frames::addr::FRAME_SIZE;
@@ -85,18 +84,18 @@ impl Kind {
 }
 
 /// Runs a worker until its input ends.
-pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
-    let Some(setup) = next::<Setup>()? else { return Ok(ExitCode::SUCCESS) };
+pub fn run(kind: Kind) -> Result<(), Failure> {
+    let Some(setup) = next::<Setup>()? else { return Ok(()) };
     let ended = match kind {
         Kind::Buffered => buffered::Buffered::open(&setup).map(|file| serve(&file, &setup)),
         Kind::Mmap => mapped::Mapped::open(&setup).map(|file| serve(&file, &setup)),
         Kind::Direct => direct::run(&setup, |file| serve(file, &setup)),
     };
     match ended {
-        Ok(served) => served.map(|()| ExitCode::SUCCESS),
+        Ok(served) => served,
         Err(error) => {
             say::<()>(&Reply::Failed(error))?;
-            Ok(ExitCode::FAILURE)
+            Ok(())
         }
     }
 }

@@ -17,14 +17,13 @@ pub(super) mod measure;
 pub(super) mod row;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::cpu;
-use pumice_heap::config::parse_size;
 
-use super::harness::{in_turns, Output, WarmUp};
+use super::arguments::size_in;
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::registry::field::{float, number, text};
 use super::registry::prezeroing::PFT;
 use super::registry::{by, words, Column, Row};
@@ -59,24 +58,22 @@ pub struct PftArgs {
     /// Fewer rounds and fewer rows
     #[arg(long)]
     quick: bool,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the rate against the lines touched, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).filter(|&bytes| (1 << 20..=1 << 40).contains(&bytes));
-    bytes.ok_or_else(|| "a size from 1M to 1T, such as 256M".to_owned())
+fn size(text: &str) -> Result<usize, &'static str> {
+    size_in(text, 1 << 20..=1 << 40, "a size from 1M to 1T, such as 256M")
 }
 
 /// Runs all experiments.
-pub fn pft(options: &PftArgs) -> Result<ExitCode, Failure> {
+pub fn pft(options: &PftArgs) -> Result<(), Failure> {
     let mut bench = Bench {
         rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize,
-        output: Output::create(options.json.as_deref())?
+        output: Output::create(&options.output)?
             .with_picture(options.plot.as_deref(), &PFT.plots[0])?,
     };
     // First, while no pool of another experiment is in what the process has resident.
@@ -104,8 +101,7 @@ pub fn pft(options: &PftArgs) -> Result<ExitCode, Failure> {
     }
     bench.print_sparse();
     bench.print_ratios();
-    bench.output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    bench.output.finish()
 }
 
 /// 1, 2, 4 … and the number of processors.

@@ -10,8 +10,6 @@ mod pools;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::time::Instant;
 
@@ -21,7 +19,8 @@ use pumice_slots::{Client, LeaseRequest, PageKind};
 use rustix::mm::{madvise, mlock, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 use serde_json::json;
 
-use super::harness::Output;
+use super::arguments::size_in_steps;
+use super::harness::{Output, OutputArgs};
 use super::registry::field::float;
 use super::registry::{by, plain, words, Column, Row};
 use super::sizes;
@@ -50,9 +49,8 @@ pub struct PinArgs {
     /// Only pools of memory that stays pinned, registered with the first NVIDIA GPU, against its driver's own
     #[arg(long)]
     cuda: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// How memory is pinned.
@@ -97,16 +95,15 @@ fn mib(row: &Row) -> String {
 }
 
 /// Runs the experiment and prints its table.
-pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
+pub fn pin(options: &PinArgs) -> Result<(), Failure> {
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut output = Output::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     if options.cuda {
         let gpu = Cuda::open().map_err(|missing| {
             Failure::system(format!("no GPU to pin memory for: {missing}; leave out --cuda"))
         })?;
         pools::pools(&sizes, options.rounds, Some(&gpu), &mut output)?;
-        output.finish()?;
-        return Ok(ExitCode::SUCCESS);
+        return output.finish();
     }
     output.begin(&COLUMNS);
     for &bytes in &sizes {
@@ -126,8 +123,7 @@ pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
         }
     }
     pools::pools(&sizes, options.rounds, None, &mut output)?;
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<Row, Failure> {
@@ -262,9 +258,6 @@ fn pages(text: &str) -> Result<PageKind, String> {
     kind.ok_or_else(|| format!("kinds of pages here are {}", KINDS.map(PageKind::name).join(", ")))
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let bytes = pumice_heap::config::parse_size(text).map(|bytes| bytes as u64);
-    bytes
-        .filter(|&bytes| bytes > 0 && bytes % (2 << 20) == 0)
-        .ok_or_else(|| "a size is such as 512M or 4G, in steps of 2M".into())
+fn size(text: &str) -> Result<u64, &'static str> {
+    size_in_steps(text, 2 << 20, "a size is such as 512M or 4G, in steps of 2M")
 }

@@ -31,14 +31,13 @@ mod zram;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::cpu;
 
 use super::arguments::{frames_size, seconds};
-use super::harness::{in_turns, Output, WarmUp};
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::interrupts::Interrupts;
 use super::registry::paging::RECLAIM;
 use super::registry::Row;
@@ -104,9 +103,8 @@ pub struct ReclaimArgs {
     /// Less memory, fewer rounds and fewer rows
     #[arg(long)]
     quick: bool,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the accesses against the threads, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -116,11 +114,11 @@ pub struct ReclaimArgs {
 }
 
 /// Measures all rows.
-pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
+pub fn reclaim(options: &ReclaimArgs) -> Result<(), Failure> {
     if let Some(kind) = options.worker {
         return worker::run(kind);
     }
-    let mut output = Output::create(options.json.as_deref())?
+    let mut output = Output::create(&options.output)?
         .with_picture(options.plot.as_deref(), &RECLAIM.plots[0])?;
     let plan = Plan::new(options);
     let signals = Interrupts::take();
@@ -137,8 +135,7 @@ pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
     for times in bench.plan.times.clone() {
         bench.region(times)?;
     }
-    bench.output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    bench.output.finish()
 }
 
 /// The plan of the measurement.

@@ -6,7 +6,6 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::ExitCode;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -61,8 +60,8 @@ pub enum Kind {
 }
 
 /// Runs a worker until its input ends.
-pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
-    let Some(setup) = next::<Setup>()? else { return Ok(ExitCode::SUCCESS) };
+pub fn run(kind: Kind) -> Result<(), Failure> {
+    let Some(setup) = next::<Setup>()? else { return Ok(()) };
     let memory: Result<&'static dyn Memory, String> = match kind {
         Kind::Pumice => ours::memory(&setup),
         Kind::Kernel => Kernel::map(setup.region_pages).map(|memory| {
@@ -74,7 +73,7 @@ pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
         Ok(memory) => memory,
         Err(error) => {
             say::<()>(&Reply::Failed(error))?;
-            return Ok(ExitCode::FAILURE);
+            return Ok(());
         }
     };
     say::<()>(&Reply::Ready)?;
@@ -88,7 +87,7 @@ pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
         };
         say(&reply.map_or_else(Reply::Failed, Reply::Done))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 struct Job {

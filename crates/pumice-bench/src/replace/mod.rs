@@ -13,7 +13,6 @@ mod queue;
 mod trace;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -22,7 +21,7 @@ use pumice_paging::reclaim::policy::table;
 use pumice_paging::reclaim::{Adaptive, TwoList};
 use serde_json::json;
 
-use super::harness::Output;
+use super::harness::{Output, OutputArgs};
 use super::registry::paging::HITS_AGAINST_FRAMES;
 use super::registry::Row;
 use opt::Opt;
@@ -53,21 +52,20 @@ pub struct ReplaceArgs {
     /// Only these policies, of fifo, lru, clock, 2q, two-list, adaptive, opt
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = POLICIES)]
     only: Vec<String>,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the hit ratio against the frames, as SVG
     #[arg(long, value_name = "FILE", requires = "trace")]
     plot: Option<PathBuf>,
 }
 
 /// Runs all policies over the trace, or over those that are made up.
-pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
+pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
     let traces = match &options.trace {
         Some(path) => vec![trace::read(path)?],
         None => made::traces(),
     };
-    let mut output = Output::create(options.json.as_deref())?
+    let mut output = Output::create(&options.output)?
         .with_picture(options.plot.as_deref(), &HITS_AGAINST_FRAMES)?;
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
@@ -79,8 +77,7 @@ pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
         run_trace(trace, &policies, &options.frames, &mut output, &bar)?;
     }
     bar.finish_and_clear();
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 /// Prints a table of one trace.

@@ -12,14 +12,15 @@ mod qmp;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use pumice_slots::{Client, PageKind};
 use serde_json::json;
 
-use super::harness::Output;
+use super::arguments::size_in_steps;
+use super::harness::{Output, OutputArgs};
 use super::registry::field::{float, number, text};
 use super::registry::{by, plain, Column, Row};
 use super::sizes;
@@ -44,9 +45,8 @@ pub struct VmArgs {
     /// The program that runs the machines
     #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Where a machine's memory comes from.
@@ -170,7 +170,7 @@ fn threads_shown(threads: u32) -> String {
 }
 
 /// Runs the experiment and prints its table.
-pub fn vm(options: &VmArgs) -> Result<ExitCode, Failure> {
+pub fn vm(options: &VmArgs) -> Result<(), Failure> {
     let there = Command::new(&options.qemu).arg("--version").stdout(Stdio::null()).status();
     if !there.is_ok_and(|status| status.success()) {
         return Err(Failure::usage(format!(
@@ -179,11 +179,10 @@ pub fn vm(options: &VmArgs) -> Result<ExitCode, Failure> {
         )));
     }
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut output = Output::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     let folder = Folder::make(None, "vm")?;
     sizes.iter().try_for_each(|&bytes| measure(options, bytes, folder.path(), &mut output))?;
-    output.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn measure(
@@ -303,9 +302,7 @@ fn usable_kvm() -> bool {
     fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let bytes = pumice_heap::config::parse_size(text).map(|bytes| bytes as u64);
-    bytes.filter(|&bytes| bytes >= 16 << 20 && bytes % (2 << 20) == 0).ok_or_else(|| {
-        "a machine's size is such as 512M or 4G: 16M at least, in steps of 2M".into()
-    })
+fn size(text: &str) -> Result<u64, &'static str> {
+    let message = "a machine's size is such as 512M or 4G: 16M at least, in steps of 2M";
+    size_in_steps(text, 16 << 20, message)
 }
