@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::buffered::{empty, open};
-use super::job::{Answer, Op, Request, CHUNK};
+use super::job::{Op, Request, CHUNK};
 use crate::slot_daemon::die_with_us;
+use crate::team::answer::Answer;
 use pumice_command::Failure;
 
 /// Chunks of a sequence in flight.

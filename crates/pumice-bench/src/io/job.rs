@@ -63,26 +63,3 @@ pub struct Request {
     pub seconds: f64,
     pub seed: u64,
 }
-
-/// The answer to a request.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
-    /// Of what was asked for: chunks of a sequence, else pages.
-    pub accesses: u64,
-    pub bytes: u64,
-    pub seconds: f64,
-    /// Processor time of all of its threads, and of the kernel's `kswapd`s where it is the kernel's cache.
-    pub cpu_s: f64,
-    /// Of the whole machine: interrupts, the kernel's workers, and other programs included.
-    pub machine_cpu_s: f64,
-    /// Pages read from the file.
-    pub pages_in: u64,
-    /// How long accesses took.
-    pub p50_us: f64,
-    pub p99_us: f64,
-    pub max_us: f64,
-    /// Of the working set's accesses: what part was in memory beside the scan, what part of what was there before.
-    pub hits_percent: f64,
-    /// The share of the working set that was still in memory after a scan during which nobody asked for it.
-    pub kept_percent: f64,
-}

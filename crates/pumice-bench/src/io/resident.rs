@@ -16,12 +16,12 @@ use pumice_paging::cache::{
     self, Cache, CacheError, File, Options, PageEntry, PageRef, Settings, View,
 };
 
-use super::job::Answer;
 use super::row::{row, Case};
 use crate::harness::{in_turns, WarmUp};
 use crate::interrupts::Interrupts;
 use crate::registry::Row;
-use crate::start_line::StartLine;
+use crate::start_line::{together, StartLine};
+use crate::team::answer::Answer;
 use pumice_command::random::Random;
 use pumice_command::Failure;
 
@@ -130,8 +130,7 @@ fn one_round(
     what: Pages,
     seconds: f64,
 ) -> Result<Answer, CacheError> {
-    let line = StartLine::new(what.threads);
-    let one = |thread: usize| {
+    let one = |thread: usize, line: &StartLine| {
         let task = cache.task()?;
         let view = task.view(file)?;
         let first = if what.is_shared { 0 } else { thread * what.pages };
@@ -147,18 +146,13 @@ fn one_round(
             until,
         ))
     };
-    std::thread::scope(|scope| {
-        let one = &one;
-        let spawned: Vec<_> = (0..what.threads).map(|t| scope.spawn(move || one(t))).collect();
-        let mut all = Answer::default();
-        for thread in spawned {
-            let part: Answer = thread.join().expect("no panic")?;
-            all.accesses += part.accesses;
-            all.bytes += part.bytes;
-            all.seconds = all.seconds.max(part.seconds);
-        }
-        Ok(all)
-    })
+    let mut all = Answer::default();
+    for part in together(what.threads, one)? {
+        all.accesses += part.accesses;
+        all.bytes += part.bytes;
+        all.seconds = all.seconds.max(part.seconds);
+    }
+    Ok(all)
 }
 
 /// Words of pages, at random.

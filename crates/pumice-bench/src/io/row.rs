@@ -3,10 +3,10 @@
 use pumice_frames::addr::FRAME_SIZE;
 use serde_json::json;
 
-use super::job::Answer;
 use crate::harness::{figures, middle, with_drift};
 use crate::registry::field::{self, above_0, float, samples, text};
 use crate::registry::{by, number, plain, words, Column, Row};
+use crate::team::answer::Answer;
 use pumice_command::statistics::Ratio;
 
 /// The subject of a row.

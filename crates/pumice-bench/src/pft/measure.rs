@@ -12,7 +12,7 @@ use pumice_frames::sys::thread::now_ns;
 
 use super::backend::Source;
 use crate::cpu::{pin, CpuClock, CpuTime};
-use crate::start_line::StartLine;
+use crate::start_line::{together, StartLine};
 use pumice_command::Failure;
 
 /// Lines in a page.
@@ -85,8 +85,8 @@ pub struct Spent {
 
 /// Runs a job. All memory is given back when it returns.
 pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
-    let (start, finished) = (StartLine::new(job.threads), Barrier::new(job.threads));
-    let worker = |index: usize| -> Result<(CpuTime, u64), Failure> {
+    let finished = Barrier::new(job.threads);
+    let worker = |index: usize, start: &StartLine| -> Result<(CpuTime, u64), Failure> {
         pin(index);
         let at_ns = start.wait();
         let clock = CpuClock::start();
@@ -100,15 +100,8 @@ pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
         }
         Ok(spent)
     };
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let worker = &worker;
-        let workers: Vec<_> =
-            (0..job.threads).map(|index| scope.spawn(move || worker(index))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("workers don't panic")).collect()
-    });
     let mut spent = Spent::default();
-    for result in results {
-        let (cpu, wall_ns) = result?;
+    for (cpu, wall_ns) in together(job.threads, worker)? {
         spent.cpu += cpu;
         spent.wall_s = spent.wall_s.max(wall_ns as f64 / 1e9);
     }

@@ -92,26 +92,3 @@ pub struct Request {
     pub seconds: f64,
     pub seed: u64,
 }
-
-/// The answer to a request.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
-    pub accesses: u64,
-    /// Until the last thread was done.
-    pub seconds: f64,
-    /// Processor time of all of its threads, and of the kernel's `kswapd`s where the kernel pages.
-    pub cpu_s: f64,
-    /// Of the whole machine, interrupts and the kernel's workers and other programs included.
-    pub machine_cpu_s: f64,
-    /// Pages read from swap, and written to it.
-    pub pages_in: u64,
-    pub pages_out: u64,
-    /// How long accesses took: half of them at most so long, 99 of 100, the longest.
-    pub p50_us: f64,
-    pub p99_us: f64,
-    pub max_us: f64,
-    /// Read from the file meanwhile.
-    pub file_bytes: u64,
-    /// Of hits: for each access, the loop alone taken off.
-    pub hit_ns: f64,
-}

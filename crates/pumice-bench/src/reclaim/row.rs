@@ -3,10 +3,11 @@
 use pumice_frames::addr::FRAME_SIZE;
 use serde_json::json;
 
-use super::job::{Answer, Pattern};
+use super::job::Pattern;
 use crate::harness::{figures, middle, with_drift};
 use crate::registry::field::{self, above_0, float, text};
 use crate::registry::{by, number, plain, words, Column, Row};
+use crate::team::answer::Answer;
 
 /// The sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
     let has_come = case.pattern != Pattern::Fill && rounds.iter().all(|round| round.pages_in > 0);
     let per_page = |of: fn(&Answer) -> f64| has_come.then(|| middle(rounds, of));
     let is_google = case.pattern == Pattern::Google;
-    let file_mb_per_s = |round: &Answer| round.file_bytes as f64 / 1e6 / round.seconds;
+    let file_mb_per_s = |round: &Answer| round.bytes as f64 / 1e6 / round.seconds;
     let row = Row::of(json!({
         "pattern": case.pattern.name(),
         "backend": case.backend.name(),

@@ -367,6 +367,28 @@ pub struct Bars {
     pub marked: &'static [Condition],
 }
 
+impl Bars {
+    /// Of these rows only.
+    pub const fn only(self, only: &'static [Condition]) -> Bars {
+        Bars { only, ..self }
+    }
+
+    /// With the bars of these rows told apart.
+    pub const fn marked(self, marked: &'static [Condition]) -> Bars {
+        Bars { marked, ..self }
+    }
+}
+
+/// Bars of all rows: a title, the label of a group, the unit, and the values.
+pub const fn bars(
+    title: &'static str,
+    label: &'static str,
+    unit: (&'static str, usize),
+    values: &'static [Value],
+) -> Bars {
+    Bars { title, only: &[], label, unit, values, marked: &[] }
+}
+
 /// One bar of a group.
 #[derive(Debug)]
 pub struct Value {
@@ -377,9 +399,21 @@ pub struct Value {
     pub ends: Option<[&'static str; 2]>,
 }
 
+impl Value {
+    /// With an interval between these fields.
+    pub const fn with_ends(self, ends: [&'static str; 2]) -> Value {
+        Value { ends: Some(ends), ..self }
+    }
+}
+
 /// A bar alone in its group.
 pub const fn value(field: &'static str) -> Value {
-    Value { name: "", field, ends: None }
+    named("", field)
+}
+
+/// A bar with a name.
+pub const fn named(name: &'static str, field: &'static str) -> Value {
+    Value { name, field, ends: None }
 }
 
 #[cfg(test)]

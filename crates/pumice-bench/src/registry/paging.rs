@@ -2,7 +2,7 @@
 
 use super::field::{begins, equals};
 use super::{
-    is, less, lower_share, more, number, series, times, value, words, Bars, Better, Column,
+    bars, is, less, lower_share, more, number, series, times, value, words, Better, Column,
     Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value, YScale,
 };
 
@@ -248,12 +248,5 @@ const fn hits(caption: &'static str, only: &'static [Condition]) -> Table {
 }
 
 const fn hit_bars(title: &'static str, only: &'static [Condition]) -> Plot {
-    Plot::Bars(Bars {
-        title,
-        only,
-        label: "{policy}",
-        unit: ("%", 2),
-        values: &HITS,
-        marked: &OURS,
-    })
+    Plot::Bars(bars(title, "{policy}", ("%", 2), &HITS).only(only).marked(&OURS))
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::answer::Answer;
 use crate::interrupts::Interrupts;
 use crate::slot_daemon::{die_with_us, own_program};
 use pumice_command::Failure;
@@ -19,9 +20,9 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// A worker's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Reply<A> {
+pub enum Reply {
     Ready,
-    Done(A),
+    Done(Answer),
     Failed(String),
 }
 
@@ -39,7 +40,7 @@ pub fn next<T: DeserializeOwned>() -> Result<Option<T>, Failure> {
 }
 
 /// A worker's answer.
-pub fn say<A: Serialize>(reply: &Reply<A>) -> Result<(), Failure> {
+pub fn say(reply: &Reply) -> Result<(), Failure> {
     let line = serde_json::to_string(reply);
     let mut out = std::io::stdout().lock();
     let said = line.map_err(std::io::Error::from).and_then(|line| {
@@ -47,6 +48,17 @@ pub fn say<A: Serialize>(reply: &Reply<A>) -> Result<(), Failure> {
         out.flush()
     });
     said.map_err(|error| Failure::system(format!("can't answer: {error}")))
+}
+
+/// Says that the worker is ready, and answers each request until its input ends.
+pub fn answer_all<R: DeserializeOwned>(
+    answer: impl Fn(&R) -> Result<Answer, String>,
+) -> Result<(), Failure> {
+    say(&Reply::Ready)?;
+    while let Some(request) = next::<R>()? {
+        say(&answer(&request).map_or_else(Reply::Failed, Reply::Done))?;
+    }
+    Ok(())
 }
 
 /// A process. Dropping it kills it.
@@ -94,29 +106,25 @@ impl Worker {
 
     /// Gives it its setup.
     pub fn prepare(&mut self, setup: &impl Serialize, signals: &Interrupts) -> Result<(), Failure> {
-        match self.ask::<()>(setup, signals)? {
+        match self.ask(setup, signals)? {
             Reply::Ready => Ok(()),
             other => Err(Failure::system(format!("a worker answered {other:?}"))),
         }
     }
 
     /// Has it do something.
-    pub fn run<A: DeserializeOwned + std::fmt::Debug>(
+    pub fn run(
         &mut self,
         request: &impl Serialize,
         signals: &Interrupts,
-    ) -> Result<A, Failure> {
+    ) -> Result<Answer, Failure> {
         match self.ask(request, signals)? {
             Reply::Done(answer) => Ok(answer),
             other => Err(Failure::system(format!("a worker answered {other:?}"))),
         }
     }
 
-    fn ask<A: DeserializeOwned>(
-        &mut self,
-        what: &impl Serialize,
-        signals: &Interrupts,
-    ) -> Result<Reply<A>, Failure> {
+    fn ask(&mut self, what: &impl Serialize, signals: &Interrupts) -> Result<Reply, Failure> {
         let gone = || Failure::system("a worker ended: was it killed for its memory?");
         let line = serde_json::to_string(what)
             .map_err(|error| Failure::system(format!("can't tell a worker what to do: {error}")))?;
