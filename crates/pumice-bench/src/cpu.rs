@@ -14,6 +14,12 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
+    /// As the kernel says it.
+    pub fn of(usage: &libc::rusage) -> CpuTime {
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        CpuTime { user_s: seconds(usage.ru_utime), system_s: seconds(usage.ru_stime) }
+    }
+
     /// Both.
     pub fn total_s(self) -> f64 {
         self.user_s + self.system_s
@@ -50,11 +56,16 @@ impl CpuClock {
 }
 
 fn system_time_s() -> f64 {
+    usage_of(libc::RUSAGE_THREAD).system_s
+}
+
+/// Processor time so far of the calling thread, of this process, or of its children that were waited for.
+pub fn usage_of(who: libc::c_int) -> CpuTime {
     // SAFETY: rusage is integers only, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: getrusage writes one rusage.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
-    usage.ru_stime.tv_sec as f64 + usage.ru_stime.tv_usec as f64 / 1e6
+    unsafe { libc::getrusage(who, &mut usage) };
+    CpuTime::of(&usage)
 }
 
 /// The part of the machine that two processors share.

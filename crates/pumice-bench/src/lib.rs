@@ -31,6 +31,7 @@
 //! | [`arguments`] | arguments that several experiments share |
 //! | [`interrupts`] | signals that would end an experiment |
 //! | [`start_line`] | where threads start together |
+//! | [`names`] | enums whose values have names |
 //! | [`neighbours`] | programs that do something else meanwhile |
 //! | [`c_program`] | programs that know nothing of pumice |
 //! | [`cpu`] | processor time of a thread, and its processors |
@@ -56,6 +57,7 @@ mod interrupts;
 mod io;
 mod lease;
 mod map;
+mod names;
 mod neighbours;
 mod page;
 mod pft;

@@ -11,28 +11,21 @@ use super::harness::{figures, in_turns, Output, WarmUp};
 use super::registry::Row;
 use super::slot_daemon::own_program;
 use super::team::folder::Folder;
+use crate::names::named;
 use pumice_command::statistics::Ratio;
 use pumice_command::Failure;
 
-/// How the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    Small,
-    Huge,
-    Pumice,
+named! {
+    /// How the program runs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Way {
+        Small = "kernel-4k",
+        Huge = "kernel-thp",
+        Pumice = "pumice",
+    }
 }
 
 pub const WAYS: [Way; 3] = [Way::Small, Way::Huge, Way::Pumice];
-
-impl Way {
-    pub fn name(self) -> &'static str {
-        match self {
-            Way::Small => "kernel-4k",
-            Way::Huge => "kernel-thp",
-            Way::Pumice => "pumice",
-        }
-    }
-}
 
 /// The program, compiled in a folder that goes with it.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::usage_of;
 use crate::registry::field::samples;
 use crate::registry::{Entry, Row, Scale};
 use pumice_command::costs::Costs;
@@ -117,13 +118,7 @@ impl Ticks {
 
 /// Of this process and of all children that were waited for.
 fn our_ticks() -> f64 {
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    // SAFETY: plain system calls with a result that is valid for them; zeros are a valid rusage.
-    let used = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|who| unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(who, &mut usage);
-        seconds(usage.ru_utime) + seconds(usage.ru_stime)
-    });
+    let used = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|who| usage_of(who).total_s());
     // SAFETY: a plain library call.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     used.iter().sum::<f64>() * per_second as f64

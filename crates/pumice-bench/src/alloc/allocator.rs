@@ -7,24 +7,27 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
+use crate::names::named;
 use crate::slot_daemon::own_program;
 use pumice_command::Failure;
 
-/// The allocators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Allocator {
-    /// nothing preloaded
-    Glibc,
-    /// glibc, advised to use huge pages
-    GlibcHuge,
-    /// Microsoft's, preloaded
-    Mimalloc,
-    /// that of FreeBSD, preloaded
-    Jemalloc,
-    /// Google's, from gperftools, preloaded
-    Tcmalloc,
-    /// `pumice run`
-    Pumice,
+named! {
+    /// The allocators.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub enum Allocator {
+        /// nothing preloaded
+        Glibc = "glibc",
+        /// glibc, advised to use huge pages
+        GlibcHuge = "glibc-huge",
+        /// Microsoft's, preloaded
+        Mimalloc = "mimalloc",
+        /// that of FreeBSD, preloaded
+        Jemalloc = "jemalloc",
+        /// Google's, from gperftools, preloaded
+        Tcmalloc = "tcmalloc",
+        /// `pumice run`
+        Pumice = "pumice",
+    }
 }
 
 impl Allocator {
@@ -37,18 +40,6 @@ impl Allocator {
         Allocator::Tcmalloc,
         Allocator::Pumice,
     ];
-
-    /// The name in tables, in JSON and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Allocator::Glibc => "glibc",
-            Allocator::GlibcHuge => "glibc-huge",
-            Allocator::Mimalloc => "mimalloc",
-            Allocator::Jemalloc => "jemalloc",
-            Allocator::Tcmalloc => "tcmalloc",
-            Allocator::Pumice => "pumice",
-        }
-    }
 
     /// Whether it is one of the settings that others are compared with.
     pub fn is_glibc(self) -> bool {

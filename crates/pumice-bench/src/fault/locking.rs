@@ -5,35 +5,28 @@ use std::sync::Mutex;
 
 use pumice_paging::page_table::{Atomic, Emulated, Entry, TableOps};
 
-/// The threads that exclude each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Locking {
-    /// The kernel's own faults, however it locks.
-    Kernel,
-    /// One lock over the whole fault, as before V12's patches.
-    Whole,
-    /// A lock over each change of an entry (B2).
-    Short,
-    /// None.
-    Atomic,
-    /// No faults at all: writes to pages that are there.
-    Ready,
+use crate::names::named;
+
+named! {
+    /// The threads that exclude each other.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Locking {
+        /// The kernel's own faults, however it locks.
+        Kernel = "kernel",
+        /// One lock over the whole fault, as before V12's patches.
+        Whole = "whole",
+        /// A lock over each change of an entry (B2).
+        Short = "short",
+        /// None.
+        Atomic = "atomic",
+        /// No faults at all: writes to pages that are there.
+        Ready = "ready",
+    }
 }
 
 impl Locking {
     /// Ours, in the order of the tables.
     pub const OURS: [Locking; 3] = [Locking::Whole, Locking::Short, Locking::Atomic];
-
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Locking::Kernel => "kernel",
-            Locking::Whole => "whole",
-            Locking::Short => "short",
-            Locking::Atomic => "atomic",
-            Locking::Ready => "ready",
-        }
-    }
 }
 
 /// Table operations, and the lock that a fault takes around all of them, if any.

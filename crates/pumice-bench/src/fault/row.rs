@@ -4,6 +4,7 @@ use pumice_frames::addr::FRAME_SIZE;
 
 use super::locking::Locking;
 use super::measure::Job;
+use crate::names::named;
 use crate::pft::backend::Backend;
 use crate::pft::measure::{self as pft, Timed};
 use crate::pft::row::{row as pft_row, Round, COLUMNS};
@@ -21,22 +22,14 @@ pub struct Way {
     pub page_size: PageSize,
 }
 
-/// Pages that a region of ours asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageSize {
-    /// 4 KiB.
-    Small,
-    /// 2 MiB, where the zone has them.
-    Huge,
-}
-
-impl PageSize {
-    /// The name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PageSize::Small => "4k",
-            PageSize::Huge => "2m",
-        }
+named! {
+    /// Pages that a region of ours asks for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PageSize {
+        /// 4 KiB.
+        Small = "4k",
+        /// 2 MiB, where the zone has them.
+        Huge = "2m",
     }
 }
 

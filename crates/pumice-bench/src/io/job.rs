@@ -3,40 +3,32 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
+
 /// Bytes of a sequence that are read or written at a time.
 pub const CHUNK: usize = 1 << 20;
 
-/// The operations on a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Op {
-    /// All of it is written in order, for the first time, and made durable.
-    Out,
-    /// All of it is read in order, changed, written back, and made durable.
-    Rewrite,
-    /// All of it is read in order.
-    In,
-    /// Single pages at random, one at a time for each thread.
-    Random,
-    /// The same, where each thread says ahead which pages it will want.
-    RandomAhead,
-    /// Pages of a working set that is in memory, before, beside and after a scan of all of the file.
-    Scan,
+named! {
+    /// The operations on a file.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Op {
+        /// All of it is written in order, for the first time, and made durable.
+        Out = "out",
+        /// All of it is read in order, changed, written back, and made durable.
+        Rewrite = "rewrite",
+        /// All of it is read in order.
+        In = "in",
+        /// Single pages at random, one at a time for each thread.
+        Random = "random",
+        /// The same, where each thread says ahead which pages it will want.
+        RandomAhead = "random-ahead",
+        /// Pages of a working set that is in memory, before, beside and after a scan of all of the file.
+        Scan = "scan",
+    }
 }
 
 impl Op {
-    /// As `--ops` and JSON have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Op::Out => "out",
-            Op::Rewrite => "rewrite",
-            Op::In => "in",
-            Op::Random => "random",
-            Op::RandomAhead => "random-ahead",
-            Op::Scan => "scan",
-        }
-    }
-
     /// Whether pages are visited in order.
     pub const fn is_sequential(self) -> bool {
         matches!(self, Op::Out | Op::Rewrite | Op::In)

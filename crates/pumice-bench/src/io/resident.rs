@@ -19,30 +19,25 @@ use pumice_paging::cache::{
 use super::row::{row, Case};
 use crate::harness::{in_turns, WarmUp};
 use crate::interrupts::Interrupts;
+use crate::names::named;
 use crate::registry::Row;
 use crate::start_line::{together, StartLine};
 use crate::team::answer::Answer;
 use pumice_command::random::Random;
 use pumice_command::Failure;
 
-/// How a page is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    Unguarded,
-    Shared,
-    Optimistic,
+named! {
+    /// How a page is read.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Reading {
+        Unguarded = "unguarded",
+        Shared = "shared",
+        Optimistic = "optimistic",
+    }
 }
 
 impl Reading {
     pub const ALL: [Reading; 3] = [Reading::Unguarded, Reading::Shared, Reading::Optimistic];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Reading::Unguarded => "unguarded",
-            Reading::Shared => "shared",
-            Reading::Optimistic => "optimistic",
-        }
-    }
 }
 
 /// Accesses between two looks at the clock.

@@ -8,6 +8,7 @@ use pumice_frames::sys::thread::now_ns;
 
 use super::job::{Op, Request, Setup, CHUNK};
 use super::{buffered, direct, mapped};
+use crate::names::named;
 use crate::start_line::{together, StartLine};
 use crate::team::answer::{Answer, Timed};
 use crate::team::spent::kernel_threads_cpu_s;
@@ -54,12 +55,14 @@ pub trait Backend: Sync {
     fn helpers(&self) -> Option<&'static str>;
 }
 
-/// How a worker reads and writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
-    Buffered,
-    Mmap,
-    Direct,
+named! {
+    /// How a worker reads and writes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Kind {
+        Buffered = "buffered",
+        Mmap = "mmap",
+        Direct = "direct",
+    }
 }
 
 impl Kind {
@@ -73,14 +76,6 @@ impl Kind {
     /// Whether it can say which pages are in memory.
     pub const fn knows_what_is_there(self) -> bool {
         !matches!(self, Kind::Buffered)
-    }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Buffered => "buffered",
-            Kind::Mmap => "mmap",
-            Kind::Direct => "direct",
-        }
     }
 }
 

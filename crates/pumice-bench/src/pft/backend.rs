@@ -12,31 +12,25 @@ use pumice_heap::heap::{Content, Heap, HeapConfig};
 use pumice_heap::stats::{Event, Slot, Tree};
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
+use crate::names::named;
 use pumice_command::Failure;
 
-/// The provider of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// `mmap`, `MADV_NOHUGEPAGE`, `munmap`
-    Kernel4k,
-    /// `mmap`, `MADV_HUGEPAGE`, `munmap`
-    KernelThp,
-    /// a heap of this crate's in this process
-    Pumice,
+named! {
+    /// The provider of the memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Backend {
+        /// `mmap`, `MADV_NOHUGEPAGE`, `munmap`
+        Kernel4k = "kernel-4k",
+        /// `mmap`, `MADV_HUGEPAGE`, `munmap`
+        KernelThp = "kernel-thp",
+        /// a heap of this crate's in this process
+        Pumice = "pumice",
+    }
 }
 
 impl Backend {
     /// All of them, in the order of the tables.
     pub const ALL: [Backend; 3] = [Backend::Kernel4k, Backend::KernelThp, Backend::Pumice];
-
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Kernel4k => "kernel-4k",
-            Backend::KernelThp => "kernel-thp",
-            Backend::Pumice => "pumice",
-        }
-    }
 }
 
 /// A backend at work.

@@ -83,29 +83,56 @@ pub struct Spent {
     pub wall_s: f64,
 }
 
+impl Spent {
+    /// Adds another thread's: processor times add up, the longest wall counts.
+    pub fn add(&mut self, other: Spent) {
+        self.cpu += other.cpu;
+        self.wall_s = self.wall_s.max(other.wall_s);
+    }
+}
+
+/// Where the threads of a measurement start and end together.
+pub struct Lines {
+    start: StartLine,
+    finish: Barrier,
+}
+
+impl Lines {
+    /// For so many threads.
+    pub fn new(threads: usize) -> Lines {
+        Lines { start: StartLine::new(threads), finish: Barrier::new(threads) }
+    }
+
+    /// The time that a thread spends on its part.
+    pub fn time(&self, part: impl FnOnce()) -> Spent {
+        let at_ns = self.start.wait();
+        let clock = CpuClock::start();
+        part();
+        let (cpu, wall_s) = (clock.elapsed(), (now_ns() - at_ns) as f64 / 1e9);
+        // Nobody gives back while another's clock runs.
+        self.finish.wait();
+        Spent { cpu, wall_s }
+    }
+}
+
 /// Runs a job. All memory is given back when it returns.
 pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
-    let finished = Barrier::new(job.threads);
-    let worker = |index: usize, start: &StartLine| -> Result<(CpuTime, u64), Failure> {
+    let lines = Lines::new(job.threads);
+    let worker = |index: usize| -> Result<Spent, Failure> {
         pin(index);
-        let at_ns = start.wait();
-        let clock = CpuClock::start();
-        let held = cycles(job, source);
-        let spent = (clock.elapsed(), now_ns() - at_ns);
-        // Nobody gives back while another's clock runs.
-        finished.wait();
+        let mut held = Ok(None);
+        let spent = lines.time(|| held = cycles(job, source));
         if let (Some(at), Timed::Taking) = (held?, job.timed) {
             // SAFETY: taken in `cycles`, and no longer used.
             unsafe { source.give_back(at, job.bytes)? };
         }
         Ok(spent)
     };
-    let mut spent = Spent::default();
-    for (cpu, wall_ns) in together(job.threads, worker)? {
-        spent.cpu += cpu;
-        spent.wall_s = spent.wall_s.max(wall_ns as f64 / 1e9);
+    let mut all = Spent::default();
+    for spent in together(job.threads, |index, _| worker(index))? {
+        all.add(spent);
     }
-    Ok(spent)
+    Ok(all)
 }
 
 /// The timed part. Returns the memory that is left to give back.

@@ -25,6 +25,7 @@ use super::registry::field::float;
 use super::registry::{by, plain, words, Column, Row};
 use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
+use crate::names::named;
 use pumice_command::statistics::Ratio;
 use pumice_command::Failure;
 
@@ -53,19 +54,12 @@ pub struct PinArgs {
     output: OutputArgs,
 }
 
-/// How memory is pinned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pin {
-    Registered,
-    Mlock,
-}
-
-impl Pin {
-    const fn name(self) -> &'static str {
-        match self {
-            Pin::Registered => "registered",
-            Pin::Mlock => "mlock",
-        }
+named! {
+    /// How memory is pinned.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Pin {
+        Registered = "registered",
+        Mlock = "mlock",
     }
 }
 

@@ -3,31 +3,35 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Which pages are touched, in what order, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// All of the region in order, for the first time.
-    #[value(skip)]
-    Fill,
-    /// Any page, each as likely.
-    RandomWrite,
-    RandomRead,
-    /// Each thread its share in order, and round again.
-    SequentialWrite,
-    SequentialRead,
-    /// Few pages often: Zipf with exponent 0.99.
-    ZipfWrite,
-    /// The "google testcase": much memory is in use, a part of it often, and a file is read all the time.
-    Google,
-    /// Of the device alone: reads, and as many writes as reads.
-    #[value(skip)]
-    DeviceRead,
-    #[value(skip)]
-    DeviceMixed,
-    /// Read guards on pages that are there: each thread its own, or all the same.
-    Hit,
-    HitShared,
+use crate::names::named;
+
+named! {
+    /// Which pages are touched, in what order, and how.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Pattern {
+        /// All of the region in order, for the first time.
+        #[value(skip)]
+        Fill = "fill",
+        /// Any page, each as likely.
+        RandomWrite = "random-write",
+        RandomRead = "random-read",
+        /// Each thread its share in order, and round again.
+        SequentialWrite = "sequential-write",
+        SequentialRead = "sequential-read",
+        /// Few pages often: Zipf with exponent 0.99.
+        ZipfWrite = "zipf-write",
+        /// The "google testcase": much memory is in use, a part of it often, and a file is read all the time.
+        Google = "google",
+        /// Of the device alone: reads, and as many writes as reads.
+        #[value(skip)]
+        DeviceRead = "device-read",
+        #[value(skip)]
+        DeviceMixed = "device-mixed",
+        /// Read guards on pages that are there: each thread its own, or all the same.
+        Hit = "hit",
+        HitShared = "hit-shared",
+    }
 }
 
 impl Pattern {
@@ -42,23 +46,6 @@ impl Pattern {
         Pattern::Hit,
         Pattern::HitShared,
     ];
-
-    /// As `--patterns` and JSON have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Pattern::Fill => "fill",
-            Pattern::RandomWrite => "random-write",
-            Pattern::RandomRead => "random-read",
-            Pattern::SequentialWrite => "sequential-write",
-            Pattern::SequentialRead => "sequential-read",
-            Pattern::ZipfWrite => "zipf-write",
-            Pattern::Google => "google",
-            Pattern::DeviceRead => "device-read",
-            Pattern::DeviceMixed => "device-mixed",
-            Pattern::Hit => "hit",
-            Pattern::HitShared => "hit-shared",
-        }
-    }
 
     /// Whether it is of guards on pages that are there.
     pub const fn is_hit(self) -> bool {

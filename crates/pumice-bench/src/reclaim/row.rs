@@ -5,32 +5,25 @@ use serde_json::json;
 
 use super::job::Pattern;
 use crate::harness::{figures, middle, with_drift};
+use crate::names::named;
 use crate::registry::field::{self, above_0, float, text};
 use crate::registry::{by, number, plain, words, Column, Row};
 use crate::team::answer::Answer;
 
-/// The sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    Pumice,
-    Kernel,
-    /// Both, on a device of compressed memory each.
-    PumiceZram,
-    KernelZram,
-    Device,
+named! {
+    /// The sides.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Backend {
+        Pumice = "pumice",
+        Kernel = "kernel-swap",
+        /// Both, on a device of compressed memory each.
+        PumiceZram = "pumice-zram",
+        KernelZram = "kernel-zram",
+        Device = "device",
+    }
 }
 
 impl Backend {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Pumice => "pumice",
-            Backend::Kernel => "kernel-swap",
-            Backend::PumiceZram => "pumice-zram",
-            Backend::KernelZram => "kernel-zram",
-            Backend::Device => "device",
-        }
-    }
-
     /// Whether the kernel pages.
     pub const fn is_kernel(self) -> bool {
         matches!(self, Backend::Kernel | Backend::KernelZram)

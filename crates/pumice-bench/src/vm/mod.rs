@@ -92,18 +92,6 @@ const WAYS: [(Memory, u32); 12] = [
 const STRIDE: usize = 5;
 
 impl Memory {
-    fn name(self) -> &'static str {
-        match self {
-            Memory::Floor => "no prealloc",
-            Memory::Memfd => "prealloc, 4k",
-            Memory::Ram => "prealloc, thp",
-            Memory::Hugetlb => "prealloc, hugetlb-2m",
-            Memory::SlotSmall => "slot, 4k",
-            Memory::SlotThp => "slot, thp",
-            Memory::SlotHugetlb => "slot, hugetlb-2m",
-        }
-    }
-
     /// As `--memory` and JSON have it.
     fn json_name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -138,7 +126,7 @@ impl Memory {
 }
 
 const COLUMNS: [Column; 8] = [
-    by("memory", shown_name).wide(22),
+    by("memory", |row| shown(&text(row, "memory"))).wide(22),
     by("threads", |row| threads_shown(float(row, "prealloc_threads") as u32)).wide(7),
     // Median, best and worst of all rounds.
     plain("start s", "start_s", 3).wide(9),
@@ -155,10 +143,12 @@ const COLUMNS: [Column; 8] = [
     .wide(6),
 ];
 
-fn shown_name(row: &Row) -> String {
-    let name = text(row, "memory");
-    let is_it = |(memory, _): &(Memory, u32)| memory.json_name() == name;
-    WAYS.iter().find(|it| is_it(it)).map_or(name.clone(), |(memory, _)| memory.name().to_owned())
+/// The memory's name: what follows its kind stands behind a comma.
+fn shown(memory: &str) -> String {
+    match memory {
+        "floor" => "no prealloc".to_owned(),
+        other => other.replacen('-', ", ", 1),
+    }
 }
 
 fn threads_shown(threads: u32) -> String {
@@ -230,7 +220,11 @@ fn measure(
     let floor_s = median(&starts[0]);
     for (index, &(memory, threads)) in ways.iter().enumerate() {
         if skipped[index] || starts[index].is_empty() {
-            output.line([memory.name(), &threads_shown(threads), "skipped: no pages"]);
+            output.line([
+                &shown(&memory.json_name()),
+                &threads_shown(threads),
+                "skipped: no pages",
+            ]);
             continue;
         }
         let (values, populates) = (std::mem::take(&mut starts[index]), &populates[index]);
