@@ -1,6 +1,7 @@
-//! What several experiments are told in the same words.
+//! Arguments that several experiments share.
 
 use std::fs::OpenOptions;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use pumice_frames::addr::BLOCK_SIZE;
@@ -8,7 +9,7 @@ use pumice_heap::config::parse_size;
 
 use pumice_command::Failure;
 
-/// Looks whether a file can be written, so that a bad path is told before anything is measured.
+/// Looks whether a file can be written, so that a bad path is reported before the measurement.
 ///
 /// # Errors
 /// It can't.
@@ -18,16 +19,37 @@ pub fn check_writable(path: &Path) -> Result<(), Failure> {
     opened.map(drop).map_err(failure)
 }
 
+/// A size in this range; otherwise the message says which sizes there are.
+pub fn size_in(
+    text: &str,
+    range: RangeInclusive<usize>,
+    message: &'static str,
+) -> Result<usize, &'static str> {
+    parse_size(text).filter(|bytes| range.contains(bytes)).ok_or(message)
+}
+
+/// A size in steps of 2 MiB, this at least.
+pub fn size_in_steps(text: &str, least: u64, message: &'static str) -> Result<u64, &'static str> {
+    let bytes = parse_size(text).map(|bytes| bytes as u64);
+    bytes.filter(|&bytes| bytes >= least && bytes % (2 << 20) == 0).ok_or(message)
+}
+
+/// A number in this range.
+pub fn number_in(
+    text: &str,
+    range: RangeInclusive<f64>,
+    message: &'static str,
+) -> Result<f64, &'static str> {
+    text.parse().ok().filter(|number| range.contains(number)).ok_or(message)
+}
+
 /// Memory for the pages of a process that is compared with another, in whole blocks.
-pub fn frames_size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).filter(|bytes| (16 << 20..=1 << 37).contains(bytes));
-    bytes
-        .map(|bytes| bytes.next_multiple_of(BLOCK_SIZE))
-        .ok_or_else(|| "a size from 16M to 128G, such as 1G".to_owned())
+pub fn frames_size(text: &str) -> Result<usize, &'static str> {
+    let bytes = size_in(text, 16 << 20..=1 << 37, "a size from 16M to 128G, such as 1G")?;
+    Ok(bytes.next_multiple_of(BLOCK_SIZE))
 }
 
 /// How long something is measured.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "seconds from 0.01 to 3600, such as 1.5".to_owned())
+pub fn seconds(text: &str) -> Result<f64, &'static str> {
+    number_in(text, 0.01..=3600.0, "seconds from 0.01 to 3600, such as 1.5")
 }

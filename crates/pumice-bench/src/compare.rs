@@ -1,14 +1,13 @@
-//! `pumice bench compare`: what differs between two files of results, and whether it is more than noise.
+//! `pumice bench compare`: the differences between two files of results, and whether they are more than noise.
 //!
-//! Rows are paired by what they are of (the registry's keys), figures by name. A figure's change is the ratio of
+//! Rows are paired by their subject (the registry's keys), figures by name. A figure's change is the ratio of
 //! its medians, for shares in percent their difference. Its interval is Welch's: 99 %, over the
 //! logarithms of the rounds that both files have kept (over the rounds themselves for shares), and a quarter
 //! wider, as medians vary that much more than means. For ratios it is made wider, either way, by as much as
-//! the calibration loops around that experiment
-//! differ between the files: rounds of one run had the same weather, two runs have not. What lies
-//! outside is more than noise. A figure of which a file has fewer than two rounds, or rounds that are all the
-//! same (a clock too coarse to show how they differ), can't be told. One that is the same each time by its nature
-//! differs if it differs.
+//! the calibration loops around that experiment differ between the files: rounds of one run had the same
+//! weather, two runs have not. A change outside it is more than noise. A figure of which a file has fewer than two
+//! rounds, or rounds that are all the same (a clock too coarse to show how they differ), can't be told. One that is the
+//! same each time by its nature differs if it differs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ use pumice_command::Failure;
 
 /// Rows of one file only that are named.
 const MOST_NAMED: usize = 5;
-/// What the status says where all could be read.
+/// The exit status where both files could be read and something is worse.
 const STATUS_SOMETHING_WORSE: u8 = 1;
 
 const STATUS_HELP: &str = "\
@@ -35,14 +34,14 @@ Exit status:
   2  a file can't be used
 ";
 
-/// What `pumice bench compare` is asked for.
+/// Options of `pumice bench compare`.
 #[derive(Args, Debug)]
 #[command(after_help = STATUS_HELP)]
 pub struct CompareArgs {
-    /// What 'pumice bench all --json' wrote before
+    /// Results that 'pumice bench all --json' wrote before
     #[arg(value_name = "BEFORE")]
     before: PathBuf,
-    /// What it wrote after
+    /// Results that it wrote after
     #[arg(value_name = "AFTER")]
     after: PathBuf,
     /// Show what did not change, too
@@ -53,7 +52,7 @@ pub struct CompareArgs {
     json: Option<PathBuf>,
 }
 
-/// What a change is.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
@@ -218,7 +217,7 @@ fn between(one: &Measured, other: &Measured) -> f64 {
     pairs.map(|(one, other)| one.drift(other)).fold(0.0, f64::max)
 }
 
-/// Rows by what they are of. Those measured more than once are told apart by their order.
+/// Rows by their subject. Those measured more than once are told apart by their order.
 fn keyed<'r>(entry: &Entry, rows: &'r [Row]) -> BTreeMap<(Vec<String>, usize), &'r Row> {
     let mut keyed = BTreeMap::new();
     for row in rows {
@@ -229,7 +228,7 @@ fn keyed<'r>(entry: &Entry, rows: &'r [Row]) -> BTreeMap<(Vec<String>, usize), &
     keyed
 }
 
-/// What became of a figure; `None` where a row has none.
+/// The change of a figure; `None` where a row has none.
 fn change(
     entry: &'static Entry,
     figure: &'static Figure,
@@ -286,14 +285,14 @@ fn difference(before: f64, after: f64, rounds: &[Vec<f64>; 2]) -> (By, Option<i8
     (By::Difference { difference, low, high }, sign(low, high, 0.0))
 }
 
-/// What does not vary needs no rounds.
+/// A figure that does not vary needs no rounds.
 fn exact(before: f64, after: f64) -> (By, Option<i8>) {
     let difference = after - before;
     let ends = Some(difference);
     (By::Difference { difference, low: ends, high: ends }, sign(ends, ends, 0.0))
 }
 
-/// Welch's reach is that of means; what stands in the middle are medians, which vary more.
+/// Welch's reach is that of means; those in the middle are medians, which vary more.
 fn median_reach(rounds: &[Vec<f64>; 2]) -> Option<f64> {
     welch_99(&rounds[0], &rounds[1]).map(|reach| reach * MEDIAN_TO_MEAN)
 }
@@ -351,7 +350,7 @@ fn print(comparison: &Comparison, unchanged: bool) {
     );
 }
 
-/// What a file says, without what a terminal takes for orders.
+/// Text of a file, with the letters escaped that a terminal takes for orders.
 fn harmless(text: &str) -> String {
     let letter = |letter: char| match letter.is_control() {
         true => letter.escape_default().to_string(),
@@ -398,8 +397,7 @@ mod tests {
         let weather = Weather { compute_ms: vec![10.0], zero_ns: 100.0, fault_ns };
         let row = |(operation, rounds): &(&str, &[f64])| {
             let middle = pumice_command::statistics::median(rounds);
-            let row = json!({"operation": operation, "ns": middle, "samples": {"ns": rounds}});
-            row.as_object().expect("an object").clone()
+            Row::of(json!({"operation": operation, "ns": middle, "samples": {"ns": rounds}}))
         };
         results.experiments.push(Measured {
             name: "frame".to_owned(),

@@ -1,4 +1,4 @@
-//! What the calling thread spent, and where it may run.
+//! The processor time of the calling thread, and the processors that it may run on.
 
 use std::fmt;
 
@@ -14,6 +14,12 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
+    /// As the kernel says it.
+    pub fn of(usage: &libc::rusage) -> CpuTime {
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        CpuTime { user_s: seconds(usage.ru_utime), system_s: seconds(usage.ru_stime) }
+    }
+
     /// Both.
     pub fn total_s(self) -> f64 {
         self.user_s + self.system_s
@@ -41,7 +47,7 @@ impl CpuClock {
         CpuClock { total_ns: thread::cpu_time_ns(), system_s }
     }
 
-    /// What was spent since. The sum is exact; how it divides, the kernel only samples.
+    /// The processor time spent since. The sum is exact; how it divides, the kernel only samples.
     pub fn elapsed(&self) -> CpuTime {
         let total_s = (thread::cpu_time_ns() - self.total_ns) as f64 / 1e9;
         let system_s = (system_time_s() - self.system_s).clamp(0.0, total_s);
@@ -50,17 +56,22 @@ impl CpuClock {
 }
 
 fn system_time_s() -> f64 {
+    usage_of(libc::RUSAGE_THREAD).system_s
+}
+
+/// Processor time so far of the calling thread, of this process, or of its children that were waited for.
+pub fn usage_of(who: libc::c_int) -> CpuTime {
     // SAFETY: rusage is integers only, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: getrusage writes one rusage.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
-    usage.ru_stime.tv_sec as f64 + usage.ru_stime.tv_usec as f64 / 1e6
+    unsafe { libc::getrusage(who, &mut usage) };
+    CpuTime::of(&usage)
 }
 
-/// What two processors have in common.
+/// The part of the machine that two processors share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shares {
-    /// No cache: what one evicts is nothing to the other.
+    /// No cache: evictions by one do not concern the other.
     Nothing,
     /// The last-level cache.
     Cache,
@@ -86,7 +97,7 @@ pub struct Pair {
     pub one: usize,
     /// The other.
     pub other: usize,
-    /// What they have in common.
+    /// The part that they share.
     pub shares: Shares,
 }
 
@@ -103,7 +114,8 @@ impl fmt::Display for Pair {
     }
 }
 
-/// The pair for a neighbour and who disturbs it: of different cores and with one last-level cache, if there are such.
+/// The pair for a neighbour and the thread that disturbs it: of different cores and with one last-level cache, if
+/// there are such.
 /// `None` with one processor.
 pub fn pair() -> Option<Pair> {
     let read = |cpu: usize, file: &str| {

@@ -5,22 +5,18 @@
 //! under `pumice run`. Ratios are within a round: above 1, the server takes longer, or more memory, under
 //! pumice.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
-
 use clap::Args;
-use serde::Serialize;
 
-use super::three_ways::{self, Program, Ratio, Rounds, Way, WAYS};
-use pumice_command::json_lines::{JsonLines, Samples};
-use pumice_command::table::{thousands, Table};
+use super::harness::{Output, OutputArgs};
+use super::registry::{interval, number, plain, words, Column, Row};
+use super::three_ways::{self, Measured, Program, Way};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("fork/snapshot.c");
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What `pumice bench fork` is asked for.
+/// Options of `pumice bench fork`.
 #[derive(Args, Debug)]
 pub struct ForkArgs {
     /// Rounds; each runs every load once in every way
@@ -29,12 +25,11 @@ pub struct ForkArgs {
     /// A sixteenth of the memory
     #[arg(long)]
     quick: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
-/// What the program is to do.
+/// The program's work.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     name: &'static str,
@@ -47,106 +42,69 @@ struct Load {
 }
 
 const LOADS: [Load; 4] = [
-    Load {
-        name: "1 KiB to 1 MiB",
-        bytes: 1024 * MIB,
-        least: KIB,
-        most: MIB,
-        written: 256 * MIB,
-        times: 3,
-    },
-    Load {
-        name: "1 to 64 KiB",
-        bytes: 1024 * MIB,
-        least: KIB,
-        most: 64 * KIB,
-        written: 256 * MIB,
-        times: 3,
-    },
-    Load {
-        name: "64 KiB to 1 MiB",
-        bytes: 1024 * MIB,
-        least: 64 * KIB,
-        most: MIB,
-        written: 256 * MIB,
-        times: 3,
-    },
-    Load {
-        name: "the same, few writes",
-        bytes: 1024 * MIB,
-        least: 64 * KIB,
-        most: MIB,
-        written: 32 * MIB,
-        times: 3,
-    },
+    load("1 KiB to 1 MiB", KIB, MIB, 256 * MIB),
+    load("1 to 64 KiB", KIB, 64 * KIB, 256 * MIB),
+    load("64 KiB to 1 MiB", 64 * KIB, MIB, 256 * MIB),
+    load("the same, few writes", 64 * KIB, MIB, 32 * MIB),
 ];
 
-/// What the program prints.
-#[derive(Clone, Copy, Debug)]
-struct Figures {
-    snapshot_ms: f64,
-    fork_ms: f64,
-    writing_ms: f64,
-    all_ms: f64,
-    peak_kib: f64,
+const fn load(name: &'static str, least: u64, most: u64, written: u64) -> Load {
+    Load { name, bytes: 1024 * MIB, least, most, written, times: 3 }
 }
 
-/// A row of the table: medians.
-#[derive(Debug, Serialize)]
-struct Row {
-    load: &'static str,
-    way: Way,
-    /// From the fork until the child has read all and the parent written its part.
-    snapshot_ms: f64,
-    /// The fork alone.
-    fork_ms: f64,
-    /// The parent's writing alone.
-    writing_ms: f64,
-    /// The whole program.
-    all_ms: f64,
-    /// The most that both processes had together.
-    peak_kib: f64,
-    snapshot_to_4k: Ratio,
-    snapshot_to_thp: Ratio,
-    all_to_4k: Ratio,
-    all_to_thp: Ratio,
-    peak_to_4k: Ratio,
-    peak_to_thp: Ratio,
-    samples: Samples,
+/// The figures that the program prints; a row has their medians.
+const FIELDS: [&str; 5] = [
+    // From the fork until the child has read all and the parent written its part.
+    "snapshot_ms",
+    // The fork alone.
+    "fork_ms",
+    // The parent's writing alone.
+    "writing_ms",
+    // The whole program.
+    "all_ms",
+    // The most that both processes had together.
+    "peak_kib",
+];
+const SAMPLED: [&str; 3] = ["snapshot_ms", "all_ms", "peak_kib"];
+
+const COLUMNS: [Column; 12] = [
+    words("values", "{load}").wide(22),
+    words("memory", "{way}").wide(10),
+    plain("snapshot ms", "snapshot_ms", 0).wide(11),
+    plain("fork ms", "fork_ms", 1).wide(8),
+    plain("writing ms", "writing_ms", 0).wide(10),
+    plain("all ms", "all_ms", 0).wide(8),
+    number("peak KiB", "peak_kib", 0).wide(10),
+    ratio(
+        "snapshot / 4k [95 %]",
+        ["snapshot_to_4k.median", "snapshot_to_4k.low", "snapshot_to_4k.high"],
+    ),
+    ratio("all / 4k [95 %]", ["all_to_4k.median", "all_to_4k.low", "all_to_4k.high"]),
+    ratio("peak / 4k [95 %]", ["peak_to_4k.median", "peak_to_4k.low", "peak_to_4k.high"]),
+    ratio(
+        "snapshot / thp",
+        ["snapshot_to_thp.median", "snapshot_to_thp.low", "snapshot_to_thp.high"],
+    ),
+    ratio("peak / thp", ["peak_to_thp.median", "peak_to_thp.low", "peak_to_thp.high"]),
+];
+
+const fn ratio(head: &'static str, [middle, low, high]: [&'static str; 3]) -> Column {
+    interval(head, middle, [low, high], 2).wide(20)
 }
 
 /// Runs the experiment and prints its table.
-pub fn fork(options: &ForkArgs) -> Result<ExitCode, Failure> {
+pub fn fork(options: &ForkArgs) -> Result<(), Failure> {
     let program = Program::compile("fork", SOURCE)?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
-    let table = Table::begin(&[
-        ("values", 22),
-        ("memory", 10),
-        ("snapshot ms", 11),
-        ("fork ms", 8),
-        ("writing ms", 10),
-        ("all ms", 8),
-        ("peak KiB", 10),
-        ("snapshot / 4k [95 %]", 20),
-        ("all / 4k [95 %]", 20),
-        ("peak / 4k [95 %]", 20),
-        ("snapshot / thp", 20),
-        ("peak / thp", 20),
-    ]);
+    let mut output = Output::create(&options.output)?;
+    output.begin(&COLUMNS);
     for load in LOADS {
-        let rounds = Rounds::run(options.rounds, |way| run(&program, load, way, options.quick))?;
-        for way in WAYS {
-            let row = summarize(load, way, &rounds);
-            table.row(&cells(&row));
-            json.write(&row)?;
-        }
-        table.gap();
+        let run = |way| run(&program, load, way, options.quick);
+        three_ways::compare(load.name, options.rounds, FIELDS, &SAMPLED, run, ratios, &mut output)?;
     }
-    json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
-fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<Figures, Failure> {
+fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<[f64; 5], Failure> {
     let share = if quick { 16 } else { 1 };
     let mut command = program.command(way, &[]);
     let numbers = [load.bytes / share, load.least, load.most, load.written / share, load.times];
@@ -154,50 +112,14 @@ fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<Figures, 
     if way == Way::Huge {
         command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
     }
-    let [snapshot_ms, fork_ms, writing_ms, all_ms, peak_kib] = three_ways::figures(command)?;
-    Ok(Figures { snapshot_ms, fork_ms, writing_ms, all_ms, peak_kib })
+    three_ways::printed(command)
 }
 
-fn summarize(load: Load, way: Way, rounds: &Rounds<Figures>) -> Row {
-    let snapshot = |figures: &Figures| figures.snapshot_ms;
-    let all = |figures: &Figures| figures.all_ms;
-    let peak = |figures: &Figures| figures.peak_kib;
-    Row {
-        load: load.name,
-        way,
-        snapshot_ms: rounds.median(way, snapshot),
-        fork_ms: rounds.median(way, |figures| figures.fork_ms),
-        writing_ms: rounds.median(way, |figures| figures.writing_ms),
-        all_ms: rounds.median(way, all),
-        peak_kib: rounds.median(way, peak),
-        snapshot_to_4k: rounds.ratio(way, Way::Small, snapshot),
-        snapshot_to_thp: rounds.ratio(way, Way::Huge, snapshot),
-        all_to_4k: rounds.ratio(way, Way::Small, all),
-        all_to_thp: rounds.ratio(way, Way::Huge, all),
-        peak_to_4k: rounds.ratio(way, Way::Small, peak),
-        peak_to_thp: rounds.ratio(way, Way::Huge, peak),
-        samples: [
-            ("snapshot_ms", rounds.figures(way, snapshot)),
-            ("all_ms", rounds.figures(way, all)),
-            ("peak_kib", rounds.figures(way, peak)),
-        ]
-        .into(),
+fn ratios(mut row: Row, way: Way, measured: &Measured<'_, 5>) -> Row {
+    for (name, field) in [("snapshot", "snapshot_ms"), ("all", "all_ms"), ("peak", "peak_kib")] {
+        for (peer_name, peer) in [("4k", Way::Small), ("thp", Way::Huge)] {
+            row = row.set(&format!("{name}_to_{peer_name}"), measured.ratio(way, peer, field));
+        }
     }
-}
-
-fn cells(row: &Row) -> Vec<String> {
-    vec![
-        row.load.to_owned(),
-        row.way.name().to_owned(),
-        format!("{:.0}", row.snapshot_ms),
-        format!("{:.1}", row.fork_ms),
-        format!("{:.0}", row.writing_ms),
-        format!("{:.0}", row.all_ms),
-        thousands(row.peak_kib),
-        row.snapshot_to_4k.to_string(),
-        row.all_to_4k.to_string(),
-        row.peak_to_4k.to_string(),
-        row.snapshot_to_thp.to_string(),
-        row.peak_to_thp.to_string(),
-    ]
+    row
 }

@@ -1,4 +1,4 @@
-//! `pumice bench frame`: what getting and putting frames costs.
+//! `pumice bench frame`: the cost of getting and putting frames.
 //!
 //! The ledger alone: no memory behind the frames is touched. Beside its rows stands the cost of
 //! one uncontended compare-and-swap in the same rounds, since that is what the shared paths
@@ -8,7 +8,6 @@
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -19,11 +18,11 @@ use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::zone::ZoneMemory;
 use pumice_frames::frame::{Ledger, Native, Pcp, Zone};
 use pumice_frames::sys::mem::{Huge, Os};
-use serde::Serialize;
+use serde_json::json;
 
-use pumice_command::json_lines::{JsonLines, Samples};
+use super::harness::{Output, OutputArgs};
+use super::registry::{plain, words, Column, Row};
 use pumice_command::statistics::median;
-use pumice_command::table::Table;
 use pumice_command::Failure;
 
 /// Blocks of the zone: 2 GiB.
@@ -38,30 +37,26 @@ const RUN_FRAMES: usize = 75;
 const WHOLE_BLOCKS: usize = 64;
 const ROUNDS: usize = 9;
 
-/// What `pumice bench frame` is asked for.
+/// Options of `pumice bench frame`.
 #[derive(Args, Debug)]
 pub struct FrameArgs {
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Measure the frame allocator in this shared library beside ours: it exports
     /// pumice_peer_new(frames, cores), _get(handle, core), _put(handle, core, frame), _free(handle)
     #[arg(long, value_name = "LIBRARY")]
     peer: Option<PathBuf>,
 }
 
-/// A row of the table.
-#[derive(Serialize)]
-struct Row {
-    operation: &'static str,
-    /// Median over the rounds, nanoseconds for one operation.
-    ns: f64,
-    best_ns: f64,
-    /// The peer's median, where there is one that has this operation.
-    peer_ns: Option<f64>,
-    ratio_to_peer: Option<f64>,
-    samples: Samples,
-}
+const COLUMNS: [Column; 5] = [
+    words("operation", "{operation}").wide(28),
+    // For one operation; the median over the rounds.
+    plain("ns", "ns", 2).wide(9),
+    plain("best", "best_ns", 2).wide(9),
+    // Where there is a peer that has this operation.
+    plain("peer ns", "peer_ns", 2).wide(9),
+    plain("ours/peer", "ratio_to_peer", 2).wide(9),
+];
 
 /// Another frame allocator.
 struct Peer {
@@ -129,7 +124,7 @@ fn ledger(zone: &Zone) -> &Ledger<Native, ZoneMemory<Os, ()>> {
     unsafe { zone.ledger() }
 }
 
-/// What one thread can do with an allocator of single frames.
+/// An allocator of single frames, as one thread uses it.
 trait Frames {
     fn get(&mut self) -> usize;
     fn put(&mut self, frame: usize);
@@ -316,8 +311,8 @@ fn fill(frames: &mut impl Frames) -> usize {
 }
 
 /// Runs the experiment and prints its table.
-pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
-    let mut json = JsonLines::create(options.json.as_deref())?;
+pub fn frame(options: &FrameArgs) -> Result<(), Failure> {
+    let mut output = Output::create(&options.output)?;
     let peer = options.peer.as_deref().map(Peer::load).transpose()?;
     let calls = peer.as_ref().map(Peer::calls).transpose()?;
     let full_peer = options.peer.as_deref().map(Peer::load).transpose()?;
@@ -362,12 +357,11 @@ pub fn frame(options: &FrameArgs) -> Result<ExitCode, Failure> {
         scrub(&zone);
         samples.all(["get 64 blocks", "put 64 blocks"], whole_blocks(&zone));
     }
-    samples.report(&mut json)?;
-    json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    samples.report(&mut output)?;
+    output.finish()
 }
 
-/// What every operation took, ours and the peer's, in the order of first mention.
+/// The times of every operation, ours and the peer's, in the order of first mention.
 #[derive(Default)]
 struct Operations {
     rows: Vec<(&'static str, Vec<f64>, Vec<f64>)>,
@@ -398,25 +392,17 @@ impl Operations {
         names.into_iter().zip(ns).for_each(|(name, ns)| self.peer(name, ns));
     }
 
-    fn report(&mut self, json: &mut JsonLines) -> Result<(), Failure> {
-        let columns = [("operation", 28), ("ns", 9), ("best", 9), ("peer ns", 9), ("ours/peer", 9)];
-        let table = Table::begin(&columns);
-        for (operation, ours, peers) in &mut self.rows {
-            let ns = median(ours);
-            let peer_ns = (!peers.is_empty()).then(|| median(peers));
-            let best_ns = ours.iter().copied().fold(f64::NAN, f64::min);
-            let ratio_to_peer = peer_ns.map(|peer| ns / peer);
-            let samples = [("ns", ours.clone())].into();
-            let row = Row { operation, ns, best_ns, peer_ns, ratio_to_peer, samples };
-            let show = |number: Option<f64>| number.map_or(String::new(), |n| format!("{n:.2}"));
-            table.row(&[
-                row.operation.to_owned(),
-                show(Some(row.ns)),
-                show(Some(row.best_ns)),
-                show(row.peer_ns),
-                show(row.ratio_to_peer),
-            ]);
-            json.write(&row)?;
+    fn report(self, output: &mut Output) -> Result<(), Failure> {
+        output.begin(&COLUMNS);
+        for (operation, ours, peers) in self.rows {
+            let peer_ns = (!peers.is_empty()).then(|| median(&peers));
+            let row = Row::of(json!({
+                "operation": operation,
+                "best_ns": ours.iter().copied().fold(f64::NAN, f64::min),
+                "peer_ns": peer_ns,
+                "ratio_to_peer": peer_ns.map(|peer| median(&ours) / peer),
+            }));
+            output.show(row.sampled("ns", ours))?;
         }
         Ok(())
     }

@@ -1,8 +1,10 @@
-//! Signals that end a process, taken so that what was measured, and what lies about, is seen to first.
+//! Signals that end a process, taken so that results are written and files removed first.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use pumice_command::Failure;
 
 const SIGNALS: [c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGALRM];
 
@@ -26,6 +28,14 @@ impl Interrupts {
             }
         }
         Interrupts(())
+    }
+
+    /// Fails if a signal has come.
+    pub fn look(&self) -> Result<(), Failure> {
+        match self.came() {
+            Some(_) => Err(Failure::system("interrupted")),
+            None => Ok(()),
+        }
     }
 
     /// The signal that came, if any did.

@@ -1,5 +1,5 @@
-//! `pumice bench lease`: from the wish for memory to the descriptor in hand, and what thousands of leases
-//! leave behind.
+//! `pumice bench lease`: the time from the request to the descriptor in hand, and the resources that thousands of
+//! leases leave behind.
 //!
 //! A lease is timed from connecting to the daemon on; a request that finds no slot ready is made again, and not
 //! counted. Its peer makes the same thing itself: a file without a name, its pages populated. The two take
@@ -8,7 +8,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,11 +16,12 @@ use clap::Args;
 use pumice_slots::file::Populating;
 use pumice_slots::message::Reason;
 use pumice_slots::{Client, Error, LeaseRequest, PageKind, SlotFile};
-use serde::Serialize;
+use serde_json::json;
 
+use super::harness::{Output, OutputArgs};
+use super::registry::field::float;
+use super::registry::{by, plain, words, Column, Row};
 use super::slot_daemon::SlotDaemon;
-use pumice_command::json_lines::JsonLines;
-use pumice_command::table::Table;
 use pumice_command::Failure;
 
 /// Sizes, kinds of pages, and how many slots are kept ready.
@@ -29,42 +29,38 @@ const CLASSES: [(u64, PageKind, u32); 3] =
     [(64 << 10, PageKind::Small, 64), (2 << 20, PageKind::Thp, 32), (64 << 20, PageKind::Thp, 8)];
 /// Most bytes that go through one class: what is made anew for each cycle costs time.
 const MOST_BYTES: u64 = 32 << 30;
-/// The daemon makes another slot meanwhile.
+/// A pause in which the daemon makes another slot.
 const NAP: Duration = Duration::from_micros(500);
 /// A daemon that takes longer makes no slots any more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `pumice bench lease` is asked for.
+/// Options of `pumice bench lease`.
 #[derive(Args, Debug)]
 pub struct LeaseArgs {
     /// Leases of each size; fewer where that would be more than 32 GiB
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = cycles())]
     cycles: u64,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
-/// A row of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    bytes: u64,
-    pages: &'static str,
-    cycles: u64,
-    /// From connecting until the descriptor is there, in microseconds.
-    lease_p50_us: f64,
-    lease_p99_us: f64,
-    /// The same memory made by oneself.
-    fresh_p50_us: f64,
-    fresh_p99_us: f64,
-    /// What the cycles left in the daemon.
-    descriptors_left: i64,
-    files_left: i64,
-    /// Its resident memory, slots not counted.
-    resident_kib_left: i64,
-}
+const COLUMNS: [Column; 10] = [
+    by("size KiB", |row| (float(row, "bytes") as u64 >> 10).to_string()).wide(8),
+    words("pages", "{pages}").wide(6),
+    words("leases", "{cycles}").wide(7),
+    // From connecting until the descriptor is there.
+    plain("p50 us", "lease_p50_us", 0).wide(8),
+    plain("p99 us", "lease_p99_us", 0).wide(8),
+    // The same memory made by oneself.
+    plain("fresh p50 us", "fresh_p50_us", 0).wide(8),
+    plain("p99 us", "fresh_p99_us", 0).wide(8),
+    // The cycles left these in the daemon; its resident memory does not count slots.
+    words("descriptors left", "{descriptors_left}").wide(5),
+    words("files left", "{files_left}").wide(5),
+    words("KiB left", "{resident_kib_left}").wide(5),
+];
 
-/// What a daemon holds.
+/// The resources that a daemon holds.
 #[derive(Clone, Copy)]
 struct Holdings {
     descriptors: i64,
@@ -73,39 +69,14 @@ struct Holdings {
 }
 
 /// Runs the experiment and prints its table.
-pub fn lease(options: &LeaseArgs) -> Result<ExitCode, Failure> {
-    let mut json = JsonLines::create(options.json.as_deref())?;
-    let table = Table::begin(&[
-        ("size KiB", 8),
-        ("pages", 6),
-        ("leases", 7),
-        ("p50 us", 8),
-        ("p99 us", 8),
-        ("fresh p50 us", 8),
-        ("p99 us", 8),
-        ("descriptors left", 5),
-        ("files left", 5),
-        ("KiB left", 5),
-    ]);
+pub fn lease(options: &LeaseArgs) -> Result<(), Failure> {
+    let mut output = Output::create(&options.output)?;
+    output.begin(&COLUMNS);
     for (bytes, pages, slots) in CLASSES {
         let cycles = options.cycles.min(MOST_BYTES / bytes);
-        let row = measure(bytes, pages, slots, cycles)?;
-        table.row(&[
-            (bytes >> 10).to_string(),
-            pages.name().to_owned(),
-            cycles.to_string(),
-            format!("{:.0}", row.lease_p50_us),
-            format!("{:.0}", row.lease_p99_us),
-            format!("{:.0}", row.fresh_p50_us),
-            format!("{:.0}", row.fresh_p99_us),
-            row.descriptors_left.to_string(),
-            row.files_left.to_string(),
-            row.resident_kib_left.to_string(),
-        ]);
-        json.write(&row)?;
+        output.show(measure(bytes, pages, slots, cycles)?)?;
     }
-    json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn measure(bytes: u64, pages: PageKind, slots: u32, cycles: u64) -> Result<Row, Failure> {
@@ -127,18 +98,18 @@ fn measure(bytes: u64, pages: PageKind, slots: u32, cycles: u64) -> Result<Row, 
     }
     let after = settled(&daemon, &client, slots)?;
     let before = before.unwrap_or(after);
-    Ok(Row {
-        bytes,
-        pages: pages.name(),
-        cycles,
-        lease_p50_us: percentile(&mut leases, 50),
-        lease_p99_us: percentile(&mut leases, 99),
-        fresh_p50_us: percentile(&mut fresh, 50),
-        fresh_p99_us: percentile(&mut fresh, 99),
-        descriptors_left: after.descriptors - before.descriptors,
-        files_left: after.files - before.files,
-        resident_kib_left: after.resident_kib - before.resident_kib,
-    })
+    Ok(Row::of(json!({
+        "bytes": bytes,
+        "pages": pages.name(),
+        "cycles": cycles,
+        "lease_p50_us": percentile(&mut leases, 50),
+        "lease_p99_us": percentile(&mut leases, 99),
+        "fresh_p50_us": percentile(&mut fresh, 50),
+        "fresh_p99_us": percentile(&mut fresh, 99),
+        "descriptors_left": after.descriptors - before.descriptors,
+        "files_left": after.files - before.files,
+        "resident_kib_left": after.resident_kib - before.resident_kib,
+    })))
 }
 
 /// A lease, which ends at once, in microseconds.
@@ -171,7 +142,7 @@ fn time_fresh(bytes: u64, pages: PageKind) -> std::io::Result<f64> {
     Ok(begun.elapsed().as_secs_f64() * 1e6)
 }
 
-/// What the daemon has once all of its slots are ready and what ended is gone.
+/// The daemon's resources once all of its slots are ready and ended leases are gone.
 fn settled(daemon: &SlotDaemon, client: &Client, slots: u32) -> Result<Holdings, Failure> {
     let until = Instant::now() + PATIENCE;
     while !client.classes().is_ok_and(|rows| rows.iter().any(|row| row.ready == slots)) {

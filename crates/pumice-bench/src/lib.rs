@@ -3,37 +3,38 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`all`] | every experiment, one page, one file of results |
-//! | [`registry`] | what of each experiment `all` runs, and how it is shown and compared |
+//! | [`registry`] | each experiment's settings in `all`, and how it is shown and compared |
 //! | [`results`] | the file of results |
 //! | [`page`] | the page |
 //! | [`show`] | the page of results that were measured before |
-//! | [`compare`] | what differs between two files of results |
+//! | [`compare`] | the differences between two files of results |
+//! | [`harness`] | rounds in turns, and where rows go |
 //! | [`programs`] | programs that people know, each with its verdict |
 //! | [`alloc`] | real programs and small loads under pumice and under other allocators |
-//! | [`clear`] | engines that zero memory: bandwidth, and what they leave in the cache |
+//! | [`clear`] | engines that zero memory: bandwidth, and the cache after them |
 //! | [`fault`] | page faults in a space of our own: with one lock, with none, and the kernel's |
 //! | [`fork`] | a server that takes snapshots by `fork`, and knows nothing of pumice |
-//! | [`frame`] | what getting and putting frames costs |
+//! | [`frame`] | the cost of getting and putting frames |
 //! | [`io`] | files through the kernel's page cache and through ours: the bonnie table |
-//! | [`lease`] | how soon leased memory is in hand, and what leases leave behind |
+//! | [`lease`] | how soon leased memory is in hand, and the resources that leases leave behind |
 //! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
 //! | [`pft`] | page faults: memory that is there against memory that is faulted in |
 //! | [`pin`] | pinning memory: fresh against a slot |
-//! | [`populate`] | a daemon that populates: its speed, and what it costs those beside it |
+//! | [`populate`] | a daemon that populates: its speed, and its cost to programs beside it |
 //! | [`reclaim`] | a region larger than its memory, beside the kernel's swap |
 //! | [`replace`] | replacement policies over traces: hit ratios |
-//! | [`scrub`] | scrubd: its bandwidth, and what it costs those beside it |
-//! | [`start`] | what `pumice run` costs a program that has nothing to gain from it |
+//! | [`scrub`] | scrubd: its bandwidth, and its cost to programs beside it |
+//! | [`start`] | the cost of `pumice run` to a program that has nothing to gain from it |
 //! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
 //! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
-//! | [`plot`] | pictures |
-//! | [`team`] | what experiments share that compare processes of ours and the kernel's |
-//! | [`arguments`] | what several experiments are told in the same words |
+//! | [`team`] | the parts of experiments that compare processes of ours and the kernel's |
+//! | [`arguments`] | arguments that several experiments share |
 //! | [`interrupts`] | signals that would end an experiment |
 //! | [`start_line`] | where threads start together |
+//! | [`names`] | enums whose values have names |
 //! | [`neighbours`] | programs that do something else meanwhile |
 //! | [`c_program`] | programs that know nothing of pumice |
-//! | [`cpu`] | what a thread spent |
+//! | [`cpu`] | processor time of a thread, and its processors |
 //!
 //! The experiments measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and `pumice-slots`. They
 //! share `pumice-command` with the program's other commands.
@@ -51,15 +52,16 @@ mod cpu;
 mod fault;
 mod fork;
 mod frame;
+mod harness;
 mod interrupts;
 mod io;
 mod lease;
 mod map;
+mod names;
 mod neighbours;
 mod page;
 mod pft;
 mod pin;
-mod plot;
 mod populate;
 mod programs;
 mod reclaim;
@@ -80,7 +82,7 @@ use clap::{Args, Subcommand};
 
 use pumice_command::Failure;
 
-/// What `pumice bench` is asked for.
+/// Options of `pumice bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -94,7 +96,7 @@ enum Experiment {
     All(all::AllArgs),
     /// Real programs under pumice and other allocators: time, processor time, memory, faults
     Alloc(alloc::AllocArgs),
-    /// What differs between two files of results, and whether it is more than noise
+    /// The differences between two files of results, and whether they are more than noise
     Compare(compare::CompareArgs),
     /// How fast each engine zeroes memory, and how fast memory is read
     Clear(clear::ClearArgs),
@@ -102,11 +104,11 @@ enum Experiment {
     Fault(fault::FaultArgs),
     /// A server with a large heap that takes snapshots by fork: time and memory
     Fork(fork::ForkArgs),
-    /// What getting and putting frames costs, beside a peer's if one is given
+    /// The cost of getting and putting frames, beside a peer's if one is given
     Frame(frame::FrameArgs),
     /// Files through the kernel's page cache and through ours, under the same memory: the bonnie table
     Io(io::IoArgs),
-    /// How soon leased memory is in hand, and what thousands of leases leave behind
+    /// How soon leased memory is in hand, and the resources that thousands of leases leave behind
     Lease(lease::LeaseArgs),
     /// A loop of mmap, touch and munmap, and a first touch of memory that is ready
     Map(map::MapArgs),
@@ -114,19 +116,19 @@ enum Experiment {
     Pft(pft::PftArgs),
     /// Pinning memory by registered buffers and mlock: fresh memory against a slot
     Pin(pin::PinArgs),
-    /// How fast pumice serve populates, and what it costs those beside it
+    /// How fast pumice serve populates, and its cost to programs beside it
     Populate(populate::PopulateArgs),
-    /// Programs that you know: what each could gain, what it does gain, a verdict
+    /// Programs that you know: the most each could gain, its gain, a verdict
     Programs(programs::ProgramsArgs),
     /// A region many times larger than its memory: accesses, waits and processor time, and the kernel's swap
     Reclaim(reclaim::ReclaimArgs),
     /// Write the page of results that were measured before
     Report(show::ReportArgs),
-    /// What part of a trace's references each replacement policy finds in memory
+    /// The share of a trace's references that each replacement policy finds in memory
     Replace(replace::ReplaceArgs),
-    /// How fast scrubd zeroes, and what it costs those beside it
+    /// How fast scrubd zeroes, and its cost to programs beside it
     Scrub(scrub::ScrubArgs),
-    /// What pumice run costs a program that has nothing to gain from it
+    /// The cost of pumice run to a program that has nothing to gain from it
     Start(start::StartArgs),
     /// How long a virtual machine (QEMU) takes to be there, with a slot and without
     Vm(vm::VmArgs),
@@ -156,5 +158,5 @@ pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
         Experiment::Start(options) => start::start(&options),
         Experiment::Vm(options) => vm::vm(&options),
     };
-    ran.map(|_success| 0)
+    ran.map(|()| 0)
 }

@@ -6,21 +6,23 @@
 //! run that was looked at, since what makes faults dear makes that run long; the median of those is shown.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 
 use super::alloc::allocator::{Allocator, Preload};
 use super::alloc::kit::{Kit, Size};
 use super::alloc::loads::{Load, LOADS};
 use super::alloc::row::Rounds;
 use super::alloc::{measure_load, Progress};
+use super::harness::{middle, Output, OutputArgs};
 use super::interrupts::Interrupts;
-use pumice_command::json_lines::{JsonLines, Samples};
-use pumice_command::statistics::{mean_interval, median};
-use pumice_command::table::Table;
+use super::registry::field::{float, number};
+use super::registry::{by, plain, words, Column, Row};
+use super::slot_daemon::own_program;
+use pumice_command::statistics::{mean_interval, Ratio};
 use pumice_command::Failure;
 
 /// Which of the loads.
@@ -46,7 +48,7 @@ const QUICK_LOOKS: u32 = 2;
 /// A bound below this many percent is nothing.
 const NOTHING_PCT: f64 = 1.0;
 
-/// What `pumice bench programs` is asked for.
+/// Options of `pumice bench programs`.
 #[derive(Args, Debug)]
 pub struct ProgramsArgs {
     /// Rounds; each runs every program once in every way [default: 9, or 4 with --quick]
@@ -58,56 +60,41 @@ pub struct ProgramsArgs {
     /// Fewer rounds and smaller loads
     #[arg(long)]
     quick: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
-/// A row of the table. Times are medians; shares are of the program's time as it is.
-#[derive(Debug, Default, Serialize)]
-struct Row {
-    program: &'static str,
-    about: &'static str,
-    /// In words.
-    verdict: String,
-    #[serde(flatten)]
-    figures: Option<Figures>,
-    #[serde(skip_serializing_if = "Samples::is_empty")]
-    samples: Samples,
+/// Times are medians; shares are of the program's time as it is.
+const COLUMNS: [Column; 7] = [
+    words("program", "{program}").wide(18),
+    plain("glibc s", "plain_s", 3).wide(8),
+    plain("pumice s", "pumice_s", 3).wide(8),
+    // The first is where the program writes all of each page. It can't be looked at everywhere.
+    by("bound %", bound).wide(12),
+    by("saved %", |row| range(row, SAVED)).wide(22),
+    by("huge pages alone %", |row| range(row, HUGE_SAVED)).wide(22),
+    words("verdict", "{verdict}"),
+];
+
+const SAVED: [&str; 3] = ["saved_pct", "saved_low_pct", "saved_high_pct"];
+const HUGE_SAVED: [&str; 3] = ["huge_saved_pct", "huge_saved_low_pct", "huge_saved_high_pct"];
+
+fn bound(row: &Row) -> String {
+    match ["bound_low_pct", "bound_pct", "plain_s"].map(|field| number(row, field)) {
+        [Some(low), Some(high), _] => format!("{low:.1} to {high:.1}"),
+        [_, _, Some(_)] => "?".to_owned(),
+        _ => String::new(),
+    }
 }
 
-#[derive(Debug, Serialize)]
-struct Figures {
-    /// Zero-fill faults, and what follows from them; nothing where the program can't be looked at.
-    #[serde(flatten)]
-    expected: Option<Expected>,
-    plain_s: f64,
-    huge_s: f64,
-    pumice_s: f64,
-    plain_cpu_s: f64,
-    pumice_cpu_s: f64,
-    plain_peak_mib: f64,
-    pumice_peak_mib: f64,
-    saved_pct: f64,
-    saved_low_pct: f64,
-    saved_high_pct: f64,
-    huge_saved_pct: f64,
-    huge_saved_low_pct: f64,
-    huge_saved_high_pct: f64,
+fn range(row: &Row, fields: [&str; 3]) -> String {
+    match fields.map(|field| number(row, field)) {
+        [Some(middle), Some(low), Some(high)] => format!("{middle:+.1} [{low:+.1}, {high:+.1}]"),
+        _ => String::new(),
+    }
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Expected {
-    zfod: u64,
-    bound_s: f64,
-    bound_pct: f64,
-    /// Where the program writes all of each page.
-    bound_low_pct: f64,
-    /// Where glibc uses huge pages already.
-    bound_over_huge_s: f64,
-}
-
-/// What is read of an estimate.
+/// The fields of an estimate that are used.
 #[derive(Clone, Debug, Deserialize)]
 struct Estimate {
     zfod: u64,
@@ -123,9 +110,9 @@ struct Range {
 }
 
 /// Runs the programs and prints the table.
-pub fn programs(options: &ProgramsArgs) -> Result<ExitCode, Failure> {
+pub fn programs(options: &ProgramsArgs) -> Result<(), Failure> {
     let loads = wanted(&options.only, options.quick)?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     let rounds = options.rounds.unwrap_or(if options.quick { 4 } else { 9 }) as usize;
     let interrupts = Interrupts::take();
     let kit = Kit::new(if options.quick { Size::Small } else { Size::Full })?;
@@ -135,24 +122,13 @@ pub fn programs(options: &ProgramsArgs) -> Result<ExitCode, Failure> {
     }
     println!("Time saved, of the program's time as it is ({rounds} rounds, 95 % intervals)");
     let looks = if options.quick { QUICK_LOOKS } else { LOOKS };
-    let table = Table::begin(&[
-        ("program", 18),
-        ("glibc s", 8),
-        ("pumice s", 8),
-        ("bound %", 12),
-        ("saved %", 22),
-        ("huge pages alone %", 22),
-        ("verdict", 0),
-    ]);
+    output.begin(&COLUMNS);
     for (index, load) in loads.iter().enumerate() {
         let place = format!("{} ({} of {})", load.name, index + 1, loads.len());
         let progress = Progress { place, rounds };
-        let row = row(load, &kit, &preloads, &interrupts, &progress, looks)?;
-        table.row(&cells(&row));
-        json.write(&row)?;
+        output.show(row(load, &kit, &preloads, &interrupts, &progress, looks)?)?;
     }
-    json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn wanted(only: &[String], quick: bool) -> Result<Vec<&'static Load>, Failure> {
@@ -177,12 +153,8 @@ fn row(
     progress: &Progress,
     looks: u32,
 ) -> Result<Row, Failure> {
-    let skipped = |why: String| Row {
-        program: load.name,
-        about: load.about,
-        verdict: format!("skipped: {why}"),
-        ..Row::default()
-    };
+    let row = Row::of(json!({"program": load.name, "about": load.about}));
+    let skipped = |why: String| row.clone().set("verdict", format!("skipped: {why}"));
     let line = match kit.line(load) {
         Ok(line) => line,
         Err(why) => return Ok(skipped(why)),
@@ -195,21 +167,15 @@ fn row(
         return Ok(skipped("it does not run in every way".to_owned()));
     };
     let estimates: Vec<_> = (0..looks).filter_map(|_| estimate(kit, &preloads[0], &line)).collect();
-    let figures = Figures::of([plain, huge, pumice], Expected::of(&estimates));
-    let samples = [("plain_s", plain), ("huge_s", huge), ("pumice_s", pumice)];
-    Ok(Row {
-        program: load.name,
-        about: load.about,
-        verdict: figures.verdict(),
-        figures: Some(figures),
-        samples: samples.map(|(name, rounds)| (name, rounds.figures(|it| it.wall_s))).into(),
-    })
+    let row = with_figures(with_expected(row, &estimates), [plain, huge, pumice]);
+    let verdict = verdict(&row);
+    Ok(row.set("verdict", verdict))
 }
 
 /// Looks at the program as it is. `None` where that does not work.
 fn estimate(kit: &Kit, plain: &Preload, line: &[OsString]) -> Option<Estimate> {
     let file = kit.folder().join("estimate.json");
-    let own = std::env::current_exe().ok()?;
+    let own = own_program().ok()?;
     let words = [own.into(), "estimate".into(), "--json".into(), file.clone().into(), "--".into()];
     let mut command = plain.command(&[&words[..], line].concat());
     command.current_dir(kit.folder()).stdin(Stdio::null());
@@ -219,101 +185,65 @@ fn estimate(kit: &Kit, plain: &Preload, line: &[OsString]) -> Option<Estimate> {
     serde_json::from_str(&text).ok()
 }
 
-impl Expected {
-    /// `None` of none.
-    fn of(estimates: &[Estimate]) -> Option<Expected> {
-        let middle = |figure: &dyn Fn(&Estimate) -> f64| {
-            let all: Vec<_> = estimates.iter().map(figure).collect();
-            (!all.is_empty()).then(|| median(&all))
-        };
-        let percent = |part_s: f64, of: &Estimate| {
-            (100.0 * part_s / of.wall_s.max(f64::MIN_POSITIVE)).min(100.0)
-        };
-        Some(Expected {
-            zfod: middle(&|it| it.zfod as f64)? as u64,
-            bound_s: middle(&|it| it.bound_range_s.high)?,
-            bound_pct: middle(&|it| percent(it.bound_range_s.high, it))?,
-            bound_low_pct: middle(&|it| percent(it.bound_range_s.low, it))?,
-            bound_over_huge_s: middle(&|it| it.bound_over_huge_s.high)?,
-        })
+/// With zero-fill faults, and what follows from them; without, where the program could not be looked at.
+fn with_expected(row: Row, estimates: &[Estimate]) -> Row {
+    if estimates.is_empty() {
+        return row;
     }
+    let percent =
+        |part_s: f64, of: &Estimate| (100.0 * part_s / of.wall_s.max(f64::MIN_POSITIVE)).min(100.0);
+    row.set("zfod", middle(estimates, |it| it.zfod as f64) as u64)
+        .set("bound_s", middle(estimates, |it| it.bound_range_s.high))
+        .set("bound_pct", middle(estimates, |it| percent(it.bound_range_s.high, it)))
+        // Where the program writes all of each page.
+        .set("bound_low_pct", middle(estimates, |it| percent(it.bound_range_s.low, it)))
+        // Where glibc uses huge pages already.
+        .set("bound_over_huge_s", middle(estimates, |it| it.bound_over_huge_s.high))
 }
 
-impl Figures {
-    fn of([plain, huge, pumice]: [&Rounds; 3], expected: Option<Expected>) -> Figures {
-        let middle = |rounds: &Rounds, figure| median(&rounds.figures(figure));
-        let plain_s = middle(plain, |it| it.wall_s);
-        let percent = |seconds: f64| 100.0 * seconds / plain_s.max(f64::MIN_POSITIVE);
-        let saved = |by: &Rounds| {
-            let pairs = plain.spent.iter().zip(&by.spent);
-            let saved: Vec<_> =
-                pairs.map(|(plain, by)| percent(plain.wall_s - by.wall_s)).collect();
-            let (low, high) = mean_interval(&saved);
-            (saved.iter().sum::<f64>() / saved.len() as f64, low, high)
-        };
-        let (saved_pct, saved_low_pct, saved_high_pct) = saved(pumice);
-        let (huge_saved_pct, huge_saved_low_pct, huge_saved_high_pct) = saved(huge);
-        Figures {
-            expected,
-            plain_s,
-            huge_s: middle(huge, |it| it.wall_s),
-            pumice_s: middle(pumice, |it| it.wall_s),
-            plain_cpu_s: middle(plain, |it| it.cpu_s),
-            pumice_cpu_s: middle(pumice, |it| it.cpu_s),
-            plain_peak_mib: middle(plain, |it| it.peak_kib) / 1024.0,
-            pumice_peak_mib: middle(pumice, |it| it.peak_kib) / 1024.0,
-            saved_pct,
-            saved_low_pct,
-            saved_high_pct,
-            huge_saved_pct,
-            huge_saved_low_pct,
-            huge_saved_high_pct,
-        }
-    }
-
-    fn verdict(&self) -> String {
-        let bound_pct = self.expected.map(|expected| expected.bound_pct);
-        let mut words = if self.saved_low_pct > 0.0 {
-            format!("pumice saves {:.1} %", self.saved_pct)
-        } else if self.saved_high_pct < 0.0 {
-            format!("pumice costs {:.1} %: leave it as it is", -self.saved_pct)
-        } else {
-            match bound_pct {
-                Some(bound) if bound < NOTHING_PCT => "nothing: don't bother".to_owned(),
-                _ => "too close to call".to_owned(),
-            }
-        };
-        if self.huge_saved_low_pct > 0.0 {
-            words += &format!("; huge pages alone save {:.1} %", self.huge_saved_pct);
-        }
-        match bound_pct {
-            None => words += "; its faults can't be counted here",
-            Some(bound) if self.saved_low_pct > bound => words += "; more than its faults explain",
-            Some(_) => {}
-        }
-        words
-    }
-}
-
-fn cells(row: &Row) -> Vec<String> {
-    let Some(figures) = &row.figures else {
-        let empty = std::iter::repeat_n(String::new(), 5);
-        let name = std::iter::once(row.program.to_owned());
-        return name.chain(empty).chain([row.verdict.clone()]).collect();
+fn with_figures(row: Row, [plain, huge, pumice]: [&Rounds; 3]) -> Row {
+    let plain_s = middle(&plain.spent, |it| it.wall_s);
+    let percent = |seconds: f64| 100.0 * seconds / plain_s.max(f64::MIN_POSITIVE);
+    let saved = |by: &Rounds| {
+        let pairs = plain.spent.iter().zip(&by.spent);
+        let saved: Vec<_> = pairs.map(|(plain, by)| percent(plain.wall_s - by.wall_s)).collect();
+        let (low, high) = mean_interval(&saved);
+        Ratio { median: saved.iter().sum::<f64>() / saved.len() as f64, low, high }
     };
-    let range = |middle: f64, low: f64, high: f64| format!("{middle:+.1} [{low:+.1}, {high:+.1}]");
-    vec![
-        row.program.to_owned(),
-        format!("{:.3}", figures.plain_s),
-        format!("{:.3}", figures.pumice_s),
-        figures.expected.map_or_else(
-            || "?".to_owned(),
-            |it| format!("{:.1} to {:.1}", it.bound_low_pct, it.bound_pct),
-        ),
-        range(figures.saved_pct, figures.saved_low_pct, figures.saved_high_pct),
-        range(figures.huge_saved_pct, figures.huge_saved_low_pct, figures.huge_saved_high_pct),
-        row.verdict.clone(),
-    ]
+    row.sampled("plain_s", plain.figures(|it| it.wall_s))
+        .sampled("huge_s", huge.figures(|it| it.wall_s))
+        .sampled("pumice_s", pumice.figures(|it| it.wall_s))
+        .set("plain_cpu_s", middle(&plain.spent, |it| it.cpu_s))
+        .set("pumice_cpu_s", middle(&pumice.spent, |it| it.cpu_s))
+        .set("plain_peak_mib", middle(&plain.spent, |it| it.peak_kib / 1024.0))
+        .set("pumice_peak_mib", middle(&pumice.spent, |it| it.peak_kib / 1024.0))
+        .interval(SAVED, saved(pumice))
+        .interval(HUGE_SAVED, saved(huge))
+}
+
+fn verdict(row: &Row) -> String {
+    let bound_pct = number(row, "bound_pct");
+    let [saved, low, high] = SAVED.map(|field| float(row, field));
+    let mut words = if low > 0.0 {
+        format!("pumice saves {saved:.1} %")
+    } else if high < 0.0 {
+        format!("pumice costs {:.1} %: leave it as it is", -saved)
+    } else {
+        match bound_pct {
+            Some(bound) if bound < NOTHING_PCT => "nothing: don't bother".to_owned(),
+            _ => "too close to call".to_owned(),
+        }
+    };
+    let [huge_saved, huge_low, _] = HUGE_SAVED.map(|field| float(row, field));
+    if huge_low > 0.0 {
+        words += &format!("; huge pages alone save {huge_saved:.1} %");
+    }
+    match bound_pct {
+        None => words += "; its faults can't be counted here",
+        Some(bound) if low > bound => words += "; more than its faults explain",
+        Some(_) => {}
+    }
+    words
 }
 
 #[cfg(test)]
@@ -327,7 +257,7 @@ mod tests {
         Rounds { allocator, spent: wall_s.iter().map(spent).collect() }
     }
 
-    fn figures(pumice: &[f64], bound_s: f64) -> Figures {
+    fn figures(pumice: &[f64], bound_s: f64) -> Row {
         let plain = [1.0, 1.01, 0.99, 1.0];
         let range = |high: f64| Range { low: high / 2.0, high };
         let estimate = |by: f64| Estimate {
@@ -337,26 +267,27 @@ mod tests {
             bound_over_huge_s: range(0.0),
         };
         // A slow run and a fast one say the same.
-        let expected = Expected::of(&[1.0, 2.0, 0.5].map(estimate));
+        let expected = with_expected(Row::default(), &[1.0, 2.0, 0.5].map(estimate));
         let [plain, huge] = [Allocator::Glibc, Allocator::GlibcHuge].map(|it| rounds(it, &plain));
-        Figures::of([&plain, &huge, &rounds(Allocator::Pumice, pumice)], expected)
+        with_figures(expected, [&plain, &huge, &rounds(Allocator::Pumice, pumice)])
     }
 
     #[test]
     fn verdicts_are_what_was_measured() {
         let saves = figures(&[0.8, 0.81, 0.79, 0.8], 0.3);
-        assert!((saves.saved_pct - 20.0).abs() < 0.1 && saves.plain_peak_mib == 2.0, "{saves:?}");
-        assert_eq!(saves.verdict(), "pumice saves 20.0 %");
-        let expected = saves.expected.expect("looked at");
-        assert_eq!((expected.bound_pct, expected.bound_low_pct), (30.0, 15.0));
-        assert!(Expected::of(&[]).is_none());
-        let more = figures(&[0.8, 0.81, 0.79, 0.8], 0.1).verdict();
+        assert!((float(&saves, "saved_pct") - 20.0).abs() < 0.1, "{saves:?}");
+        assert_eq!(float(&saves, "plain_peak_mib"), 2.0);
+        assert_eq!(verdict(&saves), "pumice saves 20.0 %");
+        let bounds = ["bound_pct", "bound_low_pct"].map(|field| float(&saves, field));
+        assert_eq!(bounds, [30.0, 15.0]);
+        assert_eq!(with_expected(Row::default(), &[]), Row::default());
+        let more = verdict(&figures(&[0.8, 0.81, 0.79, 0.8], 0.1));
         assert_eq!(more, "pumice saves 20.0 %; more than its faults explain");
-        let costs = figures(&[1.1, 1.11, 1.09, 1.1], 0.001).verdict();
+        let costs = verdict(&figures(&[1.1, 1.11, 1.09, 1.1], 0.001));
         assert_eq!(costs, "pumice costs 10.0 %: leave it as it is");
         let same = [0.99, 1.0, 1.01, 1.0];
-        assert_eq!(figures(&same, 0.001).verdict(), "nothing: don't bother");
-        assert_eq!(figures(&same, 0.1).verdict(), "too close to call");
+        assert_eq!(verdict(&figures(&same, 0.001)), "nothing: don't bother");
+        assert_eq!(verdict(&figures(&same, 0.1)), "too close to call");
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! What `bench all` writes with `--json` and `bench compare` and `report` read: one object, with a version.
+//! The file of results that `bench all --json` writes and `bench compare` and `report` read: one object, with a
+//! version.
 //!
-//! docs/report.md describes it for others. A file is read whole or not at all, and what it says is
+//! docs/report.md describes it for others. A file is read whole or not at all, and its text is
 //! data: nothing of it is taken for a path, a command or markup.
 
 use std::fs::{self, File};
@@ -14,7 +15,7 @@ use super::all::weather::{Noise, Weather};
 use super::registry::Row;
 use pumice_command::Failure;
 
-/// What the file says that it is.
+/// The file's name for its format.
 const FORMAT: &str = "pumice-bench";
 /// Raised when a reader of the one before would misread a file.
 pub const VERSION: u32 = 1;
@@ -51,7 +52,7 @@ pub struct Measured {
     pub why: Option<String>,
     pub seconds: f64,
     pub rows: Vec<Row>,
-    /// What it printed besides.
+    /// Its other output.
     pub notes: Vec<String>,
     /// The machine before and after it.
     pub weather: [Weather; 2],
@@ -68,7 +69,7 @@ pub enum State {
     Skipped,
     /// It ended with an error.
     Failed,
-    /// Whoever watched wanted it to end, or its time was over: the rows until then are there.
+    /// A signal ended it, or its time was over: the rows until then are there.
     CutOff,
     /// It had no turn.
     NotRun,
@@ -190,7 +191,7 @@ mod tests {
             state: State::CutOff,
             why: Some("interrupted".to_owned()),
             seconds: 1.5,
-            rows: vec![json!({"operation": "get", "ns": 20.0}).as_object().expect("one").clone()],
+            rows: vec![Row::of(json!({"operation": "get", "ns": 20.0}))],
             notes: vec!["a note".to_owned()],
             weather: Default::default(),
             noise: Noise::default(),
@@ -214,7 +215,7 @@ mod tests {
         let path = folder.join("results");
         fs::write(&path, "old").expect("written");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o500)).expect("ours");
-        // Who is root makes a file beside it all the same.
+        // Root makes a file beside it all the same.
         write_whole(&path, "new").expect("written");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("ours");
         assert_eq!(fs::read_to_string(&path).expect("there"), "new");

@@ -1,7 +1,6 @@
 //! `pumice bench report`: the page of results that were measured before.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 
@@ -9,10 +8,10 @@ use super::page;
 use super::results::{write_whole, Results};
 use pumice_command::Failure;
 
-/// What `pumice bench report` is asked for.
+/// Options of `pumice bench report`.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// What 'pumice bench all --json' wrote
+    /// Results that 'pumice bench all --json' wrote
     #[arg(value_name = "RESULTS")]
     results: PathBuf,
     /// Write the page to FILE
@@ -21,8 +20,8 @@ pub struct ReportArgs {
 }
 
 /// Writes the page.
-pub fn report(options: &ReportArgs) -> Result<ExitCode, Failure> {
+pub fn report(options: &ReportArgs) -> Result<(), Failure> {
     let results = Results::load(&options.results)?;
     write_whole(&options.html, &page::page(&results))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

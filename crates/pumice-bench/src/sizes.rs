@@ -27,7 +27,7 @@ pub fn that_fit(asked: &[u64]) -> Result<Vec<u64>, Failure> {
     }
 }
 
-/// With something to spare for whoever uses it.
+/// With something to spare for other programs.
 fn fits(bytes: u64) -> bool {
     memory::free_bytes().is_none_or(|free| bytes + bytes / 8 + GIB / 2 <= free)
 }

@@ -38,10 +38,8 @@ impl SlotDaemon {
     pub fn start_with<S: AsRef<OsStr>>(
         arguments: impl IntoIterator<Item = S>,
     ) -> Result<SlotDaemon, Failure> {
-        let own = env::current_exe()
-            .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
         let folder = env::temp_dir().join(format!("pumice-bench-slots.{}", std::process::id()));
-        let mut command = Command::new(own);
+        let mut command = Command::new(own_program()?);
         command.arg("serve").args(arguments).arg("--dir").arg(&folder);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         let child = die_with_us(&mut command)
@@ -84,6 +82,12 @@ impl Drop for SlotDaemon {
     }
 }
 
+/// The program itself, of which experiments start further processes.
+pub fn own_program() -> Result<PathBuf, Failure> {
+    env::current_exe()
+        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))
+}
+
 /// Has a child killed when this process ends, however that comes.
 pub fn die_with_us(command: &mut Command) -> &mut Command {
     let die = || {
@@ -109,7 +113,7 @@ impl HugetlbPool {
         let (before, free) = (read("nr_hugepages")?, read("free_hugepages")?);
         let lacking = bytes.div_ceil(PAGE_BYTES).saturating_sub(free);
         let file = Path::new(POOL).join("nr_hugepages");
-        // What the kernel gave is what is taken back, not what was asked for; others may ask meanwhile.
+        // The pages that the kernel gave are taken back, not those that were asked for; others may ask meanwhile.
         let script =
             "trap '' INT TERM HUP; echo $(($2 + $3)) > $1; n=$(($(cat $1) - $2)); echo $n; \
              cat > /dev/null; echo $(($(cat $1) - n)) > $1";

@@ -1,89 +1,67 @@
-//! `pumice bench start`: what `pumice run` costs a program that has nothing to gain from it.
+//! `pumice bench start`: the cost of `pumice run` to a program that has nothing to gain from it.
 //!
 //! Short programs run by turns plain, under `pumice run`, and under `env`: that is what any program
 //! costs that only starts another, and so the peer. Differences are taken within a round, where
 //! both ran under the same weather; the interval is that of the median by order statistics, which
 //! asks nothing of the distribution.
 
-use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 
-use pumice_command::json_lines::{JsonLines, Samples};
-use pumice_command::statistics::{interval, median};
-use pumice_command::table::Table;
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
+use super::registry::field::float;
+use super::registry::{by, plain, words, Column, Row};
+use super::slot_daemon::own_program;
+use pumice_command::statistics::{median, Ratio};
 use pumice_command::Failure;
 
-/// What `pumice bench start` is asked for.
+/// Options of `pumice bench start`.
 #[derive(Args, Debug)]
 pub struct StartArgs {
     /// Rounds; each runs every variant once
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..))]
     rounds: u32,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// A program to measure instead of true, python3, git and cc
     #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-/// A row of the table. Times are medians.
-#[derive(Debug, Serialize)]
-struct Row {
-    program: String,
-    plain_ms: f64,
-    env_ms: f64,
-    pumice_ms: f64,
-    /// The median of the differences between `pumice run` and plain, and its 95 % interval.
-    added_ms: f64,
-    added_low_ms: f64,
-    added_high_ms: f64,
-    ratio: f64,
-    samples: Samples,
-}
+const COLUMNS: [Column; 7] = [
+    words("program", "{program}").wide(24),
+    plain("plain ms", "plain_ms", 3).wide(9),
+    plain("env ms", "env_ms", 3).wide(9),
+    plain("pumice ms", "pumice_ms", 3).wide(9),
+    plain("added ms", "added_ms", 3).wide(9),
+    by("95 % interval", |row| {
+        format!("{:.3} to {:.3}", float(row, "added_low_ms"), float(row, "added_high_ms"))
+    })
+    .wide(17),
+    plain("ratio", "ratio", 3).wide(6),
+];
 
 /// Runs the experiment and prints its table.
-pub fn start(options: &StartArgs) -> Result<ExitCode, Failure> {
-    let own = env::current_exe()
-        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
+pub fn start(options: &StartArgs) -> Result<(), Failure> {
+    let own = own_program()?;
+    let mut output = Output::create(&options.output)?;
     let lines = match &*options.program {
         [] => short_programs(),
         line => vec![line.to_vec()],
     };
-    let table = Table::begin(&[
-        ("program", 24),
-        ("plain ms", 9),
-        ("env ms", 9),
-        ("pumice ms", 9),
-        ("added ms", 9),
-        ("95 % interval", 17),
-        ("ratio", 6),
-    ]);
+    output.begin(&COLUMNS);
     for line in lines {
-        let Some(row) = measure(&own, &line, options.rounds) else {
-            println!("{}: skipped, it does not run here", show(&line));
-            continue;
-        };
-        table.row(&[
-            row.program.clone(),
-            format!("{:.3}", row.plain_ms),
-            format!("{:.3}", row.env_ms),
-            format!("{:.3}", row.pumice_ms),
-            format!("{:.3}", row.added_ms),
-            format!("{:.3} to {:.3}", row.added_low_ms, row.added_high_ms),
-            format!("{:.3}", row.ratio),
-        ]);
-        json.write(&row)?;
+        match measure(&own, &line, options.rounds) {
+            Some(row) => output.show(row)?,
+            None => println!("{}: skipped, it does not run here", show(&line)),
+        }
     }
-    json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
 fn short_programs() -> Vec<Vec<OsString>> {
@@ -116,33 +94,22 @@ fn measure(own: &Path, line: &[OsString], rounds: u32) -> Option<Row> {
     for variant in &variants {
         run(variant)?;
     }
-    let mut times_ms: [Vec<f64>; 3] = Default::default();
-    for round in 0..rounds as usize {
-        // Nobody always goes first.
-        for turn in 0..variants.len() {
-            let which = (round + turn) % variants.len();
-            times_ms[which].push(run(&variants[which])?);
-        }
-    }
-    let [plain, under_env, under_pumice] = &times_ms;
-    let added: Vec<_> = under_pumice.iter().zip(plain).map(|(with, plain)| with - plain).collect();
-    let (added_low_ms, added_high_ms) = interval(&added);
-    Some(Row {
-        program: show(line),
-        plain_ms: median(plain),
-        env_ms: median(under_env),
-        pumice_ms: median(under_pumice),
-        added_ms: median(&added),
-        added_low_ms,
-        added_high_ms,
-        ratio: median(under_pumice) / median(plain),
-        samples: [
-            ("plain_ms", plain.clone()),
-            ("pumice_ms", under_pumice.clone()),
-            ("added_ms", added.clone()),
-        ]
-        .into(),
-    })
+    let ways = variants.len();
+    let times_ms =
+        in_turns(ways, rounds as usize, WarmUp::None, |way, _| run(&variants[way]).ok_or(()));
+    let [plain, under_env, under_pumice] = <[Vec<f64>; 3]>::try_from(times_ms.ok()?).ok()?;
+    let added: Vec<_> = under_pumice.iter().zip(&plain).map(|(with, plain)| with - plain).collect();
+    // The median of the differences between `pumice run` and plain, and its 95 % interval.
+    let of_added = Ratio::of(&added);
+    let row =
+        Row::of(json!({"program": show(line), "ratio": median(&under_pumice) / median(&plain)}));
+    Some(
+        row.sampled("plain_ms", plain)
+            .median("env_ms", &under_env)
+            .sampled("pumice_ms", under_pumice)
+            .interval(["added_ms", "added_low_ms", "added_high_ms"], of_added)
+            .samples("added_ms", added),
+    )
 }
 
 /// Milliseconds from start to end; `None` if it can't be run or fails.

@@ -50,3 +50,17 @@ impl StartLine {
         }
     }
 }
+
+/// Runs `work` on so many threads, each with its number and the line where they start together: the results in order.
+pub fn together<T: Send, E: Send>(
+    threads: usize,
+    work: impl Fn(usize, &StartLine) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
+    let line = StartLine::new(threads);
+    std::thread::scope(|scope| {
+        let (work, line) = (&work, &line);
+        let one = |thread| scope.spawn(move || work(thread, line));
+        let spawned: Vec<_> = (0..threads).map(one).collect();
+        spawned.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}

@@ -1,64 +1,49 @@
 //! A small C program that knows nothing of pumice, by turns plain with small pages, plain with huge
 //! ones, and under `pumice run`.
 
-use std::env;
-use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use serde::Serialize;
+use serde_json::{json, Value};
 
 use super::c_program;
-use pumice_command::statistics::{interval, median};
+use super::harness::{figures, in_turns, Output, WarmUp};
+use super::registry::Row;
+use super::slot_daemon::own_program;
+use super::team::folder::Folder;
+use crate::names::named;
+use pumice_command::statistics::Ratio;
 use pumice_command::Failure;
 
-/// How the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Way {
-    #[serde(rename = "kernel-4k")]
-    Small,
-    #[serde(rename = "kernel-thp")]
-    Huge,
-    #[serde(rename = "pumice")]
-    Pumice,
+named! {
+    /// How the program runs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Way {
+        Small = "kernel-4k",
+        Huge = "kernel-thp",
+        Pumice = "pumice",
+    }
 }
 
 pub const WAYS: [Way; 3] = [Way::Small, Way::Huge, Way::Pumice];
-
-impl Way {
-    pub fn name(self) -> &'static str {
-        match self {
-            Way::Small => "kernel-4k",
-            Way::Huge => "kernel-thp",
-            Way::Pumice => "pumice",
-        }
-    }
-}
 
 /// The program, compiled in a folder that goes with it.
 #[derive(Debug)]
 pub struct Program {
     own: PathBuf,
-    folder: PathBuf,
+    _folder: Folder,
     path: PathBuf,
 }
 
 impl Program {
     /// Compiles `source` for `pumice bench NAME`.
     pub fn compile(name: &str, source: &str) -> Result<Program, Failure> {
-        let own = env::current_exe()
-            .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
-        let folder = env::temp_dir().join(format!("pumice-bench-{name}.{}", std::process::id()));
-        std::fs::create_dir(&folder).map_err(|error| {
-            Failure::system(format!("can't make the folder {}: {error}", folder.display()))
-        })?;
-        let mut program = Program { own, folder, path: PathBuf::new() };
-        program.path =
-            c_program::compile(name, source, &program.folder).map_err(Failure::system)?;
-        Ok(program)
+        let (own, folder) = (own_program()?, Folder::make(None, name)?);
+        let path = c_program::compile(name, source, folder.path()).map_err(Failure::system)?;
+        Ok(Program { own, _folder: folder, path })
     }
 
-    /// What starts it, without its arguments; `options` are for `pumice run`.
+    /// The command that starts it, without its arguments; `options` are for `pumice run`.
     pub fn command(&self, way: Way, options: &[String]) -> Command {
         let mut command = match way {
             Way::Pumice => Command::new(&self.own),
@@ -73,15 +58,57 @@ impl Program {
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        // What can't be removed stays where temporary files are looked for.
-        let _ = std::fs::remove_dir_all(&self.folder);
+/// Measures a load in every way, in turns: a row for each way. `run` returns the program's figures, in the order of
+/// `fields`; those that are `sampled` keep their rounds. `ratios` adds what compares a way with the others, from the
+/// rounds of all.
+pub fn compare<const N: usize>(
+    load: &str,
+    rounds: u32,
+    fields: [&str; N],
+    sampled: &[&str],
+    mut run: impl FnMut(Way) -> Result<[f64; N], Failure>,
+    ratios: impl Fn(Row, Way, &Measured<N>) -> Row,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let rounds = in_turns(WAYS.len(), rounds as usize, WarmUp::None, |way, _| run(WAYS[way]))?;
+    let measured = Measured { fields, rounds };
+    for way in WAYS {
+        let mut row = Row::of(json!({"load": load, "way": way.name()}));
+        for field in fields {
+            let figures = measured.figures(way, field);
+            row = row.median(field, &figures);
+            if sampled.contains(&field) {
+                row = row.samples(field, figures);
+            }
+        }
+        output.show(ratios(row, way, &measured))?;
+    }
+    output.gap();
+    Ok(())
+}
+
+/// The figures of each way in each round.
+#[derive(Debug)]
+pub struct Measured<'f, const N: usize> {
+    fields: [&'f str; N],
+    rounds: Vec<Vec<[f64; N]>>,
+}
+
+impl<const N: usize> Measured<'_, N> {
+    fn figures(&self, way: Way, field: &str) -> Vec<f64> {
+        let index = self.fields.iter().position(|one| *one == field).expect("a field");
+        figures(&self.rounds[way as usize], |round| round[index])
+    }
+
+    /// A figure of one way by that of another, each pair of the same round.
+    pub fn ratio(&self, way: Way, to: Way, field: &str) -> Value {
+        let ratio = Ratio::within_rounds(&self.figures(way, field), &self.figures(to, field));
+        json!(ratio)
     }
 }
 
 /// Runs a command: the numbers that it prints.
-pub fn figures<const N: usize>(mut command: Command) -> Result<[f64; N], Failure> {
+pub fn printed<const N: usize>(mut command: Command) -> Result<[f64; N], Failure> {
     let output = command.output().map_err(|error| {
         let program = command.get_program().to_string_lossy();
         Failure::system(format!("{program} can't be started: {error}"))
@@ -94,80 +121,33 @@ pub fn figures<const N: usize>(mut command: Command) -> Result<[f64; N], Failure
     }
 }
 
-/// What was measured, each way in each round.
-#[derive(Debug)]
-pub struct Rounds<F>(Vec<[F; WAYS.len()]>);
-
-impl<F: Copy> Rounds<F> {
-    /// Runs each way once a round; nobody always goes first.
-    pub fn run(
-        rounds: u32,
-        mut run: impl FnMut(Way) -> Result<F, Failure>,
-    ) -> Result<Rounds<F>, Failure> {
-        let mut all = Vec::new();
-        for round in 0..rounds as usize {
-            let mut figures = [None; WAYS.len()];
-            for turn in 0..WAYS.len() {
-                let which = (round + turn) % WAYS.len();
-                figures[which] = Some(run(WAYS[which])?);
-            }
-            all.push(figures.map(|figures| figures.expect("each way has run")));
-        }
-        Ok(Rounds(all))
-    }
-
-    /// A figure of each round.
-    pub fn figures(&self, way: Way, of: impl Fn(&F) -> f64) -> Vec<f64> {
-        self.0.iter().map(|round| of(&round[way as usize])).collect()
-    }
-
-    /// The median of a figure.
-    pub fn median(&self, way: Way, of: impl Fn(&F) -> f64) -> f64 {
-        median(&self.figures(way, of))
-    }
-
-    /// A figure of one way by that of another, each pair of the same round.
-    pub fn ratio(&self, way: Way, to: Way, of: impl Fn(&F) -> f64) -> Ratio {
-        let ratio = |round: &[F; WAYS.len()]| of(&round[way as usize]) / of(&round[to as usize]);
-        let ratios: Vec<f64> = self.0.iter().map(ratio).collect();
-        let (low, high) = interval(&ratios);
-        Ratio { median: median(&ratios), low, high }
-    }
-}
-
-/// A ratio: its median, and the 95 % interval of that.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Ratio {
-    median: f64,
-    low: f64,
-    high: f64,
-}
-
-impl fmt::Display for Ratio {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.2} [{:.2}, {:.2}]", self.median, self.low, self.high)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::OutputArgs;
+    use crate::registry::field::{number, samples};
 
     #[test]
     fn each_way_runs_once_a_round_and_is_compared_within_it() {
         let mut order = Vec::new();
         let mut turn = 0.0;
-        let rounds = Rounds::run(3, |way| {
+        let mut output = Output::create(&OutputArgs::default()).expect("no file");
+        let run = |way: Way| {
             order.push(way.name());
             turn += 1.0;
-            Ok(turn)
-        })
-        .expect("nothing fails");
+            Ok([turn])
+        };
+        let ratios = |row: Row, way, measured: &Measured<'_, 1>| {
+            row.set("ratio", measured.ratio(way, Way::Huge, "figure"))
+        };
+        compare("load", 3, ["figure"], &["figure"], run, ratios, &mut output).expect("it runs");
         let firsts: Vec<_> = order.iter().step_by(3).copied().collect();
         assert_eq!(firsts, ["kernel-4k", "kernel-thp", "pumice"]);
-        assert_eq!(rounds.median(Way::Small, |&figure| figure), 6.0);
+        let small = &output.rows()[0];
+        assert_eq!(number(small, "figure"), Some(6.0));
+        assert_eq!(samples(small, "figure"), [1.0, 6.0, 8.0]);
         // 1 to 2, 6 to 4, 8 to 9.
-        let ratio = rounds.ratio(Way::Small, Way::Huge, |&figure| figure);
-        assert_eq!(ratio.to_string(), "0.89 [0.50, 1.50]");
+        let ratio = ["ratio.median", "ratio.low", "ratio.high"].map(|it| number(small, it));
+        assert_eq!(ratio, [Some(8.0 / 9.0), Some(0.5), Some(1.5)]);
     }
 }

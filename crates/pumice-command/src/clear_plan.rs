@@ -22,7 +22,7 @@ use crate::Failure;
 /// Changes whenever plans are measured differently or read differently.
 const FORMAT: u32 = 4;
 
-/// What a program to be started is told.
+/// The plan for a program to be started.
 #[derive(Debug)]
 pub struct ForChildren {
     /// `PUMICE_CLEAR`. `None` leaves the choice to CPUID: there is nowhere to keep a measurement, and
@@ -32,7 +32,7 @@ pub struct ForChildren {
     pub ahead: EngineKind,
 }
 
-/// What the user set, what was measured before, or what is measured now, in some milliseconds. Where
+/// The plan that the user set, that was measured before, or that is measured now, in some milliseconds. Where
 /// `--engine` was typed, `PUMICE_ENGINE` counts for nothing.
 pub fn for_children(is_typed: bool) -> Result<ForChildren, Failure> {
     let set = |name| env::var_os(name).filter(|text| !text.is_empty());
@@ -61,7 +61,7 @@ fn kept_or_measured(file: PathBuf, detected: &Clearer) -> Option<Clearer> {
     if let Some(kept) = read(&file, detected) {
         return Some(kept);
     }
-    // Before measuring, so that whoever has no room for the result does not measure every time.
+    // Before measuring, so that a user without room for the result does not measure every time.
     let draft = Draft::create(file)?;
     let measured = calibrate()?;
     draft.publish(&as_text(&measured));
@@ -73,7 +73,7 @@ fn as_text(clearer: &Clearer) -> String {
     format!("{} {}", clearer.plan(), clearer.ahead().name())
 }
 
-/// What was measured before on this model of processor.
+/// The plan that was measured before on this model of processor.
 pub fn kept() -> Option<Clearer> {
     let detected = Clearer::detect();
     read(&cache_file(&detected)?, &detected)
@@ -94,10 +94,10 @@ pub fn calibrate() -> Option<Clearer> {
     Some(clearer.with_ahead(choose_ahead(&clearer, scratch)))
 }
 
-/// What zeroes ahead best here. Never the kernel: it holds the lock of the program's address space
+/// The engine that zeroes ahead best here. Never the kernel: it holds the lock of the program's address space
 /// while it zeroes, and what others wait for that is not measured.
 fn choose_ahead(clearer: &Clearer, scratch: &'static mut [u8]) -> EngineKind {
-    // What can't be opened here includes the GPU.
+    // Engines that can't be opened here include the GPU.
     let kinds = EngineKind::ALL.into_iter().filter(|&kind| kind != EngineKind::Kernel);
     let others: Vec<_> =
         kinds.filter_map(|kind| Some((kind, engines::open(kind).ok()??))).collect();

@@ -1,4 +1,4 @@
-//! What this machine takes for a fault and for giving the page back, for zeroing, for a touch of memory that is
+//! The costs on this machine of a fault and of giving the page back, for zeroing, for a touch of memory that is
 //! there, and for finding out where it is.
 
 use std::time::Instant;
@@ -45,15 +45,15 @@ impl Samples {
     }
 }
 
-/// What was measured of this machine.
+/// The costs that were measured on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Costs {
     /// Nanoseconds of a zero-fill fault that brings a small page, and of giving that back.
     pub small_ns: Samples,
     /// Nanoseconds of one that brings a huge page; none where there are no huge pages.
     pub huge_ns: Samples,
-    /// The same for who then writes all of the page, less what that takes longer in memory that is there already:
-    /// what the kernel zeroed a moment ago is still in the cache.
+    /// The same for a program that then writes all of the page, less the time by which that takes longer in memory that
+    /// is there already: a page that the kernel zeroed a moment ago is still in the cache.
     pub small_written_ns: Samples,
     /// As `small_written_ns`, of huge pages.
     pub huge_written_ns: Samples,
@@ -96,7 +96,7 @@ impl Costs {
         Ok(())
     }
 
-    /// Measures what huge pages save of finding out where memory is.
+    /// Measures the time for address translation that huge pages save.
     ///
     /// # Errors
     /// As [`Costs::measure`].
@@ -212,7 +212,7 @@ impl Chase {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the range any more. What may be left is empty addresses.
+        // SAFETY: nobody uses the range any more. Empty addresses may be left.
         let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.len) };
     }
 }

@@ -7,10 +7,10 @@ use pumice_heap::config::ENV_ENGINE;
 
 use crate::Failure;
 
-/// What `--engine` asks for.
+/// The choice of `--engine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// What was measured to be best.
+    /// The engine that was measured to be best.
     Auto,
     /// A kind, which zeroes ahead of need.
     Kind(EngineKind),
@@ -18,7 +18,7 @@ pub enum Choice {
     Processor(CpuEngine),
 }
 
-/// Reads what `--engine` takes.
+/// Reads the value of `--engine`.
 pub fn parse(text: &str) -> Result<Choice, String> {
     if text == "auto" {
         return Ok(Choice::Auto);
@@ -32,7 +32,7 @@ pub fn parse(text: &str) -> Result<Choice, String> {
     })
 }
 
-/// Reads what `PUMICE_ENGINE` takes.
+/// Reads the value of `PUMICE_ENGINE`.
 pub fn kind(text: &str) -> Result<EngineKind, Failure> {
     EngineKind::parse(text).ok_or_else(|| {
         let kinds = EngineKind::ALL.map(EngineKind::name).join(", ");
@@ -55,7 +55,7 @@ pub fn open(kind: EngineKind) -> Result<Option<Box<dyn Engine>>, String> {
     }
 }
 
-/// Why programs under `pumice run` have no GPU, on whatever machine.
+/// Why programs under `pumice run` have no GPU, on any machine.
 const NOT_FOR_PROGRAMS: &str =
     "it needs threads that libc knows of, and scrubd is none; it is for \
     'pumice bench clear --engine cuda', 'pumice bench pin --cuda' and pumice_accel::pinned";
@@ -92,7 +92,7 @@ pub fn check_for_any_machine(kind: EngineKind) -> Result<(), Failure> {
     }
 }
 
-/// What who named an engine is told that is not here.
+/// The failure for an engine that was named and is not here.
 pub fn not_here(kind: EngineKind, missing: &str) -> Failure {
     let kind = kind.name();
     Failure::usage(format!(

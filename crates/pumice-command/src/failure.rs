@@ -1,4 +1,4 @@
-//! Why a command gives up, and what it prints.
+//! The reasons for which a command gives up, and its message.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ pub const STATUS_USAGE: u8 = 2;
 /// Why a subcommand gave up: one line for people, and an exit status.
 #[derive(Debug)]
 pub struct Failure {
-    /// What was wrong and what to type instead, without a full stop.
+    /// The error and what to type instead, without a full stop.
     pub message: String,
     /// The exit status.
     pub status: u8,

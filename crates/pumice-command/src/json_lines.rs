@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::Failure;
 
-/// What each round said, by the names of the fields of which a row has the median.
+/// The values of each round, by the names of the fields of which a row has the median.
 pub type Samples = BTreeMap<&'static str, Vec<f64>>;
 
 /// A file of JSON Lines, or nothing where none was asked for.
@@ -30,7 +30,7 @@ impl JsonLines {
     pub fn write(&mut self, row: &impl Serialize) -> Result<(), Failure> {
         let Some((file, path)) = &mut self.file else { return Ok(()) };
         let line = serde_json::to_string(row).map_err(|error| failure(path, &error))?;
-        // At once: who is ended meanwhile has written what was measured.
+        // At once: a process that is ended meanwhile has written its rows.
         writeln!(file, "{line}").and_then(|()| file.flush()).map_err(|error| failure(path, &error))
     }
 

@@ -1,4 +1,4 @@
-//! What the commands of the program have in common: how they fail, print and count, and what they know of the machine.
+//! The parts that the commands of the program share: how they fail, print and count, and their facts about the machine.
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`random`] | numbers that look random and are the same in every run |
 //! | [`memory`] | how much memory there is to have |
 //! | [`region`] | memory to measure in |
-//! | [`costs`] | what faults and touching cost on this machine |
+//! | [`costs`] | the costs of faults and touching on this machine |
 //! | [`engines`] | engines by name, and whether they are here |
 //! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
 //! | [`safe_path`] | paths at which nobody else can put another file |

@@ -43,7 +43,7 @@ impl Region {
         unsafe { slice::from_raw_parts_mut(region.at, region.len) }
     }
 
-    /// Takes over what [`Region::leak`] gave.
+    /// Takes over a region that [`Region::leak`] gave.
     ///
     /// # Safety
     /// It is all of that, and nobody else uses it, nor will.
@@ -54,7 +54,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: nobody borrows the range any more. What may be left is empty addresses.
+        // SAFETY: nobody borrows the range any more. Empty addresses may be left.
         let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.len) };
     }
 }

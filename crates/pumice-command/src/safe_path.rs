@@ -1,7 +1,7 @@
 //! Paths at which nobody else can put another file.
 //!
-//! What root loads, and what any user loads, must not come from a path that others can make. It is not
-//! enough that a file or its folder is ours: whoever may write to a folder above it can put another in
+//! Files that root loads, or any user, must not come from a path that others can make. It is not
+//! enough that a file or its folder is ours: a user that may write to a folder above it can put another in
 //! its place, at once or, in a sticky one such as `/tmp`, when a cleaner or a restart has removed ours,
 //! while programs still name it. So every folder from the root down must belong to root or to us, and no
 //! other may write to it. Each is opened in the one before, never through a link: what was looked at is
@@ -65,7 +65,7 @@ fn real_or_to_be(folder: &Path) -> Result<PathBuf, Exposed> {
         match above.canonicalize() {
             Ok(real) => {
                 let rest = absolute.strip_prefix(above).expect("it is above");
-                // What there is not can't be gone up from.
+                // A folder that does not exist has no parent to go up to.
                 let is_plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
                 return match is_plain {
                     true => Ok(real.join(rest)),
@@ -101,7 +101,7 @@ fn walk(real: &Path, if_missing: IfMissing) -> Result<(), Exposed> {
     Ok(())
 }
 
-/// We, root, and whoever the root folder belongs to: in a namespace of users, root may have no number there.
+/// We, root, and the owner of the root folder: in a namespace of users, root may have no number there.
 fn trusted_owners(root: &File) -> io::Result<[u32; 3]> {
     Ok([geteuid().as_raw(), 0, root.metadata()?.uid()])
 }
@@ -121,7 +121,7 @@ fn step(folder: &File, name: &OsStr, if_missing: IfMissing) -> io::Result<File> 
         made => {
             made?;
             let made = open(OFlags::RDONLY | OFlags::DIRECTORY)?;
-            // Whatever the umask took: others may look inside.
+            // Set whatever the umask is: others may look inside.
             fchmod(&made, mode)?;
             Ok(made.into())
         }

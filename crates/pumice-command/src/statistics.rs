@@ -1,4 +1,8 @@
-//! What experiments say of several values: their median, and how sure it is.
+//! The median of several values, and how sure it is.
+
+use std::fmt;
+
+use serde::Serialize;
 
 use crate::random::Random;
 
@@ -25,42 +29,88 @@ pub fn interval(values: &[f64]) -> (f64, f64) {
     (values[low], values[high])
 }
 
-/// The ratio of two medians.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A ratio and its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// Itself.
-    pub ratio: f64,
-    /// The 95 % interval's lower end,
+    /// Itself: a median, or a ratio of medians.
+    pub median: f64,
+    /// The interval's lower end,
     pub low: f64,
     /// and its upper one.
     pub high: f64,
 }
 
+/// With two decimals, or as many as the format asks for.
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decimals = f.precision().unwrap_or(2);
+        write!(f, "{:.decimals$} [{:.decimals$}, {:.decimals$}]", self.median, self.low, self.high)
+    }
+}
+
+/// Draws of a bootstrap.
+const DRAWS: usize = 2000;
+
+impl Ratio {
+    /// The median of one ratio a round, and its [`interval`]. Of one value at least.
+    pub fn of(ratios: &[f64]) -> Ratio {
+        let (low, high) = interval(ratios);
+        Ratio { median: median(ratios), low, high }
+    }
+
+    /// The values of one side by those of the other, each pair of the same round.
+    pub fn within_rounds(ours: &[f64], theirs: &[f64]) -> Ratio {
+        Ratio::of(&ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>())
+    }
+
+    /// The ratio of our median to the least of the peers' medians. The interval is that of a bootstrap over whole
+    /// rounds ([`ratio_interval`]); each draw chooses its better peer. All have as many rounds, one at least.
+    pub fn to_better(ours: &[f64], peers: &[Vec<f64>]) -> Ratio {
+        let of_rounds = |chosen: &[usize]| {
+            let better = peers.iter().map(|peer| median_of(peer, chosen));
+            let better = better.fold(f64::INFINITY, f64::min);
+            median_of(ours, chosen) / better.max(f64::MIN_POSITIVE)
+        };
+        let all: Vec<_> = (0..ours.len()).collect();
+        let draws: Vec<f64> =
+            draws(ours.len(), ours.len() as u64).map(|drawn| of_rounds(&drawn)).collect();
+        let draws = sorted(&draws);
+        Ratio {
+            median: of_rounds(&all),
+            low: draws[DRAWS / 40],
+            high: draws[DRAWS - 1 - DRAWS / 40],
+        }
+    }
+}
+
+/// The median of the values of these rounds.
+fn median_of(values: &[f64], rounds: &[usize]) -> f64 {
+    median(&rounds.iter().map(|&round| values[round]).collect::<Vec<_>>())
+}
+
+/// Rounds that are drawn anew, again and again.
+fn draws(rounds: usize, seed: u64) -> impl Iterator<Item = Vec<usize>> {
+    let mut random = Random::new(seed);
+    (0..DRAWS).map(move |_| (0..rounds).map(|_| random.below(rounds)).collect())
+}
+
 /// The ratio of the medians of values that were had in the same rounds, and what it may be: the ratios of rounds that
 /// are drawn from these anew, again and again (B. Efron, 1979). `None` where the lower median may be nothing.
 pub fn ratio_interval(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
-    const DRAWS: usize = 2000;
     let rounds = ours.len().min(theirs.len());
     if rounds < 2 {
         return None;
     }
-    let mut random = Random::new(1);
-    let mut ratios = Vec::with_capacity(DRAWS);
-    for _ in 0..DRAWS {
-        let drawn: Vec<_> = (0..rounds).map(|_| random.below(rounds)).collect();
-        let of = |values: &[f64]| median(&drawn.iter().map(|&at| values[at]).collect::<Vec<_>>());
-        let (our, their) = (of(ours), of(theirs));
-        if their > 0.0 {
-            ratios.push(our / their);
-        }
-    }
+    let of = |drawn: Vec<usize>| (median_of(ours, &drawn), median_of(theirs, &drawn));
+    let drawn = draws(rounds, 1).map(of).filter(|&(_, their)| their > 0.0);
+    let ratios: Vec<f64> = drawn.map(|(our, their)| our / their).collect();
     let their = median(theirs);
     if their <= 0.0 || ratios.len() < DRAWS * 39 / 40 {
         return None;
     }
     let ratios = sorted(&ratios);
     let (low, high) = (ratios[ratios.len() / 40], ratios[ratios.len() * 39 / 40]);
-    Some(Ratio { ratio: median(ours) / their, low, high })
+    Some(Ratio { median: median(ours) / their, low, high })
 }
 
 /// Student's t for 95 %, by degrees of freedom from 1 on.
@@ -142,13 +192,31 @@ mod tests {
         let theirs: Vec<_> = (0..40).map(|index| 10.0 + f64::from(index % 3)).collect();
         let ours: Vec<_> = theirs.iter().map(|value| value / 2.0).collect();
         let alike = ratio_interval(&ours, &theirs).expect("they are far from nothing");
-        assert_eq!(alike, Ratio { ratio: 0.5, low: 0.5, high: 0.5 });
+        assert_eq!(alike, Ratio { median: 0.5, low: 0.5, high: 0.5 });
         let noisy: Vec<_> = (0..40).map(|index| 5.0 + 3.0 * f64::from(index * 7 % 5 - 2)).collect();
         let unsure = ratio_interval(&noisy, &theirs).expect("as above");
-        assert!(unsure.low < unsure.ratio && unsure.ratio < unsure.high, "{unsure:?}");
+        assert!(unsure.low < unsure.median && unsure.median < unsure.high, "{unsure:?}");
         let nothing: Vec<_> = (0..40).map(|index| f64::from(index % 2) - 0.5).collect();
         assert_eq!(ratio_interval(&ours, &nothing), None);
         assert_eq!(ratio_interval(&[1.0], &[2.0]), None);
+    }
+
+    #[test]
+    fn the_better_peer_counts() {
+        let ours: Vec<_> = (0..20).map(|round| 2.0 + f64::from(round) / 100.0).collect();
+        let [better, worse] = [0.5, 3.0].map(|factor| ours.iter().map(|it| it * factor).collect());
+        let ratio = Ratio::to_better(&ours, &[worse, better]);
+        assert!((ratio.median - 2.0).abs() < 1e-9, "{ratio}");
+        // Variation that all share in a round does not make the interval wider.
+        assert!((ratio.high - ratio.low).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn one_round_is_its_own_interval() {
+        let ratio = Ratio::to_better(&[3.0], &[vec![2.0]]);
+        assert_eq!(ratio, Ratio { median: 1.5, low: 1.5, high: 1.5 });
+        assert_eq!(format!("{ratio:.3}"), "1.500 [1.500, 1.500]");
+        assert_eq!(ratio.to_string(), "1.50 [1.50, 1.50]");
     }
 
     #[test]

@@ -4,11 +4,10 @@
 //! it keeps for a while. A signal or the end of its time ends it; what it had measured until then is in
 //! its file of rows.
 
-use std::env;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,45 +16,24 @@ use rustix::process::{pidfd_open, waitid, Pid, PidfdFlags, WaitId, WaitIdOptions
 
 use crate::interrupts::Interrupts;
 use crate::registry::Row;
-use crate::slot_daemon::die_with_us;
+use crate::slot_daemon::{die_with_us, own_program};
+use crate::team::folder::Folder;
 use pumice_command::Failure;
 
 /// How often somebody looks how far it is.
 const LOOK_MS: i64 = 500;
-/// What is asked to end has so long to put things away.
+/// The time that a child has to end after it is asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Lines of notes that are kept, and letters of each.
 const NOTES: usize = 200;
 const NOTE_CHARS: usize = 400;
 
-/// A folder that goes with all that is in it.
-#[derive(Debug)]
-pub struct Folder(PathBuf);
-
-impl Folder {
-    /// A new one.
-    pub fn make() -> Result<Folder, Failure> {
-        let path = env::temp_dir().join(format!("pumice-bench-all.{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| {
-            Failure::system(format!("can't make the folder {}: {error}", path.display()))
-        })?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What can't be removed stays where temporary files are looked for.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// What became of an experiment.
+/// The outcome of an experiment.
 #[derive(Debug)]
 pub struct Ran {
     pub end: End,
     pub rows: Vec<Row>,
-    /// What it printed, without its tables' numbers where these are rows.
+    /// Its output, without its tables' numbers where these are rows.
     pub notes: Vec<String>,
     pub seconds: f64,
 }
@@ -82,14 +60,13 @@ pub fn run(
     until: Instant,
     mut look: impl FnMut(),
 ) -> Result<Ran, Failure> {
-    let own = env::current_exe()
-        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
+    let own = own_program()?;
     let no_start = |error: io::Error| Failure::system(format!("no experiment starts: {error}"));
     let [rows, said, complained] =
-        ["rows.jsonl", "stdout", "stderr"].map(|name| folder.0.join(name));
+        ["rows.jsonl", "stdout", "stderr"].map(|name| folder.path().join(name));
     let mut command = Command::new(own);
     command.arg("bench").args(words).arg("--json").arg(&rows);
-    command.env("TMPDIR", &folder.0).stdin(Stdio::null());
+    command.env("TMPDIR", folder.path()).stdin(Stdio::null());
     command.stdout(File::create(&said).map_err(no_start)?);
     command.stderr(File::create(&complained).map_err(no_start)?);
     command.process_group(0);
@@ -205,7 +182,7 @@ mod tests {
 
     #[test]
     fn rows_before_a_cut_are_read() {
-        let path = env::temp_dir().join(format!("pumice-cut-rows.{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("pumice-cut-rows.{}", std::process::id()));
         // Within a letter of two bytes.
         fs::write(&path, b"{\"a\":1}\n{\"a\":2}\n{\"a\":\"\xc2").expect("written");
         assert_eq!(read_rows(&path).len(), 2);

@@ -1,4 +1,4 @@
-//! What the measurements were made on: the machine, the kernel, and versions of what is used.
+//! The machine of the measurements, its kernel, and the versions of programs in use.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ const PROGRAMS: [(&str, &[&str]); 8] = [
     ("zstd", &["zstd", "--version"]),
 ];
 
-/// A machine. Nothing in here says whose it is.
+/// A machine. Nothing in here names its owner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub processor: String,
@@ -29,7 +29,7 @@ pub struct Machine {
     pub kernel: String,
     /// The setting in force of transparent huge pages.
     pub huge_pages: String,
-    /// What it runs on, where it is virtual.
+    /// Its host, where it is virtual.
     pub hypervisor: Option<String>,
     pub libc: String,
     /// Of programs that experiments use; those that are not there are left out.
@@ -70,7 +70,7 @@ impl Machine {
         }
     }
 
-    /// What differs between two in a way that makes figures differ.
+    /// The differences between two that make figures differ.
     pub fn differences(&self, other: &Machine) -> Vec<String> {
         let mut differences = Vec::new();
         let mut differ = |what: &str, one: &dyn std::fmt::Display, two: &dyn std::fmt::Display| {

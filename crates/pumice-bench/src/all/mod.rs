@@ -3,11 +3,11 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`child`] | one experiment as a child process |
-//! | [`machine`] | what it was measured on |
+//! | [`machine`] | the machine of the measurements |
 //! | [`weather`] | how quiet it was meanwhile |
 //! | [`progress`] | how far it is |
 //!
-//! Results are written after each experiment, so whatever ends this, what was measured is kept.
+//! Results are written after each experiment, so the measurements are kept however this ends.
 
 mod child;
 pub mod machine;
@@ -15,7 +15,6 @@ pub mod progress;
 pub mod weather;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -25,7 +24,8 @@ use super::interrupts::Interrupts;
 use super::page;
 use super::registry::{Entry, Setting, ENTRIES};
 use super::results::{write_whole, Measured, Results, State};
-use child::{End, Folder, Ran};
+use super::team::folder::Folder;
+use child::{End, Ran};
 use machine::Machine;
 use progress::Progress;
 use pumice_command::table::Table;
@@ -41,7 +41,7 @@ const WORTH_BEGINNING: f64 = 0.3;
 /// One that takes so many times as long as it should hangs.
 const PATIENCE: f64 = 20.0;
 
-/// What `pumice bench all` is asked for.
+/// Options of `pumice bench all`.
 #[derive(Args, Debug)]
 #[group(id = "output", required = true, multiple = true, args = ["html", "json"])]
 pub struct AllArgs {
@@ -67,14 +67,14 @@ fn known(name: &str) -> Result<String, String> {
     }
 }
 
-/// Runs the experiments and writes what they said.
-pub fn all(options: &AllArgs) -> Result<ExitCode, Failure> {
+/// Runs the experiments and writes their results.
+pub fn all(options: &AllArgs) -> Result<(), Failure> {
     let started = Instant::now();
     for path in [&options.html, &options.json].into_iter().flatten() {
         check_writable(path)?;
     }
     let interrupts = Interrupts::take();
-    let folder = Folder::make()?;
+    let folder = Folder::make(None, "all")?;
     let wanted = |entry: &&Entry| {
         options.only.is_empty() || options.only.iter().any(|name| name == entry.name)
     };
@@ -115,7 +115,7 @@ pub fn all(options: &AllArgs) -> Result<ExitCode, Failure> {
     progress.finish();
     summarize(&results);
     match interrupts.came() {
-        None => Ok(ExitCode::SUCCESS),
+        None => Ok(()),
         Some(signal) => {
             let paths = [&options.html, &options.json].into_iter().flatten();
             let paths: Vec<_> = paths.map(|path| path.display().to_string()).collect();
@@ -173,7 +173,7 @@ fn measured(
     }
 }
 
-/// Writes what there is. Into a pipe only once.
+/// Writes the results so far. Into a pipe only once.
 fn write(options: &AllArgs, results: &Results, is_last: bool) -> Result<(), Failure> {
     let is_due = |path: &&PathBuf| is_last || path.is_file();
     if let Some(path) = options.json.as_ref().filter(is_due) {

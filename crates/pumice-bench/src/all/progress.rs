@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::registry::Entry;
 use crate::results::{Measured, State};
 
-/// What those who look are shown.
+/// The progress that people are shown.
 pub struct Progress {
     bar: Option<ProgressBar>,
     names: Vec<&'static str>,

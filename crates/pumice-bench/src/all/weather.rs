@@ -1,4 +1,4 @@
-//! The weather: what a calibration loop, and whoever else was on the machine, say of a measurement.
+//! The weather of a measurement: the times of calibration loops, and the load of others on the machine.
 //!
 //! The loops run before the first experiment, between any two, and after the last. They do the same
 //! each time, so what differs is the machine's doing: its clock, its host, other programs.
@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::usage_of;
 use crate::registry::field::samples;
 use crate::registry::{Entry, Row, Scale};
 use pumice_command::costs::Costs;
@@ -26,7 +27,7 @@ const NOISY: f64 = 0.30;
 /// Of all processors, by others.
 const BUSY: f64 = 0.10;
 
-/// What the loops took: less is better.
+/// The times of the loops: less is better.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Weather {
     /// Milliseconds of each time that the loop computed.
@@ -91,7 +92,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Now. What cannot be read counts as nothing.
+    /// Now. Figures that cannot be read count as nothing.
     pub fn now() -> Ticks {
         let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
@@ -104,7 +105,7 @@ impl Ticks {
         Ticks { all: busy + idle + waiting + stolen, busy, stolen, ours: our_ticks() }
     }
 
-    /// What others and the host had since, of all processors.
+    /// The shares of all processors that others and the host had since.
     fn shares_since(&self, before: &Ticks) -> (f64, f64) {
         let all = self.all - before.all;
         if all <= 0.0 {
@@ -117,13 +118,7 @@ impl Ticks {
 
 /// Of this process and of all children that were waited for.
 fn our_ticks() -> f64 {
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    // SAFETY: plain system calls with a result that is valid for them; zeros are a valid rusage.
-    let used = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|who| unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(who, &mut usage);
-        seconds(usage.ru_utime) + seconds(usage.ru_stime)
-    });
+    let used = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(|who| usage_of(who).total_s());
     // SAFETY: a plain library call.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     used.iter().sum::<f64>() * per_second as f64
@@ -138,7 +133,7 @@ pub struct Noise {
     pub spread: Option<f64>,
     /// How far the loops before are from those after, as a share.
     pub drift: f64,
-    /// What others, and the host, had of all processors meanwhile.
+    /// The shares of all processors that others, and the host, had meanwhile.
     pub others: f64,
     pub stolen: f64,
 }
@@ -249,8 +244,7 @@ mod tests {
     }
 
     fn rows(rounds: &[f64]) -> Vec<Row> {
-        let row = json!({"operation": "get", "ns": 10.0, "samples": {"ns": rounds}});
-        vec![row.as_object().expect("an object").clone()]
+        vec![Row::of(json!({"operation": "get", "ns": 10.0, "samples": {"ns": rounds}}))]
     }
 
     #[test]

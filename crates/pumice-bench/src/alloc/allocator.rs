@@ -1,4 +1,4 @@
-//! Who provides the memory, and how a program is started under it.
+//! The providers of memory, and how a program is started under each.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,26 +6,28 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ValueEnum;
-use serde::Serialize;
 
+use crate::names::named;
+use crate::slot_daemon::own_program;
 use pumice_command::Failure;
 
-/// The allocators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Allocator {
-    /// nothing preloaded
-    Glibc,
-    /// glibc, advised to use huge pages
-    GlibcHuge,
-    /// Microsoft's, preloaded
-    Mimalloc,
-    /// that of FreeBSD, preloaded
-    Jemalloc,
-    /// Google's, from gperftools, preloaded
-    Tcmalloc,
-    /// `pumice run`
-    Pumice,
+named! {
+    /// The allocators.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub enum Allocator {
+        /// nothing preloaded
+        Glibc = "glibc",
+        /// glibc, advised to use huge pages
+        GlibcHuge = "glibc-huge",
+        /// Microsoft's, preloaded
+        Mimalloc = "mimalloc",
+        /// that of FreeBSD, preloaded
+        Jemalloc = "jemalloc",
+        /// Google's, from gperftools, preloaded
+        Tcmalloc = "tcmalloc",
+        /// `pumice run`
+        Pumice = "pumice",
+    }
 }
 
 impl Allocator {
@@ -38,18 +40,6 @@ impl Allocator {
         Allocator::Tcmalloc,
         Allocator::Pumice,
     ];
-
-    /// The name in tables, in JSON and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Allocator::Glibc => "glibc",
-            Allocator::GlibcHuge => "glibc-huge",
-            Allocator::Mimalloc => "mimalloc",
-            Allocator::Jemalloc => "jemalloc",
-            Allocator::Tcmalloc => "tcmalloc",
-            Allocator::Pumice => "pumice",
-        }
-    }
 
     /// Whether it is one of the settings that others are compared with.
     pub fn is_glibc(self) -> bool {
@@ -65,10 +55,7 @@ impl Allocator {
                 variable = Some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1".into()));
             }
             Allocator::Pumice => {
-                let own = env::current_exe().map_err(|error| {
-                    Failure::system(format!("where pumice lies is not known: {error}"))
-                })?;
-                before = vec![own.into(), "run".into(), "--".into()];
+                before = vec![own_program()?.into(), "run".into(), "--".into()];
             }
             Allocator::Mimalloc | Allocator::Jemalloc | Allocator::Tcmalloc => {
                 let (file, package) = self.library();
@@ -147,8 +134,6 @@ mod tests {
         for allocator in Allocator::ALL {
             let typed = allocator.to_possible_value().expect("it can be typed");
             assert_eq!(typed.get_name(), allocator.name());
-            let json = serde_json::to_string(&allocator).expect("JSON");
-            assert_eq!(json, format!("\"{}\"", allocator.name()));
         }
     }
 

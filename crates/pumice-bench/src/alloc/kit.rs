@@ -1,4 +1,4 @@
-//! The folder of inputs, and what of the machine the loads use: interpreter, modules, compiler.
+//! The folder of inputs, and the parts of the machine that the loads use: interpreter, modules, compiler.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use super::loads::{Input, Load, Need};
 use crate::c_program;
+use crate::team::folder::Folder;
 use pumice_command::random::Random;
 use pumice_command::Failure;
 
@@ -29,10 +30,10 @@ pub enum Size {
     Small,
 }
 
-/// What loads are made of. Its folder goes with it.
+/// The parts that loads are made of. Its folder goes with it.
 #[derive(Debug)]
 pub struct Kit {
-    folder: PathBuf,
+    folder: Folder,
     size: Size,
     /// The interpreter itself: what is called `python3` may be a script that looks for it.
     python: Option<OsString>,
@@ -41,16 +42,12 @@ pub struct Kit {
 impl Kit {
     /// Makes the folder.
     pub fn new(size: Size) -> Result<Kit, Failure> {
-        let folder = env::temp_dir().join(format!("pumice-bench-alloc.{}", std::process::id()));
-        fs::create_dir(&folder).map_err(|error| {
-            Failure::system(format!("can't make the folder {}: {error}", folder.display()))
-        })?;
-        Ok(Kit { folder, size, python: find_python() })
+        Ok(Kit { folder: Folder::make(None, "alloc")?, size, python: find_python() })
     }
 
     /// Where the inputs lie, and where programs may write.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     /// The program and arguments of a load, whose inputs are there from now on. `Err` says what is
@@ -82,16 +79,16 @@ impl Kit {
         }
     }
 
-    /// What a word of a load's line stands for.
+    /// The meaning of a word of a load's line.
     fn word(&self, word: &str, input: Input, amount: u64) -> Result<OsString, String> {
         match word {
             "{python}" => self.python.clone().ok_or_else(|| "there is no python3".to_owned()),
-            "{folder}" => Ok(self.folder.clone().into()),
+            "{folder}" => Ok(self.folder().into()),
             "{amount}" => Ok(amount.to_string().into()),
             "{input}" => self
                 .input(input, amount)
                 .map(OsString::from)
-                .map_err(|error| format!("no input in {}: {error}", self.folder.display())),
+                .map_err(|error| format!("no input in {}: {error}", self.folder().display())),
             "{malloc}" => self.compiled("malloc", MALLOC_SOURCE),
             "{hash-table}" => self.compiled("hash-table", HASH_TABLE_SOURCE),
             word => Ok(word.into()),
@@ -105,7 +102,7 @@ impl Kit {
             Input::Source => format!("{amount}.c"),
             Input::Project => format!("project-{amount}"),
         };
-        let path = self.folder.join(name);
+        let path = self.folder().join(name);
         if input == Input::Project {
             write_project(&path, amount)?;
             return Ok(path);
@@ -122,18 +119,11 @@ impl Kit {
     }
 
     fn compiled(&self, name: &str, source: &str) -> Result<OsString, String> {
-        let program = self.folder.join(name);
+        let program = self.folder().join(name);
         if !program.exists() {
-            c_program::compile(name, source, &self.folder)?;
+            c_program::compile(name, source, self.folder())?;
         }
         Ok(program.into())
-    }
-}
-
-impl Drop for Kit {
-    fn drop(&mut self) {
-        // What can't be removed stays where temporary files are looked for.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -6,11 +6,11 @@
 pub struct Load {
     /// The name in tables and JSON, and for `--only`.
     pub name: &'static str,
-    /// What it does, for people.
+    /// Its work, in words for people.
     pub about: &'static str,
     /// Without these it is skipped.
     pub needs: &'static [Need],
-    /// What `{input}` stands for.
+    /// The meaning of `{input}`.
     pub input: Input,
     /// The program and its arguments. Whole words stand for something else: `{python}` for the
     /// interpreter, `{malloc}` and `{hash-table}` for C programs of `loads/`, compiled, `{input}` for

@@ -18,12 +18,13 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use super::allocator::Preload;
+use crate::cpu::CpuTime;
 use crate::interrupts::Interrupts;
 
 /// A program that runs longer than this never ends, or is no load to measure.
 const PATIENCE_S: u32 = 120;
 
-/// What a run took: the program and all its descendants that it waited for.
+/// The cost of a run: of the program and all its descendants that it waited for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// From start to end.
@@ -43,7 +44,7 @@ pub struct Spent {
 pub enum NoRun {
     /// Somebody wants the experiment to end.
     Interrupted,
-    /// What the program said or did instead.
+    /// The program's words or end instead.
     Failed(String),
 }
 
@@ -126,10 +127,9 @@ fn run_command(
 
 impl Spent {
     fn new(wall_s: f64, usage: &libc::rusage) -> Spent {
-        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         Spent {
             wall_s,
-            cpu_s: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+            cpu_s: CpuTime::of(usage).total_s(),
             peak_kib: usage.ru_maxrss as f64,
             minor_faults: usage.ru_minflt as f64,
             major_faults: usage.ru_majflt as f64,

@@ -2,13 +2,12 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`allocator`] | who provides the memory, and how a program is started under it |
+//! | [`allocator`] | the providers of memory, and how a program is started under each |
 //! | [`loads`] | the loads: what each needs and runs; the scripts are files of that folder |
-//! | [`kit`] | the folder of inputs, and what of the machine the loads use |
+//! | [`kit`] | the folder of inputs, and the parts of the machine that the loads use |
 //! | [`measure`] | one run of one program: time, processor time, memory, faults |
-//! | [`row`] | what the rounds say, and ratios with their intervals |
-//! | [`turns`] | who goes when |
-//! | [`picture`] | the ratios as SVG |
+//! | [`row`] | rows: medians, and ratios with their intervals |
+//! | [`turns`] | the order of turns |
 //!
 //! In each round every allocator runs a load once, in an order in which over the rounds each follows
 //! every other equally often ([`turns`]), after a round that is not counted. All figures are of
@@ -23,29 +22,29 @@ pub mod allocator;
 pub mod kit;
 pub mod loads;
 pub mod measure;
-mod picture;
 pub mod row;
 mod turns;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 
-use super::arguments::check_writable;
+use super::harness::{Output, OutputArgs};
 use super::interrupts::Interrupts;
+use super::registry::field::{float, text};
+use super::registry::worth::RATIOS;
+use super::registry::{interval, number, plain, words, Column, Row};
 use allocator::{Allocator, Preload};
 use kit::{Kit, Size};
 use loads::{Load, LOADS};
 use measure::{NoRun, Spent};
-use pumice_command::json_lines::JsonLines;
-use pumice_command::table::{thousands, Table};
+use pumice_command::table::Table;
 use pumice_command::Failure;
-use row::{Rounds, Row};
+use row::{Rounds, CPU, MEMORY, TIME};
 
-/// What `pumice bench alloc` is asked for.
+/// Options of `pumice bench alloc`.
 #[derive(Args, Debug)]
 pub struct AllocArgs {
     /// Rounds; each runs every load once under each allocator [default: 9, or 3 with --quick]
@@ -60,41 +59,49 @@ pub struct AllocArgs {
     /// Fewer rounds and smaller loads
     #[arg(long)]
     quick: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the ratios of time and of memory, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
 /// Columns of a load's table.
-const COLUMNS: [(&str, usize); 9] = [
-    ("", 10),
-    ("wall s", 8),
-    ("cpu s", 8),
-    ("peak KiB", 11),
-    ("min. faults", 11),
-    ("maj.", 5),
-    ("time/glibc [95 %]", 20),
-    ("cpu/glibc [95 %]", 20),
-    ("memory/glibc [95 %]", 20),
+const COLUMNS: [Column; 9] = [
+    words("", "{allocator}").wide(10),
+    plain("wall s", "wall_s", 3).wide(8),
+    plain("cpu s", "cpu_s", 3).wide(8),
+    number("peak KiB", "peak_kib", 0).wide(11),
+    number("min. faults", "minor_faults", 0).wide(11),
+    number("maj.", "major_faults", 0).wide(5),
+    ratio("time/glibc [95 %]", TIME),
+    ratio("cpu/glibc [95 %]", CPU),
+    ratio("memory/glibc [95 %]", MEMORY),
 ];
 
+/// Of the table of ratios, load by load.
+const RATIO_COLUMNS: [Column; 4] = [
+    words("load", "{load}").wide(18),
+    ratio("time", TIME),
+    ratio("cpu", CPU),
+    ratio("memory", MEMORY),
+];
+
+const fn ratio(head: &'static str, [middle, low, high]: [&'static str; 3]) -> Column {
+    interval(head, middle, [low, high], 3).wide(20)
+}
+
 /// Runs the experiment and prints its tables.
-pub fn alloc(options: &AllocArgs) -> Result<ExitCode, Failure> {
+pub fn alloc(options: &AllocArgs) -> Result<(), Failure> {
     let loads = wanted_loads(&options.only)?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
-    if let Some(path) = &options.plot {
-        check_writable(path)?;
-    }
+    let mut output =
+        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &RATIOS)?;
     let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 9 }) as usize;
     let preloads = installed(&options.allocator)?;
     let interrupts = Interrupts::take();
     let kit = Kit::new(if options.quick { Size::Small } else { Size::Full })?;
 
     println!("Medians of {rounds} rounds; ratios to the better of glibc's two settings");
-    let mut rows: Vec<Row> = Vec::new();
     for (index, load) in loads.iter().enumerate() {
         let place = format!("{} ({} of {})", load.name, index + 1, loads.len());
         let progress = Progress { place, rounds };
@@ -113,20 +120,13 @@ pub fn alloc(options: &AllocArgs) -> Result<ExitCode, Failure> {
             println!("{}: skipped, see above", load.name);
             continue;
         };
-        let of_load = row::rows(load.name, &measured);
-        print_load(load, &of_load);
-        for row in &of_load {
-            json.write(row)?;
-        }
-        rows.extend(of_load);
+        println!("{}: {}", load.name, load.about);
+        output.begin(&COLUMNS);
+        row::rows(load.name, &measured).into_iter().try_for_each(|row| output.show(row))?;
     }
-    json.finish()?;
-    print_ratios(&rows);
-    print_means(&rows);
-    if let Some(path) = &options.plot {
-        picture::ratios(path, &rows)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print_ratios(&mut output);
+    print_means(output.rows());
+    output.finish()
 }
 
 fn wanted_loads(only: &[String]) -> Result<Vec<&'static Load>, Failure> {
@@ -199,39 +199,17 @@ pub fn measure_load(
     Ok(Some(rounds.map(|(allocator, spent)| Rounds { allocator, spent }).collect()))
 }
 
-fn print_load(load: &Load, rows: &[Row]) {
-    println!("{}: {}", load.name, load.about);
-    let table = Table::begin(&COLUMNS);
-    for row in rows {
-        table.row(&[
-            row.allocator.name().to_owned(),
-            format!("{:.3}", row.wall_s),
-            format!("{:.3}", row.cpu_s),
-            thousands(row.peak_kib as f64),
-            thousands(row.minor_faults as f64),
-            thousands(row.major_faults as f64),
-            row.time().to_string(),
-            row.cpu().to_string(),
-            row.memory().to_string(),
-        ]);
-    }
-}
-
 /// pumice beside the better of glibc's settings, load by load.
-fn print_ratios(rows: &[Row]) {
-    let ours: Vec<_> = rows.iter().filter(|row| row.allocator == Allocator::Pumice).collect();
-    if ours.is_empty() {
+fn print_ratios(output: &mut Output) {
+    let is_ours = |row: &&Row| text(row, "allocator") == Allocator::Pumice.name();
+    if !output.rows().iter().any(|row| is_ours(&row)) {
         return;
     }
     println!(
         "\npumice against the better of glibc's two settings [95 % interval], below 1 it wins"
     );
-    let columns = [("load", 18), ("time", 20), ("cpu", 20), ("memory", 20)];
-    let table = Table::begin(&columns);
-    for row in ours {
-        let ratios = [row.time(), row.cpu(), row.memory()].map(|ratio| ratio.to_string());
-        table.row(&[&[row.load.to_owned()][..], &ratios].concat());
-    }
+    output.begin(&RATIO_COLUMNS);
+    output.rows().iter().filter(is_ours).for_each(|row| output.print(row));
 }
 
 /// Each allocator's time relative to glibc as it is, over the loads that it ran.
@@ -242,15 +220,15 @@ fn print_means(rows: &[Row]) {
     println!("\ntime relative to glibc, geometric mean over the loads");
     let table = Table::begin(&[("allocator", 10), ("time", 6), ("loads", 5)]);
     for allocator in Allocator::ALL {
-        let relative: Vec<f64> = rows
-            .iter()
-            .filter(|row| row.allocator == allocator)
-            .filter_map(|row| {
-                let glibc =
-                    |other: &&Row| other.load == row.load && other.allocator == Allocator::Glibc;
-                rows.iter().find(glibc).map(|glibc| row.wall_s / glibc.wall_s)
-            })
-            .collect();
+        let of = |wanted: Allocator| {
+            rows.iter().filter(move |row| text(row, "allocator") == wanted.name())
+        };
+        let to_glibc = |row: &Row| {
+            let mut glibc = of(Allocator::Glibc);
+            let glibc = glibc.find(|other| text(other, "load") == text(row, "load"))?;
+            Some(float(row, "wall_s") / float(glibc, "wall_s"))
+        };
+        let relative: Vec<f64> = of(allocator).filter_map(to_glibc).collect();
         if !relative.is_empty() {
             let mean = format!("{:.3}", row::geometric_mean(&relative));
             table.row(&[allocator.name().to_owned(), mean, relative.len().to_string()]);

@@ -1,6 +1,6 @@
 //! In which order the allocators take their turns in a round.
 //!
-//! What a program leaves behind is part of what the next one meets: free pages in one piece or in
+//! A program leaves things behind that the next one meets: free pages in one piece or in
 //! many, memory that a virtual machine's host has or has not taken back. So nobody may always
 //! follow the same neighbour. E. J. Williams, *Experimental designs balanced for the estimation of
 //! residual effects of treatments*, 1949: over as many rounds as there are participants (twice as

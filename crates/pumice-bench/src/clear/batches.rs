@@ -1,23 +1,22 @@
-//! What zeroing costs the thread that has it done.
+//! The cost of zeroing to the thread that has it done.
 //!
 //! *Engines*: batches of 64 blocks, submitted and waited for, by each engine there is: bytes a second and
 //! processor seconds a gigabyte of the whole program (a driver's threads among it, but no interrupts). Waiting is a
-//! part of it: asleep between looks, as scrubd waits, and spinning for a moment first, as who needs the memory does.
-//! Engines take turns, and another begins each round.
+//! part of it: asleep between looks, as scrubd waits, and spinning for a moment first, as a thread that needs the
+//! memory waits. Engines take turns, and another begins each round.
 //!
-//! *Overhead*: a batch of 64 blocks on the accelerator in software; what is timed is submitting and
-//! settling alone, while the device does nothing. Waiting is left out: its looks, and waking up in between.
+//! *Overhead*: a batch of 64 blocks on the accelerator in software; submitting and settling alone are
+//! timed, while the device does nothing. Waiting is left out: its looks, and waking up in between.
 
 use pumice_accel::dsa::soft::{Manner, SoftDevice};
 use pumice_accel::dsa::Dsa;
 use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::clear::{Engine, Piece, State, Waiting, Warmth};
 use pumice_frames::sys::thread::{cpu_time_ns, now_ns, process_cpu_time_ns};
-use serde::Serialize;
+use serde_json::json;
 
-use pumice_command::json_lines::{JsonLines, Samples};
-use pumice_command::statistics::median;
-use pumice_command::table::Table;
+use crate::harness::{figures, in_turns, Output, WarmUp};
+use crate::registry::{plain, words, Column, Row};
 use pumice_command::Failure;
 
 /// Blocks in a batch.
@@ -27,93 +26,53 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 /// An engine under its name.
 pub type Named = (String, Box<dyn Engine>);
 
-/// A row of the engines' table.
-#[derive(Debug, Serialize)]
-struct EngineRow {
-    experiment: &'static str,
-    #[serde(rename = "use")]
-    usage: &'static str,
-    engine: String,
-    size_bytes: usize,
-    /// Waited for asleep.
-    gb_per_s: f64,
-    cpu_s_per_gb: f64,
-    spinning_gb_per_s: f64,
-    spinning_cpu_s_per_gb: f64,
-    samples: Samples,
-}
+const ENGINE_COLUMNS: [Column; 5] = [
+    words("Engine", "{engine}").wide(14),
+    // Waited for asleep.
+    plain("GB/s", "gb_per_s", 2).wide(8),
+    plain("CPU s/GB", "cpu_s_per_gb", 4).wide(9),
+    plain("spinning GB/s", "spinning_gb_per_s", 2).wide(13),
+    plain("CPU s/GB", "spinning_cpu_s_per_gb", 4).wide(9),
+];
 
 /// Measures engines side by side, by batches.
 pub fn engines(
     engines: &[Named],
     region: &mut [u8],
     rounds: usize,
-    json: &mut JsonLines,
+    output: &mut Output,
 ) -> Result<(), Failure> {
-    let mut figures = vec![[Figures::default(), Figures::default()]; engines.len()];
     let span = &mut region[..BATCH * BLOCK_SIZE];
-    for round in 0..rounds {
-        for turn in 0..engines.len() {
-            let index = (round + turn) % engines.len();
-            let (name, engine) = &engines[index];
-            for (how, figures) in WAYS.into_iter().zip(&mut figures[index]) {
-                let mut pieces = pieces_of(span);
-                let (started_ns, cpu_ns) = (now_ns(), process_cpu_time_ns());
-                zero(engine.as_ref(), &mut pieces, how)
-                    .map_err(|()| Failure::system(format!("{name} zeroes no whole batch")))?;
-                let (took_ns, used_ns) = (now_ns() - started_ns, process_cpu_time_ns() - cpu_ns);
-                let bytes = (BATCH * BLOCK_SIZE) as f64;
-                figures.gb_per_s.push(bytes / took_ns.max(1) as f64);
-                figures.cpu_s_per_gb.push(used_ns as f64 / bytes);
-            }
-        }
-    }
-    println!("\nEngines side by side: batches of {BATCH} blocks of 2 MiB, waited for asleep and spinning");
-    let table = Table::begin(&[
-        ("Engine", 14),
-        ("GB/s", 8),
-        ("CPU s/GB", 9),
-        ("spinning GB/s", 13),
-        ("CPU s/GB", 9),
-    ]);
-    for ((name, _), [asleep, spinning]) in engines.iter().zip(figures) {
-        let row = EngineRow {
-            experiment: "batches",
-            usage: "engine",
-            engine: name.clone(),
-            size_bytes: BATCH * BLOCK_SIZE,
-            gb_per_s: median(&asleep.gb_per_s),
-            cpu_s_per_gb: median(&asleep.cpu_s_per_gb),
-            spinning_gb_per_s: median(&spinning.gb_per_s),
-            spinning_cpu_s_per_gb: median(&spinning.cpu_s_per_gb),
-            samples: [
-                ("gb_per_s", asleep.gb_per_s),
-                ("cpu_s_per_gb", asleep.cpu_s_per_gb),
-                ("spinning_gb_per_s", spinning.gb_per_s),
-                ("spinning_cpu_s_per_gb", spinning.cpu_s_per_gb),
-            ]
-            .into(),
+    let bytes = (BATCH * BLOCK_SIZE) as f64;
+    let measured = in_turns(engines.len(), rounds, WarmUp::None, |index, _| {
+        let (name, engine) = &engines[index];
+        let mut measure = |how| {
+            let mut pieces = pieces_of(span);
+            let (started_ns, cpu_ns) = (now_ns(), process_cpu_time_ns());
+            zero(engine.as_ref(), &mut pieces, how)
+                .map_err(|()| Failure::system(format!("{name} zeroes no whole batch")))?;
+            let (took_ns, used_ns) = (now_ns() - started_ns, process_cpu_time_ns() - cpu_ns);
+            Ok([bytes / took_ns.max(1) as f64, used_ns as f64 / bytes])
         };
-        table.row(&[
-            row.engine.clone(),
-            format!("{:.2}", row.gb_per_s),
-            format!("{:.4}", row.cpu_s_per_gb),
-            format!("{:.2}", row.spinning_gb_per_s),
-            format!("{:.4}", row.spinning_cpu_s_per_gb),
-        ]);
-        json.write(&row)?;
+        Ok::<_, Failure>([measure(Waiting::Asleep)?, measure(Waiting::Spinning)?])
+    })?;
+    println!("\nEngines side by side: batches of {BATCH} blocks of 2 MiB, waited for asleep and spinning");
+    output.begin(&ENGINE_COLUMNS);
+    for ((name, _), rounds) in engines.iter().zip(measured) {
+        let row = Row::of(json!({
+            "experiment": "batches",
+            "use": "engine",
+            "engine": name,
+            "size_bytes": BATCH * BLOCK_SIZE,
+        }));
+        output.show(
+            row.sampled("gb_per_s", figures(&rounds, |[asleep, _]| asleep[0]))
+                .sampled("cpu_s_per_gb", figures(&rounds, |[asleep, _]| asleep[1]))
+                .sampled("spinning_gb_per_s", figures(&rounds, |[_, spinning]| spinning[0]))
+                .sampled("spinning_cpu_s_per_gb", figures(&rounds, |[_, spinning]| spinning[1])),
+        )?;
     }
     Ok(())
-}
-
-/// As in a row.
-const WAYS: [Waiting; 2] = [Waiting::Asleep, Waiting::Spinning];
-
-/// Of an engine that is waited for in one way, a value a round.
-#[derive(Clone, Debug, Default)]
-struct Figures {
-    gb_per_s: Vec<f64>,
-    cpu_s_per_gb: Vec<f64>,
 }
 
 fn pieces_of(span: &mut [u8]) -> Vec<Piece> {
@@ -135,22 +94,14 @@ fn zero(engine: &dyn Engine, pieces: &mut [Piece], how: Waiting) -> Result<(), (
     all.then_some(()).ok_or(())
 }
 
-/// A row of the overhead's table.
-#[derive(Debug, Serialize)]
-struct OverheadRow {
-    experiment: &'static str,
-    #[serde(rename = "use")]
-    usage: &'static str,
-    engine: &'static str,
-    blocks: usize,
-    submit_ns_per_block: f64,
-    settle_ns_per_block: f64,
-    ns_per_block: f64,
-    samples: Samples,
-}
+const OVERHEAD_COLUMNS: [Column; 3] = [
+    words("Engine", "{engine}").wide(14),
+    plain("submit ns/block", "submit_ns_per_block", 0).wide(15),
+    plain("settle ns/block", "settle_ns_per_block", 0).wide(15),
+];
 
 /// Measures what submitting and settling a batch costs.
-pub fn overhead(region: &mut [u8], rounds: usize, json: &mut JsonLines) -> Result<(), Failure> {
+pub fn overhead(region: &mut [u8], rounds: usize, output: &mut Output) -> Result<(), Failure> {
     let device = SoftDevice::new(Manner::default());
     let dsa = Dsa::on(&device).map_err(|error| Failure::system(error.to_string()))?;
     let span = &mut region[..BATCH * BLOCK_SIZE];
@@ -174,19 +125,17 @@ pub fn overhead(region: &mut [u8], rounds: usize, json: &mut JsonLines) -> Resul
         settles.push((settled_ns - settle_ns) as f64 / BATCH as f64);
     }
     let both: Vec<_> = submits.iter().zip(&settles).map(|(one, other)| one + other).collect();
-    let row = OverheadRow {
-        experiment: "overhead",
-        usage: "overhead",
-        engine: "dsa (software)",
-        blocks: BATCH,
-        submit_ns_per_block: median(&submits),
-        settle_ns_per_block: median(&settles),
-        ns_per_block: median(&both),
-        samples: [("ns_per_block", both)].into(),
-    };
     println!("\nThe processor's part of a batch of {BATCH} blocks, on an accelerator in software");
-    let table = Table::begin(&[("Engine", 14), ("submit ns/block", 15), ("settle ns/block", 15)]);
-    let cells = [row.submit_ns_per_block, row.settle_ns_per_block].map(|ns| format!("{ns:.0}"));
-    table.row(&[[row.engine.to_owned()].as_slice(), &cells].concat());
-    json.write(&row)
+    output.begin(&OVERHEAD_COLUMNS);
+    let row = Row::of(json!({
+        "experiment": "overhead",
+        "use": "overhead",
+        "engine": "dsa (software)",
+        "blocks": BATCH,
+    }));
+    output.show(
+        row.median("submit_ns_per_block", &submits)
+            .median("settle_ns_per_block", &settles)
+            .sampled("ns_per_block", both),
+    )
 }

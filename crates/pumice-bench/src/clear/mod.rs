@@ -1,7 +1,7 @@
-//! `pumice bench clear`: how fast each engine zeroes memory, and what that leaves behind.
+//! `pumice bench clear`: how fast each engine zeroes memory, and how the caches are after it.
 //!
 //! All memory is populated, in huge pages where there are any, and the region is meant to be
-//! larger than what the last-level cache gives one program. What is timed (the `use` column):
+//! larger than one program's share of the last-level cache. The `use` column says what is timed:
 //!
 //! | use | |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | `near+1`, `near+64` | the same, but always the same piece: it is in the cache, if it fits |
 //! | `read` | plain loads through the region: what memory gives one thread |
 //!
-//! What zeroing costs the thread that has it done: [`batches`]. What it costs who works beside it: [`neighbour`].
+//! [`batches`] has the cost of zeroing to the thread that has it done, [`neighbour`] that to a thread beside it.
 //!
 //! Every cell is measured in several rounds, cells interleaved, and others begin each round; the median counts. Times
 //! are the thread's processor time, so that a busy neighbour costs bandwidth but not its turns.
@@ -21,8 +21,6 @@ mod neighbour;
 mod walk;
 
 use std::hint::black_box;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
@@ -31,16 +29,18 @@ use pumice_frames::clear::calibrate::touch;
 use pumice_frames::clear::{Clearer, CpuEngine, Engine, EngineKind, Piece, Warmth, SIZES};
 use pumice_frames::sys::thread::cpu_time_ns;
 use pumice_heap::config::parse_size;
-use serde::Serialize;
+use serde_json::json;
 
 use self::batches::Named;
 use self::neighbour::Neighbours;
+use super::arguments::{number_in, size_in};
+use super::harness::{figures, Output, OutputArgs};
+use super::registry::field::float;
+use super::registry::{by, plain, words, Column, Row};
 use pumice_command::clear_plan;
 use pumice_command::engines::{self, Choice};
-use pumice_command::json_lines::{JsonLines, Samples};
 use pumice_command::memory;
 use pumice_command::region::Region;
-use pumice_command::table::Table;
 use pumice_command::Failure;
 
 /// Rounds over all cells.
@@ -48,9 +48,9 @@ const ROUNDS: usize = 5;
 /// Pieces in a batch.
 const BATCH: usize = 512;
 /// The region, where there is memory for it: several times a last-level cache.
-const REGION_BYTES: u64 = 1 << 30;
+const REGION_BYTES: usize = 1 << 30;
 /// The least that every cell fits in.
-const MIN_REGION_BYTES: u64 = 128 << 20;
+const MIN_REGION_BYTES: usize = 128 << 20;
 /// A neighbour is watched for so long at least: it may have to wait for its processor.
 const SHORTEST_WINDOW_NS: u64 = 20_000_000;
 /// And in so many rounds.
@@ -67,27 +67,26 @@ Uses:
   read             plain loads, none of them from the cache
 ";
 
-/// What `pumice bench clear` is asked for.
+/// Options of `pumice bench clear`.
 #[derive(Args, Debug)]
 #[command(after_help = USES)]
 pub struct ClearArgs {
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// How long each cell of the table is measured, all rounds together
     #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = parse_seconds)]
     seconds_per_cell: f64,
     /// Memory to measure in, at least 128M; 1G or a quarter of the memory if that is less
     #[arg(long, value_name = "SIZE", value_parser = parse_region)]
-    region: Option<u64>,
+    region: Option<usize>,
     /// Of the batches, measure only this engine's; cuda is not measured unless named
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
-    /// What the neighbour walks through; if not given, parts of the last-level cache, all of it, and what this program
-    /// gets of it
+    /// Memory the neighbour walks through; if not given, parts of the last-level cache, all of it, and this
+    /// program's share of it
     #[arg(long, value_name = "SIZE", value_parser = parse_working_set)]
-    working_set: Option<u64>,
-    /// What is zeroed beside the neighbour, in GB/s
+    working_set: Option<usize>,
+    /// The rate of zeroing beside the neighbour, in GB/s
     #[arg(long, value_name = "RATE", default_value_t = 8.0, value_parser = parse_rate)]
     beside_gb_per_s: f64,
     /// Rounds of the neighbour's table, in each of which every engine has a window; if not given, by --seconds-per-cell
@@ -96,7 +95,7 @@ pub struct ClearArgs {
 }
 
 impl ClearArgs {
-    /// What the neighbour's experiment goes by: windows that are short, and so many the more.
+    /// Settings of the neighbour's experiment: the windows are short and many.
     fn neighbours(&self, working_set: usize) -> Neighbours {
         let cell_ns = (self.seconds_per_cell * 1e9) as u64;
         let window_ns = (cell_ns / 4).max(SHORTEST_WINDOW_NS);
@@ -107,30 +106,24 @@ impl ClearArgs {
 }
 
 fn parse_seconds(text: &str) -> Result<f64, &'static str> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=60.0).contains(seconds));
-    seconds.ok_or("expected seconds from 0.001 to 60")
+    number_in(text, 0.001..=60.0, "expected seconds from 0.001 to 60")
 }
 
 fn parse_rate(text: &str) -> Result<f64, &'static str> {
-    let rate = text.parse::<f64>().ok().filter(|rate| (0.1..=100.0).contains(rate));
-    rate.ok_or("expected GB/s from 0.1 to 100")
+    number_in(text, 0.1..=100.0, "expected GB/s from 0.1 to 100")
 }
 
-fn parse_working_set(text: &str) -> Result<u64, &'static str> {
-    let bytes = parse_size(text).map(|bytes| bytes as u64).filter(|&bytes| bytes >= 64 << 10);
-    bytes.ok_or("expected a size such as 32M, 64K or more")
+fn parse_working_set(text: &str) -> Result<usize, &'static str> {
+    size_in(text, 64 << 10..=usize::MAX, "expected a size such as 32M, 64K or more")
 }
 
-fn parse_region(text: &str) -> Result<u64, &'static str> {
-    let bytes = parse_size(text).map(|bytes| bytes as u64);
-    bytes
-        .filter(|&bytes| bytes >= MIN_REGION_BYTES)
-        .ok_or("expected a size such as 1G, 128M or more")
+fn parse_region(text: &str) -> Result<usize, &'static str> {
+    size_in(text, MIN_REGION_BYTES..=usize::MAX, "expected a size such as 1G, 128M or more")
 }
 
 /// Measures, and prints the table.
-pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
-    let mut json = JsonLines::create(options.json.as_deref())?;
+pub fn clear(options: ClearArgs) -> Result<(), Failure> {
+    let mut output = Output::create(&options.output)?;
     let len = region_bytes(options.region)?;
     let mut region = Region::populate(len)
         .map_err(|errno| Failure::system(format!("can't populate {}: {errno}", size_name(len))))?;
@@ -151,35 +144,32 @@ pub fn clear(options: ClearArgs) -> Result<ExitCode, Failure> {
         }
     }
 
-    let table = Table::begin(&COLUMNS);
-    for row in cells.iter().map(Cell::row) {
-        table.row(&row.columns());
-        json.write(&row)?;
-    }
-    batches::engines(&engines, region.bytes(), ROUNDS, &mut json)?;
+    output.begin(&COLUMNS);
+    cells.iter().try_for_each(|cell| output.show(cell.row()))?;
+    batches::engines(&engines, region.bytes(), ROUNDS, &mut output)?;
     drop(engines);
-    batches::overhead(region.bytes(), 4 * ROUNDS, &mut json)?;
+    batches::overhead(region.bytes(), 4 * ROUNDS, &mut output)?;
     if let Some(pair) = neighbour::processors() {
         for working_set in working_sets(options.working_set, region.bytes()) {
             let neighbours = options.neighbours(working_set);
-            neighbour::neighbours(neighbours, pair, region.bytes(), &mut json)?;
+            neighbour::neighbours(neighbours, pair, region.bytes(), &mut output)?;
         }
     }
-    json.finish()?;
+    output.finish()?;
     drop(region);
     print_plans();
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-fn region_bytes(wanted: Option<u64>) -> Result<usize, Failure> {
-    let available = memory::available_bytes();
+fn region_bytes(wanted: Option<usize>) -> Result<usize, Failure> {
+    let available = memory::available_bytes() as usize;
     let bytes = wanted.unwrap_or((available / 4).clamp(MIN_REGION_BYTES, REGION_BYTES));
     if bytes > available {
-        let (region, memory) = (size_name(bytes as usize), size_name(available as usize));
+        let (region, memory) = (size_name(bytes), size_name(available));
         return Err(Failure::usage(format!("--region {region} is more than the memory, {memory}")));
     }
     let largest_piece = SIZES[SIZES.len() - 1];
-    Ok(bytes as usize / largest_piece * largest_piece)
+    Ok(bytes / largest_piece * largest_piece)
 }
 
 /// The engines whose batches are measured: the one that was named, or all that are here.
@@ -214,11 +204,11 @@ fn engines_to_measure(choice: Option<Choice>, region: &mut [u8]) -> Result<Vec<N
     }
 }
 
-/// What is walked: what was asked for, or parts of the last-level cache, all of it, and as much as this program
+/// The working sets: the one asked for, or parts of the last-level cache, all of it, and as much as this program
 /// gets of it.
-fn working_sets(asked: Option<u64>, region: &mut [u8]) -> Vec<usize> {
+fn working_sets(asked: Option<usize>, region: &mut [u8]) -> Vec<usize> {
     if let Some(asked) = asked {
-        return vec![asked as usize];
+        return vec![asked];
     }
     let nominal = cache_bytes().min(memory::available_bytes() / 4) as usize;
     let share = walk::cache_share(region, nominal);
@@ -239,7 +229,7 @@ fn cache_bytes() -> u64 {
     (0..8).filter_map(size).max().unwrap_or(32 << 20)
 }
 
-/// What CPUID suggests, what a calibration says now, and which of the two programs get.
+/// Print the plan that CPUID suggests, that of a calibration now, and the one of the two that programs get.
 fn print_plans() {
     println!("\nPlans (engines for 4 KiB, 64 KiB, 2 MiB, 64 MiB: somebody waits / nobody waits)");
     println!("  by CPUID    {}", Clearer::detect().plan());
@@ -252,7 +242,7 @@ fn print_plans() {
     println!("  programs started by pumice run get the one {kept}");
 }
 
-/// What is done to the memory in a cell; see the table at the top.
+/// The use of the memory in a cell; see the table at the top.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Clear,
@@ -274,7 +264,7 @@ impl Use {
     }
 }
 
-/// A use, an engine and a size, and what each round took.
+/// A use, an engine and a size, and the time of each round.
 struct Cell {
     usage: Use,
     engine: CpuEngine,
@@ -284,7 +274,7 @@ struct Cell {
     ns_per_frame: Vec<f64>,
 }
 
-/// All cells: the engines next to each other, so that what changes over time changes for all.
+/// All cells: the engines next to each other, so that changes over time meet all.
 fn cells() -> Vec<Cell> {
     let cell = |usage, engine, size| Cell {
         usage,
@@ -368,16 +358,17 @@ impl Cell {
         sorted.sort_by(f64::total_cmp);
         let median = sorted[sorted.len() / 2];
         let gb_per_s = |ns: &f64| FRAME_SIZE as f64 / ns;
-        Row {
-            experiment: "bandwidth",
-            usage: self.usage.name(),
-            engine: if self.usage == Use::Read { "loads" } else { self.engine.name() },
-            size_bytes: self.size,
-            gb_per_s: gb_per_s(&median),
-            ns_per_4kib: median,
-            spread_percent: (sorted[sorted.len() - 1] - sorted[0]) / median * 100.0,
-            samples: [("gb_per_s", self.ns_per_frame.iter().map(gb_per_s).collect())].into(),
-        }
+        let row = Row::of(json!({
+            "experiment": "bandwidth",
+            "use": self.usage.name(),
+            "engine": if self.usage == Use::Read { "loads" } else { self.engine.name() },
+            "size_bytes": self.size,
+            "gb_per_s": gb_per_s(&median),
+            "ns_per_4kib": median,
+            // From the fastest round to the slowest.
+            "spread_percent": (sorted[sorted.len() - 1] - sorted[0]) / median * 100.0,
+        }));
+        row.samples("gb_per_s", figures(&self.ns_per_frame, gb_per_s))
     }
 }
 
@@ -388,36 +379,14 @@ fn read(span: &[u8]) {
     black_box(words.iter().fold(0, |seen, &word| seen | word));
 }
 
-const COLUMNS: [(&str, usize); 6] =
-    [("Use", 7), ("Engine", 9), ("Size", 6), ("GB/s", 6), ("ns/4KiB", 7), ("Spread", 6)];
-
-/// A row of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    experiment: &'static str,
-    #[serde(rename = "use")]
-    usage: String,
-    engine: &'static str,
-    size_bytes: usize,
-    gb_per_s: f64,
-    ns_per_4kib: f64,
-    /// from the fastest round to the slowest
-    spread_percent: f64,
-    samples: Samples,
-}
-
-impl Row {
-    fn columns(&self) -> [String; COLUMNS.len()] {
-        [
-            self.usage.clone(),
-            self.engine.to_owned(),
-            size_name(self.size_bytes),
-            format!("{:.2}", self.gb_per_s),
-            format!("{:.1}", self.ns_per_4kib),
-            format!("{:.0} %", self.spread_percent),
-        ]
-    }
-}
+const COLUMNS: [Column; 6] = [
+    words("Use", "{use}").wide(7),
+    words("Engine", "{engine}").wide(9),
+    by("Size", |row| size_name(float(row, "size_bytes") as usize)).wide(6),
+    plain("GB/s", "gb_per_s", 2).wide(6),
+    plain("ns/4KiB", "ns_per_4kib", 1).wide(7),
+    by("Spread", |row| format!("{:.0} %", float(row, "spread_percent"))).wide(6),
+];
 
 fn size_name(bytes: usize) -> String {
     match bytes {

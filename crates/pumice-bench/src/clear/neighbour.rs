@@ -1,4 +1,4 @@
-//! What a neighbour loses while memory is zeroed beside it.
+//! The loss of a neighbour while memory is zeroed beside it.
 //!
 //! A thread on one processor walks a working set ([`super::walk`]); on another one memory is zeroed, the same bytes in
 //! the same time by every engine that is fast enough, a block of 2 MiB at a time as scrubd does it, through a region
@@ -6,7 +6,7 @@
 //!
 //! # What is said
 //! A *window* is some time in which one engine zeroes, or none. Before it begins to count the walk goes round once,
-//! so that the cache is as it is while that engine zeroes: what another has evicted is not charged to it. Each
+//! so that the cache is as it is while that engine zeroes: lines that another has evicted are not charged to it. Each
 //! engine's window lies between two in which nobody zeroes, and its *slow-down* is against the mean of both, so that
 //! what drifts concerns all alike; the order of engines changes from round to round. The slow-down of a window is a
 //! mean over bursts and what is between. *Lost* is the same for each gigabyte zeroed, also where an engine is not
@@ -15,9 +15,9 @@
 //!
 //! # Which working sets
 //! A quarter, half, three quarters and all of what the last-level cache says that it holds, and what this program
-//! gets of it: on a shared machine others have the rest. Who walks as much as the cache holds is at its edge, and
-//! loses lines for what else is in there; who walks more than it gets goes to memory for each line, and has only
-//! bandwidth to lose, which every engine takes the same of.
+//! gets of it: on a shared machine others have the rest. A walk through as much as the cache holds
+//! is at its edge, and loses lines to all else that is in there. A walk through more than it gets goes to memory for
+//! each line, and has only bandwidth to lose, of which every engine takes the same.
 //!
 //! # Which processors
 //! Two of different cores that share a last-level cache, if the process may use such; what they are is said.
@@ -28,46 +28,45 @@ use std::thread;
 use pumice_frames::addr::{BLOCK_SIZE, CACHE_LINE};
 use pumice_frames::clear::CpuEngine;
 use pumice_frames::sys::thread::now_ns;
-use serde::Serialize;
+use serde_json::json;
 
 use super::walk::{chain, walk, Walked};
 use crate::cpu::{self, Pair};
-use pumice_command::json_lines::{JsonLines, Samples};
+use crate::harness::{with_interval, Output};
+use crate::registry::field::{float, number};
+use crate::registry::{by, plain, words, Column, Row};
 use pumice_command::region::Region;
-use pumice_command::statistics::{interval, median, ratio_interval};
-use pumice_command::table::Table;
+use pumice_command::statistics::ratio_interval;
 use pumice_command::Failure;
 
-/// A row of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    experiment: &'static str,
-    #[serde(rename = "use")]
-    usage: &'static str,
-    engine: &'static str,
-    working_set_bytes: usize,
-    /// What the two processors share: nothing, cache or core.
-    processors_share: &'static str,
-    /// Zeroed meanwhile.
-    zeroed_gb_per_s: f64,
-    /// Lines walked in a second, alone and beside.
-    alone_lines_per_s: f64,
-    beside_lines_per_s: f64,
-    slowdown_percent: f64,
-    slowdown_low: f64,
-    slowdown_high: f64,
-    /// What it loses for each gigabyte zeroed, in milliseconds of its own time.
-    lost_ms_per_gb: f64,
-    lost_ms_low: f64,
-    lost_ms_high: f64,
-    /// Of that under `rep stosb`.
-    share_of_stosb: Option<f64>,
-    share_low: Option<f64>,
-    share_high: Option<f64>,
-    samples: Samples,
+const SLOWDOWN: [&str; 3] = ["slowdown_percent", "slowdown_low", "slowdown_high"];
+const LOST: [&str; 3] = ["lost_ms_per_gb", "lost_ms_low", "lost_ms_high"];
+
+const COLUMNS: [Column; 10] = [
+    words("Engine", "{engine}").wide(9),
+    // Zeroed meanwhile.
+    plain("zeroed GB/s", "zeroed_gb_per_s", 2).wide(11),
+    // Lines walked in a second, alone and beside.
+    by("alone Ml/s", |row| format!("{:.1}", float(row, "alone_lines_per_s") / 1e6)).wide(10),
+    by("beside Ml/s", |row| format!("{:.1}", float(row, "beside_lines_per_s") / 1e6)).wide(11),
+    by("slow-down", |row| format!("{:.1} %", float(row, SLOWDOWN[0]))).wide(9),
+    by("95 %", |row| range(row, [SLOWDOWN[1], SLOWDOWN[2]], 1)).wide(14),
+    // Lost for each gigabyte zeroed, of its own time.
+    plain("lost ms/GB", LOST[0], 2).wide(10),
+    by("95 %", |row| range(row, [LOST[1], LOST[2]], 2)).wide(14),
+    // Of that under `rep stosb`.
+    plain("of stosb's", "share_of_stosb", 2).wide(10),
+    by("95 %", |row| range(row, ["share_low", "share_high"], 2)).wide(14),
+];
+
+fn range(row: &Row, ends: [&str; 2], decimals: usize) -> String {
+    match ends.map(|end| number(row, end)) {
+        [Some(low), Some(high)] => format!("{low:.decimals$} to {high:.decimals$}"),
+        _ => String::new(),
+    }
 }
 
-/// What the experiment goes by.
+/// The settings of the experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Neighbours {
     /// Bytes that are walked.
@@ -117,7 +116,7 @@ pub fn neighbours(
     options: Neighbours,
     pair: Pair,
     region: &mut [u8],
-    json: &mut JsonLines,
+    output: &mut Output,
 ) -> Result<(), Failure> {
     let size = options.working_set;
     let mut walked = Region::populate(size.next_multiple_of(BLOCK_SIZE))
@@ -150,14 +149,14 @@ pub fn neighbours(
         size >> 20,
         options.rate_gb_per_s
     );
-    print_rows(options, pair, &engines, &figures, json)
+    print_rows(options, pair, &engines, &figures, output)
 }
 
 /// The thread that zeroes, or does nothing.
 struct Beside<'b> {
     options: Neighbours,
     region: &'b mut [u8],
-    /// What is zeroed next.
+    /// The place that is zeroed next.
     at: usize,
     count: &'b AtomicU64,
     /// Lines of the working set.
@@ -189,7 +188,7 @@ impl Beside<'_> {
     fn window(&mut self, engine: Option<CpuEngine>) -> (f64, f64) {
         let begun = Walked::of(self.count);
         let lap = self.lap;
-        // No longer than two windows: who walks far more than the cache holds has nothing there.
+        // No longer than two windows: a walk through far more than the cache holds has nothing there.
         let most_ns = 2 * self.options.window_ns;
         self.zero_while(engine, |elapsed_ns, walked| {
             elapsed_ns < most_ns && walked.lines_since(begun) < lap
@@ -228,74 +227,33 @@ fn print_rows(
     pair: Pair,
     engines: &[CpuEngine],
     figures: &[Figures],
-    json: &mut JsonLines,
+    output: &mut Output,
 ) -> Result<(), Failure> {
     let stosb = engines.iter().position(|engine| engine.name() == "stosb");
     let stosb = stosb.map(|index| figures[index].losses());
-    let table = Table::begin(&[
-        ("Engine", 9),
-        ("zeroed GB/s", 11),
-        ("alone Ml/s", 10),
-        ("beside Ml/s", 11),
-        ("slow-down", 9),
-        ("95 %", 14),
-        ("lost ms/GB", 10),
-        ("95 %", 14),
-        ("of stosb's", 10),
-        ("95 %", 14),
-    ]);
+    output.begin(&COLUMNS);
     for (engine, figures) in engines.iter().zip(figures) {
-        let row = row(options, pair, *engine, figures, stosb.as_deref());
-        let range = |low: f64, high: f64| format!("{low:.2} to {high:.2}");
-        let share = |share: Option<f64>| share.map_or_else(String::new, |it| format!("{it:.2}"));
-        table.row(&[
-            row.engine.to_owned(),
-            format!("{:.2}", row.zeroed_gb_per_s),
-            format!("{:.1}", row.alone_lines_per_s / 1e6),
-            format!("{:.1}", row.beside_lines_per_s / 1e6),
-            format!("{:.1} %", row.slowdown_percent),
-            format!("{:.1} to {:.1}", row.slowdown_low, row.slowdown_high),
-            format!("{:.2}", row.lost_ms_per_gb),
-            range(row.lost_ms_low, row.lost_ms_high),
-            share(row.share_of_stosb),
-            row.share_low.zip(row.share_high).map_or_else(String::new, |it| range(it.0, it.1)),
-        ]);
-        json.write(&row)?;
+        let losses = figures.losses();
+        let others = stosb.as_deref().filter(|_| engine.name() != "stosb");
+        // Where stosb itself can't be told from nothing there is nothing to be a share of.
+        let share = others.and_then(|stosb| ratio_interval(&losses, stosb));
+        let row = Row::of(json!({
+            "experiment": "neighbour",
+            "use": "neighbour",
+            "engine": engine.name(),
+            "working_set_bytes": options.working_set,
+            // Nothing, cache or core.
+            "processors_share": pair.shares.name(),
+            "share_of_stosb": share.map(|share| share.median),
+            "share_low": share.map(|share| share.low),
+            "share_high": share.map(|share| share.high),
+        }));
+        let row = row
+            .median("zeroed_gb_per_s", &figures.zeroed)
+            .median("alone_lines_per_s", &figures.alone)
+            .median("beside_lines_per_s", &figures.beside);
+        let row = with_interval(row, SLOWDOWN, figures.slowdowns());
+        output.show(with_interval(row, LOST, losses))?;
     }
     Ok(())
-}
-
-fn row(
-    options: Neighbours,
-    pair: Pair,
-    engine: CpuEngine,
-    figures: &Figures,
-    stosb: Option<&[f64]>,
-) -> Row {
-    let (slowdowns, losses) = (figures.slowdowns(), figures.losses());
-    let (slowdown_low, slowdown_high) = interval(&slowdowns);
-    let (lost_ms_low, lost_ms_high) = interval(&losses);
-    let others = stosb.filter(|_| engine.name() != "stosb");
-    // Where stosb itself can't be told from nothing there is nothing to be a share of.
-    let share = others.and_then(|stosb| ratio_interval(&losses, stosb));
-    Row {
-        experiment: "neighbour",
-        usage: "neighbour",
-        engine: engine.name(),
-        working_set_bytes: options.working_set,
-        processors_share: pair.shares.name(),
-        zeroed_gb_per_s: median(&figures.zeroed),
-        alone_lines_per_s: median(&figures.alone),
-        beside_lines_per_s: median(&figures.beside),
-        slowdown_percent: median(&slowdowns),
-        slowdown_low,
-        slowdown_high,
-        lost_ms_per_gb: median(&losses),
-        lost_ms_low,
-        lost_ms_high,
-        share_of_stosb: share.map(|share| share.ratio),
-        share_low: share.map(|share| share.low),
-        share_high: share.map(|share| share.high),
-        samples: [("slowdown_percent", slowdowns), ("lost_ms_per_gb", losses)].into(),
-    }
 }

@@ -76,7 +76,7 @@ pub fn walk(memory: *const u8, stop: &AtomicBool, count: &AtomicU64) {
     }
 }
 
-/// What this program gets of the last-level cache: the most that can be walked in two thirds of the time that memory
+/// This program's share of the last-level cache: the most that can be walked in two thirds of the time that memory
 /// takes. `nominal` is what the cache says.
 pub fn cache_share(region: &mut [u8], nominal: usize) -> usize {
     let most = nominal.min(region.len());

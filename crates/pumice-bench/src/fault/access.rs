@@ -1,7 +1,7 @@
-//! What it costs to get at pages that are there: one thread, pages in random order.
+//! The cost of access to pages that are there: one thread, pages in random order.
 //!
-//! A guard is two locked operations on the page's word. What those take by themselves, on words of as many
-//! pages, is a row.
+//! A guard is two locked operations on the page's word. A row has the time of those by themselves, on words of as many
+//! pages.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,11 @@ use std::time::Instant;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_paging::page_table::{Atomic, Rights};
 use pumice_paging::space::{Access, Frames, Region, VmSpace};
-use serde::Serialize;
+use serde_json::json;
 
 use super::ground::Ground;
-use pumice_command::json_lines::{JsonLines, Samples};
+use crate::harness::Output;
+use crate::registry::Row;
 use pumice_command::statistics::median;
 use pumice_command::table::Table;
 use pumice_command::Failure;
@@ -25,7 +26,7 @@ const ACCESSES: usize = 1 << 20;
 
 type Ours<'t, 'f> = Region<'t, Frames<'f>, Atomic>;
 
-/// What is measured, in the order of [`sample`].
+/// The operations that are measured, in the order of [`sample`].
 const OPERATIONS: [&str; 7] = [
     "the loop alone",
     "two locked operations",
@@ -35,18 +36,6 @@ const OPERATIONS: [&str; 7] = [
     "read guard, drop",
     "write guard, drop",
 ];
-
-/// A row of the second table.
-#[derive(Serialize)]
-struct Row {
-    experiment: &'static str,
-    operation: &'static str,
-    /// Pages of the region.
-    pages: usize,
-    /// Median over the rounds of what one took, the loop alone taken off.
-    ns: f64,
-    samples: Samples,
-}
 
 /// Pages in an order that looks random and costs little to tell: a linear congruence's whole period.
 #[inline]
@@ -67,7 +56,7 @@ fn time(pages: usize, operation: impl Fn(usize) -> u64) -> f64 {
     elapsed.as_nanos() as f64 / ACCESSES as f64
 }
 
-/// What a latch is at least: taken if the word is as it was read, and let go.
+/// The least work of a latch: it is taken if the word is as it was read, and let go.
 #[inline]
 fn latch_and_let_go(word: &AtomicU64) -> u64 {
     let before = word.load(Ordering::Acquire);
@@ -95,12 +84,12 @@ fn sample(region: &Ours<'_, '_>, words: &[AtomicU64]) -> [f64; OPERATIONS.len()]
 }
 
 /// Measures every operation, in turns, and prints its rows.
-pub fn measure(ground: &Ground, rounds: usize, json: &mut JsonLines) -> Result<(), Failure> {
+pub fn measure(ground: &Ground, rounds: usize, output: &mut Output) -> Result<(), Failure> {
     let failure = |error| Failure::system(format!("no space: {error}"));
     println!("\naccess to pages that are there, ns each (medians of {rounds} rounds)");
     let mut columns = Vec::new();
     for pages in PAGES {
-        // What was there before is in parts yet, and does not count as free.
+        // Frames of the measurement before are in parts yet, and do not count as free.
         ground.refill();
         let space = VmSpace::new(ground.map().frames(), Atomic).map_err(failure)?;
         let task = space.enter().map_err(failure)?;
@@ -133,8 +122,9 @@ pub fn measure(ground: &Ground, rounds: usize, json: &mut JsonLines) -> Result<(
         let rounds = columns.iter().map(|column| column[index].clone());
         for ((pages, ns), rounds) in PAGES.into_iter().zip(ns.clone()).zip(rounds) {
             if let (Some(ns), Some(rounds)) = (ns, rounds) {
-                let samples = [("ns", rounds)].into();
-                json.write(&Row { experiment: "access", operation, pages, ns, samples })?;
+                let keys = json!({"experiment": "access", "operation": operation, "pages": pages});
+                // Of what one took, the loop alone taken off.
+                output.keep(Row::of(keys).set("ns", ns).samples("ns", rounds))?;
             }
         }
         let shown = ns.map(|ns| ns.map_or("-".to_owned(), |ns| format!("{ns:.1}")));

@@ -1,13 +1,12 @@
-//! What the faults of all ways take their memory from: a zone in which everything is there and zero.
+//! The memory for the faults of all ways: a zone in which everything is there and zero.
 
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::{Clearer, Warmth};
 use pumice_frames::frame::Zone;
-use pumice_frames::sys::cpu;
-use pumice_frames::sys::mem::{Huge, Memory, Os};
 use pumice_paging::space::MemMap;
 
 use crate::cpu::CpuClock;
+use crate::team::zone::zone;
 use pumice_command::Failure;
 
 /// Blocks beside those that are touched: tables, threads' lists, and frames scattered by those.
@@ -29,19 +28,15 @@ impl Ground {
         // A mapper uses frames up as well, which are zero again after the round only: a tenth of what is
         // touched meanwhile. If there were none left, faults would be measured that clear.
         let blocks = touched + touched / 4 + SPARE_BLOCKS;
-        let zone = Zone::new(blocks * BLOCK_SIZE, cpu::count(), Huge::Yes).map_err(failure)?;
         // It stays for the rest of the process, which ends with the experiment.
-        let zone = Box::leak(Box::new(zone));
-        zone.grow(blocks).map_err(failure)?;
-        // SAFETY: the zone's own range, all of which was made usable.
-        unsafe { Os.populate(zone.block_address(0), blocks * BLOCK_SIZE) }
-            .map_err(|errno| Failure::system(format!("can't populate the zone: {errno}")))?;
+        let zone = zone(blocks * BLOCK_SIZE / FRAME_SIZE)
+            .map_err(|error| Failure::system(format!("no zone: {error}")))?;
         let clearer = Clearer::detect();
         let map = MemMap::new(zone, clearer).map_err(failure)?;
         Ok(Ground { zone, map, clearer })
     }
 
-    /// What spaces have in common.
+    /// The memory map that spaces share.
     pub fn map(&self) -> &MemMap<'static> {
         &self.map
     }

@@ -4,38 +4,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use pumice_paging::page_table::{Atomic, Emulated, Entry, TableOps};
-use serde::Serialize;
 
-/// Who excludes whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Locking {
-    /// The kernel's own faults, whatever it does.
-    Kernel,
-    /// One lock over the whole fault, as before V12's patches.
-    Whole,
-    /// A lock over each change of an entry (B2).
-    Short,
-    /// None.
-    Atomic,
-    /// No faults at all: pages that are there, and what writing to them costs.
-    Ready,
+use crate::names::named;
+
+named! {
+    /// The threads that exclude each other.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Locking {
+        /// The kernel's own faults, however it locks.
+        Kernel = "kernel",
+        /// One lock over the whole fault, as before V12's patches.
+        Whole = "whole",
+        /// A lock over each change of an entry (B2).
+        Short = "short",
+        /// None.
+        Atomic = "atomic",
+        /// No faults at all: writes to pages that are there.
+        Ready = "ready",
+    }
 }
 
 impl Locking {
     /// Ours, in the order of the tables.
     pub const OURS: [Locking; 3] = [Locking::Whole, Locking::Short, Locking::Atomic];
-
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Locking::Kernel => "kernel",
-            Locking::Whole => "whole",
-            Locking::Short => "short",
-            Locking::Atomic => "atomic",
-            Locking::Ready => "ready",
-        }
-    }
 }
 
 /// Table operations, and the lock that a fault takes around all of them, if any.
@@ -58,7 +49,7 @@ impl Scheme for Emulated {
     }
 }
 
-/// Loads and stores, for those who hold one lock over everything.
+/// Loads and stores, for threads that hold one lock over everything.
 #[derive(Debug, Default)]
 pub struct Plain;
 

@@ -2,50 +2,39 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::Mutex;
 
 use pumice_frames::addr::{BLOCK_FRAMES, CACHE_LINE, FRAME_SIZE};
-use pumice_frames::sys::{cpu, prefetch::prefetch_write, thread::now_ns};
+use pumice_frames::sys::{cpu, prefetch::prefetch_write};
 use pumice_paging::page_table::{Atomic, Emulated, Rights};
 use pumice_paging::space::{Access, Frames, Task, VmSpace, DEFAULT_FETCH_AHEAD};
-use serde::Serialize;
 
 use super::ground::Ground;
 use super::locking::{Locking, Plain, Scheme};
 use super::row::{PageSize, Way};
-use crate::cpu::{pin, CpuClock};
+use crate::cpu::pin;
+use crate::names::named;
 use crate::pft::backend::Source;
-use crate::pft::measure::{Spent, LINES};
-use crate::start_line::StartLine;
+use crate::pft::measure::{Lines, Spent, LINES};
 use pumice_command::Failure;
 
 /// Pages that the mapper maps, touches one of, and unmaps.
 const MAPPER_PAGES: usize = 16;
 
-/// Which pages are whose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// A piece of the region for each thread.
-    Own,
-    /// A piece of each 2 MiB for each thread, and all in the same 2 MiB at about the same time.
-    OneBlock,
-    /// As `own`, beside one more thread that maps and unmaps throughout.
-    Mapper,
-}
-
-impl Pattern {
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Pattern::Own => "own",
-            Pattern::OneBlock => "one-block",
-            Pattern::Mapper => "mapper",
-        }
+named! {
+    /// The pages of each thread.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Pattern {
+        /// A piece of the region for each thread.
+        Own = "own",
+        /// A piece of each 2 MiB for each thread, and all in the same 2 MiB at about the same time.
+        OneBlock = "one-block",
+        /// As `own`, beside one more thread that maps and unmaps throughout.
+        Mapper = "mapper",
     }
 }
 
-/// What is done with the pages.
+/// The work on the pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// Threads that fault.
@@ -54,7 +43,7 @@ pub struct Job {
     pub pages: usize,
     /// Lines written in each: 0 for the path alone, or 1.
     pub lines: usize,
-    /// Whose are which.
+    /// The pages of each thread.
     pub pattern: Pattern,
 }
 
@@ -95,32 +84,13 @@ fn touched(page: usize) -> usize {
     page * FRAME_SIZE + page % LINES * CACHE_LINE
 }
 
-/// Where the threads of a measurement start and end together.
-struct Lines {
-    start: StartLine,
-    finish: Barrier,
-}
-
-impl Lines {
-    /// What a thread spends on its part.
-    fn time(&self, part: impl FnOnce()) -> Spent {
-        let at_ns = self.start.wait();
-        let clock = CpuClock::start();
-        part();
-        let (cpu, wall_s) = (clock.elapsed(), (now_ns() - at_ns) as f64 / 1e9);
-        // Nobody gives back while another's clock runs.
-        self.finish.wait();
-        Spent { cpu, wall_s }
-    }
-}
-
 /// Runs `work` on each thread, and `beside` meanwhile if there is anything.
 fn together(
     threads: usize,
     work: &(dyn Fn(usize, &Lines) -> Spent + Sync),
     beside: Option<&(dyn Fn(&AtomicBool) + Sync)>,
 ) -> Spent {
-    let lines = &Lines { start: StartLine::new(threads), finish: Barrier::new(threads) };
+    let lines = &Lines::new(threads);
     let is_over = &AtomicBool::new(false);
     let processors = cpu::count();
     std::thread::scope(|scope| {
@@ -139,8 +109,7 @@ fn together(
         let mut all = Spent::default();
         for worker in workers {
             let spent = worker.join().expect("workers don't panic");
-            all.cpu += spent.cpu;
-            all.wall_s = all.wall_s.max(spent.wall_s);
+            all.add(spent);
         }
         // Relaxed: the mapper needs to see it some time.
         is_over.store(true, Ordering::Relaxed);
@@ -165,7 +134,7 @@ fn in_space<S: Scheme>(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Fa
     let space = VmSpace::new(ground.map().frames(), S::default()).map_err(failure)?;
     space.set_prefault(way.prefault_pages);
     if job.lines == 0 || way.locking == Locking::Ready {
-        // Fetching ahead is for what will be written, and here nothing is.
+        // Prefetch is for pages that will be written, and here none is.
         space.set_fetch_ahead(0);
     }
     let task = space.enter().map_err(failure)?;

@@ -10,12 +10,12 @@
 //! alone, which fetches nothing ahead (the kernel has no such thing: a line is written there). `prefault` says
 //! how many pages a sequence populates at once, or that the region is of huge pages.
 //!
-//! `ready` takes no faults: it writes to pages that were faulted in before, and never written. What that costs, a
-//! fault with the write can't save.
+//! `ready` takes no faults: it writes to pages that were faulted in before, and never written. A fault with
+//! the write can't save that cost.
 //!
-//! There are more threads than processors on purpose: who holds a lock may then have none.
+//! There are more threads than processors on purpose: the holder of a lock may then have none.
 //!
-//! A second table says what access costs to pages that are there.
+//! A second table has the cost of access to pages that are there.
 
 mod access;
 mod ground;
@@ -24,24 +24,24 @@ mod measure;
 mod row;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use pumice_frames::addr::{BLOCK_FRAMES, FRAME_SIZE};
-use pumice_heap::config::parse_size;
 use rustix::mm::Advice;
 
-use super::arguments::check_writable;
+use super::arguments::size_in;
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::pft::backend::{Backend, Source};
 use super::pft::row::Round;
-use super::plot::{self, Series, Stroke};
+use super::registry::faults::FAULT;
+use super::registry::field::{float, identity};
+use super::registry::Row;
 use ground::Ground;
 use locking::Locking;
 use measure::{Job, Pattern};
-use pumice_command::json_lines::JsonLines;
 use pumice_command::table::Table;
 use pumice_command::Failure;
-use row::{FaultRow, PageSize, Way};
+use row::{PageSize, Way};
 
 /// Threads of the V12 table, as far as it goes.
 const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -53,7 +53,7 @@ const ONE_BLOCK_THREADS: usize = 8;
 /// Least pages of a thread's share.
 const LEAST_SHARE: usize = BLOCK_FRAMES;
 
-/// What `pumice bench fault` is asked for.
+/// Options of `pumice bench fault`.
 #[derive(Args, Debug)]
 pub struct FaultArgs {
     /// Bytes of the region that all threads touch together
@@ -65,31 +65,27 @@ pub struct FaultArgs {
     /// Fewer rounds and fewer rows
     #[arg(long)]
     quick: bool,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the rate against the threads, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).filter(|&bytes| (128 << 20..=1 << 38).contains(&bytes));
-    bytes.ok_or_else(|| "a size from 128M to 256G, such as 1G".to_owned())
+fn size(text: &str) -> Result<usize, &'static str> {
+    size_in(text, 128 << 20..=1 << 38, "a size from 128M to 256G, such as 1G")
 }
 
 /// Runs all experiments.
-pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
-    let json = JsonLines::create(options.json.as_deref())?;
-    if let Some(path) = &options.plot {
-        check_writable(path)?;
-    }
+pub fn fault(options: &FaultArgs) -> Result<(), Failure> {
+    let mut output =
+        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &FAULT.plots[0])?;
     let ground = Ground::new(options.size)?;
     let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize;
     let pages = options.size / FRAME_SIZE / LEAST_SHARE * LEAST_SHARE;
-    let mut bench = Bench { ground, rounds, json, rows: Vec::new() };
     println!("page faults (medians of {rounds} rounds)");
-    FaultRow::begin_table();
+    output.begin(&row::columns());
+    let mut bench = Bench { ground, rounds, output };
     let own = |threads, lines| Job { threads, pages, lines, pattern: Pattern::Own };
     let threads: &[usize] = if options.quick { &[1, 2, 64] } else { &THREADS };
     for &threads in threads {
@@ -113,12 +109,8 @@ pub fn fault(options: &FaultArgs) -> Result<ExitCode, Failure> {
     let beside = Job { pattern: Pattern::Mapper, ..alone };
     bench.compare(&[each(alone, &ours), each(beside, &ours)].concat())?;
     bench.print_ratios();
-    access::measure(&bench.ground, rounds, &mut bench.json)?;
-    if let Some(path) = &options.plot {
-        plot::rate_against_threads(path, "each its share, one line written", &bench.series())?;
-    }
-    bench.json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    access::measure(&bench.ground, rounds, &mut bench.output)?;
+    bench.output.finish()
 }
 
 fn way(locking: Locking, prefault_pages: usize) -> Way {
@@ -160,34 +152,20 @@ fn ways(threads: usize) -> Vec<Way> {
 struct Bench {
     ground: Ground,
     rounds: usize,
-    json: JsonLines,
-    rows: Vec<FaultRow>,
+    output: Output,
 }
 
 impl Bench {
     /// Measures each job in its way, in turns, and shows a row for each. Only rows of one call should
     /// be compared: the machine may have others on it later.
     fn compare(&mut self, jobs: &[(Job, Way)]) -> Result<(), Failure> {
-        let mut rounds = vec![Vec::new(); jobs.len()];
-        for round in 0..=self.rounds {
-            for turn in 0..jobs.len() {
-                // Each goes first once in as many rounds as there are jobs.
-                let index = (round + turn) % jobs.len();
-                let measured = self.measure_once(&jobs[index].0, jobs[index].1)?;
-                // The first is for warming up.
-                if round > 0 {
-                    rounds[index].push(measured);
-                }
-            }
-        }
-        let table = FaultRow::table();
+        let rounds = in_turns(jobs.len(), self.rounds, WarmUp::Round, |index, _| {
+            self.measure_once(&jobs[index].0, jobs[index].1)
+        })?;
         for ((job, way), rounds) in jobs.iter().zip(&rounds) {
-            let row = FaultRow::new(*way, job, rounds);
-            table.row(&row.cells());
-            self.json.write(&row)?;
-            self.rows.push(row);
+            self.output.show(row::row(*way, job, rounds))?;
         }
-        table.gap();
+        self.output.gap();
         Ok(())
     }
 
@@ -207,108 +185,75 @@ impl Bench {
 
     fn rows(
         &self,
-        job: (usize, usize, Pattern),
+        (threads, lines, pattern): Of,
         way: Way,
-    ) -> impl DoubleEndedIterator<Item = &FaultRow> {
-        self.rows.iter().filter(move |row| {
-            (row.row.thr, row.row.lines, row.pattern) == job
-                && (row.row.backend, row.locking) == (way.backend, way.locking)
-                && (row.prefault_pages, row.page_size) == (way.prefault_pages, way.page_size)
-        })
+    ) -> impl DoubleEndedIterator<Item = &Row> {
+        let wanted = [
+            threads.to_string(),
+            lines.to_string(),
+            pattern.name().to_owned(),
+            way.backend.name().to_owned(),
+            way.locking.name().to_owned(),
+            way.prefault_pages.to_string(),
+            way.page_size.name().to_owned(),
+        ];
+        self.output.rows().iter().filter(move |row| identity(&KEYS, row) == wanted)
     }
 
-    fn row(&self, job: (usize, usize, Pattern), way: Way) -> Option<&FaultRow> {
-        self.rows(job, way).next()
-    }
-
-    /// What the rows say of each other.
+    /// Print the ratios between rows.
     fn print_ratios(&self) {
         println!("ratios");
         let table = Table::begin(&[("", 62), ("ratio", 7)]);
         let (small, huge) = (kernel_way(Backend::Kernel4k), kernel_way(Backend::KernelThp));
-        let atomic = way(Locking::Atomic, 1);
-        let (one, alone) = ((1, 1, Pattern::Own), (1, 0, Pattern::Own));
-        let cpu = |row: &FaultRow| row.row.flt_cpu_s;
-        let wall = |row: &FaultRow| row.row.flt_wall_s;
-        let ratio = |text: &str, this: Option<&FaultRow>, that: Option<&FaultRow>, by: Rate| {
-            if let (Some(this), Some(that)) = (this, that) {
-                table.row(&[text.to_owned(), format!("{:.2}", by(this) / by(that))]);
-            }
-        };
-        let row = |job, way| self.row(job, way);
-        ratio(
-            "atomic / kernel-4k, 1 thread, per cpu second",
-            row(one, atomic),
-            row(one, small),
-            cpu,
-        );
-        ratio("atomic / kernel-thp", row(one, atomic), row(one, huge), cpu);
-        ratio("atomic, 2 MiB pages / kernel-thp", row(one, huge_way()), row(one, huge), cpu);
-        ratio("atomic, path alone / kernel-4k", row(alone, atomic), row(alone, small), cpu);
-        ratio("atomic / whole, 1 thread", row(one, atomic), row(one, way(Locking::Whole, 1)), cpu);
-        for pages in [PREFAULT_PAGES, PREFAULT_PAGES_MORE] {
-            let with = way(Locking::Atomic, pages);
-            ratio(
-                &format!("prefault {pages} / off, path alone"),
-                row(alone, with),
-                row(alone, atomic),
-                cpu,
-            );
-            ratio(
-                &format!("prefault {pages} / off, with the write"),
-                row(one, with),
-                row(one, atomic),
-                cpu,
-            );
-        }
-        ratio(
-            "ready: no fault / atomic, 1 thread",
-            row(one, way(Locking::Ready, 1)),
-            row(one, atomic),
-            cpu,
-        );
-        let (two, many) = ((2, 1, Pattern::Own), (64, 1, Pattern::Own));
-        ratio("atomic, 2 threads / 1, per second", row(two, atomic), row(one, atomic), wall);
-        ratio("atomic, 64 threads / 2", row(many, atomic), row(two, atomic), wall);
-        let whole = way(Locking::Whole, 1);
-        ratio("whole, 64 threads / 2", row(many, whole), row(two, whole), wall);
-        ratio("whole, 2 threads / 1", row(two, whole), row(one, whole), wall);
+        let (atomic, whole) = (way(Locking::Atomic, 1), way(Locking::Whole, 1));
+        let [with, with_more] =
+            [PREFAULT_PAGES, PREFAULT_PAGES_MORE].map(|it| way(Locking::Atomic, it));
+        let ready = way(Locking::Ready, 1);
+        let own = |threads| (threads, 1, Pattern::Own);
         let blocks = |threads| (threads, 1, Pattern::OneBlock);
-        let with = way(Locking::Atomic, PREFAULT_PAGES);
-        ratio("one block, 2 threads / 1", row(blocks(2), atomic), row(blocks(1), atomic), wall);
-        ratio(
-            "one block, 2 threads, prefault / off",
-            row(blocks(2), with),
-            row(blocks(2), atomic),
-            wall,
-        );
-        let mapper = (1, 1, Pattern::Mapper);
-        // Measured in the same rounds.
-        let without = |way| self.rows(one, way).next_back();
-        ratio("atomic beside a mapper / without", row(mapper, atomic), without(atomic), wall);
-        ratio("the same, per cpu second", row(mapper, atomic), without(atomic), cpu);
-        ratio("whole beside a mapper / without", row(mapper, whole), without(whole), wall);
-    }
-
-    /// The rate against threads, without prefaulting, and with.
-    fn series(&self) -> Vec<Series> {
-        let lines = [
-            ("kernel, 4 KiB pages", kernel_way(Backend::Kernel4k)),
-            ("kernel, huge pages", kernel_way(Backend::KernelThp)),
-            ("whole: one lock over the fault", way(Locking::Whole, 1)),
-            ("short: a lock for each change", way(Locking::Short, 1)),
-            ("atomic", way(Locking::Atomic, 1)),
-            ("atomic, prefaulting 16 pages", way(Locking::Atomic, PREFAULT_PAGES)),
+        let (one, two, many) = (own(1), own(2), own(64));
+        let (alone, mapper) = ((1, 0, Pattern::Own), (1, 1, Pattern::Mapper));
+        let ratios: [(&str, Side, Side, &str); 19] = [
+            ("atomic / kernel-4k, 1 thread, per cpu second", (one, atomic), (one, small), CPU),
+            ("atomic / kernel-thp", (one, atomic), (one, huge), CPU),
+            ("atomic, 2 MiB pages / kernel-thp", (one, huge_way()), (one, huge), CPU),
+            ("atomic, path alone / kernel-4k", (alone, atomic), (alone, small), CPU),
+            ("atomic / whole, 1 thread", (one, atomic), (one, whole), CPU),
+            ("prefault 16 / off, path alone", (alone, with), (alone, atomic), CPU),
+            ("prefault 16 / off, with the write", (one, with), (one, atomic), CPU),
+            ("prefault 64 / off, path alone", (alone, with_more), (alone, atomic), CPU),
+            ("prefault 64 / off, with the write", (one, with_more), (one, atomic), CPU),
+            ("ready: no fault / atomic, 1 thread", (one, ready), (one, atomic), CPU),
+            ("atomic, 2 threads / 1, per second", (two, atomic), (one, atomic), WALL),
+            ("atomic, 64 threads / 2", (many, atomic), (two, atomic), WALL),
+            ("whole, 64 threads / 2", (many, whole), (two, whole), WALL),
+            ("whole, 2 threads / 1", (two, whole), (one, whole), WALL),
+            ("one block, 2 threads / 1", (blocks(2), atomic), (blocks(1), atomic), WALL),
+            ("one block, 2 threads, prefault / off", (blocks(2), with), (blocks(2), atomic), WALL),
+            ("atomic beside a mapper / without", (mapper, atomic), (one, atomic), WALL),
+            ("the same, per cpu second", (mapper, atomic), (one, atomic), CPU),
+            ("whole beside a mapper / without", (mapper, whole), (one, whole), WALL),
         ];
-        let points = |way: Way| {
-            let row = |threads| self.row((threads, 1, Pattern::Own), way);
-            let point = |threads: usize| Some((threads as f64, row(threads)?.row.flt_wall_s));
-            THREADS.into_iter().filter_map(point).collect()
-        };
-        let stroke = |way: Way| if way.prefault_pages > 1 { Stroke::Dotted } else { Stroke::Solid };
-        lines.map(|(name, way)| Series { name, stroke: stroke(way), points: points(way) }).into()
+        for (text, this, that, by) in ratios {
+            let mut others = self.rows(that.0, that.1);
+            // A mapper's peer is the row of the same rounds: the last.
+            let other = if this.0 == mapper { others.next_back() } else { others.next() };
+            if let (Some(this), Some(that)) = (self.rows(this.0, this.1).next(), other) {
+                table.row(&[text.to_owned(), format!("{:.2}", float(this, by) / float(that, by))]);
+            }
+        }
     }
 }
 
-/// Which of a row's rates.
-type Rate = fn(&FaultRow) -> f64;
+/// Threads, lines and pattern of a row.
+type Of = (usize, usize, Pattern);
+
+/// A side of a ratio.
+type Side = (Of, Way);
+
+/// The rates that are compared.
+const CPU: &str = "flt_cpu_s";
+const WALL: &str = "flt_wall_s";
+
+const KEYS: [&str; 7] =
+    ["thr", "lines", "pattern", "backend", "locking", "prefault_pages", "page_size"];

@@ -87,7 +87,7 @@ impl Backend for Direct<'_> {
 
 struct Ours<'t, 'c> {
     view: View<'t, 'c>,
-    /// What is to be on a page.
+    /// The bytes for a page.
     page: [u8; FRAME_SIZE],
 }
 
@@ -113,7 +113,7 @@ impl Way for Ours<'_, '_> {
     }
 
     fn ask(&mut self, pages: &[usize]) -> Result<(), String> {
-        // What it does not take now is read when it is wanted.
+        // Pages that it does not take now are read when they are wanted.
         self.view.prefetch(pages);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the device does by itself, by `fio`: io_uring, direct, as many requests as we ask for ahead.
+//! The device by itself, by `fio`: io_uring, direct, as many requests as we ask for ahead.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::buffered::{empty, open};
-use super::job::{Answer, Op, Request, CHUNK};
+use super::job::{Op, Request, CHUNK};
 use crate::slot_daemon::die_with_us;
+use crate::team::answer::Answer;
 use pumice_command::Failure;
 
 /// Chunks of a sequence in flight.
@@ -55,7 +56,7 @@ pub fn run(file: &Path, bytes: u64, depth: usize, request: &Request) -> Result<A
     })
 }
 
-/// What its report says; warnings may come before it.
+/// The figures of its report; warnings may come before it.
 fn answer(op: Op, said: &str) -> Option<Answer> {
     let report: Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
     let mut answer = Answer::default();

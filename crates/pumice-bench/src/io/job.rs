@@ -1,49 +1,41 @@
-//! What a worker is asked to do, and what it answers.
+//! A worker's requests and answers.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
+
 /// Bytes of a sequence that are read or written at a time.
 pub const CHUNK: usize = 1 << 20;
 
-/// What is done to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Op {
-    /// All of it is written in order, for the first time, and made durable.
-    Out,
-    /// All of it is read in order, changed, written back, and made durable.
-    Rewrite,
-    /// All of it is read in order.
-    In,
-    /// Single pages at random, one at a time for each thread.
-    Random,
-    /// The same, where each thread says ahead which pages it will want.
-    RandomAhead,
-    /// Pages of a working set that is in memory, before, beside and after a scan of all of the file.
-    Scan,
+named! {
+    /// The operations on a file.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Op {
+        /// All of it is written in order, for the first time, and made durable.
+        Out = "out",
+        /// All of it is read in order, changed, written back, and made durable.
+        Rewrite = "rewrite",
+        /// All of it is read in order.
+        In = "in",
+        /// Single pages at random, one at a time for each thread.
+        Random = "random",
+        /// The same, where each thread says ahead which pages it will want.
+        RandomAhead = "random-ahead",
+        /// Pages of a working set that is in memory, before, beside and after a scan of all of the file.
+        Scan = "scan",
+    }
 }
 
 impl Op {
-    /// As `--ops` and JSON have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Op::Out => "out",
-            Op::Rewrite => "rewrite",
-            Op::In => "in",
-            Op::Random => "random",
-            Op::RandomAhead => "random-ahead",
-            Op::Scan => "scan",
-        }
-    }
-
     /// Whether pages are visited in order.
     pub const fn is_sequential(self) -> bool {
         matches!(self, Op::Out | Op::Rewrite | Op::In)
     }
 }
 
-/// What a worker is given once.
+/// A worker's setup: it is given once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub file: String,
@@ -54,7 +46,7 @@ pub struct Setup {
     pub depth: usize,
 }
 
-/// What it is asked for again and again.
+/// A request: there are many.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub op: Op,
@@ -62,27 +54,4 @@ pub struct Request {
     /// Of what does not end by itself.
     pub seconds: f64,
     pub seed: u64,
-}
-
-/// What it answers.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
-    /// Of what was asked for: chunks of a sequence, else pages.
-    pub accesses: u64,
-    pub bytes: u64,
-    pub seconds: f64,
-    /// Processor time of all of its threads, and of the kernel's `kswapd`s where it is the kernel's cache.
-    pub cpu_s: f64,
-    /// Of the whole machine: interrupts, the kernel's workers, and whoever else was there.
-    pub machine_cpu_s: f64,
-    /// Pages read from the file.
-    pub pages_in: u64,
-    /// How long accesses took.
-    pub p50_us: f64,
-    pub p99_us: f64,
-    pub max_us: f64,
-    /// Of the working set's accesses: what part was in memory beside the scan, what part of what was there before.
-    pub hits_percent: f64,
-    /// What part of the working set was still in memory after a scan during which nobody asked for it.
-    pub kept_percent: f64,
 }

@@ -45,7 +45,7 @@ impl Backend for Mapped {
             empty(&self.file, self.bytes as u64)?;
         }
         if op == Op::In {
-            // What is mapped is not dropped.
+            // Mapped pages are not dropped.
             self.advise(0, self.bytes, Advice::LinuxDontNeed)?;
         }
         advise(&self.file, op)?;

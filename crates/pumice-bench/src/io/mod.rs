@@ -33,30 +33,31 @@ mod row;
 mod worker;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sys::cpu;
 
-use super::arguments::{check_writable, frames_size, seconds};
+use super::arguments::{frames_size, seconds};
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::interrupts::Interrupts;
-use super::plot::{self, Series, Stroke};
+use super::registry::field::text;
+use super::registry::paging::IO;
+use super::registry::Row;
+use super::team::answer::Answer;
 use super::team::folder::Folder;
 use super::team::memory_group::MemoryGroup;
 use super::team::spent::machine_cpu_s;
 use super::team::worker::Worker;
-use job::{Answer, Op, Request, Setup};
-use pumice_command::json_lines::JsonLines;
-use pumice_command::table::Table;
+use job::{Op, Request, Setup};
 use pumice_command::Failure;
-use row::{Case, Row};
+use row::{beside, row, Case};
 use worker::Kind;
 
 /// The file of a scan, by the frames.
 const SCAN_TIMES: u64 = 10;
 
-/// What `pumice bench io` is asked for.
+/// Options of `pumice bench io`.
 #[derive(Args, Debug)]
 pub struct IoArgs {
     /// Memory for the file's pages [default: 512M, or 32M with --quick]
@@ -95,9 +96,8 @@ pub struct IoArgs {
     /// Less memory and fewer rounds
     #[arg(long)]
     quick: bool,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw pages a second against the threads, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -106,7 +106,7 @@ pub struct IoArgs {
     worker: Option<Kind>,
 }
 
-fn size_or_none(text: &str) -> Result<usize, String> {
+fn size_or_none(text: &str) -> Result<usize, &'static str> {
     if text == "0" {
         return Ok(0);
     }
@@ -114,14 +114,12 @@ fn size_or_none(text: &str) -> Result<usize, String> {
 }
 
 /// Measures all rows.
-pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
+pub fn io(options: &IoArgs) -> Result<(), Failure> {
     if let Some(kind) = options.worker {
         return worker::run(kind);
     }
-    let json = JsonLines::create(options.json.as_deref())?;
-    if let Some(path) = &options.plot {
-        check_writable(path)?;
-    }
+    let mut output =
+        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &IO.plots[0])?;
     let plan = Plan::new(options);
     let signals = Interrupts::take();
     let folder = Folder::make(options.dir.as_deref(), "io")?;
@@ -131,19 +129,15 @@ pub fn io(options: &IoArgs) -> Result<ExitCode, Failure> {
         (plan.frames * FRAME_SIZE) >> 20,
         plan.rounds
     );
-    let table = Row::begin_table();
-    let mut bench = Bench { plan, signals, folder, json, table, rows: Vec::new() };
+    output.begin(&row::COLUMNS);
+    let mut bench = Bench { plan, signals, folder, output };
     bench.files()?;
     bench.scan()?;
     bench.resident()?;
-    if let Some(path) = &options.plot {
-        plot::reads_against_threads(path, "of a file larger than its memory", &bench.series())?;
-    }
-    bench.json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    bench.output.finish()
 }
 
-/// What is measured.
+/// The plan of the measurement.
 #[derive(Debug)]
 struct Plan {
     frames: usize,
@@ -203,19 +197,10 @@ struct Bench {
     plan: Plan,
     signals: Interrupts,
     folder: Folder,
-    json: JsonLines,
-    table: Table,
-    rows: Vec<Row>,
+    output: Output,
 }
 
 impl Bench {
-    fn show(&mut self, row: Row) -> Result<(), Failure> {
-        self.table.row(&row.cells());
-        self.json.write(&row)?;
-        self.rows.push(row);
-        Ok(())
-    }
-
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.file"))
     }
@@ -254,7 +239,7 @@ impl Bench {
 
     fn files(&mut self) -> Result<(), Failure> {
         let mut sides = self.sides(self.plan.frames, self.plan.bytes)?;
-        // All files are there, whatever is asked for, and all ways have been gone once.
+        // After this all files are there for any operation, and each way has run once.
         self.compare(&mut sides, Op::Out, 1, 0)?;
         for op in self.plan.ops.clone() {
             let threads = if op.is_sequential() { vec![1] } else { self.plan.threads.clone() };
@@ -293,52 +278,36 @@ impl Bench {
         let Plan { bytes, depth, seconds, .. } = self.plan;
         let has_fio = self.plan.has_fio && op != Op::Scan;
         let all = sides.len() + usize::from(has_fio);
-        let mut answers: Vec<Vec<Answer>> = vec![Vec::new(); all];
         // The first warms up, but for what ends by itself.
-        let warm_up = usize::from(!op.is_sequential() && op != Op::Scan || rounds == 0);
-        for round in 1 - warm_up..=rounds {
-            for turn in 0..all {
-                if self.signals.came().is_some() {
-                    return Err(Failure::system("interrupted"));
-                }
-                let which = (round + turn) % all;
-                let seed = (op as u64) << 32 | (threads as u64) << 16 | round as u64;
-                let request = Request { op, threads, seconds, seed };
-                let answer = match sides.get_mut(which) {
-                    Some(side) => side.worker.run(&request, &self.signals)?,
-                    None => {
-                        let before = machine_cpu_s();
-                        let answer = fio::run(&self.file("fio"), bytes, depth / threads, &request)?;
-                        Answer { machine_cpu_s: machine_cpu_s() - before, ..answer }
-                    }
-                };
-                if round > 0 {
-                    answers[which].push(answer);
-                }
+        let is_warm_up = !op.is_sequential() && op != Op::Scan || rounds == 0;
+        let warm_up = if is_warm_up { WarmUp::Round } else { WarmUp::None };
+        let answers = in_turns(all, rounds, warm_up, |which, round| {
+            self.signals.look()?;
+            let seed = (op as u64) << 32 | (threads as u64) << 16 | round as u64;
+            let request = Request { op, threads, seconds, seed };
+            if let Some(side) = sides.get_mut(which) {
+                return side.worker.run(&request, &self.signals);
             }
-        }
+            let before = machine_cpu_s();
+            let answer = fio::run(&self.file("fio"), bytes, depth / threads, &request)?;
+            Ok(Answer { machine_cpu_s: machine_cpu_s() - before, ..answer })
+        })?;
         if rounds == 0 {
             return Ok(());
         }
         let names = sides.iter().map(|side| side.kind.name()).chain(["fio"]);
         let frames_bytes = (self.plan.frames * FRAME_SIZE) as u64;
-        let row = |(backend, rounds): (&'static str, &Vec<Answer>)| {
+        let of = |(backend, rounds): (&'static str, &Vec<Answer>)| {
             let frames_bytes = match (op, backend) {
                 (_, "fio") => 0,
                 (Op::Scan, _) => bytes / SCAN_TIMES,
                 _ => frames_bytes,
             };
-            Row::new(
-                &Case { op: op.name(), backend, threads, file_bytes: bytes, frames_bytes },
-                rounds,
-            )
+            row(&Case { op: op.name(), backend, threads, file_bytes: bytes, frames_bytes }, rounds)
         };
-        let rows: Vec<Row> = names.zip(&answers).map(row).collect();
-        for mut row in rows.clone() {
-            row.beside(&rows);
-            self.show(row)?;
-        }
-        self.table.gap();
+        let rows: Vec<Row> = names.zip(&answers).map(of).collect();
+        rows.iter().try_for_each(|row| self.output.show(beside(row, &rows)))?;
+        self.output.gap();
         Ok(())
     }
 
@@ -355,30 +324,11 @@ impl Bench {
             (rounds, seconds / 4.0),
             &self.signals,
         )?;
-        for mut row in rows.clone() {
-            let same: Vec<Row> = rows.iter().filter(|other| other.op == row.op).cloned().collect();
-            row.beside(&same);
-            self.show(row)?;
+        for row in &rows {
+            let is_same = |other: &&Row| text(other, "op") == text(row, "op");
+            let same: Vec<Row> = rows.iter().filter(is_same).cloned().collect();
+            self.output.show(beside(row, &same))?;
         }
         Ok(())
-    }
-
-    /// Pages a second against threads.
-    fn series(&self) -> Vec<Series> {
-        let lines = [
-            ("direct, asked ahead", "direct", Op::RandomAhead, Stroke::Solid),
-            ("direct, one at a time", "direct", Op::Random, Stroke::Dotted),
-            ("fio, asked ahead", "fio", Op::RandomAhead, Stroke::Solid),
-            ("fio, one at a time", "fio", Op::Random, Stroke::Dotted),
-            ("mmap, asked ahead", "mmap", Op::RandomAhead, Stroke::Solid),
-            ("mmap, one at a time", "mmap", Op::Random, Stroke::Dotted),
-        ];
-        let points = |backend: &str, op: Op| {
-            let rows = self.rows.iter().filter(|row| (row.backend, row.op) == (backend, op.name()));
-            rows.map(|row| (row.threads as f64, row.in_per_s)).collect()
-        };
-        lines
-            .map(|(name, backend, op, stroke)| Series { name, stroke, points: points(backend, op) })
-            .into()
     }
 }

@@ -1,6 +1,6 @@
 //! Pages that are in memory, read at random: without a guard, with a shared one, optimistically.
 //!
-//! Without a guard is what a program does that has pointers to the pages and nobody who takes them away. All three
+//! A program reads without a guard if it has pointers to the pages and nobody takes them away. All three
 //! read in groups: while the words of one are read, those of the next are fetched, and for the group after it the lines
 //! that say where its words are: those of the pointers, or of the pages' entries.
 
@@ -16,31 +16,28 @@ use pumice_paging::cache::{
     self, Cache, CacheError, File, Options, PageEntry, PageRef, Settings, View,
 };
 
-use super::job::Answer;
-use super::row::{Case, Row};
+use super::row::{row, Case};
+use crate::harness::{in_turns, WarmUp};
 use crate::interrupts::Interrupts;
-use crate::start_line::StartLine;
+use crate::names::named;
+use crate::registry::Row;
+use crate::start_line::{together, StartLine};
+use crate::team::answer::Answer;
 use pumice_command::random::Random;
 use pumice_command::Failure;
 
-/// How a page is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
-    Unguarded,
-    Shared,
-    Optimistic,
+named! {
+    /// How a page is read.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Reading {
+        Unguarded = "unguarded",
+        Shared = "shared",
+        Optimistic = "optimistic",
+    }
 }
 
 impl Reading {
     pub const ALL: [Reading; 3] = [Reading::Unguarded, Reading::Shared, Reading::Optimistic];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Reading::Unguarded => "unguarded",
-            Reading::Shared => "shared",
-            Reading::Optimistic => "optimistic",
-        }
-    }
 }
 
 /// Accesses between two looks at the clock.
@@ -48,7 +45,7 @@ const STRIDE: usize = 4096;
 /// Words that are fetched together.
 const GROUP: usize = 8;
 
-/// What is read: by how many threads, all of it by each or a part of its own by each.
+/// The pages that are read: by how many threads, all of them by each or a part of its own by each.
 #[derive(Clone, Copy, Debug)]
 struct Pages {
     threads: usize,
@@ -98,21 +95,10 @@ fn rows_of(
     for what in
         [Pages { threads, pages, is_shared: true }, Pages { threads, pages: FEW, is_shared: false }]
     {
-        let mut answers = Reading::ALL.map(|_| Vec::new());
-        for round in 0..=rounds {
-            for turn in 0..Reading::ALL.len() {
-                if signals.came().is_some() {
-                    return Err(Failure::system("interrupted"));
-                }
-                let which = (round + turn) % Reading::ALL.len();
-                let answer = one_round(cache, file, pointers, Reading::ALL[which], what, seconds)
-                    .map_err(failed)?;
-                // The first warms up.
-                if round > 0 {
-                    answers[which].push(answer);
-                }
-            }
-        }
+        let answers = in_turns(Reading::ALL.len(), rounds, WarmUp::Round, |which, _| {
+            signals.look()?;
+            one_round(cache, file, pointers, Reading::ALL[which], what, seconds).map_err(failed)
+        })?;
         let file_bytes = (what.pages * FRAME_SIZE) as u64;
         for (reading, rounds) in Reading::ALL.iter().zip(&answers) {
             let op = if what.is_shared { "resident" } else { "resident-few" };
@@ -124,7 +110,7 @@ fn rows_of(
                 file_bytes,
                 frames_bytes: (pages * FRAME_SIZE) as u64,
             };
-            rows.push(Row::new(&case, rounds));
+            rows.push(row(&case, rounds));
         }
     }
     Ok(rows)
@@ -139,8 +125,7 @@ fn one_round(
     what: Pages,
     seconds: f64,
 ) -> Result<Answer, CacheError> {
-    let line = StartLine::new(what.threads);
-    let one = |thread: usize| {
+    let one = |thread: usize, line: &StartLine| {
         let task = cache.task()?;
         let view = task.view(file)?;
         let first = if what.is_shared { 0 } else { thread * what.pages };
@@ -156,18 +141,13 @@ fn one_round(
             until,
         ))
     };
-    std::thread::scope(|scope| {
-        let one = &one;
-        let spawned: Vec<_> = (0..what.threads).map(|t| scope.spawn(move || one(t))).collect();
-        let mut all = Answer::default();
-        for thread in spawned {
-            let part: Answer = thread.join().expect("no panic")?;
-            all.accesses += part.accesses;
-            all.bytes += part.bytes;
-            all.seconds = all.seconds.max(part.seconds);
-        }
-        Ok(all)
-    })
+    let mut all = Answer::default();
+    for part in together(what.threads, one)? {
+        all.accesses += part.accesses;
+        all.bytes += part.bytes;
+        all.seconds = all.seconds.max(part.seconds);
+    }
+    Ok(all)
 }
 
 /// Words of pages, at random.
@@ -187,7 +167,7 @@ impl Order {
     }
 }
 
-/// Addresses of pages, for who needs no guard.
+/// Addresses of pages, for readers without a guard.
 pub struct Pointers(Vec<NonNull<u8>>);
 
 // SAFETY: the memory may be read by any thread as long as the region's zone is there, which outlives this.

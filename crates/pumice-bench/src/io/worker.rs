@@ -1,18 +1,19 @@
 //! The process that reads and writes a file, one way.
 
 use std::ops::Range;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::thread::now_ns;
 
-use super::job::{Answer, Op, Request, Setup, CHUNK};
+use super::job::{Op, Request, Setup, CHUNK};
 use super::{buffered, direct, mapped};
-use crate::start_line::StartLine;
-use crate::team::spent::{kernel_threads_cpu_s, machine_cpu_s, process_cpu_s};
+use crate::names::named;
+use crate::start_line::{together, StartLine};
+use crate::team::answer::{Answer, Timed};
+use crate::team::spent::kernel_threads_cpu_s;
 use crate::team::waits::Waits;
-use crate::team::worker::{next, say, Reply};
+use crate::team::worker::{answer_all, next, say, Reply};
 use pumice_command::random::Random;
 use pumice_command::Failure;
 
@@ -46,20 +47,22 @@ pub trait Backend: Sync {
     fn prepare(&self, op: Op) -> Result<(), String>;
     /// Runs `work` with the calling thread's way to the file.
     fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String>;
-    /// What was written is durable when this returns.
+    /// Makes durable all that was written.
     fn sync(&self) -> Result<(), String>;
     /// Pages read from the device so far.
     fn pages_in(&self) -> u64;
-    /// Whose threads beside the process's work for it.
+    /// The name of threads beside the process's that work for it.
     fn helpers(&self) -> Option<&'static str>;
 }
 
-/// How a worker reads and writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
-    Buffered,
-    Mmap,
-    Direct,
+named! {
+    /// How a worker reads and writes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    pub enum Kind {
+        Buffered = "buffered",
+        Mmap = "mmap",
+        Direct = "direct",
+    }
 }
 
 impl Kind {
@@ -74,40 +77,25 @@ impl Kind {
     pub const fn knows_what_is_there(self) -> bool {
         !matches!(self, Kind::Buffered)
     }
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Buffered => "buffered",
-            Kind::Mmap => "mmap",
-            Kind::Direct => "direct",
-        }
-    }
 }
 
 /// Runs a worker until its input ends.
-pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
-    let Some(setup) = next::<Setup>()? else { return Ok(ExitCode::SUCCESS) };
+pub fn run(kind: Kind) -> Result<(), Failure> {
+    let Some(setup) = next::<Setup>()? else { return Ok(()) };
     let ended = match kind {
         Kind::Buffered => buffered::Buffered::open(&setup).map(|file| serve(&file, &setup)),
         Kind::Mmap => mapped::Mapped::open(&setup).map(|file| serve(&file, &setup)),
         Kind::Direct => direct::run(&setup, |file| serve(file, &setup)),
     };
     match ended {
-        Ok(served) => served.map(|()| ExitCode::SUCCESS),
-        Err(error) => {
-            say::<()>(&Reply::Failed(error))?;
-            Ok(ExitCode::FAILURE)
-        }
+        Ok(served) => served,
+        Err(error) => say(&Reply::Failed(error)),
     }
 }
 
 fn serve(backend: &dyn Backend, setup: &Setup) -> Result<(), Failure> {
-    say::<()>(&Reply::Ready)?;
     let job = Job { backend, setup, pages: setup.bytes as usize / FRAME_SIZE };
-    while let Some(request) = next::<Request>()? {
-        say(&job.run(&request).map_or_else(Reply::Failed, Reply::Done))?;
-    }
-    Ok(())
+    answer_all(|request| job.run(request))
 }
 
 struct Job<'s> {
@@ -116,30 +104,19 @@ struct Job<'s> {
     pages: usize,
 }
 
-/// What a thread did.
-struct Done {
-    waits: Waits,
-    begun_ns: u64,
-    ended_ns: u64,
-}
-
 impl Job<'_> {
     fn run(&self, request: &Request) -> Result<Answer, String> {
         self.backend.prepare(request.op)?;
-        let before = self.spent();
-        let answer = match request.op {
-            Op::Out | Op::Rewrite | Op::In => self.in_order(request.op),
-            Op::Random => self.at_random(request, 1),
-            Op::RandomAhead => self.at_random(request, self.ahead(request.threads)),
-            Op::Scan => self.scan(request),
-        }?;
-        let after = self.spent();
-        Ok(Answer {
-            cpu_s: after.0 - before.0,
-            machine_cpu_s: after.1 - before.1,
-            pages_in: after.2 - before.2,
-            ..answer
-        })
+        let helpers = || self.backend.helpers().map_or(0.0, kernel_threads_cpu_s);
+        Answer::spending(
+            || (helpers(), self.backend.pages_in(), 0),
+            || match request.op {
+                Op::Out | Op::Rewrite | Op::In => self.in_order(request.op),
+                Op::Random => self.at_random(request, 1),
+                Op::RandomAhead => self.at_random(request, self.ahead(request.threads)),
+                Op::Scan => self.scan(request),
+            },
+        )
     }
 
     /// Pages that a thread asks for ahead, so that all together have as many on their way as fio has: some of those
@@ -147,12 +124,6 @@ impl Job<'_> {
     fn ahead(&self, threads: usize) -> usize {
         let missing = self.pages.saturating_sub(self.setup.frames).max(self.pages / 4);
         (self.setup.depth * self.pages / missing / threads).max(2)
-    }
-
-    /// Processor time of the process and its helpers, of the machine, and pages read.
-    fn spent(&self) -> (f64, f64, u64) {
-        let helpers = self.backend.helpers().map_or(0.0, kernel_threads_cpu_s);
-        (process_cpu_s() + helpers, machine_cpu_s(), self.backend.pages_in())
     }
 
     fn in_order(&self, op: Op) -> Result<Answer, String> {
@@ -181,25 +152,14 @@ impl Job<'_> {
             self.backend.sync()?;
         }
         let seconds = (now_ns() - begun) as f64 / 1e9;
-        Ok(Answer { bytes: (chunks * CHUNK) as u64, seconds, ..of_waits(&waits) })
+        Ok(Answer { bytes: (chunks * CHUNK) as u64, seconds, ..Answer::of_waits(&waits) })
     }
 
     fn at_random(&self, request: &Request, depth: usize) -> Result<Answer, String> {
-        let line = StartLine::new(request.threads);
-        let (mut waits, mut begun, mut ended) = (Waits::new(), u64::MAX, 0);
-        std::thread::scope(|scope| {
-            let line = &line;
-            let one = |thread| move || self.one_at_random(request, depth, thread, line);
-            let spawned: Vec<_> = (0..request.threads).map(|t| scope.spawn(one(t))).collect();
-            for thread in spawned {
-                let done = thread.join().expect("no panic")?;
-                waits.merge(&done.waits);
-                (begun, ended) = (done.begun_ns.min(begun), done.ended_ns.max(ended));
-            }
-            Ok::<(), String>(())
-        })?;
-        let (bytes, seconds) = (waits.count() * FRAME_SIZE as u64, (ended - begun) as f64 / 1e9);
-        Ok(Answer { bytes, seconds, ..of_waits(&waits) })
+        let one =
+            |thread: usize, line: &StartLine| self.one_at_random(request, depth, thread, line);
+        let answer = Answer::of_threads(&together(request.threads, one)?);
+        Ok(Answer { bytes: answer.accesses * FRAME_SIZE as u64, ..answer })
     }
 
     fn one_at_random(
@@ -208,49 +168,37 @@ impl Job<'_> {
         depth: usize,
         thread: usize,
         line: &StartLine,
-    ) -> Result<Done, String> {
+    ) -> Result<Timed, String> {
         let mut random = Random::new(request.seed << 8 | thread as u64);
-        let (mut waits, mut begun_ns, mut ended_ns) = (Waits::new(), 0, 0);
-        let mut failed = Ok(());
         // Pages that are asked for lie in a ring; what was asked first is wanted first.
         let ask = ASK.min(depth);
         let mut ring = vec![0; depth.next_multiple_of(ask)];
         let (mut asked, mut wanted) = (0, 0);
+        let mut timed = Err(String::new());
         self.backend.enter(&mut |way| {
-            begun_ns = line.wait();
-            let until = begun_ns + (request.seconds * 1e9) as u64;
-            let mut before = now_ns();
-            while before < until {
+            timed = Timed::run(line, usize::MAX, request.seconds, |_| {
                 if depth > 1 {
                     while asked - wanted + ask <= ring.len() {
                         let at = asked % ring.len();
                         let batch = &mut ring[at..at + ask];
                         batch.fill_with(|| random.below(self.pages));
-                        failed = way.ask(batch);
+                        way.ask(batch)?;
                         asked += ask;
                     }
                 } else {
                     ring[0] = random.below(self.pages);
                 }
-                let looked = way.look_at(ring[wanted % ring.len()]);
                 wanted += 1;
-                failed = std::mem::replace(&mut failed, Ok(())).and(looked);
-                if failed.is_err() {
-                    break;
-                }
-                let now = now_ns();
-                waits.add(now - before);
-                before = now;
-            }
-            ended_ns = before;
+                way.look_at(ring[(wanted - 1) % ring.len()])
+            });
         })?;
-        failed.map(|()| Done { waits, begun_ns, ended_ns })
+        timed
     }
 
     /// Half a memory full is the working set.
     fn scan(&self, request: &Request) -> Result<Answer, String> {
         let hot = (self.setup.frames / 2).clamp(1, self.pages / 2);
-        // Used for a while, so that whoever chooses what goes has seen that it is used.
+        // Used for a while, so that the replacement policy has seen that it is used.
         self.visit(request, hot, &AtomicBool::new(false))?;
         let is_over = AtomicBool::new(false);
         let begun = now_ns();
@@ -278,7 +226,7 @@ impl Job<'_> {
             }
         })?;
         failed?;
-        let answer = of_waits(&waits);
+        let answer = Answer::of_waits(&waits);
         Ok(Answer {
             bytes: answer.accesses * FRAME_SIZE as u64,
             seconds,
@@ -288,7 +236,7 @@ impl Job<'_> {
         })
     }
 
-    /// What is no working set, in order.
+    /// Reads the pages outside the working set, in order.
     fn scan_once(&self, hot: usize) -> Result<(), String> {
         let mut done = Ok(());
         self.backend.enter(&mut |way| {
@@ -327,22 +275,12 @@ impl Job<'_> {
     }
 }
 
-fn of_waits(waits: &Waits) -> Answer {
-    Answer {
-        accesses: waits.count(),
-        p50_us: waits.percentile_us(50.0),
-        p99_us: waits.percentile_us(99.0),
-        max_us: waits.longest_us(),
-        ..Answer::default()
-    }
-}
-
 /// The pages of a chunk.
 pub fn pages_of(chunk: usize) -> Range<usize> {
     chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES
 }
 
-/// What a page begins with.
+/// Checks the number that a page begins with.
 pub fn check(page: usize, bytes: &[u8]) -> Result<(), String> {
     let first = bytes[..8].try_into().map_or(0, u64::from_le_bytes);
     if first == page as u64 {

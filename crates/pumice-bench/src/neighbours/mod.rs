@@ -1,18 +1,20 @@
-//! Programs that do something else meanwhile, and what work in the background costs them.
+//! Programs that do something else meanwhile, and the cost to them of work in the background.
 //!
 //! | module | what lives there |
 //! |---|---|
 //! | [`neighbour`] | a process that computes or streams through memory, and counts how far it gets |
 //! | [`group`] | a control group for it |
-//! | [`pairs`] | windows with and without the work in the background, and what they say |
+//! | [`case`] | neighbours of one kind, and where they run |
+//! | [`pairs`] | windows with and without the work in the background, and their result |
 
+pub mod case;
 mod group;
 mod neighbour;
-mod pairs;
+pub mod pairs;
 
-pub use group::Group;
-pub use neighbour::{Neighbour, Session, Work};
-pub use pairs::{Estimate, Pair};
+use group::Group;
+use neighbour::Neighbour;
+pub use neighbour::{Session, Work};
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,7 +28,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(30);
 ///
 /// # Errors
 /// Why there is nothing to measure.
-pub fn wait_until_all_work(neighbours: &[Neighbour]) -> Result<(), String> {
+fn wait_until_all_work(neighbours: &[Neighbour]) -> Result<(), String> {
     let start = Instant::now();
     while neighbours.iter().any(|neighbour| neighbour.work_done() == 0) {
         if start.elapsed() > PATIENCE {

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pumice_command::region::Region;
 
-/// What a streaming neighbour goes through: more than it gets of any cache.
+/// The memory that a streaming neighbour goes through: more than it gets of any cache.
 const STREAM_BYTES: usize = 512 << 20;
-/// What it does between two counts.
+/// The work between two counts.
 const PIECE_BYTES: usize = 1 << 20;
 /// Steps that a computing neighbour does between two counts.
 const STEPS: u64 = 10_000;
 
-/// What a neighbour does.
+/// The work of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Nothing but arithmetic.
@@ -25,7 +25,7 @@ pub enum Work {
     Copy,
 }
 
-/// Whose session a neighbour is in.
+/// The session of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Session {
     /// This process's.

@@ -156,7 +156,7 @@ fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// The same in words, for those who don't see it.
+/// The same in words, for screen readers.
 fn description(plot: &Bars, groups: &[Group]) -> String {
     let bars = groups.iter().flat_map(|group| group.bars.iter().map(move |bar| (group, bar)));
     let words = bars.map(|(group, bar)| {
@@ -186,10 +186,7 @@ mod tests {
 
     #[test]
     fn pumices_bars_look_otherwise() {
-        let row = |way: &str| {
-            let row = json!({"load": "loop", "way": way, "wall_ns": 10.0});
-            row.as_object().expect("an object").clone()
-        };
+        let row = |way: &str| Row::of(json!({"load": "loop", "way": way, "wall_ns": 10.0}));
         let Plot::Bars(plot) = &MAP.plots[0] else { panic!("bars") };
         let page = figure(plot, &[row("kernel-4k"), row("pumice")], "x").into_string();
         assert!(page.contains("bar b0") && page.contains("bar b1"), "{page}");

@@ -3,8 +3,8 @@
 use maud::{html, Markup};
 
 use super::svg::{engineering, mark, round, Axis, WIDTH};
-use crate::registry::field::{all_hold, number, Row};
-use crate::registry::Lines;
+use crate::registry::field::{all_hold, label, number, Row};
+use crate::registry::{Lines, YScale};
 
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = WIDTH - 14.0;
@@ -23,28 +23,40 @@ struct Line {
 
 /// The picture; nothing where there is nothing to draw.
 pub fn figure(plot: &Lines, rows: &[Row], id: &str) -> Markup {
-    let lines = lines(plot, rows);
+    let rows = largest(plot.largest, rows);
+    let lines = lines(plot, &rows);
+    let title = rows.first().map_or_else(String::new, |row| label(plot.title, row));
     let points = || lines.iter().flat_map(|line| line.points.iter().copied());
     let x = Axis::over(points().map(|point| point.0), 1.15, LEFT, RIGHT);
-    let y = Axis::over(points().map(|point| point.1), 1.3, BOTTOM, TOP);
+    let y = match plot.scale {
+        YScale::Logarithmic => Axis::over(points().map(|point| point.1), 1.3, BOTTOM, TOP),
+        YScale::Percent => Some(Axis::percent(BOTTOM, TOP)),
+    };
     html! {
         @if let (Some(x), Some(y)) = (x, y) {
             figure.plot {
-                figcaption { (plot.title) }
-                (picture(plot, &lines, x, y, id))
+                figcaption { (title) }
+                (picture(plot, &title, &lines, x, y, id))
             }
         }
     }
 }
 
-fn lines(plot: &Lines, rows: &[Row]) -> Vec<Line> {
+/// The rows with the largest value of a field; all, where its name is empty.
+fn largest<'r>(field: &str, rows: &'r [Row]) -> Vec<&'r Row> {
+    let most = rows.iter().filter_map(|row| number(row, field)).fold(0.0, f64::max);
+    rows.iter().filter(|row| field.is_empty() || number(row, field) == Some(most)).collect()
+}
+
+fn lines(plot: &Lines, rows: &[&Row]) -> Vec<Line> {
     let line = |(index, series): (usize, &crate::registry::Series)| {
         let y = series.y.unwrap_or(plot.y.0);
         let mut points: Vec<(f64, f64)> = Vec::new();
         for row in rows.iter().filter(|row| all_hold(series.only, row)) {
             let Some(point) = number(row, plot.x.0).zip(number(row, y)) else { continue };
             // Of rows measured twice the first is the one that has all the others beside it.
-            if point.0 > 0.0 && point.1 > 0.0 && points.iter().all(|other| other.0 != point.0) {
+            let is_on_axes = point.0 > 0.0 && (point.1 > 0.0 || plot.scale == YScale::Percent);
+            if is_on_axes && points.iter().all(|other| other.0 != point.0) {
                 points.push(point);
             }
         }
@@ -55,12 +67,12 @@ fn lines(plot: &Lines, rows: &[Row]) -> Vec<Line> {
     all.filter(|line| !line.points.is_empty()).collect()
 }
 
-fn picture(plot: &Lines, lines: &[Line], x: Axis, y: Axis, id: &str) -> Markup {
+fn picture(plot: &Lines, name: &str, lines: &[Line], x: Axis, y: Axis, id: &str) -> Markup {
     let height = LEGEND + LEGEND_LINE * lines.len() as f64;
     let (title, about) = (format!("{id}-title"), format!("{id}-about"));
     html! {
         svg role="img" viewBox=(format!("0 0 {WIDTH} {height}")) aria-labelledby=(format!("{title} {about}")) {
-            title id=(title) { (plot.title) }
+            title id=(title) { (name) }
             desc id=(about) { (description(plot, lines)) }
             text.axis x="0" y="14" { (plot.y.1) }
             @for tick in y.ticks() {
@@ -110,7 +122,7 @@ fn path(line: &Line, x: Axis, y: Axis) -> String {
     line.points.iter().map(point).collect::<Vec<_>>().join(" ")
 }
 
-/// The same in words, for those who don't see it.
+/// The same in words, for screen readers.
 fn description(plot: &Lines, lines: &[Line]) -> String {
     let line = |line: &Line| {
         let values = line.points.iter();
@@ -119,5 +131,9 @@ fn description(plot: &Lines, lines: &[Line]) -> String {
         format!("{}: {}", line.name, values.collect::<Vec<_>>().join(", "))
     };
     let lines: Vec<_> = lines.iter().map(line).collect();
-    format!("{} against {}, both logarithmic. {}.", plot.y.1, plot.x.1, lines.join(". "))
+    let scales = match plot.scale {
+        YScale::Logarithmic => "both logarithmic",
+        YScale::Percent => "the latter logarithmic",
+    };
+    format!("{} against {}, {scales}. {}.", plot.y.1, plot.x.1, lines.join(". "))
 }

@@ -5,15 +5,19 @@
 //! | [`tables`] | tables, published and today's |
 //! | [`lines`] | lines over logarithmic axes |
 //! | [`bars`] | bars |
-//! | [`svg`] | what both are drawn with |
+//! | [`svg`] | the elements of both |
+//! | [`picture`] | one of them in a file |
 //!
 //! Nothing is loaded from elsewhere, which its content security policy holds it to, and nothing runs. All that
 //! comes from results is text: [`maud`] escapes it. Shapes, dashes and words say what colours say.
 
 mod bars;
 mod lines;
+mod picture;
 mod svg;
 mod tables;
+
+pub use picture::draw;
 
 use maud::{html, Markup, PreEscaped, DOCTYPE};
 

@@ -1,15 +1,18 @@
-//! What pictures are drawn with: axes, marks and dashes that are told apart without colours.
+//! The elements of pictures: axes, marks and dashes that are told apart without colours.
 
 use maud::{html, Markup};
+
+use crate::registry::YScale;
 
 /// Units of a picture's width; letters are 13 of them high, so that a phone shows them at 10 points.
 pub const WIDTH: f64 = 440.0;
 /// Widths of a letter, about.
 pub const LETTER: f64 = 7.0;
 
-/// A logarithmic axis.
+/// An axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
+    scale: YScale,
     least: f64,
     greatest: f64,
     /// Where these lie.
@@ -25,17 +28,31 @@ impl Axis {
             least = least.min(value);
             greatest = greatest.max(value);
         }
-        (greatest > 0.0).then(|| Axis { least: least / room, greatest: greatest * room, from, to })
+        let (least, greatest) = (least / room, greatest * room);
+        let scale = YScale::Logarithmic;
+        (greatest > 0.0).then_some(Axis { scale, least, greatest, from, to })
+    }
+
+    /// A linear one from 0 to 100.
+    pub fn percent(from: f64, to: f64) -> Axis {
+        Axis { scale: YScale::Percent, least: 0.0, greatest: 100.0, from, to }
     }
 
     /// Where a value lies.
     pub fn at(&self, value: f64) -> f64 {
-        let share = (value / self.least).ln() / (self.greatest / self.least).ln();
+        let share = match self.scale {
+            YScale::Logarithmic => (value / self.least).ln() / (self.greatest / self.least).ln(),
+            YScale::Percent => value / self.greatest,
+        };
         self.from + share * (self.to - self.from)
     }
 
-    /// Round values to label: 1, 2 and 5 times powers of ten, or the powers alone where these are enough.
+    /// Round values to label. Of a logarithmic axis these are 1, 2 and 5 times powers of ten, or the powers alone where
+    /// these are enough.
     pub fn ticks(&self) -> Vec<f64> {
+        if self.scale == YScale::Percent {
+            return vec![0.0, 20.0, 40.0, 60.0, 80.0, 100.0];
+        }
         let steps: &[f64] = match self.greatest / self.least {
             ratio if ratio > 300.0 => &[1.0],
             ratio if ratio > 30.0 => &[1.0, 3.0],
@@ -107,6 +124,8 @@ mod tests {
         let axis = Axis::over([1.0, 100.0].into_iter(), 1.0, 0.0, 50.0).expect("values");
         assert!((axis.at(10.0) - 25.0).abs() < 1e-9);
         assert_eq!(axis.ticks(), [1.0, 3.0, 10.0, 30.0, 100.0]);
+        let percent = Axis::percent(0.0, 50.0);
+        assert_eq!((percent.at(0.0), percent.at(50.0), percent.ticks().len()), (0.0, 25.0, 6));
         assert!(Axis::over([0.0, f64::NAN].into_iter(), 1.0, 0.0, 1.0).is_none());
     }
 

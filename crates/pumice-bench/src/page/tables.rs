@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use maud::{html, Markup};
 
-use crate::registry::field::{all_hold, decimal, identity, label, number, text, Row};
+use crate::registry::field::{all_hold, identity, number, text, Row};
 use crate::registry::{Column, Entry, Published, Show, Table};
 
 /// A table's inside with a caption, in a box that scrolls.
@@ -79,22 +79,11 @@ fn one_row(table: &Table, entry: &Entry, row: &Row, rows: &[Row]) -> Markup {
     }
 }
 
-/// What stands in a cell; nothing where the row does not say.
+/// A cell's text; nothing where the row does not say.
 fn cell(column: &Column, entry: &Entry, row: &Row, rows: &[Row]) -> String {
-    let shown = |field: &str, by: f64, decimals: usize| {
-        number(row, field).map(|number| decimal(number * by, decimals))
-    };
     let cell = match column.show {
-        Show::Words(words) => Some(label(words, row)),
-        Show::Number(field, decimals) => shown(field, 1.0, decimals),
-        Show::Scaled(field, by, decimals) => shown(field, by, decimals),
-        Show::Interval(field, [low, high], decimals) => shown(field, 1.0, decimals).map(|middle| {
-            match (shown(low, 1.0, decimals), shown(high, 1.0, decimals)) {
-                (Some(low), Some(high)) => format!("{middle} [{low}, {high}]"),
-                _ => middle,
-            }
-        }),
         Show::Times { figure, key, of } => times(row, rows, entry.keys, figure, key, of),
+        show => show.cell(row),
     };
     cell.unwrap_or_default()
 }
@@ -120,7 +109,7 @@ fn times(
 /// Every field of every row.
 pub fn all_fields(rows: &[Row]) -> Markup {
     let fields: BTreeSet<&String> =
-        rows.iter().flat_map(|row| row.keys()).filter(|field| *field != "samples").collect();
+        rows.iter().flat_map(Row::fields).filter(|field| *field != "samples").collect();
     html! {
         @if !rows.is_empty() {
             (scrolling("Rows", html! {
@@ -143,8 +132,8 @@ mod tests {
     use crate::registry::prezeroing::PFT;
 
     fn row(backend: &str, rate: f64) -> Row {
-        let row = json!({"experiment": "burst", "backend": backend, "thr": 1, "lines": 1, "flt_cpu_s": rate});
-        row.as_object().expect("an object").clone()
+        let keys = json!({"experiment": "burst", "backend": backend, "thr": 1, "lines": 1});
+        Row::of(keys).set("flt_cpu_s", rate)
     }
 
     #[test]

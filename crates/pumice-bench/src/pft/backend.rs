@@ -11,35 +11,26 @@ use pumice_frames::sys::topology::Topology;
 use pumice_heap::heap::{Content, Heap, HeapConfig};
 use pumice_heap::stats::{Event, Slot, Tree};
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
-use serde::Serialize;
 
+use crate::names::named;
 use pumice_command::Failure;
 
-/// Who provides the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Backend {
-    /// `mmap`, `MADV_NOHUGEPAGE`, `munmap`
-    #[serde(rename = "kernel-4k")]
-    Kernel4k,
-    /// `mmap`, `MADV_HUGEPAGE`, `munmap`
-    KernelThp,
-    /// a heap of this crate's in this process
-    Pumice,
+named! {
+    /// The provider of the memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Backend {
+        /// `mmap`, `MADV_NOHUGEPAGE`, `munmap`
+        Kernel4k = "kernel-4k",
+        /// `mmap`, `MADV_HUGEPAGE`, `munmap`
+        KernelThp = "kernel-thp",
+        /// a heap of this crate's in this process
+        Pumice = "pumice",
+    }
 }
 
 impl Backend {
     /// All of them, in the order of the tables.
     pub const ALL: [Backend; 3] = [Backend::Kernel4k, Backend::KernelThp, Backend::Pumice];
-
-    /// The name in tables and JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Kernel4k => "kernel-4k",
-            Backend::KernelThp => "kernel-thp",
-            Backend::Pumice => "pumice",
-        }
-    }
 }
 
 /// A backend at work.
@@ -111,7 +102,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// The same for populating it.
 const PATIENCE_AT_FIRST: Duration = Duration::from_secs(20);
 
-/// A heap in this process, and what its helper thread has cost.
+/// A heap in this process, and the cost of its helper thread.
 #[derive(Debug)]
 pub struct Pool {
     heap: &'static Heap,
@@ -121,7 +112,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// `len` bytes of zeros. What it waits for them is measured with the rest.
+    /// `len` bytes of zeros. The time it waits for them is measured with the rest.
     fn take(&self, len: usize) -> Result<NonNull<u8>, Failure> {
         let began = Instant::now();
         loop {

@@ -12,13 +12,13 @@ use pumice_frames::sys::thread::now_ns;
 
 use super::backend::Source;
 use crate::cpu::{pin, CpuClock, CpuTime};
-use crate::start_line::StartLine;
+use crate::start_line::{together, StartLine};
 use pumice_command::Failure;
 
 /// Lines in a page.
 pub const LINES: usize = FRAME_SIZE / CACHE_LINE;
 
-/// What each thread does.
+/// The work of each thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// Threads, each with its own memory.
@@ -31,11 +31,11 @@ pub struct Job {
     pub pages: usize,
     /// Lines written in each.
     pub lines: usize,
-    /// What the clock covers.
+    /// The part of the work that the clock covers.
     pub timed: Timed,
 }
 
-/// What the clock covers.
+/// The part of the work that the clock covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timed {
     /// Allocating and touching.
@@ -74,7 +74,7 @@ impl Job {
     }
 }
 
-/// What a measurement took.
+/// The time that a measurement took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     /// The threads' processor time, added up.
@@ -83,39 +83,59 @@ pub struct Spent {
     pub wall_s: f64,
 }
 
+impl Spent {
+    /// Adds another thread's: processor times add up, the longest wall counts.
+    pub fn add(&mut self, other: Spent) {
+        self.cpu += other.cpu;
+        self.wall_s = self.wall_s.max(other.wall_s);
+    }
+}
+
+/// Where the threads of a measurement start and end together.
+pub struct Lines {
+    start: StartLine,
+    finish: Barrier,
+}
+
+impl Lines {
+    /// For so many threads.
+    pub fn new(threads: usize) -> Lines {
+        Lines { start: StartLine::new(threads), finish: Barrier::new(threads) }
+    }
+
+    /// The time that a thread spends on its part.
+    pub fn time(&self, part: impl FnOnce()) -> Spent {
+        let at_ns = self.start.wait();
+        let clock = CpuClock::start();
+        part();
+        let (cpu, wall_s) = (clock.elapsed(), (now_ns() - at_ns) as f64 / 1e9);
+        // Nobody gives back while another's clock runs.
+        self.finish.wait();
+        Spent { cpu, wall_s }
+    }
+}
+
 /// Runs a job. All memory is given back when it returns.
 pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
-    let (start, finished) = (StartLine::new(job.threads), Barrier::new(job.threads));
-    let worker = |index: usize| -> Result<(CpuTime, u64), Failure> {
+    let lines = Lines::new(job.threads);
+    let worker = |index: usize| -> Result<Spent, Failure> {
         pin(index);
-        let at_ns = start.wait();
-        let clock = CpuClock::start();
-        let held = cycles(job, source);
-        let spent = (clock.elapsed(), now_ns() - at_ns);
-        // Nobody gives back while another's clock runs.
-        finished.wait();
+        let mut held = Ok(None);
+        let spent = lines.time(|| held = cycles(job, source));
         if let (Some(at), Timed::Taking) = (held?, job.timed) {
             // SAFETY: taken in `cycles`, and no longer used.
             unsafe { source.give_back(at, job.bytes)? };
         }
         Ok(spent)
     };
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let worker = &worker;
-        let workers: Vec<_> =
-            (0..job.threads).map(|index| scope.spawn(move || worker(index))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("workers don't panic")).collect()
-    });
-    let mut spent = Spent::default();
-    for result in results {
-        let (cpu, wall_ns) = result?;
-        spent.cpu += cpu;
-        spent.wall_s = spent.wall_s.max(wall_ns as f64 / 1e9);
+    let mut all = Spent::default();
+    for spent in together(job.threads, |index, _| worker(index))? {
+        all.add(spent);
     }
-    Ok(spent)
+    Ok(all)
 }
 
-/// The timed part. Returns what is left to give back.
+/// The timed part. Returns the memory that is left to give back.
 fn cycles(job: &Job, source: Source<'_>) -> Result<Option<NonNull<u8>>, Failure> {
     let mut held = None;
     for _ in 0..job.repetitions {

@@ -17,23 +17,22 @@ pub(super) mod measure;
 pub(super) mod row;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::cpu;
-use pumice_heap::config::parse_size;
 
-use super::arguments::check_writable;
-use super::plot;
-use super::plot::{Series, Stroke};
+use super::arguments::size_in;
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
+use super::registry::field::{float, number, text};
+use super::registry::prezeroing::PFT;
+use super::registry::{by, words, Column, Row};
 use backend::{resident_kb, Backend, Pool, Source};
 use measure::{Job, Timed, LINES};
-use pumice_command::json_lines::JsonLines;
 use pumice_command::table;
 use pumice_command::table::Table;
 use pumice_command::Failure;
-use row::{Experiment, Round, Row};
+use row::Round;
 
 /// Repetitions of the experiment in which the pool runs out.
 const ROW_REPETITIONS: usize = 10;
@@ -47,7 +46,7 @@ const SPARSE_PAGES: [usize; 3] = [1, 8, 64];
 const SETTLED: f64 = 0.9;
 const WARM_UP_ROUNDS: usize = 8;
 
-/// What `pumice bench pft` is asked for.
+/// Options of `pumice bench pft`.
 #[derive(Args, Debug)]
 pub struct PftArgs {
     /// Bytes that all threads allocate together
@@ -59,29 +58,24 @@ pub struct PftArgs {
     /// Fewer rounds and fewer rows
     #[arg(long)]
     quick: bool,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the rate against the lines touched, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).filter(|&bytes| (1 << 20..=1 << 40).contains(&bytes));
-    bytes.ok_or_else(|| "a size from 1M to 1T, such as 256M".to_owned())
+fn size(text: &str) -> Result<usize, &'static str> {
+    size_in(text, 1 << 20..=1 << 40, "a size from 1M to 1T, such as 256M")
 }
 
 /// Runs all experiments.
-pub fn pft(options: &PftArgs) -> Result<ExitCode, Failure> {
+pub fn pft(options: &PftArgs) -> Result<(), Failure> {
     let mut bench = Bench {
         rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize,
-        json: JsonLines::create(options.json.as_deref())?,
-        rows: Vec::new(),
+        output: Output::create(&options.output)?
+            .with_picture(options.plot.as_deref(), &PFT.plots[0])?,
     };
-    if let Some(path) = &options.plot {
-        check_writable(path)?;
-    }
     // First, while no pool of another experiment is in what the process has resident.
     eprintln!("pft: sparse …");
     bench.sparse()?;
@@ -91,26 +85,23 @@ pub fn pft(options: &PftArgs) -> Result<ExitCode, Failure> {
     bench.begin("burst, the pool full");
     for threads in thread_counts() {
         for &lines in lines {
-            bench.compare(&pool, &taking(options.size, threads, lines), Experiment::Burst)?;
+            bench.compare(&pool, &taking(options.size, threads, lines), "burst")?;
         }
     }
-    if bench.rows.iter().any(|row| row.experiment == Experiment::Burst && row.hot_cleared_mb > 0.0)
-    {
+    let was_not_full =
+        |row: &Row| text(row, "experiment") == "burst" && float(row, "hot_cleared_mb") > 0.0;
+    if bench.output.rows().iter().any(was_not_full) {
         println!("The pool was not always full: scrubd left the machine to others.");
     }
     bench.begin("ten in a row, the pool runs out");
     for threads in thread_counts() {
         for lines in [1, LINES] {
-            bench.compare(&pool, &in_a_row(options.size, threads, lines), Experiment::Row)?;
+            bench.compare(&pool, &in_a_row(options.size, threads, lines), "row")?;
         }
     }
     bench.print_sparse();
     bench.print_ratios();
-    if let Some(path) = &options.plot {
-        plot::rate_against_lines(path, "one thread, the pool full", &bench.series())?;
-    }
-    bench.json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    bench.output.finish()
 }
 
 /// 1, 2, 4 … and the number of processors.
@@ -138,60 +129,54 @@ fn touching(pages: usize) -> Job {
     Job { threads: 1, bytes, repetitions, pages, lines: 1, timed: Timed::Cycle }
 }
 
+/// Of few pages touched of a large allocation.
+const SPARSE_COLUMNS: [Column; 5] = [
+    words("Backend", "{backend}").wide(10),
+    words("Pages", "{touched_pages}").wide(5),
+    by("us each", |row| us_each(row, float(row, "wall_s"))).wide(9),
+    by("CPU us each", |row| us_each(row, row::cpu_s(row))).wide(11),
+    by("RSS KiB", |row| number(row, "rss_kb").map_or("?".to_owned(), table::thousands)).wide(9),
+];
+
+fn us_each(row: &Row, seconds: f64) -> String {
+    format!("{:.1}", seconds / float(row, "rep") * 1e6)
+}
+
 /// The rows so far, and where they go.
 struct Bench {
     rounds: usize,
-    json: JsonLines,
-    rows: Vec<Row>,
+    output: Output,
 }
 
 impl Bench {
-    fn begin(&self, title: &str) {
+    fn begin(&mut self, title: &str) {
         println!("\n{title} (medians of {} rounds)", self.rounds);
-        Row::begin_table();
+        self.output.begin(&row::columns());
     }
 
     /// Measures a job on each backend, in turns, and shows a row for each.
-    fn compare(&mut self, pool: &Pool, job: &Job, experiment: Experiment) -> Result<(), Failure> {
-        let rows = self.measure(pool, job, experiment)?;
-        let table = Row::table();
-        for row in rows {
-            table.row(&row.cells());
-            self.keep(row)?;
+    fn compare(&mut self, pool: &Pool, job: &Job, experiment: &str) -> Result<(), Failure> {
+        for row in self.measure(pool, job, experiment)? {
+            self.output.show(row)?;
         }
-        table.gap();
+        self.output.gap();
         Ok(())
     }
 
-    fn measure(&self, pool: &Pool, job: &Job, experiment: Experiment) -> Result<Vec<Row>, Failure> {
+    fn measure(&self, pool: &Pool, job: &Job, experiment: &str) -> Result<Vec<Row>, Failure> {
         warm_up(pool, job)?;
-        let mut rounds = Backend::ALL.map(|_| Vec::new());
         let mut helper_s = pool.helper_s();
-        for round in 0..=self.rounds {
-            for turn in 0..Backend::ALL.len() {
-                // Each goes first once in three rounds.
-                let index = (round + turn) % Backend::ALL.len();
-                let measured = measure_once(pool, job, Backend::ALL[index], &mut helper_s)?;
-                if round > 0 {
-                    rounds[index].push(measured);
-                }
-            }
-        }
-        let mut rows: Vec<Row> = Backend::ALL
-            .iter()
-            .zip(&rounds)
-            .map(|(&backend, rounds)| Row::from_rounds(experiment, backend, job, rounds))
-            .collect();
-        let huge_cpu_s = rows[Backend::KernelThp as usize].cpu_s();
+        let rounds = in_turns(Backend::ALL.len(), self.rounds, WarmUp::Round, |index, _| {
+            measure_once(pool, job, Backend::ALL[index], &mut helper_s)
+        })?;
+        let backends = Backend::ALL.iter().zip(&rounds);
+        let mut rows: Vec<Row> =
+            backends.map(|(&backend, rounds)| row::row(experiment, backend, job, rounds)).collect();
+        let huge_cpu_s = row::cpu_s(&rows[Backend::KernelThp as usize]);
         let invested_s = pool.populating_s(job.threads * job.bytes);
-        rows[Backend::Pumice as usize].set_pays_after(huge_cpu_s, invested_s);
+        let ours = &mut rows[Backend::Pumice as usize];
+        *ours = row::with_repayment(std::mem::take(ours), huge_cpu_s, invested_s);
         Ok(rows)
-    }
-
-    fn keep(&mut self, row: Row) -> Result<(), Failure> {
-        self.json.write(&row)?;
-        self.rows.push(row);
-        Ok(())
     }
 
     /// Few pages of a large allocation, from a heap that has nothing ready and knows nothing.
@@ -200,85 +185,50 @@ impl Bench {
             let job = touching(pages);
             let look = |source| job.hold(source, resident_kb);
             let pool = Pool::new(0, 2 * SPARSE_BYTES)?;
-            // What the process has resident with one such allocation: the kernel's before the
+            // The resident memory of the process with one such allocation: the kernel's before the
             // heap was first used, the heap's once it has settled.
             let kernel_4k_kb = look(Source::of(Backend::Kernel4k, &pool))?;
             let kernel_thp_kb = look(Source::of(Backend::KernelThp, &pool))?;
-            let mut rows = self.measure(&pool, &job, Experiment::Sparse)?;
+            let rows = self.measure(&pool, &job, "sparse")?;
             let resident = [kernel_4k_kb, kernel_thp_kb, look(Source::Pool(&pool))?];
-            for (row, rss_kb) in rows.iter_mut().zip(resident) {
-                row.rss_kb = rss_kb;
-            }
-            for row in rows {
-                self.keep(row)?;
+            for (row, rss_kb) in rows.into_iter().zip(resident) {
+                self.output.keep(match rss_kb {
+                    Some(rss_kb) => row.set("rss_kb", rss_kb),
+                    None => row,
+                })?;
             }
         }
         Ok(())
     }
 
-    fn print_sparse(&self) {
+    fn print_sparse(&mut self) {
         println!("sparse, pages touched of 128 MiB (medians of {} rounds)", self.rounds);
-        let columns =
-            [("Backend", 10), ("Pages", 5), ("us each", 9), ("CPU us each", 11), ("RSS KiB", 9)];
-        let table = Table::begin(&columns);
-        for row in self.rows.iter().filter(|row| row.experiment == Experiment::Sparse) {
-            let each = |seconds: f64| format!("{:.1}", seconds / row.rep as f64 * 1e6);
-            table.row(&[
-                row.backend.name().to_owned(),
-                row.touched_pages.unwrap_or(0).to_string(),
-                each(row.wall_s),
-                each(row.cpu_s()),
-                row.rss_kb.map_or("?".to_owned(), |kb| table::thousands(kb as f64)),
-            ]);
-        }
+        self.output.begin(&SPARSE_COLUMNS);
+        let is_sparse = |row: &&Row| text(row, "experiment") == "sparse";
+        self.output.rows().iter().filter(is_sparse).for_each(|row| self.output.print(row));
     }
 
-    /// What pumice is worth against each setting of the kernel: above 1 it wins.
+    /// Print the ratios of pumice to each setting of the kernel: above 1 it wins.
     fn print_ratios(&self) {
         println!("\npumice against the kernel, per processor second (in brackets: with filling)");
         let columns = [("Experiment", 10), ("Thr", 3), ("CLine", 5), ("Pages", 6)];
         let peers = [("kernel-4k", 17), ("kernel-thp", 17)];
         let table = Table::begin(&[&columns[..], &peers[..]].concat());
-        for group in self.rows.chunks_exact(Backend::ALL.len()) {
+        for group in self.output.rows().chunks_exact(Backend::ALL.len()) {
             let [small, huge, ours] = group else { continue };
             let ratio = |peer: &Row| {
-                let (plain, filled) = (ours.flt_cpu_s, ours.flt_cpu_s_with_filling);
-                format!("{:.2} ({:.2})", plain / peer.flt_cpu_s, filled / peer.flt_cpu_s)
+                let ratio = |field: &str| float(ours, field) / float(peer, "flt_cpu_s");
+                format!("{:.2} ({:.2})", ratio("flt_cpu_s"), ratio("flt_cpu_s_with_filling"))
             };
             table.row(&[
-                ours.experiment.name().to_owned(),
-                ours.thr.to_string(),
-                ours.lines.to_string(),
-                ours.touched_pages.map_or("all".to_owned(), |pages| pages.to_string()),
+                text(ours, "experiment"),
+                text(ours, "thr"),
+                text(ours, "lines"),
+                number(ours, "touched_pages").map_or("all".to_owned(), |pages| pages.to_string()),
                 ratio(small),
                 ratio(huge),
             ]);
         }
-    }
-
-    /// The rate against the lines touched, of one thread.
-    fn series(&self) -> Vec<Series> {
-        let points = |backend: Backend, rate: fn(&Row) -> f64| {
-            let wanted = |row: &&Row| {
-                row.experiment == Experiment::Burst && row.thr == 1 && row.backend == backend
-            };
-            let rows = self.rows.iter().filter(wanted);
-            rows.map(|row| (row.lines as f64, rate(row))).collect()
-        };
-        let mut series: Vec<Series> = Backend::ALL
-            .iter()
-            .map(|&backend| Series {
-                name: backend.name(),
-                stroke: Stroke::Solid,
-                points: points(backend, |row| row.flt_cpu_s),
-            })
-            .collect();
-        series.push(Series {
-            name: "pumice, filling the pool included",
-            stroke: Stroke::Dotted,
-            points: points(Backend::Pumice, |row| row.flt_cpu_s_with_filling),
-        });
-        series
     }
 }
 

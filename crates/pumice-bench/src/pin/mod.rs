@@ -10,8 +10,6 @@ mod pools;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::time::Instant;
 
@@ -19,13 +17,16 @@ use clap::Args;
 use pumice_accel::cuda::Cuda;
 use pumice_slots::{Client, LeaseRequest, PageKind};
 use rustix::mm::{madvise, mlock, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
-use serde::Serialize;
+use serde_json::json;
 
+use super::arguments::size_in_steps;
+use super::harness::{Output, OutputArgs};
+use super::registry::field::float;
+use super::registry::{by, plain, words, Column, Row};
 use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
-use pumice_command::json_lines::{JsonLines, Samples};
-use pumice_command::statistics::{interval, median};
-use pumice_command::table::Table;
+use crate::names::named;
+use pumice_command::statistics::Ratio;
 use pumice_command::Failure;
 
 const ALIGNMENT: usize = 2 << 20;
@@ -33,7 +34,7 @@ const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// The longest buffer that io_uring registers.
 const BUFFER_BYTES: usize = 1 << 30;
 
-/// What `pumice bench pin` is asked for.
+/// Options of `pumice bench pin`.
 #[derive(Args, Debug)]
 pub struct PinArgs {
     /// Memory to pin (can be repeated, or separated by commas); 1, 2, 4 and 8 GiB, as far as they fit, if not
@@ -49,96 +50,74 @@ pub struct PinArgs {
     /// Only pools of memory that stays pinned, registered with the first NVIDIA GPU, against its driver's own
     #[arg(long)]
     cuda: bool,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
-/// How memory is pinned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Pin {
-    Registered,
-    Mlock,
+named! {
+    /// How memory is pinned.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Pin {
+        Registered = "registered",
+        Mlock = "mlock",
+    }
 }
 
 const PINS: [Pin; 2] = [Pin::Registered, Pin::Mlock];
 const KINDS: [PageKind; 3] = [PageKind::Small, PageKind::Thp, PageKind::Hugetlb2M];
 
-/// A row of the table: fresh memory and a slot of one kind of pages.
-#[derive(Debug, Serialize)]
-struct Row {
-    experiment: &'static str,
-    bytes: u64,
-    pin: Pin,
-    pages: &'static str,
-    /// Medians, in seconds.
-    fresh_s: f64,
-    slot_s: f64,
-    /// How many times faster, within a round: the median and its 95 % interval.
-    times_faster: f64,
-    times_faster_low: f64,
-    times_faster_high: f64,
-    /// What the daemon took to have the slot ready.
-    populate_s: f64,
-    samples: Samples,
+/// Of fresh memory and a slot of one kind of pages. Times are medians.
+const COLUMNS: [Column; 9] = [
+    by("size MiB", mib).wide(8),
+    words("pin", "{pin}").wide(10),
+    words("pages", "{pages}").wide(10),
+    plain("fresh s", "fresh_s", 4).wide(9),
+    plain("slot s", "slot_s", 4).wide(9),
+    // Within a round: the median and its 95 % interval.
+    plain("x faster", FASTER[0], 1).wide(8),
+    plain("low", FASTER[1], 1).wide(7),
+    plain("high", FASTER[2], 1).wide(7),
+    // The daemon's time to have the slot ready.
+    plain("populate s", "populate_s", 2).wide(10),
+];
+
+/// How many times faster, and the ends of the interval.
+const FASTER: [&str; 3] = ["times_faster", "times_faster_low", "times_faster_high"];
+
+fn mib(row: &Row) -> String {
+    (float(row, "bytes") as u64 >> 20).to_string()
 }
 
 /// Runs the experiment and prints its table.
-pub fn pin(options: &PinArgs) -> Result<ExitCode, Failure> {
+pub fn pin(options: &PinArgs) -> Result<(), Failure> {
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
+    let mut output = Output::create(&options.output)?;
     if options.cuda {
         let gpu = Cuda::open().map_err(|missing| {
             Failure::system(format!("no GPU to pin memory for: {missing}; leave out --cuda"))
         })?;
-        pools::pools(&sizes, options.rounds, Some(&gpu), &mut json)?;
-        json.finish()?;
-        return Ok(ExitCode::SUCCESS);
+        pools::pools(&sizes, options.rounds, Some(&gpu), &mut output)?;
+        return output.finish();
     }
-    let table = Table::begin(&[
-        ("size MiB", 8),
-        ("pin", 10),
-        ("pages", 10),
-        ("fresh s", 9),
-        ("slot s", 9),
-        ("x faster", 8),
-        ("low", 7),
-        ("high", 7),
-        ("populate s", 10),
-    ]);
+    output.begin(&COLUMNS);
     for &bytes in &sizes {
         let is_meant = |kind: &PageKind| options.pages.is_empty() || options.pages.contains(kind);
         for pages in KINDS.into_iter().filter(is_meant) {
             // Fresh memory and the slot take turns, so the pool holds one of them.
             let _pool = match pages.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
                 Some(None) => {
-                    let cells = [&(bytes >> 20).to_string(), "", pages.name(), "skipped"];
-                    table.row(&cells.map(str::to_owned));
+                    output.line([&(bytes >> 20).to_string(), "", pages.name(), "skipped"]);
                     continue;
                 }
                 pool => pool.flatten(),
             };
             for pin in PINS {
-                let row = measure(options, bytes, pages, pin)?;
-                table.row(&[
-                    (bytes >> 20).to_string(),
-                    format!("{pin:?}").to_lowercase(),
-                    pages.name().to_owned(),
-                    format!("{:.4}", row.fresh_s),
-                    format!("{:.4}", row.slot_s),
-                    format!("{:.1}", row.times_faster),
-                    format!("{:.1}", row.times_faster_low),
-                    format!("{:.1}", row.times_faster_high),
-                    format!("{:.2}", row.populate_s),
-                ]);
-                json.write(&row)?;
+                output.show(measure(options, bytes, pages, pin)?)?;
             }
         }
     }
-    pools::pools(&sizes, options.rounds, None, &mut json)?;
-    json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    pools::pools(&sizes, options.rounds, None, &mut output)?;
+    output.finish()
 }
 
 fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<Row, Failure> {
@@ -167,25 +146,18 @@ fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<R
             populate.push(populate_s);
         }
     }
-    let ratios: Vec<_> = fresh.iter().zip(&slot).map(|(fresh, slot)| fresh / slot).collect();
-    let (low, high) = interval(&ratios);
-    Ok(Row {
-        experiment: "slot",
-        bytes,
-        pin,
-        pages: pages.name(),
-        fresh_s: median(&fresh),
-        slot_s: median(&slot),
-        times_faster: median(&ratios),
-        times_faster_low: low,
-        times_faster_high: high,
-        populate_s: median(&populate),
-        samples: [("fresh_s", fresh), ("slot_s", slot)].into(),
-    })
+    let faster = Ratio::within_rounds(&fresh, &slot);
+    let keys =
+        json!({"experiment": "slot", "bytes": bytes, "pin": pin.name(), "pages": pages.name()});
+    Ok(Row::of(keys)
+        .sampled("fresh_s", fresh)
+        .sampled("slot_s", slot)
+        .interval(FASTER, faster)
+        .median("populate_s", &populate))
 }
 
 fn refused(pin: Pin, bytes: u64, error: &io::Error) -> Failure {
-    refused_as(&format!("{pin:?}").to_lowercase(), bytes, error)
+    refused_as(pin.name(), bytes, error)
 }
 
 fn refused_as(what: &str, bytes: u64, error: &dyn std::fmt::Display) -> Failure {
@@ -280,9 +252,6 @@ fn pages(text: &str) -> Result<PageKind, String> {
     kind.ok_or_else(|| format!("kinds of pages here are {}", KINDS.map(PageKind::name).join(", ")))
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let bytes = pumice_heap::config::parse_size(text).map(|bytes| bytes as u64);
-    bytes
-        .filter(|&bytes| bytes > 0 && bytes % (2 << 20) == 0)
-        .ok_or_else(|| "a size is such as 512M or 4G, in steps of 2M".into())
+fn size(text: &str) -> Result<u64, &'static str> {
+    size_in_steps(text, 2 << 20, "a size is such as 512M or 4G, in steps of 2M")
 }

@@ -1,6 +1,6 @@
 //! Pools of memory that stays pinned ([`pumice_accel::pinned`]), against pinning memory anew.
 //!
-//! What counts is the time to a buffer that a device may use, all zeros:
+//! The time to a buffer that a device may use, all zeros, is measured:
 //!
 //! | way | |
 //! |---|---|
@@ -16,34 +16,32 @@ use pumice_accel::cuda::Cuda;
 use pumice_accel::pinned::{Locked, Pool, Registrar};
 use pumice_frames::clear::{Clearer, Engine};
 use pumice_heap::heap::Content;
-use serde::Serialize;
+use serde_json::json;
 
-use super::{map_fresh, refused_as, PageKind};
-use pumice_command::json_lines::{JsonLines, Samples};
-use pumice_command::statistics::{interval, median};
-use pumice_command::table::Table;
+use super::{map_fresh, mib, refused_as, PageKind, FASTER};
+use crate::harness::Output;
+use crate::registry::field::number;
+use crate::registry::{by, plain, words, Column, Row};
+use pumice_command::statistics::{median, Ratio};
 use pumice_command::Failure;
 
-/// A row of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    experiment: &'static str,
-    bytes: u64,
-    pin: &'static str,
-    pages: &'static str,
-    /// Medians, in seconds.
-    pool_s: f64,
-    mmap_s: f64,
-    host_alloc_s: Option<f64>,
-    /// How many times faster the pool is, within a round: the median and its 95 % interval.
-    times_faster: f64,
-    times_faster_low: f64,
-    times_faster_high: f64,
-    times_faster_than_host_alloc: Option<f64>,
-    /// What making the pool took, and zeroing a buffer that came back.
-    prepare_s: f64,
-    rezero_s: f64,
-    samples: Samples,
+/// Times are medians.
+const COLUMNS: [Column; 9] = [
+    by("size MiB", mib).wide(8),
+    words("pin", "{pin}").wide(6),
+    plain("pool s", "pool_s", 7).wide(10),
+    plain("mmap s", "mmap_s", 4).wide(9),
+    by("host-alloc s", |row| or_dash(row, "host_alloc_s", 4)).wide(12),
+    // How many times faster the pool is, within a round: the median.
+    plain("x mmap", FASTER[0], 0).wide(9),
+    by("x host-alloc", |row| or_dash(row, "times_faster_than_host_alloc", 0)).wide(12),
+    // Making the pool, and zeroing a buffer that came back.
+    plain("prepare s", "prepare_s", 4).wide(9),
+    plain("re-zero s", "rezero_s", 4).wide(9),
+];
+
+fn or_dash(row: &Row, field: &str, decimals: usize) -> String {
+    number(row, field).map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
 /// Measures pools pinned by `mlock`, or, with a GPU, by its driver.
@@ -51,40 +49,15 @@ pub fn pools(
     sizes: &[u64],
     rounds: u32,
     gpu: Option<&Cuda>,
-    json: &mut JsonLines,
+    output: &mut Output,
 ) -> Result<(), Failure> {
     println!("\nMemory that stays pinned, against pinning it anew: seconds to a buffer of zeros");
-    let table = Table::begin(&[
-        ("size MiB", 8),
-        ("pin", 6),
-        ("pool s", 10),
-        ("mmap s", 9),
-        ("host-alloc s", 12),
-        ("x mmap", 9),
-        ("x host-alloc", 12),
-        ("prepare s", 9),
-        ("re-zero s", 9),
-    ]);
+    output.begin(&COLUMNS);
     for &bytes in sizes {
-        let row = match gpu {
+        output.show(match gpu {
             Some(gpu) => measure("cuda", bytes as usize, rounds, Shared(gpu), Some(gpu))?,
             None => measure("mlock", bytes as usize, rounds, Locked, None)?,
-        };
-        let or_dash = |value: Option<f64>, decimals: usize| {
-            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
-        };
-        table.row(&[
-            (bytes >> 20).to_string(),
-            row.pin.to_owned(),
-            format!("{:.7}", row.pool_s),
-            format!("{:.4}", row.mmap_s),
-            or_dash(row.host_alloc_s, 4),
-            format!("{:.0}", row.times_faster),
-            or_dash(row.times_faster_than_host_alloc, 0),
-            format!("{:.4}", row.prepare_s),
-            format!("{:.4}", row.rezero_s),
-        ]);
-        json.write(&row)?;
+        })?;
     }
     Ok(())
 }
@@ -162,26 +135,21 @@ fn measure<R: Registrar>(
             rezeroed.push(rezero_s);
         }
     }
-    let ratios = |peer: &[f64]| -> Vec<f64> {
-        peer.iter().zip(&pooled).map(|(peer, pooled)| peer / pooled).collect()
-    };
-    let faster = ratios(&mapped);
-    let (low, high) = interval(&faster);
+    let (len, pages) = (len as u64, PageKind::Thp.name());
     let has = !allocated.is_empty();
-    Ok(Row {
-        experiment: "pool",
-        bytes: len as u64,
-        pin,
-        pages: PageKind::Thp.name(),
-        pool_s: median(&pooled),
-        mmap_s: median(&mapped),
-        host_alloc_s: has.then(|| median(&allocated)),
-        times_faster: median(&faster),
-        times_faster_low: low,
-        times_faster_high: high,
-        times_faster_than_host_alloc: has.then(|| median(&ratios(&allocated))),
-        prepare_s,
-        rezero_s: median(&rezeroed),
-        samples: [("pool_s", pooled), ("mmap_s", mapped)].into(),
-    })
+    let faster = |peer: &[f64]| Ratio::within_rounds(peer, &pooled);
+    let row = Row::of(json!({
+        "experiment": "pool",
+        "bytes": len,
+        "pin": pin,
+        "pages": pages,
+        "host_alloc_s": has.then(|| median(&allocated)),
+        "times_faster_than_host_alloc": has.then(|| faster(&allocated).median),
+        "prepare_s": prepare_s,
+    }));
+    Ok(row
+        .interval(FASTER, faster(&mapped))
+        .sampled("pool_s", pooled)
+        .sampled("mmap_s", mapped)
+        .median("rezero_s", &rezeroed))
 }

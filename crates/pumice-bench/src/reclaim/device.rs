@@ -1,16 +1,15 @@
-//! What the device itself does, without anybody's paging: single pages, direct, by plain calls.
+//! The device itself, without anybody's paging: single pages, direct, by plain calls.
 
 use std::path::Path;
 use std::ptr::NonNull;
 
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_frames::sys::thread::now_ns;
 use pumice_paging::io::engine::Direction;
 use pumice_paging::io::{BlockFile, Cached};
 
-use super::job::{Answer, Pattern};
-use crate::start_line::StartLine;
-use crate::team::waits::Waits;
+use super::job::Pattern;
+use crate::start_line::{together, StartLine};
+use crate::team::answer::{Answer, Timed};
 use pumice_command::random::Random;
 use pumice_command::Failure;
 
@@ -47,45 +46,17 @@ pub fn run(
     let failure = |error| Failure::system(format!("{}: {error}", path.display()));
     let file = BlockFile::open(path, Cached::No).map_err(failure)?;
     let pages = (file.len() / FRAME_SIZE as u64) as usize;
-    let line = StartLine::new(threads);
-    let (mut waits, mut begun, mut ended) = (Waits::new(), 0, 0);
-    std::thread::scope(|scope| {
-        let (file, line) = (&file, &line);
-        let one = |thread: usize| {
-            let mut random = Random::new(seed << 8 | thread as u64);
-            let mut frame = Box::new(Frame([0x5a; FRAME_SIZE]));
-            let mut waits = Waits::new();
-            let begun = line.wait();
-            let until = begun + (seconds * 1e9) as u64;
-            let mut before = now_ns();
-            while before < until {
-                let offset = (random.below(pages) * FRAME_SIZE) as u64;
-                let writes = pattern == Pattern::DeviceMixed && random.below(2) == 0;
-                let direction = if writes { Direction::Write } else { Direction::Read };
-                let at = NonNull::from(&mut frame.0).cast();
-                // SAFETY: the frame's bytes, which nobody else has.
-                unsafe { file.transfer(direction, at, FRAME_SIZE, offset) }?;
-                let now = now_ns();
-                waits.add(now - before);
-                before = now;
-            }
-            Ok((waits, begun, before))
-        };
-        let spawned: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
-        for thread in spawned {
-            let (one, at, last) = thread.join().expect("no panic")?;
-            waits.merge(&one);
-            (begun, ended) = (at, last.max(ended));
-        }
-        Ok(())
-    })
-    .map_err(failure)?;
-    Ok(Answer {
-        accesses: waits.count(),
-        seconds: (ended - begun) as f64 / 1e9,
-        p50_us: waits.percentile_us(50.0),
-        p99_us: waits.percentile_us(99.0),
-        max_us: waits.longest_us(),
-        ..Answer::default()
-    })
+    let one = |thread: usize, line: &StartLine| {
+        let mut random = Random::new(seed << 8 | thread as u64);
+        let mut frame = Box::new(Frame([0x5a; FRAME_SIZE]));
+        Timed::run(line, usize::MAX, seconds, |_| {
+            let offset = (random.below(pages) * FRAME_SIZE) as u64;
+            let writes = pattern == Pattern::DeviceMixed && random.below(2) == 0;
+            let direction = if writes { Direction::Write } else { Direction::Read };
+            let at = NonNull::from(&mut frame.0).cast();
+            // SAFETY: the frame's bytes, which nobody else has.
+            unsafe { file.transfer(direction, at, FRAME_SIZE, offset) }
+        })
+    };
+    Ok(Answer::of_threads(&together(threads, one).map_err(failure)?))
 }

@@ -1,33 +1,37 @@
-//! What a worker is asked to do, and what it answers: a line of JSON each.
+//! A worker's requests and answers: a line of JSON each.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Which pages are touched, in what order, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// All of the region in order, for the first time.
-    #[value(skip)]
-    Fill,
-    /// Any page, each as likely.
-    RandomWrite,
-    RandomRead,
-    /// Each thread its share in order, and round again.
-    SequentialWrite,
-    SequentialRead,
-    /// Few pages often: Zipf with exponent 0.99.
-    ZipfWrite,
-    /// The "google testcase": much memory is in use, a part of it often, and a file is read all the time.
-    Google,
-    /// Of the device alone: reads, and as many writes as reads.
-    #[value(skip)]
-    DeviceRead,
-    #[value(skip)]
-    DeviceMixed,
-    /// Read guards on pages that are there: each thread its own, or all the same.
-    Hit,
-    HitShared,
+use crate::names::named;
+
+named! {
+    /// Which pages are touched, in what order, and how.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Pattern {
+        /// All of the region in order, for the first time.
+        #[value(skip)]
+        Fill = "fill",
+        /// Any page, each as likely.
+        RandomWrite = "random-write",
+        RandomRead = "random-read",
+        /// Each thread its share in order, and round again.
+        SequentialWrite = "sequential-write",
+        SequentialRead = "sequential-read",
+        /// Few pages often: Zipf with exponent 0.99.
+        ZipfWrite = "zipf-write",
+        /// The "google testcase": much memory is in use, a part of it often, and a file is read all the time.
+        Google = "google",
+        /// Of the device alone: reads, and as many writes as reads.
+        #[value(skip)]
+        DeviceRead = "device-read",
+        #[value(skip)]
+        DeviceMixed = "device-mixed",
+        /// Read guards on pages that are there: each thread its own, or all the same.
+        Hit = "hit",
+        HitShared = "hit-shared",
+    }
 }
 
 impl Pattern {
@@ -43,23 +47,6 @@ impl Pattern {
         Pattern::HitShared,
     ];
 
-    /// As `--patterns` and JSON have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Pattern::Fill => "fill",
-            Pattern::RandomWrite => "random-write",
-            Pattern::RandomRead => "random-read",
-            Pattern::SequentialWrite => "sequential-write",
-            Pattern::SequentialRead => "sequential-read",
-            Pattern::ZipfWrite => "zipf-write",
-            Pattern::Google => "google",
-            Pattern::DeviceRead => "device-read",
-            Pattern::DeviceMixed => "device-mixed",
-            Pattern::Hit => "hit",
-            Pattern::HitShared => "hit-shared",
-        }
-    }
-
     /// Whether it is of guards on pages that are there.
     pub const fn is_hit(self) -> bool {
         matches!(self, Pattern::Hit | Pattern::HitShared)
@@ -71,47 +58,24 @@ impl Pattern {
     }
 }
 
-/// What a worker is asked for once: its memory.
+/// A worker's setup: it is given once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     pub region_pages: usize,
     pub frames: usize,
-    /// Of a worker of ours: where its swap is, how large, and who chooses.
+    /// Of a worker of ours: where its swap is, how large, and the policy.
     pub swap: String,
     pub swap_bytes: u64,
     pub policy: String,
-    /// What [`Pattern::Google`] reads.
+    /// The file that [`Pattern::Google`] reads.
     pub file: String,
 }
 
-/// What it is asked for again and again.
+/// A request: there are many.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub pattern: Pattern,
     pub threads: usize,
     pub seconds: f64,
     pub seed: u64,
-}
-
-/// What it answers.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
-    pub accesses: u64,
-    /// Until the last thread was done.
-    pub seconds: f64,
-    /// Processor time of all of its threads, and of the kernel's `kswapd`s where the kernel pages.
-    pub cpu_s: f64,
-    /// Of the whole machine, interrupts and the kernel's workers included, and whoever else was there.
-    pub machine_cpu_s: f64,
-    /// Pages read from swap, and written to it.
-    pub pages_in: u64,
-    pub pages_out: u64,
-    /// How long accesses took: half of them at most so long, 99 of 100, the longest.
-    pub p50_us: f64,
-    pub p99_us: f64,
-    pub max_us: f64,
-    /// Read from the file meanwhile.
-    pub file_bytes: u64,
-    /// Of hits: for each access, the loop alone taken off.
-    pub hit_ns: f64,
 }

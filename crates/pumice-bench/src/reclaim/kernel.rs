@@ -8,8 +8,9 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_paging::io::Cached;
 use rustix::mm::{madvise, mmap_anonymous, Advice, MapFlags, ProtFlags};
 
-use super::job::{Answer, Request};
+use super::job::Request;
 use super::worker::{Memory, Touch};
+use crate::team::answer::Answer;
 use crate::team::spent::kernel_threads_cpu_s;
 
 /// A private anonymous mapping in pages of 4 KiB.

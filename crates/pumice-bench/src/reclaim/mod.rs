@@ -31,23 +31,23 @@ mod zram;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::cpu;
 
-use super::arguments::{check_writable, frames_size, seconds};
+use super::arguments::{frames_size, seconds};
+use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::interrupts::Interrupts;
-use super::plot::{self, Series, Stroke};
+use super::registry::paging::RECLAIM;
+use super::registry::Row;
+use super::team::answer::Answer;
 use super::team::folder::Folder;
 use super::team::memory_group::MemoryGroup;
 use super::team::worker::Worker;
-use job::{Answer, Pattern, Request, Setup};
-use pumice_command::json_lines::JsonLines;
-use pumice_command::table::Table;
+use job::{Pattern, Request, Setup};
 use pumice_command::Failure;
-use row::{Backend, Case, Row};
+use row::{beside, row, Backend, Case};
 use swap_area::SwapArea;
 use worker::Kind;
 use zram::Zram;
@@ -59,7 +59,7 @@ const FILE_TIMES: usize = 2;
 /// Threads that take guards.
 const HIT_THREADS: [usize; 2] = [1, 2];
 
-/// What pages go to.
+/// The place that pages go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SwapOn {
     /// A file for each side.
@@ -68,7 +68,7 @@ enum SwapOn {
     Zram,
 }
 
-/// What `pumice bench reclaim` is asked for.
+/// Options of `pumice bench reclaim`.
 #[derive(Args, Debug)]
 pub struct ReclaimArgs {
     /// Memory for the region's pages [default: 1G, or 64M with --quick]
@@ -89,13 +89,13 @@ pub struct ReclaimArgs {
     /// How long each of them is [default: 1, or 0.3 with --quick]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Who chooses the pages that go
+    /// The policy that chooses the pages to evict
     #[arg(long, value_name = "NAME", default_value = "adaptive", value_parser = ["adaptive", "two-list"])]
     policy: String,
     /// Where swap is, on both sides, in a folder of its own [default: where temporary files are]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// What pages go to, on both sides: a file each, or a device of compressed memory each
+    /// Swap, on both sides: a file each, or a device of compressed memory each
     #[arg(long, value_name = "WHAT", default_value = "file")]
     swap_on: SwapOn,
     /// Ours alone, without the kernel's
@@ -104,9 +104,8 @@ pub struct ReclaimArgs {
     /// Less memory, fewer rounds and fewer rows
     #[arg(long)]
     quick: bool,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the accesses against the threads, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -116,14 +115,12 @@ pub struct ReclaimArgs {
 }
 
 /// Measures all rows.
-pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
+pub fn reclaim(options: &ReclaimArgs) -> Result<(), Failure> {
     if let Some(kind) = options.worker {
         return worker::run(kind);
     }
-    let json = JsonLines::create(options.json.as_deref())?;
-    if let Some(path) = &options.plot {
-        check_writable(path)?;
-    }
+    let mut output = Output::create(&options.output)?
+        .with_picture(options.plot.as_deref(), &RECLAIM.plots[0])?;
     let plan = Plan::new(options);
     let signals = Interrupts::take();
     let folder = Folder::make(options.dir.as_deref(), "reclaim")?;
@@ -133,22 +130,16 @@ pub fn reclaim(options: &ReclaimArgs) -> Result<ExitCode, Failure> {
         plan.rounds,
         plan.seconds
     );
-    let table = Row::begin_table();
-    let mut bench = Bench { plan, signals, folder, json, table, rows: Vec::new() };
+    output.begin(&row::COLUMNS);
+    let mut bench = Bench { plan, signals, folder, output };
     bench.device()?;
     for times in bench.plan.times.clone() {
         bench.region(times)?;
     }
-    if let Some(path) = &options.plot {
-        let largest = bench.plan.times.iter().max().copied().unwrap_or(1);
-        let subtitle = format!("on a region {largest} times the memory");
-        plot::accesses_against_threads(path, &subtitle, &bench.series(largest))?;
-    }
-    bench.json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    bench.output.finish()
 }
 
-/// What is measured.
+/// The plan of the measurement.
 #[derive(Debug)]
 struct Plan {
     frames: usize,
@@ -242,20 +233,11 @@ struct Bench {
     plan: Plan,
     signals: Interrupts,
     folder: Folder,
-    json: JsonLines,
-    table: Table,
-    rows: Vec<Row>,
+    output: Output,
 }
 
 impl Bench {
-    fn show(&mut self, row: Row) -> Result<(), Failure> {
-        self.table.row(&row.cells());
-        self.json.write(&row)?;
-        self.rows.push(row);
-        Ok(())
-    }
-
-    /// What there is to reach.
+    /// Measures the device: its rate is the most there is to reach.
     fn device(&mut self) -> Result<(), Failure> {
         let file = self.folder.path().join("file");
         let pages = FILE_TIMES * self.plan.frames;
@@ -264,16 +246,16 @@ impl Bench {
             for threads in self.plan.threads.clone() {
                 let mut rounds = Vec::new();
                 for round in 0..self.plan.rounds as u64 {
-                    self.look_for_signals()?;
+                    self.signals.look()?;
                     rounds.push(device::run(&file, pattern, threads, self.plan.seconds, round)?);
                 }
                 let (region_pages, frames) = (pages, 0);
                 let backend = Backend::Device;
                 let case = Case { pattern, backend, threads, region_pages, frames };
-                self.show(Row::new(&case, &rounds))?;
+                self.output.show(row(&case, &rounds))?;
             }
         }
-        self.table.gap();
+        self.output.gap();
         Ok(())
     }
 
@@ -342,7 +324,7 @@ impl Bench {
                 self.compare(&mut sides, Case { pattern, threads, ..case }, rounds)?;
             }
         }
-        self.table.gap();
+        self.output.gap();
         if zram.is_none() {
             let _ = fs::remove_file(&setup.swap);
         }
@@ -359,89 +341,47 @@ impl Bench {
         rounds: usize,
     ) -> Result<(), Failure> {
         let is_first = case.pattern == Pattern::Fill;
-        let mut answers: Vec<Vec<Answer>> = vec![Vec::new(); sides.len()];
-        for round in usize::from(is_first)..=rounds {
-            for turn in 0..sides.len() {
-                self.look_for_signals()?;
-                let which = (round + turn) % sides.len();
-                let (backend, worker) = &mut sides[which];
-                let request = Request {
-                    pattern: case.pattern,
-                    threads: case.threads,
-                    seconds: self.plan.seconds,
-                    // Other pages than in the rows before, of which many are still in memory.
-                    seed: (case.pattern as u64) << 32 | (case.threads as u64) << 16 | round as u64,
-                };
-                let answer = match worker.run(&request, &self.signals) {
-                    Err(_) if backend.is_kernel() && worker.was_killed() => {
-                        eprintln!(
-                            "without the kernel's from here on: its process was killed, for its group of {} MiB was \
-                             out of memory ({}, {} threads); give it more by --frames",
-                            (case.frames * FRAME_SIZE) >> 20,
-                            case.pattern.name(),
-                            case.threads
-                        );
-                        sides.remove(which);
-                        return self.compare(sides, case, rounds);
-                    }
-                    answer => answer?,
-                };
-                if round > 0 {
-                    answers[which].push(answer);
-                }
+        let warm_up = if is_first { WarmUp::None } else { WarmUp::Round };
+        let mut killed = None;
+        let answers = in_turns(sides.len(), rounds, warm_up, |which, round| {
+            self.signals.look()?;
+            let (backend, worker) = &mut sides[which];
+            let request = Request {
+                pattern: case.pattern,
+                threads: case.threads,
+                seconds: self.plan.seconds,
+                // Other pages than in the rows before, of which many are still in memory.
+                seed: (case.pattern as u64) << 32 | (case.threads as u64) << 16 | round as u64,
+            };
+            let answer: Result<Answer, Failure> = worker.run(&request, &self.signals);
+            if answer.is_err() && backend.is_kernel() && worker.was_killed() {
+                killed = Some(which);
             }
+            answer
+        });
+        if let Some(which) = killed {
+            eprintln!(
+                "without the kernel's from here on: its process was killed, for its group of {} MiB was \
+                 out of memory ({}, {} threads); give it more by --frames",
+                (case.frames * FRAME_SIZE) >> 20,
+                case.pattern.name(),
+                case.threads
+            );
+            sides.remove(which);
+            return self.compare(sides, case, rounds);
         }
         let mut kernel: Option<Row> = None;
-        for ((backend, _), rounds) in sides.iter().zip(&answers) {
-            let row = Row::new(&Case { backend: *backend, ..case }, rounds);
+        for ((backend, _), rounds) in sides.iter().zip(&answers?) {
+            let row = row(&Case { backend: *backend, ..case }, rounds);
             let row = match &kernel {
-                Some(kernel) => row.beside(kernel),
+                Some(kernel) => beside(row, kernel),
                 None => row,
             };
             if backend.is_kernel() {
                 kernel = Some(row.clone());
             }
-            self.show(row)?;
+            self.output.show(row)?;
         }
         Ok(())
-    }
-
-    fn look_for_signals(&self) -> Result<(), Failure> {
-        match self.signals.came() {
-            Some(_) => Err(Failure::system("interrupted")),
-            None => Ok(()),
-        }
-    }
-
-    /// Accesses against threads.
-    fn series(&self, times: usize) -> Vec<Series> {
-        let lines = [
-            ("kernel, uniform writes", Backend::Kernel, Pattern::RandomWrite, Stroke::Dotted),
-            ("pumice, uniform writes", Backend::Pumice, Pattern::RandomWrite, Stroke::Solid),
-            ("kernel, Zipf writes", Backend::Kernel, Pattern::ZipfWrite, Stroke::Dotted),
-            ("pumice, Zipf writes", Backend::Pumice, Pattern::ZipfWrite, Stroke::Solid),
-        ];
-        let has_zram = self.plan.swap_on == SwapOn::Zram;
-        let points = |backend: Backend, pattern: Pattern| {
-            let backend = match backend {
-                Backend::Pumice if has_zram => Backend::PumiceZram,
-                Backend::Kernel if has_zram => Backend::KernelZram,
-                backend => backend,
-            };
-            self.rows
-                .iter()
-                .filter(|row| {
-                    (row.backend, row.pattern, row.times) == (backend, pattern.name(), times)
-                })
-                .map(|row| (row.threads as f64, row.accesses_per_s))
-                .collect()
-        };
-        lines
-            .map(|(name, backend, pattern, stroke)| Series {
-                name,
-                stroke,
-                points: points(backend, pattern),
-            })
-            .into()
     }
 }

@@ -71,7 +71,7 @@ impl Order {
                 Order::InTurn { first: thread * share, pages: share, next: next % share }
             }
             Pattern::ZipfWrite => Order::Zipf { zipf: *zipf, random },
-            // What is used fits twice.
+            // The pages in use fit twice.
             Pattern::Google => Order::Any { pages: (frames / 2).min(pages), random },
             _ => Order::Any { pages, random },
         }

@@ -14,9 +14,10 @@ use pumice_paging::reclaim::{Settings, SwapPager};
 use pumice_paging::space::{Frames, MemMap, Region, VmSpace};
 use pumice_paging::swap::Swap;
 
-use super::job::{Answer, Pattern, Request, Setup};
+use super::job::{Pattern, Request, Setup};
 use super::worker::{Memory, Touch};
-use crate::start_line::StartLine;
+use crate::start_line::{together, StartLine};
+use crate::team::answer::Answer;
 use crate::team::zone::zone;
 
 /// Pages of which guards are taken over and over: a power of two.
@@ -119,8 +120,7 @@ impl<P: Policy + Send> Memory for Ours<P> {
 
 impl<P: Policy + Send> Ours<P> {
     fn time_hits(&self, request: &Request) -> Result<Answer, String> {
-        let line = StartLine::new(request.threads);
-        let one = |thread: usize| -> Result<(u64, f64, f64), String> {
+        let one = |thread: usize, line: &StartLine| -> Result<(u64, f64, f64), String> {
             let task = self.space.enter().map_err(|error| error.to_string())?;
             let region = task.region(self.region_at).map_err(|error| error.to_string())?;
             let first = if request.pattern == Pattern::Hit { thread * HIT_PAGES } else { 0 };
@@ -141,18 +141,11 @@ impl<P: Policy + Send> Ours<P> {
             Ok((guards, guard_ns, loop_ns))
         };
         let (mut guards, mut rate, mut hit_ns) = (0, 0.0, 0.0);
-        std::thread::scope(|scope| {
-            let one = &one;
-            let spawned: Vec<_> =
-                (0..request.threads).map(|thread| scope.spawn(move || one(thread))).collect();
-            for thread in spawned {
-                let (many, guard_ns, loop_ns) = thread.join().expect("no panic")?;
-                guards += many;
-                rate += 1e9 / guard_ns;
-                hit_ns += (guard_ns - loop_ns) / request.threads as f64;
-            }
-            Ok::<(), String>(())
-        })?;
+        for (many, guard_ns, loop_ns) in together(request.threads, one)? {
+            guards += many;
+            rate += 1e9 / guard_ns;
+            hit_ns += (guard_ns - loop_ns) / request.threads as f64;
+        }
         Ok(Answer { accesses: guards, seconds: guards as f64 / rate, hit_ns, ..Answer::default() })
     }
 }

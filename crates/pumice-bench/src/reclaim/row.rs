@@ -1,47 +1,36 @@
-//! A row of the table, and an object of the JSON file.
+//! A row of the experiment, and how it is shown.
 
 use pumice_frames::addr::FRAME_SIZE;
-use serde::Serialize;
+use serde_json::json;
 
-use super::job::{Answer, Pattern};
-use pumice_command::json_lines::Samples;
-use pumice_command::statistics::median;
-use pumice_command::table::{thousands, Table};
+use super::job::Pattern;
+use crate::harness::{figures, middle, with_drift};
+use crate::names::named;
+use crate::registry::field::{self, above_0, float, text};
+use crate::registry::{by, number, plain, words, Column, Row};
+use crate::team::answer::Answer;
 
-/// Who did it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Backend {
-    #[serde(rename = "pumice")]
-    Pumice,
-    #[serde(rename = "kernel-swap")]
-    Kernel,
-    /// Both, on a device of compressed memory each.
-    #[serde(rename = "pumice-zram")]
-    PumiceZram,
-    #[serde(rename = "kernel-zram")]
-    KernelZram,
-    #[serde(rename = "device")]
-    Device,
+named! {
+    /// The sides.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Backend {
+        Pumice = "pumice",
+        Kernel = "kernel-swap",
+        /// Both, on a device of compressed memory each.
+        PumiceZram = "pumice-zram",
+        KernelZram = "kernel-zram",
+        Device = "device",
+    }
 }
 
 impl Backend {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Pumice => "pumice",
-            Backend::Kernel => "kernel-swap",
-            Backend::PumiceZram => "pumice-zram",
-            Backend::KernelZram => "kernel-zram",
-            Backend::Device => "device",
-        }
-    }
-
     /// Whether the kernel pages.
     pub const fn is_kernel(self) -> bool {
         matches!(self, Backend::Kernel | Backend::KernelZram)
     }
 }
 
-/// What a row is of.
+/// The subject of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub pattern: Pattern,
@@ -51,140 +40,80 @@ pub struct Case {
     pub frames: usize,
 }
 
-/// Medians over the rounds, but for the longest wait, which is that of all of them.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    pub pattern: &'static str,
-    pub backend: Backend,
-    pub threads: usize,
-    pub region_bytes: usize,
-    pub frames_bytes: usize,
-    /// The region, by the frames; 0 for the device.
-    pub times: usize,
-    pub accesses_per_s: f64,
-    /// Pages read from swap, and written to it.
-    pub in_per_s: f64,
-    pub out_per_s: f64,
-    /// Processor time for each page brought in, its victim's way out included: of the process and its helpers, and
-    /// of the whole machine.
-    pub cpu_us_per_page: Option<f64>,
-    pub machine_us_per_page: Option<f64>,
-    pub p50_us: f64,
-    pub p99_us: f64,
-    pub max_us: f64,
-    /// By how much the last round was faster than the first, and the fastest than the slowest.
-    pub drift_percent: Option<f64>,
-    pub spread_percent: Option<f64>,
-    /// Of a file that was read meanwhile.
-    pub file_mb_per_s: Option<f64>,
-    /// Of guards on pages that are there.
-    pub hit_ns: Option<f64>,
-    /// How many times the kernel's accesses.
-    pub times_kernel: Option<f64>,
-    pub samples: Samples,
+/// The columns of the table.
+pub const COLUMNS: [Column; 15] = [
+    words("pattern", "{pattern}").wide(16),
+    words("backend", "{backend}").wide(11),
+    by("region", region).wide(6),
+    words("thr", "{threads}").wide(3),
+    number("accesses/s", "accesses_per_s", 0).wide(11),
+    number("in/s", "in_per_s", 0).wide(8),
+    plain("CPU us/in", "cpu_us_per_page", 1).wide(9),
+    plain("machine's", "machine_us_per_page", 1).wide(9),
+    by("p50 us", |row| above_0(row, "p50_us")).wide(8),
+    by("p99 us", |row| above_0(row, "p99_us")).wide(8),
+    by("max us", |row| above_0(row, "max_us")).wide(9),
+    plain("drift %", "drift_percent", 1).wide(7),
+    plain("spread %", "spread_percent", 1).wide(8),
+    by("MB/s or ns", mb_or_ns).wide(10),
+    plain("x kernel", "times_kernel", 2).wide(8),
+];
+
+fn region(row: &Row) -> String {
+    match &*text(row, "times") {
+        "0" => String::new(),
+        times => format!("{times}x"),
+    }
 }
 
-impl Row {
-    /// Of the rounds, of which there is at least one.
-    pub fn new(case: &Case, rounds: &[Answer]) -> Row {
-        let is = |pattern: Pattern| case.pattern == pattern;
-        let all = |of: fn(&Answer) -> f64| rounds.iter().map(of).collect::<Vec<f64>>();
-        let middle = |of: fn(&Answer) -> f64| median(&all(of));
-        let rates = all(|round| round.accesses as f64 / round.seconds);
-        // Filling brings nothing in but by chance.
-        let has_come = !is(Pattern::Fill) && rounds.iter().all(|round| round.pages_in > 0);
-        let per_page = |of: fn(&Answer) -> f64| has_come.then(|| middle(of));
-        let share = |more: f64, less: f64| (rounds.len() > 1).then(|| 100.0 * (more / less - 1.0));
-        let (fastest, slowest) =
-            rates.iter().fold((0.0_f64, f64::INFINITY), |(most, least), &rate| {
-                (most.max(rate), least.min(rate))
-            });
-        let samples = Samples::from([
-            ("accesses_per_s", rates.clone()),
-            ("cpu_us_per_page", if has_come { all(cpu_us_per_page) } else { Vec::new() }),
-            ("p99_us", all(|round| round.p99_us)),
-            ("max_us", all(|round| round.max_us)),
-        ]);
-        Row {
-            pattern: case.pattern.name(),
-            backend: case.backend,
-            threads: case.threads,
-            region_bytes: case.region_pages * FRAME_SIZE,
-            frames_bytes: case.frames * FRAME_SIZE,
-            times: case.region_pages.checked_div(case.frames).unwrap_or(0),
-            accesses_per_s: median(&rates),
-            in_per_s: middle(|round| round.pages_in as f64 / round.seconds),
-            out_per_s: middle(|round| round.pages_out as f64 / round.seconds),
-            cpu_us_per_page: per_page(cpu_us_per_page),
-            machine_us_per_page: per_page(|round| {
-                round.machine_cpu_s * 1e6 / round.pages_in as f64
-            }),
-            p50_us: middle(|round| round.p50_us),
-            p99_us: middle(|round| round.p99_us),
-            max_us: all(|round| round.max_us).into_iter().fold(0.0, f64::max),
-            drift_percent: share(rates[rates.len() - 1], rates[0]),
-            spread_percent: share(fastest, slowest),
-            file_mb_per_s: is(Pattern::Google)
-                .then(|| middle(|round| round.file_bytes as f64 / 1e6 / round.seconds)),
-            hit_ns: case.pattern.is_hit().then(|| middle(|round| round.hit_ns)),
-            times_kernel: None,
-            samples,
-        }
-    }
+fn mb_or_ns(row: &Row) -> String {
+    let value = field::number(row, "file_mb_per_s").or(field::number(row, "hit_ns"));
+    value.map_or_else(String::new, |value| format!("{value:.1}"))
+}
 
-    /// Beside the kernel's.
-    #[must_use]
-    pub fn beside(self, kernel: &Row) -> Row {
-        Row { times_kernel: Some(self.accesses_per_s / kernel.accesses_per_s), ..self }
-    }
+/// Medians over the rounds, of which there is at least one; the longest wait is that of all of them.
+pub fn row(case: &Case, rounds: &[Answer]) -> Row {
+    let rates = figures(rounds, |round| round.accesses as f64 / round.seconds);
+    // Filling brings nothing in but by chance.
+    let has_come = case.pattern != Pattern::Fill && rounds.iter().all(|round| round.pages_in > 0);
+    let per_page = |of: fn(&Answer) -> f64| has_come.then(|| middle(rounds, of));
+    let is_google = case.pattern == Pattern::Google;
+    let file_mb_per_s = |round: &Answer| round.bytes as f64 / 1e6 / round.seconds;
+    let row = Row::of(json!({
+        "pattern": case.pattern.name(),
+        "backend": case.backend.name(),
+        "threads": case.threads,
+        "region_bytes": case.region_pages * FRAME_SIZE,
+        "frames_bytes": case.frames * FRAME_SIZE,
+        // The region, by the frames; 0 for the device.
+        "times": case.region_pages.checked_div(case.frames).unwrap_or(0),
+        // Pages read from swap, and written to it.
+        "in_per_s": middle(rounds, |round| round.pages_in as f64 / round.seconds),
+        "out_per_s": middle(rounds, |round| round.pages_out as f64 / round.seconds),
+        // Processor time for each page brought in, its victim's way out included: of the process and its helpers, and
+        // of the whole machine.
+        "cpu_us_per_page": per_page(cpu_us_per_page),
+        "machine_us_per_page": per_page(|it| it.machine_cpu_s * 1e6 / it.pages_in as f64),
+        "p50_us": middle(rounds, |round| round.p50_us),
+        "max_us": figures(rounds, |round| round.max_us).into_iter().fold(0.0, f64::max),
+        // Of a file that was read meanwhile.
+        "file_mb_per_s": is_google.then(|| middle(rounds, file_mb_per_s)),
+        // Of guards on pages that are there.
+        "hit_ns": case.pattern.is_hit().then(|| middle(rounds, |round| round.hit_ns)),
+        "times_kernel": null,
+    }));
+    let cpu = if has_come { figures(rounds, cpu_us_per_page) } else { Vec::new() };
+    with_drift(row, &rates)
+        .sampled("accesses_per_s", rates)
+        .samples("cpu_us_per_page", cpu)
+        .sampled("p99_us", figures(rounds, |round| round.p99_us))
+        .samples("max_us", figures(rounds, |round| round.max_us))
+}
 
-    const COLUMNS: [(&'static str, usize); 15] = [
-        ("pattern", 16),
-        ("backend", 11),
-        ("region", 6),
-        ("thr", 3),
-        ("accesses/s", 11),
-        ("in/s", 8),
-        ("CPU us/in", 9),
-        ("machine's", 9),
-        ("p50 us", 8),
-        ("p99 us", 8),
-        ("max us", 9),
-        ("drift %", 7),
-        ("spread %", 8),
-        ("MB/s or ns", 10),
-        ("x kernel", 8),
-    ];
-
-    /// Prints the headings.
-    pub fn begin_table() -> Table {
-        Table::begin(&Row::COLUMNS)
-    }
-
-    /// What the table shows.
-    pub fn cells(&self) -> Vec<String> {
-        let some = |value: Option<f64>, decimals: usize| {
-            value.map_or_else(String::new, |value| format!("{value:.decimals$}"))
-        };
-        let wait = |us: f64| if us > 0.0 { format!("{us:.1}") } else { String::new() };
-        vec![
-            self.pattern.to_owned(),
-            self.backend.name().to_owned(),
-            if self.times > 0 { format!("{}x", self.times) } else { String::new() },
-            self.threads.to_string(),
-            thousands(self.accesses_per_s),
-            thousands(self.in_per_s),
-            some(self.cpu_us_per_page, 1),
-            some(self.machine_us_per_page, 1),
-            wait(self.p50_us),
-            wait(self.p99_us),
-            wait(self.max_us),
-            some(self.drift_percent, 1),
-            some(self.spread_percent, 1),
-            some(self.file_mb_per_s.or(self.hit_ns), 1),
-            some(self.times_kernel, 2),
-        ]
-    }
+/// With `times_kernel`: how many times the kernel's accesses.
+pub fn beside(row: Row, kernel: &Row) -> Row {
+    let times = float(&row, "accesses_per_s") / float(kernel, "accesses_per_s");
+    row.set("times_kernel", times)
 }
 
 fn cpu_us_per_page(round: &Answer) -> f64 {
@@ -215,13 +144,15 @@ mod tests {
             region_pages: 400,
             frames: 100,
         };
-        let row = Row::new(&case, &[round(100), round(120), round(110)]);
-        assert_eq!((row.accesses_per_s, row.times, row.max_us), (55.0, 4, 120.0));
-        assert_eq!(row.cpu_us_per_page, Some(500.0));
-        assert_eq!(row.drift_percent.map(f64::round), Some(10.0));
-        assert_eq!(row.spread_percent.map(f64::round), Some(20.0));
-        let kernel = Row::new(&Case { backend: Backend::Kernel, ..case }, &[round(55)]);
-        assert_eq!((kernel.drift_percent, kernel.file_mb_per_s), (None, None));
-        assert_eq!(row.beside(&kernel).times_kernel, Some(2.0));
+        let row = row(&case, &[round(100), round(120), round(110)]);
+        let all = ["accesses_per_s", "times", "max_us", "cpu_us_per_page"];
+        assert_eq!(all.map(|it| float(&row, it)), [55.0, 4.0, 120.0, 500.0]);
+        assert_eq!(float(&row, "drift_percent").round(), 10.0);
+        assert_eq!(float(&row, "spread_percent").round(), 20.0);
+        let kernel = super::row(&Case { backend: Backend::Kernel, ..case }, &[round(55)]);
+        for field in ["drift_percent", "file_mb_per_s"] {
+            assert_eq!(field::number(&kernel, field), None);
+        }
+        assert_eq!(float(&beside(row, &kernel), "times_kernel"), 2.0);
     }
 }

@@ -15,7 +15,7 @@ use super::zram::Zram;
 /// `SWAP_FLAG_PREFER` and the highest priority: before any other swap the machine has.
 const FLAGS: libc::c_int = 0x8000 | 0x7fff;
 
-/// What the kernel swaps to. Dropping it has the kernel bring back what is there, and removes the file.
+/// The kernel's swap. Dropping it has the kernel bring back what is there, and removes the file.
 #[derive(Debug)]
 pub struct SwapArea {
     path: PathBuf,
@@ -112,7 +112,7 @@ fn swap_off(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What `mkswap` writes: version 1, the last page's number, and the signature at the end of the first page.
+/// The header that `mkswap` writes: version 1, the last page's number, and the signature at the end of the first page.
 fn header(pages: u64) -> [u8; FRAME_SIZE] {
     let mut header = [0; FRAME_SIZE];
     header[1024..1028].copy_from_slice(&1_u32.to_ne_bytes());

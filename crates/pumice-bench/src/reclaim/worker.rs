@@ -6,23 +6,20 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::ExitCode;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 
-use pumice_frames::sys::thread::now_ns;
 use pumice_paging::io::engine::Direction;
 use pumice_paging::io::{BlockFile, Cached};
 
-use super::job::{Answer, Pattern, Request, Setup};
+use super::job::{Pattern, Request, Setup};
 use super::kernel::Kernel;
 use super::order::{Order, Zipf};
 use super::ours;
-use crate::start_line::StartLine;
-use crate::team::spent::{machine_cpu_s, process_cpu_s};
-use crate::team::waits::Waits;
-use crate::team::worker::{next, say, Reply};
+use crate::start_line::{together, StartLine};
+use crate::team::answer::{Answer, Timed};
+use crate::team::worker::{answer_all, next, say, Reply};
 use pumice_command::Failure;
 
 /// A thread's way to the pages of the region.
@@ -45,7 +42,7 @@ pub trait Memory: Sync {
     /// How it reads files.
     fn cached(&self) -> Cached;
 
-    /// What a read guard on a page that is there takes, and how many there were in how many seconds; `None` where
+    /// The time of a read guard on a page that is there, and how many there were in how many seconds; `None` where
     /// there are no guards.
     fn hits(&self, request: &Request) -> Option<Result<Answer, String>>;
 }
@@ -61,8 +58,8 @@ pub enum Kind {
 }
 
 /// Runs a worker until its input ends.
-pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
-    let Some(setup) = next::<Setup>()? else { return Ok(ExitCode::SUCCESS) };
+pub fn run(kind: Kind) -> Result<(), Failure> {
+    let Some(setup) = next::<Setup>()? else { return Ok(()) };
     let memory: Result<&'static dyn Memory, String> = match kind {
         Kind::Pumice => ours::memory(&setup),
         Kind::Kernel => Kernel::map(setup.region_pages).map(|memory| {
@@ -73,22 +70,23 @@ pub fn run(kind: Kind) -> Result<ExitCode, Failure> {
     let memory = match memory {
         Ok(memory) => memory,
         Err(error) => {
-            say::<()>(&Reply::Failed(error))?;
-            return Ok(ExitCode::FAILURE);
+            say(&Reply::Failed(error))?;
+            return Ok(());
         }
     };
-    say::<()>(&Reply::Ready)?;
     let zipf = Zipf::new(setup.region_pages);
     let job = Job { memory, setup, zipf, positions: Mutex::new(Vec::new()) };
-    while let Some(request) = next::<Request>()? {
-        let reply = if request.pattern.is_hit() {
-            memory.hits(&request).unwrap_or_else(|| Err("no guards".to_owned()))
+    answer_all(|request: &Request| {
+        if request.pattern.is_hit() {
+            memory.hits(request).unwrap_or_else(|| Err("no guards".to_owned()))
         } else {
-            job.run(&request)
-        };
-        say(&reply.map_or_else(Reply::Failed, Reply::Done))?;
-    }
-    Ok(ExitCode::SUCCESS)
+            let counts = || {
+                let (pages_in, pages_out) = memory.swapped();
+                (memory.helpers_cpu_s(), pages_in, pages_out)
+            };
+            Answer::spending(counts, || job.run(request))
+        }
+    })
 }
 
 struct Job {
@@ -109,12 +107,8 @@ impl Job {
         let file = (request.pattern == Pattern::Google)
             .then(|| Stream::open(Path::new(&self.setup.file), self.memory.cached()))
             .transpose()?;
-        let line = StartLine::new(threads);
         let (is_over, file_bytes) = (AtomicBool::new(false), AtomicU64::new(0));
-        let before = Spent::now(self.memory);
-        let mut waits = Waits::new();
-        let (mut begun, mut ended, mut failed) = (0, 0, None);
-        std::thread::scope(|scope| {
+        let done = std::thread::scope(|scope| {
             let (is_over, file_bytes) = (&is_over, &file_bytes);
             if let Some(mut file) = file {
                 scope.spawn(move || {
@@ -127,89 +121,48 @@ impl Job {
                     }
                 });
             }
-            let line = &line;
-            let spawn = |(thread, &position): (usize, &usize)| {
-                scope.spawn(move || self.one_thread(request, thread, position, line))
+            let one = |thread: usize, line: &StartLine| {
+                self.one_thread(request, thread, positions[thread], line)
             };
-            let spawned: Vec<_> = positions.iter().enumerate().map(spawn).collect();
-            for (thread, one) in spawned.into_iter().enumerate() {
-                let done = one.join().expect("no panic");
-                waits.merge(&done.waits);
-                positions[thread] = done.position;
-                (begun, ended) = (done.begun_ns, done.ended_ns.max(ended));
-                failed = failed.take().or(done.failed);
-            }
+            let done = together(threads, one);
             is_over.store(true, Ordering::Relaxed);
-        });
-        let spent = Spent::now(self.memory).since(&before);
+            done
+        })?;
+        let (timed, positions): (Vec<_>, Vec<_>) = done.into_iter().unzip();
         *self.positions.lock().expect("no panic") = positions;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        Ok(Answer {
-            accesses: waits.count(),
-            seconds: (ended - begun) as f64 / 1e9,
-            p50_us: waits.percentile_us(50.0),
-            p99_us: waits.percentile_us(99.0),
-            max_us: waits.longest_us(),
-            file_bytes: file_bytes.into_inner(),
-            hit_ns: 0.0,
-            ..spent.answer()
-        })
+        Ok(Answer { bytes: file_bytes.into_inner(), ..Answer::of_threads(&timed) })
     }
 
+    /// The accesses of a thread, and how far it came.
     fn one_thread(
         &self,
         request: &Request,
         thread: usize,
         position: usize,
         line: &StartLine,
-    ) -> Done {
+    ) -> Result<(Timed, usize), String> {
         let Request { pattern, threads, seed, seconds } = *request;
         let place = (self.setup.frames, position);
         let mut order = Order::new(pattern, (thread, threads), seed, &self.zipf, place);
-        let mut waits = Waits::new();
-        let (mut begun_ns, mut ended_ns, mut failed) = (0, 0, None);
-        let entered = self.memory.enter(&mut |touch| {
-            begun_ns = line.wait();
-            let until = begun_ns + (seconds * 1e9) as u64;
-            // Filling ends with the region, not with the time.
-            let mut left = match pattern {
-                Pattern::Fill => self.setup.region_pages / threads,
-                _ => usize::MAX,
-            };
-            let mut before = now_ns();
-            while left > 0 && (before < until || pattern == Pattern::Fill) {
+        // Filling ends with the region, not with the time.
+        let (accesses, seconds) = match pattern {
+            Pattern::Fill => (self.setup.region_pages / threads, f64::INFINITY),
+            _ => (usize::MAX, seconds),
+        };
+        let mut timed = Err(String::new());
+        self.memory.enter(&mut |touch| {
+            timed = Timed::run(line, accesses, seconds, |before| {
                 let page = order.next();
-                let touched = if pattern.writes() {
-                    touch.write(page, before)
-                } else {
-                    touch.read(page).map(|value| {
-                        std::hint::black_box(value);
-                    })
-                };
-                if let Err(error) = touched {
-                    failed = Some(error);
-                    break;
+                if pattern.writes() {
+                    return touch.write(page, before);
                 }
-                let now = now_ns();
-                waits.add(now - before);
-                (before, left) = (now, left - 1);
-            }
-            ended_ns = before;
-        });
-        let failed = failed.or(entered.err());
-        Done { waits, position: order.position(), begun_ns, ended_ns, failed }
+                touch.read(page).map(|value| {
+                    std::hint::black_box(value);
+                })
+            });
+        })?;
+        Ok((timed?, order.position()))
     }
-}
-
-/// What a thread did.
-struct Done {
-    waits: Waits,
-    position: usize,
-    begun_ns: u64,
-    ended_ns: u64,
-    failed: Option<String>,
 }
 
 /// A file that is read from its begin to its end, and again.
@@ -262,40 +215,5 @@ impl Stream {
         }
         self.at = (self.at + FILE_BYTES as u64) % self.len.max(1);
         Ok(FILE_BYTES as u64)
-    }
-}
-
-/// What was spent so far.
-pub struct Spent {
-    process_s: f64,
-    machine_s: f64,
-    pages_in: u64,
-    pages_out: u64,
-}
-
-impl Spent {
-    pub fn now(memory: &dyn Memory) -> Spent {
-        let (pages_in, pages_out) = memory.swapped();
-        let process_s = process_cpu_s() + memory.helpers_cpu_s();
-        Spent { process_s, machine_s: machine_cpu_s(), pages_in, pages_out }
-    }
-
-    pub fn since(self, before: &Spent) -> Spent {
-        Spent {
-            process_s: self.process_s - before.process_s,
-            machine_s: self.machine_s - before.machine_s,
-            pages_in: self.pages_in - before.pages_in,
-            pages_out: self.pages_out - before.pages_out,
-        }
-    }
-
-    pub fn answer(&self) -> Answer {
-        Answer {
-            cpu_s: self.process_s,
-            machine_cpu_s: self.machine_s,
-            pages_in: self.pages_in,
-            pages_out: self.pages_out,
-            ..Answer::default()
-        }
     }
 }

@@ -3,14 +3,12 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::thread;
-use std::time::Duration;
 
 use pumice_frames::addr::FRAME_SIZE;
 
+use crate::team::memory_group::remove_when_idle;
+
 const CONTROL: &str = "/sys/class/zram-control";
-/// Who probes new block devices has it open for a moment.
-const TRIES: usize = 50;
 
 /// See the module's top. Dropping it removes it.
 #[derive(Debug)]
@@ -48,18 +46,8 @@ impl Zram {
 
 impl Drop for Zram {
     fn drop(&mut self) {
-        for left in (0..TRIES).rev() {
-            match self.remove() {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && left > 0 => {
-                    thread::sleep(Duration::from_millis(20));
-                }
-                Err(error) => {
-                    eprintln!("{} is left behind: {error}", self.path().display());
-                    return;
-                }
-                Ok(()) => return,
-            }
-        }
+        // A program that probes new block devices has it open for a moment.
+        remove_when_idle(&self.path(), || self.remove());
     }
 }
 

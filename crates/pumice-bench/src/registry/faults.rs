@@ -3,7 +3,7 @@
 use super::field::equals;
 use super::{
     is, less, more, number, series, words, Condition, Entry, Lines, Part, Plot, Published, Setting,
-    Table,
+    Table, YScale,
 };
 
 /// `bench fault`
@@ -59,6 +59,8 @@ pub static FAULT: Entry = Entry {
     ],
     plots: &[Plot::Lines(Lines {
         title: "Rate against threads: each its share, one line written",
+        largest: "",
+        scale: YScale::Logarithmic,
         x: ("thr", "threads"),
         y: ("flt_wall_s", "faults per second"),
         series: &[

@@ -1,13 +1,61 @@
-//! How data names what rows say: fields, conditions on them, and words with fields in braces.
+//! How data names the content of rows: fields, conditions on them, and words with fields in braces.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use pumice_command::statistics::{median, Ratio};
 use pumice_command::table::thousands;
 
-/// A row as its experiment wrote it.
-pub type Row = Map<String, Value>;
+/// A row of an experiment: fields by their names, as the file of rows has them. `samples` has the rounds behind a
+/// field, under its name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Row(Map<String, Value>);
 
-/// A field, and what it must be.
+impl Row {
+    /// The fields of a JSON object: [`serde_json::json`] makes one.
+    pub fn of(fields: Value) -> Row {
+        match fields {
+            Value::Object(fields) => Row(fields),
+            other => unreachable!("a row is an object, not {other}"),
+        }
+    }
+
+    /// With a field; null is a value.
+    pub fn set(mut self, field: &str, value: impl Into<Value>) -> Row {
+        self.0.insert(field.to_owned(), value.into());
+        self
+    }
+
+    /// With the median of the rounds.
+    pub fn median(self, field: &str, rounds: &[f64]) -> Row {
+        self.set(field, median(rounds))
+    }
+
+    /// With the median of the rounds, and the rounds.
+    pub fn sampled(self, field: &str, rounds: Vec<f64>) -> Row {
+        self.median(field, &rounds).samples(field, rounds)
+    }
+
+    /// With the rounds of a field.
+    pub fn samples(mut self, field: &str, rounds: Vec<f64>) -> Row {
+        let samples = self.0.entry("samples").or_insert_with(|| Value::Object(Map::new()));
+        samples[field] = rounds.into();
+        self
+    }
+
+    /// With a figure and the ends of its interval.
+    pub fn interval(self, [field, low, high]: [&str; 3], figure: Ratio) -> Row {
+        self.set(field, figure.median).set(low, figure.low).set(high, figure.high)
+    }
+
+    /// The names of its fields.
+    pub fn fields(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+}
+
+/// A field, and the value that it must have.
 #[derive(Clone, Copy, Debug)]
 pub struct Condition {
     field: &'static str,
@@ -51,19 +99,27 @@ pub fn all_hold(conditions: &[Condition], row: &Row) -> bool {
     conditions.iter().all(|condition| condition.holds(row))
 }
 
-/// What a field has; `a.b` is the field `b` of the object `a`.
+/// The value of a field; `a.b` is the field `b` of the object `a`.
 fn value<'r>(row: &'r Row, field: &str) -> Option<&'r Value> {
-    let (first, rest) = field.split_once('.').unwrap_or((field, ""));
-    let value = row.get(first)?;
-    match rest {
-        "" => Some(value),
-        rest => self::value(value.as_object()?, rest),
-    }
+    let mut parts = field.split('.');
+    let first = row.0.get(parts.next()?)?;
+    parts.try_fold(first, |value, part| value.get(part))
 }
 
 /// A field that is a number.
 pub fn number(row: &Row, field: &str) -> Option<f64> {
     value(row, field)?.as_f64().filter(|number| number.is_finite())
+}
+
+/// A field that is a number; not a number where it is none.
+pub fn float(row: &Row, field: &str) -> f64 {
+    number(row, field).unwrap_or(f64::NAN)
+}
+
+/// A field that is above 0, with one decimal; nothing where it is not.
+pub fn above_0(row: &Row, field: &str) -> String {
+    let number = number(row, field).filter(|&number| number > 0.0);
+    number.map_or_else(String::new, |number| format!("{number:.1}"))
 }
 
 /// A field as words; nothing where it is missing or null.
@@ -79,7 +135,7 @@ pub fn text(row: &Row, field: &str) -> String {
 
 /// The rounds of a figure.
 pub fn samples(row: &Row, field: &str) -> Vec<f64> {
-    let rounds = row.get("samples").and_then(|samples| samples.get(field)?.as_array());
+    let rounds = row.0.get("samples").and_then(|samples| samples.get(field)?.as_array());
     rounds.map_or_else(Vec::new, |rounds| rounds.iter().filter_map(Value::as_f64).collect())
 }
 
@@ -100,7 +156,7 @@ pub fn label(words: &str, row: &Row) -> String {
     label + rest
 }
 
-/// What tells rows of an experiment apart.
+/// The fields that tell rows of an experiment apart.
 pub fn identity(keys: &[&str], row: &Row) -> Vec<String> {
     keys.iter().map(|key| text(row, key)).collect()
 }
@@ -136,11 +192,10 @@ mod tests {
     use super::*;
 
     fn row() -> Row {
-        let row = json!({
+        Row::of(json!({
             "way": "kernel-4k", "thr": 2, "bytes": 1 << 30, "on": true, "none": null,
             "faster": {"median": 1.5}, "samples": {"thr": [1, 2.5, null]}
-        });
-        row.as_object().expect("an object").clone()
+        }))
     }
 
     #[test]
@@ -155,6 +210,14 @@ mod tests {
         );
         assert_eq!(samples(&row, "thr"), [1.0, 2.5]);
         assert!(samples(&row, "way").is_empty());
+    }
+
+    #[test]
+    fn rounds_become_fields() {
+        let row = Row::of(json!({"way": "pumice"})).sampled("ns", vec![3.0, 1.0, 2.0]);
+        let row = row.interval(["times", "low", "high"], Ratio::of(&[2.0]));
+        assert_eq!((number(&row, "ns"), number(&row, "low")), (Some(2.0), Some(2.0)));
+        assert_eq!(samples(&row, "ns"), [3.0, 1.0, 2.0]);
     }
 
     #[test]

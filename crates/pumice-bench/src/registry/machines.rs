@@ -2,8 +2,8 @@
 
 use super::field::begins;
 use super::{
-    interval, is, less, lower_share, more, number, scaled, value, words, Bars, Entry, Part, Plot,
-    Published, Setting, Table, Value,
+    bars, interval, is, less, lower_share, more, named, number, scaled, value, words, Entry, Part,
+    Plot, Published, Setting, Table,
 };
 
 /// `bench vm`
@@ -38,14 +38,12 @@ pub static VM: Entry = Entry {
             scaled("% in huge pages", "huge_share", 100.0, 0),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "Creating a virtual machine, with the best and the worst round",
-        only: &[],
-        label: "{bytes|size}, {memory}, {prealloc_threads} threads",
-        unit: ("s", 3),
-        values: &[Value { name: "", field: "start_s", ends: Some(["start_low_s", "start_high_s"]) }],
-        marked: &[begins("memory", "slot")],
-    })],
+    plots: &[Plot::Bars(bars(
+        "Creating a virtual machine, with the best and the worst round",
+        "{bytes|size}, {memory}, {prealloc_threads} threads",
+        ("s", 3),
+        &[value("start_s").with_ends(["start_low_s", "start_high_s"])],
+    ).marked(&[begins("memory", "slot")]))],
 };
 
 /// `bench lease`
@@ -74,17 +72,10 @@ pub static LEASE: Entry = Entry {
             number("KiB left", "resident_kib_left", 0),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "Microseconds until the memory is there, median",
-        only: &[],
-        label: "{bytes|size}, {pages}",
-        unit: ("µs", 0),
-        values: &[
-            Value { name: "made oneself (the kernel)", field: "fresh_p50_us", ends: None },
-            Value { name: "leased (pumice)", field: "lease_p50_us", ends: None },
-        ],
-        marked: &[],
-    })],
+    plots: &[Plot::Bars(bars(
+        "Microseconds until the memory is there, median", "{bytes|size}, {pages}", ("µs", 0),
+        &[named("made oneself (the kernel)", "fresh_p50_us"), named("leased (pumice)", "lease_p50_us")],
+    ))],
 };
 
 /// `bench pin`
@@ -125,17 +116,10 @@ pub static PIN: Entry = Entry {
             number("zeroed again, in s", "rezero_s", 4),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "Seconds to map and pin",
-        only: &[is("experiment", "slot")],
-        label: "{bytes|size}, {pin}, {pages}",
-        unit: ("s", 4),
-        values: &[
-            Value { name: "fresh (the kernel)", field: "fresh_s", ends: None },
-            Value { name: "slot (pumice)", field: "slot_s", ends: None },
-        ],
-        marked: &[],
-    })],
+    plots: &[Plot::Bars(bars(
+        "Seconds to map and pin", "{bytes|size}, {pin}, {pages}", ("s", 4),
+        &[named("fresh (the kernel)", "fresh_s"), named("slot (pumice)", "slot_s")],
+    ).only(&[is("experiment", "slot")]))],
 };
 
 /// `bench populate`
@@ -161,12 +145,8 @@ pub static POPULATE: Entry = Entry {
             interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "Processor time of the daemon, by who is beside it",
-        only: &[],
-        label: "{case}",
-        unit: ("% of a CPU", 1),
-        values: &[value("populate_cpu_pct")],
-        marked: &[],
-    })],
+    plots: &[Plot::Bars(bars(
+        "Processor time of the daemon, by who is beside it", "{case}", ("% of a CPU", 1),
+        &[value("populate_cpu_pct")],
+    ))],
 };

@@ -1,4 +1,4 @@
-//! What `bench all` runs, and how reports and comparisons show it: all as data.
+//! The experiments that `bench all` runs, and how reports and comparisons show them: all as data.
 //!
 //! | module | whose experiments |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`machines`] | part D |
 //! | [`paging`] | part E |
 //! | [`processes`] | part F |
-//! | [`field`] | how data names what rows say |
+//! | [`field`] | how data names the content of rows |
 //!
 //! An experiment is one [`Entry`] in its part's module, and a name in [`ENTRIES`]. A test holds every
 //! subcommand of `pumice bench` to being there or among the exempt.
@@ -55,7 +55,7 @@ pub struct Entry {
     pub name: &'static str,
     /// A heading.
     pub title: &'static str,
-    /// What it measures and how to read it, in a sentence or two.
+    /// Its purpose and how to read it, in a sentence or two.
     pub about: &'static str,
     /// Where it belongs.
     pub part: Part,
@@ -65,7 +65,7 @@ pub struct Entry {
     pub full: Setting,
     /// The tables that it reproduces.
     pub published: &'static [Published],
-    /// The fields that say what a row is of: no two rows agree in all of them.
+    /// The fields that name the subject of a row: no two rows agree in all of them.
     pub keys: &'static [&'static str],
     /// The fields that are compared between results.
     pub figures: &'static [Figure],
@@ -75,7 +75,7 @@ pub struct Entry {
     pub plots: &'static [Plot],
 }
 
-/// Arguments, and what to expect.
+/// Arguments, and the time to expect.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// After the name.
@@ -97,7 +97,7 @@ pub enum Part {
     D,
     /// Paging.
     E,
-    /// What none of them has.
+    /// The experiments that none of them has.
     F,
 }
 
@@ -117,7 +117,7 @@ impl Part {
         }
     }
 
-    /// Who published it, if anybody.
+    /// Its source, if it was published.
     pub const fn source(self) -> &'static str {
         match self {
             Part::A => "Christoph Lameter, prezeroing V3 for Linux 2.6.10, 2004",
@@ -133,7 +133,7 @@ impl Part {
 /// A table as it was published.
 #[derive(Debug)]
 pub struct Published {
-    /// What it is of, and the machine.
+    /// Its subject, and the machine.
     pub caption: &'static str,
     /// The headings; the first column names the rows.
     pub head: &'static [&'static str],
@@ -190,7 +190,7 @@ pub const fn lower_share(field: &'static str) -> Figure {
 /// A table of today's.
 #[derive(Debug)]
 pub struct Table {
-    /// What it is of.
+    /// Its subject.
     pub caption: &'static str,
     /// Which rows it shows.
     pub only: &'static [Condition],
@@ -203,17 +203,30 @@ pub struct Table {
 pub struct Column {
     /// The heading, with its unit.
     pub head: &'static str,
-    /// What stands there.
+    /// The least width in a terminal: the heading may be wider.
+    pub width: usize,
+    /// Its cells.
     pub show: Show,
 }
 
-/// What stands in a column.
+impl Column {
+    /// So wide in a terminal.
+    pub const fn wide(self, width: usize) -> Column {
+        Column { width, ..self }
+    }
+}
+
+/// The cells of a column.
 #[derive(Clone, Copy, Debug)]
 pub enum Show {
     /// Words with fields in braces, as [`field::label`] reads them.
     Words(&'static str),
     /// A number with as many decimals; with none, thousands are grouped.
     Number(&'static str, usize),
+    /// A number with as many decimals, its thousands not grouped.
+    Plain(&'static str, usize),
+    /// Text that a function makes of the row.
+    By(fn(&Row) -> String),
     /// A number, multiplied by another.
     Scaled(&'static str, f64, usize),
     /// A number and its interval.
@@ -222,19 +235,56 @@ pub enum Show {
     Times { figure: &'static str, key: &'static str, of: &'static str },
 }
 
+impl Show {
+    /// The text of a row's cell. Nothing where the row does not say, or where other rows are needed to say it.
+    pub fn cell(&self, row: &Row) -> Option<String> {
+        let shown = |field: &str, by: f64, decimals: usize| {
+            field::number(row, field).map(|number| field::decimal(number * by, decimals))
+        };
+        match *self {
+            Show::Words(words) => Some(field::label(words, row)),
+            Show::Number(field, decimals) => shown(field, 1.0, decimals),
+            Show::Plain(field, decimals) => {
+                field::number(row, field).map(|number| format!("{number:.decimals$}"))
+            }
+            Show::By(words) => Some(words(row)),
+            Show::Scaled(field, by, decimals) => shown(field, by, decimals),
+            Show::Interval(field, [low, high], decimals) => {
+                let ends = shown(low, 1.0, decimals).zip(shown(high, 1.0, decimals));
+                let middle = shown(field, 1.0, decimals)?;
+                Some(match ends {
+                    Some((low, high)) => format!("{middle} [{low}, {high}]"),
+                    None => middle,
+                })
+            }
+            Show::Times { .. } => None,
+        }
+    }
+}
+
 /// A column of words.
 pub const fn words(head: &'static str, text: &'static str) -> Column {
-    Column { head, show: Show::Words(text) }
+    Column { head, width: 0, show: Show::Words(text) }
 }
 
 /// A column of numbers.
 pub const fn number(head: &'static str, field: &'static str, decimals: usize) -> Column {
-    Column { head, show: Show::Number(field, decimals) }
+    Column { head, width: 0, show: Show::Number(field, decimals) }
+}
+
+/// A column of numbers whose thousands are not grouped.
+pub const fn plain(head: &'static str, field: &'static str, decimals: usize) -> Column {
+    Column { head, width: 0, show: Show::Plain(field, decimals) }
+}
+
+/// A column of text that a function makes of each row.
+pub const fn by(head: &'static str, words: fn(&Row) -> String) -> Column {
+    Column { head, width: 0, show: Show::By(words) }
 }
 
 /// A column of numbers in another unit than the field's.
 pub const fn scaled(head: &'static str, field: &'static str, by: f64, decimals: usize) -> Column {
-    Column { head, show: Show::Scaled(field, by, decimals) }
+    Column { head, width: 0, show: Show::Scaled(field, by, decimals) }
 }
 
 /// A column of numbers with their intervals.
@@ -244,7 +294,7 @@ pub const fn interval(
     ends: [&'static str; 2],
     decimals: usize,
 ) -> Column {
-    Column { head, show: Show::Interval(field, ends, decimals) }
+    Column { head, width: 0, show: Show::Interval(field, ends, decimals) }
 }
 
 /// A column of ratios to a peer's row.
@@ -254,7 +304,7 @@ pub const fn times(
     key: &'static str,
     of: &'static str,
 ) -> Column {
-    Column { head, show: Show::Times { figure, key, of } }
+    Column { head, width: 0, show: Show::Times { figure, key, of } }
 }
 
 /// A picture.
@@ -269,11 +319,24 @@ pub enum Plot {
 /// Lines over logarithmic axes.
 #[derive(Debug)]
 pub struct Lines {
+    /// As [`field::label`] reads it, of the first row that is shown.
     pub title: &'static str,
-    /// The axes: fields and what to call them.
+    /// Only rows with the largest value of this field are shown; all, where it is empty.
+    pub largest: &'static str,
+    /// The scale of the y axis.
+    pub scale: YScale,
+    /// The axes: fields and their names.
     pub x: (&'static str, &'static str),
     pub y: (&'static str, &'static str),
     pub series: &'static [Series],
+}
+
+/// A y axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum YScale {
+    Logarithmic,
+    /// Linear, from 0 to 100.
+    Percent,
 }
 
 /// One line.
@@ -295,7 +358,7 @@ pub const fn series(name: &'static str, only: &'static [Condition]) -> Series {
 pub struct Bars {
     pub title: &'static str,
     pub only: &'static [Condition],
-    /// What stands above a group, as [`field::label`] reads it.
+    /// The label above a group, as [`field::label`] reads it.
     pub label: &'static str,
     /// The unit behind the numbers, and how many decimals these have.
     pub unit: (&'static str, usize),
@@ -304,19 +367,53 @@ pub struct Bars {
     pub marked: &'static [Condition],
 }
 
+impl Bars {
+    /// Of these rows only.
+    pub const fn only(self, only: &'static [Condition]) -> Bars {
+        Bars { only, ..self }
+    }
+
+    /// With the bars of these rows told apart.
+    pub const fn marked(self, marked: &'static [Condition]) -> Bars {
+        Bars { marked, ..self }
+    }
+}
+
+/// Bars of all rows: a title, the label of a group, the unit, and the values.
+pub const fn bars(
+    title: &'static str,
+    label: &'static str,
+    unit: (&'static str, usize),
+    values: &'static [Value],
+) -> Bars {
+    Bars { title, only: &[], label, unit, values, marked: &[] }
+}
+
 /// One bar of a group.
 #[derive(Debug)]
 pub struct Value {
-    /// What it is, where a group has several.
+    /// Its name, where a group has several.
     pub name: &'static str,
     pub field: &'static str,
     /// The fields of its interval.
     pub ends: Option<[&'static str; 2]>,
 }
 
+impl Value {
+    /// With an interval between these fields.
+    pub const fn with_ends(self, ends: [&'static str; 2]) -> Value {
+        Value { ends: Some(ends), ..self }
+    }
+}
+
 /// A bar alone in its group.
 pub const fn value(field: &'static str) -> Value {
-    Value { name: "", field, ends: None }
+    named("", field)
+}
+
+/// A bar with a name.
+pub const fn named(name: &'static str, field: &'static str) -> Value {
+    Value { name, field, ends: None }
 }
 
 #[cfg(test)]

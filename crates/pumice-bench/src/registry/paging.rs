@@ -2,8 +2,8 @@
 
 use super::field::{begins, equals};
 use super::{
-    is, less, lower_share, more, number, series, times, value, words, Bars, Better, Column,
-    Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value,
+    bars, is, less, lower_share, more, number, series, times, value, words, Better, Column,
+    Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value, YScale,
 };
 
 /// `bench reclaim`
@@ -48,19 +48,20 @@ pub static RECLAIM: Entry = Entry {
         },
     ],
     plots: &[Plot::Lines(Lines {
-        title: "Accesses against threads, on a region 4 times the memory",
+        title: "Accesses against threads, on a region {times} times the memory",
+        largest: "times",
+        scale: YScale::Logarithmic,
         x: ("threads", "threads"),
         y: ("accesses_per_s", "accesses per second"),
         series: &[
-            series("kernel, uniform writes", &[FOUR, UNIFORM, is("backend", "kernel-swap")]),
-            series("pumice, uniform writes", &[FOUR, UNIFORM, is("backend", "pumice")]),
-            series("kernel, Zipf writes", &[FOUR, ZIPF, is("backend", "kernel-swap")]),
-            series("pumice, Zipf writes", &[FOUR, ZIPF, is("backend", "pumice")]),
+            series("kernel, uniform writes", &[UNIFORM, begins("backend", "kernel-")]),
+            series("pumice, uniform writes", &[UNIFORM, begins("backend", "pumice")]),
+            series("kernel, Zipf writes", &[ZIPF, begins("backend", "kernel-")]),
+            series("pumice, Zipf writes", &[ZIPF, begins("backend", "pumice")]),
         ],
     })],
 };
 
-const FOUR: Condition = equals("times", 4.0);
 const UNIFORM: Condition = is("pattern", "random-write");
 const ZIPF: Condition = is("pattern", "zipf-write");
 
@@ -134,12 +135,15 @@ pub static IO: Entry = Entry {
     ],
     plots: &[Plot::Lines(Lines {
         title: "Pages read at random against threads",
+        largest: "",
+        scale: YScale::Logarithmic,
         x: ("threads", "threads"),
         y: ("in_per_s", "pages per second"),
         series: &[
             series("direct, asked ahead", &[is("op", "random-ahead"), is("backend", "direct")]),
             series("direct, one at a time", &[is("op", "random"), is("backend", "direct")]),
             series("fio, asked ahead", &[is("op", "random-ahead"), is("backend", "fio")]),
+            series("fio, one at a time", &[is("op", "random"), is("backend", "fio")]),
             series("mmap, asked ahead", &[is("op", "random-ahead"), is("backend", "mmap")]),
             series("mmap, one at a time", &[is("op", "random"), is("backend", "mmap")]),
         ],
@@ -165,6 +169,24 @@ const AT_RANDOM: [Column; 8] = [
     number("99 of 100 waits, µs", "p99_us", 0),
     times("of fio's pages in", "in_per_s", "backend", "fio"),
 ];
+
+/// The picture of `bench replace --plot`.
+pub static HITS_AGAINST_FRAMES: Plot = Plot::Lines(Lines {
+    title: "References of {trace} that find their page in memory",
+    largest: "",
+    scale: YScale::Percent,
+    x: ("frames", "frames"),
+    y: ("hit_pct", "hits, percent"),
+    series: &[
+        series("fifo", &[is("policy", "fifo")]),
+        series("lru", &[is("policy", "lru")]),
+        series("clock", &[is("policy", "clock")]),
+        series("2q", &[is("policy", "2q")]),
+        series("two-list", &[is("policy", "two-list")]),
+        series("adaptive", &[is("policy", "adaptive")]),
+        series("opt", &[is("policy", "opt")]),
+    ],
+});
 
 /// `bench replace`
 pub static REPLACE: Entry = Entry {
@@ -226,12 +248,5 @@ const fn hits(caption: &'static str, only: &'static [Condition]) -> Table {
 }
 
 const fn hit_bars(title: &'static str, only: &'static [Condition]) -> Plot {
-    Plot::Bars(Bars {
-        title,
-        only,
-        label: "{policy}",
-        unit: ("%", 2),
-        values: &HITS,
-        marked: &OURS,
-    })
+    Plot::Bars(bars(title, "{policy}", ("%", 2), &HITS).only(only).marked(&OURS))
 }

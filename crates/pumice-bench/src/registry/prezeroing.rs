@@ -2,8 +2,8 @@
 
 use super::field::{begins, equals};
 use super::{
-    interval, is, less, lower_share, more, number, series, times, value, words, Bars, Condition,
-    Entry, Lines, Part, Plot, Published, Series, Setting, Table, Value,
+    bars, interval, is, less, lower_share, more, number, series, times, value, words, Condition,
+    Entry, Lines, Part, Plot, Published, Series, Setting, Table, YScale,
 };
 
 /// `bench pft`
@@ -61,6 +61,8 @@ pub static PFT: Entry = Entry {
     plots: &[
         Plot::Lines(Lines {
             title: "Rate against lines touched: one thread, the pool full",
+            largest: "",
+            scale: YScale::Logarithmic,
             x: ("lines", "cache lines written in each 4 KiB page (of 64)"),
             y: ("flt_cpu_s", "pages per CPU second"),
             series: &[
@@ -76,6 +78,8 @@ pub static PFT: Entry = Entry {
         }),
         Plot::Lines(Lines {
             title: "Rate against threads: one line a page, the pool full",
+            largest: "",
+            scale: YScale::Logarithmic,
             x: ("thr", "threads"),
             y: ("flt_wall_s", "pages per second"),
             series: &[
@@ -177,14 +181,10 @@ pub static CLEAR: Entry = Entry {
             interval("of stosb's", "share_of_stosb", ["share_low", "share_high"], 2),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "Bandwidth by engine: memory that is not in the cache",
-        only: &[is("use", "clear")],
-        label: "{engine}, {size_bytes|size} at a time",
-        unit: ("GB/s", 1),
-        values: &[value("gb_per_s")],
-        marked: &[],
-    })],
+    plots: &[Plot::Bars(bars(
+        "Bandwidth by engine: memory that is not in the cache", "{engine}, {size_bytes|size} at a time", ("GB/s", 1),
+        &[value("gb_per_s")],
+    ).only(&[is("use", "clear")]))],
 };
 
 /// `bench scrub`
@@ -212,21 +212,13 @@ pub static SCRUB: Entry = Entry {
         ],
     }],
     plots: &[
-        Plot::Bars(Bars {
-            title: "Processor time of scrubd, by who is beside it",
-            only: &[],
-            label: "{case}",
-            unit: ("% of a CPU", 1),
-            values: &[value("scrub_cpu_pct")],
-            marked: &[],
-        }),
-        Plot::Bars(Bars {
-            title: "Loss of the neighbours, with its 95 % interval",
-            only: &[begins("case", "busy")],
-            label: "{case}",
-            unit: ("%", 1),
-            values: &[Value { name: "", field: "loss_pct", ends: Some(["loss_low_pct", "loss_high_pct"]) }],
-            marked: &[],
-        }),
+        Plot::Bars(bars(
+            "Processor time of scrubd, by who is beside it", "{case}", ("% of a CPU", 1),
+            &[value("scrub_cpu_pct")],
+        )),
+        Plot::Bars(bars(
+            "Loss of the neighbours, with its 95 % interval", "{case}", ("%", 1),
+            &[value("loss_pct").with_ends(["loss_low_pct", "loss_high_pct"])],
+        ).only(&[begins("case", "busy")])),
     ],
 };

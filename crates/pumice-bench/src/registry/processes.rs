@@ -1,8 +1,6 @@
-//! Part F: what none of the published designs has: ordinary processes, and the allocator of frames.
+//! Part F: experiments that none of the published designs has: ordinary processes, and the allocator of frames.
 
-use super::{
-    interval, is, less, number, value, words, Bars, Entry, Part, Plot, Setting, Table, Value,
-};
+use super::{bars, interval, is, less, number, value, words, Entry, Part, Plot, Setting, Table};
 
 /// `bench map`
 pub static MAP: Entry = Entry {
@@ -31,18 +29,16 @@ pub static MAP: Entry = Entry {
             interval("than thp", "times_faster_than_thp.median", FASTER_THAN_THP, 2),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "Nanoseconds for each page touched",
-        only: &[],
-        label: "{load}: {way}",
-        unit: ("ns", 0),
-        values: &[value("wall_ns")],
-        marked: &[is("way", "pumice")],
-    })],
+    plots: &[Plot::Bars(bars(
+        "Nanoseconds for each page touched", "{load}: {way}", ("ns", 0),
+        &[value("wall_ns")],
+    ).marked(&[is("way", "pumice")]))],
 };
 
-const FASTER_THAN_4K: [&str; 2] = ["times_faster_than_4k.low", "times_faster_than_4k.high"];
-const FASTER_THAN_THP: [&str; 2] = ["times_faster_than_thp.low", "times_faster_than_thp.high"];
+/// The ends of an interval.
+pub const FASTER_THAN_4K: [&str; 2] = ["times_faster_than_4k.low", "times_faster_than_4k.high"];
+/// The same, for huge pages.
+pub const FASTER_THAN_THP: [&str; 2] = ["times_faster_than_thp.low", "times_faster_than_thp.high"];
 
 /// `bench fork`
 pub static FORK: Entry = Entry {
@@ -69,14 +65,10 @@ pub static FORK: Entry = Entry {
             interval("all / 4k", "all_to_4k.median", ["all_to_4k.low", "all_to_4k.high"], 2),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "From the fork until the child has read all",
-        only: &[],
-        label: "{load}: {way}",
-        unit: ("ms", 1),
-        values: &[value("snapshot_ms")],
-        marked: &[is("way", "pumice")],
-    })],
+    plots: &[Plot::Bars(bars(
+        "From the fork until the child has read all", "{load}: {way}", ("ms", 1),
+        &[value("snapshot_ms")],
+    ).marked(&[is("way", "pumice")]))],
 };
 
 /// `bench frame`
@@ -100,12 +92,8 @@ pub static FRAME: Entry = Entry {
             number("best ns", "best_ns", 1),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "Nanoseconds for one frame",
-        only: &[super::field::begins("operation", "pcp")],
-        label: "{operation}",
-        unit: ("ns", 1),
-        values: &[Value { name: "", field: "ns", ends: None }],
-        marked: &[],
-    })],
+    plots: &[Plot::Bars(bars(
+        "Nanoseconds for one frame", "{operation}", ("ns", 1),
+        &[value("ns")],
+    ).only(&[super::field::begins("operation", "pcp")]))],
 };

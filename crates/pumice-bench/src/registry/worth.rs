@@ -1,8 +1,8 @@
 //! Part C: is it worth it?
 
 use super::{
-    interval, less, number, words, Bars, Better, Entry, Figure, Part, Plot, Published, Scale,
-    Setting, Table, Value,
+    bars, interval, is, less, named, number, value, words, Better, Entry, Figure, Part, Plot,
+    Published, Scale, Setting, Table, Value,
 };
 
 /// `bench programs`
@@ -60,18 +60,38 @@ pub static PROGRAMS: Entry = Entry {
             ],
         },
     ],
-    plots: &[Plot::Bars(Bars {
-        title: "Time that pumice saves: the bound, and what was measured",
-        only: &[],
-        label: "{program}",
-        unit: ("%", 1),
-        values: &[
-            Value { name: "at most, by arithmetic", field: "bound_pct", ends: None },
-            Value { name: "measured", field: "saved_pct", ends: Some(["saved_low_pct", "saved_high_pct"]) },
+    plots: &[Plot::Bars(bars(
+        "Time that pumice saves: the bound, and what was measured",
+        "{program}",
+        ("%", 1),
+        &[
+            named("at most, by arithmetic", "bound_pct"),
+            named("measured", "saved_pct").with_ends(["saved_low_pct", "saved_high_pct"]),
         ],
-        marked: &[],
-    })],
+    ))],
 };
+
+/// The picture of `bench alloc --plot`.
+pub static RATIOS: Plot = Plot::Bars(
+    bars(
+        "Relative to the better of glibc with and without huge pages, below 1 is better",
+        "{load}: {allocator}",
+        ("times", 2),
+        &[
+            Value {
+                name: "time",
+                field: "time_ratio",
+                ends: Some(["time_ratio_low", "time_ratio_high"]),
+            },
+            Value {
+                name: "peak memory",
+                field: "memory_ratio",
+                ends: Some(["memory_ratio_low", "memory_ratio_high"]),
+            },
+        ],
+    )
+    .marked(&[is("allocator", "pumice")]),
+);
 
 /// It may be less than 0, which no ratio is.
 const ADDED_MS: Figure =
@@ -99,12 +119,8 @@ pub static START: Entry = Entry {
             interval("added ms", "added_ms", ["added_low_ms", "added_high_ms"], 2),
         ],
     }],
-    plots: &[Plot::Bars(Bars {
-        title: "Added by pumice run, with its 95 % interval",
-        only: &[],
-        label: "{program}",
-        unit: ("ms", 2),
-        values: &[Value { name: "", field: "added_ms", ends: Some(["added_low_ms", "added_high_ms"]) }],
-        marked: &[],
-    })],
+    plots: &[Plot::Bars(bars(
+        "Added by pumice run, with its 95 % interval", "{program}", ("ms", 2),
+        &[value("added_ms").with_ends(["added_low_ms", "added_high_ms"])],
+    ))],
 };

@@ -1,4 +1,4 @@
-//! Traces that are made up, the same each time, for who has none: each is a way of using memory that some policy
+//! Traces that are made up, the same each time, for users who have none: each is a way of using memory that some policy
 //! is bad at.
 
 use super::trace::Trace;

@@ -1,8 +1,8 @@
-//! `pumice bench replace`: what part of a trace's references each replacement policy finds in memory.
+//! `pumice bench replace`: the share of a trace's references that each replacement policy finds in memory.
 //!
 //! No memory is used and no time is measured: ours are the very policies that reclaim runs
-//! ([`pumice_paging::reclaim`]), the others are as published ([`peers`]), and [`opt`] knows what will come. A
-//! memory is empty at first, so first references count against all of them. Who has no trace gets some that are
+//! ([`pumice_paging::reclaim`]), the others are as published ([`peers`]), and [`opt`] knows the references to come. A
+//! memory is empty at first, so first references count against all of them. Without a trace of yours, some are
 //! [`made`] up.
 
 mod made;
@@ -13,21 +13,20 @@ mod queue;
 mod trace;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use pumice_paging::reclaim::policy::table;
 use pumice_paging::reclaim::{Adaptive, TwoList};
-use serde::Serialize;
+use serde_json::json;
 
-use super::arguments::check_writable;
-use super::plot::{self, Series, Stroke};
+use super::harness::{Output, OutputArgs};
+use super::registry::paging::HITS_AGAINST_FRAMES;
+use super::registry::Row;
 use opt::Opt;
 use ours::Ours;
 use peers::{Cache, Clock, Fifo, Lru, TwoQ};
-use pumice_command::json_lines::JsonLines;
 use pumice_command::table::Table;
 use pumice_command::Failure;
 use trace::Trace;
@@ -39,7 +38,7 @@ const STRIDE: usize = 1 << 16;
 /// As many as a zone has at most.
 const MOST_FRAMES: i64 = (1 << 28) - 1;
 
-/// What `pumice bench replace` is asked for.
+/// Options of `pumice bench replace`.
 #[derive(Args, Debug)]
 pub struct ReplaceArgs {
     /// References to pages, as text, which zstd may have compressed: a page's number a line, or as in the ARC
@@ -53,35 +52,21 @@ pub struct ReplaceArgs {
     /// Only these policies, of fifo, lru, clock, 2q, two-list, adaptive, opt
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = POLICIES)]
     only: Vec<String>,
-    /// Write the rows as JSON Lines as well
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Draw the hit ratio against the frames, as SVG
     #[arg(long, value_name = "FILE", requires = "trace")]
     plot: Option<PathBuf>,
 }
 
-/// A policy's hit ratio; an object of the JSON file.
-#[derive(Debug, Serialize)]
-struct Row<'t> {
-    trace: &'t str,
-    policy: &'t str,
-    frames: u32,
-    /// From 0 to 1.
-    hit_ratio: f64,
-    hit_pct: f64,
-}
-
 /// Runs all policies over the trace, or over those that are made up.
-pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
+pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
     let traces = match &options.trace {
         Some(path) => vec![trace::read(path)?],
         None => made::traces(),
     };
-    let mut json = JsonLines::create(options.json.as_deref())?;
-    if let Some(path) = &options.plot {
-        check_writable(path)?;
-    }
+    let mut output = Output::create(&options.output)?
+        .with_picture(options.plot.as_deref(), &HITS_AGAINST_FRAMES)?;
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
         .filter(|&policy| options.only.is_empty() || options.only.iter().any(|one| one == policy))
@@ -89,27 +74,20 @@ pub fn replace(options: &ReplaceArgs) -> Result<ExitCode, Failure> {
     let references: usize = traces.iter().map(|trace| trace.references.len()).sum();
     let bar = bar(references * policies.len() * options.frames.len());
     for trace in &traces {
-        let mut series = run_trace(trace, &policies, &options.frames, &mut json, &bar)?;
-        if let Some(path) = &options.plot {
-            for line in &mut series {
-                line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            }
-            plot::hits_against_frames(path, &trace.name, &series)?;
-        }
+        run_trace(trace, &policies, &options.frames, &mut output, &bar)?;
     }
     bar.finish_and_clear();
-    json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    output.finish()
 }
 
-/// Prints a table of one trace, and returns a line for each policy.
+/// Prints a table of one trace.
 fn run_trace(
     trace: &Trace,
     policies: &[&'static str],
     frame_counts: &[u32],
-    json: &mut JsonLines,
+    output: &mut Output,
     bar: &ProgressBar,
-) -> Result<Vec<Series>, Failure> {
+) -> Result<(), Failure> {
     let (references, pages) = (trace.references.len(), trace.pages);
     let mut columns = vec![("frames", 10)];
     columns.extend(policies.iter().map(|&policy| (policy, 8)));
@@ -118,22 +96,25 @@ fn run_trace(
         Table::begin(&columns)
     });
     let next_uses = opt::next_uses(&trace.references, pages);
-    let line =
-        |&policy: &&'static str| Series { name: policy, stroke: Stroke::Solid, points: vec![] };
-    let mut series: Vec<_> = policies.iter().map(line).collect();
     for &frames in frame_counts {
         let mut cells = vec![frames.to_string()];
-        for (&policy, line) in policies.iter().zip(&mut series) {
+        for &policy in policies {
             let hits = hits(policy, frames, trace, &next_uses, bar);
             let hit_ratio = hits as f64 / references as f64;
             let hit_pct = 100.0 * hit_ratio;
-            json.write(&Row { trace: &trace.name, policy, frames, hit_ratio, hit_pct })?;
-            line.points.push((f64::from(frames), hit_pct));
+            // The ratio is from 0 to 1.
+            output.keep(Row::of(json!({
+                "trace": trace.name,
+                "policy": policy,
+                "frames": frames,
+                "hit_ratio": hit_ratio,
+                "hit_pct": hit_pct,
+            })))?;
             cells.push(format!("{hit_pct:.2}"));
         }
         bar.suspend(|| shown.row(&cells));
     }
-    Ok(series)
+    Ok(())
 }
 
 /// How far it is, if somebody looks.

@@ -15,7 +15,7 @@ pub struct Ours<P> {
     frame_of: Vec<u32>,
     page_of: Vec<u32>,
     free: Vec<u32>,
-    /// What a policy wrote of a page that is out.
+    /// The words of a policy on a page that is out.
     shadows: Vec<Option<Shadow>>,
 }
 

@@ -51,7 +51,7 @@ impl Numbers {
 /// Reads a trace.
 ///
 /// # Errors
-/// What can't be read, and in which line.
+/// The error in a trace, and its line.
 pub fn read(path: &Path) -> Result<Trace, Failure> {
     let refuse = |error: &dyn std::fmt::Display| {
         Failure::usage(format!("can't read the trace {}: {error}", path.display()))
@@ -72,7 +72,7 @@ pub fn read(path: &Path) -> Result<Trace, Failure> {
     Ok(Trace { name, references, pages })
 }
 
-/// What is wrong with a trace.
+/// The errors of a trace.
 #[derive(Debug)]
 enum TraceError {
     Read(usize, io::Error),

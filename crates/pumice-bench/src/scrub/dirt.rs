@@ -38,7 +38,7 @@ impl Dirt {
 
     /// Whether there is dirt from now on.
     pub fn switch(&self, on: bool) {
-        // Relaxed: whoever switches it on rings scrubd next, which orders the two.
+        // Relaxed: the thread that switches it on rings scrubd next, which orders the two.
         self.on.store(on, Ordering::Relaxed);
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What the program itself may take beside the region: its stacks, its counts.
+/// Memory for the program itself beside the region: its stacks, its counts.
 const SLACK_BYTES: usize = 8 << 20;
 /// A group is busy for a moment after its last process has ended.
 const TRIES: usize = 50;
@@ -44,7 +44,7 @@ impl MemoryGroup {
         fs::write(self.path.join(self.limit_file), (bytes + SLACK_BYTES).to_string())
     }
 
-    /// Moves a process in. What it had before stays where it was counted.
+    /// Moves a process in. Its memory from before stays counted where it was.
     pub fn enter(&self, pid: u32) -> io::Result<()> {
         fs::write(self.path.join("cgroup.procs"), pid.to_string())
     }
@@ -70,18 +70,24 @@ fn place(own: &str, root: &Path) -> Option<(PathBuf, &'static str)> {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        for left in (0..TRIES).rev() {
-            match fs::remove_dir(&self.path) {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && left > 0 => {
-                    thread::sleep(Duration::from_millis(20));
-                }
-                Err(error) => {
-                    eprintln!("{} is left behind: {error}", self.path.display());
-                    return;
-                }
-                Ok(()) => return,
+        remove_when_idle(&self.path, || fs::remove_dir(&self.path));
+    }
+}
+
+/// Removes something that may be busy for a moment; says so where it is left behind.
+pub fn remove_when_idle(path: &Path, remove: impl Fn() -> io::Result<()>) {
+    let mut removed = remove();
+    for _ in 1..TRIES {
+        match &removed {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                thread::sleep(Duration::from_millis(20));
+                removed = remove();
             }
+            _ => break,
         }
+    }
+    if let Err(error) = removed {
+        eprintln!("{} is left behind: {error}", path.display());
     }
 }
 

@@ -3,12 +3,14 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`worker`] | a process that is told what to do by lines of JSON on its input, and answers each |
+//! | [`answer`] | a worker's answer, and how it is made |
 //! | [`memory_group`] | a control group that limits the kernel's |
 //! | [`folder`] | where files lie that go when it is over |
 //! | [`waits`] | how long accesses took |
 //! | [`spent`] | processor time of a process, of the kernel's threads, of the machine |
 //! | [`zone`] | frames of a process of ours |
 
+pub mod answer;
 pub mod folder;
 pub mod memory_group;
 pub mod spent;

@@ -38,7 +38,7 @@ impl Waits {
         self.longest_ns as f64 / 1e3
     }
 
-    /// What so many of a hundred took at most, in microseconds, to within a sixteenth.
+    /// The longest wait of so many in a hundred, in microseconds, to within a sixteenth.
     pub fn percentile_us(&self, percent: f64) -> f64 {
         let wanted = (self.count() as f64 * percent / 100.0).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -1,6 +1,5 @@
 //! A worker as its parent sees it, and how it hears and answers: a line of JSON each.
 
-use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,18 +10,19 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::answer::Answer;
 use crate::interrupts::Interrupts;
-use crate::slot_daemon::die_with_us;
+use crate::slot_daemon::{die_with_us, own_program};
 use pumice_command::Failure;
 
 /// How often a signal is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a worker answers.
+/// A worker's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Reply<A> {
+pub enum Reply {
     Ready,
-    Done(A),
+    Done(Answer),
     Failed(String),
 }
 
@@ -40,7 +40,7 @@ pub fn next<T: DeserializeOwned>() -> Result<Option<T>, Failure> {
 }
 
 /// A worker's answer.
-pub fn say<A: Serialize>(reply: &Reply<A>) -> Result<(), Failure> {
+pub fn say(reply: &Reply) -> Result<(), Failure> {
     let line = serde_json::to_string(reply);
     let mut out = std::io::stdout().lock();
     let said = line.map_err(std::io::Error::from).and_then(|line| {
@@ -48,6 +48,17 @@ pub fn say<A: Serialize>(reply: &Reply<A>) -> Result<(), Failure> {
         out.flush()
     });
     said.map_err(|error| Failure::system(format!("can't answer: {error}")))
+}
+
+/// Says that the worker is ready, and answers each request until its input ends.
+pub fn answer_all<R: DeserializeOwned>(
+    answer: impl Fn(&R) -> Result<Answer, String>,
+) -> Result<(), Failure> {
+    say(&Reply::Ready)?;
+    while let Some(request) = next::<R>()? {
+        say(&answer(&request).map_or_else(Reply::Failed, Reply::Done))?;
+    }
+    Ok(())
 }
 
 /// A process. Dropping it kills it.
@@ -61,9 +72,7 @@ pub struct Worker {
 impl Worker {
     /// Starts one of this experiment and kind, which has nothing yet.
     pub fn start(experiment: &str, kind: &str) -> Result<Worker, Failure> {
-        let own = env::current_exe()
-            .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
-        let mut command = Command::new(own);
+        let mut command = Command::new(own_program()?);
         command.args(["bench", experiment, "--worker", kind]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = die_with_us(&mut command).spawn();
@@ -95,31 +104,27 @@ impl Worker {
         status.is_some_and(|status| status.signal() == Some(libc::SIGKILL))
     }
 
-    /// Gives it what it works with.
+    /// Gives it its setup.
     pub fn prepare(&mut self, setup: &impl Serialize, signals: &Interrupts) -> Result<(), Failure> {
-        match self.ask::<()>(setup, signals)? {
+        match self.ask(setup, signals)? {
             Reply::Ready => Ok(()),
             other => Err(Failure::system(format!("a worker answered {other:?}"))),
         }
     }
 
     /// Has it do something.
-    pub fn run<A: DeserializeOwned + std::fmt::Debug>(
+    pub fn run(
         &mut self,
         request: &impl Serialize,
         signals: &Interrupts,
-    ) -> Result<A, Failure> {
+    ) -> Result<Answer, Failure> {
         match self.ask(request, signals)? {
             Reply::Done(answer) => Ok(answer),
             other => Err(Failure::system(format!("a worker answered {other:?}"))),
         }
     }
 
-    fn ask<A: DeserializeOwned>(
-        &mut self,
-        what: &impl Serialize,
-        signals: &Interrupts,
-    ) -> Result<Reply<A>, Failure> {
+    fn ask(&mut self, what: &impl Serialize, signals: &Interrupts) -> Result<Reply, Failure> {
         let gone = || Failure::system("a worker ended: was it killed for its memory?");
         let line = serde_json::to_string(what)
             .map_err(|error| Failure::system(format!("can't tell a worker what to do: {error}")))?;

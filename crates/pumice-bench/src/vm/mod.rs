@@ -10,24 +10,26 @@
 
 mod qmp;
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use pumice_slots::{Client, PageKind};
-use serde::Serialize;
+use serde_json::json;
 
+use super::arguments::size_in_steps;
+use super::harness::{Output, OutputArgs};
+use super::registry::field::{float, number, text};
+use super::registry::{by, plain, Column, Row};
 use super::sizes;
-use super::slot_daemon::{HugetlbPool, SlotDaemon};
-use pumice_command::json_lines::{JsonLines, Samples};
+use super::slot_daemon::{own_program, HugetlbPool, SlotDaemon};
+use super::team::folder::Folder;
 use pumice_command::statistics::median;
-use pumice_command::table::Table;
 use pumice_command::Failure;
 
-/// What `pumice bench vm` is asked for.
+/// Options of `pumice bench vm`.
 #[derive(Args, Debug)]
 pub struct VmArgs {
     /// Memory of the machines (can be repeated, or separated by commas); 1, 2, 4 and 8 GiB, as far as they
@@ -43,37 +45,29 @@ pub struct VmArgs {
     /// The program that runs the machines
     #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
-    /// Also write the rows to FILE, one JSON object a line
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Where a machine's memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Memory {
     /// No `prealloc`: the machine faults as it goes.
     Floor,
     /// `memory-backend-memfd`, small pages.
-    #[serde(rename = "prealloc-4k")]
     #[value(name = "prealloc-4k")]
     Memfd,
     /// `memory-backend-ram`, huge pages.
-    #[serde(rename = "prealloc-thp")]
     #[value(name = "prealloc-thp")]
     Ram,
     /// `memory-backend-memfd,hugetlb=on`
-    #[serde(rename = "prealloc-hugetlb-2m")]
     #[value(name = "prealloc-hugetlb-2m")]
     Hugetlb,
     /// A slot, and `prealloc` all the same.
-    #[serde(rename = "slot-4k")]
     #[value(name = "slot-4k")]
     SlotSmall,
-    #[serde(rename = "slot-thp")]
     #[value(name = "slot-thp")]
     SlotThp,
-    #[serde(rename = "slot-hugetlb-2m")]
     #[value(name = "slot-hugetlb-2m")]
     SlotHugetlb,
 }
@@ -98,16 +92,9 @@ const WAYS: [(Memory, u32); 12] = [
 const STRIDE: usize = 5;
 
 impl Memory {
-    fn name(self) -> &'static str {
-        match self {
-            Memory::Floor => "no prealloc",
-            Memory::Memfd => "prealloc, 4k",
-            Memory::Ram => "prealloc, thp",
-            Memory::Hugetlb => "prealloc, hugetlb-2m",
-            Memory::SlotSmall => "slot, 4k",
-            Memory::SlotThp => "slot, thp",
-            Memory::SlotHugetlb => "slot, hugetlb-2m",
-        }
+    /// As `--memory` and JSON have it.
+    fn json_name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     fn slot(self) -> Option<PageKind> {
@@ -138,28 +125,42 @@ impl Memory {
     }
 }
 
-/// A row of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    bytes: u64,
-    memory: Memory,
-    prealloc_threads: u32,
-    /// Median, best and worst of all rounds, in seconds.
-    start_s: f64,
-    start_low_s: f64,
-    start_high_s: f64,
-    /// How many times the machine without preallocation, by medians.
-    times_floor: f64,
-    /// What the daemon took to have the slot ready.
-    populate_s: Option<f64>,
-    /// How much of the slot was in huge pages, of 1; the least of all rounds.
-    huge_share: Option<f64>,
-    accelerator: &'static str,
-    samples: Samples,
+const COLUMNS: [Column; 8] = [
+    by("memory", |row| shown(&text(row, "memory"))).wide(22),
+    by("threads", |row| threads_shown(float(row, "prealloc_threads") as u32)).wide(7),
+    // Median, best and worst of all rounds.
+    plain("start s", "start_s", 3).wide(9),
+    plain("best s", "start_low_s", 3).wide(9),
+    plain("worst s", "start_high_s", 3).wide(9),
+    // Of the machine without preallocation, by medians.
+    plain("x floor", "times_floor", 2).wide(9),
+    // The daemon's time to have the slot ready.
+    plain("populate s", "populate_s", 2).wide(10),
+    // How much of the slot was in huge pages; the least of all rounds.
+    by("huge", |row| {
+        number(row, "huge_share").map_or_else(String::new, |share| format!("{:.0}%", share * 100.0))
+    })
+    .wide(6),
+];
+
+/// The memory's name: what follows its kind stands behind a comma.
+fn shown(memory: &str) -> String {
+    match memory {
+        "floor" => "no prealloc".to_owned(),
+        other => other.replacen('-', ", ", 1),
+    }
+}
+
+fn threads_shown(threads: u32) -> String {
+    if threads == 0 {
+        "-".to_owned()
+    } else {
+        threads.to_string()
+    }
 }
 
 /// Runs the experiment and prints its table.
-pub fn vm(options: &VmArgs) -> Result<ExitCode, Failure> {
+pub fn vm(options: &VmArgs) -> Result<(), Failure> {
     let there = Command::new(&options.qemu).arg("--version").stdout(Stdio::null()).status();
     if !there.is_ok_and(|status| status.success()) {
         return Err(Failure::usage(format!(
@@ -168,36 +169,21 @@ pub fn vm(options: &VmArgs) -> Result<ExitCode, Failure> {
         )));
     }
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut json = JsonLines::create(options.json.as_deref())?;
-    let folder = env::temp_dir().join(format!("pumice-bench-vm.{}", std::process::id()));
-    fs::create_dir(&folder).map_err(|error| {
-        Failure::system(format!("can't make the folder {}: {error}", folder.display()))
-    })?;
-    let done = sizes.iter().try_for_each(|&bytes| measure(options, bytes, &folder, &mut json));
-    let _ = fs::remove_dir_all(&folder);
-    done?;
-    json.finish()?;
-    Ok(ExitCode::SUCCESS)
+    let mut output = Output::create(&options.output)?;
+    let folder = Folder::make(None, "vm")?;
+    sizes.iter().try_for_each(|&bytes| measure(options, bytes, folder.path(), &mut output))?;
+    output.finish()
 }
 
 fn measure(
     options: &VmArgs,
     bytes: u64,
     folder: &Path,
-    json: &mut JsonLines,
+    output: &mut Output,
 ) -> Result<(), Failure> {
     let accelerator = if usable_kvm() { "kvm" } else { "tcg" };
     println!("{} MiB, {accelerator}, {} rounds", bytes >> 20, options.rounds);
-    let table = Table::begin(&[
-        ("memory", 22),
-        ("threads", 7),
-        ("start s", 9),
-        ("best s", 9),
-        ("worst s", 9),
-        ("x floor", 9),
-        ("populate s", 10),
-        ("huge", 6),
-    ]);
+    output.begin(&COLUMNS);
     let is_wanted = |memory| memory == Memory::Floor || options.memory.contains(&memory);
     let ways: Vec<_> = match options.memory.is_empty() {
         true => WAYS.to_vec(),
@@ -233,38 +219,29 @@ fn measure(
     }
     let floor_s = median(&starts[0]);
     for (index, &(memory, threads)) in ways.iter().enumerate() {
-        let shown_threads = if threads == 0 { "-".to_owned() } else { threads.to_string() };
         if skipped[index] || starts[index].is_empty() {
-            table.row(&[memory.name().to_owned(), shown_threads, "skipped: no pages".to_owned()]);
+            output.line([
+                &shown(&memory.json_name()),
+                &threads_shown(threads),
+                "skipped: no pages",
+            ]);
             continue;
         }
-        let values = &starts[index];
-        let row = Row {
-            bytes,
-            memory,
-            prealloc_threads: threads,
-            start_s: median(values),
-            start_low_s: values.iter().copied().fold(f64::INFINITY, f64::min),
-            start_high_s: values.iter().copied().fold(0.0, f64::max),
-            times_floor: median(values) / floor_s,
-            populate_s: (!populates[index].is_empty()).then(|| median(&populates[index])),
-            huge_share: huge_shares[index],
-            accelerator,
-            samples: [("start_s", values.clone())].into(),
-        };
-        table.row(&[
-            memory.name().to_owned(),
-            shown_threads,
-            format!("{:.3}", row.start_s),
-            format!("{:.3}", row.start_low_s),
-            format!("{:.3}", row.start_high_s),
-            format!("{:.2}", row.times_floor),
-            row.populate_s.map_or_else(String::new, |populate_s| format!("{populate_s:.2}")),
-            row.huge_share.map_or_else(String::new, |share| format!("{:.0}%", share * 100.0)),
-        ]);
-        json.write(&row)?;
+        let (values, populates) = (std::mem::take(&mut starts[index]), &populates[index]);
+        let row = Row::of(json!({
+            "bytes": bytes,
+            "memory": memory.json_name(),
+            "prealloc_threads": threads,
+            "start_low_s": values.iter().copied().fold(f64::INFINITY, f64::min),
+            "start_high_s": values.iter().copied().fold(0.0, f64::max),
+            "times_floor": median(&values) / floor_s,
+            "populate_s": (!populates.is_empty()).then(|| median(populates)),
+            "huge_share": huge_shares[index],
+            "accelerator": accelerator,
+        }));
+        output.show(row.sampled("start_s", values))?;
     }
-    table.gap();
+    output.gap();
     Ok(())
 }
 
@@ -299,8 +276,7 @@ fn start(
     let row = daemon.wait_ready()?;
     let populate_s = begun.elapsed().as_secs_f64();
     let huge_bytes = if pages.is_hugetlb() { bytes } else { row.huge_bytes };
-    let own = env::current_exe()
-        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))?;
+    let own = own_program()?;
     let mut command = Command::new(own);
     command.args(["lease", &bytes.to_string(), "--socket"]).arg(daemon.socket()).arg("--");
     command.arg(&options.qemu);
@@ -320,9 +296,7 @@ fn usable_kvm() -> bool {
     fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let bytes = pumice_heap::config::parse_size(text).map(|bytes| bytes as u64);
-    bytes.filter(|&bytes| bytes >= 16 << 20 && bytes % (2 << 20) == 0).ok_or_else(|| {
-        "a machine's size is such as 512M or 4G: 16M at least, in steps of 2M".into()
-    })
+fn size(text: &str) -> Result<u64, &'static str> {
+    let message = "a machine's size is such as 512M or 4G: 16M at least, in steps of 2M";
+    size_in_steps(text, 16 << 20, message)
 }

@@ -1,0 +1,189 @@
+//! The harness of all experiments: the ways take turns, round by round, and the rows are shown, written and kept.
+//!
+//! An experiment has columns, as data ([`Column`]), and makes [`Row`]s. [`Output`] prints a row under the columns,
+//! writes it to the file that `--json` names, and draws the picture that `--plot` names from all of them.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::arguments::check_writable;
+use super::page;
+use super::registry::{Column, Plot, Row};
+use pumice_command::json_lines::JsonLines;
+use pumice_command::statistics::{median, Ratio};
+use pumice_command::table::Table;
+use pumice_command::Failure;
+
+/// The option that every experiment has.
+#[derive(Args, Debug, Default)]
+pub struct OutputArgs {
+    /// Also write the rows to FILE, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Where the rows of an experiment go.
+#[derive(Debug)]
+pub struct Output {
+    json: JsonLines,
+    picture: Option<(PathBuf, &'static Plot)>,
+    table: Table,
+    columns: Vec<Column>,
+    rows: Vec<Row>,
+}
+
+impl Output {
+    /// Makes the file before the measurement, so that a bad path is told at once.
+    pub fn create(args: &OutputArgs) -> Result<Output, Failure> {
+        let (json, table) = (JsonLines::create(args.json.as_deref())?, Table::resume(&[]));
+        Ok(Output { json, picture: None, table, columns: Vec::new(), rows: Vec::new() })
+    }
+
+    /// With a picture of the rows, if one is asked for.
+    pub fn with_picture(
+        mut self,
+        path: Option<&Path>,
+        plot: &'static Plot,
+    ) -> Result<Output, Failure> {
+        if let Some(path) = path {
+            check_writable(path)?;
+            self.picture = Some((path.to_owned(), plot));
+        }
+        Ok(self)
+    }
+
+    /// Begins a table with these columns: prints their headings.
+    pub fn begin(&mut self, columns: &[Column]) {
+        let heads: Vec<_> = columns.iter().map(|column| (column.head, column.width)).collect();
+        self.table = Table::begin(&heads);
+        self.columns = columns.to_vec();
+    }
+
+    /// Prints a row, writes it, and keeps it.
+    pub fn show(&mut self, row: Row) -> Result<(), Failure> {
+        self.print(&row);
+        self.keep(row)
+    }
+
+    /// Prints a row under the columns.
+    pub fn print(&self, row: &Row) {
+        let cells = self.columns.iter().map(|column| column.show.cell(row).unwrap_or_default());
+        self.table.row(&cells.collect::<Vec<_>>());
+    }
+
+    /// Writes a row and keeps it.
+    pub fn keep(&mut self, row: Row) -> Result<(), Failure> {
+        self.json.write(&row)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Prints a line of these cells under the columns: it is no row.
+    pub fn line<const N: usize>(&self, cells: [&str; N]) {
+        self.table.row(&cells.map(str::to_owned));
+    }
+
+    /// Prints an empty line between groups of rows.
+    pub fn gap(&self) {
+        self.table.gap();
+    }
+
+    /// The rows so far.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Draws the picture and ends the file.
+    pub fn finish(self) -> Result<(), Failure> {
+        if let Some((path, plot)) = &self.picture {
+            page::draw(path, plot, &self.rows)?;
+        }
+        self.json.finish()
+    }
+}
+
+/// Whether the first round counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WarmUp {
+    /// Every round counts.
+    None,
+    /// A round before the others does not count.
+    Round,
+}
+
+/// Runs each of so many ways once a round, and another goes first in each round. `run` is told which way, and which
+/// round: 0 is that to warm up. Returns the values of each way, one a round that counts.
+pub fn in_turns<T, E>(
+    ways: usize,
+    rounds: usize,
+    warm_up: WarmUp,
+    mut run: impl FnMut(usize, usize) -> Result<T, E>,
+) -> Result<Vec<Vec<T>>, E> {
+    let mut values: Vec<Vec<T>> = (0..ways).map(|_| Vec::with_capacity(rounds)).collect();
+    let first = if warm_up == WarmUp::Round { 0 } else { 1 };
+    for round in first..=rounds {
+        for turn in 0..ways {
+            let way = (round - first + turn) % ways;
+            let value = run(way, round)?;
+            if round > 0 {
+                values[way].push(value);
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// A figure of each round.
+pub fn figures<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> Vec<f64> {
+    rounds.iter().map(of).collect()
+}
+
+/// The median of a figure over the rounds, of which there is at least one.
+pub fn middle<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> f64 {
+    median(&figures(rounds, of))
+}
+
+/// With the median of a figure, the ends of its 95 % interval, and its rounds.
+pub fn with_interval(row: Row, fields: [&str; 3], rounds: Vec<f64>) -> Row {
+    row.interval(fields, Ratio::of(&rounds)).samples(fields[0], rounds)
+}
+
+/// By how many percent `more` is more than `less`.
+pub fn percent_more(more: f64, less: f64) -> f64 {
+    100.0 * (more / less - 1.0)
+}
+
+/// With `drift_percent`, by how much the last round's rate is higher than the first's, and `spread_percent`, by how
+/// much the fastest round's is higher than the slowest's; both null where there is one round.
+pub fn with_drift(row: Row, rates: &[f64]) -> Row {
+    let fastest = rates.iter().copied().fold(0.0, f64::max);
+    let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let several = |percent: f64| (rates.len() > 1).then_some(percent);
+    row.set("drift_percent", several(percent_more(rates[rates.len() - 1], rates[0])))
+        .set("spread_percent", several(percent_more(fastest, slowest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_runs_once_a_round_and_each_goes_first() {
+        let mut order = Vec::new();
+        let values = in_turns(3, 3, WarmUp::None, |way, round| {
+            order.push((way, round));
+            Ok::<_, ()>(order.len())
+        });
+        let firsts: Vec<_> = order.iter().step_by(3).map(|&(way, _)| way).collect();
+        assert_eq!(firsts, [0, 1, 2]);
+        assert_eq!(values, Ok(vec![vec![1, 6, 8], vec![2, 4, 9], vec![3, 5, 7]]));
+    }
+
+    #[test]
+    fn a_round_to_warm_up_does_not_count() {
+        let rounds = in_turns(2, 2, WarmUp::Round, |_, round| Ok::<_, ()>(round));
+        assert_eq!(rounds, Ok(vec![vec![1, 2]; 2]));
+        assert_eq!(in_turns(1, 2, WarmUp::Round, |_, _| Err::<(), _>("no")), Err("no"));
+    }
+}

@@ -1,0 +1,46 @@
+//! A picture by itself, as `--plot` writes it: the page's, with its style, in a file.
+
+use std::path::Path;
+
+use super::{bars, lines, STYLE};
+use crate::registry::{Plot, Row};
+use crate::results::write_whole;
+use pumice_command::Failure;
+
+/// Draws the rows to a file.
+pub fn draw(path: &Path, plot: &Plot, rows: &[Row]) -> Result<(), Failure> {
+    let figure = match plot {
+        Plot::Lines(plot) => lines::figure(plot, rows, "picture"),
+        Plot::Bars(plot) => bars::figure(plot, rows, "picture"),
+    };
+    write_whole(path, &alone(&figure.into_string()))
+}
+
+/// The image of a figure, with the additions that a file needs: a name space, and the style. Without rows it is empty.
+fn alone(figure: &str) -> String {
+    let image = figure.split_once("<svg ").and_then(|(_, rest)| rest.split_once("</svg>"));
+    let (attributes, inside) =
+        image.and_then(|(image, _)| image.split_once('>')).unwrap_or_default();
+    let paper = "svg { background: var(--paper); max-width: 56rem; }";
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" {attributes}><style>{STYLE}{paper}</style>{inside}</svg>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry::processes::MAP;
+
+    #[test]
+    fn a_picture_stands_alone() {
+        let Plot::Bars(plot) = &MAP.plots[0] else { panic!("bars") };
+        let row = Row::of(json!({"load": "loop", "way": "pumice", "wall_ns": 10.0}));
+        let drawn = alone(&bars::figure(plot, &[row], "x").into_string());
+        assert!(drawn.starts_with("<svg xmlns=") && drawn.ends_with("</svg>\n"), "{drawn}");
+        assert!(drawn.contains("loop: pumice") && drawn.contains("<rect"), "{drawn}");
+        assert!(alone("").starts_with("<svg xmlns="));
+    }
+}
