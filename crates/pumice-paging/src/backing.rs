@@ -22,7 +22,6 @@
 //! clean. Meanwhile its region has to stay mapped: [`Backing::hold`] says whether it does.
 
 use core::ptr::NonNull;
-use std::sync::PoisonError;
 
 use rustix::io::Errno;
 
@@ -215,14 +214,14 @@ impl CopyHolders {
         struct Registration<'h>(&'h CopyHolders, u64);
         impl Drop for Registration<'_> {
             fn drop(&mut self) {
-                self.0.holders().all.retain(|one| one.0 != self.1);
+                self.0 .0.lock().all.retain(|one| one.0 != self.1);
             }
         }
         // SAFETY: the lifetime is shorter than it then says: it is taken out when this call ends, however that is, and
         // whoever calls it has the lock for as long.
         let holder =
             unsafe { std::mem::transmute::<&dyn HoldsCopies, &'static dyn HoldsCopies>(holder) };
-        let mut holders = self.holders();
+        let mut holders = self.0.lock();
         let number = holders.next;
         holders.next += 1;
         holders.all.push((number, holder));
@@ -233,18 +232,13 @@ impl CopyHolders {
 
     /// Has all of them give their copies up. What another call is about is given up too when this returns.
     pub fn give_up_all(&self) {
-        self.holders().all.iter().for_each(|(_, holder)| holder.give_up_copies(self));
-    }
-
-    fn holders(&self) -> crate::sync::MutexGuard<'_, Holders> {
-        // A holder that panicked has given up some.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().all.iter().for_each(|(_, holder)| holder.give_up_copies(self));
     }
 }
 
 impl std::fmt::Debug for CopyHolders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CopyHolders({})", self.holders().all.len())
+        write!(f, "CopyHolders({})", self.0.lock().all.len())
     }
 }
 

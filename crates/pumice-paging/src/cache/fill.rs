@@ -11,7 +11,7 @@
 //! then, and is read once more, alone, by who wants it.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -107,8 +107,7 @@ impl Fills {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the queue.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Begins to read those of a file's pages that are not in memory.
@@ -207,7 +206,7 @@ impl Fills {
 
     /// As [`Fills::reap`], of another thread's, if nobody has it, without waiting. Whether any was ended.
     pub fn help(&self, task: &FileTask<'_>) -> bool {
-        let Ok(mut state) = self.0.try_lock() else { return false };
+        let Some(mut state) = self.0.try_lock() else { return false };
         matches!(state.reap(task, 0), Ok(true))
     }
 
@@ -224,13 +223,13 @@ impl Fills {
 
     /// Whether anything may be in flight.
     pub fn may_end(&self) -> bool {
-        self.0.try_lock().map_or(true, |state| state.queue.in_flight() > 0)
+        self.0.try_lock().is_none_or(|state| state.queue.in_flight() > 0)
     }
 
     /// Takes a page over that is on its way and does not come, to be read and ended by the caller; `None` where it is
     /// not among these, or there is no frame.
     pub fn take_over(&self, task: &FileTask<'_>, page: usize) -> Option<(Arc<Inner>, Filling)> {
-        let mut state = self.0.try_lock().ok()?;
+        let mut state = self.0.try_lock()?;
         let is_it = |filling: &Filling| filling.page() == page;
         let read = state.reads.iter_mut().find(|read| read.pages.iter().any(is_it))?;
         let file = read.file.clone()?;

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -184,14 +184,13 @@ impl Inner {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the state.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits until something has changed.
     fn wait<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
         state.waiting += 1;
-        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.changed.wait(state);
         state.waiting -= 1;
         state
     }
@@ -338,7 +337,7 @@ impl Inner {
     /// it up, or still may.
     pub fn may_be_given_up(&self, page: usize, since: u64) -> bool {
         // Who writes in the background gives up what it may not write while it has this.
-        drop(self.scan.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.scan.lock());
         let state = self.state();
         state.held.contains_key(&page) || state.given_up != since
     }
@@ -357,7 +356,7 @@ impl Inner {
 
     /// Waits for all writes that are in flight now: for the device, and for nobody's guard.
     pub fn wait_for_writes(&self) {
-        let _turn = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turning.lock();
         let mut state = self.state();
         let epoch = state.epoch;
         // Of the epoch before, what is left over.
@@ -430,7 +429,7 @@ impl Inner {
     /// Makes durable what is on the device, and the name of a file that was made.
     fn sync_data(&self) -> Result<(), Errno> {
         self.data.sync_data()?;
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut folders = self.folders.lock();
         while let Some(folder) = folders.last() {
             match folder.sync_all().map_err(|error| table::errno_of(&error)) {
                 // The file system does no such thing, and says that of all its folders.
@@ -444,7 +443,7 @@ impl Inner {
     /// Who opened it, too, may have made it, in this folder, besides those that are not synced yet.
     pub fn name_is_new(&self, folder: Option<File>) {
         let Some(folder) = folder else { return };
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut folders = self.folders.lock();
         let id = |folder: &File| folder.metadata().ok().map(|it| (it.dev(), it.ino()));
         if folders.iter().all(|one| id(one).is_none() || id(one) != id(&folder)) {
             folders.push(folder);

@@ -1,7 +1,5 @@
 //! A file's length: growing, and cutting off.
 
-use std::sync::PoisonError;
-
 use rustix::io::Errno;
 
 use super::error::{CacheError, Result};
@@ -24,7 +22,7 @@ impl<'c> View<'_, 'c> {
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
-        let _length = self.file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _length = self.file.resizing.lock();
         if len >= self.file.len() {
             self.grow(len)
         } else {
@@ -43,7 +41,7 @@ impl<'c> View<'_, 'c> {
     pub fn allocate(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
-        let _length = self.file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _length = self.file.resizing.lock();
         let allocated = self.file.data.allocate(len).map_err(|errno| self.resize_error(len, errno));
         let grown = allocated.and_then(|()| self.grow(len)).and_then(|()| {
             // What lies beyond its end there goes with the next that can't be had.

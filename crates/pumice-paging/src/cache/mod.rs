@@ -81,7 +81,7 @@ pub use task::{CacheTask, File};
 pub use view::{Advice, PageMut, PageRef, View};
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -190,7 +190,7 @@ impl<'c> Cache<'c> {
         let error = |errno| CacheError::Open { path: path.clone(), errno };
         let id = opened.data.id().map_err(error)?;
         let files = self.files;
-        let _opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = files.opening.lock();
         let is_writable = options.opening != Opening::Read;
         if let Some(inner) = files.find_id(id) {
             if !inner.is_writable && is_writable {
@@ -230,7 +230,7 @@ impl<'c> Cache<'c> {
 
     /// A region of so many pages at least: its first, and how many. By who opens.
     fn region_for(&self, room: usize) -> Result<(usize, usize)> {
-        let mut vacant = self.files.vacant.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vacant = self.files.vacant.lock();
         let fits = |&(_, pages): &(usize, usize)| pages >= room && pages <= room.saturating_mul(2);
         if let Some(place) = vacant.iter().position(fits) {
             return Ok(vacant.swap_remove(place));
@@ -264,19 +264,19 @@ impl<'c> Cache<'c> {
 
     /// Ends reads of all threads, as far as they are done and nobody else does. Whether there were any.
     fn help(&self, task: &FileTask<'_>) -> bool {
-        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        let fills = self.fills.read();
         fills.iter().filter(|fills| fills.help(task)).count() > 0
     }
 
     /// Whether any thread may have reads in flight.
     fn may_end_reads(&self) -> bool {
-        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        let fills = self.fills.read();
         fills.iter().any(|fills| fills.may_end())
     }
 
     /// Reads a page that another thread reads, and that does not come. Whether it did.
     fn take_over(&self, task: &FileTask<'_>, page: usize) -> bool {
-        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        let fills = self.fills.read();
         let taken = fills.iter().find_map(|fills| fills.take_over(task, page));
         drop(fills);
         let Some((file, filling)) = taken else { return false };

@@ -11,7 +11,7 @@
 //! still, who syncs is told, and another queue goes on.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use std::vec::Drain;
 
@@ -95,7 +95,7 @@ impl<'w, 'c> Writer<'w, 'c> {
     pub fn begin(&mut self, file: &Arc<Inner>, which: Which, pages: &Range<usize>) {
         self.held.clear();
         self.refused.clear();
-        let scan = file.scan.lock().unwrap_or_else(PoisonError::into_inner);
+        let scan = file.scan.lock();
         let mut dirty = Vec::new();
         let (first, end) = (file.first_page, file.first_page + file.room);
         file.dirty.take(which, pages, |granule| {
@@ -165,7 +165,7 @@ impl<'w, 'c> Writer<'w, 'c> {
         self.drain();
         for (file, page) in std::mem::take(&mut self.failed) {
             // Who syncs meanwhile finds the page dirty, or its write in flight.
-            let scan = file.scan.lock().unwrap_or_else(PoisonError::into_inner);
+            let scan = file.scan.lock();
             // Somebody has it: it is dirty, and marked.
             let Some(begun) = self.task.begin_write_back(page) else { continue };
             self.add(&file, begun);

@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::sync::Mutex;
 use crate::sys::block::{self, Direction};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::thread::Maker;
@@ -190,7 +190,7 @@ impl BlockFile {
         (self.is_device, self.len) = block::extent(&self.file)?;
         if self.is_device {
             match block::try_claim(&self.file) {
-                Ok(claim) => *self.claim() = claim,
+                Ok(claim) => *self.claim.lock() = claim,
                 Err(errno) => {
                     self.unlock();
                     return if errno == Errno::BUSY { Ok(false) } else { Err(errno) };
@@ -200,17 +200,12 @@ impl BlockFile {
         Ok(true)
     }
 
-    fn claim(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
-        // Nothing panics while it holds this.
-        self.claim.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Leaves the file to the next who locks it, though a descriptor of it is open still: a child that was forked may
     /// have one, and live on. (A device's claim is that child's, too, and goes with its last descriptor.) Nothing is
     /// being written to it any more.
     pub fn unlock(&self) {
         if self.locked_by.is_some_and(|maker| maker.is_here()) {
-            *self.claim() = None;
+            *self.claim.lock() = None;
             block::unlock(&self.file);
         }
     }

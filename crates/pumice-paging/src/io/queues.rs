@@ -1,13 +1,13 @@
 //! Engines to be had, and queues over them that nobody uses at the moment.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use super::engine::{self, Engine, Plain};
 use super::queue::Queue;
-use crate::sync::in_policy;
+use crate::sync::{in_policy, Mutex};
 
 /// An engine of any kind.
 pub type AnyEngine = Box<dyn Engine + Send>;
@@ -80,21 +80,16 @@ impl Queues {
         Queues { engines, depth, idle: Mutex::new(Vec::new()) }
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Queue<AnyEngine>>> {
-        // Nothing panics while it holds the list.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A queue with nothing in flight.
     pub fn take(&self) -> Queue<AnyEngine> {
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         idle.unwrap_or_else(|| Queue::new(self.engines.make(self.depth), self.depth as usize))
     }
 
     /// Leaves a queue to the next. One that can't be asked any more is replaced before.
     pub fn give(&self, queue: Queue<AnyEngine>) {
         debug_assert_eq!(queue.in_flight(), 0);
-        self.idle().push(queue);
+        self.idle.lock().push(queue);
     }
 
     /// As [`Engines::replace`], of a queue that was taken.

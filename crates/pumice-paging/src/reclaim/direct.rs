@@ -10,7 +10,6 @@
 //! What reclaim itself asks for, and what is called by it, is served from the frames under min, and never reclaims.
 
 use std::sync::atomic::Ordering;
-use std::sync::PoisonError;
 
 use crate::sync::{current_thread, in_policy, ThreadId};
 use pumice_frames::addr::Pfn;
@@ -126,8 +125,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let mut waits = 0;
         while state.members.is_empty() && waits < WAITS_FOR_SPACES && !state.is_stopped {
             let patience = state.settings.patience;
-            let waited = self.frames_freed.wait_timeout(state, patience);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.frames_freed.wait_timeout(state, patience).0;
             waits += 1;
         }
         let was_min = self.pressure_now() == Pressure::Min;
@@ -174,24 +172,23 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             if state.is_kswapd_asleep {
                 self.wake.notify_one();
             }
-            let waited = self.frames_freed.wait_timeout(state, patience);
-            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            let (now, is_timed_out) = self.frames_freed.wait_timeout(state, patience);
             state = now;
             state.waiting -= 1;
-            is_late |= timeout.timed_out();
+            is_late |= is_timed_out;
         }
     }
 
     /// Takes batches out, and waits for what it writes, until some frames are free. `false`: there is no more to try.
     fn shrink(&self, gfp: Gfp) -> bool {
         let _memalloc = Memalloc::begin(self);
-        let writes = self.idle_writes.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let writes = self.idle_writes.lock().pop();
         let writes = writes.unwrap_or_else(|| Writes::new(&self.engines(), DEPTH));
         let mut round = Round::new(self, writes, gfp);
         round.meet_spaces();
         let is_worth_it = round.reclaim_directly();
         let writes = round.end();
-        self.idle_writes.lock().unwrap_or_else(PoisonError::into_inner).push(writes);
+        self.idle_writes.lock().push(writes);
         is_worth_it
     }
 }

@@ -6,7 +6,7 @@
 //! all are looked at some times while the memory turns over once.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::page_table::pager::LruPage;
 use pumice_frames::frame::Gfp;
@@ -219,11 +219,10 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 // Nothing could go, or others are at it: no sooner than in a while, or a swap that is full would take a
                 // processor.
                 let pause = self.settings.pause * (1 << state.times_stuck.min(MOST_PAUSES));
-                let waited = zone.wake.wait_timeout(state, pause);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state = zone.wake.wait_timeout(state, pause).0;
                 state.is_stuck = false;
             } else {
-                state = zone.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = zone.wake.wait(state);
             }
             state.is_kswapd_asleep = false;
             zone.is_kswapd_asleep.store(false, Ordering::Relaxed);

@@ -69,7 +69,7 @@
 //! ```
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::sync::{current_thread, ThreadId};
 use pumice_frames::frame::Gfp;
@@ -316,7 +316,7 @@ impl<P: Policy> Drop for Registration<'_, P> {
     fn drop(&mut self) {
         let mut state = self.zone.state();
         while state.shrinkers.close(self.id) {
-            state = self.zone.let_go.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.zone.let_go.wait(state);
         }
         let entry = state.shrinkers.remove(self.id);
         drop(state);

@@ -7,7 +7,7 @@
 //! are in flight, no longer.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backing::{Backing, CopyHolders, HoldsCopies};
@@ -115,7 +115,7 @@ pub(super) struct Attached {
 impl Attached {
     /// The task, for one reclaimer at a time. Nobody waits for anything but memory while they have it.
     pub fn task(&self) -> MutexGuard<'_, AnyTask<'static>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+        self.task.lock()
     }
 
     pub fn backing(&self) -> Contained<'_> {
@@ -329,8 +329,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             if member.is_none_or(|member| Arc::get_mut(&mut member.space).is_some()) {
                 break state.members.places[place].take();
             }
-            let waited = self.let_go.wait_timeout(state, LOOK_AGAIN);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.let_go.wait_timeout(state, LOOK_AGAIN).0;
         };
         self.count_free(&mut state);
         drop(state);

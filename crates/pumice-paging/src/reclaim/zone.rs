@@ -24,7 +24,6 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{PoisonError, TryLockError};
 
 use crate::backing::Came;
 use crate::io::Engines;
@@ -351,7 +350,7 @@ impl<P: Policy> ZoneReclaim<P> {
     pub fn starting_at(mut self, first: Pfn) -> ZoneReclaim<P> {
         let frames = self.numbers.len();
         self.numbers = first.0..first.0 + frames;
-        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).first = first.0;
+        self.state.get_mut().first = first.0;
         self
     }
 
@@ -438,12 +437,9 @@ impl<P: Policy> ZoneReclaim<P> {
         if passed_over < self.frames() / BLOCK_FRAMES {
             return;
         }
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        self.count_free(&mut state);
+        if let Some(mut state) = self.state.try_lock() {
+            self.count_free(&mut state);
+        }
     }
 
     /// So many frames were freed.
@@ -485,7 +481,7 @@ impl<P: Policy> ZoneReclaim<P> {
 
     /// What reclaim that begins from now on writes with.
     pub fn set_engines(&self, engines: &Engines) {
-        let mut own = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.engines.lock();
         let old = std::mem::replace(&mut *own, engines.clone());
         drop(own);
         // What others have written for when it goes runs under no lock.
@@ -493,7 +489,7 @@ impl<P: Policy> ZoneReclaim<P> {
     }
 
     pub(super) fn engines(&self) -> Engines {
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.engines.lock().clone()
     }
 
     /// What happened so far.
@@ -514,8 +510,7 @@ impl<P: Policy> ZoneReclaim<P> {
     /// In a policy's method, which is called under this lock.
     pub(super) fn state(&self) -> MutexGuard<'_, State<P>> {
         in_policy::refuse();
-        // Nothing panics while it holds the state.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Tells those who wait that frames are free.

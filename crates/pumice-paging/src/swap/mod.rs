@@ -22,12 +22,13 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::io::engine::Direction;
 use crate::io::{BlockFile, Bytes, Cached, Engine, Queue, Request};
+use crate::sync::Mutex;
 use foreign::Foreign;
 use header::{Header, HeaderError};
 use pumice_frames::addr::FRAME_SIZE;
@@ -177,14 +178,9 @@ impl Swap {
         &self.file
     }
 
-    fn map(&self) -> std::sync::MutexGuard<'_, SlotMap> {
-        // Nothing panics while it holds the map.
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Slots there are, and slots taken.
     pub fn usage(&self) -> (u32, u32) {
-        let map = self.map();
+        let map = self.map.lock();
         (map.len(), map.taken())
     }
 
@@ -209,7 +205,7 @@ impl Swap {
     /// # Errors
     /// [`SwapError::Full`].
     pub(crate) fn get_run(&self, most: u32) -> Result<(Slot, u32), SwapError> {
-        let mut map = self.map();
+        let mut map = self.map.lock();
         let run = map.get_run(most);
         self.taken.store(map.taken(), Ordering::Relaxed);
         run.map(|(first, run)| (Slot(first), run)).ok_or(SwapError::Full { slots: map.len() })
@@ -217,7 +213,7 @@ impl Swap {
 
     /// One more has a slot, and gives it back by itself. `false`: it is not taken.
     pub(crate) fn share(&self, slot: Slot) -> bool {
-        self.map().share(slot.0)
+        self.map.lock().share(slot.0)
     }
 
     /// Gives a slot back that its caller does not read any more. `false`: it is not taken.
@@ -231,7 +227,7 @@ impl Swap {
         if slots.peek().is_none() {
             return true;
         }
-        let mut map = self.map();
+        let mut map = self.map.lock();
         let mut were_taken = true;
         slots.for_each(|slot| were_taken &= map.put(slot.0));
         self.taken.store(map.taken(), Ordering::Relaxed);

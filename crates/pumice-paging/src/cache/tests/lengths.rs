@@ -228,7 +228,7 @@ fn who_reads_the_last_page_syncs_beside_who_makes_the_file_longer() {
                 let view = task.view(file).expect("room");
                 view.set_len(2 * FRAME_SIZE as u64)
             });
-            while file.inner.resizing.try_lock().is_ok() {
+            while file.inner.resizing.try_lock().is_some() {
                 std::thread::yield_now();
             }
             view.sync().expect("the device is there");
