@@ -131,7 +131,7 @@ pub(crate) mod in_policy {
         result
     }
 
-    /// Whether the thread is in a policy's method. What a fault asks in its middle, with pages claimed, does without
+    /// Whether the thread is in a policy's method. A call in the middle of a fault, with pages claimed, does without
     /// the lock then: a panic would leave them claimed for ever.
     #[inline]
     pub fn is_calling() -> bool {

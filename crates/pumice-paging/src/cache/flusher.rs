@@ -1,8 +1,8 @@
 //! Writing back in the background: what has been dirty for long, and more when there is much of it.
 //!
 //! One thread. It comes round a few times in the life of a dirty page, and at once when it is told that more is dirty
-//! than is left in peace. Who makes pages dirty faster than they can be written waits for it a moment at a time,
-//! before it takes a guard: it may have others, for which the flusher does not wait.
+//! than is left in peace. A thread that makes pages dirty faster than they can be written waits for it a moment at a
+//! time, before it takes a guard: it may have others, for which the flusher does not wait.
 
 use std::time::{Duration, Instant};
 

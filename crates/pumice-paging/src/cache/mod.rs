@@ -44,9 +44,9 @@
 //! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (who makes it durable),
 //! its *resizing* (who changes its length), its *turning* (who waits for all writes in flight), its *scan* (who looks
 //! for dirty pages, until it has begun to write them), a thread's queue of reads, a file's state. Reclaim's comes after
-//! these. Who syncs waits for guards, and has *syncing* only meanwhile, for which nobody waits but who syncs too. Who
-//! makes a file longer waits for no guard but one of its last page; who cuts it off waits for those of pages that go:
-//! each says so. The log is asked under no lock but *syncing* and *scan*.
+//! these. A `sync` waits for guards, and has *syncing* only meanwhile, for which only another `sync` waits. A thread
+//! that makes a file longer waits for no guard but one of its last page; who cuts it off waits for those of pages that
+//! go: each says so. The log is asked under no lock but *syncing* and *scan*.
 
 mod bytes;
 mod checksum;
@@ -111,7 +111,7 @@ pub struct Cache<'c> {
     fills: &'c RwLock<Vec<Arc<Fills>>>,
 }
 
-/// What happened so far, in pages but for requests.
+/// The counts so far, in pages but for requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -206,7 +206,7 @@ impl<'c> Cache<'c> {
                 inner,
             }));
         }
-        // Who had it may have put another in its place before.
+        // The thread that had it may have put another in its place before.
         let is_to_wait = is_writable
             && (!opened.data.try_lock().map_err(error)? || FileId::at(at).ok() != Some(id));
         if is_to_wait {
@@ -242,7 +242,7 @@ impl<'c> Cache<'c> {
         Ok((at / FRAME_SIZE, room))
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let Counters { read, read_requests, read_ahead, written, write_requests, throttled } =
             &self.files.counters;

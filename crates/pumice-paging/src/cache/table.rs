@@ -62,7 +62,7 @@ pub(super) struct Files {
     pub flushed: Condvar,
 }
 
-/// What the flusher is told.
+/// The state of the flusher.
 #[derive(Debug, Default)]
 pub(super) struct Flusher {
     pub is_stopped: bool,
@@ -182,7 +182,7 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// What a file is read and written by.
+/// The file's descriptors, as they were opened.
 pub(super) struct Opened {
     pub data: BlockFile,
     /// For the end of a file that direct I/O does not take.
@@ -243,7 +243,7 @@ fn folder_of(path: &Path) -> io::Result<File> {
     File::open(path.parent().unwrap_or(&path))
 }
 
-/// What the kernel said.
+/// The kernel's error.
 pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

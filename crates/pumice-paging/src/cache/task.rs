@@ -145,7 +145,7 @@ impl<'c> CacheTask<'c> {
         let files = &self.cache.files;
         let (_opening, result) = loop {
             let result = self.sync(&inner, &seen, 0..inner.room);
-            // What is written, and can't be made durable, is of no more use here.
+            // Bytes that are written, and can't be made durable, are of no more use here.
             if result.is_err() && !(inner.has_failed_to_sync() && inner.dirty.pages() == 0) {
                 return result;
             }
@@ -156,8 +156,8 @@ impl<'c> CacheTask<'c> {
             }
             // Pairs with the release by which the last of them dropped it: what he made dirty is seen.
             fence(Ordering::Acquire);
-            // Who had it too may have written to it since it was synced. Beside the table and this, reads ahead have
-            // it, and who writes back.
+            // Another thread that had it may have written to it since it was synced. Beside the table and this, reads
+            // ahead have it, and who writes back.
             if inner.dirty.pages() == 0 && Arc::strong_count(&inner) == 2 {
                 break (opening, result);
             }
@@ -166,7 +166,7 @@ impl<'c> CacheTask<'c> {
                 thread::sleep(SLEEP);
             }
         };
-        // Who syncs all files may have found it still.
+        // A `sync` of all files may have found it still.
         let syncing = inner.syncing.lock();
         inner.is_closed.store(true, Ordering::Relaxed);
         drop(syncing);
@@ -179,7 +179,7 @@ impl<'c> CacheTask<'c> {
         fills.iter().for_each(|fills| fills.forget(&pages));
         drop(fills);
         files.remove(inner.first_page);
-        // Who found it before may have it for a moment more, and a child for longer.
+        // A thread that found it before may have it for a moment more, and a child for longer.
         inner.data.unlock();
         let mut vacant = files.vacant.lock();
         vacant.push((inner.first_page, inner.room));

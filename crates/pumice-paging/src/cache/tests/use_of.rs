@@ -1,4 +1,4 @@
-//! What the cache says to who uses it in ways that are not the usual.
+//! The cache's answers to unusual uses.
 
 use std::sync::Barrier;
 
@@ -124,7 +124,7 @@ fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
         ];
         for (which, grow) in grow.into_iter().enumerate() {
             view.set_len(100).expect("another length");
-            // What who grows the file has first.
+            // The guard that the thread that grows the file has first.
             let mut last = view.write(0).expect("there");
             last[100..].fill(0);
             let started = Barrier::new(2);
@@ -296,7 +296,7 @@ fn the_files_of_a_cache_that_is_no_more_are_nobodys_though_handles_of_them_are_t
     .expect("a cache");
     run(&settings(512), |cache| {
         let again = open(cache);
-        // What goes only now is the other's no more.
+        // A handle that goes only now is the other's no more.
         drop((file, kept));
         let refused = table::open(&scratch.0, &options).expect("the file").data.try_lock();
         assert_eq!(refused, Ok(false), "it is this cache's");
