@@ -1,4 +1,4 @@
-//! What a space's pages are copies of: the face that swap and caches show to reclaim.
+//! Where a space's pages go: the face that swap and caches show to reclaim.
 //!
 //! Pages of an anonymous space go to swap, and those of a file to the file. Reclaim and faults treat both alike: a
 //! [`Backing`] says where a page goes that leaves, and reads what comes back. Reclaim does the writing itself, many
@@ -17,12 +17,11 @@
 //! ```
 //!
 //! A page in transit may come back and be written while the device reads it. Where each write has a new place, as in
-//! swap, what is there is then of no use, and that is all. What is written *in place*, as files are, must be whole:
-//! such a page is written back while it is held for reading ([`crate::space::write_back`]), and goes when it is
-//! clean. Meanwhile its region has to stay mapped: [`Backing::hold`] says whether it does.
+//! swap, what is there is then of no use, and that is all. A page that is written *in place*, as files are, must be
+//! whole: it is written back while it is held for reading ([`crate::space::write_back`]), and goes when it is clean.
+//! Meanwhile its region has to stay mapped: [`Backing::hold`] says whether it does.
 
 use core::ptr::NonNull;
-use std::sync::PoisonError;
 
 use rustix::io::Errno;
 
@@ -36,15 +35,15 @@ use pumice_frames::frame::Gfp;
 /// A page that leaves: in transit, or held for reading where it is written in place, so its frame stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
-    /// Whose it is.
+    /// The space that it belongs to.
     pub space: SpaceId,
     /// Its number: its address in the space, by 4096.
     pub page: usize,
     /// Its bytes. In transit, a fault may take the page back and write them; what was made of them is then not used.
     pub at: NonNull<u8>,
-    /// What [`Came::copy`] said when it came in; 0 for none.
+    /// The [`Came::copy`] of when it came in; 0 for none.
     pub copy: u32,
-    /// What the policy notes of it, in 28 bits.
+    /// The policy's note of it, in 28 bits.
     pub note: u32,
 }
 
@@ -74,22 +73,22 @@ pub enum Refusal {
     Failed,
 }
 
-/// What a backing says of a page that came in.
+/// A backing's answer about a page that came in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Came {
-    /// What the policy noted of it when it went; `None` if it was never in memory.
+    /// The policy's note of it from when it went; `None` if it was never in memory.
     pub note: Option<u32>,
-    /// Names the copy that is left, to be given up by [`Backing::release`]; 0 for none that takes room. Who names any
-    /// has [`Backing::copy_holders`].
+    /// Names the copy that is left, to be given up by [`Backing::release`]; 0 for none that takes room. A backing that
+    /// names any has [`Backing::copy_holders`].
     pub copy: u32,
 }
 
-/// See the module's top. What goes wrong a backing keeps for who asks; a caller is only told that it did.
+/// See the module's top. A backing keeps its errors for later questions; a caller is only told that there was one.
 ///
 /// # Safety
 /// In a call it does not use the task that called, by whatever way it has come to it.
 pub unsafe trait Backing: Send + Sync {
-    /// What starting a write needs of who reclaims: [`Gfp::IO`], of files [`Gfp::FS`] too.
+    /// Flags that a reclaimer needs to start a write: [`Gfp::IO`], of files [`Gfp::FS`] too.
     fn needs(&self) -> Gfp;
 
     /// Whether a page is written to where it was before.
@@ -97,8 +96,8 @@ pub unsafe trait Backing: Send + Sync {
         false
     }
 
-    /// Who keeps copies that [`Came::copy`] named: with these, what is full has room again, whichever zones the pages
-    /// are in. What leaves no copies has none.
+    /// The holders of copies that [`Came::copy`] named: with these, a full backing has room again, whichever zones the
+    /// pages are in. A backing that leaves no copies has none.
     fn copy_holders(&self) -> Option<&CopyHolders> {
         None
     }
@@ -176,8 +175,8 @@ pub unsafe trait Backing: Send + Sync {
     /// Where the `nth` page of a place is, which was written and goes.
     fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted;
 
-    /// What the `nth` page of a place was when it went there: nobody can write it any more, and nobody reads it back
-    /// before this returns.
+    /// Notes the content that the `nth` page of a place had when it went there: nobody can write it any more, and
+    /// nobody reads it back before this returns.
     fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
         let _ = (place, nth, bytes);
     }
@@ -189,7 +188,7 @@ pub unsafe trait Backing: Send + Sync {
     fn release(&self, copies: &mut dyn Iterator<Item = u32>);
 }
 
-/// Who knows of copies that pages in memory have: reclaim of a zone.
+/// A holder of copies that pages in memory have: reclaim of a zone.
 pub trait HoldsCopies: Sync {
     /// Gives up all that are of the backing which these are the holders of.
     fn give_up_copies(&self, of: &CopyHolders);
@@ -215,14 +214,14 @@ impl CopyHolders {
         struct Registration<'h>(&'h CopyHolders, u64);
         impl Drop for Registration<'_> {
             fn drop(&mut self) {
-                self.0.holders().all.retain(|one| one.0 != self.1);
+                self.0 .0.lock().all.retain(|one| one.0 != self.1);
             }
         }
         // SAFETY: the lifetime is shorter than it then says: it is taken out when this call ends, however that is, and
         // whoever calls it has the lock for as long.
         let holder =
             unsafe { std::mem::transmute::<&dyn HoldsCopies, &'static dyn HoldsCopies>(holder) };
-        let mut holders = self.holders();
+        let mut holders = self.0.lock();
         let number = holders.next;
         holders.next += 1;
         holders.all.push((number, holder));
@@ -231,20 +230,15 @@ impl CopyHolders {
         work()
     }
 
-    /// Has all of them give their copies up. What another call is about is given up too when this returns.
+    /// Has all of them give their copies up. Copies that another call gives up are given up too when this returns.
     pub fn give_up_all(&self) {
-        self.holders().all.iter().for_each(|(_, holder)| holder.give_up_copies(self));
-    }
-
-    fn holders(&self) -> crate::sync::MutexGuard<'_, Holders> {
-        // A holder that panicked has given up some.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().all.iter().for_each(|(_, holder)| holder.give_up_copies(self));
     }
 }
 
 impl std::fmt::Debug for CopyHolders {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CopyHolders({})", self.holders().all.len())
+        write!(f, "CopyHolders({})", self.0.lock().all.len())
     }
 }
 

@@ -31,7 +31,7 @@ unsafe impl Shrinker for Futile {
     }
 }
 
-/// What part of a processor the process uses for a while.
+/// The part of a processor that the process uses for a while.
 fn used() -> f64 {
     let (begun, before) = (Instant::now(), process_cpu_time_ns());
     std::thread::sleep(Duration::from_secs(1));

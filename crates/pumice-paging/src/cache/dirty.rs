@@ -1,8 +1,8 @@
 //! Where a file's dirty pages are: a bit for each 2 MiB, and how many there are.
 //!
 //! That a page is dirty its word says. Here is no more than where it is worth looking: whoever makes a clean page
-//! dirty marks its granule before the guard ends. Who looks takes the mark off first, so that what becomes dirty
-//! while it looks is marked again; and it marks again what it found and could not write. So of a page that is
+//! dirty marks its granule before the guard ends. A scan takes the mark off first, so that a page that becomes dirty
+//! meanwhile is marked again; and it marks again the pages that it found and could not write. So of a page that is
 //! dirty, and of which no guard is held, the granule is marked, or somebody who holds the file's *scan* lock is about
 //! to write it.
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a cache: each error names the file, and the page if there is one.
+//! Errors of a cache: each names the file, and the page if there is one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub enum CacheError {
     Open {
         /// The file.
         path: Arc<Path>,
-        /// What the kernel said; `EINVAL` for what is neither a file nor a block device.
+        /// The kernel's error; `EINVAL` for anything but a file or a block device.
         errno: Errno,
     },
     /// Another cache, of this process or of another, has the file open to be written; or a device is mounted, used for
@@ -34,7 +34,7 @@ pub enum CacheError {
     OpenOtherwise {
         /// The file, as it was opened first.
         path: Arc<Path>,
-        /// What was asked for and is not so.
+        /// The option that the open file does not have.
         otherwise: Otherwise,
     },
     /// A file is another cache's, which may have other pages by now.
@@ -70,7 +70,7 @@ pub enum CacheError {
         path: Arc<Path>,
         /// The page.
         page: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A page is not as it was written: the device has changed it, or a crash has left it half written.
@@ -96,16 +96,16 @@ pub enum CacheError {
         path: Arc<Path>,
         /// The first page of those that could not be written.
         page: usize,
-        /// What the kernel said; `ENOSPC` where the file system is full.
+        /// The kernel's error; `ENOSPC` where the file system is full.
         errno: Errno,
     },
-    /// What was written can't be made durable. Nobody knows what of it is, so it is said to all who sync the file,
-    /// until it is closed.
+    /// The bytes that were written can't be made durable. Nobody knows what of it is, so it is said to all who sync
+    /// the file, until it is closed.
     #[error("can't make {} durable: {errno}", path.display())]
     Sync {
         /// The file.
         path: Arc<Path>,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A cache has ended while a page had a guard for writing, which was forgotten (`std::mem::forget`): the page is
@@ -133,13 +133,13 @@ pub enum CacheError {
         path: Arc<Path>,
         /// The length asked for.
         len: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// There is no memory for the cache.
     #[error("no memory for the cache: {0}")]
     Memory(pumice_frames::error::Error),
-    /// What the cache's space says: no frames, a page held by another guard, too many regions held.
+    /// The error of the cache's space: no frames, a page held by another guard, too many regions held.
     #[error(transparent)]
     Space(#[from] VmError),
 }

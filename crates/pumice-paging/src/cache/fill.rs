@@ -7,11 +7,11 @@
 //! anew, into another frame, and the first one is free when that thread goes on ([`Fills::take_over`]). So nobody waits
 //! for a thread, only for the device.
 //!
-//! A queue that can't be asked any more is replaced by whoever finds that out. What it was asked for could not be read,
-//! then, and is read once more, alone, by who wants it.
+//! A queue that can't be asked any more is replaced by whoever finds that out. Its requests have failed then, and each
+//! page is read once more, alone, by a thread that wants it.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -56,7 +56,7 @@ struct State {
 struct Read {
     file: Option<Arc<Inner>>,
     pages: Vec<Filling>,
-    /// What is left of those that others read by now.
+    /// The rest of those that others read by now.
     overtaken: Vec<Overtaken>,
     pieces: Vec<Piece>,
     why: Option<Why>,
@@ -77,7 +77,8 @@ pub(super) enum Why {
 }
 
 impl Why {
-    /// What a page is to reclaim when it has come: it is used when somebody comes for it, and that is told then.
+    /// The use of a page, as reclaim is told when it has come: it is used when somebody comes for it, and that is told
+    /// then.
     fn used(self, page: usize) -> Use {
         match self {
             Why::Ahead(wanted) if wanted != Some(page) => Use::None,
@@ -107,8 +108,7 @@ impl Fills {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the queue.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Begins to read those of a file's pages that are not in memory.
@@ -149,7 +149,7 @@ impl Fills {
             let patience = if is_idle { Patience::Fault } else { Patience::None };
             match task.begin_fill(number, patience) {
                 Ok(Begun::Filling(filling)) => {
-                    // What is no whole page of the file is read by itself, at once.
+                    // A page that is not whole in the file is read by itself, at once.
                     let is_plain = !file.is_whole(page) || file.is_zeros(page, filling.from());
                     if let Some(place) = run.take_if(|_| is_plain) {
                         state.submit(task, place, counters);
@@ -200,14 +200,14 @@ impl Fills {
     /// Ends what is done, and waits until `least` requests are, if so many are in flight. Whether any was ended.
     ///
     /// # Errors
-    /// What the kernel says where it can't be asked what is done: then all are ended.
+    /// The kernel's error where it can't be asked for completions: then all are ended.
     pub fn reap(&self, task: &FileTask<'_>, least: usize) -> Result<bool, Errno> {
         self.state().reap(task, least)
     }
 
     /// As [`Fills::reap`], of another thread's, if nobody has it, without waiting. Whether any was ended.
     pub fn help(&self, task: &FileTask<'_>) -> bool {
-        let Ok(mut state) = self.0.try_lock() else { return false };
+        let Some(mut state) = self.0.try_lock() else { return false };
         matches!(state.reap(task, 0), Ok(true))
     }
 
@@ -224,13 +224,13 @@ impl Fills {
 
     /// Whether anything may be in flight.
     pub fn may_end(&self) -> bool {
-        self.0.try_lock().map_or(true, |state| state.queue.in_flight() > 0)
+        self.0.try_lock().is_none_or(|state| state.queue.in_flight() > 0)
     }
 
     /// Takes a page over that is on its way and does not come, to be read and ended by the caller; `None` where it is
     /// not among these, or there is no frame.
     pub fn take_over(&self, task: &FileTask<'_>, page: usize) -> Option<(Arc<Inner>, Filling)> {
-        let mut state = self.0.try_lock().ok()?;
+        let mut state = self.0.try_lock()?;
         let is_it = |filling: &Filling| filling.page() == page;
         let read = state.reads.iter_mut().find(|read| read.pages.iter().any(is_it))?;
         let file = read.file.clone()?;

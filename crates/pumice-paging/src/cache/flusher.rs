@@ -1,10 +1,9 @@
 //! Writing back in the background: what has been dirty for long, and more when there is much of it.
 //!
 //! One thread. It comes round a few times in the life of a dirty page, and at once when it is told that more is dirty
-//! than is left in peace. Who makes pages dirty faster than they can be written waits for it a moment at a time,
-//! before it takes a guard: it may have others, for which the flusher does not wait.
+//! than is left in peace. A thread that makes pages dirty faster than they can be written waits for it a moment at a
+//! time, before it takes a guard: it may have others, for which the flusher does not wait.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::dirty::Which;
@@ -35,8 +34,7 @@ impl Cache<'_> {
                 return Ok(());
             }
             if !flusher.is_wanted {
-                let woken = files.wake_flusher.wait_timeout(flusher, tick);
-                flusher = woken.unwrap_or_else(PoisonError::into_inner).0;
+                flusher = files.wake_flusher.wait_timeout(flusher, tick).0;
             }
             flusher.is_wanted = false;
             drop(flusher);
@@ -66,7 +64,7 @@ impl Cache<'_> {
             let writer = writer.get_or_insert_with(|| Writer::new(task, files));
             writer.begin(&file, which, &(0..file.room));
             if is_time {
-                let _scan = file.scan.lock().unwrap_or_else(PoisonError::into_inner);
+                let _scan = file.scan.lock();
                 file.dirty.age();
             }
         }

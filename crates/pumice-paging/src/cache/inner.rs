@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -96,7 +96,7 @@ struct State {
     /// Times that pages that were clean to be written are dirty again, but for errors.
     given_up: u64,
     last_error: Option<CacheError>,
-    /// What the kernel said when it could not make durable what was written. It says so once.
+    /// The kernel's error when it could not make writes durable. It reports that once.
     sync_error: Option<Errno>,
     read_errors: VecDeque<(usize, Errno)>,
     /// Threads that wait for any of this to change.
@@ -164,7 +164,7 @@ impl Inner {
         }
     }
 
-    /// What is asked for that is not so. Who asks for no log gets the one there is.
+    /// The first option that the open file does not have. A caller that asks for no log gets the one there is.
     pub fn is_otherwise(&self, options: &Options) -> Option<Otherwise> {
         let same = |rule: &Arc<dyn WriteAhead>| {
             self.rule.as_ref().is_some_and(|own| Arc::ptr_eq(own, rule))
@@ -184,14 +184,13 @@ impl Inner {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the state.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits until something has changed.
     fn wait<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
         state.waiting += 1;
-        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.changed.wait(state);
         state.waiting -= 1;
         state
     }
@@ -337,13 +336,13 @@ impl Inner {
     /// Whether a page that was clean after [`Inner::wait_for_hold`] may be dirty again all the same: who had it gave
     /// it up, or still may.
     pub fn may_be_given_up(&self, page: usize, since: u64) -> bool {
-        // Who writes in the background gives up what it may not write while it has this.
-        drop(self.scan.lock().unwrap_or_else(PoisonError::into_inner));
+        // The background writer gives up pages that it may not write while it has this.
+        drop(self.scan.lock());
         let state = self.state();
         state.held.contains_key(&page) || state.given_up != since
     }
 
-    /// A page is dirty again that was clean to be written. Whoever has it has it still.
+    /// A page is dirty again that was clean to be written. A thread that has it has it still.
     pub fn note_given_up(&self) {
         self.state().given_up += 1;
     }
@@ -357,7 +356,7 @@ impl Inner {
 
     /// Waits for all writes that are in flight now: for the device, and for nobody's guard.
     pub fn wait_for_writes(&self) {
-        let _turn = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turning.lock();
         let mut state = self.state();
         let epoch = state.epoch;
         // Of the epoch before, what is left over.
@@ -373,7 +372,7 @@ impl Inner {
     /// Makes the file so long, on the device too, if it is as long as it was. By who changes the length.
     ///
     /// # Errors
-    /// What the kernel says. Its length is what it was.
+    /// The kernel's error. The length is as before.
     pub fn extend(&self, old: u64, len: u64) -> Result<bool, Errno> {
         if self.len_on_device() >= len {
             return Ok(self.grow_from(old, len));
@@ -397,7 +396,7 @@ impl Inner {
     /// Makes it as long on the device as it is. By who changes the length.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn catch_up_on_device(&self) -> Result<(), Errno> {
         self.while_nothing_is_written(|| self.extend_on_device(self.len()))
     }
@@ -410,7 +409,7 @@ impl Inner {
         }
     }
 
-    /// What is beyond a length that was right a moment ago would be cut off.
+    /// Bytes beyond a length that was right a moment ago would be cut off.
     fn while_nothing_is_written<R>(&self, work: impl FnOnce() -> R) -> R {
         self.set_being_cut(true);
         self.wait_for_writes();
@@ -430,7 +429,7 @@ impl Inner {
     /// Makes durable what is on the device, and the name of a file that was made.
     fn sync_data(&self) -> Result<(), Errno> {
         self.data.sync_data()?;
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut folders = self.folders.lock();
         while let Some(folder) = folders.last() {
             match folder.sync_all().map_err(|error| table::errno_of(&error)) {
                 // The file system does no such thing, and says that of all its folders.
@@ -441,10 +440,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Who opened it, too, may have made it, in this folder, besides those that are not synced yet.
+    /// Another thread that opened it may have made it, in this folder, besides those that are not synced yet.
     pub fn name_is_new(&self, folder: Option<File>) {
         let Some(folder) = folder else { return };
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut folders = self.folders.lock();
         let id = |folder: &File| folder.metadata().ok().map(|it| (it.dev(), it.ino()));
         if folders.iter().all(|one| id(one).is_none() || id(one) != id(&folder)) {
             folders.push(folder);

@@ -1,7 +1,5 @@
 //! A file's length: growing, and cutting off.
 
-use std::sync::PoisonError;
-
 use rustix::io::Errno;
 
 use super::error::{CacheError, Result};
@@ -11,7 +9,7 @@ use crate::sync::atomic::{fence, Ordering};
 use pumice_frames::addr::FRAME_SIZE;
 
 impl<'c> View<'_, 'c> {
-    /// Makes the file so many bytes long. What is added reads as zeros. Of what is cut off, pages in memory go: it is
+    /// Makes the file so many bytes long. The added part reads as zeros. Of what is cut off, pages in memory go: it is
     /// waited for those who have guards of them; whoever asks for such a page later is told [`CacheError::PastEnd`].
     /// A thread that has such a guard itself, or one of the last page where the file ended within it, waits for ever.
     ///
@@ -24,7 +22,7 @@ impl<'c> View<'_, 'c> {
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
-        let _length = self.file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _length = self.file.resizing.lock();
         if len >= self.file.len() {
             self.grow(len)
         } else {
@@ -43,10 +41,10 @@ impl<'c> View<'_, 'c> {
     pub fn allocate(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
-        let _length = self.file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _length = self.file.resizing.lock();
         let allocated = self.file.data.allocate(len).map_err(|errno| self.resize_error(len, errno));
         let grown = allocated.and_then(|()| self.grow(len)).and_then(|()| {
-            // What lies beyond its end there goes with the next that can't be had.
+            // Bytes beyond its end there go with the next that can't be had.
             match self.file.is_longer_than_on_device() {
                 true => {
                     self.file.catch_up_on_device().map_err(|errno| self.resize_error(len, errno))
@@ -75,7 +73,7 @@ impl<'c> View<'_, 'c> {
         CacheError::Resize { path: self.file.path.clone(), len, errno }
     }
 
-    /// By who changes the length: nobody else cuts it off. Who writes beyond the end may make it longer meanwhile, and
+    /// By who changes the length: nobody else cuts it off. A writer beyond the end may make it longer meanwhile, and
     /// end within another page.
     fn grow(&self, len: u64) -> Result<()> {
         loop {
@@ -91,9 +89,9 @@ impl<'c> View<'_, 'c> {
         }
     }
 
-    /// What lies on the last page after the file's end, and somebody may have written there, is nothing, unless it
-    /// is not the end any more: who has made it longer has cleared it, and others may have written there since. While
-    /// the guard is there, nobody makes the file longer.
+    /// Bytes on the last page after the file's end, which another thread may have written, count for nothing, unless it
+    /// is not the end any more: the thread that made it longer has cleared it, and others may have written there
+    /// since. While the guard is there, nobody makes the file longer.
     fn clear_after(&self, len: u64) -> Result<Option<PageMut<'_, 'c>>> {
         let within = (len % FRAME_SIZE as u64) as usize;
         if within == 0 {
@@ -112,7 +110,7 @@ impl<'c> View<'_, 'c> {
         if file.data.is_device() {
             return Err(self.resize_error(len, Errno::INVAL));
         }
-        // What is written beyond the end makes the file longer: nothing more is, until those pages are gone.
+        // A write beyond the end makes the file longer: nothing more is, until those pages are gone.
         file.set_being_cut(true);
         file.wait_for_writes();
         if let Err(errno) = file.data.set_len(len) {

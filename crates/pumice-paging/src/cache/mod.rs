@@ -44,9 +44,9 @@
 //! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (who makes it durable),
 //! its *resizing* (who changes its length), its *turning* (who waits for all writes in flight), its *scan* (who looks
 //! for dirty pages, until it has begun to write them), a thread's queue of reads, a file's state. Reclaim's comes after
-//! these. Who syncs waits for guards, and has *syncing* only meanwhile, for which nobody waits but who syncs too. Who
-//! makes a file longer waits for no guard but one of its last page; who cuts it off waits for those of pages that go:
-//! each says so. The log is asked under no lock but *syncing* and *scan*.
+//! these. A `sync` waits for guards, and has *syncing* only meanwhile, for which only another `sync` waits. A thread
+//! that makes a file longer waits for no guard but one of its last page; who cuts it off waits for those of pages that
+//! go: each says so. The log is asked under no lock but *syncing* and *scan*.
 
 mod bytes;
 mod checksum;
@@ -81,7 +81,7 @@ pub use task::{CacheTask, File};
 pub use view::{Advice, PageMut, PageRef, View};
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -111,7 +111,7 @@ pub struct Cache<'c> {
     fills: &'c RwLock<Vec<Arc<Fills>>>,
 }
 
-/// What happened so far, in pages but for requests.
+/// The counts so far, in pages but for requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -190,7 +190,7 @@ impl<'c> Cache<'c> {
         let error = |errno| CacheError::Open { path: path.clone(), errno };
         let id = opened.data.id().map_err(error)?;
         let files = self.files;
-        let _opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = files.opening.lock();
         let is_writable = options.opening != Opening::Read;
         if let Some(inner) = files.find_id(id) {
             if !inner.is_writable && is_writable {
@@ -206,7 +206,7 @@ impl<'c> Cache<'c> {
                 inner,
             }));
         }
-        // Who had it may have put another in its place before.
+        // The thread that had it may have put another in its place before.
         let is_to_wait = is_writable
             && (!opened.data.try_lock().map_err(error)? || FileId::at(at).ok() != Some(id));
         if is_to_wait {
@@ -230,7 +230,7 @@ impl<'c> Cache<'c> {
 
     /// A region of so many pages at least: its first, and how many. By who opens.
     fn region_for(&self, room: usize) -> Result<(usize, usize)> {
-        let mut vacant = self.files.vacant.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vacant = self.files.vacant.lock();
         let fits = |&(_, pages): &(usize, usize)| pages >= room && pages <= room.saturating_mul(2);
         if let Some(place) = vacant.iter().position(fits) {
             return Ok(vacant.swap_remove(place));
@@ -242,7 +242,7 @@ impl<'c> Cache<'c> {
         Ok((at / FRAME_SIZE, room))
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let Counters { read, read_requests, read_ahead, written, write_requests, throttled } =
             &self.files.counters;
@@ -264,19 +264,19 @@ impl<'c> Cache<'c> {
 
     /// Ends reads of all threads, as far as they are done and nobody else does. Whether there were any.
     fn help(&self, task: &FileTask<'_>) -> bool {
-        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        let fills = self.fills.read();
         fills.iter().filter(|fills| fills.help(task)).count() > 0
     }
 
     /// Whether any thread may have reads in flight.
     fn may_end_reads(&self) -> bool {
-        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        let fills = self.fills.read();
         fills.iter().any(|fills| fills.may_end())
     }
 
     /// Reads a page that another thread reads, and that does not come. Whether it did.
     fn take_over(&self, task: &FileTask<'_>, page: usize) -> bool {
-        let fills = self.fills.read().unwrap_or_else(PoisonError::into_inner);
+        let fills = self.fills.read();
         let taken = fills.iter().find_map(|fills| fills.take_over(task, page));
         drop(fills);
         let Some((file, filling)) = taken else { return false };

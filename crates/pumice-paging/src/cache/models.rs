@@ -1,7 +1,7 @@
 //! Files of a cache under many random interleavings (shuttle): pages that are filled, written to, written whole, taken
 //! out, synced and cut off at the same time, over a device that is late, goes out of order, and fails.
 //!
-//! What must hold: no update is lost; what was written before a `sync` is on the device after it; who reads a page that
+//! Invariants: no update is lost; what was written before a `sync` is on the device after it; who reads a page that
 //! is written whole sees one writing of it; nothing is dirty, in memory or held at the end.
 //!
 //! The device is a model's; the file has the length only.
@@ -47,7 +47,7 @@ struct Stage {
 /// A device with a cache of its own, and what must be on it.
 struct Disk {
     device: Arc<Device>,
-    /// What is there after a power failure: what the device had been handed when the last sync began that is over.
+    /// The bytes after a power failure: those that the device had been handed when the last finished sync began.
     durable: Mutex<Vec<u8>>,
     /// Syncs until one fails, after which what was not durable before is lost, whatever is synced.
     flushes: AtomicUsize,
@@ -75,7 +75,7 @@ impl Disk {
         if left == 1 {
             return Err(Errno::IO);
         }
-        // What is written meanwhile is not flushed.
+        // Bytes that are written meanwhile are not flushed.
         thread::yield_now();
         *self.durable.lock().expect("no panic") = now;
         Ok(())
@@ -239,7 +239,7 @@ fn sync(view: &View<'_, '_>, disk: &Disk) {
     disk.crash();
 }
 
-/// What of the file is there when the threads are done.
+/// The part of the file that is there when the threads are done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
     All,

@@ -1,6 +1,6 @@
 //! Which pages a thread is going to want, by those it wanted: sequences in either direction, and strides.
 //!
-//! What is looked at is misses: pages that were not in memory. Three of them at the same distance are a sequence (at
+//! Only misses are looked at: pages that were not in memory. Three of them at the same distance are a sequence (at
 //! the start of a file two), and
 //! from then on pages are read ahead of it, twice as many each time. Among those that were read ahead one is the
 //! *trigger*: when the thread comes to it, the next ones are begun, so that a thread that reads on finds what it
@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 
-/// What the second window has; each is twice as large as the one before.
+/// The size of the second window; each is twice as large as the one before.
 const FIRST_WINDOW: usize = 8;
 /// Equal distances in a row that are a sequence.
 const ENOUGH: u32 = 2;
@@ -50,7 +50,7 @@ impl Window {
     }
 }
 
-/// What is known of how a thread goes through a file. No reads are ordered by it: it is one thread's.
+/// The known pattern in which a thread goes through a file. No reads are ordered by it: it is one thread's.
 #[derive(Debug)]
 pub(super) struct Pattern {
     /// Most pages of a window.

@@ -2,7 +2,7 @@
 
 use crate::space::region::Page;
 
-/// What a log says of pages: a page may be written when the log is durable up to the page's position, or further.
+/// A log's rule for pages: a page may be written when the log is durable up to the page's position, or further.
 /// It is asked before each write, by whichever thread writes: in the background, for eviction, or for `sync`.
 ///
 /// None of it may wait for the cache: no guard, no `sync`. If any of it panics, the log has failed.

@@ -1,6 +1,6 @@
 //! A cache from its beginning to its end.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use super::error::{CacheError, Result};
 use super::fill::Fills;
@@ -11,6 +11,7 @@ use crate::page_table::Atomic;
 use crate::reclaim::{policy, Adaptive, Paging, Policy, Settings as ReclaimSettings, ZoneReclaim};
 use crate::space::{MemMap, VmSpace};
 use crate::sync::atomic::Ordering;
+use crate::sync::RwLock;
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::error::Error;
@@ -54,7 +55,7 @@ struct EndReads<'r>(&'r RwLock<Vec<Arc<Fills>>>);
 
 impl Drop for EndReads<'_> {
     fn drop(&mut self) {
-        let fills = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let fills = self.0.read();
         fills.iter().for_each(|fills| fills.end());
     }
 }

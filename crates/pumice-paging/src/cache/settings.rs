@@ -1,4 +1,4 @@
-//! What is set for a cache, for a file, and for pages.
+//! Settings of a cache, of a file, and of pages.
 
 use std::path::Path;
 use std::sync::Arc;

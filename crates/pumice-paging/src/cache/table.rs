@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -62,7 +62,7 @@ pub(super) struct Files {
     pub flushed: Condvar,
 }
 
-/// What the flusher is told.
+/// The state of the flusher.
 #[derive(Debug, Default)]
 pub(super) struct Flusher {
     pub is_stopped: bool,
@@ -91,35 +91,34 @@ impl Files {
     }
 
     pub fn flusher(&self) -> MutexGuard<'_, Flusher> {
-        // Nothing panics while it holds this.
-        self.flusher.lock().unwrap_or_else(PoisonError::into_inner)
+        self.flusher.lock()
     }
 
     /// The file that a page of the space is of.
     pub fn find(&self, page: usize) -> Option<Arc<Inner>> {
-        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.read();
         let (_, (_, file)) = files.range(..=page).next_back()?;
         (page < file.first_page + file.room).then(|| file.clone())
     }
 
     /// The file that is open under a name of the kernel's.
     pub fn find_id(&self, id: FileId) -> Option<Arc<Inner>> {
-        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.read();
         files.values().find(|(other, _)| *other == id).map(|(_, file)| file.clone())
     }
 
     pub fn all(&self) -> Vec<Arc<Inner>> {
-        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.read();
         files.values().map(|(_, file)| file.clone()).collect()
     }
 
     pub fn add(&self, id: FileId, file: Arc<Inner>) {
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.write();
         files.insert(file.first_page, (id, file));
     }
 
     pub fn remove(&self, first_page: usize) {
-        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&first_page);
+        self.files.write().remove(&first_page);
     }
 
     /// Whether more is dirty than may be.
@@ -172,7 +171,7 @@ impl Drop for Files {
     fn drop(&mut self) {
         // Nothing is written any more, and others may have the files; handles of them, or children that were forked,
         // may be there still.
-        let files = self.files.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.get_mut();
         files.values().for_each(|(_, file)| file.data.unlock());
     }
 }
@@ -183,7 +182,7 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// What a file is read and written by.
+/// The file's descriptors, as they were opened.
 pub(super) struct Opened {
     pub data: BlockFile,
     /// For the end of a file that direct I/O does not take.
@@ -244,7 +243,7 @@ fn folder_of(path: &Path) -> io::Result<File> {
     File::open(path.parent().unwrap_or(&path))
 }
 
-/// What the kernel said.
+/// The kernel's error.
 pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

@@ -1,7 +1,7 @@
 //! A thread's part in a cache.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::error::{CacheError, Result};
@@ -93,7 +93,7 @@ impl<'c> CacheTask<'c> {
     pub(super) fn new(cache: &'c Cache<'c>) -> Result<CacheTask<'c>> {
         let task = cache.space.enter()?;
         let fills = Arc::new(Fills::new(&cache.files.settings.engines));
-        cache.fills.write().unwrap_or_else(PoisonError::into_inner).push(fills.clone());
+        cache.fills.write().push(fills.clone());
         Ok(CacheTask { cache, task, fills })
     }
 
@@ -145,19 +145,19 @@ impl<'c> CacheTask<'c> {
         let files = &self.cache.files;
         let (_opening, result) = loop {
             let result = self.sync(&inner, &seen, 0..inner.room);
-            // What is written, and can't be made durable, is of no more use here.
+            // Bytes that are written, and can't be made durable, are of no more use here.
             if result.is_err() && !(inner.has_failed_to_sync() && inner.dirty.pages() == 0) {
                 return result;
             }
-            let opening = files.opening.lock().unwrap_or_else(PoisonError::into_inner);
+            let opening = files.opening.lock();
             // Nobody gets another meanwhile: who opens waits, and there is none to be cloned.
             if Arc::strong_count(&inner.users) > 1 {
                 return result;
             }
             // Pairs with the release by which the last of them dropped it: what he made dirty is seen.
             fence(Ordering::Acquire);
-            // Who had it too may have written to it since it was synced. Beside the table and this, reads ahead have
-            // it, and who writes back.
+            // Another thread that had it may have written to it since it was synced. Beside the table and this, reads
+            // ahead have it, and who writes back.
             if inner.dirty.pages() == 0 && Arc::strong_count(&inner) == 2 {
                 break (opening, result);
             }
@@ -166,8 +166,8 @@ impl<'c> CacheTask<'c> {
                 thread::sleep(SLEEP);
             }
         };
-        // Who syncs all files may have found it still.
-        let syncing = inner.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        // A `sync` of all files may have found it still.
+        let syncing = inner.syncing.lock();
         inner.is_closed.store(true, Ordering::Relaxed);
         drop(syncing);
         inner.set_being_cut(true);
@@ -175,13 +175,13 @@ impl<'c> CacheTask<'c> {
         inner.wait_for_writes();
         let pages = inner.first_page..inner.first_page + inner.room;
         inner.dirty.remove(self.forget(pages.clone()));
-        let fills = self.cache.fills.read().unwrap_or_else(PoisonError::into_inner);
+        let fills = self.cache.fills.read();
         fills.iter().for_each(|fills| fills.forget(&pages));
         drop(fills);
         files.remove(inner.first_page);
-        // Who found it before may have it for a moment more, and a child for longer.
+        // A thread that found it before may have it for a moment more, and a child for longer.
         inner.data.unlock();
-        let mut vacant = files.vacant.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vacant = files.vacant.lock();
         vacant.push((inner.first_page, inner.room));
         result
     }
@@ -200,7 +200,7 @@ impl<'c> CacheTask<'c> {
         if !file.maker.is_here() {
             return Err(CacheError::Forked);
         }
-        let _one = file.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = file.syncing.lock();
         if file.is_closed.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -214,7 +214,7 @@ impl<'c> CacheTask<'c> {
         // Not before: who has a guard that was waited for may make the file longer. And not if it need not be: who
         // makes it longer may wait for a guard of this thread's, for reading.
         if file.is_longer_than_on_device() {
-            let _length = file.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _length = file.resizing.lock();
             file.catch_up_on_device().map_err(error)?;
         }
         let durable = file.make_durable();
@@ -288,7 +288,7 @@ impl CacheTask<'_> {
 
 impl Drop for CacheTask<'_> {
     fn drop(&mut self) {
-        let mut fills = self.cache.fills.write().unwrap_or_else(PoisonError::into_inner);
+        let mut fills = self.cache.fills.write();
         fills.retain(|other| !Arc::ptr_eq(other, &self.fills));
         drop(fills);
         self.fills.drain(&self.task);

@@ -48,7 +48,8 @@ fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What a page has when it was written for the `version`th time: words that say where and when, and a sum of them.
+/// Fills a page as it is when it was written for the `version`th time: words that say where and when, and a sum of
+/// them.
 fn fill(page: &mut Page, nth: usize, version: u8) {
     if version == 0 {
         return page.fill(0);
@@ -227,7 +228,7 @@ fn what_is_asked_for_arrives() {
         check(&view.read(63).expect("there"), 63, 1);
         let now = cache.counts();
         assert_eq!((now.read - before.read, now.read_requests - before.read_requests), (64, 1));
-        // What is past the end is not read, and no error before somebody wants it.
+        // A page past the end is not read, and no error before somebody wants it.
         assert_eq!(view.request(&[PAGES, 0, usize::MAX]), 3);
         arrived.clear();
         view.arrived(9, &mut arrived).expect("it goes on");

@@ -34,7 +34,7 @@ pub struct View<'t, 'c> {
 /// A page that nobody else writes.
 pub type PageRef<'v, 'c> = ReadGuard<'v, Frames<'c>, Atomic>;
 
-/// A page that is this guard's alone. It is dirty from here on. Whoever syncs the file waits until it is dropped.
+/// A page that is this guard's alone. It is dirty from here on. A `sync` of the file waits until it is dropped.
 #[derive(Debug)]
 pub struct PageMut<'v, 'c> {
     guard: WriteGuard<'v, Frames<'c>, Atomic>,
@@ -69,7 +69,7 @@ impl DerefMut for PageMut<'_, '_> {
     }
 }
 
-/// What is going to be done with pages (`madvise`).
+/// Advice on the coming use of pages (`madvise`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// They are read soon.
@@ -407,7 +407,7 @@ impl<'t, 'c> View<'t, 'c> {
         PageMut { guard, checksum, _frames: PhantomData }
     }
 
-    /// Who is going to write waits a moment where more is dirty than may be.
+    /// A thread that is going to write waits a moment where more is dirty than may be.
     #[inline]
     pub(super) fn prepare_to_write(&self) -> Result<()> {
         self.check_writable()?;

@@ -11,7 +11,7 @@
 //! still, who syncs is told, and another queue goes on.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use std::vec::Drain;
 
@@ -40,7 +40,7 @@ const LOG_LOOK: Duration = Duration::from_micros(100);
 pub(super) struct Writer<'w, 'c> {
     task: &'w FileTask<'c>,
     counters: &'w Counters,
-    /// What guards there are were forgotten: they are not waited for.
+    /// All guards that there are were forgotten: they are not waited for.
     is_last: bool,
     /// Where the queue is from.
     queues: &'w Queues,
@@ -90,12 +90,12 @@ impl<'w, 'c> Writer<'w, 'c> {
         self.queues.give(self.queue);
     }
 
-    /// Begins to write what is dirty of a range of a file's pages, of all of their granules in fact. What can't be
-    /// written now is marked again, and left in `held` and `refused`.
+    /// Begins to write what is dirty of a range of a file's pages, of all of their granules in fact. Pages that can't
+    /// be written now are marked again, and left in `held` and `refused`.
     pub fn begin(&mut self, file: &Arc<Inner>, which: Which, pages: &Range<usize>) {
         self.held.clear();
         self.refused.clear();
-        let scan = file.scan.lock().unwrap_or_else(PoisonError::into_inner);
+        let scan = file.scan.lock();
         let mut dirty = Vec::new();
         let (first, end) = (file.first_page, file.first_page + file.room);
         file.dirty.take(which, pages, |granule| {
@@ -164,8 +164,8 @@ impl<'w, 'c> Writer<'w, 'c> {
     pub fn retry(&mut self) {
         self.drain();
         for (file, page) in std::mem::take(&mut self.failed) {
-            // Who syncs meanwhile finds the page dirty, or its write in flight.
-            let scan = file.scan.lock().unwrap_or_else(PoisonError::into_inner);
+            // A `sync` meanwhile finds the page dirty, or its write in flight.
+            let scan = file.scan.lock();
             // Somebody has it: it is dirty, and marked.
             let Some(begun) = self.task.begin_write_back(page) else { continue };
             self.add(&file, begun);
@@ -329,7 +329,7 @@ impl<'w, 'c> Writer<'w, 'c> {
             if pages.len() > 1 {
                 self.failed.extend(pages.iter().map(|page| (file.clone(), page.page().page)));
             }
-            // Who waits for what is in flight finds these marked then, and an error.
+            // A thread that waits for writes in flight finds these marked then, and an error.
             self.give_up(&file, pages.drain(..));
             file.written(&admitted, result);
         }

@@ -71,7 +71,7 @@ impl Bytes {
         }
     }
 
-    /// What is left when `done` went, of frames whole ones.
+    /// The rest when `done` went, of frames whole ones.
     #[must_use]
     pub fn after(self, done: usize) -> Bytes {
         match self {
@@ -121,18 +121,18 @@ pub trait Engine {
     /// Takes a request; less than [`Engine::depth`] are in flight.
     ///
     /// # Errors
-    /// What the kernel says; the request is then not taken.
+    /// The kernel's error; the request is then not taken.
     ///
     /// # Safety
     /// The file stays open, and the bytes in memory and their list stay, until the request is done or the engine
-    /// dropped; those to be read into are the engine's. What is written may change meanwhile: it is then not known what
-    /// went.
+    /// dropped; those to be read into are the engine's. The bytes may change while they are written: it is then not
+    /// known which version went.
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno>;
 
     /// Waits until `least` requests are done, or all that are in flight; with 0 it does not wait.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     fn wait(&mut self, least: usize) -> Result<(), Errno>;
 
     /// A request that is done.
@@ -215,7 +215,7 @@ impl Ring {
     /// For `depth` requests at a time.
     ///
     /// # Errors
-    /// What the kernel says: `ENOSYS` or `EPERM` where io_uring is switched off.
+    /// The kernel's error: `ENOSYS` or `EPERM` where io_uring is switched off.
     pub fn new(depth: u32) -> Result<Ring, Errno> {
         Ok(Ring { ring: Uring::new(depth)?, depth: depth.max(1) as usize })
     }

@@ -23,8 +23,8 @@ pub struct Faults {
     pub late: u32,
 }
 
-/// What the next calls that ask the kernel to sync a file, to make it so long, or to give it blocks, say in its stead,
-/// first things first; `None`: what it says itself.
+/// Results that replace the kernel's for the next calls to sync a file, to make it so long, or to give it blocks, in
+/// order; `None`: the kernel's own.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub struct FailingCalls {
@@ -34,7 +34,7 @@ pub struct FailingCalls {
     pub set_len: std::sync::Mutex<VecDeque<Option<Errno>>>,
     /// `fallocate`, which has done half of it then, unless it can't be done so at all.
     pub allocate: std::sync::Mutex<VecDeque<Option<Errno>>>,
-    /// What a model has in the device's place.
+    /// A model's flush, in place of the device's.
     #[cfg(shuttle)]
     pub flush: Flush,
 }
@@ -82,7 +82,7 @@ impl FailingCalls {
     }
 }
 
-/// See the module's top. What is neither an error nor short really happens.
+/// See the module's top. Requests that are neither errors nor short really happen.
 #[derive(Debug)]
 pub struct FakeEngine<E> {
     engine: E,

@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::sync::Mutex;
 use crate::sys::block::{self, Direction};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::thread::Maker;
@@ -65,9 +65,9 @@ pub enum Cached {
 pub enum Way {
     /// Straight between the device and the caller's memory.
     Direct {
-        /// What addresses are a multiple of.
+        /// The alignment of addresses.
         memory: u32,
-        /// What offsets and lengths are a multiple of.
+        /// The alignment of offsets and lengths.
         offset: u32,
     },
     /// Through the kernel's page cache.
@@ -111,7 +111,7 @@ pub struct BlockFile {
     way: Way,
     is_device: bool,
     len: u64,
-    /// Who has locked it.
+    /// The maker that has locked it.
     locked_by: Option<Maker>,
     /// Of a device that was locked, while it is. It serves for nothing else.
     claim: Mutex<Option<OwnedFd>>,
@@ -120,11 +120,11 @@ pub struct BlockFile {
 }
 
 impl BlockFile {
-    /// Opens a file, made if there is none, or a block device. What the kernel can't do directly goes
-    /// through the page cache: [`BlockFile::way`] says so.
+    /// Opens a file, made if there is none, or a block device. Requests that the kernel can't do directly go through
+    /// the page cache: [`BlockFile::way`] says so.
     ///
     /// # Errors
-    /// What the kernel says; `EINVAL` for what is neither.
+    /// The kernel's error; `EINVAL` for anything that is neither.
     pub fn open(path: &Path, cached: Cached) -> Result<BlockFile, Errno> {
         BlockFile::open_to(path, Opening::Create, cached)
     }
@@ -180,7 +180,7 @@ impl BlockFile {
     /// As [`BlockFile::lock`], without waiting: whether it has it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn try_lock(&mut self) -> Result<bool, Errno> {
         if !block::try_lock(&self.file)? {
             return Ok(false);
@@ -190,7 +190,7 @@ impl BlockFile {
         (self.is_device, self.len) = block::extent(&self.file)?;
         if self.is_device {
             match block::try_claim(&self.file) {
-                Ok(claim) => *self.claim() = claim,
+                Ok(claim) => *self.claim.lock() = claim,
                 Err(errno) => {
                     self.unlock();
                     return if errno == Errno::BUSY { Ok(false) } else { Err(errno) };
@@ -200,17 +200,12 @@ impl BlockFile {
         Ok(true)
     }
 
-    fn claim(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
-        // Nothing panics while it holds this.
-        self.claim.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Leaves the file to the next who locks it, though a descriptor of it is open still: a child that was forked may
     /// have one, and live on. (A device's claim is that child's, too, and goes with its last descriptor.) Nothing is
     /// being written to it any more.
     pub fn unlock(&self) {
         if self.locked_by.is_some_and(|maker| maker.is_here()) {
-            *self.claim() = None;
+            *self.claim.lock() = None;
             block::unlock(&self.file);
         }
     }
@@ -261,7 +256,7 @@ impl BlockFile {
     /// Which file it is.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn id(&self) -> Result<FileId, Errno> {
         block::id(&self.file)
     }
@@ -301,7 +296,7 @@ impl BlockFile {
     /// there meanwhile.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn trim(&self, len: u64) -> Result<(), Errno> {
         let (_, now) = block::extent(&self.file)?;
         block::set_len(&self.file, now.min(len))
@@ -310,7 +305,7 @@ impl BlockFile {
     /// Makes a file so long, or so short. [`BlockFile::len`] stays what it was.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set_len(&self, len: u64) -> Result<(), Errno> {
         #[cfg(test)]
         super::fake::FailingCalls::next(&self.fails.set_len)?;
@@ -320,7 +315,7 @@ impl BlockFile {
     /// Waits until what was written is on the device, and the length with it.
     ///
     /// # Errors
-    /// What the kernel says. An error is said once: what was written since the last time may be lost.
+    /// The kernel's error. It is reported once: bytes that were written since the last time may be lost.
     pub fn sync_data(&self) -> Result<(), Errno> {
         loop {
             match self.sync_data_once() {
@@ -341,7 +336,7 @@ impl BlockFile {
     /// Reads or writes all of `len` bytes, waiting.
     ///
     /// # Errors
-    /// What the kernel says; `EIO` past the end.
+    /// The kernel's error; `EIO` past the end.
     ///
     /// # Safety
     /// The bytes at `at` are there, and the caller's (to be written: written by nobody).
@@ -372,7 +367,7 @@ impl BlockFile {
     /// Reads `len` bytes, or as many as there are: how many there were.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     ///
     /// # Safety
     /// The bytes at `at` are there, and the caller's.

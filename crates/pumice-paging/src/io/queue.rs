@@ -1,7 +1,7 @@
 //! Requests that are done when all of their bytes went.
 //!
-//! An engine may do less than it was asked for, be interrupted, or do nothing; a queue asks again for the rest. What
-//! was asked for past the end of the file fails. So whoever uses a queue is told of whole requests only.
+//! An engine may do less than it was asked for, be interrupted, or do nothing; a queue asks again for the rest.
+//! Requests past the end of the file fail. So users of a queue are told of whole requests only.
 //!
 //! An engine that can't be asked at all (a ring whose descriptor somebody closed, a program that was forbidden its
 //! call) is asked again some times, and then given up: the queue is of no more use but to be dropped, by which who
@@ -99,14 +99,14 @@ impl<E: Engine> Queue<E> {
     /// Waits until one request is done, if any is in flight, and says of all that are how they went, by their tokens.
     ///
     /// # Errors
-    /// What the engine says where it can't be asked any more. Requests are then still in flight, and what they refer to
+    /// The engine's error where it can't be asked any more. Requests are then still in flight, and what they refer to
     /// is theirs until the queue is dropped, for which there is no other use.
     pub fn reap(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
         let mut any = self.in_flight() == 0;
         loop {
             any |= self.take_done(&mut done);
             if any {
-                // What has to be asked for again is handed over.
+                // The rest, which has to be asked for again, is handed over.
                 return if self.in_flight() > 0 { self.ask(0).map(drop) } else { Ok(()) };
             }
             if !self.ask(1)? {
@@ -145,7 +145,7 @@ impl<E: Engine> Queue<E> {
     /// Hands over what was asked for, and waits until `least` are done: whether the engine could be asked.
     ///
     /// # Errors
-    /// What it says, where it could not be asked so often that it is given up.
+    /// The engine's error, where it could not be asked so often that it is given up.
     fn ask(&mut self, least: usize) -> Result<bool, Errno> {
         let Err(errno) = self.engine.wait(least) else { return Ok(true) };
         if self.failed_at.is_none_or(|then| then.elapsed() >= ASK_AGAIN) {

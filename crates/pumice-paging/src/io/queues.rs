@@ -1,13 +1,13 @@
 //! Engines to be had, and queues over them that nobody uses at the moment.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use super::engine::{self, Engine, Plain};
 use super::queue::Queue;
-use crate::sync::in_policy;
+use crate::sync::{in_policy, Mutex};
 
 /// An engine of any kind.
 pub type AnyEngine = Box<dyn Engine + Send>;
@@ -36,11 +36,11 @@ impl Engines {
     /// nothing that was asked of that one was ever done, over plain calls. Nothing is in flight then, and all that was
     /// is the caller's to end.
     ///
-    /// What the old one was asked for the kernel may be doing still, and who knows for how long: frames that were
+    /// The kernel may still work on the old one's requests, for an unknown time: frames that were
     /// ended then might be somebody else's when it reads into them, or writes from them. To keep them for ever would
     /// have a cache without frames at some time, and pages that nobody can have. So the old engine goes here, which
     /// waits until the kernel has done with what it was handed ([`Ring`](super::Ring)): for the device, as who asked
-    /// would have, but not for the call that fails. What it was not handed it never touches.
+    /// would have, but not for the call that fails. It never touches requests that it was not handed.
     pub fn replace(&self, queue: &mut Queue<AnyEngine>, depth: u32) {
         let has_answered = queue.has_answered();
         // The old one goes before another comes, which might get the descriptor's number that the old one believes its.
@@ -80,21 +80,16 @@ impl Queues {
         Queues { engines, depth, idle: Mutex::new(Vec::new()) }
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Queue<AnyEngine>>> {
-        // Nothing panics while it holds the list.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A queue with nothing in flight.
     pub fn take(&self) -> Queue<AnyEngine> {
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         idle.unwrap_or_else(|| Queue::new(self.engines.make(self.depth), self.depth as usize))
     }
 
     /// Leaves a queue to the next. One that can't be asked any more is replaced before.
     pub fn give(&self, queue: Queue<AnyEngine>) {
         debug_assert_eq!(queue.in_flight(), 0);
-        self.idle().push(queue);
+        self.idle.lock().push(queue);
     }
 
     /// As [`Engines::replace`], of a queue that was taken.
@@ -106,7 +101,7 @@ impl Queues {
     /// another.
     ///
     /// # Errors
-    /// What the engine says then. Nothing is in flight any more, and it is not known how it went.
+    /// The engine's error then. Nothing is in flight any more, and it is not known how it went.
     pub fn drain(
         &self,
         mut queue: Queue<AnyEngine>,

@@ -16,7 +16,7 @@
 //! - *latch*: how many guards there are for reading, or [`EXCLUSIVE`] for one for writing. While it is
 //!   not 0, the frame stays what and where it is. Of a page that is not in memory: [`EXCLUSIVE`] while a
 //!   fault reads it. Guards for reading that find [`CROWDED`] of them count themselves aside, and have one of the latch
-//!   together until the last of them ends (`space::crowd`): there may be as many as like. What is left up to
+//!   together until the last of them ends (`space::crowd`): there may be as many as like. The rest up to
 //!   [`MAX_READERS`] is for that one, for `fork`, and for write-back.
 //! - *version*: goes up with each write guard that ends, in every state, and when a page leaves, comes
 //!   back or is copied; a read without a guard is
@@ -78,7 +78,7 @@ use bitfield_struct::bitfield;
 
 use pumice_frames::addr::Pfn;
 
-/// What an entry says of its page, or of the table it stands for.
+/// The state of an entry's page, or of the table that the entry stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
@@ -148,7 +148,7 @@ impl State {
 }
 
 bitflags::bitflags! {
-    /// What may be done with a page.
+    /// Rights to a page.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Rights: u8 {
         /// It may be read.
@@ -173,7 +173,7 @@ pub const MAX_NUMBER: usize = (1 << 28) - 1;
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// The entry's state.
     #[bits(4)]
     pub state: State,
     /// The page may be read.
@@ -198,7 +198,7 @@ pub struct Entry {
 
 /// One guard for reading, as it is added to a word.
 pub const ONE_READER: u64 = 1 << LATCH_SHIFT;
-/// What is added to the word of a page held for writing when the guard ends: a version, less the
+/// The number that is added to the word of a page held for writing when the guard ends: a version, less the
 /// latch.
 pub const END_WRITE: u64 = (1 << VERSION_SHIFT) - ((EXCLUSIVE as u64) << LATCH_SHIFT);
 
@@ -219,7 +219,7 @@ const READABLE_MASK: u64 = (STATE & !(State::Zero as u64 ^ State::Present as u64
 const READABLE: u64 = State::Zero as u64 | READ;
 
 impl Entry {
-    /// What zeroed memory says: nothing was ever here.
+    /// The meaning of zeroed memory: nothing was ever here.
     pub const EMPTY: Entry = Entry(0);
 
     /// An empty entry with rights of its own.
@@ -378,7 +378,7 @@ impl Entry {
             (Untouched, Absent | Zero | Present | Table) | (Absent, Zero | Present | Table) => true,
             (Absent, Absent) => true,
             (Untouched | Absent | InTransit, Gone) => !is_held,
-            // Whoever reads it finds that it is gone.
+            // A reader finds that it is gone.
             (Swapped | Shadow, Gone) => true,
             (Swapped, Swapped) => same_frame,
             (Shadow, Shadow) => same_frame || (next.number_bits() == 0 && !is_held),

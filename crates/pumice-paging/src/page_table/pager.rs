@@ -1,4 +1,4 @@
-//! Who keeps the pages that are not in memory: what a [`super::FrameSource`] may have, and spaces call.
+//! The keeper of the pages that are not in memory: a [`super::FrameSource`] may have one, and spaces call it.
 //!
 //! `space::swap_out` says how pages go and come back.
 
@@ -33,7 +33,7 @@ pub enum Evicted {
 }
 
 impl Evicted {
-    /// What an entry says, if its page is not in memory.
+    /// The place that an entry names, if its page is not in memory.
     pub fn of(entry: Entry) -> Option<Evicted> {
         match entry.state() {
             State::Swapped => Some(Evicted::Swapped(entry.number())),
@@ -53,7 +53,7 @@ impl Evicted {
         kept.with_state(state).with_number(number)
     }
 
-    /// What it counts for in `swap_rss`.
+    /// Its share of `swap_rss`.
     pub fn in_swap(self) -> i64 {
         i64::from(matches!(self, Evicted::Swapped(_)))
     }
@@ -76,7 +76,7 @@ pub struct Incoming {
     pub result: Result<(), ReadFailed>,
 }
 
-/// What reclaim is to spaces. It is called by threads that fault, and by those that unmap and fork, which hold
+/// Reclaim as spaces see it. It is called by threads that fault, and by those that unmap and fork, which hold
 /// the space's `mmap_lock`: what it asks of that space in the call must not map, unmap, protect or fork.
 ///
 /// # Safety
@@ -123,7 +123,7 @@ pub unsafe trait Pager: Sync {
         false
     }
 
-    /// Who reclaims for the zone, if anybody does. Faulting threads call it where no frame is to be had; they have no
+    /// The reclaim of the zone, if it has one. Faulting threads call it where no frame is to be had; they have no
     /// page's word claimed then, but may have guards.
     fn zone(&self) -> Option<&dyn Reclaim> {
         None

@@ -68,7 +68,7 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     fn sharers(&self, frame: Pfn) -> &AtomicU32;
     /// The frame that is always zero.
     fn zero_page(self) -> Pfn;
-    /// Who keeps pages that are not in memory, if anybody does.
+    /// The keeper of pages that are not in memory, if there is one.
     fn pager(&self) -> Option<&dyn Pager> {
         None
     }
@@ -99,7 +99,7 @@ pub const fn sharers_in(word: u32) -> u32 {
 /// Single frames for one thread. It waits for nothing: where there are none, or only such as are kept back, its owner
 /// may have some reclaimed.
 pub trait FrameList {
-    /// What requests from now on may do.
+    /// Sets what requests may do from now on.
     fn set_gfp(&mut self, _gfp: Gfp) {}
     /// Gets a frame that reads as zeros.
     fn get_zeroed(&mut self) -> Option<Pfn>;
@@ -191,7 +191,7 @@ impl<F: FrameSource> MiddleRow<F> {
         MiddleRow { origin, source: PhantomData }
     }
 
-    /// What the row says of a granule.
+    /// The row's entry for a granule.
     ///
     /// # Safety
     /// The granule's slot is one of the row's.
@@ -204,7 +204,7 @@ impl<F: FrameSource> MiddleRow<F> {
     }
 }
 
-/// What the middle level says of a granule.
+/// The middle level's entry for a granule.
 #[derive(Clone, Copy, Debug)]
 pub struct Middle<'t> {
     /// The entry.
@@ -341,7 +341,7 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         None
     }
 
-    /// What the middle level says of a granule below [`Tables::GRANULES`]; `None` if nothing was ever
+    /// The middle level's entry for a granule below [`Tables::GRANULES`]; `None` if nothing was ever
     /// mapped near it.
     #[inline]
     pub fn middle(&self, granule: usize) -> Option<Middle<'_>> {

@@ -17,14 +17,15 @@
 //! never does it, 2Q always.)
 //!
 //! # Never much worse than LRU
-//! What plain LRU would have is known of each page ([`super::ages`]), at each use and each fault. *Credit* counts
+//! It knows of each page whether plain LRU would have it ([`super::ages`]), at each use and each fault. *Credit* counts
 //! what was won against it: one for a hit where it would have missed, less one for a fault where it would have
 //! hit, and a small allowance for each use. *Stale* pages, which LRU would not have, say what may yet be lost: as
 //! many are missing of those it would have. As long as there are fewer than there is credit, pages are chosen as
 //! above; else the page goes that was used longest ago, of all. That brings the memory back to what LRU would
 //! have, at the cost of the missing pages at most, which are paid for. So over any sequence the hits are LRU's
-//! less the allowance. What LRU would have is known to a 64th of the memory only; where that makes a difference,
-//! credit falls below zero, and while it is there each single use counts and pages go in the very order of LRU.
+//! less the allowance. The pages that LRU would have are known to a 64th of the memory only; where that makes a
+//! difference, credit falls below zero, and while it is there each single use counts and pages go in the very order of
+//! LRU.
 
 use super::ages::{Ages, BUCKETS};
 use super::list::{Flags, Head, Lists, Page};
@@ -82,7 +83,7 @@ struct Trials {
     passed: u32,
 }
 
-/// What a shadow has.
+/// The contents of a shadow.
 struct Past {
     /// In which it was used last.
     epoch: u32,
@@ -234,7 +235,7 @@ impl<'t> Adaptive<'t> {
         }
     }
 
-    /// Pages that LRU would have, by when uses are told. What is told late seems to have been used later than it
+    /// Pages that LRU would have, by when uses are told. A use that is reported late seems to have been later than it
     /// was, by half the time between looks on average: as many fewer are to be counted from the youngest.
     fn room(&self) -> usize {
         let pages = self.len();

@@ -1,4 +1,4 @@
-//! What a backing may do to reclaim: be full of others' copies, and panic.
+//! Faults of a backing that reclaim must bear: it may be full of others' copies, and panic.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,8 +89,8 @@ fn copies_are_given_up_by_all_who_have_a_reference_to_the_swap() {
     }
 }
 
-/// What a reclaimer finds of pages of a space that came since it looked which there are: their frames may be another's
-/// by then, when it meets that page, or while it has theirs in hand.
+/// A reclaimer meets pages of a space that came since it last looked at the spaces. Their frames may be another's by
+/// then, when it meets that page, or while it has theirs in hand.
 #[test]
 fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
     /// So many that a batch is several.

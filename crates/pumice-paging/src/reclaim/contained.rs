@@ -1,6 +1,6 @@
 //! A backing whose panics end in errors.
 //!
-//! What a backing does is not reclaim's. If it panicked through a batch, pages would stay latched, or be known to
+//! Reclaim does not vouch for a backing. If it panicked through a batch, pages would stay latched, or be known to
 //! nobody, and whoever waits for frames would do so in vain. So a call that panics has failed, as one has that the
 //! device let down: its pages stay. The panic's own message is the program's panic hook's to show.
 
@@ -18,7 +18,7 @@ use pumice_frames::frame::Gfp;
 #[derive(Clone, Copy)]
 pub(super) struct Contained<'b> {
     backing: &'b dyn Backing,
-    /// What it said of itself when there was nothing to go wrong yet.
+    /// Its own answers from before anything could go wrong.
     needs: Gfp,
     writes_in_place: bool,
     copy_holders: Option<&'b CopyHolders>,
@@ -30,7 +30,7 @@ pub(super) fn contain<R>(work: impl FnOnce() -> R) -> Option<R> {
         // It ends threads by unwinding them.
         return Some(work());
     }
-    // What the backing left half done is its own.
+    // Half-done work of the backing is the backing's.
     // Dropping what it says may panic again.
     catch_unwind(AssertUnwindSafe(work)).map_err(std::mem::forget).ok()
 }

@@ -1,6 +1,6 @@
-//! What a zone's reclaim has done.
+//! Counts of the work that a zone's reclaim has done.
 
-/// What happened so far, in pages.
+/// The counts so far, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {

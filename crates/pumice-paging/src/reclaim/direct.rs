@@ -1,16 +1,13 @@
 //! Direct reclaim: who asks for a frame where few are left takes pages out for itself.
 //!
-//! Under the min watermark nobody gets a frame but reclaim. Who asks reclaims as its flags allow: with [`Gfp::NOIO`]
+//! Under the min watermark nobody gets a frame but reclaim. The thread reclaims as its flags allow: with [`Gfp::NOIO`]
 //! pages that are clean, with [`Gfp::NOFS`] also those that go to swap; what it writes it waits for. Where enough is
 //! being written already it waits for that: pages on their way out (`PG_launder`) are the throttle. If it can do no
 //! more and
 //! `kswapd` may do what it must not, it waits a little for that, and without end only if it may do everything
 //! itself: else `kswapd` could be waiting for what the caller has.
 //!
-//! What reclaim itself asks for, and what is called by it, is served from the frames under min, and never reclaims.
-
-use std::sync::atomic::Ordering;
-use std::sync::PoisonError;
+//! Requests of reclaim itself, and of the code that it calls, are served from the frames below min, and never reclaim.
 
 use crate::sync::{current_thread, in_policy, ThreadId};
 use pumice_frames::addr::Pfn;
@@ -65,15 +62,7 @@ unsafe impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
     }
 
     fn wake(&self) {
-        if !self.is_kswapd_asleep.load(Ordering::Relaxed) || in_policy::is_calling() {
-            return;
-        }
-        let mut state = self.state();
-        if state.is_kswapd_asleep && !state.is_stuck && state.is_short(self.free()) {
-            self.wake.notify_one();
-            // Once is enough, however long it takes until it runs.
-            self.is_kswapd_asleep.store(false, Ordering::Relaxed);
-        }
+        self.wake_kswapd();
     }
 
     fn reclaim(&self, gfp: Gfp, _frames: usize) -> usize {
@@ -84,7 +73,7 @@ unsafe impl<P: Policy + Send> Reclaim for ZoneReclaim<P> {
             return self.direct_reclaim(gfp);
         }
         if gfp.contains(Gfp::KSWAPD_RECLAIM) {
-            self.state().is_stuck = false;
+            self.state().kswapd.get_unstuck();
             self.wake.notify_one();
         }
         0
@@ -122,12 +111,11 @@ impl<P: Policy + Send> ZoneReclaim<P> {
     /// Frees frames, or waits until others have. Returns how many there may be; with none, there will be none.
     fn direct_reclaim(&self, gfp: Gfp) -> usize {
         let mut state = self.state();
-        // Who attaches a space may be on its way, on a thread that has not begun yet.
+        // A thread that attaches a space may not have begun yet.
         let mut waits = 0;
         while state.members.is_empty() && waits < WAITS_FOR_SPACES && !state.is_stopped {
             let patience = state.settings.patience;
-            let waited = self.frames_freed.wait_timeout(state, patience);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.frames_freed.wait_timeout(state, patience).0;
             waits += 1;
         }
         let was_min = self.pressure_now() == Pressure::Min;
@@ -141,12 +129,12 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         state.counts.allocstall += 1;
         state.asked += 1;
         let (before, turn) = (state.freed, state.asked);
-        (state.is_stuck, state.times_stuck) = (false, 0);
-        if state.is_kswapd_asleep && gfp.contains(Gfp::KSWAPD_RECLAIM) {
+        state.kswapd.start_over();
+        if state.kswapd.is_waiting() && gfp.contains(Gfp::KSWAPD_RECLAIM) {
             self.wake.notify_one();
         }
         // Where all writes fail, one who tries is enough.
-        let is_failing = state.has_kswapd && may_all && state.failures >= MANY_FAILURES;
+        let is_failing = state.kswapd.is_there() && may_all && state.failures >= MANY_FAILURES;
         let (mut may_try, mut is_late) = (!is_failing, false);
         loop {
             if state.freed != before {
@@ -157,41 +145,40 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             }
             // Where `kswapd` writes, a batch of one's own comes no sooner, unless it does not get to it.
             let most = state.settings.most_leaving;
-            let most = if state.has_kswapd && may_all { most / 2 } else { most };
+            let most = if state.kswapd.is_there() && may_all { most / 2 } else { most };
             if may_try && state.leaving < most {
                 drop(state);
                 may_try = self.shrink(gfp);
                 state = self.state();
                 continue;
             }
-            let others_may_help = state.leaving > 0 || state.has_kswapd;
-            let is_patient = may_all && state.has_kswapd || !is_late;
+            let others_may_help = state.leaving > 0 || state.kswapd.is_there();
+            let is_patient = may_all && state.kswapd.is_there() || !is_late;
             let may_wait = may_try || others_may_help && is_patient;
             if !may_wait {
                 return 0;
             }
             state.waiting += 1;
-            if state.is_kswapd_asleep {
+            if state.kswapd.is_waiting() {
                 self.wake.notify_one();
             }
-            let waited = self.frames_freed.wait_timeout(state, patience);
-            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            let (now, is_timed_out) = self.frames_freed.wait_timeout(state, patience);
             state = now;
             state.waiting -= 1;
-            is_late |= timeout.timed_out();
+            is_late |= is_timed_out;
         }
     }
 
     /// Takes batches out, and waits for what it writes, until some frames are free. `false`: there is no more to try.
     fn shrink(&self, gfp: Gfp) -> bool {
         let _memalloc = Memalloc::begin(self);
-        let writes = self.idle_writes.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let writes = self.idle_writes.lock().pop();
         let writes = writes.unwrap_or_else(|| Writes::new(&self.engines(), DEPTH));
         let mut round = Round::new(self, writes, gfp);
         round.meet_spaces();
         let is_worth_it = round.reclaim_directly();
         let writes = round.end();
-        self.idle_writes.lock().unwrap_or_else(PoisonError::into_inner).push(writes);
+        self.idle_writes.lock().push(writes);
         is_worth_it
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks for a frame where there is none: what reclaim does for it, by its flags.
+//! Requests for a frame where there is none: the work of reclaim for each, by its flags.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
@@ -155,7 +155,7 @@ fn without_files_pages_go_to_swap_and_those_of_files_only_clean() {
             let _scopes = tasks.each_ref().map(|task| task.gfp_scope(Gfp::NOFS));
             (0..FRAMES).for_each(|page| write(&anonymous, page));
             assert!(swapped() > 0, "its own have gone");
-            // Who faults pages of files may have those of swap go as well.
+            // A fault of a file's page may have pages of swap go as well.
             let before = swapped();
             (FRAMES / 4..FRAMES / 2).for_each(|page| write(&file, page));
             assert!(swapped() > before);
@@ -196,7 +196,7 @@ fn huge_pages_are_not_taken_where_memory_is_short() {
     });
 }
 
-/// Who asks for many frames at a time gets few where free ones lie apart, and no more than these count as taken.
+/// A request for many frames at a time gets few where free ones lie apart, and no more than these count as taken.
 #[test]
 fn frames_that_were_not_to_be_had_count_as_free() {
     /// So many that two threads' lists have their share.
@@ -419,7 +419,7 @@ fn a_page_unmapped_while_it_is_read_is_no_error_of_the_device() {
             });
             keeper.has_begun.recv().expect("it reads");
             task.unmap(at + swapped * FRAME_SIZE, FRAME_SIZE).expect("mapped");
-            // Whoever gets the slot now writes to it.
+            // The thread that gets the slot now writes to it.
             let (page, mut taken) = ([7; FRAME_SIZE], Vec::new());
             while let Ok(slot) = pager.swap().get() {
                 pager.swap().seal(slot, &page);

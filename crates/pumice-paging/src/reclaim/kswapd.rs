@@ -6,9 +6,10 @@
 //! all are looked at some times while the memory turns over once.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::page_table::pager::LruPage;
+use crate::sync::in_policy;
 use pumice_frames::frame::Gfp;
 
 use super::direct::Memalloc;
@@ -34,7 +35,7 @@ pub(super) struct Known {
     pub has_frames: bool,
 }
 
-/// What a page's accessed bit says.
+/// The meaning of a page's accessed bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
@@ -45,7 +46,7 @@ enum Seen {
     Use,
 }
 
-/// What the zone knows of pages in flight; when it goes there are none.
+/// The zone's count of pages in flight; when it goes there are none.
 pub(super) struct Told<'r, P: Policy> {
     zone: &'r ZoneReclaim<P>,
     pub leaving: usize,
@@ -62,7 +63,7 @@ impl<P: Policy> Drop for Told<'_, P> {
 /// A reclaimer's own.
 pub(super) struct Round<'r, P: Policy> {
     pub zone: &'r ZoneReclaim<P>,
-    /// What it may do; `None`: all, for everybody.
+    /// The flags of the request; `None`: `kswapd`, which may do all.
     pub direct: Option<Gfp>,
     /// As they were when this round began.
     pub settings: Settings,
@@ -79,7 +80,7 @@ pub(super) struct Round<'r, P: Policy> {
     pub victims: Vec<Victim>,
     pub dirty: Vec<Leaving>,
     pub notes: Notes,
-    /// What the scan of accessed bits, and the look for pages that nobody told of, found.
+    /// Findings of the scan of accessed bits, and of the look for pages that were never reported.
     looked_at: Vec<(u32, Owner, Seen)>,
     pub found: Vec<LruPage>,
     /// Turns round all page tables since a page went in which there was none to unmap.
@@ -108,12 +109,12 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         struct Presence<'r, P: Policy>(&'r ZoneReclaim<P>);
         impl<P: Policy> Drop for Presence<'_, P> {
             fn drop(&mut self) {
-                self.0.state().has_kswapd = false;
+                self.0.state().kswapd.end();
                 self.0.frames_freed.notify_all();
             }
         }
         let _memalloc = Memalloc::begin(self);
-        self.state().has_kswapd = true;
+        self.state().kswapd.begin();
         let _presence = Presence(self);
         let mut round = Round::new(self, Writes::new(&self.engines(), DEPTH), Gfp::KERNEL);
         round.direct = None;
@@ -127,6 +128,21 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             round.reap(true);
         }
         round.end();
+    }
+}
+
+impl<P: Policy> ZoneReclaim<P> {
+    /// Wakes `kswapd` if it sleeps and frames are short.
+    pub(super) fn wake_kswapd(&self) {
+        if !self.is_kswapd_asleep.load(Ordering::Relaxed) || in_policy::is_calling() {
+            return;
+        }
+        let mut state = self.state();
+        if state.kswapd.is_asleep() && state.is_short(self.free()) {
+            self.wake.notify_one();
+            // Once is enough, however long it takes until it runs.
+            self.is_kswapd_asleep.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -193,7 +209,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             // Where writes fail, one batch at a time: else there are always some of which it is not known yet.
             let is_failing = state.failures >= MANY_FAILURES && self.writes.pages() > 0;
             let has_room = state.leaving < self.settings.most_leaving && !is_failing;
-            if is_short && !state.is_stuck && has_room {
+            if is_short && !state.kswapd.is_stuck() && has_room {
                 self.asked.get_or_insert(state.asked);
                 drop(state);
                 self.meet_spaces();
@@ -211,21 +227,20 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 continue;
             }
             if !is_short {
-                (state.is_stuck, state.times_stuck) = (false, 0);
+                state.kswapd.start_over();
             }
-            state.is_kswapd_asleep = true;
-            zone.is_kswapd_asleep.store(!state.is_stuck, Ordering::Relaxed);
+            state.kswapd.fall_asleep();
+            zone.is_kswapd_asleep.store(state.kswapd.is_asleep(), Ordering::Relaxed);
             if is_short {
                 // Nothing could go, or others are at it: no sooner than in a while, or a swap that is full would take a
                 // processor.
-                let pause = self.settings.pause * (1 << state.times_stuck.min(MOST_PAUSES));
-                let waited = zone.wake.wait_timeout(state, pause);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                state.is_stuck = false;
+                let pause =
+                    self.settings.pause * (1 << state.kswapd.times_stuck().min(MOST_PAUSES));
+                state = zone.wake.wait_timeout(state, pause).0;
             } else {
-                state = zone.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = zone.wake.wait(state);
             }
-            state.is_kswapd_asleep = false;
+            state.kswapd.wake_up();
             zone.is_kswapd_asleep.store(false, Ordering::Relaxed);
             zone.count_free(&mut state);
         }
@@ -265,7 +280,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         self.zone.let_go.notify_all();
     }
 
-    /// Lets go of all spaces; nothing is in flight. What it wrote with is for the next.
+    /// Lets go of all spaces; nothing is in flight. Its writers are for the next.
     pub fn end(mut self) -> Writes {
         let state = self.zone.state();
         self.known.clear();
@@ -412,7 +427,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         freed += self.write_out();
         self.note(freed);
         if self.writes.in_flight() > 0 {
-            // What is done by now, and what waits for the kernel to take it.
+            // Ends requests that are done by now, and hands over those that wait for the kernel to take them.
             self.reap(false);
         }
     }

@@ -20,7 +20,7 @@ pub struct Page {
 const FLAG_BITS: u32 = 8;
 
 bitflags::bitflags! {
-    /// What a policy knows of a page.
+    /// A policy's knowledge of a page.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub(super) struct Flags: u8 {
         /// It is on a list.
@@ -104,7 +104,7 @@ pub(super) struct Head(u32);
 pub(super) struct Lists<'t> {
     table: &'t mut [Page],
     pages: usize,
-    /// Pages that are active, and that are not, of those on lists. Who puts a page on one counts it.
+    /// Pages that are active, and that are not, of those on lists. The function that puts a page on one counts it.
     pub nr_active: usize,
     pub nr_inactive: usize,
 }

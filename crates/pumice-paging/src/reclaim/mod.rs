@@ -7,8 +7,8 @@
 //! - `spaces`: the spaces whose pages may go, which come and go themselves.
 //! - [`settings`]: what it goes by.
 //! - [`shrinker`]: caches outside the page lists, which give frames back.
-//! - `kswapd`: the thread that takes pages out; `direct`: who asks for a frame does so for itself; `writeout`: how
-//!   they go.
+//! - `kswapd`: the thread that takes pages out; `kswapd_state`: what it does at the moment; `direct`: the thread that
+//!   asks for a frame takes pages out itself; `writeout`: how they go.
 //! - [`zoned`]: spaces over several zones.
 //! - `swap_out`: the published rule for mapped pages, by walks over page tables.
 //! - `contained`: a backing that panics has failed, and reclaim goes on.
@@ -20,8 +20,6 @@
 //! reclaim can know of it, no more: that it came in, from where, that it was used since it last asked, and
 //! what it wrote itself when the page went out (a [`policy::Shadow`] of 28 bits, which fits into a page's entry).
 //! `pumice bench replace` runs it over traces as it is.
-//!
-//! What takes pages out needs the feature `std`.
 
 pub mod adaptive;
 mod ages;
@@ -39,6 +37,8 @@ mod direct;
 mod direct_tests;
 #[cfg(not(loom))]
 mod kswapd;
+#[cfg(not(loom))]
+mod kswapd_state;
 mod list;
 #[cfg(all(test, shuttle))]
 pub(crate) mod models;

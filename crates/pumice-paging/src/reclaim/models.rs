@@ -1,7 +1,7 @@
 //! Faults, `kswapd`, `unmap` and `fork` together under many random interleavings (shuttle): the reclaim that programs
 //! have, over a device that is late, goes out of order, and fails.
 //!
-//! Whatever is random is shuttle's, so that what a failure prints repeats it.
+//! All randomness is shuttle's, so that the output of a failure repeats it.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -235,7 +235,7 @@ fn scenario<P: Policy + Send + 'static>(policy: P, faults: Faults) -> Counts {
         let Ok(child) = mapper.fork() else { return };
         let Ok(kid) = child.enter() else { return };
         for page in 0..KEPT {
-            // What it shares does not go, so there may be no frame for it.
+            // Pages that it shares do not go, so there may be no frame for it.
             let Ok(seen) = word(&kid, at + page * PAGE) else { continue };
             assert!(seen <= 2 * 4, "the child saw {seen}");
             if page % 2 == 0 && set(&kid, at + page * PAGE, 1000).is_ok() {

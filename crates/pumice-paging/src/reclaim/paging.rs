@@ -1,4 +1,4 @@
-//! What faults of a space ask of reclaim, and tell it: reading is the backing's, the rest the zone's.
+//! Requests and reports of a space's faults to reclaim: reading is the backing's, the rest the zone's.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
         &self.zone
     }
 
-    /// What pages are copies of.
+    /// The backing that pages are copies of.
     pub fn backing(&self) -> &B {
         &self.backing
     }
@@ -92,7 +92,7 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
         self.zone.stop();
     }
 
-    /// What happened so far on the zone.
+    /// The zone's counts so far.
     pub fn counts(&self) -> Counts {
         self.zone.counts()
     }

@@ -1,8 +1,8 @@
-//! What a policy is asked and told.
+//! The questions to a policy and the reports to it.
 
 use super::list::Page;
 
-/// What a policy wrote down of a page when it went out: [`Shadow::BITS`] bits, which only the policy reads.
+/// A policy's note of a page when it went out: [`Shadow::BITS`] bits, which only the policy reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shadow(pub(super) u32);
 
@@ -32,7 +32,7 @@ pub enum Arrival {
     ReadAhead,
 }
 
-/// What policies go by and can be told; each heeds what concerns it.
+/// Settings of policies; each heeds those that concern it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunables {
     /// `vm_balance_ratio`, of two lists: they rotate at the same speed when the active one is so many times as long as
@@ -53,7 +53,7 @@ impl Tunables {
     pub const DEFAULT: Tunables =
         Tunables { vm_balance_ratio: 2, inactive_percent: 20, history_percent: 150 };
 
-    /// What makes no sense made sensible.
+    /// The same with values that make sense.
     pub(super) fn checked(self) -> Tunables {
         Tunables {
             vm_balance_ratio: self.vm_balance_ratio.max(1),

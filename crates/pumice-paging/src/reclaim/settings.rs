@@ -1,4 +1,4 @@
-//! What reclaim goes by, and can be told to go by instead at any time.
+//! Settings of reclaim, which can be changed at any time.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use pumice_frames::frame::Watermarks;
 pub struct Settings {
     /// Free frames. Under low, four times the square root of all, a 16th at most, `kswapd` begins; it ends at high,
     /// half as many again, so that it works in batches and not for each page; under min, an eighth of low, but 16 at
-    /// least, who asks reclaims for itself, and what is left is for reclaim. What is free holds no page, so it is to
-    /// be little; but it has to last for what is asked for while `kswapd` writes, which grows with the machine, not
+    /// least, the allocating thread does direct reclaim, and the rest is for reclaim. Free frames hold no page, so
+    /// they are to be few; but they have to last for requests while `kswapd` writes, which grow with the machine, not
     /// with the memory (the kernel takes a square root as well), and tables and the lists of threads come out of it.
     pub watermarks: Watermarks,
     /// Pages that may be in memory, whatever is free: above this, pages go until a 16th less are there. All, by
@@ -37,7 +37,7 @@ pub struct Settings {
     /// adaptive policy: whose page a frame has is known here, so a page that was chosen is unmapped at once, and what
     /// the policy knows of it decides, not where in a table it stands.
     pub vm_mapped_ratio: Option<usize>,
-    /// What the policy goes by.
+    /// The policy's own settings.
     pub policy: Tunables,
     /// Batches from one look for pages that nobody told of to the next, 16. A look is at 2 MiB: with that, all of a
     /// region eight times as large as memory is seen while the memory turns over once.
@@ -51,7 +51,7 @@ pub struct Settings {
     /// long as nobody asks.
     pub pause: Duration,
     /// How long a request waits for what others reclaim before it looks for itself again, 100 ms, and for what its
-    /// flags don't let it do itself at most. Who frees frames wakes it before.
+    /// flags don't let it do itself at most. A thread that frees frames wakes it before.
     pub patience: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Settings {
         Settings { most_pages, ..self }
     }
 
-    /// What makes no sense made sensible.
+    /// The same with values that make sense.
     pub(super) fn checked(self) -> Settings {
         let Watermarks { min, low, high } = self.watermarks;
         let (low, high) = (low.max(min), high.max(low).max(min));

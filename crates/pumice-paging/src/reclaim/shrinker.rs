@@ -3,7 +3,7 @@
 //! No policy knows what lies in a program's own caches, so where a zone's memory is in those, taking pages out finds
 //! nothing, or takes what is needed most. A cache that has registered a [`Shrinker`] shares the pressure: it owes the
 //! share of what it has that was scanned of the pages in memory (`vm_scan_ratio`, and `shrink_slab` of later kernels).
-//! What all have been told to give is one number, and each remembers how much of that it has paid, so a debt that
+//! The debt of all is one number, and each remembers how much of that it has paid, so a debt that
 //! can't be paid for one request, because of its flags, is there for the next. Where no page is left to go, each is
 //! asked for a batch before there are no frames.
 //!
@@ -69,7 +69,7 @@
 //! ```
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::sync::{current_thread, ThreadId};
 use pumice_frames::frame::Gfp;
@@ -92,7 +92,7 @@ use super::zone::ZoneReclaim;
 /// # Safety
 /// In a call it does not use the task that called, by whatever way it has come to it.
 pub unsafe trait Shrinker: Send + Sync {
-    /// What a request must allow for this to be asked on its behalf. Unless told otherwise that of caches, which
+    /// Flags that a request must have for this to be asked on its behalf. Unless told otherwise that of caches, which
     /// [`Gfp::NOFS`] and less do not.
     fn needs(&self) -> Gfp {
         Gfp::IO | Gfp::FS
@@ -124,7 +124,7 @@ unsafe impl<S: Shrinker + ?Sized> Shrinker for &S {
 /// A share of the pages in memory, or of a cache, in parts of [`ALL`].
 type Share = u64;
 const ALL: Share = 1 << 32;
-/// What is owed of a cache after which it is asked how much it has by now.
+/// The share of a cache after which it is asked for its size again.
 const COUNTED_ANEW: Share = ALL / 8;
 
 /// Of so many calls, one is looked at closer.
@@ -133,10 +133,10 @@ const CALLS_PER_CHECK: u32 = 16;
 /// may have taken them.
 const MOST_UNSEEN: u32 = 16;
 
-/// What makes a call of a cache due.
+/// The reason for a call of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// What it owes.
+    /// The debt of the cache.
     Owed,
     /// There is no page left to go.
     LastResort,
@@ -167,7 +167,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// What it owes.
+    /// The debt of the cache.
     fn owed(&self, scanned: Share) -> Share {
         scanned.wrapping_sub(self.paid).min(ALL)
     }
@@ -216,7 +216,7 @@ impl Shrinkers {
         self.scanned = self.scanned.wrapping_add(share * pressure / 100);
     }
 
-    /// The next one after `after` that is to be asked for who may do `gfp`. What it owes is this call's.
+    /// The next one after `after` that is to be asked for who may do `gfp`. Its debt is this call's.
     fn begin(&mut self, after: u64, ask: Ask, gfp: Gfp, settings: &Settings) -> Option<Call> {
         let scanned = self.scanned;
         let may =
@@ -316,11 +316,11 @@ impl<P: Policy> Drop for Registration<'_, P> {
     fn drop(&mut self) {
         let mut state = self.zone.state();
         while state.shrinkers.close(self.id) {
-            state = self.zone.let_go.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.zone.let_go.wait(state);
         }
         let entry = state.shrinkers.remove(self.id);
         drop(state);
-        // What others have written for when it goes runs under no lock.
+        // Its drop may run others' code, so no lock is held.
         drop(entry);
     }
 }

@@ -23,7 +23,7 @@ struct Slab<'z> {
     frames: Mutex<Vec<usize>>,
     needs: Gfp,
     asked: AtomicUsize,
-    /// What requests allowed for which it was asked, all together and each.
+    /// Flags of the requests for which it was asked: of any, and of all.
     any: Mutex<Gfp>,
     all: Mutex<Gfp>,
 }
@@ -480,7 +480,7 @@ fn one_that_takes_long_holds_nobody_up() {
                 std::thread::scope(|scope| {
                     let busy = scope.spawn(|| use_pages(space, FRAMES, FRAMES, 1));
                     entered.wait();
-                    // Whoever it is that is held up: there is another.
+                    // There is another thread, whichever is held up.
                     use_pages(space, FRAMES, FRAMES, 2);
                     let frames = space.frames();
                     let other = VmSpace::new(frames, Atomic).expect("frames");

@@ -2,12 +2,12 @@
 //!
 //! A space is a member between [`ZoneReclaim::attach`]'s begin and end. Of each, reclaim has a task, which the
 //! reclaimers use in turn, and the backing. They look members up by place, under the zone's lock, and keep
-//! what they found for as long as they work on its pages: each [`Attached`] is counted. Who detaches takes the
-//! member's pages off the policy, so that none is chosen any more, and waits until nobody has it: for writes that
+//! what they found for as long as they work on its pages: each [`Attached`] is counted. A thread that detaches takes
+//! the member's pages off the policy, so that none is chosen any more, and waits until nobody has it: for writes that
 //! are in flight, no longer.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backing::{Backing, CopyHolders, HoldsCopies};
@@ -29,7 +29,7 @@ const FORGOTTEN_AT_ONCE: usize = 4096;
 /// How long it is waited before it is looked again whether a member can go; who lets go of it wakes who waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// What reclaim does with a space: a [`Task`], whatever its kind, that may use the frames that are kept back.
+/// A space as reclaim uses it: a [`Task`], whatever its kind, that may use the frames that are kept back.
 pub(super) trait PagedTask {
     fn mapped(&self, page: usize) -> Option<Pfn>;
     fn is_huge(&self, page: usize) -> bool;
@@ -115,7 +115,7 @@ pub(super) struct Attached {
 impl Attached {
     /// The task, for one reclaimer at a time. Nobody waits for anything but memory while they have it.
     pub fn task(&self) -> MutexGuard<'_, AnyTask<'static>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+        self.task.lock()
     }
 
     pub fn backing(&self) -> Contained<'_> {
@@ -158,7 +158,7 @@ impl Members {
         matches!(self.places.get(place), Some(Some(member)) if !member.is_leaving)
     }
 
-    /// What is at a place, unless it is leaving.
+    /// The space at a place, unless it is leaving.
     pub fn get(&self, place: usize) -> Option<&Arc<Attached>> {
         let member = self.places.get(place)?.as_ref().filter(|member| !member.is_leaving);
         member.map(|member| &member.space)
@@ -329,8 +329,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             if member.is_none_or(|member| Arc::get_mut(&mut member.space).is_some()) {
                 break state.members.places[place].take();
             }
-            let waited = self.let_go.wait_timeout(state, LOOK_AGAIN);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.let_go.wait_timeout(state, LOOK_AGAIN).0;
         };
         self.count_free(&mut state);
         drop(state);

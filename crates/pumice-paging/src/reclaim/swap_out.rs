@@ -141,7 +141,7 @@ impl<P: Policy + Send> Round<'_, P> {
         }
     }
 
-    /// What a huge page's bit says, if it is one: it is of all its pages, and answers once.
+    /// The accessed bit of a huge page, if it is one: it is of all its pages, and answers once.
     fn huge_young(&self, place: usize, first: Option<&LruPage>) -> Option<Option<bool>> {
         let (space, page) = (self.space(place)?, first?.page);
         let task = space.task();

@@ -27,7 +27,7 @@ const SETTINGS: Settings =
     Settings { swap_cluster_max: 4, vm_mapped_ratio: Some(2), ..Settings::of(FRAMES) };
 const PAGES: usize = 100;
 
-/// What a test has.
+/// The parts that a test has.
 struct World<'w, 'e, 'f> {
     pager: &'w Pager<'e>,
     space: &'w VmSpace<Frames<'f>>,
@@ -178,7 +178,7 @@ fn a_locked_page_is_rolled_over() {
         let held = world.region.read(1).expect("there");
         let oldest = world.region.read(PAGES - 1).expect("there");
         world.with_round(|round| assert_eq!(world.choose(round), [0, 2, 3, 4]));
-        // Whatever else goes.
+        // Any other page may go.
         (PAGES..2 * FRAMES).for_each(|page| drop(world.region.write(page).expect("room")));
         assert!(is_filled(&held, 1, 1) && is_filled(&oldest, PAGES - 1, 1));
         assert!(world.task.mapped(world.first + 1).is_some());
@@ -285,7 +285,7 @@ fn pages_that_were_unmapped_are_forgotten_at_the_tail() {
     });
 }
 
-/// Whoever walks meets pages that nobody told of.
+/// A walk meets pages that were never reported.
 #[test]
 fn pages_that_nobody_told_of_are_met() {
     with_pages("untold", None, |world| {

@@ -242,7 +242,7 @@ fn full_swap_ends_in_an_error() {
         assert!(matches!(error, VmError::OutOfFrames(_)), "{error}");
         assert!((FRAMES * 3 / 4..=FRAMES + 256).contains(&written), "{written}");
         assert!(matches!(pager.take_error(), Some(SwapError::Full { slots: 256 })));
-        // What is there stays there.
+        // Pages that are there stay there.
         for page in (0..written).rev().take(FRAMES / 2) {
             assert!(is_filled(&region.read(page).expect("there"), page, 1));
         }
@@ -322,7 +322,7 @@ fn a_page_that_comes_to_be_written_gives_its_slot_back() {
     assert_eq!(comes(101, Rights::READ), 0, "nor takes any");
 }
 
-/// What is read in order is read ahead, and is what it should be; what is not, is not.
+/// Pages that are read in order are read ahead, and are as they should be; others are not.
 #[test]
 fn sequences_are_read_ahead() {
     let scratch = Scratch::new("ahead");
@@ -402,7 +402,7 @@ fn kswapd_rests_where_nothing_can_go() {
         let region = task.region(at).expect("mapped");
         let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
         assert!(full.is_some(), "swap is too small for all of it");
-        // What it ran, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
+        // The time that it ran, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
         let ran = || {
             let path = format!("/proc/self/task/{thread}/schedstat");
             let text = std::fs::read_to_string(path).ok()?;

@@ -353,7 +353,7 @@ fn a_scan_passes_by() {
     assert!(ours > lru + trace.len() / 20, "{ours} against {lru} of LRU");
 }
 
-/// What can't go is not chosen again before most others were.
+/// A page that can't go is not chosen again before most others were.
 #[test]
 fn what_stays_is_rolled_over() {
     fn rolls_over<P: Policy>(policy: P) {

@@ -16,7 +16,7 @@ const BATCH: usize = 32;
 pub struct TwoList<'t> {
     lists: Lists<'t>,
     vm_balance_ratio: usize,
-    /// What is left of the batch that was balanced for.
+    /// The rest of the batch that was balanced for.
     batch_left: usize,
 }
 
@@ -72,7 +72,7 @@ impl<'t> TwoList<'t> {
         }
     }
 
-    /// What comes before a batch: the lists are balanced.
+    /// Balances the lists before a batch.
     fn balance(&mut self, batch: usize) {
         let ratio =
             batch * self.lists.nr_active / ((self.lists.nr_inactive + 1) * self.vm_balance_ratio);

@@ -9,7 +9,7 @@ use crate::swap::backing::SwapBacking;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
 
-/// What is called.
+/// The method that is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Read,

@@ -1,9 +1,9 @@
 //! How pages that were chosen go: what is clean at once, the rest when it is written.
 //!
-//! Pages that go together are written together, as far as their backing has places beside each other. What is in
-//! flight a reclaimer keeps until it is done, and then ends each page's transit. The page has gone, or a fault has
-//! taken it back meanwhile: then it stays, and its place is given up. A page that is written in place is held for
-//! reading meanwhile, and goes then if it is still clean and nobody uses it.
+//! Pages that go together are written together, as far as their backing has places beside each other. A reclaimer
+//! keeps its requests until they are done, and then ends each page's transit. The page has gone, or a fault has taken
+//! it back meanwhile: then it stays, and its place is given up. A page that is written in place is held for reading
+//! meanwhile, and goes then if it is still clean and nobody uses it.
 
 mod ending;
 
@@ -53,9 +53,9 @@ pub(super) struct Victim {
 
 /// How a page is kept while it is written.
 enum Way {
-    /// Whoever wants it takes it back.
+    /// A thread that wants the page takes it back.
     Transit(Transit),
-    /// Whoever wants to write it waits: it is written in place.
+    /// A thread that wants to write the page waits: it is written in place.
     Held(WriteBack),
 }
 
@@ -73,7 +73,7 @@ struct Write {
     pieces: Vec<Piece>,
 }
 
-/// What is in flight.
+/// Writes in flight.
 pub(super) struct Writes {
     queue: Queue<AnyEngine>,
     /// By the requests' tokens, and those of which none is in flight.
@@ -123,7 +123,7 @@ impl Writes {
     }
 }
 
-/// What a batch leaves to be noted, under one lock.
+/// A batch's results that are noted under one lock.
 #[derive(Default)]
 pub(super) struct Notes {
     /// They stay, and whether they were used.
@@ -478,7 +478,7 @@ impl<P: Policy + Send> Round<'_, P> {
         self.freed += freed;
         if self.direct.is_some() {
             state.counts.direct += freed as u64;
-            if state.is_kswapd_asleep && !state.is_stuck {
+            if state.kswapd.is_asleep() {
                 // It may have waited for what has been written now.
                 self.zone.wake.notify_one();
             }
@@ -488,9 +488,11 @@ impl<P: Policy + Send> Round<'_, P> {
             (self.put_off, self.idle_turns, state.failures) = (0, 0, 0);
             self.zone.tell(&mut state, freed);
         } else if self.refused * 2 > self.settings.swap_cluster_max {
-            // What is waited for takes its time.
+            // The condition for these writes takes its time.
             self.put_off += usize::from(self.writes.pages == 0);
-            state.is_stuck |= self.writes.pages == 0 && self.direct.is_none();
+            if self.writes.pages == 0 && self.direct.is_none() {
+                state.kswapd.get_stuck();
+            }
             is_at_end = self.put_off > MOST_PUT_OFF && self.writes.pages == 0;
         } else {
             // A round in which all pages had been accessed says nothing yet.

@@ -1,7 +1,7 @@
 //! Reclaim of a zone: the pages of all spaces on it, and what is known of each frame.
 //!
 //! Faulting threads say what came in, in batches. One thread, [`ZoneReclaim::kswapd`], takes pages out between the
-//! low and the high watermark of free frames; under min, who asks for a frame reclaims for itself (`direct`).
+//! low and the high watermark of free frames; under min, the allocating thread does direct reclaim (`direct`).
 //!
 //! How much is free is counted now and then, and estimated in between: a count looks at all the ledger.
 //!
@@ -13,18 +13,17 @@
 //!   reclaim has freed some   + n
 //!   counted                  := what is free in the ledger, whoever is between being admitted and taking
 //! ```
-//! So a count may be too high by what is asked for meanwhile, until the next. What is given back after a count that
-//! came in between does not raise it beyond what was counted.
+//! So a count may be too high by what is asked for meanwhile, until the next. Frames that are given back after such a
+//! count do not raise it beyond the count.
 //!
-//! What is known of a frame may be out of date: nobody says that a page was unmapped. So a page that is to go is
-//! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. What a thread
-//! tells late may so hide a page that has the frame by then; `kswapd` meets that page when it walks the tables.
+//! The record of a frame may be out of date: an unmapped page is not reported. So a page that is to go is
+//! looked up by its number, and where it is in another frame, or in none, nothing but the record goes. So a late
+//! report may hide a page that has the frame by then; `kswapd` meets that page when it walks the tables.
 //!
 //! One lock, never held over I/O, over a walk, or while anybody waits for another lock but a backing's own.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{PoisonError, TryLockError};
 
 use crate::backing::Came;
 use crate::io::Engines;
@@ -36,6 +35,7 @@ use pumice_frames::frame::{Pressure, Watermarks};
 
 use super::contained_policy::ContainedPolicy;
 use super::counts::Counts;
+use super::kswapd_state::Kswapd;
 use super::policy::{Arrival, Policy, Shadow};
 use super::settings::Settings;
 use super::shrinker::Shrinkers;
@@ -47,7 +47,7 @@ const ADDED_AT_ONCE: usize = 32;
 /// Frames that are free where nobody knows.
 const UNKNOWN: isize = isize::MAX / 2;
 
-/// Whose page a frame has: which member of the zone's spaces, and the page's number in it.
+/// The owner of a frame's page: which member of the zone's spaces, and the page's number in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Owner(u64);
 
@@ -76,11 +76,11 @@ impl Owner {
 /// The copy of a page that was a member's.
 pub(super) type Copy = (usize, u32);
 
-/// What is known of a frame.
+/// The zone's knowledge of a frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
     pub owner: Owner,
-    /// What its backing calls the copy of the page as it came, 0 for none.
+    /// The backing's number for the copy of the page as it came, 0 for none.
     pub copy: u32,
     /// It came back from its backing; the policy has not been told.
     pub came: Option<Arrival>,
@@ -119,13 +119,8 @@ pub(super) struct State<P> {
     pub refused: u64,
     /// Writes that have failed since one went.
     pub failures: usize,
-    /// There was no more to try, and nobody has asked since; how often in a row.
-    pub is_stuck: bool,
-    pub times_stuck: u32,
     pub is_stopped: bool,
-    /// It waits to be woken, and whether it is there at all.
-    pub is_kswapd_asleep: bool,
-    pub has_kswapd: bool,
+    pub kswapd: Kswapd,
     /// Threads that reclaim, which can't wait for that.
     pub reclaimers: Vec<ThreadId>,
     /// Where the scan of accessed bits goes on.
@@ -264,7 +259,7 @@ pub struct ZoneReclaim<P> {
     /// Frames that are free, as was counted last, without those that were taken since: too few rather than too many.
     /// Very many if nobody knows. Relaxed: an estimate, counted anew when it sinks too low.
     free: AtomicIsize,
-    /// What was counted last, and what was freed since: no more can be free by what is given back. Relaxed: as above.
+    /// The last count, and frames freed since: no more can be free by what is given back. Relaxed: as above.
     most: AtomicIsize,
     /// Frames taken and freed since it was counted. Relaxed: as above.
     changed: AtomicUsize,
@@ -274,7 +269,7 @@ pub struct ZoneReclaim<P> {
     min: AtomicUsize,
     low: AtomicUsize,
     high: AtomicUsize,
-    /// As the state says. Relaxed: a hint; who wakes looks under the lock.
+    /// [`Kswapd::is_asleep`], as `kswapd` fell asleep. Relaxed: a hint; the thread that wakes it looks under the lock.
     pub(super) is_kswapd_asleep: AtomicBool,
     /// [`Pressure`], for who asks without the lock. Relaxed: a hint; who finds it wrong looks again under the lock.
     pressure: AtomicU8,
@@ -284,7 +279,7 @@ pub struct ZoneReclaim<P> {
     /// A reclaimer has let go of a space, or of a shrinker.
     pub(super) let_go: Condvar,
     engines: Mutex<Engines>,
-    /// What those who reclaim for themselves write with, while they don't.
+    /// Writers of direct reclaim that are idle.
     pub(super) idle_writes: Mutex<Vec<Writes>>,
     /// Errors in reading, which are counted without the lock. Relaxed: a number.
     read_errors: AtomicU64,
@@ -313,11 +308,8 @@ impl<P: Policy> ZoneReclaim<P> {
             asked: 0,
             refused: 0,
             failures: 0,
-            is_stuck: false,
-            times_stuck: 0,
             is_stopped: false,
-            is_kswapd_asleep: false,
-            has_kswapd: false,
+            kswapd: Kswapd::default(),
             reclaimers: Vec::new(),
             hand: 0,
             swap_out_from: (0, 0),
@@ -351,7 +343,7 @@ impl<P: Policy> ZoneReclaim<P> {
     pub fn starting_at(mut self, first: Pfn) -> ZoneReclaim<P> {
         let frames = self.numbers.len();
         self.numbers = first.0..first.0 + frames;
-        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).first = first.0;
+        self.state.get_mut().first = first.0;
         self
     }
 
@@ -370,7 +362,7 @@ impl<P: Policy> ZoneReclaim<P> {
         Pfn(self.numbers.start + number as usize)
     }
 
-    /// What it goes by.
+    /// The settings that it goes by.
     pub fn settings(&self) -> Settings {
         self.state().settings
     }
@@ -413,7 +405,7 @@ impl<P: Policy> ZoneReclaim<P> {
         before - frames as isize >= self.low.load(Ordering::Relaxed) as isize
     }
 
-    /// They are not taken after all. Who counted meanwhile found them where they are.
+    /// They are not taken after all. A count meanwhile found them where they are.
     pub(super) fn gives_back(&self, frames: usize) {
         let most = self.most.load(Ordering::Relaxed);
         let back = |free: isize| Some((free + frames as isize).min(most));
@@ -431,19 +423,16 @@ impl<P: Policy> ZoneReclaim<P> {
     }
 
     /// So many more requests have passed the zone over. Of a zone that has as many blocks, a count costs each of them
-    /// no more than a look at one block. Who counts, or holds the state for something else, is not waited for: what was
-    /// noted stays, and who passes over next tries again.
+    /// no more than a look at one block. The request does not wait for the lock: what was noted stays, and the next
+    /// request that passes over tries again.
     pub(super) fn count_passed_over(&self, requests: usize) {
         let passed_over = self.passed_over.fetch_add(requests, Ordering::Relaxed) + requests;
         if passed_over < self.frames() / BLOCK_FRAMES {
             return;
         }
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        self.count_free(&mut state);
+        if let Some(mut state) = self.state.try_lock() {
+            self.count_free(&mut state);
+        }
     }
 
     /// So many frames were freed.
@@ -483,20 +472,20 @@ impl<P: Policy> ZoneReclaim<P> {
         }
     }
 
-    /// What reclaim that begins from now on writes with.
+    /// Sets the engines of reclaim that begins from now on.
     pub fn set_engines(&self, engines: &Engines) {
-        let mut own = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.engines.lock();
         let old = std::mem::replace(&mut *own, engines.clone());
         drop(own);
-        // What others have written for when it goes runs under no lock.
+        // Its drop may run others' code, so no lock is held.
         drop(old);
     }
 
     pub(super) fn engines(&self) -> Engines {
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.engines.lock().clone()
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let mut counts = self.state().counts;
         counts.errors += self.read_errors.load(Ordering::Relaxed);
@@ -514,14 +503,13 @@ impl<P: Policy> ZoneReclaim<P> {
     /// In a policy's method, which is called under this lock.
     pub(super) fn state(&self) -> MutexGuard<'_, State<P>> {
         in_policy::refuse();
-        // Nothing panics while it holds the state.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Tells those who wait that frames are free.
     pub(super) fn tell(&self, state: &mut State<P>, freed: usize) {
         state.freed += freed as u64;
-        (state.is_stuck, state.times_stuck) = (false, 0);
+        state.kswapd.start_over();
         self.count_freed(state, freed);
         // No more than will find one.
         if freed >= state.waiting {
@@ -535,8 +523,12 @@ impl<P: Policy> ZoneReclaim<P> {
     /// tried again.
     pub(super) fn refuse(&self, state: &mut State<P>, asked: u64) {
         state.refused = state.refused.max(asked);
-        state.is_stuck = asked == state.asked;
-        state.times_stuck += 1;
+        if asked == state.asked {
+            state.kswapd.get_stuck();
+        } else {
+            state.kswapd.get_unstuck();
+        }
+        state.kswapd.note_futile();
         self.frames_freed.notify_all();
     }
 
@@ -553,7 +545,7 @@ impl<P: Policy> ZoneReclaim<P> {
         let mut state = self.state();
         let Some(member) = state.members.find(space) else { return };
         state.add_all(member, pages);
-        if state.is_kswapd_asleep && state.is_short(self.free()) {
+        if state.kswapd.is_waiting() && state.is_short(self.free()) {
             self.wake.notify_one();
         }
     }
@@ -571,9 +563,8 @@ impl<P: Policy> ZoneReclaim<P> {
         let mut state = self.state();
         state.counts.pswpin += 1;
         state.counts.read_ahead += u64::from(used.is_empty());
-        if came.copy == 0 && state.is_stuck {
+        if came.copy == 0 && state.kswapd.get_unstuck() {
             // Where it was another may go.
-            state.is_stuck = false;
             self.wake.notify_one();
         }
         let Some(member) = state.members.find(space) else { return false };

@@ -22,7 +22,7 @@ use pumice_frames::sys::mem::{Huge, Os};
 
 /// Of each zone, a whole number of blocks.
 const FRAMES: usize = 1024;
-/// What is kept free, and tables and lists take.
+/// Frames that are kept free, and that tables and lists take.
 const SPARE: usize = 3 * FRAMES / 16;
 
 /// The first zone, the second, and both.
@@ -214,7 +214,7 @@ fn where_both_are_full_pages_go_in_the_zone_that_is_named() {
                 let [a, b] = both.counts();
                 assert!(a.pswpout > 0, "{a:?}");
                 assert_eq!(b, Counts::default());
-                // What is within both scopes: none, and no wait for that.
+                // No zone is within both scopes, and there is no wait for one.
                 let nowhere = task.gfp_scope(B);
                 assert!(region.write(4 * FRAMES - 1).is_err());
                 drop(nowhere);

@@ -23,7 +23,7 @@ fn regions_of_many_tebibytes_have_addresses() {
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
     space.set_prefault(1);
     let task = space.enter().expect("frames");
-    // What comes before is no whole number of tables.
+    // The pages before are no whole number of tables.
     let small = task.map(PAGE, Rights::READ_WRITE).expect("room");
     let large = task.map(TIB + PAGE, Rights::READ_WRITE).expect("room");
     assert!(large >= small + PAGE);
@@ -84,7 +84,7 @@ fn idle_threads_leave_addresses_for_others() {
         let error = sleeper.write_at(at + BYTES / 2, &[8]).expect_err("unmapped");
         assert!(matches!(error, VmError::Unmapped(_)), "{error}");
     }
-    // Who was told so is in no region any more.
+    // A thread that was told so is in no region any more.
     let at = task.map(BYTES, Rights::READ_WRITE).expect("room");
     task.unmap(at, BYTES).expect("aligned");
 }

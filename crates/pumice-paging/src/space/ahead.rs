@@ -1,4 +1,4 @@
-//! What a fault does for those that come after it: it fetches what they will wait for into the cache, and,
+//! Work of a fault for those that come after it: it fetches the lines that they will wait for into the cache, and,
 //! in a sequence, populates their pages.
 //!
 //! Frames that were cleared ahead of need, and new tables, are not in the cache. A locked operation waits until

@@ -317,7 +317,7 @@ fn a_write_ends_no_transit_but_its_own() {
     assert_eq!(reclaimer.end_swap_out(new, Evicted::Swapped(6)), Ok(()));
 }
 
-/// What threads that sleep have in their lists is no more than a 16th of the zone, and a frame for each.
+/// Threads that sleep have no more in their lists than a 16th of the zone, and a frame for each.
 #[test]
 fn many_sleeping_threads_hold_few_frames() {
     let zone = Zone::new(8 << 20, 1, Huge::No).expect("address space");

@@ -27,7 +27,7 @@ fn with_space<T: TableOps + Default>(work: impl FnOnce(&VmSpace<Frames<'_>, T>))
     assert_eq!(zone.free_frames(), zone.capacity_frames(), "nothing is lost");
 }
 
-/// What a page's word says: its latch, or that it is nobody's.
+/// The meaning of a page's word: its latch, or that it is nobody's.
 fn latch(task: &Task<'_, Frames<'_>, impl TableOps>, at: usize) -> u8 {
     let walked = task.walk(at / PAGE).unwrap_or_else(|trap| panic!("{trap:?}"));
     task.space().tables.ops.ptep_get(walked.ptep).latch()

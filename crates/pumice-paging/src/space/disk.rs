@@ -188,7 +188,7 @@ unsafe impl Pager for Disk {
     }
 
     fn share(&self, _: SpaceId, from: Evicted) -> bool {
-        // What has a shadow is read first.
+        // A page that has a shadow is read first.
         if !matches!(from, Evicted::Swapped(_)) {
             return false;
         }

@@ -1,6 +1,6 @@
 //! A page's entry, looked up once for all that is done with it.
 //!
-//! Who knows some accesses ahead which pages they are going to read does three things with each: it fetches
+//! A reader that knows its next pages some accesses ahead does three things with each: it fetches
 //! the line of the page's word, then that of the bytes, then it reads. Each of them by the page's number goes
 //! down the tables again; by its entry only the first does.
 

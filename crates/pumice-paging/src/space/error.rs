@@ -1,4 +1,4 @@
-//! What can go wrong in a space: each error names the address, and the region if there is one.
+//! Errors of a space: each names the address, and the region if there is one.
 
 use core::fmt;
 
@@ -37,7 +37,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What was wanted of a page.
+/// The access that was wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// To read it.
@@ -81,7 +81,7 @@ pub enum VmError {
     /// The page is in swap, and the space has no swap.
     #[error("the page is in swap, and there is no swap to read it from: {0}")]
     NotResident(Place),
-    /// What is in swap can't be read back.
+    /// The page can't be read back from swap.
     #[error("the page can't be read back from where it was paged out to: {0}")]
     ReadFailed(Place),
     /// No frames for the page at this address, or for its tables.

@@ -2,7 +2,7 @@
 //!
 //! Find the granule and hold its VMA, walk, install what tables are missing, then go by the page's
 //! word: each step below is one compare-and-swap from what was read to what it should be, and starts
-//! over when the word has become another. Whoever loses gives its frame back, still zeroed.
+//! over when the word has become another. The loser gives its frame back, still zeroed.
 
 use core::ptr::NonNull;
 use core::time::Duration;
@@ -60,7 +60,7 @@ pub(super) struct Walked<'t, F> {
     pub page: usize,
 }
 
-/// What a word should be held by when it is settled.
+/// The hold on a word when it is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Latch {
     /// Nothing: a fault.
@@ -76,7 +76,7 @@ type Settled<T> = core::result::Result<T, Trap>;
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Makes the page at an address present and ready for such an access, and says where the byte is.
     ///
-    /// What is at the pointer is the page's until the page is unmapped, its frame is shared by `fork`, or it goes to
+    /// The memory at the pointer is the page's until the page is unmapped, its frame is shared by `fork`, or it goes to
     /// swap. Nothing keeps those from happening: a guard does ([`super::Region::read`]).
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// What most faults are: a first write to a page of the table that the last walk ended in, or one
+    /// The most frequent faults: a first write to a page of the table that the last walk ended in, or one
     /// with nothing to do. Does all that [`Task::settle`] would do.
     #[inline]
     fn fault_at_once(&self, page: usize, access: Access) -> Option<Pfn> {
@@ -156,7 +156,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         self.walk_on(self.middle(page)?, page)
     }
 
-    /// What the middle level says of a page. Its VMA is held.
+    /// The middle level's entry for a page. Its VMA is held.
     pub(super) fn middle(&self, page: usize) -> Settled<Middle<'_>> {
         if page >= Tables::<F, T>::PAGES {
             return Err(Trap::Unmapped);
@@ -367,9 +367,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         Ok(self.space.tables.ops.ptep_get(walked.ptep))
     }
 
-    /// Gives a page a frame of its own: in place of the zero page, or of one that `fork` has shared. What
-    /// its word is then: dirty, for what the pager knows of the frame may be of what the page was when it had that
-    /// frame before.
+    /// Gives a page a frame of its own: in place of the zero page, or of one that `fork` has shared. Its word is then
+    /// dirty, for the pager's knowledge of the frame may be of the page as it was when it had that frame before.
     #[cold]
     #[inline(never)]
     pub(super) fn make_writable(&self, walked: &Walked<'_, F>, entry: Entry) -> Settled<Entry> {
@@ -466,7 +465,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// What `unmap` left to the last guard of a page, or what a crowd of readers leaves to the last of them.
+    /// Does the work that `unmap` left to the last guard of a page, or that a crowd of readers leaves to the last of
+    /// them.
     #[cold]
     fn finish_doomed(&self, ptep: &AtomicU64, doomed: Entry) {
         if !self.leave_crowd(ptep) {
@@ -477,7 +477,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Gives up a page that was unmapped while guards were held, of which there are none any more.
     pub(super) fn give_up_doomed(&self, ptep: &AtomicU64, doomed: Entry) {
         let mut now = doomed;
-        // Who asks whether the page is young, and saw it before it was doomed, may take *accessed* off it yet.
+        // A thread that asks whether the page is young, and saw it before it was doomed, may take *accessed* off it
+        // yet.
         while let Err(found) = self.space.tables.ops.ptep_cmpxchg(ptep, now, now.gone()) {
             now = found;
         }

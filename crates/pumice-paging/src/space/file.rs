@@ -1,9 +1,9 @@
 //! Pages of files: what a page cache needs of a space beyond what anonymous memory does.
 //!
 //! A region of a file is as any other, but that its pages begin as shadows (number 0): they are elsewhere, and the
-//! pager knows where. So a fault finds nothing new, and frames for them need not be zeroed. What is added here are
-//! reads that begin and end at different times ([`Task::begin_fill`]), so that one thread can have many pages on their
-//! way; a guard that says whether its page was clean; and pages that are forgotten, as where a file is cut off.
+//! pager knows where. So a fault finds nothing new, and frames for them need not be zeroed. This adds reads that begin
+//! and end at different times ([`Task::begin_fill`]), so that one thread can have many pages on their way; a guard
+//! that says whether its page was clean; and pages that are forgotten, as where a file is cut off.
 
 use core::ops::Range;
 
@@ -21,7 +21,8 @@ use crate::page_table::{Entry, FrameSource, Rights, State, TableOps, Tables};
 use pumice_frames::addr::Pfn;
 use pumice_frames::sys::lock::Backoff;
 
-/// A page that is being read, begun by [`Task::begin_fill`], and to be ended once, in its space. Who wants it waits.
+/// A page that is being read, begun by [`Task::begin_fill`], and to be ended once, in its space. A thread
+/// that wants it waits.
 #[derive(Debug)]
 #[must_use = "a read is ended"]
 pub(crate) struct Filling {
@@ -63,7 +64,7 @@ impl Overtaken {
     }
 }
 
-/// What [`Task::begin_fill`] has found.
+/// The result of [`Task::begin_fill`].
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// The page is to be read.
@@ -85,7 +86,7 @@ pub(crate) enum Patience {
     Fault,
 }
 
-/// What became of a page that was to be forgotten.
+/// The outcome for a page that was to be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgotten {
     /// It was not in memory, or clean.
@@ -173,7 +174,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             self.with_list(|list| list.put(frame));
             Trap::ReadFailed
         });
-        // Who wants the page asks for it again, and is told what is wrong.
+        // A thread that wants the page asks for it again, and is told the error.
         let _ = self.come_in(claim, read, used);
     }
 
@@ -356,7 +357,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     }
 }
 
-/// What a page that comes in is used for.
+/// The use of a page that comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Nobody has asked for it yet.
@@ -368,7 +369,7 @@ pub enum Use {
 }
 
 impl Use {
-    /// What for; nothing, if nobody has asked for it.
+    /// The rights of the use; none, if no thread has asked for it.
     pub(super) fn rights(self) -> Rights {
         match self {
             Use::None => Rights::empty(),
@@ -378,7 +379,7 @@ impl Use {
     }
 }
 
-/// What a page was before its guard for writing was made.
+/// The state of a page before its guard for writing was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
     /// Clean: as it is on the device.

@@ -2,8 +2,8 @@
 //!
 //! The child is nobody's while it is made. In the parent, faults go on: each page is shared at an instant,
 //! under a latch for reading, so that a page that is being written is waited for, and nobody copies or frees
-//! the frame between its count going up and its entry saying that it is shared. What is written to the parent
-//! beside the call is in the child or not, page by page.
+//! the frame between its count going up and its entry saying that it is shared. A write to the parent beside the call
+//! is in the child or not, page by page.
 //!
 //! Nothing is read for it: of a page in swap both entries name the slot, which counts them ([`Pager::share`]). Only
 //! where a pager can't do that, pages come in first.

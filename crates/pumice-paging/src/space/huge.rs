@@ -24,7 +24,7 @@ use crate::sync::atomic::Ordering;
 use pumice_frames::addr::Pfn;
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
-    /// What a fault for such an access finds in a granule's huge page, or in one it installs: the page's frame.
+    /// The frame that a fault for such an access finds in a granule's huge page, or in one it installs.
     /// `None`: it is a matter of small pages. The caller holds the VMA.
     pub(super) fn fault_huge(
         &self,

@@ -29,8 +29,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// As [`Task::map`], with huge pages: the first write to 2 MiB that the region fills brings them all in
-    /// at once, if the zone has a free block that is zeroed. What needs a page by itself later, a guard among
-    /// others, makes small pages of it, and moves no byte.
+    /// at once, if the zone has a free block that is zeroed. An operation that needs a page by itself later, a guard
+    /// among others, makes small pages of it, and moves no byte.
     ///
     /// # Errors
     /// As [`Task::map`].
@@ -77,12 +77,12 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         Ok(address)
     }
 
-    /// Unmaps whole pages: their frames go, or are left to the last guard of each. What is unmapped
-    /// already is left alone. When it returns, no access to them begins any more.
+    /// Unmaps whole pages: their frames go, or are left to the last guard of each. Pages that are unmapped already are
+    /// left alone. When it returns, no access to them begins any more.
     ///
     /// # Errors
     /// [`VmError::Unaligned`], [`VmError::BadRange`]; [`VmError::OutOfFrames`] where a part of 2 MiB
-    /// that has no table yet needs one to say so. What lies before it is unmapped then.
+    /// that has no table yet needs one to say so. Pages before it are unmapped then.
     pub fn unmap(&self, start: usize, bytes: usize) -> Result<()> {
         let pages = self.pages(start, bytes)?;
         let (mut state, _scope) = self.lock_map();
@@ -95,16 +95,15 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Changes what may be done with whole pages. Guards that are there keep what they have.
     ///
     /// # Errors
-    /// As [`Task::unmap`], and [`VmError::Unmapped`] for the first page that is. What lies before it has
-    /// changed then.
+    /// As [`Task::unmap`], and [`VmError::Unmapped`] for the first page that is. Pages before it have changed then.
     pub fn protect(&self, start: usize, bytes: usize, rights: Rights) -> Result<()> {
         let pages = self.pages(start, bytes)?;
         let (mut state, _scope) = self.lock_map();
         self.change(&mut state, pages, Change::Protect(rights))
     }
 
-    /// What those who map share. While it is locked reclaim calls into no cache for this task: that could want to unmap
-    /// what it has in this space.
+    /// State that mapping threads share. While it is locked reclaim calls into no cache for this task: that could want
+    /// to unmap what it has in this space.
     ///
     /// # Panics
     /// In a policy's method: reclaim calls those for threads that have locked it.
@@ -301,7 +300,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 }
 
-/// What is done with pages.
+/// Operations on pages.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Unmap,

@@ -1,4 +1,4 @@
-//! What all spaces on a zone have in common: the zone, its zero page, and how often frames are shared.
+//! The common parts of all spaces on a zone: the zone, its zero page, and how often frames are shared.
 
 use core::ptr::NonNull;
 
@@ -65,7 +65,7 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
     /// With a pager, which takes pages out of spaces and brings them back.
     #[must_use]
     pub fn with_pager(self, pager: &'z dyn Pager) -> MemMap<'z, M, L> {
-        // What is dropped here gives nothing back: the new one has it all.
+        // The old map gives nothing back when it is dropped here: the new one has it all.
         let old = core::mem::ManuallyDrop::new(self);
         let MemMap { zone, sharers, zero_page, clearer, .. } = *old;
         // Spaces, whose tasks have lists, borrow a map: there are none yet.
@@ -95,7 +95,7 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
         Frames { pager: Some(pager), reclaim: Some(reclaim), ..self.frames() }
     }
 
-    /// What says whose each frame of the zone is.
+    /// The ledger, which names the owner of each frame of the zone.
     fn ledger(&self) -> &'z Ledger<Native, ZoneMemory<M, L>> {
         // SAFETY: a map takes out and gives back frames that it, or its spaces, have got themselves.
         unsafe { self.zone.ledger() }
@@ -130,7 +130,7 @@ pub struct Frames<'m, M: Memory = Os, L: Budget = ()> {
     base: NonNull<u8>,
     map: &'m MemMap<'m, M, L>,
     pager: Option<&'m dyn Pager>,
-    /// Who reclaims for the zone.
+    /// The reclaim of the zone.
     reclaim: Option<&'m dyn Reclaim>,
 }
 
@@ -254,9 +254,9 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
 
 /// Frames that a list gets at a time, at most.
 const LIST_FRAMES: usize = 32;
-/// What a list holds at most: frames to give out, as many that were put back, and one zeroed.
+/// The most that a list holds: frames to give out, as many that were put back, and one zeroed.
 const MOST_LISTED: usize = 2 * LIST_FRAMES + 1;
-/// What a thread that sleeps has in its list nobody else gets at. So all lists together hold a 16th of the zone at
+/// No other thread gets at the list of a thread that sleeps. So all lists together hold a 16th of the zone at
 /// most, as much as lies under the low watermark by default; where there are too many threads for that, each takes
 /// frames and gives them back one by one.
 const ZONE_TO_LISTS: usize = 16;
@@ -299,7 +299,7 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
         self.spare.is_none() && self.pcp.is_empty()
     }
 
-    /// A frame, and whether it is zeroed. What is at hand was admitted when it was taken from the zone.
+    /// A frame, and whether it is zeroed. Frames at hand were admitted when they were taken from the zone.
     #[inline]
     fn get_one(&mut self) -> Option<(Pfn, bool)> {
         if self.pcp.is_empty() {
@@ -374,7 +374,7 @@ impl<M: Memory, L: Budget + Sync> FrameList for List<'_, M, L> {
     fn get_zeroed_run(&mut self, most: usize) -> Option<(Pfn, usize)> {
         match self.pcp.get_zeroed_run(most) {
             Some(run) => Some(run),
-            // What is fetched ahead of need waits for nobody.
+            // A frame that is fetched ahead of need waits for no thread.
             None => {
                 let (frame, is_zeroed) = self.get_one()?;
                 Some((if is_zeroed { frame } else { self.clear(frame) }, 1))

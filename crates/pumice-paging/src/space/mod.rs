@@ -53,7 +53,7 @@
 //! which no fault takes.
 //!
 //! *Tables of pages* are freed when all of their region is unmapped, and somebody may still be in them.
-//! Whoever walks into a table has first said so, in its own record: the number of the VMA, as a hazard
+//! A thread that walks into a table has first said so, in its own record: the number of the VMA, as a hazard
 //! pointer (Michael, 2004), one for a whole region. It costs a store and a fence when a thread goes from one region
 //! to another, and nothing within one.
 //!
@@ -166,7 +166,7 @@ pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     fetch_ahead: AtomicUsize,
     /// Relaxed: as above.
     page_cluster: AtomicUsize,
-    /// What pages that come and go by the pager count for.
+    /// The counter of pages that come and go by the pager.
     paged: Counter,
     /// For batches of entries, where the processor can.
     pairs: Option<Pairs>,

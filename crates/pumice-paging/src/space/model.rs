@@ -82,7 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a space should be: for each page that is mapped its rights and its first word.
+/// The model of a space: for each page that is mapped its rights and its first word.
 #[derive(Clone, Debug, Default)]
 struct Model {
     pages: BTreeMap<usize, (Rights, u64)>,

@@ -160,7 +160,7 @@ mod tests {
         let at = task.map_file(16 * FRAME_SIZE, Rights::READ_WRITE).expect("room");
         let (region, first) = (task.region(at).expect("mapped"), at / FRAME_SIZE);
         drop(region.read(3).expect("there"));
-        // Whoever reads it now is told that it can't be read.
+        // A reader is now told that it can't be read.
         disk.fails.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
             let (disk, space) = (&disk, &space);

@@ -29,14 +29,14 @@ use crate::sync::atomic::{fence, AtomicU64, Ordering};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::sys::lock::Backoff;
 
-/// What a page holds.
+/// The contents of a page.
 pub type Page = [u8; FRAME_SIZE];
 
 /// Optimistic reads of a page before a guard is taken.
 const OPTIMISTIC_TRIES: usize = 8;
 
-/// A region, held by a thread: its tables stay. Pages are counted from its start. What is unmapped of it
-/// meanwhile is an error when it is accessed.
+/// A region, held by a thread: its tables stay. Pages are counted from its start. An access to a part that is unmapped
+/// meanwhile is an error.
 pub struct Region<'t, F: FrameSource, T: TableOps> {
     task: &'t Task<'t, F, T>,
     /// The place in the thread's record.
@@ -189,7 +189,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 }
 
-/// Who reads a page without a guard and sees what a guard has written sees its latch, too. A latch by
+/// A reader without a guard that sees a guard's write sees its latch, too. A latch by
 /// compare-and-swap alone lets stores after it be seen before it, but for processors like x86's.
 #[inline(always)]
 fn latch_before_writes() {
@@ -311,7 +311,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// them from, again if somebody wrote to the page meanwhile, and what it returned last is returned.
     /// Pages that were never touched are faulted in for reading.
     ///
-    /// What `read` sees may be torn when it will be called again: it must not believe it before
+    /// The bytes that `read` sees may be torn when it will be called again: it must not believe it before
     /// this returns. It may use the page by other ways meanwhile, and what it is given last may be a copy.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What a thread has in a space that others only read: its resident pages and what it holds.
+//! A thread's record in a space, which others only read: its resident pages and what it holds.
 //!
 //! One record of 128 bytes, two cache lines that nobody else writes (SPEC B3: no locks and no shared
 //! cache lines in counting; a reader adds the list up). Counts, which change with each fault, are in the
@@ -9,7 +9,7 @@ use super::records::Records;
 use crate::page_table::FrameSource;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted, as the kernel's `MM_FILEPAGES`, `MM_ANONPAGES`, `MM_SWAPENTS`.
+/// The kinds of pages that are counted, as the kernel's `MM_FILEPAGES`, `MM_ANONPAGES`, `MM_SWAPENTS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Counter {
@@ -36,7 +36,7 @@ const COUNTS: usize = 1;
 /// The second cache line. Before it are the words for accesses in the middle of another one, which are rare.
 const HOLDS: usize = 8;
 
-/// What a word of a record says is held.
+/// The meaning of a record's word: what is held.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hold {
     /// For addresses, by an access in the middle of so many others.

@@ -29,7 +29,7 @@ use pumice_frames::sys::lock::Backoff;
 /// Pages that one fault reads at most, whatever is set, its own among them: 128 KiB, which takes the device hardly
 /// longer than one.
 pub const READ_AHEAD: usize = 32;
-/// What the second of a sequence reads.
+/// Pages that the second fault of a sequence reads.
 const FIRST_WINDOW: usize = 4;
 
 /// How a thread's pages have come back: which would be the next of a sequence, and how many were asked for last.
@@ -153,14 +153,14 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 self.with_list(|list| list.put(frame));
                 Trap::ReadFailed
             });
-            // Who wants the page asks again, and is told what is wrong with it.
+            // A thread that wants the page asks again, and is told its error.
             let _ = self.come_in(claim, read, Use::None);
             self.swap_ahead.set(SwapAhead { next: claim.page + 1, window });
         }
         incoming[0].result
     }
 
-    /// Puts a page where it belongs that was read into a frame, or gives its claim up. What its word is then.
+    /// Puts a page where it belongs that was read into a frame, or gives its claim up. Returns its word then.
     pub(super) fn come_in(
         &self,
         claim: Claim<'_>,

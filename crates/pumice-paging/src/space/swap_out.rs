@@ -12,14 +12,14 @@
 //!      and the frame is free                      its own, Swapped -> Present
 //! ```
 //!
-//! What is noted of a page's content, a checksum, is noted in 3: before, a fault may take the page back and have it
+//! The note of a page's content, a checksum, is made in 3: before, a fault may take the page back and have it
 //! written. Until that is done the word is claimed, as if the page were read ([`Task::end_swap_out_noting`]).
 //!
 //! A page that nobody wrote to since it came in ([`Transit::is_dirty`]) need not be written: its copy is good.
 //! A *shadow* is the same but for the number, which is then the pager's to give a meaning: it says where the
 //! page is by other means (a file, a table of its own), and the number tells when it was evicted.
 //!
-//! What is accessed is seen in the entry: guards and faults mark it as they latch it, at no further cost,
+//! An access is seen in the entry: guards and faults mark it as they latch it, at no further cost,
 //! and [`Task::test_and_clear_young`] asks. [`super::Region::translate`] does not mark.
 
 use super::fault::Walked;
@@ -189,8 +189,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// it back, which ends this.
     ///
     /// Its bytes are for I/O to read: [`FrameSource::bytes`] says where they are, and they can be read until this is
-    /// ended or cancelled, whoever has the frame by then. What was got by a pointer of
-    /// [`Task::fault`] may be written meanwhile and is lost; a guard is there for that.
+    /// ended or cancelled, whoever has the frame by then. Writes by a pointer of [`Task::fault`] may come meanwhile
+    /// and are lost; a guard is there for that.
     pub(crate) fn begin_swap_out(&self, page: usize) -> Option<Transit> {
         let walked = self.walk_if_there(page)?;
         let tables = &self.space.tables;

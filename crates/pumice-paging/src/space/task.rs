@@ -19,7 +19,7 @@ use pumice_frames::frame::{Gfp, Reclaim};
 /// Times that a frame of the reserve is asked for, where others have them all.
 const RESERVE_TRIES: u32 = 2;
 
-/// What a thread has in a [`VmSpace`]: its list of frames, its counts, what it holds, and how its faults
+/// A thread's part in a [`VmSpace`]: its list of frames, its counts, what it holds, and how its faults
 /// have gone so far. One thread uses it at a time; a thread has as many as it likes.
 ///
 /// When it is dropped, its frames go back to the zone and its counts stay with the space.
@@ -28,12 +28,12 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     pub(super) space: &'s VmSpace<F, T>,
     slot: Slot<'s>,
     list: UnsafeCell<F::List>,
-    /// What reclaim may do for its requests.
+    /// Flags for reclaim on behalf of its requests.
     gfp: Cell<Gfp>,
     /// Whether there is a pager, which wants to know what came in.
     pub(super) is_paged: bool,
     batch: UnsafeCell<Batch>,
-    /// What is held for addresses, as the record says at `level`; only this thread writes that.
+    /// The VMA that is held for addresses, as the record says at `level`; only this thread writes that.
     held: Cell<VmaId>,
     /// How many accesses of this task are on their way, one in what another has others do ([`Task::let_others_run`]).
     level: Cell<usize>,
@@ -95,7 +95,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
         GfpScope { task: self, before }
     }
 
-    /// What its requests allow.
+    /// The flags of its requests.
     pub(super) fn gfp(&self) -> Gfp {
         self.gfp.get()
     }

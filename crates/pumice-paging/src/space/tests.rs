@@ -433,7 +433,7 @@ fn pages_leave_and_come_back() {
         let held = region.read(1).expect("mapped");
         assert!(task.begin_swap_out(first + 1).is_none(), "a guard keeps it");
         drop(held);
-        // What is in swap is unmapped, and dropped, and a child's too; what can't be shared is read for it.
+        // Pages in swap are unmapped, and dropped, and a child's too; those that can't be shared are read for it.
         assert!(disk.swap_out(&task, first, Evicted::Swapped));
         assert!(disk.swap_out(&task, first + 1, Evicted::Shadow));
         let child = task.fork().expect("frames");

@@ -75,7 +75,7 @@ impl Vma<'_> {
     }
 }
 
-/// What those who map share.
+/// State that mapping threads share.
 #[derive(Debug)]
 pub(super) struct MapState {
     /// Numbers up to this have been used.

@@ -1,7 +1,7 @@
 //! Write-back: a page is written to where it lies on the device, and stays in memory.
 //!
 //! ```text
-//!   who writes back, a Task of its own               others meanwhile
+//!   the writer, a Task of its own                    others meanwhile
 //!   1  begin_write_back: dirty -> clean, and held     readers read it; who wants to write waits
 //!      as by one reader more, in one step
 //!   2  writes the frame to its place                  unmap dooms the page: the frame stays
@@ -121,7 +121,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 }
 
-/// What a page that may be to be written back was found as.
+/// The state in which a page was found that may have to be written back.
 enum Look<'w, F: FrameSource> {
     Begun(WriteBack),
     /// By a guard for writing, or by as many readers as there can be.

@@ -153,7 +153,7 @@ fn check_row(
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever tables come from wherever, a row is where its tables are.
+    /// A row is where its tables are, wherever they come from.
     #[test]
     fn rows_are_where_their_tables_are(
         blocks in prop::collection::vec(1usize..4, 2..5),

@@ -1,7 +1,6 @@
 //! Swap as what anonymous pages are copies of.
 
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
@@ -12,6 +11,7 @@ use crate::io::{Bytes, Engines, Queues};
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
 use crate::space::swap_in::READ_AHEAD;
+use crate::sync::Mutex;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
 
@@ -53,11 +53,11 @@ impl SwapBacking {
 
     /// The last error of the device, or that swap is full; once.
     pub fn take_error(&self) -> Option<SwapError> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.last_error.lock().take()
     }
 
     fn note_error(&self, error: SwapError) {
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self.last_error.lock() = Some(error);
     }
 
     fn read_one(&self, slot: Slot, into: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {

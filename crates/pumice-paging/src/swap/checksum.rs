@@ -1,4 +1,4 @@
-//! What a slot's bytes were, in 32 bits.
+//! A checksum of a slot's bytes, in 32 bits.
 //!
 //! Two words at a time, by a multiplication of 64 by 64 bits whose halves are put together, as Wang Yi's wyhash does,
 //! in lanes that do not wait for each other. It is no guard against anybody who wants the same sum twice. It costs

@@ -1,4 +1,4 @@
-//! Whose a file or a device is that has no header of ours.
+//! The owner of a file or a device that has no header of ours.
 //!
 //! Nothing is taken for swap where anybody may have data. File systems, volume managers and RAIDs sign at many places:
 //! behind the first frame, at a device's end, and some keep copies far inside. So all of these places must be zero:
@@ -38,7 +38,7 @@ pub enum Foreign {
     /// Something that is known.
     #[error("it has the signature of {name} at byte {offset}")]
     Known {
-        /// What it is.
+        /// The entry's state.
         name: &'static str,
         /// Where it signs.
         offset: u64,
@@ -51,7 +51,7 @@ pub enum Foreign {
     },
 }
 
-/// What an offset is counted from.
+/// The origin of an offset.
 #[derive(Clone, Copy, Debug)]
 enum Base {
     Start,
@@ -106,7 +106,7 @@ const LUKS2: &[u8] = b"SKUL\xba\xbe";
 const UBERBLOCKS: u64 = 128 * KIB;
 const SECTOR: u64 = 512;
 
-/// What is known. Of formats that share bytes the more certain one comes first.
+/// The formats that are known. Of those that share bytes the more certain one comes first.
 pub(super) const FORMATS: &[Format] = &[
     start("a LUKS volume", 0, b"LUKS\xba\xbe"),
     start("a LUKS2 volume", 16 * KIB, LUKS2),
@@ -233,7 +233,7 @@ pub(super) fn places(len: u64) -> impl Iterator<Item = (u64, u64)> {
 /// Whether a file or a device without a header of ours is nobody's.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(super) fn look(file: &BlockFile) -> Result<Option<Foreign>, Errno> {
     let mut buffer = Buffer::new();
     for (at, bytes) in places(file.len()) {
@@ -251,10 +251,10 @@ pub(super) fn look(file: &BlockFile) -> Result<Option<Foreign>, Errno> {
     Ok(None)
 }
 
-/// What is known in a range of a file or a device, of which other bytes may be anything.
+/// The known format in a range of a file or a device, of which other bytes may be anything.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(super) fn known(
     file: &BlockFile,
     range: std::ops::Range<u64>,
@@ -277,7 +277,7 @@ pub(super) fn known(
 /// Bytes read at a time.
 const PIECE: usize = 64 << 10;
 
-/// What is read of a file, where direct I/O takes it.
+/// Bytes that are read of a file, aligned for direct I/O.
 #[repr(align(4096))]
 struct Buffer([u8; PIECE]);
 
@@ -289,7 +289,7 @@ impl Buffer {
     /// Reads from an offset on, a multiple of a frame: `bytes` bytes, or as many as fit.
     ///
     /// # Errors
-    /// What the kernel says; `EIO` past the end.
+    /// The kernel's error; `EIO` past the end.
     fn read(&mut self, file: &BlockFile, offset: u64, bytes: u64) -> Result<&[u8], Errno> {
         let bytes = bytes.min(PIECE as u64) as usize;
         let at = NonNull::from(&mut self.0).cast();

@@ -44,7 +44,7 @@ impl Image {
         self.file.write_all_at(bytes, at).expect("room");
     }
 
-    /// What is the matter with it; `None` if it was taken, of which nothing is left then.
+    /// The reason for its refusal; `None` if it was taken, of which nothing is left then.
     fn refusal(&self) -> Option<Foreign> {
         match Swap::create(&self.path, BYTES, Cached::No) {
             Ok(swap) => {
@@ -123,7 +123,7 @@ fn btrfs_zfs_md_and_their_like_are_named() {
     assert_eq!(image.refusal(), None);
 }
 
-/// What programs make that are there.
+/// Formats of programs that are installed.
 #[test]
 fn disks_that_were_formatted_are_refused() {
     let tools: [(&[&str], &str); 7] = [

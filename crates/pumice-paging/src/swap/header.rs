@@ -19,14 +19,14 @@ const MAGIC: [u8; 8] = *b"PUMISWAP";
 const VERSION: u32 = 1;
 const SUMMED: usize = 24;
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Slots behind it.
     pub slots: u32,
 }
 
-/// What is wrong with a header.
+/// The fault of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// It begins otherwise.

@@ -22,12 +22,13 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::io::engine::Direction;
 use crate::io::{BlockFile, Bytes, Cached, Engine, Queue, Request};
+use crate::sync::Mutex;
 use foreign::Foreign;
 use header::{Header, HeaderError};
 use pumice_frames::addr::FRAME_SIZE;
@@ -48,7 +49,7 @@ pub enum SwapError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// Somebody has his pages there.
@@ -62,7 +63,7 @@ pub enum SwapError {
     NotSwap {
         /// The file.
         path: PathBuf,
-        /// What is there.
+        /// The contents that it has.
         reason: Foreign,
         /// The command that clears it.
         clearing: &'static str,
@@ -70,7 +71,7 @@ pub enum SwapError {
     /// A size that is none.
     #[error("swap of {bytes} bytes: it takes two pages, and 1 TiB at most")]
     BadSize {
-        /// What was asked for.
+        /// The size that was asked for.
         bytes: u64,
     },
     /// All slots are taken.
@@ -84,7 +85,7 @@ pub enum SwapError {
     Write {
         /// Where it was to go.
         slot: Slot,
-        /// What the kernel said; `ENOSPC` where the file system is full.
+        /// The kernel's error; `ENOSPC` where the file system is full.
         errno: Errno,
     },
     /// A page could not be read.
@@ -92,10 +93,10 @@ pub enum SwapError {
     Read {
         /// Where it is.
         slot: Slot,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// What was read is not what was written.
+    /// The bytes that were read are not those that were written.
     #[error("slot {} of swap has other bytes than were written there; the device lost them", slot.0)]
     Checksum {
         /// Where it is.
@@ -154,7 +155,7 @@ impl Swap {
             errno => SwapError::Open { path: path.to_owned(), errno },
         };
         let mut file = BlockFile::open(path, cached).map_err(open)?;
-        // What the last one still wrote when it was killed is not to be found in this one's slots.
+        // Late writes of the last process, which was killed, must not end up in this one's slots.
         file.lock().map_err(open)?;
         if let Some(reason) = whose(&file, bytes).map_err(open)? {
             let clearing = if file.is_device() { "blkdiscard --zeroout" } else { "rm" };
@@ -177,14 +178,9 @@ impl Swap {
         &self.file
     }
 
-    fn map(&self) -> std::sync::MutexGuard<'_, SlotMap> {
-        // Nothing panics while it holds the map.
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Slots there are, and slots taken.
     pub fn usage(&self) -> (u32, u32) {
-        let map = self.map();
+        let map = self.map.lock();
         (map.len(), map.taken())
     }
 
@@ -209,7 +205,7 @@ impl Swap {
     /// # Errors
     /// [`SwapError::Full`].
     pub(crate) fn get_run(&self, most: u32) -> Result<(Slot, u32), SwapError> {
-        let mut map = self.map();
+        let mut map = self.map.lock();
         let run = map.get_run(most);
         self.taken.store(map.taken(), Ordering::Relaxed);
         run.map(|(first, run)| (Slot(first), run)).ok_or(SwapError::Full { slots: map.len() })
@@ -217,7 +213,7 @@ impl Swap {
 
     /// One more has a slot, and gives it back by itself. `false`: it is not taken.
     pub(crate) fn share(&self, slot: Slot) -> bool {
-        self.map().share(slot.0)
+        self.map.lock().share(slot.0)
     }
 
     /// Gives a slot back that its caller does not read any more. `false`: it is not taken.
@@ -231,7 +227,7 @@ impl Swap {
         if slots.peek().is_none() {
             return true;
         }
-        let mut map = self.map();
+        let mut map = self.map.lock();
         let mut were_taken = true;
         slots.for_each(|slot| were_taken &= map.put(slot.0));
         self.taken.store(map.taken(), Ordering::Relaxed);
@@ -319,21 +315,21 @@ impl Swap {
         }
     }
 
-    /// What was noted of the page in a slot.
+    /// The note of the page in a slot.
     pub(crate) fn note(&self, slot: Slot) -> u32 {
         let record = self.records.get(slot.0 as usize);
         record.map_or(0, |record| (record.load(Ordering::Relaxed) >> 32) as u32)
     }
 }
 
-/// Who else has something where a swap area of `bytes` bytes is to be.
+/// The owner of something else where a swap area of `bytes` bytes is to be.
 fn whose(file: &BlockFile, bytes: u64) -> Result<Option<Foreign>, Errno> {
     let mut first = FirstFrame([0; FRAME_SIZE]);
     if file.len() >= FRAME_SIZE as u64 {
         first.transfer(file, Direction::Read)?;
     }
     match Header::read(&first.0) {
-        // What lies in the area that there was is pages. Behind it a RAID may have its end, in which the area was.
+        // The old area contains pages. Behind it a RAID may have its end, in which the area was.
         Ok(Header { slots }) => {
             foreign::known(file, (u64::from(slots) + 1) * FRAME_SIZE as u64..bytes)
         }

@@ -223,7 +223,7 @@ fn full_swap_says_so() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Whatever is in a file: it is swap of ours, or is nobody's, or is left as it was with an error that says why.
+    /// Any file is swap of ours, or is nobody's, or is left as it was with an error that says why.
     #[test]
     fn no_file_is_too_bad(
         len in 0usize..3 * FRAME_SIZE,

@@ -21,7 +21,7 @@ pub enum Direction {
     Write,
 }
 
-/// What a file is opened for.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// To be read; it must be there.
@@ -35,7 +35,7 @@ pub enum Opening {
 /// Opens a file, around the page cache if `direct`.
 ///
 /// # Errors
-/// What the kernel says: `EINVAL` where the file system does no direct I/O.
+/// The kernel's error: `EINVAL` where the file system does no direct I/O.
 pub fn open(path: &Path, opening: Opening, direct: bool) -> Result<OwnedFd, Errno> {
     let around = if direct { OFlags::DIRECT } else { OFlags::empty() };
     let access = match opening {
@@ -56,7 +56,7 @@ pub fn open(path: &Path, opening: Opening, direct: bool) -> Result<OwnedFd, Errn
     fs::open(path, access | OFlags::CLOEXEC | around, Mode::RUSR | Mode::WUSR)
 }
 
-/// What direct I/O wants of addresses, and of offsets and lengths; `None` where the kernel does not say.
+/// The alignment that direct I/O wants of addresses, and of offsets and lengths; `None` where the kernel does not say.
 ///
 /// A file system that does not do it for this file says 0 (statx(2), `STATX_DIOALIGN`).
 pub fn direct_alignment(file: &OwnedFd) -> Option<(u32, u32)> {
@@ -101,7 +101,7 @@ impl FileId {
     /// Of the file that has a name now.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn at(path: &Path) -> Result<FileId, Errno> {
         Ok(id_of(&fs::stat(path)?))
     }
@@ -110,7 +110,7 @@ impl FileId {
 /// See [`FileId`].
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn id(file: &OwnedFd) -> Result<FileId, Errno> {
     Ok(id_of(&fs::fstat(file)?))
 }
@@ -130,7 +130,7 @@ fn id_of(stat: &fs::Stat) -> FileId {
 /// the lock finds what the last one wrote, and nothing is written behind its back.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn try_lock(file: &OwnedFd) -> Result<bool, Errno> {
     if has_mandatory_locks(file) {
         return Ok(true);
@@ -167,7 +167,7 @@ pub fn try_claim(device: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
 /// Makes a file so long, or so short.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn set_len(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     fs::ftruncate(file, len)
 }
@@ -175,7 +175,7 @@ pub fn set_len(file: &OwnedFd, len: u64) -> Result<(), Errno> {
 /// Waits until what was written is on the device, and what is needed to find it: the length, too.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn sync_data(file: &OwnedFd) -> Result<(), Errno> {
     fs::fdatasync(file)
 }
@@ -183,7 +183,7 @@ pub fn sync_data(file: &OwnedFd) -> Result<(), Errno> {
 /// Whether it is a block device, and its length in bytes.
 ///
 /// # Errors
-/// What the kernel says; `EINVAL` for what is neither file nor block device.
+/// The kernel's error; `EINVAL` for anything but a file or a block device.
 pub fn extent(file: &OwnedFd) -> Result<(bool, u64), Errno> {
     let stat = fs::fstat(file)?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -196,7 +196,7 @@ pub fn extent(file: &OwnedFd) -> Result<(bool, u64), Errno> {
 /// Makes a file so long at least, with its blocks there if the file system can do that. Nobody else changes its length.
 ///
 /// # Errors
-/// What the kernel says: `ENOSPC` where there is no room. It is as long as it was, and what it was given beyond that it
+/// The kernel's error: `ENOSPC` where there is no room. It is as long as it was, and what it was given beyond that it
 /// has given back.
 pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     let (_, now) = extent(file)?;
@@ -206,12 +206,12 @@ pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
         Err(errno) => Err(errno),
     };
     allocated.inspect_err(|_| {
-        // What was the matter is said, not what went wrong then.
+        // The first error is reported, not the one of the clean-up.
         let _ = fs::ftruncate(file, now);
     })
 }
 
-/// What becomes of the end of a file that is given blocks beyond it.
+/// The fate of the end of a file that is given blocks beyond it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It stays where it is.
@@ -225,7 +225,7 @@ pub enum End {
 /// some may be there.
 ///
 /// # Errors
-/// What the kernel says: `EOPNOTSUPP` where the file system can't.
+/// The kernel's error: `EOPNOTSUPP` where the file system can't.
 pub fn preallocate(
     len: u64,
     mut ask: impl FnMut(End, u64, u64) -> Result<(), Errno>,
@@ -247,7 +247,7 @@ pub fn preallocate(
 /// Has blocks behind `len` bytes of a file from an offset on.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn fallocate(file: &OwnedFd, end: End, offset: u64, len: u64) -> Result<(), Errno> {
     let flags = match end {
         End::Stays => FallocateFlags::KEEP_SIZE,
@@ -284,7 +284,7 @@ impl Piece {
 /// No reference is made of the bytes: what is written may be memory that its owner takes back meanwhile.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 ///
 /// # Safety
 /// The `len` bytes at `at` are there; to be read into, they are the caller's.
@@ -305,7 +305,7 @@ pub unsafe fn transfer(
 /// One `preadv` or `pwritev`.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 ///
 /// # Safety
 /// There are `count` pieces at `pieces`, of which [`transfer`] says what must hold.
@@ -329,10 +329,10 @@ pub unsafe fn transfer_pieces(
 mod tests {
     use super::*;
 
-    /// What a kernel does when it is asked.
+    /// The calls that a kernel was asked for and did.
     type Done = Vec<(End, u64, u64)>;
 
-    /// What one does that knows only some ways, and interrupts what is longer than `most`.
+    /// The calls to a kernel that knows only some ways, and interrupts those that are longer than `most`.
     fn asked(len: u64, most: u64, knows: &[End]) -> (Result<(), Errno>, Done) {
         let mut done = Vec::new();
         let result = preallocate(len, |end, offset, len| {

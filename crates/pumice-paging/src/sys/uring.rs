@@ -25,7 +25,7 @@ impl Uring {
     /// A ring for `depth` requests at a time.
     ///
     /// # Errors
-    /// What the kernel says: `ENOSYS` or `EPERM` where it is switched off.
+    /// The kernel's error: `ENOSYS` or `EPERM` where io_uring is switched off.
     pub fn new(depth: u32) -> Result<Uring, Errno> {
         // Not `IORING_SETUP_COOP_TASKRUN`, nor `DEFER_TASKRUN`: with these a completion is said only when the thread
         // that asked enters the kernel by itself, and others wait for what it asked for. So it is interrupted for that.
@@ -88,7 +88,7 @@ impl Uring {
     }
 
     /// # Safety
-    /// What the entry refers to stays until it is done.
+    /// The memory that the entry refers to stays until it is done.
     unsafe fn push_entry(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: the caller's promise.
         let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
@@ -99,7 +99,7 @@ impl Uring {
     /// Hands over what is queued, and waits until `done` requests are done.
     ///
     /// # Errors
-    /// What the kernel says, but for an interruption.
+    /// The kernel's error, but for an interruption.
     pub fn wait(&mut self, done: usize) -> Result<(), Errno> {
         loop {
             match self.ring.submit_and_wait(done.min(self.in_flight)).map_err(|error| errno(&error))
@@ -130,9 +130,9 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // The memory of what is in flight is its owner's again afterwards. What the kernel was not handed it does not
-        // touch; what it was, it goes on with, and says so in memory that it shares with the ring. It is not asked: the
-        // descriptor may be another ring's by now, on which nothing is ever done.
+        // The memory of requests in flight is its owner's again afterwards. The kernel does not touch requests that it
+        // was not handed; it goes on with the others, and says so in memory that it shares with the ring. It is not
+        // asked: the descriptor may be another ring's by now, on which nothing is ever done.
         while self.pop().is_some() {}
         while self.in_flight > self.ring.submission().len() {
             thread::sleep(LOOK_AGAIN);

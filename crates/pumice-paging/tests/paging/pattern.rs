@@ -1,4 +1,4 @@
-//! What is in a page: its number, how often it was written, and words that follow from both.
+//! The contents of a page: its number, how often it was written, and words that follow from both.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,7 +54,7 @@ pub fn version(bytes: &[u8; FRAME_SIZE], page: usize) -> Option<u32> {
     (expected == *bytes).then_some(version)
 }
 
-/// What is wrong with a page, in words.
+/// Describes how a page is wrong.
 pub fn describe(bytes: &[u8; FRAME_SIZE], page: usize, wanted: u32) -> String {
     let word = |at: usize| u64::from_le_bytes(bytes[8 * at..8 * at + 8].try_into().expect("eight"));
     let mut expected = [0; FRAME_SIZE];

@@ -121,7 +121,7 @@ fn write_all(swap: Swap, meanwhile: impl FnOnce()) -> (usize, Option<SwapError>)
         let first = (0..PAGES).find(|&page| !write(page)).unwrap_or(PAGES);
         let why = pager.take_error();
         if first < PAGES {
-            // What is in memory can be used all the same.
+            // Pages in memory can be used all the same.
             let guard = region.read(first - 1).expect("the last one");
             assert_eq!(version(&guard, first - 1), Some(1));
         }
@@ -175,7 +175,7 @@ fn a_swap_file_that_does_not_fit_says_so() {
 }
 
 /// A file system that can't say before that there is no room (ext2 has no `fallocate`): writes fail in the middle.
-/// What can't go stays; when there is room, all goes on.
+/// Pages that can't go stay; when there is room, all goes on.
 #[test]
 fn a_disk_that_fills_up_and_has_room_again() {
     let image = super::pattern::Scratch::new("image");
@@ -258,7 +258,7 @@ fn a_full_swap_leaves_what_is_there() {
         for page in 0..written {
             check(page).expect("it is somewhere");
         }
-        // Who gives memory back has room for something else, and what is left is there.
+        // A thread that gives memory back has room for something else, and the rest is there.
         let given = FRAMES / 4;
         region.task().unmap(region.start(), given * FRAME_SIZE).expect("whole pages");
         for page in written..written + FRAMES / 8 {

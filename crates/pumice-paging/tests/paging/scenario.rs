@@ -1,6 +1,6 @@
 //! Threads, what they do to one region, and what must hold.
 //!
-//! All pages are everybody's. Whoever writes a page has looked at it before, under the same guard, and counts its
+//! All pages are everybody's. A thread that writes a page has looked at it before, under the same guard, and counts its
 //! versions beside it: a page that comes back as it was before its last write is seen as well as one with wrong
 //! bytes.
 
@@ -22,14 +22,14 @@ use pumice_paging::swap::Swap;
 
 use super::pattern::{describe, fill, seed, version, Ending, Random, Scratch};
 
-/// Who chooses.
+/// The policy that chooses.
 #[derive(Clone, Copy, Debug)]
 pub enum Which {
     Adaptive,
     TwoList,
 }
 
-/// What goes on beside accesses.
+/// The work beside accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Accesses,
@@ -177,7 +177,7 @@ impl Run {
     /// Reads and writes pages until it is over.
     fn access(&self, space: &Space<'_>, thread: usize) {
         let begun = Instant::now();
-        // What a child shares can't go: there is to be time without one.
+        // Pages that a child shares can't go: there is to be time without one.
         let is_forking = self.scenario.doing == Doing::Forks;
         let least = self.scenario.pages * if is_forking { 60 } else { 1 };
         let mut random = Random(self.seed ^ (thread as u64) << 56);

@@ -42,7 +42,7 @@ fn spaces_come_and_go_while_others_fork_by_two_lists() {
     run("several-two-list", TwoList::new(&mut entries));
 }
 
-/// What all threads of a run have.
+/// The parts that all threads of a run share.
 struct Run<'r, P> {
     /// By turns, so that spaces of one backing have others between them.
     pagers: &'r [SwapPager<P>],

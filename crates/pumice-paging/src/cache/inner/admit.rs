@@ -59,7 +59,7 @@ impl Inner {
         if self.rule_has_panicked.load(Ordering::Relaxed) {
             return None;
         }
-        // What is the file's is not touched in between.
+        // Nothing of the file's is touched in between.
         let answer = catch_unwind(AssertUnwindSafe(ask));
         if answer.is_err() {
             self.rule_has_panicked.store(true, Ordering::Relaxed);

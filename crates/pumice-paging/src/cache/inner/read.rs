@@ -1,4 +1,4 @@
-//! What is read of a file: pages that are in it whole, and others.
+//! Reads of a file: of pages that are in it whole, and of others.
 
 use std::ptr::NonNull;
 

@@ -73,7 +73,7 @@ fn errors_reach_who_asks_and_nothing_is_lost_by_them() {
         for (nth, page) in plainly(&scratch.0).iter().enumerate() {
             check(page, nth, versions[nth]);
         }
-        // What is dirty at the end is written by who makes caches, who may be told of an error.
+        // The thread that makes caches writes the pages that are dirty at the end, and may be told of an error.
     })
     .expect("a cache");
 }
@@ -183,7 +183,7 @@ fn a_sync_that_fails_is_told_to_all_who_wait_and_pages_stay() {
         });
         assert!(file.inner.data.fails.sync.lock().expect("no panic").is_empty(), "it was asked");
         assert_eq!((cache.counts().resident, file.dirty()), (20, 0), "none was dropped");
-        // What is made dirty after that is kept, and written too.
+        // Pages that are made dirty after that are kept, and written too.
         fill(&mut view.write(15).expect("there"), 15, 2);
         assert!(matches!(view.sync(), Err(CacheError::Sync { .. })));
         for (nth, page) in plainly(&scratch.0).iter().enumerate() {

@@ -18,7 +18,7 @@ fn a_file_is_as_long_as_it_says_to_the_byte() {
                 assert!(page[..within].iter().all(|&byte| byte == 9));
                 assert!(page[within..].iter().all(|&byte| byte == 0), "zeros past the end");
             }
-            // What is past the end is nowhere.
+            // Bytes past the end are nowhere.
             view.write(last).expect("there").fill(3);
             view.sync().expect("the device is there");
             let bytes = fs::read(&scratch.0).expect("the file");
@@ -203,7 +203,8 @@ fn what_grows_beside_sync_is_not_cut_off() {
     .expect("a cache");
 }
 
-/// Who makes the file longer waits for guards of the last page, also for reading; who has one syncs.
+/// A thread that makes the file longer waits for guards of the last page, also for reading; the thread that has one
+/// syncs.
 #[test]
 fn who_reads_the_last_page_syncs_beside_who_makes_the_file_longer() {
     let scratch = Scratch::new("reads-the-last");
@@ -228,7 +229,7 @@ fn who_reads_the_last_page_syncs_beside_who_makes_the_file_longer() {
                 let view = task.view(file).expect("room");
                 view.set_len(2 * FRAME_SIZE as u64)
             });
-            while file.inner.resizing.try_lock().is_ok() {
+            while file.inner.resizing.try_lock().is_some() {
                 std::thread::yield_now();
             }
             view.sync().expect("the device is there");

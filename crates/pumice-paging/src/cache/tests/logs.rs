@@ -39,8 +39,8 @@ fn no_page_is_written_before_its_log() {
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The log's own thread: a little further each time, and never further than is wanted. What is in the
-                // file is no newer than what was durable when it was looked at last.
+                // The log's own thread: a little further each time, and never further than is wanted. The file's bytes
+                // are no newer than those that were durable when it was looked at last.
                 while !is_over.load(Ordering::Relaxed) {
                     let (durable, wanted) = (log.durable(), log.wanted.load(Ordering::SeqCst));
                     let file = fs::read(&scratch.0).expect("the file");
@@ -170,7 +170,7 @@ fn a_log_that_fails_is_not_waited_for() {
                 let error = view.sync().expect_err("it has failed");
                 assert!(matches!(error, CacheError::Log { .. }), "{error}");
             }
-            // What is not written stays, and all else goes on.
+            // Pages that are not written stay, and all else goes on.
             for page in 4..1000 {
                 assert_eq!(view.read(page).expect("room")[0], 0);
             }

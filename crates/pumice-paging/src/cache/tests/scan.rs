@@ -1,4 +1,4 @@
-//! What reclaim does with a page that it comes to, case by case, where the page is a file's. Nobody reclaims but who
+//! Reclaim's treatment of a page that it comes to, case by case, where the page is a file's. Nobody reclaims but who
 //! asks for a frame, and nobody writes in the background, so that what happens is what is told here.
 //!
 //! They are the cases that reclaim is held to with anonymous pages (`reclaim/swap_out_tests.rs`, `swap_tests.rs`,
@@ -20,7 +20,7 @@ use pumice_frames::sys::{cpu, mem::Huge};
 /// Frames of the caches here, tables included.
 pub(super) const FRAMES: usize = 512;
 
-/// What a test has.
+/// The parts that a test has.
 pub(super) struct Stage<'s, 'c, P> {
     pub cache: &'s Cache<'c>,
     pub reclaim: &'s ZoneReclaim<P>,

@@ -24,7 +24,7 @@ pub(super) struct Device {
 pub(super) enum Told {
     Go,
     Keep(Direction),
-    /// What engines for so many requests or more have done nobody is told, as where their threads are stopped.
+    /// Completions of engines for so many requests or more are reported to nobody, as where their threads are stopped.
     Stop(u32),
     Fail(Direction, Errno),
     /// Engines for so many requests or more take them, and can't be asked any more from then on.
@@ -154,8 +154,8 @@ pub(super) fn on_device(device: &Arc<Device>, work: impl FnOnce(&Stage<'_, '_, A
     on_stage(&settings, Adaptive::new(&mut entries), work);
 }
 
-/// Whoever reads a page that is being written reads it, and it stays for that; who writes to it waits, and what he
-/// writes is written in its turn.
+/// A reader of a page that is being written reads it, and it stays for that; a writer waits, and its bytes are written
+/// in their turn.
 #[test]
 fn pages_that_are_being_written_are_read_and_not_written_to() {
     let (scratch, device) = (file_of("being-written", 2048), Device::new());
@@ -237,7 +237,7 @@ fn where_enough_is_being_written_who_asks_waits() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let now = || (stage.reclaim.counts(), device.kept.load(Ordering::SeqCst));
-            // Who stalls may be about to write, or have begun to and not noted it.
+            // A stalled thread may be about to write, or have begun to and not noted it.
             let mut before = now();
             let (counts, kept) = loop {
                 std::thread::sleep(Duration::from_millis(20));
@@ -489,7 +489,7 @@ impl WriteAhead for Odd {
 
 const SHORT: Duration = Duration::from_millis(1);
 
-/// What a thread has run, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
+/// The time that a thread has run, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
 fn ran(thread: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok()
@@ -500,7 +500,8 @@ fn where_all_waits_for_the_log_threads_rest_until_it_comes() {
     let (scratch, log) = (file_of("waits-for-log", 2048), Arc::new(Odd(AtomicU64::new(0))));
     let mut entries = policy::table::<Adaptive<'_>>(FRAMES);
     on_stage(&quiet(), Adaptive::new(&mut entries), |stage| {
-        // Who asks is told after some pauses, and so for each of the frames that are kept back: short ones at first.
+        // The request is refused after some pauses, and so for each of the frames that are kept back: short ones at
+        // first.
         stage.reclaim.set_settings(Limits { pause: SHORT, ..Limits::of(FRAMES) });
         let options = Options::new().write_ahead(log.clone());
         let file = stage.cache.open(&scratch.0, &options).expect("the file");

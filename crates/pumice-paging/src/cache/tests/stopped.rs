@@ -1,5 +1,5 @@
 //! A thread that has asked for pages and is stopped, or gets no processor: the kernel tells nobody else what it has
-//! read for it. Who wants one of these pages, or has them go, does not wait for that thread.
+//! read for it. A thread that wants one of these pages, or has them go, does not wait for that thread.
 
 use super::scan::{file_of, Stage, FRAMES};
 use super::scan_io::{on_device, Device, GoesOn, Told};

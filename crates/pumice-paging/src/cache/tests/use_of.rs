@@ -1,4 +1,4 @@
-//! What the cache says to who uses it in ways that are not the usual.
+//! The cache's answers to unusual uses.
 
 use std::sync::Barrier;
 
@@ -57,7 +57,7 @@ fn the_name_of_a_file_that_was_made_is_synced_with_it() {
     run(&settings(512), |cache| {
         let task = cache.task().expect("room");
         let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let is_named = |file: &File| file.inner.folders.lock().expect("no panic").is_empty();
+        let is_named = |file: &File| file.inner.folders.lock().is_empty();
         assert!(!is_named(&file));
         let view = task.view(&file).expect("room");
         view.write_at(0, &[1]).and_then(|()| view.sync()).expect("the device is there");
@@ -124,7 +124,7 @@ fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
         ];
         for (which, grow) in grow.into_iter().enumerate() {
             view.set_len(100).expect("another length");
-            // What who grows the file has first.
+            // The guard that the thread that grows the file has first.
             let mut last = view.write(0).expect("there");
             last[100..].fill(0);
             let started = Barrier::new(2);
@@ -242,7 +242,7 @@ fn the_name_of_a_file_is_synced_whoever_of_two_opens_it_first() {
         let open = |opened| cache.open_once(&scratch.0, &options, opened).expect("a file");
         let file = open(found).expect("nobody's");
         let _same = open(made).expect("the same");
-        assert!(!file.inner.folders.lock().expect("no panic").is_empty());
+        assert!(!file.inner.folders.lock().is_empty());
     })
     .expect("a cache");
 }
@@ -296,7 +296,7 @@ fn the_files_of_a_cache_that_is_no_more_are_nobodys_though_handles_of_them_are_t
     .expect("a cache");
     run(&settings(512), |cache| {
         let again = open(cache);
-        // What goes only now is the other's no more.
+        // A handle that goes only now is the other's no more.
         drop((file, kept));
         let refused = table::open(&scratch.0, &options).expect("the file").data.try_lock();
         assert_eq!(refused, Ok(false), "it is this cache's");
@@ -335,7 +335,7 @@ fn the_name_of_a_file_that_was_there_is_made_durable_once() {
         for options in [Options::new(), Options::new().existing()] {
             let task = cache.task().expect("room");
             let file = cache.open(&scratch.0, &options).expect("the file");
-            let is_open = || !file.inner.folders.lock().expect("no panic").is_empty();
+            let is_open = || !file.inner.folders.lock().is_empty();
             assert!(is_open());
             let view = task.view(&file).expect("room");
             view.sync().expect("the device is there");
@@ -394,7 +394,7 @@ fn a_folder_that_can_not_be_synced_at_all_need_not_be() {
         file.inner.name_is_new(unsynced);
         let view = task.view(&file).expect("room");
         view.write_at(0, &[1]).and_then(|()| view.sync()).expect("the device is there");
-        assert!(file.inner.folders.lock().expect("no panic").is_empty(), "it is asked once");
+        assert!(file.inner.folders.lock().is_empty(), "it is asked once");
     })
     .expect("a cache");
 }

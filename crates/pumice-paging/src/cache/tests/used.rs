@@ -87,7 +87,7 @@ fn a_page_that_was_asked_for_is_used_when_somebody_comes_for_it() {
             }
         }
         assert_eq!(stage.cache.counts().read_ahead, 0, "they were asked for");
-        // What is read ahead is not used, but for the page that was wanted.
+        // A page that is read ahead is not used, but for the page that was wanted.
         view.advise(0..200, Advice::DontNeed);
         view.advise(0..0, Advice::Sequential);
         drop(view.read(100).expect("there"));

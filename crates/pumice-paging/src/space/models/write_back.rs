@@ -1,6 +1,6 @@
 //! A file's pages: filled, written to, written back, evicted and forgotten at the same time.
 //!
-//! What must hold: no update is lost, a page that is clean is in the file as it is in memory, and no frame is lost.
+//! Invariants: no update is lost, a page that is clean is in the file as it is in memory, and no frame is lost.
 
 use super::*;
 use crate::space::write_back::WriteFailed;
@@ -35,7 +35,7 @@ fn write_back(task: &Task<'_, Model, Atomic>, at: usize) {
     disk(task).write_back(task, at / PAGE, Ok(()));
 }
 
-/// What a page has and what the file has of it, when nobody does anything: `expected`.
+/// A page and the file's copy of it have the value `expected`, when no thread does anything.
 fn check(task: &Task<'_, Model, Atomic>, at: usize, expected: u64) {
     let mut dirty = 0;
     task.scan_dirty(at / PAGE..at / PAGE + 1, |_| dirty += 1);
