@@ -13,7 +13,7 @@
 //! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
 //! | [`safe_path`] | paths at which nobody else can put another file |
 //!
-//! It asks `pumice-frames`, `pumice-accel` and `pumice-heap` about the machine. Its users are `pumice-cli` and
+//! It asks `pumice-frames`, `pumice-accel`, `pumice-heap` and `pumice-slots` about the machine. Its users are `pumice-cli` and
 //! `pumice-bench`. Of these two, the first calls the second in one place.
 
 pub mod clear_plan;
@@ -21,7 +21,6 @@ pub mod costs;
 pub mod engines;
 pub mod failure;
 pub mod json_lines;
-pub mod memory;
 pub mod random;
 pub mod region;
 pub mod safe_path;
@@ -29,3 +28,4 @@ pub mod statistics;
 pub mod table;
 
 pub use failure::{print, Failure, STATUS_USAGE};
+pub use pumice_slots::memory;

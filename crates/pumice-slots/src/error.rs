@@ -1,9 +1,9 @@
-//! What can go wrong for a client; each message says what to do where there is something to do.
+//! The errors of clients and of daemons. Each message says what to do where there is something to do.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::message::Reason;
+use crate::message::Reason;
 
 /// Why there is no lease.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,27 @@ pub enum Error {
     /// A system call failed.
     #[error("a system call failed: {0}")]
     Io(#[from] io::Error),
+}
+
+/// Why a daemon, or a page of metrics, can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Something that was configured can't be used. The message says what to configure instead.
+    #[error("{0}")]
+    Usage(String),
+    /// The machine or another process stands in the way.
+    #[error("{0}")]
+    System(String),
+}
+
+impl ServeError {
+    pub(crate) fn usage(message: impl Into<String>) -> ServeError {
+        ServeError::Usage(message.into())
+    }
+
+    pub(crate) fn system(message: impl Into<String>) -> ServeError {
+        ServeError::System(message.into())
+    }
 }
 
 /// A daemon's no.

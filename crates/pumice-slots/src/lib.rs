@@ -1,5 +1,6 @@
 //! Slots: memory that a daemon has populated ahead, leased whole to another program. An inside of pumice, whose facade
-//! is `pumice`; its neighbour is `pumice-frames`, whose system calls it makes. The daemon is `pumice serve`.
+//! is `pumice`. It makes the system calls of `pumice-frames`; the daemon populates at the pace of the scrubber of
+//! `pumice-heap`. `pumice serve` starts the daemon.
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -11,7 +12,10 @@
 //! | [`file`](mod@file) | a slot's file: made, sealed, populated, ended |
 //! | [`peer`] | who listens at a socket, and who else could |
 //! | [`client`] | leasing: [`Client`] and the guard [`Lease`] |
-//! | [`error`] | what can go wrong for a client |
+//! | [`serving`] | sockets in safe folders, pages of metrics |
+//! | [`memory`] | how much memory there is to have |
+//! | [`daemon`] | the daemon |
+//! | [`error`] | the errors of clients and daemons |
 //!
 //! # How trust ends
 //!
@@ -34,17 +38,20 @@
 //! gets zeroed pages of the common pool then, which `MAP_HUGETLB` would give it as well.
 
 pub mod client;
+pub mod daemon;
 pub mod error;
 pub mod file;
+pub mod memory;
 pub mod message;
 pub mod pages;
 pub mod peer;
+pub mod serving;
 pub mod settings;
 pub mod socket;
 pub mod stat;
 
 pub use client::{default_socket, Client, Lease};
-pub use error::{Error, Refusal};
+pub use error::{Error, Refusal, ServeError};
 pub use file::SlotFile;
 pub use message::LeaseRequest;
 pub use pages::{Charge, PageKind};

@@ -166,11 +166,11 @@ const CRATES: [(&str, &[&str]); 11] = [
     ("pumice-accel", &["pumice-frames"]),
     ("pumice-heap", &["pumice-accel", "pumice-frames"]),
     ("pumice-paging", &["pumice-frames"]),
-    ("pumice-slots", &["pumice-frames"]),
+    ("pumice-slots", &["pumice-frames", "pumice-heap"]),
     ("pumice", &["pumice-accel", "pumice-frames", "pumice-heap", "pumice-paging", "pumice-slots"]),
     ("pumice-preload", &["pumice-frames", "pumice-heap"]),
     ("pumice-c", &["pumice", "pumice-frames", "pumice-heap"]),
-    ("pumice-command", &["pumice-accel", "pumice-frames", "pumice-heap"]),
+    ("pumice-command", &["pumice-accel", "pumice-frames", "pumice-heap", "pumice-slots"]),
     (
         "pumice-bench",
         &[

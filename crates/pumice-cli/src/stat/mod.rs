@@ -19,10 +19,11 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-
-use crate::http::{self, Address};
-use crate::run::spawn;
 use pumice_command::Failure;
+use pumice_slots::serving::http::{self, Address};
+
+use crate::run::spawn;
+use crate::serve::not_served;
 use rates::Rates;
 use sample::{Process, Sample};
 use show::Of;
@@ -125,7 +126,7 @@ pub fn with_rates(before: &Sample, now: &Sample) -> Vec<(Process, Option<Rates>)
 fn listen(address: &Address, pids: Vec<u32>) -> Result<(), Failure> {
     let endings = spawn::block_endings();
     let page = move || Some(prometheus::page(&Sample::take(&pids)));
-    let serving = http::start(address, "--listen", page)?;
+    let serving = http::start(address, "--listen", page).map_err(not_served)?;
     eprintln!("pumice: metrics for Prometheus are at {}", serving.at);
     spawn::wait_for(&endings);
     serving.clear();

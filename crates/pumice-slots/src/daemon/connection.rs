@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use pumice_slots::message::{LeaseRequest, Reply};
-use pumice_slots::{socket, Charge, SlotFile};
+use crate::message::{LeaseRequest, Reply};
+use crate::{socket, Charge, SlotFile};
 
 use super::allow::{is_master, Peer};
 use super::pool::Key;

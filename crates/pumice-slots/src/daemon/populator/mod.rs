@@ -30,8 +30,8 @@ use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::thread;
 
+use crate::settings::PaceSetting;
 use pumice_heap::scrub::PaceLimits;
-use pumice_slots::settings::PaceSetting;
 
 pub use job::{Job, WorkerId};
 pub use worker::Outcome;
@@ -320,7 +320,7 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver};
     use std::time::Duration;
 
-    use pumice_slots::PageKind;
+    use crate::PageKind;
     use rustix::event::{eventfd, EventfdFlags};
 
     use super::*;

@@ -3,9 +3,9 @@
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pumice_slots::PageKind;
+use crate::PageKind;
 
-use pumice_command::memory;
+use crate::memory;
 
 /// What is left to others at least, and the share of the machine's memory that is.
 const RESERVE_BYTES: u64 = 64 << 20;

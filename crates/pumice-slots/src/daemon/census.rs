@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use pumice_slots::message::Reason;
-use pumice_slots::stat::{Counter, WAIT_BOUNDS_US, WAIT_BUCKETS};
+use crate::message::Reason;
+use crate::stat::{Counter, WAIT_BOUNDS_US, WAIT_BUCKETS};
 
 /// See the module's text.
 #[derive(Clone, Debug)]

@@ -5,19 +5,19 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use pumice_slots::message::{
+use crate::message::{
     ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reason, Reply, Request, MAX_ROWS,
 };
-use pumice_slots::settings::PaceSetting;
-use pumice_slots::stat::Counter;
-use pumice_slots::{socket, Charge, PageKind, Refusal, SlotFile};
+use crate::settings::PaceSetting;
+use crate::stat::Counter;
+use crate::{socket, Charge, PageKind, Refusal, SlotFile};
 use rustix::event::epoll;
 
 use super::super::allow::is_master;
 use super::super::connection::{Heard, Lease, State, Wait};
-use super::super::folder::is_ours;
 use super::super::pool::{Key, Token};
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
+use crate::serving::folder::is_ours;
 
 /// Requests of one user that may wait; of root and the daemon's user, as many as there are connections.
 const WAITS_OF_A_USER: usize = 64;
@@ -305,7 +305,7 @@ impl Server {
     /// A lease's memory is gone.
     pub(super) fn take_ended(&mut self, lease: u64, error: Option<io::Error>) {
         if let Some(error) = error {
-            super::super::say(&format!("lease {lease} could not be truncated: {error}"));
+            self.host.say(&format!("lease {lease} could not be truncated: {error}"));
         }
         let Some(ending) = self.ending.remove(&lease) else { return };
         self.census.add(Counter::Ended, 1);

@@ -23,8 +23,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use pumice_slots::file::Populating;
-use pumice_slots::SlotFile;
+use crate::file::Populating;
+use crate::SlotFile;
 
 use super::super::pool::Key;
 use super::super::room::{Pool, Promise};
@@ -166,7 +166,7 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use pumice_slots::PageKind;
+    use crate::PageKind;
 
     use super::*;
 

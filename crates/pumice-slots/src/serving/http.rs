@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::SocketType;
 
-use crate::serve::{Bound, Neighbours};
-use pumice_command::Failure;
+use super::bound::{Bound, Neighbours};
+use crate::ServeError;
 
 /// How long a client may take to send, and again to receive.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -133,9 +133,11 @@ pub fn start(
     address: &Address,
     option: &'static str,
     page: impl Fn() -> Option<String> + Send + Sync + 'static,
-) -> Result<Serving, Failure> {
+) -> Result<Serving, ServeError> {
     let refused = |at: &dyn std::fmt::Display, error: &io::Error| {
-        Failure::usage(format!("can't serve metrics at {at}: {error}; name another with {option}"))
+        ServeError::usage(format!(
+            "can't serve metrics at {at}: {error}; name another with {option}"
+        ))
     };
     // SAFETY: a plain call; who goes away while it is answered must not end this process.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -176,7 +178,7 @@ pub fn start(
         }
     };
     let started = thread::Builder::new().name("pumice-metrics".into()).spawn(serve);
-    started.map_err(|error| Failure::system(format!("no thread for metrics: {error}")))?;
+    started.map_err(|error| ServeError::system(format!("no thread for metrics: {error}")))?;
     Ok(serving)
 }
 

@@ -6,12 +6,12 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use pumice_slots::peer::credentials;
+use crate::peer::credentials;
 use rustix::net::{accept_with, sockopt, SocketFlags, SocketType};
 
 use super::allow::Peer;
-use super::bound::{Bound, Neighbours};
-use pumice_command::Failure;
+use crate::serving::bound::{Bound, Neighbours};
+use crate::ServeError;
 
 /// The first descriptor that systemd hands over; see sd_listen_fds(3).
 const FIRST_ACTIVATED: i32 = 3;
@@ -26,7 +26,7 @@ pub struct Listener {
 
 impl Listener {
     /// systemd's socket if there is one, else a new one at `path`.
-    pub fn open(path: &Path) -> Result<Listener, Failure> {
+    pub fn open(path: &Path) -> Result<Listener, ServeError> {
         if let Some(socket) = activated()? {
             // A daemon that was killed may have left it otherwise.
             set_rights(&socket, Rights::Passed);
@@ -115,7 +115,7 @@ impl AsFd for Listener {
     }
 }
 
-fn activated() -> Result<Option<OwnedFd>, Failure> {
+fn activated() -> Result<Option<OwnedFd>, ServeError> {
     let number = |name| env::var(name).ok().and_then(|text: String| text.parse::<u32>().ok());
     let (pid, count) = (number("LISTEN_PID"), number("LISTEN_FDS"));
     for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
@@ -129,14 +129,14 @@ fn activated() -> Result<Option<OwnedFd>, Failure> {
     let fits = sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::SEQPACKET)
         && sockopt::socket_acceptconn(&socket).unwrap_or(false);
     if count != Some(1) || !fits {
-        return Err(Failure::usage(
+        return Err(ServeError::usage(
             "systemd must hand over one listening socket: ListenSequentialPacket= in the unit"
                 .to_owned(),
         ));
     }
     let set = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)
         .and_then(|()| rustix::io::ioctl_fionbio(&socket, true));
-    set.map_err(|error| Failure::system(format!("systemd's socket can't be used: {error}")))?;
+    set.map_err(|error| ServeError::system(format!("systemd's socket can't be used: {error}")))?;
     Ok(Some(socket))
 }
 

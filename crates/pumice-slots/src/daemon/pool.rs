@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use pumice_slots::message::{ClassRow, Reason};
-use pumice_slots::{PageKind, SlotFile};
+use crate::message::{ClassRow, Reason};
+use crate::{PageKind, SlotFile};
 
 use super::turns::{Order, Owed, Queue, Rank, Tags, Taker};
 

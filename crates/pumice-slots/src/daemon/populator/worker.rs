@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::file::Populating;
+use crate::settings::PaceSetting;
+use crate::SlotFile;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::{mempolicy, thread as clock};
 use pumice_heap::scrub::Pacer;
-use pumice_slots::file::Populating;
-use pumice_slots::settings::PaceSetting;
-use pumice_slots::SlotFile;
 
 use super::super::pool::ReadySlot;
 use super::super::room::Room;

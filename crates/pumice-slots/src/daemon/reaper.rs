@@ -16,7 +16,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use pumice_slots::{socket, SlotFile};
+use crate::{socket, SlotFile};
 use rustix::net::{shutdown, sockopt, Shutdown};
 
 use super::server::{ring, Event};

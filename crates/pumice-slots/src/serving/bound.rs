@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pumice_slots::socket;
+use crate::socket;
 use rustix::fs::{
     chmod, fchmod, fstat, openat, statat, unlinkat, AtFlags, FileType, Mode, OFlags, Stat,
 };
@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use super::folder::{is_ours, split, Folder, Missing};
-use pumice_command::Failure;
+use crate::ServeError;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 256;
@@ -46,11 +46,11 @@ impl Bound {
         kind: SocketType,
         neighbours: Neighbours,
         option: &str,
-    ) -> Result<(OwnedFd, Bound), Failure> {
+    ) -> Result<(OwnedFd, Bound), ServeError> {
         let shown = path.display();
         let failed = |error: Errno| {
             let what = format!("can't listen at {shown}: {error}");
-            Failure::usage(format!("{what}; name another path with {option}"))
+            ServeError::usage(format!("{what}; name another path with {option}"))
         };
         let (folder, name) = split(path).ok_or_else(|| failed(Errno::INVAL))?;
         // Those who connect need all of it.
@@ -100,24 +100,24 @@ fn bind_in(
 }
 
 /// Removes a socket that a dead daemon left, so that one can be bound there.
-fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(), Failure> {
+fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(), ServeError> {
     let shown = path.display();
     let file = match open(folder, name) {
         Err(Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(Failure::usage(format!("can't listen at {shown}: {error}"))),
+        Err(error) => return Err(ServeError::usage(format!("can't listen at {shown}: {error}"))),
         Ok(file) => file,
     };
     let status = fstat(&file);
     let status =
-        status.map_err(|error| Failure::usage(format!("can't listen at {shown}: {error}")))?;
+        status.map_err(|error| ServeError::usage(format!("can't listen at {shown}: {error}")))?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Socket {
-        return Err(Failure::usage(format!(
+        return Err(ServeError::usage(format!(
             "{shown} is there and is no socket; name another path"
         )));
     }
     if !is_ours(status.st_uid) {
         let user = status.st_uid;
-        return Err(Failure::usage(format!(
+        return Err(ServeError::usage(format!(
             "{shown} belongs to user {user}; remove it, or name another path with {option}"
         )));
     }
@@ -125,13 +125,13 @@ fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(),
     match socket::connect_to(&path_of(&file), Duration::from_secs(1)) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         _ => {
-            return Err(Failure::system(format!(
+            return Err(ServeError::system(format!(
                 "somebody else listens at {shown}; name another path with {option}"
             )))
         }
     }
     unlinkat(folder, name, AtFlags::empty())
-        .map_err(|error| Failure::usage(format!("can't remove the old {shown}: {error}")))
+        .map_err(|error| ServeError::usage(format!("can't remove the old {shown}: {error}")))
 }
 
 /// The file of that name itself, not what it points to, and nothing that opening it would do.

@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 
-use pumice_slots::message::ClassRow;
-use pumice_slots::stat::{Counter, WAIT_BOUNDS_US};
+use crate::message::ClassRow;
+use crate::stat::{Counter, WAIT_BOUNDS_US};
 
 use super::census::Census;
 
@@ -89,7 +89,7 @@ mod tests {
         let mut census = Census::default();
         census.granted(Duration::from_micros(70));
         census.granted(Duration::from_secs(7_000));
-        census.refused(pumice_slots::message::Reason::Quota);
+        census.refused(crate::message::Reason::Quota);
         let page = page(&census, &[]);
         assert!(page.contains("\npumice_slots_granted_total 2\n"), "{page}");
         assert!(page.contains("pumice_slots_refused_total{reason=\"quota\"} 1\n"));
