@@ -1,47 +1,33 @@
-//! What is counted, in the text format that Prometheus reads.
-//!
-//! Written by hand: the numbers are kept for `pumice slots --stat` anyway, and the format is a line each.
-
-use std::fmt::Write;
-
-use crate::message::ClassRow;
-use crate::stat::{Counter, WAIT_BOUNDS_US};
+//! The daemon's counters as a page for Prometheus.
 
 use super::census::Census;
+use crate::message::ClassRow;
+use crate::serving::page::Page;
+use crate::stat::{Counter, WAIT_BOUNDS_US};
 
 /// The page.
 pub fn page(census: &Census, classes: &[ClassRow]) -> String {
-    let mut page = String::new();
-    // Writing to a string can't fail.
-    let _ = write(&mut page, census, classes);
-    page
-}
-
-fn write(page: &mut String, census: &Census, classes: &[ClassRow]) -> std::fmt::Result {
     const REFUSED: &str = "refused_";
+    let mut page = Page::default();
     for counter in Counter::ALL {
-        let name = counter.name();
-        if counter == Counter::WaitSumUs || name.starts_with(REFUSED) {
-            continue;
+        if counter != Counter::WaitSumUs && !counter.name().starts_with(REFUSED) {
+            let name = format!("pumice_slots_{}", counter.name());
+            let kind = if counter.is_gauge() { "gauge" } else { "counter" };
+            page.metric(&name, kind, counter.help()).sample(&[], census.get(counter));
         }
-        let kind = if counter.is_gauge() { "gauge" } else { "counter" };
-        writeln!(page, "# HELP pumice_slots_{name} {}", counter.help())?;
-        writeln!(page, "# TYPE pumice_slots_{name} {kind}")?;
-        writeln!(page, "pumice_slots_{name} {}", census.get(counter))?;
     }
 
-    writeln!(page, "# HELP pumice_slots_refused_total Requests refused, by reason.")?;
-    writeln!(page, "# TYPE pumice_slots_refused_total counter")?;
+    let help = "Requests refused, by reason.";
+    let mut refused = page.metric("pumice_slots_refused_total", "counter", help);
     for counter in Counter::ALL {
         let reason = counter.name().strip_prefix(REFUSED);
         if let Some(reason) = reason.and_then(|reason| reason.strip_suffix("_total")) {
-            let value = census.get(counter);
-            writeln!(page, "pumice_slots_refused_total{{reason=\"{reason}\"}} {value}")?;
+            refused.sample(&[("reason", &reason)], census.get(counter));
         }
     }
 
-    writeln!(page, "# HELP pumice_slots_wait_seconds Time that granted requests waited.")?;
-    writeln!(page, "# TYPE pumice_slots_wait_seconds histogram")?;
+    let help = "Time that granted requests waited.";
+    let mut waits = page.metric("pumice_slots_wait_seconds", "histogram", help);
     let mut all = 0;
     for (index, count) in census.waits().iter().enumerate() {
         all += count;
@@ -49,33 +35,28 @@ fn write(page: &mut String, census: &Census, classes: &[ClassRow]) -> std::fmt::
             Some(&bound_us) => (bound_us as f64 / 1e6).to_string(),
             None => "+Inf".to_owned(),
         };
-        writeln!(page, "pumice_slots_wait_seconds_bucket{{le=\"{bound}\"}} {all}")?;
+        waits.part("_bucket", &[("le", &bound)], all);
     }
-    let sum_s = census.get(Counter::WaitSumUs) as f64 / 1e6;
-    writeln!(page, "pumice_slots_wait_seconds_sum {sum_s}")?;
-    writeln!(page, "pumice_slots_wait_seconds_count {all}")?;
+    waits.part("_sum", &[], census.get(Counter::WaitSumUs) as f64 / 1e6);
+    waits.part("_count", &[], all);
 
-    writeln!(page, "# HELP pumice_slots_class Slots of a class, by state.")?;
-    writeln!(page, "# TYPE pumice_slots_class gauge")?;
+    let mut slots = page.metric("pumice_slots_class", "gauge", "Slots of a class, by state.");
     for row in classes {
         let node = row.node.map_or_else(String::new, |node| node.to_string());
-        let states = [
+        for (state, count) in [
             ("wanted", row.wanted),
             ("ready", row.ready),
             ("populating", row.populating),
             ("leased", row.leased),
             ("waited_for", row.waiting),
-        ];
-        for (state, count) in states {
-            writeln!(
-                page,
-                "pumice_slots_class{{bytes=\"{}\",pages=\"{}\",node=\"{node}\",state=\"{state}\"}} \
-                 {count}",
-                row.bytes, row.pages
-            )?;
+        ] {
+            slots.sample(
+                &[("bytes", &row.bytes), ("pages", &row.pages), ("node", &node), ("state", &state)],
+                count,
+            );
         }
     }
-    Ok(())
+    page.into_text()
 }
 
 #[cfg(test)]

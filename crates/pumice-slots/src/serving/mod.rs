@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`folder`] | folders that only this user and root can write in, opened step by step |
 //! | [`bound`] | sockets in such folders; those that dead daemons left are removed |
-//! | [`http`] | metrics for Prometheus, at a unix socket or a port of this machine |
+//! | [`page`] | a page of metrics |
+//! | [`http`] | pages for Prometheus, at a unix socket or a port of this machine |
 
 pub(crate) mod bound;
 pub(crate) mod folder;
 pub mod http;
+pub mod page;
