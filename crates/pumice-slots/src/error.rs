@@ -13,7 +13,7 @@ pub enum Error {
     Connect {
         /// The socket that was tried.
         path: PathBuf,
-        /// What connecting said.
+        /// The error of connecting.
         source: io::Error,
     },
     /// Somebody listens, or could, whom the slot must not go to.
@@ -21,9 +21,9 @@ pub enum Error {
     Stranger {
         /// The socket that was tried.
         path: PathBuf,
-        /// Who it is.
+        /// The user that listens there, or could.
         uid: u32,
-        /// What is wrong.
+        /// The reason, in words.
         what: &'static str,
     },
     /// The daemon said no.

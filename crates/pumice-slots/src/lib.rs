@@ -19,8 +19,8 @@
 //!
 //! # How trust ends
 //!
-//! A slot is an inode of its own, leased once and never again, so that what one tenant writes can't
-//! reach another whatever it keeps: a mapping, a descriptor, a copy of it in another process. The
+//! A slot is an inode of its own, leased once and never again. So the data of one tenant can't
+//! reach another, whatever the tenant keeps: a mapping, a descriptor, a copy of it in another process. The
 //! order of its life is what makes that tight:
 //!
 //! 1. It is made, given its size, and sealed with `F_SEAL_GROW | F_SEAL_SEAL` while it is still empty
@@ -32,7 +32,7 @@
 //! 4. The lease ends when its connection does, however that comes. The daemon truncates the file and
 //!    closes it. Mappings that are left get SIGBUS, and no descriptor brings the size back.
 //!
-//! What a tenant has pinned (registered buffers, a device) stays its own until it unpins it: truncating
+//! Pages that a tenant has pinned (registered buffers, a device) stay its own until it unpins them: truncating
 //! takes pages out of the file, and none is anybody else's before its last user is gone. On hugetlb
 //! pages the kernel lets whoever has the descriptor map it anew and so grow it, seals or not: it
 //! gets zeroed pages of the common pool then, which `MAP_HUGETLB` would give it as well.

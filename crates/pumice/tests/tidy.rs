@@ -1,8 +1,8 @@
 //! Holds the sources to the rules of the house that neither rustfmt nor clippy checks.
 //!
 //! The rules look at what ships: a file's code ends where its `#[cfg(test)]` module starts. They
-//! read lines, not syntax; code that fools them would not pass a review either. What clippy
-//! denies (an unsafe block without its SAFETY comment, an undocumented public item) is not
+//! read lines, not syntax; code that fools them would not pass a review either. Rules that
+//! clippy holds (no unsafe block without its SAFETY comment, no undocumented public item) are not
 //! repeated here.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,7 +188,7 @@ const CRATES: [(&str, &[&str]); 11] = [
     ),
 ];
 
-/// What Cargo knows of the workspace's crates: the names of each, and of what it uses when it is no test.
+/// The workspace's crates as Cargo knows them: the name of each, and the names of those that it uses outside tests.
 fn crate_graph() -> BTreeMap<String, BTreeSet<String>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

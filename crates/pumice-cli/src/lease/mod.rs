@@ -26,7 +26,7 @@ use holder::Holder;
 use placeholders::Slot;
 use pumice_command::Failure;
 
-/// What `pumice lease` is asked for.
+/// The arguments of `pumice lease`.
 #[derive(Args, Debug)]
 pub struct LeaseArgs {
     /// Memory that is needed, such as 8G
@@ -103,7 +103,7 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
     }
 }
 
-/// What the client says, as this program says things.
+/// An error of the client's as a failure of this program.
 pub fn explain(error: &Error) -> Failure {
     Failure::system(error.to_string())
 }

@@ -18,7 +18,7 @@ use super::options;
 /// A file larger than this is no configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct File {

@@ -24,7 +24,7 @@ pub fn serve(arguments: ServeArgs) -> Result<(), Failure> {
     daemon::serve(plan, Box::new(Terminal { arguments, bar })).map_err(not_served)
 }
 
-/// An error of the daemon's, as this program says things.
+/// An error of the daemon's as a failure of this program.
 pub fn not_served(error: ServeError) -> Failure {
     match error {
         ServeError::Usage(message) => Failure::usage(message),

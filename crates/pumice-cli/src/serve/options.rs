@@ -1,4 +1,4 @@
-//! What may be typed after `pumice serve`, and the plan that it and a file become.
+//! The flags of `pumice serve`, and the plan that they and a file become.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use pumice_slots::PageKind;
 
 use super::config;
 
-/// What `pumice serve` is asked for.
+/// The arguments of `pumice serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// Read the configuration from FILE (TOML); flags are added to it

@@ -28,7 +28,7 @@ use rates::Rates;
 use sample::{Process, Sample};
 use show::Of;
 
-/// What `pumice stat` is asked for.
+/// The arguments of `pumice stat`.
 #[derive(Args, Debug)]
 pub struct StatArgs {
     /// Process ids of programs, or of `pumice run` for all its programs; all there are if not given
@@ -92,8 +92,8 @@ pub fn stat(options: &StatArgs) -> Result<(), Failure> {
 /// Shows what changes until there were enough samples, or nobody reads any more.
 fn watch(options: &StatArgs, mut before: Sample) -> Result<(), Failure> {
     let mut left = options.samples;
-    // SAFETY: a plain call. Whoever started this may ignore it; then nobody would notice that there is no
-    // reader any more.
+    // SAFETY: a plain call. The process that started this may ignore the signal, and then this one would not notice
+    // that its reader has gone.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     while left != Some(0) {
         thread::sleep(options.interval);

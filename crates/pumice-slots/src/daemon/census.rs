@@ -1,4 +1,4 @@
-//! What is counted: one number for each [`Counter`], and the histogram of wait times.
+//! The daemon's numbers: one for each [`Counter`], and the histogram of wait times.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The daemon's folder: a lock that only one daemon has, and the socket.
 //!
-//! Slots are memfds, so a daemon that is killed leaves nothing of them behind but what is leased. What it
-//! does leave is its socket, which the next one removes: having the lock, it knows that nobody listens.
+//! Slots are memfds, so a daemon that is killed leaves only those behind that are leased. It also leaves its
+//! socket, which the next daemon removes: as it has the lock, it knows that nobody listens.
 
 use std::env;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use crate::ServeError;
 
 /// The lock's name.
 const LOCK: &str = "lock";
-/// Rights of others on the lock. Who can open it can take it.
+/// Rights of others on the lock. A user that can open it can take it.
 const OTHERS: u32 = 0o077;
 /// Times that another daemon may replace the lock meanwhile.
 const ATTEMPTS: u32 = 16;
@@ -30,7 +30,7 @@ const ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Whoever has it open has the lock.
+    /// The process that has it open has the lock.
     _lock: File,
 }
 
@@ -117,7 +117,7 @@ fn open_lock(folder: &Folder) -> Result<File, ServeError> {
     })
 }
 
-/// Who has the lock, in words.
+/// The error that names the lock's holder.
 fn is_taken(folder: &Folder, lock: &File, is_loose: bool) -> ServeError {
     let shown = folder.path().display();
     let mut pid = String::new();

@@ -20,7 +20,7 @@ const FIRST_ACTIVATED: i32 = 3;
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    /// What to remove at the end; nothing where the socket is systemd's.
+    /// The socket's file, to be removed at the end; none where the socket is systemd's.
     bound: Option<Bound>,
 }
 
@@ -37,8 +37,8 @@ impl Listener {
         Ok(Listener { socket, bound: Some(bound) })
     }
 
-    /// Whether who connects from now on can send descriptors before it is accepted. A kernel before Linux 6.16 lets
-    /// it always.
+    /// Sets whether clients that connect from now on can send descriptors before they are accepted. A kernel before
+    /// Linux 6.16 always lets them.
     pub fn set_rights(&self, rights: Rights) {
         set_rights(&self.socket, rights);
     }
@@ -88,7 +88,7 @@ pub fn set_rights(socket: impl AsFd, rights: Rights) {
     };
 }
 
-/// What [`set_rights`] has set.
+/// The rights that [`set_rights`] has set.
 pub fn rights(socket: impl AsFd) -> Rights {
     let mut value: libc::c_int = 1;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -140,7 +140,7 @@ fn activated() -> Result<Option<OwnedFd>, ServeError> {
     Ok(Some(socket))
 }
 
-/// Who connected.
+/// The process that connected.
 fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let credentials = credentials(socket)?;
     let mut groups = peer_groups(socket);
@@ -150,7 +150,7 @@ fn peer(socket: &OwnedFd) -> io::Result<Peer> {
 
 /// The supplementary groups, as the kernel has them; none where it does not say.
 fn peer_groups(socket: &OwnedFd) -> Vec<u32> {
-    /// The kernel's `NGROUPS_MAX` is 65536; who is in more than this is not known by the others.
+    /// The kernel's `NGROUPS_MAX` is 65536; groups beyond this number are not seen.
     const MOST: usize = 4096;
     let mut groups = vec![0u32; MOST];
     let mut length = (MOST * size_of::<u32>()) as libc::socklen_t;

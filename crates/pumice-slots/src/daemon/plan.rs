@@ -22,7 +22,7 @@ pub struct Plan {
     pub dir: Option<PathBuf>,
     /// The socket, if it is not in there.
     pub socket: Option<PathBuf>,
-    /// Who may lease.
+    /// The users and groups that may lease.
     pub allowed: Allowed,
     /// How much of a class one user may have had and ended, until it is populated again.
     pub share_percent: Option<u32>,

@@ -51,7 +51,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the bar on a terminal moves.
 const PROGRESS_TICK: Duration = Duration::from_millis(200);
 
-/// What other threads have to say.
+/// Reports of other threads.
 #[derive(Debug)]
 pub enum Event {
     /// A thread that populates is done with its job, and what became of it.
@@ -96,7 +96,7 @@ pub struct Server {
     notify: Notify,
     census: Census,
     connections: HashMap<Token, Connection>,
-    /// Leases whose memory is going: their class if one counts it, and who is to be told.
+    /// Leases whose memory is going: their class if one counts it, and the client to be told.
     ending: HashMap<u64, Ending>,
     next_token: Token,
     next_lease: u64,
@@ -303,7 +303,7 @@ impl Server {
         }
     }
 
-    /// What other threads have said.
+    /// Handles the reports of other threads.
     fn hear(&mut self) {
         let mut rings = [0; 8];
         let _ = rustix::io::read(&*self.waker, &mut rings);

@@ -21,7 +21,7 @@ use crate::ServeError;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 256;
 
-/// Who may be able to write in a socket's folder.
+/// The users that may be able to write in a socket's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
     /// Root and this user only: who connects trusts whoever listens there.
@@ -39,8 +39,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Listens at `path`, where a dead daemon may have left a socket. All may connect: who is served, their
-    /// credentials say. `option` is what the path was given with.
+    /// Listens at `path`, where a dead daemon may have left a socket. All may connect; their
+    /// credentials decide which of them are served. `option` is what the path was given with.
     pub fn listen(
         path: &Path,
         kind: SocketType,
@@ -68,7 +68,7 @@ impl Bound {
     pub fn remove(&self) {
         let found = statat(&self.folder, &*self.name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| identity(&found) == self.file) {
-            // Who binds there next removes what is left.
+            // The next daemon that binds there removes a file that is left.
             let _ = unlinkat(&self.folder, &*self.name, AtFlags::empty());
         }
     }

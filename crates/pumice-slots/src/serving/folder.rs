@@ -5,7 +5,7 @@
 //! where the sticky bit keeps them from replacing what is not theirs (`/tmp`). A link is followed if root or this
 //! user made it.
 //!
-//! Whoever has `/` counts as root: in a user namespace that may be a user without a name there.
+//! The owner of `/` counts as root: in a user namespace that may be a user without a name there.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,7 @@ use crate::ServeError;
 const MOST_LINKS: u32 = 40;
 const FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What becomes of folders that are not there.
+/// The treatment of folders that are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// They are made.
@@ -63,7 +63,7 @@ impl Folder {
         Ok(Folder { descriptor, path: path.to_owned() })
     }
 
-    /// What it was opened by, for people.
+    /// The path that it was opened by, for people.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -97,12 +97,12 @@ struct Walk {
     missing: Missing,
     at: OwnedFd,
     shown: PathBuf,
-    /// Who has `/`.
+    /// The owner of `/`.
     root: u32,
     links: u32,
 }
 
-/// What is left of a path, its next step last.
+/// The rest of a path, its next step last.
 type Steps = Vec<OsString>;
 
 impl Walk {

@@ -1,7 +1,8 @@
 //! Just enough HTTP for Prometheus: a request's head is read and dropped, and one page is the answer to all.
 //!
-//! Each client has a thread and a second to send its request, and another to take the answer, so that who is
-//! slow or says nothing holds up nobody else. There are [`CLIENTS`] at a time; more wait until one of them goes.
+//! Each client has a thread and a second to send its request, and another to take the answer, so that a
+//! client that is slow or says nothing holds up no other. There are [`CLIENTS`] at a time; more wait until one
+//! of them goes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -61,7 +62,7 @@ impl Listening {
     }
 }
 
-/// Who asks.
+/// A connected client.
 trait Client: Read + Write + Send {
     /// The next read or write waits so long at most.
     fn wait_at_most(&self, left: Duration) -> io::Result<()>;
@@ -110,7 +111,7 @@ impl Drop for Place {
     }
 }
 
-/// What is listened at.
+/// An address at which pages are served.
 #[derive(Debug)]
 pub struct Serving {
     /// The address, whose port may have been 0 in what was asked for.
@@ -139,7 +140,7 @@ pub fn start(
             "can't serve metrics at {at}: {error}; name another with {option}"
         ))
     };
-    // SAFETY: a plain call; who goes away while it is answered must not end this process.
+    // SAFETY: a plain call; a client that goes away while it is answered must not end this process.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let (listening, serving) = match address {
         Address::Unix(path) => {
@@ -166,7 +167,7 @@ pub fn start(
         let page = Arc::clone(&page);
         let served = listening.accept().and_then(|client| {
             let serve = move || {
-                // Who does not listen is told nothing.
+                // A client that does not read the answer gets none.
                 let _ = answer(client, &*page);
                 drop(place);
             };

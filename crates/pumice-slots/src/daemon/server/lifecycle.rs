@@ -1,4 +1,4 @@
-//! What the daemon does of its own accord: populating, reloading, ending.
+//! The daemon's own actions: populating, reloading, ending.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl Server {
         }
         self.populator.keep_only(|job| plan.classes.iter().any(|&(key, _)| key == job));
         self.refuse_unservable(&plan.classes);
-        // Who was held back may not be any more.
+        // Clients that were held back may be served now.
         for &(key, _) in &plan.classes {
             self.serve_waiting(key);
         }
@@ -147,7 +147,7 @@ impl Server {
         self.host.say("the configuration was read again");
     }
 
-    /// Who waits for what is offered no more is told so.
+    /// Refuses clients that wait for slots which are no longer offered.
     fn refuse_unservable(&mut self, offered: &[(Key, u32)]) {
         let mut lost = Vec::new();
         for (&token, connection) in &self.connections {
@@ -213,8 +213,8 @@ impl Server {
         if let Some(metrics) = &self.metrics {
             metrics.clear();
         }
-        // What clients have sent and nobody has read may take as long to close as they please. The
-        // kernel does it when the process ends, and does not wait then.
+        // Descriptors that clients have sent and nobody has read may take as long to close as the clients
+        // please. The kernel closes them when the process ends, and does not wait then.
         std::mem::forget(self);
     }
 

@@ -152,7 +152,7 @@ impl Store {
                 let at = number as usize;
                 match change {
                     Change::Image(image) => {
-                        // What there is of it may be half written.
+                        // Its present contents may be half written.
                         view.write_at(u64::from(number) * image.len() as u64, image)?;
                         made.insert(number);
                     }
