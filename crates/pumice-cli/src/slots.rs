@@ -19,7 +19,7 @@ pub struct SlotsArgs {
     /// The daemon's socket; that of one's own or the system's daemon if not given
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// What the daemon has counted, instead of the slots
+    /// The daemon's counters, instead of the slots
     #[arg(long)]
     stat: bool,
     /// As JSON

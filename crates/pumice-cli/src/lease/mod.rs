@@ -41,7 +41,7 @@ pub struct LeaseArgs {
     /// How long to wait for a slot to be ready, such as 5s; not at all if not given
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     wait: Duration,
-    /// Who populates the memory and is charged for it
+    /// The side that populates the memory and is charged for it
     #[arg(long, value_name = "WHO", default_value = "daemon")]
     charge: Charged,
     /// Print the slot as shell variables and keep it until SIGTERM, instead of running a program

@@ -52,7 +52,7 @@ pub struct PoolArgs {
     /// Do not serve programs of this name (can be repeated)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     skip: Vec<OsString>,
-    /// What zeroes memory ahead of need: auto (as measured), cpu, kernel, or an engine of this
+    /// The engine that zeroes memory ahead of need: auto (as measured), cpu, kernel, or an engine of this
     /// processor for everything (pumice bench clear lists them)
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     pub(super) engine: Option<Choice>,

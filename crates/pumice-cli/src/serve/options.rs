@@ -22,8 +22,8 @@ pub struct ServeArgs {
     /// Keep COUNT slots of SIZE, such as 8G=2 (can be repeated)
     #[arg(long, value_name = "SIZE=COUNT", value_parser = slot)]
     slot: Vec<(u64, u32)>,
-    /// What slots are made of: 4k, thp (huge where they can be had), hugetlb-2m or hugetlb-1g; thp
-    /// if not given
+    /// The pages that slots are made of: 4k, thp (huge where they can be had), hugetlb-2m or
+    /// hugetlb-1g; thp if not given
     #[arg(long, value_name = "KIND", value_parser = pages)]
     pages: Option<PageKind>,
     /// Memory node (NUMA) of the slots
@@ -35,8 +35,8 @@ pub struct ServeArgs {
     /// Where to listen; slots.sock in the daemon's folder if not given
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Who may lease besides root and the daemon's user, such as user:qemu=32G or group:kvm; the size
-    /// is the most that one user may have at a time (can be repeated)
+    /// A user or group that may lease besides root and the daemon's user, such as user:qemu=32G or
+    /// group:kvm; the size is the most that one user may have at a time (can be repeated)
     #[arg(long, value_name = "WHO[=SIZE]", value_parser = Rule::parse)]
     allow: Vec<Rule>,
     /// Of each kind of slots, how much may be yet to be populated in place of what one user has ended, in percent:
