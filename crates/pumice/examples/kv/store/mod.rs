@@ -214,7 +214,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // What the cache still has to write, it may write: nobody makes changes any more.
+        // The cache may write all that it still has to write: nobody makes changes any more.
         if let Err(error) = self.log.flush_all() {
             eprintln!("the log could not be written: {error}");
         }
