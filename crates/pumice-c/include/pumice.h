@@ -39,7 +39,7 @@
 #define PUMICE_ORDER_MAX 18
 
 /**
- * What a function returns: 0, or why it did nothing.
+ * The result of a function: 0, or the reason that it did nothing.
  */
 typedef enum pumice_status {
     /**
@@ -109,7 +109,7 @@ enum pumice_status pumice_free(void *at);
 
 /**
  * Makes an allocation `size` bytes long (0 counts as 1), where it stands or elsewhere, and
- * returns where it is now; `align` is what it was allocated with. What is added has any content.
+ * returns where it is now; `align` is what it was allocated with. The added part has any content.
  * Large allocations grow in place or by moving pages, not by copying. NULL for `at` allocates.
  *
  * Returns NULL, with errno EINVAL or ENOMEM, if it can't; the allocation is then as it was.
@@ -178,7 +178,7 @@ const char *pumice_counter_name(size_t index);
 const char *pumice_version(void);
 
 /**
- * What a status means, in English, without a full stop. Never NULL, whatever the number.
+ * The meaning of a status, in English, without a full stop. Never NULL, whatever the number.
  */
 const char *pumice_strerror(int status);
 

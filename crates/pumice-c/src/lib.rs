@@ -1,4 +1,4 @@
-//! pumice as a C library. What C sees is in `include/pumice.h`, made from these files.
+//! pumice as a C library. The interface for C is `include/pumice.h`, made from these files.
 //!
 //! | module | what lives there |
 //! |---|---|

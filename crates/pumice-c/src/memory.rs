@@ -15,7 +15,7 @@ pub const PUMICE_ZERO: u32 = 1;
 /// The largest alignment there is, in bytes.
 pub const PUMICE_ALIGN_MAX: usize = 1 << 30;
 
-/// What `malloc` promises.
+/// The alignment that `malloc` promises.
 const MALLOC_ALIGN: usize = 16;
 
 /// The heap that all of the process shares.
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn pumice_free(at: *mut c_void) -> Status {
 }
 
 /// Makes an allocation `size` bytes long (0 counts as 1), where it stands or elsewhere, and
-/// returns where it is now; `align` is what it was allocated with. What is added has any content.
+/// returns where it is now; `align` is what it was allocated with. The added part has any content.
 /// Large allocations grow in place or by moving pages, not by copying. NULL for `at` allocates.
 ///
 /// Returns NULL, with errno EINVAL or ENOMEM, if it can't; the allocation is then as it was.
@@ -103,7 +103,7 @@ fn checked(align: usize) -> Result<usize, Status> {
     }
 }
 
-/// What the flags ask to find in the memory.
+/// The content of the memory that the flags ask for.
 pub(crate) fn content(flags: u32) -> Result<Content, Status> {
     match flags {
         0 => Ok(Content::Any),
@@ -180,7 +180,7 @@ unsafe fn resize(at: NonNull<c_void>, size: usize, align: usize) -> Result<*mut 
             }
             owned.count(Event::ReallocMoved);
         }
-        // What is large already was declined before and stays: its owner can move pages.
+        // An allocation that is large already was declined before and stays: its owner can move pages.
         None if align <= MALLOC_ALIGN
             && (size < DEFAULT_THRESHOLD || usable >= DEFAULT_THRESHOLD) =>
         {

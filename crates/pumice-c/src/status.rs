@@ -1,4 +1,4 @@
-//! What can go wrong, in numbers and in words.
+//! Errors, in numbers and in words.
 
 use std::ffi::{c_char, c_int, CStr};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use pumice_frames::error::Error;
 
-/// What a function returns: 0, or why it did nothing.
+/// The result of a function: 0, or the reason that it did nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -74,7 +74,7 @@ pub extern "C" fn pumice_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What a status means, in English, without a full stop. Never NULL, whatever the number.
+/// The meaning of a status, in English, without a full stop. Never NULL, whatever the number.
 #[no_mangle]
 pub extern "C" fn pumice_strerror(status: c_int) -> *const c_char {
     let known = Status::ALL.into_iter().find(|&known| known as c_int == status);

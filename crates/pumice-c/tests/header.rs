@@ -15,7 +15,7 @@ fn generated() -> String {
     let builder = Builder::new().with_src(root().join("src/lib.rs"));
     let mut header = Vec::new();
     builder.with_config(config).generate().expect("sources it can read").write(&mut header);
-    // What Rust calls by that heading is not only about safety to a reader of C.
+    // To a reader of C, the text under Rust's heading is not only about safety.
     String::from_utf8(header).expect("text").replace("# Safety", "The caller sees to it that:")
 }
 

@@ -1,5 +1,5 @@
-//! `make install-library`, and the C example against what it installs, shared and static. What make
-//! would build, cargo has built for this test already.
+//! `make install-library`, and the C example against what it installs, shared and static. Cargo has
+//! already built for this test what make would build.
 
 use std::ffi::CString;
 use std::fs;
@@ -69,7 +69,7 @@ fn compile_and_run(installed: &Path, name: &str, link: &[String]) {
     }
 }
 
-/// What the installed pkg-config file says, as arguments for the compiler.
+/// The flags of the installed pkg-config file, as arguments for the compiler.
 fn flags(installed: &Path, more: &[&str]) -> Vec<String> {
     let folder = installed.join(&PREFIX[1..]).join("lib/pkgconfig");
     let output = run(Command::new("pkg-config")

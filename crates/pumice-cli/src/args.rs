@@ -1,4 +1,4 @@
-//! What may be typed, and how what may not is answered: one line on stderr, exit status 2.
+//! The command line, and the answer to a wrong one: one line on stderr, exit status 2.
 
 use std::ffi::OsString;
 
@@ -72,7 +72,7 @@ pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Command, u8> {
 fn answer(error: &clap::Error, subcommand: &str) -> u8 {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let status = if error.use_stderr() { STATUS_USAGE } else { 0 };
-        // Whoever closed the pipe has seen enough.
+        // A reader that closed the pipe has seen enough.
         let _ = error.print();
         return status;
     }

@@ -12,7 +12,7 @@ use pumice_heap::stats::{Slot, Tree, FOLDS, TREE_SIZE};
 
 use crate::numbers::Numbers;
 
-/// What changes each time is shown as it is.
+/// A tree that changes during each of so many readings is shown as it is.
 const MOST_READINGS: usize = 4;
 
 /// A tree of programs, as the `pumice run` has it that made it.
@@ -20,7 +20,7 @@ const MOST_READINGS: usize = 4;
 pub struct Counters {
     /// For `PUMICE_STATS`.
     pub id: u32,
-    /// What is in it.
+    /// Its contents.
     pub tree: &'static Tree,
 }
 
@@ -79,8 +79,8 @@ pub fn open(found: Found) -> Option<&'static Tree> {
 
 /// A copy of a tree.
 ///
-/// Whoever made a segment may have made it of huge pages that are not there, and who touches those is killed; a copy
-/// is not.
+/// The maker of a segment may have made it of huge pages that are not there, and a process that touches those is
+/// killed. A copy can be touched.
 #[derive(Debug)]
 pub struct Snapshot(Box<Page>);
 
@@ -98,8 +98,8 @@ impl Snapshot {
         }
         let copy = |part, into: &mut [u8]| view.copy(part, into).ok();
         let mut snapshot = Snapshot(Box::new(Page([0; TREE_SIZE])));
-        // While a slot goes to another process, its counters are nowhere. That takes a microsecond, unless who
-        // does it is killed.
+        // While a slot goes to another process, its counters are nowhere. That takes a microsecond, unless the
+        // process that does it is killed.
         for _ in 0..MOST_READINGS {
             copy(0..TREE_SIZE, &mut snapshot.0 .0)?;
             // SAFETY: the bytes are there for as long as the reference is looked at.
@@ -113,7 +113,7 @@ impl Snapshot {
         Some(snapshot)
     }
 
-    /// What is in it.
+    /// Its contents.
     pub fn tree(&self) -> &Tree {
         let at = NonNull::from(&self.0 .0).cast();
         // SAFETY: the bytes are aligned, and there for as long as this value is.
@@ -127,7 +127,7 @@ pub mod tests {
 
     use super::*;
 
-    /// What a segment of this process's is found as.
+    /// The segment of this process's as it is found.
     pub fn own(id: u32) -> Found {
         let uid = rustix::process::geteuid().as_raw();
         Found { id, uid, maker: std::process::id() }

@@ -17,7 +17,7 @@ use crate::counters;
 use crate::numbers::Numbers;
 use pumice_command::Failure;
 
-/// What `pumice ctl` is asked for.
+/// The arguments of `pumice ctl`.
 #[derive(Args, Debug)]
 pub struct CtlArgs {
     /// Process id of a program, or of `pumice run` for all its programs

@@ -8,10 +8,9 @@
 //! | [`mod@stat`] | `pumice stat`: what running programs are served |
 //! | [`mod@top`] | `pumice top`: the same on a terminal, as it changes |
 //! | [`ctl`] | `pumice ctl`: settings of a running program |
-//! | [`serve`] | `pumice serve`: the daemon that keeps slots of ready memory |
+//! | [`serve`] | `pumice serve`: starts the daemon that keeps slots of ready memory |
 //! | [`lease`] | `pumice lease`: a program on such a slot |
 //! | [`slots`] | `pumice slots`: what a daemon has and counts |
-//! | [`http`] | metrics for Prometheus |
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`counters`] | the counters of a tree of programs: made, found again, copied |
 //! | [`numbers`] | processes by the numbers that they have here |
@@ -29,7 +28,6 @@ mod args;
 mod counters;
 mod ctl;
 mod estimate;
-mod http;
 mod lease;
 mod man;
 mod numbers;

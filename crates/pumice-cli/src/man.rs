@@ -1,6 +1,6 @@
 //! `pumice man`: one manual page for the program and its subcommands, in man(7)'s markup.
 //!
-//! What may be typed comes from clap; what it can't know stands here.
+//! Commands and flags come from clap; the text that it can't know stands here.
 
 use std::io;
 

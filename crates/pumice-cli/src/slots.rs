@@ -13,13 +13,13 @@ use serde_json::{json, Map, Value};
 use crate::lease::explain;
 use pumice_command::{self as args, Failure};
 
-/// What `pumice slots` is asked for.
+/// The arguments of `pumice slots`.
 #[derive(Args, Debug)]
 pub struct SlotsArgs {
     /// The daemon's socket; that of one's own or the system's daemon if not given
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// What the daemon has counted, instead of the slots
+    /// The daemon's counters, instead of the slots
     #[arg(long)]
     stat: bool,
     /// As JSON

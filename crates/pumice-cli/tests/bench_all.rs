@@ -96,7 +96,7 @@ fn one_experiment_becomes_a_page_and_a_file() {
     assert!(rows.len() > 10);
     assert!(rows.iter().all(|row| row["samples"]["ns"].as_array().is_some_and(|it| it.len() > 2)));
     assert!(results["machine"]["kernel"].as_str().is_some_and(|it| it.starts_with("Linux")));
-    // What is in the file is described.
+    // Every field of the file is described.
     let described = include_str!("../../../docs/report.md");
     for object in [&results, frame, &results["machine"], &frame["noise"], &frame["weather"][0]] {
         for name in object.as_object().expect("an object").keys() {

@@ -1,4 +1,4 @@
-//! What `pumice env` prints does what `pumice run` would, wherever it is put.
+//! The output of `pumice env` does what `pumice run` would, wherever it is put.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What `pumice run` makes for its programs can't be made by others, cut off or filled up, and nothing of it stays.
+//! Objects that `pumice run` makes for its programs: others can't make, cut off or fill them, and none stays.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// What `LD_PRELOAD` names under `pumice run`.
+/// The file that `LD_PRELOAD` names under `pumice run`.
 fn shim_of(mut command: Command) -> PathBuf {
     let output = command.output().expect("pumice starts");
     assert!(output.status.success(), "{}", stderr(&output));
@@ -112,7 +112,7 @@ fn users_have_it_in_their_homes_or_are_told_what_to_type() {
     fs::remove_dir_all(&home).expect("ours");
 }
 
-/// What `pumice run --report=json` says of a script by `sh`.
+/// The report of `pumice run --report=json` on a script by `sh`.
 fn report(script: &str) -> Option<Value> {
     let output = pumice(&["run", "--report=json", "--", "sh", "-c", script]).output();
     report_in(&output.expect("pumice starts"))
@@ -157,7 +157,7 @@ fn a_full_dev_shm_is_nothing_to_it() {
     assert!(number(&report, "requests") > 0, "{report}");
 }
 
-/// Whoever removes the counters takes nothing from those who count there, nor from those who come.
+/// Removing the counters takes nothing from programs that count there, nor from programs that come.
 #[test]
 fn counters_can_not_be_cut_off() {
     let remove = "ipcrm -m $PUMICE_STATS";
@@ -316,7 +316,7 @@ fn processes_of_the_same_number_share_a_pool() {
     end(child);
 }
 
-/// What the processes of a namespace had is given up when they are gone, though nobody of it is left to say so.
+/// The memory of a namespace's processes is given up when they are gone, though none of them is left to say so.
 #[test]
 fn a_namespace_that_is_gone_gives_up_its_share() {
     if !has_namespaces() {

@@ -77,7 +77,7 @@ const CALLS: &[(&str, Seen)] = &[
     ("ulimit", NotNeeded("glibc's sets the size of files, and musl's no other")),
     ("vlimit", NotYet("glibc's old one sets the limit on data")),
     ("getrlimit getrlimit64", NotNeeded("asks")),
-    // Who may hold pages.
+    // Calls that may hold pages.
     ("setsockopt vmsplice sendto sendmsg sendmmsg", Both),
     ("send", Name),
     ("io_setup io_uring_setup io_uring_register", Number),
@@ -89,7 +89,7 @@ const CALLS: &[(&str, Seen)] = &[
     ("execve execveat", NotNeeded("all of it ends")),
 ];
 
-/// What names of functions have in them that have to do with all this...
+/// Parts of the names of functions that have to do with all this...
 const STEMS: &str = "alloc align free mmap munmap mremap madvise mprotect mlock munlock mincore msync mseal \
     pkey brk shm remap mall setre setfs uid gid groups capset limit unshare setns chroot pivot_root prctl \
     seccomp landlock splice setsockopt process_ fork clone syscall personality iopl ioperm memfd mbind \
@@ -267,7 +267,7 @@ fn numbers_that_are_seen_are_in_the_sources_and_no_others() {
     for (name, seen) in entries() {
         let claimed = matches!(seen, Number | Both);
         assert_eq!(by_number.contains(name), claimed, "{name} is {seen:?} by the table");
-        // What has both a name and a number is seen by both.
+        // A call with both a name and a number is seen by both.
         assert!(seen != Name || !calls.contains(name), "{name} is a system call, too");
     }
     let known: BTreeSet<_> = entries().map(|(name, _)| name.to_owned()).collect();

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use shim::{compile, describe, run, scratch};
 
-/// What the program uses to its end.
+/// The memory that the program uses to its end.
 const USED: u64 = 64 << 20;
-/// What else a dump may hold: the program's own few pages and pumice's, and what lies beside frames
+/// The rest that a dump may hold: the program's own few pages and pumice's, and pages beside frames
 /// in use within a block or between them in short gaps.
 const SLACK: u64 = 16 << 20;
 

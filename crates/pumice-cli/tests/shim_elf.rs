@@ -1,4 +1,4 @@
-//! What the shim is as a file: it must load into any program, and bring nothing along.
+//! The shim as a file: it must load into any program, and bring nothing along.
 
 mod shim;
 

@@ -43,7 +43,7 @@ fn a_limit_on_addresses_that_a_program_sets_itself() {
 
 #[test]
 fn locking_everything_under_a_limit() {
-    // What is usual, and more.
+    // The usual limit, and more.
     for mib in ["8", "64"] {
         behaves("locked", &[], &[mib]);
     }

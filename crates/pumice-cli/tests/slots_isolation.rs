@@ -1,4 +1,4 @@
-//! Whatever a tenant keeps, the next one reads zeros, and the first gets SIGBUS and no byte back.
+//! A tenant may keep anything: the next one reads zeros, and the first gets SIGBUS and no byte back.
 
 mod slots;
 mod support;

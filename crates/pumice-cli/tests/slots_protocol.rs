@@ -1,4 +1,4 @@
-//! What clients may do wrong, by accident or not: nothing of it stops service to others.
+//! Mistakes of clients, by accident or not: none of them stops service to others.
 
 mod slots;
 mod support;
@@ -210,7 +210,7 @@ fn what_is_slow_to_close_holds_up_nobody() {
         let (slow, _other_end) = lingering();
         let connection = connect(&daemon);
         if is_stopped {
-            // What comes after garbage stays in the queue of a socket that is closed.
+            // Messages after garbage stay in the queue of a socket that is closed.
             daemon.signal(libc::SIGSTOP);
             socket::send(&connection, &first, None).expect("sent");
         }
@@ -245,7 +245,7 @@ fn what_is_slow_to_close_does_not_keep_the_daemon() {
             assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
             let request = Request::Stat.encode();
             let slices = [std::io::IoSlice::new(&request)];
-            // What does not fit is not needed.
+            // Messages that do not fit are not needed.
             let _ = sendmsg(connection, &slices, &mut control, SendFlags::DONTWAIT);
         }
     }

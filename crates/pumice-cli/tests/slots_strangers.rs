@@ -36,7 +36,7 @@ fn bound(path: &Path) -> OwnedFd {
     socket
 }
 
-/// What a stranger who listens there is sent.
+/// The message that a stranger who listens there is sent.
 fn heard(listens: &OwnedFd) -> usize {
     let mut packets = 0;
     while let Ok(connection) = accept_with(listens, SocketFlags::NONBLOCK) {
@@ -45,7 +45,7 @@ fn heard(listens: &OwnedFd) -> usize {
     packets
 }
 
-/// What is wrong with who listens.
+/// The reason that a listener is a stranger.
 fn stranger<T>(outcome: Result<T, Error>) -> &'static str {
     match outcome {
         Err(Error::Stranger { what, .. }) => what,
@@ -54,7 +54,7 @@ fn stranger<T>(outcome: Result<T, Error>) -> &'static str {
     }
 }
 
-/// What `pumice serve` says where it does not start.
+/// The message of `pumice serve` where it does not start.
 fn refused(arguments: &[&str]) -> String {
     let mut command = pumice(&[&["serve"], &ONE[..], arguments].concat());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -85,7 +85,7 @@ fn a_holder_sends_its_slot_to_no_stranger() {
     let path = daemon.socket();
     fs::remove_file(&path).expect("the daemon's");
 
-    // Who can write in the folder can bind there, or have root bind it.
+    // A user that can write in the folder can bind there, or have root bind it.
     set_mode(&daemon.folder, 0o777);
     let listens = as_user(STRANGER, &[], || {
         let socket = bound(&path);

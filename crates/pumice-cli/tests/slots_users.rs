@@ -1,4 +1,4 @@
-//! Who may lease, and how much. Other users are threads of this program, which only root can make.
+//! The users that may lease, and their quotas. Other users are threads of this program, which only root can make.
 
 mod slots;
 mod support;
@@ -65,7 +65,7 @@ fn others_are_refused_and_quotas_hold() {
         let first = client.lease(&request).expect("a lease");
         let second = client.lease(&request).expect("a lease");
         assert_eq!(reason(client.lease(&request)), Some(Reason::Quota));
-        // What is asked to be populated by the lessee counts as well.
+        // Slots that the lessee asks to populate itself count as well.
         let empty = LeaseRequest { charge: pumice_slots::Charge::Lessee, ..request };
         assert_eq!(reason(client.lease(&empty)), Some(Reason::Quota));
         first.end().expect("an answer");
@@ -125,7 +125,7 @@ fn a_tenant_resumes_only_what_a_daemon_made() {
     assert_eq!(refusal.reason, Reason::NotASlot);
     daemon.until("untouched", |row| row.ready == 1 && row.leased == 0);
 
-    // What a daemon gave it, the next one takes over.
+    // The next daemon takes over the lease that this one gave.
     let client = Client::new(daemon.socket());
     let lease = as_user(FRIEND, &[], || client.lease(&waiting(SMALL)));
     let mut lease = lease.expect("a lease");
@@ -285,7 +285,7 @@ fn strangers_do_not_use_up_descriptors() {
     };
     let before = count();
     let connect = || socket::connect_to(&path, slots::PATIENCE).expect("connected");
-    // What is refused would be this test's to close.
+    // This test would have to close descriptors that are refused.
     daemon.signal(libc::SIGSTOP);
     let _held: Vec<_> = as_user(STRANGER, &[], || {
         let send = |_| {

@@ -163,7 +163,7 @@ fn what_is_free_is_told_from_what_is_in_use() {
          say(os.getpid()); wait()\nx = bytearray({size}); say(1); wait()"
     );
     let Some((child, pid)) = python(&script) else { return };
-    // What it freed is counted when the helpers have looked, and zeroed if nobody wants the machine.
+    // Memory that it freed is counted when the helpers have looked, and zeroed if nobody wants the machine.
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         let object = object(pid);
@@ -273,7 +273,7 @@ fn check_page(page: &str, pid: u32) {
     assert!(page.contains("pumice_tree_scrubber_seconds_total{"), "{page}");
 }
 
-/// Who says nothing is let go after a while; who comes later is answered before that.
+/// A client that says nothing is let go after a while; clients that come later are answered before that.
 fn check_that_idle_clients_hold_up_nobody(path: &std::path::Path) {
     let is_held = |mut idle: UnixStream| {
         idle.set_nonblocking(true).expect("a socket");
@@ -310,7 +310,7 @@ fn prometheus_is_served() {
             let page = match at.strip_prefix("http://") {
                 Some(at) => {
                     let at = at.trim_end_matches("/metrics");
-                    // Who goes away without a word ends nothing.
+                    // A client that goes away without a word ends nothing.
                     drop(TcpStream::connect(at).expect("it listens"));
                     get(TcpStream::connect(at).expect("it listens"))
                 }

@@ -6,22 +6,21 @@
 //! | [`table`], [`json_lines`] | rows for people and for programs |
 //! | [`statistics`] | medians, and how sure they are |
 //! | [`random`] | numbers that look random and are the same in every run |
-//! | [`memory`] | how much memory there is to have |
+//! | [`memory`] | how much memory there is to have, from `pumice-slots` |
 //! | [`region`] | memory to measure in |
 //! | [`costs`] | the costs of faults and touching on this machine |
 //! | [`engines`] | engines by name, and whether they are here |
 //! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
 //! | [`safe_path`] | paths at which nobody else can put another file |
 //!
-//! It asks `pumice-frames`, `pumice-accel` and `pumice-heap` about the machine. Its users are `pumice-cli` and
-//! `pumice-bench`. Of these two, the first calls the second in one place.
+//! It asks `pumice-frames`, `pumice-accel`, `pumice-heap` and `pumice-slots` about the machine. Its users are
+//! `pumice-cli` and `pumice-bench`. Of these two, the first calls the second in one place.
 
 pub mod clear_plan;
 pub mod costs;
 pub mod engines;
 pub mod failure;
 pub mod json_lines;
-pub mod memory;
 pub mod random;
 pub mod region;
 pub mod safe_path;
@@ -29,3 +28,4 @@ pub mod statistics;
 pub mod table;
 
 pub use failure::{print, Failure, STATUS_USAGE};
+pub use pumice_slots::memory;

@@ -245,7 +245,7 @@ impl Lease {
         self.grant.bytes
     }
 
-    /// What its memory is made of.
+    /// The kind of pages that its memory is made of.
     pub fn pages(&self) -> PageKind {
         self.grant.pages
     }
@@ -354,7 +354,7 @@ impl Drop for Lease {
 fn is_closed(connection: &OwnedFd) -> bool {
     let mut events = [PollFd::new(connection, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // What is there to read does not matter, and neither does a signal.
+    // Neither the contents nor a signal matter.
     let asked = retry_on_intr(|| poll(&mut events, Some(&now)));
     asked.is_ok_and(|count| count > 0)
 }

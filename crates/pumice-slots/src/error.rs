@@ -1,9 +1,9 @@
-//! What can go wrong for a client; each message says what to do where there is something to do.
+//! The errors of clients and of daemons. Each message says what to do where there is something to do.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::message::Reason;
+use crate::message::Reason;
 
 /// Why there is no lease.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum Error {
     Connect {
         /// The socket that was tried.
         path: PathBuf,
-        /// What connecting said.
+        /// The error of connecting.
         source: io::Error,
     },
     /// Somebody listens, or could, whom the slot must not go to.
@@ -21,9 +21,9 @@ pub enum Error {
     Stranger {
         /// The socket that was tried.
         path: PathBuf,
-        /// Who it is.
+        /// The user that listens there, or could.
         uid: u32,
-        /// What is wrong.
+        /// The reason, in words.
         what: &'static str,
     },
     /// The daemon said no.
@@ -38,6 +38,27 @@ pub enum Error {
     /// A system call failed.
     #[error("a system call failed: {0}")]
     Io(#[from] io::Error),
+}
+
+/// Why a daemon, or a page of metrics, can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Something that was configured can't be used. The message says what to configure instead.
+    #[error("{0}")]
+    Usage(String),
+    /// The machine or another process stands in the way.
+    #[error("{0}")]
+    System(String),
+}
+
+impl ServeError {
+    pub(crate) fn usage(message: impl Into<String>) -> ServeError {
+        ServeError::Usage(message.into())
+    }
+
+    pub(crate) fn system(message: impl Into<String>) -> ServeError {
+        ServeError::System(message.into())
+    }
 }
 
 /// A daemon's no.

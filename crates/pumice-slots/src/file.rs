@@ -16,7 +16,7 @@ use pumice_frames::sys::mem;
 
 /// Set when the file is made, and all it ever has (`F_SEAL_EXEC` comes from `MFD_NOEXEC_SEAL`).
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SEAL);
-/// What a transparent huge page is.
+/// The size of a transparent huge page.
 const HUGE_BYTES: usize = 2 << 20;
 const SMALL_BYTES: usize = 4 << 10;
 /// Bytes that one call makes huge pages of: each call has every processor empty its lists of new pages first, which
@@ -34,7 +34,7 @@ pub struct SlotFile {
     owner: u32,
 }
 
-/// What tells files apart: device and number.
+/// The identity of a file: device and number.
 type Inode = (u64, u64);
 
 impl SlotFile {

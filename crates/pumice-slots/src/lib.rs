@@ -1,5 +1,6 @@
 //! Slots: memory that a daemon has populated ahead, leased whole to another program. An inside of pumice, whose facade
-//! is `pumice`; its neighbour is `pumice-frames`, whose system calls it makes. The daemon is `pumice serve`.
+//! is `pumice`. It makes the system calls of `pumice-frames`; the daemon populates at the pace of the scrubber of
+//! `pumice-heap`. `pumice serve` starts the daemon.
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -11,12 +12,15 @@
 //! | [`file`](mod@file) | a slot's file: made, sealed, populated, ended |
 //! | [`peer`] | who listens at a socket, and who else could |
 //! | [`client`] | leasing: [`Client`] and the guard [`Lease`] |
-//! | [`error`] | what can go wrong for a client |
+//! | [`serving`] | sockets in safe folders, pages of metrics |
+//! | [`memory`] | how much memory there is to have |
+//! | [`daemon`] | the daemon |
+//! | [`error`] | the errors of clients and daemons |
 //!
 //! # How trust ends
 //!
-//! A slot is an inode of its own, leased once and never again, so that what one tenant writes can't
-//! reach another whatever it keeps: a mapping, a descriptor, a copy of it in another process. The
+//! A slot is an inode of its own, leased once and never again. So the data of one tenant can't
+//! reach another, whatever the tenant keeps: a mapping, a descriptor, a copy of it in another process. The
 //! order of its life is what makes that tight:
 //!
 //! 1. It is made, given its size, and sealed with `F_SEAL_GROW | F_SEAL_SEAL` while it is still empty
@@ -28,23 +32,26 @@
 //! 4. The lease ends when its connection does, however that comes. The daemon truncates the file and
 //!    closes it. Mappings that are left get SIGBUS, and no descriptor brings the size back.
 //!
-//! What a tenant has pinned (registered buffers, a device) stays its own until it unpins it: truncating
+//! Pages that a tenant has pinned (registered buffers, a device) stay its own until it unpins them: truncating
 //! takes pages out of the file, and none is anybody else's before its last user is gone. On hugetlb
 //! pages the kernel lets whoever has the descriptor map it anew and so grow it, seals or not: it
 //! gets zeroed pages of the common pool then, which `MAP_HUGETLB` would give it as well.
 
 pub mod client;
+pub mod daemon;
 pub mod error;
 pub mod file;
+pub mod memory;
 pub mod message;
 pub mod pages;
 pub mod peer;
+pub mod serving;
 pub mod settings;
 pub mod socket;
 pub mod stat;
 
 pub use client::{default_socket, Client, Lease};
-pub use error::{Error, Refusal};
+pub use error::{Error, Refusal, ServeError};
 pub use file::SlotFile;
 pub use message::LeaseRequest;
 pub use pages::{Charge, PageKind};

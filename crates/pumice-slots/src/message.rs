@@ -51,7 +51,7 @@ pub struct LeaseRequest {
     pub bytes: u64,
     /// The kind of pages, if it matters.
     pub pages: Option<PageKind>,
-    /// Whose control group is charged.
+    /// The side whose control group is charged.
     pub charge: Charge,
     /// How long to wait for a slot to be ready, in milliseconds; 0 for not at all.
     pub wait_ms: u32,
@@ -64,7 +64,7 @@ impl LeaseRequest {
     }
 }
 
-/// What a client says. While a `Lease` waits, or an `End` is not answered, any other request is refused and the
+/// A request of a client. While a `Lease` waits, or an `End` is not answered, any other request is refused and the
 /// connection closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -86,7 +86,7 @@ pub enum Request {
     Set(PaceSetting, u64),
 }
 
-/// What a daemon says.
+/// An answer of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A slot; its descriptor comes along, unless the lease was only taken over.
@@ -105,16 +105,16 @@ pub enum Reply {
     Settings(Vec<u64>),
 }
 
-/// What was leased.
+/// A slot that was leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The lease's number, for lists.
     pub id: u64,
     /// Bytes of the file: as many as were asked for, or more.
     pub bytes: u64,
-    /// What its memory is made of.
+    /// The kind of pages that its memory is made of.
     pub pages: PageKind,
-    /// Who populates it: with [`Charge::Lessee`] it is empty.
+    /// The side that populates it: with [`Charge::Lessee`] it is empty.
     pub charge: Charge,
 }
 
@@ -123,7 +123,7 @@ pub struct Grant {
 pub struct ClassRow {
     /// Bytes of each.
     pub bytes: u64,
-    /// What they are made of.
+    /// The kind of pages that they are made of.
     pub pages: PageKind,
     /// The memory node they are on, if one was chosen.
     pub node: Option<u32>,
@@ -150,11 +150,11 @@ pub struct LeaseRow {
     pub id: u64,
     /// Bytes.
     pub bytes: u64,
-    /// What it is made of.
+    /// The kind of pages that it is made of.
     pub pages: PageKind,
-    /// Who has it: the user.
+    /// The user that has it.
     pub uid: u32,
-    /// Who has it: the process that connected.
+    /// The process that has it: the one that connected.
     pub pid: u32,
     /// For how long, in milliseconds.
     pub age_ms: u64,
@@ -227,7 +227,7 @@ mod kind {
     pub(super) const STAT: u16 = 6;
     pub(super) const SETTINGS: u16 = 7;
     pub(super) const SET: u16 = 8;
-    /// What is added for the answer of the same name.
+    /// The number added for the answer of the same name.
     pub(super) const REPLY: u16 = 0x100;
     pub(super) const REFUSED: u16 = 0x1ff;
 }
@@ -263,7 +263,7 @@ impl Request {
     /// Reads a message.
     ///
     /// # Errors
-    /// Whatever the bytes are, they are a request or [`Malformed`].
+    /// Reads a request. Any bytes are one or [`Malformed`].
     pub fn decode(bytes: &[u8]) -> Result<Request, Malformed> {
         let (mut from, kind) = Reader::begin(bytes)?;
         let request = match kind {
@@ -354,7 +354,7 @@ impl Reply {
     /// Reads a message.
     ///
     /// # Errors
-    /// Whatever the bytes are, they are a reply or [`Malformed`].
+    /// Reads a reply. Any bytes are one or [`Malformed`].
     pub fn decode(bytes: &[u8]) -> Result<Reply, Malformed> {
         const REPLY: u16 = kind::REPLY;
         let (mut from, kind) = Reader::begin(bytes)?;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// What a slot's memory is made of.
+/// The kind of pages that a slot's memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PageKind {
@@ -71,7 +71,7 @@ impl fmt::Display for PageKind {
     }
 }
 
-/// Whose control group is charged for a slot's pages: whoever touches them first.
+/// The side whose control group is charged for a slot's pages: it touches them first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Charge {

@@ -1,4 +1,4 @@
-//! Who listens at a socket, and who else could.
+//! The user that listens at a socket, and the others that could.
 //!
 //! A socket's path says nothing about who answers there: a daemon ends, and somebody else binds the same path. So a
 //! client asks the kernel who listens (`SO_PEERCRED`: the user that called `listen`), and compares.
@@ -7,8 +7,8 @@
 //!   replace the daemon anyway.
 //! - *Resuming*, it sends its slot's descriptor, and all that is in the slot with it. It trusts root and the user
 //!   it leased from only. The folder must belong to one of them, or to whom it did then, and the socket too; nobody
-//!   else may write in the folder. What is checked is what is connected to: both are opened once, and used by their
-//!   descriptors.
+//!   else may write in the folder. Folder and socket are opened once and then used by their descriptors, so the
+//!   client connects to the socket that it has checked.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,7 +25,7 @@ use super::error::Error;
 use super::socket;
 use pumice_frames::sys::raw;
 
-/// Who is at the other end of a connection, as the kernel says.
+/// The process at the other end of a connection, as the kernel says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Credentials {
@@ -37,7 +37,7 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// Who connected, or who listened before this was connected.
+/// The process that connected, or that listened before this was connected.
 ///
 /// rustix would take the process's number for one that is not 0, and it is 0 for a peer in another pid namespace.
 ///
@@ -59,9 +59,9 @@ pub fn credentials(socket: impl AsFd) -> io::Result<Credentials> {
 /// The users that a holder's slot may go to, besides root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Trusted {
-    /// Who listened when the slot was leased: systemd's user, where it listens for the daemon.
+    /// The user that listened when the slot was leased: systemd's user, where it listens for the daemon.
     listened: u32,
-    /// Who had the folder then. It may have the socket's folder again, and not listen.
+    /// The user that had the folder then. It may have the socket's folder again, and not listen.
     had_folder: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What can be changed in a daemon that runs: how much it populates at a time, and when.
+//! Settings of a daemon that can change while it runs: how much it populates at a time, and when.
 
 use core::fmt;
 
@@ -72,7 +72,7 @@ impl PaceSetting {
         }
     }
 
-    /// What [`PaceSetting::parse`] takes, in words.
+    /// The values that [`PaceSetting::parse`] takes, in words.
     pub const fn expects(self) -> &'static str {
         match self {
             PaceSetting::BatchPages => "a number of pages from 1 to 262144",

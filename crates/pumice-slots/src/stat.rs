@@ -1,4 +1,4 @@
-//! What a daemon counts, under the names that its metrics have.
+//! The counters of a daemon, under the names that its metrics have.
 //!
 //! A `Stat` reply is the values in the order of [`Counter::ALL`]. New counters are added at the end: a client
 //! takes as many as it knows.
@@ -27,7 +27,7 @@ macro_rules! counters {
                 match self { $(Counter::$variant => $name,)* }
             }
 
-            /// What it counts.
+            /// The events that it counts, in words.
             pub const fn help(self) -> &'static str {
                 match self { $(Counter::$variant => concat!($($help),*).trim_ascii(),)* }
             }

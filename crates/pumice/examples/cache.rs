@@ -18,7 +18,7 @@ const AHEAD: usize = 128;
 /// Pages asked for by one call.
 const BATCH: usize = 64;
 
-/// What to do.
+/// The work to do.
 struct Plan {
     frames: usize,
     times: usize,

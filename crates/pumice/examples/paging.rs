@@ -22,7 +22,7 @@ use pumice::sys::mem::Huge;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// What to do.
+/// The work to do.
 struct Plan {
     frames: usize,
     times: usize,

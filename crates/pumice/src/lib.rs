@@ -6,7 +6,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`addr`], [`error`] | frame numbers, orders and ranges; typed errors |
-//! | [`sys`] | what a zone is told of the machine |
+//! | [`sys`] | facts of the machine that a zone is told |
 //! | [`clear`], [`frame`] | zones of frames, and what zeroes them |
 //! | [`page_table`], [`space`] | address spaces: regions, faults without a lock, guards, `fork` |
 //! | [`io`] | files and devices, direct and buffered |
@@ -16,8 +16,8 @@
 //! | [`pinned`] | memory that stays registered with a device |
 //! | [`slots`] | memory that a daemon has ready, leased to programs |
 //!
-//! What it names is made in `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and `pumice-slots`, its
-//! inside, which may change in any version.
+//! The items that it names are made in `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and
+//! `pumice-slots`, its inside, which may change in any version.
 
 pub mod allocator;
 #[cfg(doctest)]
@@ -35,7 +35,7 @@ pub mod error {
     pub use pumice_frames::error::{Error, Result};
 }
 
-/// What a zone is told of the machine.
+/// Facts of the machine that a zone is told.
 pub mod sys {
     /// The processors.
     pub mod cpu {
@@ -47,7 +47,7 @@ pub mod sys {
     }
 }
 
-/// What zeroes memory.
+/// Engines that zero memory.
 pub mod clear {
     pub use pumice_frames::clear::{is_zero, Clearer, Content, Warmth};
 }

@@ -1,6 +1,6 @@
 //! Misuse that does not compile. Each example that does not has one beside it that does, and differs by it alone.
 //!
-//! What compiles, and must do no harm, is in `tests/adversaries`.
+//! Code that compiles, and must do no harm, is in `tests/adversaries`.
 //!
 //! A guard may be held for as long as its region, and no longer.
 //! ```

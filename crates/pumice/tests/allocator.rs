@@ -148,7 +148,7 @@ fn threads_free_what_others_allocated() {
     }
 }
 
-/// What a child does with what it inherited; its exit status.
+/// The work of a child on the memory that it inherited; returns its exit status.
 fn live_as_child(mut kept: Vec<u8>, freed: Vec<u8>) -> i32 {
     let inherited = is_all(&kept, 1) && is_all(&freed, 2);
     drop(freed);

@@ -40,12 +40,12 @@ const SHORT_PAUSE: Duration = Duration::from_millis(5);
 const LARGE_RING: usize = 1 << 20;
 /// How often it is looked up how much memory processes have.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-/// What comes from different processors is put in order as long as it is so much apart at most.
+/// Samples of different processors are put in order if they are at most so much apart.
 const WINDOW_NS: u64 = 200_000_000;
 /// `PERF_RECORD_MISC_COMM_EXEC`
 const COMM_EXEC: u16 = 1 << 13;
 
-/// What was seen of a program.
+/// The faults seen of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// All minor faults.
@@ -74,7 +74,7 @@ impl Faults {
     }
 }
 
-/// What is read of one processor.
+/// The rings that are read of one processor.
 struct Rings {
     /// Until some stand for all. Then it is closed: each process that starts would have to be given a copy.
     every: Option<Ring>,
@@ -183,7 +183,7 @@ struct Reader {
     every_before: (u64, Instant),
     /// The last of every, once only some count.
     switched_ns: Option<u64>,
-    /// What was read and may still be overtaken by what another processor wrote.
+    /// Samples that were read, and that a sample of another processor may still precede.
     waiting: Vec<Happening>,
     spaces: Spaces,
     peaks: Peaks,

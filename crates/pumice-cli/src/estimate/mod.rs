@@ -9,8 +9,8 @@
 //! | [`verdict`] | the arithmetic |
 //! | [`show`] | the lines for people, and the object for machines |
 //!
-//! The program runs as it is, with nothing preloaded. What `--try` measures besides is the program as it is, under
-//! `pumice run` and under `pumice run --mmap`, by turns.
+//! The program runs as it is, with nothing preloaded. With `--try`, the program is also
+//! measured as it is, under `pumice run` and under `pumice run --mmap`, by turns.
 
 mod faults;
 mod peaks;
@@ -116,7 +116,7 @@ fn forget_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// What comes before the program in each way that is tried; `None` is as it is.
+/// The words before the program in each way that is tried; `None` is the program as it is.
 const WAYS: [Option<&[&str]>; 3] = [None, Some(&["run", "--"]), Some(&["run", "--mmap", "--"])];
 
 /// Runs the program in all ways, by turns, after once each that is not counted.

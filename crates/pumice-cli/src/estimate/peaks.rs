@@ -1,7 +1,7 @@
 //! The most memory that processes had: looked up now and then while they run.
 //!
 //! `getrusage` says it of one process of a tree only, with files and all. Here it is each one's anonymous
-//! memory, as `/proc/PID/statm` has it, which takes no lock of the process's. What it was between two looks is
+//! memory, as `/proc/PID/statm` has it, which takes no lock of the process's. A peak between two looks is
 //! not seen, so these are lower limits.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use super::spaces::Spaces;
 /// Processes that are looked at each time.
 const MOST_PROCESSES: usize = 64;
 
-/// What processes were seen to have.
+/// The memory that processes were seen to have.
 #[derive(Debug, Default)]
 pub struct Peaks(HashMap<u32, Seen>);
 

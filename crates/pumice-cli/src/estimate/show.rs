@@ -45,7 +45,7 @@ pub struct Estimate {
     lost_records: u64,
     small_fault_ns: Cost,
     huge_fault_ns: Option<Cost>,
-    /// What is saved of each where all of the page is written then.
+    /// The time saved of each where all of the page is written then.
     small_written_ns: Cost,
     huge_written_ns: Option<Cost>,
     touch_ns: Cost,
@@ -53,18 +53,18 @@ pub struct Estimate {
     served_bytes: u64,
     zeroing_s: f64,
     faults_s: Range,
-    /// What is saved of these where all of each page is written.
+    /// The time saved of these where all of each page is written.
     written_s: Range,
-    /// What the program has at its most, at least, and touching that for the first time: part of `faults_s`, and
+    /// The least that the program has at its peak, and touching that for the first time: part of `faults_s`, and
     /// saved only if it is populated ahead.
     first_bytes: u64,
     first_s: Range,
     /// The part of all these seconds by which the program runs longer: less than 1 where threads share them.
     spread: f64,
-    /// What these may have taken in this run; `null` where system calls took most of the time in the kernel.
+    /// The time that these may have taken in this run; `null` where system calls took most of the time in the kernel.
     kernel_s: Option<f64>,
     huge_alone_s: f64,
-    /// What huge pages save of finding out where memory is; see the next three.
+    /// The time that huge pages save in translating addresses; see the next three.
     translation_s: Range,
     small_step_ns: Option<Cost>,
     huge_step_ns: Option<Cost>,
@@ -81,7 +81,7 @@ pub struct Estimate {
     tried: Option<Tried>,
 }
 
-/// What `--try` measured: medians, and what was saved.
+/// The measurements of `--try`: medians, and the time saved.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Tried {
     /// Runs each way.

@@ -7,10 +7,10 @@ const SERVED_MAPPING: u64 = pumice_heap::config::MMAP_THRESHOLD as u64;
 /// An allocation of so many bytes and more is one. glibc maps allocations of 128 KiB and more by
 /// themselves, with a page for its own use.
 const SERVED_ALLOCATION: u64 = pumice_heap::config::DEFAULT_THRESHOLD as u64;
-/// What a mapping grown by `brk` or made for an arena is called by the kernel.
+/// The kernel's name for a mapping grown by `brk` or made for an arena.
 const HEAP: &[u8] = b"[heap]";
 
-/// What lies in a range of addresses.
+/// The kind of memory in a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
     /// A file, or memory that processes share: no zero-fill faults of the program's own.
@@ -24,7 +24,7 @@ pub enum Area {
 }
 
 impl Area {
-    /// What the kernel says of a mapping: its name, `MAP_*` and length.
+    /// The kind of a mapping by its name, `MAP_*` flags and length from the kernel.
     pub fn of(name: &[u8], flags: u32, len: u64) -> Area {
         let (shared, stack) = (libc::MAP_SHARED as u32, libc::MAP_STACK as u32);
         let grows = libc::MAP_GROWSDOWN as u32;
@@ -40,16 +40,16 @@ impl Area {
     }
 }
 
-/// What happened, and when.
+/// An event and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Happening {
     /// By the clock that all processors share.
     pub time_ns: u64,
-    /// What.
+    /// The event.
     pub what: What,
 }
 
-/// What the kernel tells.
+/// An event that the kernel tells of.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
     /// A fault that stands for `weight` of them, and the size of the page that came; 0 if not known.
@@ -63,7 +63,7 @@ pub enum What {
 }
 
 impl What {
-    /// Whose it is.
+    /// The process that it belongs to.
     pub fn pid(&self) -> u32 {
         match *self {
             What::Fault { pid, .. }
@@ -106,7 +106,7 @@ impl Counts {
         self.small + self.huge + self.copied + self.file
     }
 
-    /// What the samples do not account for is of the kind that most of them are.
+    /// Faults that the samples do not account for count as the kind of most samples.
     pub fn scaled_to(mut self, all: u64) -> Counts {
         let seen = self.all();
         if seen == 0 || seen == all {
@@ -238,7 +238,7 @@ impl Spaces {
             let (_, mapping) = space.range(..=at).next_back()?;
             (at < mapping.end).then_some(*mapping)
         });
-        // What was moved there by mremap, of which the kernel does not tell, is large and anonymous.
+        // Memory that mremap moved there, of which the kernel does not tell, is large and anonymous.
         let moved = Mapping { end: 0, area: Area::Anonymous(u64::MAX), is_inherited: false };
         let mapping = found.unwrap_or(moved);
         let counts = &mut self.counts;

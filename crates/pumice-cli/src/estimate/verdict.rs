@@ -9,10 +9,10 @@
 //! (`--ready`), what a program has at its most is touched for the first time under `pumice run` too, in
 //! huge pages at best. So that is not in the bound.
 //!
-//! What the kernel zeroed a moment ago is in the cache, and who writes all of it is the faster for it. Where all
-//! of each page is written, less is saved than the fault: that is the lower end of the range.
+//! A page that the kernel zeroed a moment ago is in the cache, so a program that writes all of it is the faster
+//! for it. Where all of each page is written, less is saved than the fault: that is the lower end of the range.
 //!
-//! What several threads spend is spread over the processors that they keep busy, unless one of them has most of
+//! The time of several threads is spread over the processors that they keep busy, unless one of them has most of
 //! the faults.
 //!
 //! Huge pages save looking addresses up in page tables besides. Where the processor counts how often that
@@ -34,7 +34,7 @@ const MAINLY_FAULTS: f64 = 0.25;
 /// From this share on it is worth trying.
 const SOMETHING: f64 = 0.03;
 
-/// What the arithmetic starts from. Times are in seconds.
+/// The input of the arithmetic. Times are in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
     /// The program's faults.
@@ -55,7 +55,7 @@ pub struct Given {
     pub small_ns: Cost,
     /// The same for a huge page, where there are any.
     pub huge_ns: Option<Cost>,
-    /// What is saved of each where all of the page is written then.
+    /// The time saved of each where all of the page is written then.
     pub small_written_ns: Cost,
     /// The same for a huge page.
     pub huge_written_ns: Option<Cost>,
@@ -122,7 +122,7 @@ impl Range {
     }
 }
 
-/// What follows.
+/// The result of the arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     /// Bytes that the kernel zeroed in what `pumice run` would serve.
@@ -131,22 +131,22 @@ pub struct Bounds {
     pub zeroing_s: f64,
     /// The faults of all that is served for sure, and of heaps, of which some would be.
     pub faults_s: Range,
-    /// What these may have taken in this run: their part of the time in the kernel, if that went to faults.
+    /// The time that these may have taken in this run: their part of the time in the kernel, if that went to faults.
     pub kernel_s: Option<f64>,
-    /// What is saved of these where all of each page is written.
+    /// The time saved of these where all of each page is written.
     pub written_s: Range,
     /// Touching for the first time what the program has at its most: in `faults_s`, and not saved unless it is
     /// populated ahead.
     pub first_s: Range,
     /// The part of all these seconds that it runs longer for them; less than 1 where threads share them.
     pub spread: f64,
-    /// What huge pages alone would save of these.
+    /// The time that huge pages alone would save of these.
     pub huge_alone_s: f64,
-    /// What huge pages save of the program's own time: least, most, and half of that where it is not counted.
+    /// The part of the program's own time that huge pages save: least, most, and half of that where it is not counted.
     pub translation_s: Range,
     /// Where they were counted.
     pub tlb_misses: Option<u64>,
-    /// What `pumice run` saves at most of the time that a program runs with glibc as it is.
+    /// The most that `pumice run` saves of the time that a program runs with glibc as it is.
     pub bound_s: Range,
     /// The same where glibc uses huge pages already.
     pub over_huge_s: Range,
@@ -163,7 +163,7 @@ fn kernel_time_of(given: &Given, served_s: f64) -> Option<f64> {
     is_mainly.then(|| given.system_s * (served_s / all_s).min(1.0))
 }
 
-/// What a program has at its most, touched for the first time in whichever pages are cheapest.
+/// The time to touch a program's peak memory for the first time, in whichever pages are cheapest.
 fn first_touches(given: &Given) -> Range {
     let of = |cost: Cost, page_bytes: f64| {
         let pages = given.first_bytes as f64 / page_bytes;
@@ -187,7 +187,7 @@ fn spread(given: &Given, faults_s: f64) -> f64 {
     }
 }
 
-/// What huge pages save in memory of which `small_bytes` came in small ones.
+/// The time that huge pages save in memory of which `small_bytes` came in small ones.
 fn translation(given: &Given, small_bytes: f64) -> Range {
     let Some((small, huge)) = given.steps_ns else { return Range::default() };
     let served = small_bytes.min(given.resident_bytes as f64);
@@ -273,7 +273,7 @@ impl Bounds {
         }
     }
 
-    /// What to make of it.
+    /// The verdict on the program.
     pub fn verdict(&self, wall_s: f64) -> Verdict {
         match self.share(wall_s) {
             share if share < NOTHING => Verdict::DontBother,

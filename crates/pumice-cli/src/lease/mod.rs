@@ -26,7 +26,7 @@ use holder::Holder;
 use placeholders::Slot;
 use pumice_command::Failure;
 
-/// What `pumice lease` is asked for.
+/// The arguments of `pumice lease`.
 #[derive(Args, Debug)]
 pub struct LeaseArgs {
     /// Memory that is needed, such as 8G
@@ -41,7 +41,7 @@ pub struct LeaseArgs {
     /// How long to wait for a slot to be ready, such as 5s; not at all if not given
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     wait: Duration,
-    /// Who populates the memory and is charged for it
+    /// The side that populates the memory and is charged for it
     #[arg(long, value_name = "WHO", default_value = "daemon")]
     charge: Charged,
     /// Print the slot as shell variables and keep it until SIGTERM, instead of running a program
@@ -103,7 +103,7 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
     }
 }
 
-/// What the client says, as this program says things.
+/// An error of the client's as a failure of this program.
 pub fn explain(error: &Error) -> Failure {
     Failure::system(error.to_string())
 }

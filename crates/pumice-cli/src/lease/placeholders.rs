@@ -10,7 +10,7 @@ use pumice_command::Failure;
 
 const NAMES: [&str; 3] = ["{path}", "{fd}", "{qemu}"];
 
-/// What they stand for.
+/// The slot that they stand for.
 #[derive(Debug)]
 pub struct Slot {
     /// `{path}`
@@ -19,7 +19,7 @@ pub struct Slot {
     pub descriptor: i32,
     /// Bytes that were asked for.
     pub bytes: u64,
-    /// What it is made of.
+    /// The kind of pages that it is made of.
     pub pages: PageKind,
 }
 
@@ -60,7 +60,7 @@ impl Slot {
         OsString::from_vec(filled)
     }
 
-    /// What `-object` takes. Without the alignment QEMU maps the file somewhere where no huge page fits.
+    /// The value of QEMU's `-object`. Without the alignment QEMU maps the file somewhere where no huge page fits.
     fn qemu_object(&self) -> String {
         let path = self.path.display();
         format!(

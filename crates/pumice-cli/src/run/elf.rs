@@ -1,4 +1,4 @@
-//! What kind of program a file is, as far as it decides whether the shim can serve it.
+//! The kind of program that a file is, as far as it decides whether the shim can serve it.
 //!
 //! The file is whatever lies there: every read is checked, and what can't be understood is
 //! [`Kind::Other`]. See elf(5) and ld.so(8).
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What a report tells people, to follow the program's path; `None` where the file is no
+    /// The explanation in a report, to follow the program's path; `None` where the file is no
     /// reason.
     pub const fn explain(&self) -> Option<&'static str> {
         match self {
@@ -65,7 +65,7 @@ impl Kind {
 pub struct Program {
     /// The file that the kernel runs in the end.
     pub path: PathBuf,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
@@ -142,7 +142,7 @@ fn gains_privileges(path: &Path, metadata: &fs::Metadata) -> bool {
             .is_ok_and(|size| size > 0)
 }
 
-/// What the bytes of a program are.
+/// The kind of a program, from its bytes.
 pub fn kind<'data, R: ReadRef<'data>>(data: R) -> Kind {
     let Ok(ident) = data.read_bytes_at(0, 5) else {
         return Kind::Other;

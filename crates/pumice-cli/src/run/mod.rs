@@ -39,7 +39,7 @@ use pumice_command::clear_plan;
 use pumice_command::Failure;
 use spawn::End;
 
-/// What shells exit with where a program is not found, and where it can't be executed.
+/// The exit statuses of shells where a program is not found, and where it can't be executed.
 const STATUS_NOT_FOUND: u8 = 127;
 const STATUS_NOT_EXECUTABLE: u8 = 126;
 

@@ -1,5 +1,5 @@
-//! What may be typed after `pumice run`, most of it after `pumice env` too, and the environment it
-//! becomes.
+//! The flags of `pumice run`, most of which `pumice env` has too, and the environment that they
+//! become.
 //!
 //! Each flag has its `PUMICE_*` variable. Where the flag is not given, a variable that is already
 //! set stands in for it, and is checked as the flag would be.
@@ -20,7 +20,7 @@ use pumice_command::engines::{self, Choice};
 use pumice_command::memory;
 use pumice_command::Failure;
 
-/// What programs are told of memory and of whom to serve: `pumice run` and `pumice env` take it.
+/// The settings of programs (memory, and the programs to serve), which `pumice run` and `pumice env` take.
 #[derive(Args, Debug)]
 pub struct PoolArgs {
     /// Memory to have ready, populated in the background in the first process (such as 512M)
@@ -52,7 +52,7 @@ pub struct PoolArgs {
     /// Do not serve programs of this name (can be repeated)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     skip: Vec<OsString>,
-    /// What zeroes memory ahead of need: auto (as measured), cpu, kernel, or an engine of this
+    /// The engine that zeroes memory ahead of need: auto (as measured), cpu, kernel, or an engine of this
     /// processor for everything (pumice bench clear lists them)
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     pub(super) engine: Option<Choice>,

@@ -26,7 +26,7 @@ pub struct Report {
     /// `null` if it exited.
     signal: Option<i32>,
     wall_s: f64,
-    /// What the programs used, the helper threads' part included.
+    /// The time that the programs used, the helper threads' part included.
     user_s: f64,
     system_s: f64,
     minor_faults: u64,
@@ -88,8 +88,8 @@ pub fn report(
     }
 }
 
-/// What the processes themselves noted, and, where nothing at all was served, what the program's
-/// file tells.
+/// The reasons that the processes noted themselves, and, where nothing at all was served, the reason in the
+/// program's file.
 fn not_served(program: &OsStr, tree: &Tree, threshold_bytes: usize) -> Vec<NotServed> {
     let noted = tree.slots().iter().filter_map(|slot| {
         let reason = slot.reason()?;

@@ -219,7 +219,7 @@ fn write(folder: &Path, path: &Path) -> io::Result<()> {
 
 fn write_new(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
-    // Whatever the umask took.
+    // The umask may have taken rights.
     rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o644))?;
     file.write_all(EMBEDDED)
 }

@@ -7,8 +7,8 @@
 //! ignored SIGCHLD ignored nor see to it that killing us kills the program.
 //!
 //! While it runs, every signal that can be is blocked here and taken by `sigtimedwait`: no handler
-//! ever runs. What a terminal sends goes to the whole group, so the program has it already; what a
-//! process sends to us is meant for the program, and is passed on.
+//! ever runs. A signal of a terminal goes to the whole group, so the program has it already. A signal
+//! that a process sends to us is meant for the program, and is passed on.
 
 use std::ffi::{c_int, c_void, CString, OsString};
 use std::io;
@@ -31,7 +31,7 @@ pub enum End {
     Killed(c_int),
 }
 
-/// What a program and those of its descendants that were waited for have used.
+/// The resources that a program and those of its descendants that were waited for have used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// Processor time outside the kernel.
@@ -151,7 +151,7 @@ pub fn unblock(before: &SignalSet) {
 struct Signals {
     /// Those that are waited for.
     waited: libc::sigset_t,
-    /// What the program is to find: the mask and the disposition that this process changed.
+    /// The mask and the disposition that this process changed, for the program to find as they were.
     mask_before: libc::sigset_t,
     child_before: libc::sighandler_t,
 }
@@ -171,7 +171,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal, so long at most. Who should have it but us gets it.
+    /// Waits for a signal, so long at most, and passes it on if it is meant for the program.
     fn wait_and_pass_on(&self, child: libc::pid_t, most: Duration) -> Waited {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         let most = libc::timespec {
@@ -295,7 +295,7 @@ fn empty_set() -> libc::sigset_t {
     unsafe { zeroed() }
 }
 
-/// What the child needs; it lives in the parent, which waits until the child has executed.
+/// The data that the child needs. It lives in the parent, which waits until the child has executed.
 struct Start<'a> {
     argv: &'a [*const libc::c_char],
     signals: &'a Signals,

@@ -39,7 +39,7 @@ pub struct EnvArgs {
     scrub: ScrubArgs,
 }
 
-/// Who is to read the variables.
+/// The reader of the variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// export lines, for eval
@@ -168,8 +168,8 @@ fn write(form: Form, pairs: &[(&str, String)]) -> String {
         Form::K8s => {
             line("env:".to_owned());
             for (name, value) in pairs {
-                // $(NAME) would be replaced, and $$ is how to write $. What JSON calls a string, YAML
-                // does too.
+                // $(NAME) would be replaced, and $$ is how to write $. A string in JSON is one in
+                // YAML too.
                 let value = serde_json::Value::from(value.replace('$', "$$"));
                 line(format!("- name: {name}\n  value: {value}"));
             }

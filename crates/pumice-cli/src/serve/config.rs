@@ -4,21 +4,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pumice_command::Failure;
 use pumice_heap::config::parse_size;
+use pumice_slots::daemon::Rule;
+use pumice_slots::serving::http::Address;
 use pumice_slots::settings::PaceSetting;
 use pumice_slots::PageKind;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::allow::Rule;
 use super::options;
-use crate::http::Address;
-use pumice_command::Failure;
 
 /// A file larger than this is no configuration.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct File {

@@ -1,68 +1,74 @@
-//! `pumice serve`: keeps slots of ready memory and leases them.
+//! `pumice serve`: starts the daemon of `pumice-slots`.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`options`] | what may be typed, and the plan that it and a file become |
+//! | [`options`] | the flags, and the plan that they and a file become |
 //! | [`config`] | the file |
-//! | [`allow`] | who may lease, and how much |
-//! | [`folder`] | folders that only this user and root can write in, opened step by step |
-//! | [`bound`] | sockets in such folders; those that dead daemons left are removed |
-//! | [`subordinate`] | whose a subordinate user number is |
-//! | [`directory`] | the daemon's folder: one daemon in each |
-//! | [`listener`] | the socket, or systemd's; who connects |
-//! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
-//! | [`turns`] | whose turn it is among users that wait |
-//! | [`populator`] | the threads that populate |
-//! | [`room`] | whether there is memory for another slot |
-//! | [`reaper`] | the threads that truncate what was leased and close what clients sent |
-//! | [`server`] | the event loop |
-//! | [`connection`] | one client: what it asks, waits for and has |
-//! | [`census`] | what is counted |
-//! | [`metrics`] | the same for Prometheus |
-//! | [`signals`] | SIGHUP, SIGTERM and others as something to read |
-//! | [`notify`] | what systemd is told |
-//! | [`progress`] | a bar on a terminal |
-//!
-//! One thread has all state and never waits for a client: it reads what has come, a message of each
-//! connection at a time, and who does not read its answer is disconnected. Whatever may take long
-//! (populating, truncating, closing what a client sent) other threads do, and say so over a channel.
 
-mod allow;
-mod bound;
-mod census;
 mod config;
-mod connection;
-mod directory;
-mod folder;
-mod listener;
-mod metrics;
-mod notify;
 mod options;
-mod pool;
-mod populator;
-mod progress;
-mod reaper;
-mod room;
-mod server;
-mod signals;
-mod subordinate;
-mod turns;
 
-pub use bound::{Bound, Neighbours};
 pub use options::{duration, pages, ServeArgs};
-pub use progress::bar;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pumice_command::Failure;
+use pumice_slots::daemon::{self, Host, Plan};
+use pumice_slots::ServeError;
 
-/// Serves until it is told to end.
+/// Serves until a signal ends it.
 pub fn serve(arguments: ServeArgs) -> Result<(), Failure> {
     let plan = arguments.plan()?;
-    server::Server::start(arguments, plan)?.run()
+    let bar = io::stderr().is_terminal().then(|| bar(0));
+    daemon::serve(plan, Box::new(Terminal { arguments, bar })).map_err(not_served)
 }
 
-/// A line for whoever reads the daemon's log; that nobody does is no reason to end.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "pumice: {line}");
+/// An error of the daemon's as a failure of this program.
+pub fn not_served(error: ServeError) -> Failure {
+    match error {
+        ServeError::Usage(message) => Failure::usage(message),
+        ServeError::System(message) => Failure::system(message),
+    }
+}
+
+/// A bar of bytes on stderr.
+pub fn bar(all_bytes: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(all_bytes), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:30} {binary_bytes}/{binary_total_bytes} {msg}");
+    // The template is fixed, and good.
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// The log and the progress go to stderr, the bar only if that is a terminal.
+struct Terminal {
+    arguments: ServeArgs,
+    bar: Option<ProgressBar>,
+}
+
+impl Host for Terminal {
+    fn plan(&mut self) -> Result<Plan, String> {
+        self.arguments.plan().map_err(|failure| failure.message)
+    }
+
+    fn say(&self, line: &str) {
+        let _ = writeln!(io::stderr(), "pumice: {line}");
+    }
+
+    fn shows_progress(&self) -> bool {
+        self.bar.is_some()
+    }
+
+    fn show_progress(&self, done_bytes: u64, all_bytes: u64, status: &str) {
+        let Some(bar) = &self.bar else { return };
+        bar.set_length(all_bytes);
+        bar.set_position(done_bytes.min(all_bytes));
+        bar.set_message(status.to_owned());
+    }
+
+    fn clear_progress(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
 }

@@ -1,23 +1,19 @@
-//! What may be typed after `pumice serve`, and the plan that it and a file become.
+//! The flags of `pumice serve`, and the plan that they and a file become.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use pumice_frames::sys::mempolicy;
+use pumice_command::Failure;
 use pumice_heap::config::parse_size;
-use pumice_slots::error::size;
+use pumice_slots::daemon::{Allowed, Key, Plan, Rule};
+use pumice_slots::serving::http::Address;
 use pumice_slots::settings::PaceSetting;
 use pumice_slots::PageKind;
 
-use super::allow::{Allowed, Rule};
 use super::config;
-use super::pool::Key;
-use crate::http::Address;
-use pumice_command::memory;
-use pumice_command::Failure;
 
-/// What `pumice serve` is asked for.
+/// The arguments of `pumice serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// Read the configuration from FILE (TOML); flags are added to it
@@ -26,8 +22,8 @@ pub struct ServeArgs {
     /// Keep COUNT slots of SIZE, such as 8G=2 (can be repeated)
     #[arg(long, value_name = "SIZE=COUNT", value_parser = slot)]
     slot: Vec<(u64, u32)>,
-    /// What slots are made of: 4k, thp (huge where they can be had), hugetlb-2m or hugetlb-1g; thp
-    /// if not given
+    /// The pages that slots are made of: 4k, thp (huge where they can be had), hugetlb-2m or
+    /// hugetlb-1g; thp if not given
     #[arg(long, value_name = "KIND", value_parser = pages)]
     pages: Option<PageKind>,
     /// Memory node (NUMA) of the slots
@@ -39,8 +35,8 @@ pub struct ServeArgs {
     /// Where to listen; slots.sock in the daemon's folder if not given
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Who may lease besides root and the daemon's user, such as user:qemu=32G or group:kvm; the size
-    /// is the most that one user may have at a time (can be repeated)
+    /// A user or group that may lease besides root and the daemon's user, such as user:qemu=32G or
+    /// group:kvm; the size is the most that one user may have at a time (can be repeated)
     #[arg(long, value_name = "WHO[=SIZE]", value_parser = Rule::parse)]
     allow: Vec<Rule>,
     /// Of each kind of slots, how much may be yet to be populated in place of what one user has ended, in percent:
@@ -89,33 +85,8 @@ struct PaceArgs {
     polite: Option<u64>,
 }
 
-/// What to do, all of it checked.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Classes of slots and how many of each.
-    pub classes: Vec<(Key, u32)>,
-    /// The daemon's folder.
-    pub dir: Option<PathBuf>,
-    /// The socket, if it is not in there.
-    pub socket: Option<PathBuf>,
-    /// Who may lease.
-    pub allowed: Allowed,
-    /// How much of a class one user may have had and ended, until it is populated again.
-    pub share_percent: Option<u32>,
-    /// Where metrics are served.
-    pub metrics: Option<Address>,
-    /// Whether hugetlb pages may be asked for.
-    pub grow_hugetlb: bool,
-    /// How long leases may go on after SIGTERM.
-    pub drain: Duration,
-    /// Threads that populate.
-    pub threads: u32,
-    /// Settings, raw.
-    pub pace: [u64; PaceSetting::ALL.len()],
-}
-
 impl ServeArgs {
-    /// Reads the file, if there is one, and checks all of it.
+    /// Reads the file, if there is one, and adds the flags.
     pub fn plan(&self) -> Result<Plan, Failure> {
         let file = match &self.config {
             Some(path) => config::read(path)?,
@@ -138,7 +109,6 @@ impl ServeArgs {
             }
         }
         classes.sort_by_key(|&(key, _)| key);
-        check_classes(&classes)?;
         let typed: [_; PaceSetting::ALL.len()] = [
             self.pace.batch_pages,
             self.pace.delay_ms,
@@ -163,47 +133,6 @@ impl ServeArgs {
             pace,
         })
     }
-}
-
-fn check_classes(classes: &[(Key, u32)]) -> Result<(), Failure> {
-    if classes.is_empty() {
-        return Err(Failure::usage(
-            "no slots to keep; say how many of which size, such as --slot 8G=2".to_owned(),
-        ));
-    }
-    let mut all_bytes = 0u128;
-    for &(key, count) in classes {
-        let granule = key.pages.granule();
-        if key.bytes == 0 || key.bytes % granule != 0 {
-            return Err(Failure::usage(format!(
-                "a slot of {} pages must be a multiple of {}, and {} is not",
-                key.pages,
-                size(granule),
-                size(key.bytes)
-            )));
-        }
-        if let Some(node) = key.node {
-            let nodes = mempolicy::allowed_nodes().unwrap_or_default();
-            if !nodes.is_empty() && !nodes.contains(node as usize) {
-                let there = nodes.iter().map(|node| node.to_string()).collect::<Vec<_>>();
-                let there = there.join(", ");
-                return Err(Failure::usage(format!("no memory node {node}; there are {there}")));
-            }
-        }
-        if !key.pages.is_hugetlb() {
-            all_bytes += u128::from(key.bytes) * u128::from(count);
-        }
-    }
-    let available = memory::available_bytes();
-    if all_bytes > u128::from(available) {
-        return Err(Failure::usage(format!(
-            "the slots are {:.1} GiB together, and the machine or the control group has {:.1} GiB; \
-             lower a count or a size",
-            all_bytes as f64 / f64::from(1 << 30),
-            available as f64 / f64::from(1 << 30)
-        )));
-    }
-    Ok(())
 }
 
 /// Reads `SIZE=COUNT`.

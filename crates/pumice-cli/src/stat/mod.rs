@@ -19,15 +19,16 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-
-use crate::http::{self, Address};
-use crate::run::spawn;
 use pumice_command::Failure;
+use pumice_slots::serving::http::{self, Address};
+
+use crate::run::spawn;
+use crate::serve::not_served;
 use rates::Rates;
 use sample::{Process, Sample};
 use show::Of;
 
-/// What `pumice stat` is asked for.
+/// The arguments of `pumice stat`.
 #[derive(Args, Debug)]
 pub struct StatArgs {
     /// Process ids of programs, or of `pumice run` for all its programs; all there are if not given
@@ -91,8 +92,8 @@ pub fn stat(options: &StatArgs) -> Result<(), Failure> {
 /// Shows what changes until there were enough samples, or nobody reads any more.
 fn watch(options: &StatArgs, mut before: Sample) -> Result<(), Failure> {
     let mut left = options.samples;
-    // SAFETY: a plain call. Whoever started this may ignore it; then nobody would notice that there is no
-    // reader any more.
+    // SAFETY: a plain call. The process that started this may ignore the signal, and then this one would not notice
+    // that its reader has gone.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     while left != Some(0) {
         thread::sleep(options.interval);
@@ -125,7 +126,7 @@ pub fn with_rates(before: &Sample, now: &Sample) -> Vec<(Process, Option<Rates>)
 fn listen(address: &Address, pids: Vec<u32>) -> Result<(), Failure> {
     let endings = spawn::block_endings();
     let page = move || Some(prometheus::page(&Sample::take(&pids)));
-    let serving = http::start(address, "--listen", page)?;
+    let serving = http::start(address, "--listen", page).map_err(not_served)?;
     eprintln!("pumice: metrics for Prometheus are at {}", serving.at);
     spawn::wait_for(&endings);
     serving.clear();

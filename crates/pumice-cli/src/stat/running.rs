@@ -1,4 +1,4 @@
-//! What the kernel says of a process.
+//! The kernel's view of a process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! What there is to know of programs under `pumice run` at one time.
+//! The state of the programs under `pumice run` at one time.
 //!
 //! It is read from a copy of each tree. Nothing a program does to its tree meanwhile can stop
 //! this one, and nothing here stops or slows a program. A tree says nothing about a process of another user's,
@@ -23,7 +23,7 @@ const MOST_TREES: usize = 4096;
 pub struct Process {
     /// The `pumice run`.
     pub run_pid: u32,
-    /// Whose it is.
+    /// The user that it belongs to.
     pub uid: u32,
     /// The process.
     pub pid: u32,
@@ -31,7 +31,7 @@ pub struct Process {
     pub program: String,
     /// Its share of the pool.
     pub pool_bytes: u64,
-    /// What that consists of; `null` where the process has no helper threads to count it.
+    /// The parts of that; `null` where the process has no helper threads to count it.
     #[serde(flatten)]
     pub split: Split,
     /// Of the whole tree.
@@ -82,7 +82,7 @@ impl From<Option<PoolSplit>> for Split {
 pub struct Totals {
     /// The `pumice run`.
     pub run_pid: u32,
-    /// Whose it is.
+    /// The user that it belongs to.
     pub uid: u32,
     /// Bytes of pool now, the most there ever were, and the most there may be.
     pub pool_bytes: u64,
@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever a tree holds, it is shown in some way, and in few words.
+        /// A tree with any contents is shown in some way, and in few words.
         #[test]
         fn hostile_trees_are_shown_or_passed_over(
             words in proptest::collection::vec(any_word(), 1..200),

@@ -66,12 +66,12 @@ pub fn print_json(rows: &[(Process, Option<Rates>)]) -> Result<(), Failure> {
     pumice_command::print(text.as_bytes())
 }
 
-/// What a table shows of counters.
+/// The values of counters that a table shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// All since the program's start.
     Totals,
-    /// What changed since the last sample.
+    /// The changes since the last sample.
     Changes,
 }
 

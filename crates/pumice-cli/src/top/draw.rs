@@ -134,7 +134,7 @@ fn table(state: &State, looks: Looks, area: Rect) -> Vec<Line<'static>> {
         lines.push(Line::from("no program is being served by pumice; 'pumice run -- PROGRAM'"));
     }
     let room = usize::from(area.height).saturating_sub(1).max(1);
-    // What is chosen is always seen.
+    // The chosen row is always seen.
     let first = state.chosen_index().map_or(0, |index| (index + 1).saturating_sub(room));
     let most = state.rows().iter().map(|row| row.process.pool_bytes).max().unwrap_or(0);
     for (index, row) in state.rows().iter().enumerate().skip(first).take(room) {
@@ -365,7 +365,7 @@ mod tests {
         assert!(two_rows.join("\n").contains("sort"), "what is chosen is seen: {two_rows:?}");
         state.tell(Told::Back);
         assert_eq!(state.chosen_index(), None);
-        // Who is chosen may go.
+        // The chosen program may end.
         state.tell(Told::Down);
         state.take(sample(Instant::now(), Vec::new()));
         assert_eq!(state.chosen_index(), None);

@@ -1,13 +1,13 @@
 //! Bars and sparklines of letters.
 //!
-//! What a bar is made of tells its parts apart; colours only help. So nothing is lost under `NO_COLOR`.
+//! The letters of a bar tell its parts apart; colours only help. So nothing is lost under `NO_COLOR`.
 
 use std::env;
 
 use ratatui::style::{Color, Style};
 use ratatui::text::Span;
 
-/// What the terminal can show.
+/// The characters that the terminal can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looks {
     has_colors: bool,
@@ -17,7 +17,7 @@ pub struct Looks {
 /// A part of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What is in use.
+    /// Memory in use.
     InUse,
     /// Free and dirty.
     Unzeroed,
@@ -49,7 +49,7 @@ impl Looks {
     #[cfg(test)]
     pub const FULL: Looks = Looks { has_colors: true, has_unicode: true };
 
-    /// What a part of a bar is made of.
+    /// The letter that a part of a bar is made of.
     pub fn letter(self, part: Part) -> char {
         match (part, self.has_unicode) {
             (Part::InUse, true) => '█',
@@ -80,8 +80,8 @@ impl Looks {
         Span::styled(self.letter(part).to_string(), self.style(part))
     }
 
-    /// A bar `width` letters long in which the parts' bytes stand to each other as in `parts`. What
-    /// is there has a letter at least, if there is room.
+    /// A bar `width` letters long in which the parts' bytes stand to each other as in `parts`. A part
+    /// that is not empty has a letter at least, if there is room.
     pub fn bar(self, parts: &[(Part, u64)], width: usize) -> Vec<Span<'static>> {
         let widths = shares(parts.iter().map(|&(_, bytes)| bytes), width);
         let piece = |(&(part, _), width): (&(Part, u64), usize)| {
@@ -90,8 +90,8 @@ impl Looks {
         parts.iter().zip(widths).map(piece).collect()
     }
 
-    /// The last `width` of some values, each a letter as high as it is beside `most`. What is
-    /// above nothing is seen to be.
+    /// The last `width` of some values, each a letter as high as it is beside `most`. A value
+    /// above zero is always visible.
     pub fn spark(self, values: &[f64], most: f64, width: usize) -> String {
         const UNICODE: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         const ASCII: [char; 9] = [' ', '_', '.', ',', '-', '=', '+', '*', '#'];
@@ -119,7 +119,7 @@ fn shares(amounts: impl Iterator<Item = u64>, width: usize) -> Vec<usize> {
         .zip(&amounts)
         .map(|(share, &amount)| share.max(usize::from(amount > 0)))
         .collect();
-    // What was rounded is the greatest one's.
+    // The greatest part takes the rest that rounding leaves.
     let greatest = (0..amounts.len()).max_by_key(|&index| amounts[index]).unwrap_or(0);
     let others: usize = widths.iter().sum::<usize>() - widths[greatest];
     widths[greatest] = width.saturating_sub(others);

@@ -33,7 +33,7 @@ use state::{State, Told};
 /// Somebody else than the terminal wants this to stop. Relaxed: nothing is published with it.
 static IS_TO_STOP: AtomicBool = AtomicBool::new(false);
 
-/// What `pumice top` is asked for.
+/// The arguments of `pumice top`.
 #[derive(Args, Debug)]
 pub struct TopArgs {
     /// Process ids of programs, or of `pumice run` for all its programs; all there are if not given

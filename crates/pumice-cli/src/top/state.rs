@@ -1,4 +1,4 @@
-//! What is shown: programs in order, their history, and what keys have changed.
+//! The state of the display: programs in order, their history, and the choices made by keys.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -76,7 +76,7 @@ impl Order {
     }
 }
 
-/// What a key says.
+/// The command of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// Shows what keys there are, or hides it.
@@ -100,7 +100,7 @@ pub enum Told {
 /// A program as it is.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What it has.
+    /// Its memory and counters.
     pub process: Process,
     /// How fast that changes; not known of a new one.
     pub rates: Option<Rates>,
@@ -194,7 +194,7 @@ impl State {
         let ever = self.hit_rate_of_all();
         all.hit_rate = if weights > 0.0 { hits / weights } else { before.or(ever).unwrap_or(0.0) };
         push(&mut self.all, all);
-        // Who has gone is forgotten.
+        // Programs that have ended are forgotten.
         let there: Vec<_> = self.rows.iter().map(Row::key).collect();
         self.each.retain(|key, _| there.contains(key));
         self.chosen = self.chosen.filter(|key| there.contains(key));

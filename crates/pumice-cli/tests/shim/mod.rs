@@ -1,5 +1,5 @@
-//! What the tests of the shim share: building C programs, running programs with and without the
-//! shim, and comparing.
+//! Helpers that the tests of the shim share: building C programs, running programs with and without
+//! the shim, and comparing.
 
 #![allow(dead_code, reason = "each test file uses its part of this")]
 
@@ -199,7 +199,7 @@ pub fn compile_with(compiler: &str, source: &str, name: &str, flags: &[&str]) ->
     program
 }
 
-/// Compiles with the system's compiler. What lies in a folder is called by the folder's name as well.
+/// Compiles with the system's compiler. The program of a source in a folder has the folder's name in its own.
 pub fn compile(source: &str) -> PathBuf {
     compile_with("cc", source, &source.replace('/', "-"), &[])
 }

@@ -74,7 +74,7 @@ impl Daemon {
         let mut line = String::new();
         said.read_line(&mut line).expect("readable");
         assert!(line.starts_with("pumice: listening"), "{line}");
-        // What else it says is for people who look at a failed test.
+        // Its other lines are for people who look at a failed test.
         std::thread::spawn(move || {
             said.lines().map_while(Result::ok).for_each(|l| eprintln!("{l}"))
         });

@@ -22,7 +22,7 @@ pub fn pumice(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a shell starts in the background ignores these, and so would all that is started from there.
+/// Resets signals: programs that a shell starts in the background ignore them, and so would their children.
 fn heed_signals(command: &mut Command) {
     let reset = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
@@ -41,13 +41,13 @@ pub fn run_script(script: &str) -> Command {
     pumice(&["run", "--", "sh", "-c", script])
 }
 
-/// What it wrote to stdout, without the last newline.
+/// The text that it wrote to stdout, without the last newline.
 #[allow(dead_code, reason = "not every test file reads it")]
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// What it wrote to stderr.
+/// The text that it wrote to stderr.
 #[allow(dead_code, reason = "not every test file reads it")]
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()

@@ -87,7 +87,7 @@ proptest! {
         prop_assert_eq!(Reply::decode(&bytes), Ok(reply));
     }
 
-    /// Whatever comes is read or refused; what is read is what was said.
+    /// Any bytes are read or refused; a message that is read is the one that was sent.
     #[test]
     fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(request) = Request::decode(&bytes) {

@@ -29,7 +29,7 @@ thread_local! {
 struct Watched<W> {
     lists: TwoList<'static>,
     watch: W,
-    /// What [`Policy::evict`] says instead.
+    /// The answer of [`Policy::evict`] instead.
     names: Option<u32>,
 }
 
@@ -143,7 +143,7 @@ fn a_policy_that_goes_back_to_its_task_finds_it_as_it_should_be() {
     assert!(TURNS.get() > 0, "it was about something");
 }
 
-/// What a policy does in the middle of the fault of a thread that writes to `VICTIM`.
+/// The action of a policy in the middle of the fault of a thread that writes to `VICTIM`.
 fn uses_the_space(how: fn(&AnyTask, usize, usize)) {
     thread_local! {
         static VICTIM: Cell<[usize; 2]> = const { Cell::new([0; 2]) };

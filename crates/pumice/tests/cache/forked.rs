@@ -8,7 +8,7 @@ use pumice::cache::{run, CacheError, Options, View};
 
 use super::*;
 
-/// What a child does with the cache.
+/// The use that a child makes of the cache.
 #[derive(Clone, Copy, PartialEq)]
 enum Child {
     Syncs,

@@ -19,7 +19,7 @@ const FRAMES: usize = 512;
 /// Where pages have their checksums, and what is before.
 const CHECKSUM: usize = FRAME - 8;
 
-/// What becomes of pages that are lied about.
+/// The fate of pages that are lied about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lie {
     /// One bit of what is read is another.

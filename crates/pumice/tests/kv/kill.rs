@@ -217,7 +217,7 @@ fn what_was_committed_is_there_after_a_kill() {
     assert!(done.iter().all(|&changes| changes > 0), "{done:?}");
 }
 
-/// What the files of a folder hold, by name.
+/// The contents of the files of a folder, by name.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = std::fs::read_dir(folder).expect("ours").map(|entry| entry.expect("ours").path());
     entries.map(|path| (path.clone(), std::fs::read(path).expect("ours"))).collect()

@@ -23,7 +23,7 @@ fn put(log: &Log, page: &mut Page, key: &[u8]) -> u64 {
     log.append(&mut [Part { number: 7, page, change }]).expect("a log")
 }
 
-/// What a log has of page 7: images as `None`, keys.
+/// The contents of a log for page 7: images as `None`, keys.
 fn keys(log: &Log) -> Vec<Option<Vec<u8>>> {
     let mut keys = Vec::new();
     log.replay(|body| {

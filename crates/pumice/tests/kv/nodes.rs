@@ -55,7 +55,7 @@ proptest! {
         prop_assert_eq!(lower.entries.len() + upper.entries.len() + up, all.len());
     }
 
-    /// Whatever a page says, nothing panics.
+    /// No contents of a page cause a panic.
     #[test]
     fn no_page_is_believed(
         seed in any::<u64>(),

@@ -4,7 +4,7 @@ use super::node::{Node, Page};
 use super::tree::Session;
 use super::{Error, Result, ROOT};
 
-/// What a tree consists of.
+/// The parts of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     pub entries: usize,

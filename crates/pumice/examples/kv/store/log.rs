@@ -5,9 +5,9 @@
 //! they are about are durable. So whatever segment is the first that is left, everything before it is in the tree's
 //! file.
 //!
-//! Who waits for a position writes everything there is up to then, for all others too; those who come meanwhile wait,
-//! and the next of them writes for all of those (group commit). A thread does so for pages that the cache wants to
-//! write and that the log holds back.
+//! A thread that waits for a position writes everything there is up to then, for all others too. Threads that come
+//! meanwhile wait, and the next of them writes for all of those (group commit). A thread does so for pages that
+//! the cache wants to write and that the log holds back.
 //!
 //! After an error nothing more becomes durable: what may have been written of a record is not known. Pages whose change
 //! has no record get a position that no log reaches ([`NEVER`]), so the cache never writes them.
@@ -71,8 +71,8 @@ pub struct Part<'p> {
 }
 
 impl Log {
-    /// The log in a folder, which is made if there is none. What it has is durable; what is half a record at its end, a
-    /// crash cut off.
+    /// The log in a folder, which is made if there is none. Its records are durable; half a
+    /// record at its end was cut off by a crash.
     pub fn open(folder: &Path) -> io::Result<Log> {
         fs::create_dir_all(folder)?;
         let (mut end, mut last) = (FIRST, None);
@@ -256,7 +256,7 @@ impl Log {
         }
         let start = state.end;
         let file = new_segment(&self.folder, start).inspect_err(|_| {
-            // What is appended goes on in the segment that there is. A crash may bring this one back: see `open`.
+            // Appending goes on in the segment that there is. A crash may bring this one back: see `open`.
             let _ = fs::remove_file(path_of(&self.folder, start));
         })?;
         state.file = Arc::new(file);

@@ -152,7 +152,7 @@ impl Store {
                 let at = number as usize;
                 match change {
                     Change::Image(image) => {
-                        // What there is of it may be half written.
+                        // Its present contents may be half written.
                         view.write_at(u64::from(number) * image.len() as u64, image)?;
                         made.insert(number);
                     }
@@ -214,7 +214,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // What the cache still has to write, it may write: nobody makes changes any more.
+        // The cache may write all that it still has to write: nobody makes changes any more.
         if let Err(error) = self.log.flush_all() {
             eprintln!("the log could not be written: {error}");
         }

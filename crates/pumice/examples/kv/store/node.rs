@@ -1,4 +1,4 @@
-//! What a page of the tree holds: entries in the order of their keys.
+//! The contents of a page of the tree: entries in the order of their keys.
 //!
 //! ```text
 //! 0     8      9       10      12      16     18     20         24         32
@@ -49,7 +49,7 @@ pub fn set_lsn(page: &mut Page, lsn: u64) {
     page[..8].copy_from_slice(&lsn.to_le_bytes());
 }
 
-/// What an entry takes of a page.
+/// The bytes that an entry takes of a page.
 pub fn room_for(key: &[u8], value: &[u8]) -> usize {
     2 + CELL_HEAD + key.len() + value.len()
 }

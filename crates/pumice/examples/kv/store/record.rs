@@ -22,7 +22,7 @@ const IMAGE: u8 = 1;
 const PUT: u8 = 2;
 const REMOVE: u8 = 3;
 
-/// What was done to a page.
+/// A change of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'b> {
     /// Its bytes from then on.
@@ -68,7 +68,7 @@ impl<'b> Writer<'b> {
         }
     }
 
-    /// What a part adds.
+    /// The bytes that a part adds.
     pub fn len_of(change: &Change<'_>) -> usize {
         5 + match change {
             Change::Image(image) => image.len(),

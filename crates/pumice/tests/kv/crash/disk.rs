@@ -1,4 +1,4 @@
-//! What a crash may leave of files, given what was asked of them.
+//! The states that a crash may leave files in, given the requests made of them.
 //!
 //! A change that was begun may be there. It is there for certain when a sync of its file, or of its name's folder, that
 //! was begun after it was done, is done itself. Of all others any may be missing, whatever came later, and of a write
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::trace::{Call, Event};
 use crate::Random;
 
-/// What a device writes whole.
+/// The bytes that a device writes whole.
 pub const SECTOR: usize = 512;
 
 /// Files by their names.
@@ -56,7 +56,7 @@ struct Pending {
 /// Files that somebody changes.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
-    /// What is certain.
+    /// The contents that are certain.
     durable: Image,
     pending: Vec<Pending>,
     /// Names as programs see them.
@@ -79,7 +79,7 @@ pub enum Kept {
 }
 
 impl Image {
-    /// What is in a folder, and in folders in it.
+    /// The files in a folder, and in folders in it.
     pub fn read(folder: &Path) -> Image {
         let mut image = Image::default();
         image.add(folder, Path::new(""));
@@ -179,7 +179,7 @@ impl Disk {
         disk
     }
 
-    /// What may be lost at this moment.
+    /// The requests that may be lost at this moment.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
@@ -265,7 +265,7 @@ impl Disk {
         false
     }
 
-    /// What is there after a crash now.
+    /// The contents after a crash now.
     pub fn crash(&self, kept: Kept, random: &mut Random) -> Image {
         let mut image = self.durable.clone();
         // Of changes of a name, those from one on are lost.

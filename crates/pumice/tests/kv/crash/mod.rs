@@ -56,11 +56,11 @@ fn record(child: &str, folder: &Folder, variables: &[(&str, String)]) -> Option<
     Some(events)
 }
 
-/// What a crash leaves.
+/// The files that a crash leaves.
 struct Crash<'a> {
     image: Image,
     kept: Kept,
-    /// What may be lost at that moment.
+    /// The requests that may be lost at that moment.
     disk: &'a Disk,
 }
 

@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 /// Where a page's checksum is.
 const CHECKSUM: usize = 4088;
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Write(usize),
@@ -39,7 +39,7 @@ fn step(seed: u64, nth: u64) -> Step {
     }
 }
 
-/// What a page holds that a step has written.
+/// The contents of a page that a step has written.
 fn content(step: u64) -> [u8; PAGE] {
     let mut page = [0; PAGE];
     let mut random = Random(step);

@@ -57,7 +57,7 @@ fn child() {
     let done = std::env::var("KV_DONE").expect("numbers");
     let done: Vec<u64> = done.split(',').map(|nth| nth.parse().expect("a number")).collect();
     let mut settings = settings();
-    // Whatever is dirty is written back whenever the log allows it.
+    // All dirty pages are written back whenever the log allows it.
     settings.dirty_background = 1;
     settings.dirty_age = std::time::Duration::from_millis(2);
     // What is said begins a line.
@@ -149,7 +149,7 @@ fn open(folder: &Path) -> Result<Entries, Failed> {
     })?
 }
 
-/// What a process begins with.
+/// The state that a process begins with.
 struct Start {
     image: Image,
     /// What may be lost of it.

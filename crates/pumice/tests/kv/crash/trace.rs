@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::ptr;
 
-/// What is asked. Files are named by their paths in the folder.
+/// A request. Files are named by their paths in the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     Write {

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use pumice_slots::message::{LeaseRequest, Reply};
-use pumice_slots::{socket, Charge, SlotFile};
+use crate::message::{LeaseRequest, Reply};
+use crate::{socket, Charge, SlotFile};
 
 use super::allow::{is_master, Peer};
 use super::pool::Key;
@@ -15,11 +15,11 @@ use super::turns::{Rank, Taker};
 pub struct Connection {
     /// Its socket, which never blocks.
     pub socket: OwnedFd,
-    /// Who it is.
+    /// The client.
     pub peer: Peer,
     /// The user that its limits are of.
     pub account: u32,
-    /// What it is about.
+    /// The stage that it is in.
     pub state: State,
 }
 
@@ -41,7 +41,7 @@ pub enum State {
 pub struct Wait {
     /// For which class.
     pub key: Key,
-    /// What was asked.
+    /// The request.
     pub request: LeaseRequest,
     /// Since when.
     pub since: Instant,
@@ -54,13 +54,13 @@ pub struct Wait {
 pub struct Lease {
     /// Its number.
     pub id: u64,
-    /// What it is.
+    /// The properties of the slot.
     pub key: Key,
     /// Its file, which nobody reads here.
     pub file: SlotFile,
     /// Since when.
     pub since: Instant,
-    /// Who populated it: what the lessee did, no class counts.
+    /// The side that populated it: no class counts slots that the lessee populates.
     pub charge: Charge,
 }
 
@@ -92,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// Who it is when it asks for a slot.
+    /// The client as one that asks for a slot.
     pub fn taker(&self) -> Taker {
         let rank = if is_master(&self.peer) { Rank::Master } else { Rank::Tenant };
         Taker { user: self.account, rank }

@@ -1,18 +1,17 @@
-//! What the daemon does of its own accord: populating, reloading, ending.
+//! The daemon's own actions: populating, reloading, ending.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pumice_slots::error::size;
-use pumice_slots::message::Reason;
-use pumice_slots::stat::Counter;
+use crate::error::size;
+use crate::message::Reason;
+use crate::stat::Counter;
 
 use super::super::connection::State;
 use super::super::pool::Key;
 use super::super::populator::{Job, Outcome, WorkerId};
 use super::super::room::Pool;
-use super::super::say;
 use super::Server;
 
 /// How long a class rests that could not be populated.
@@ -66,7 +65,7 @@ impl Server {
                 self.census.add(Counter::PopulateFailures, 1);
                 // Said once, not every two seconds.
                 if self.last_failure != message {
-                    say(&format!(
+                    self.host.say(&format!(
                         "no slot of {} ({} pages) yet: {message}",
                         size(key.bytes),
                         key.pages
@@ -88,14 +87,14 @@ impl Server {
         self.notify.say(&format!("STATUS={ready} of {wanted} slots ready"));
         if ready >= wanted && !self.all_ready_said {
             self.all_ready_said = true;
-            self.progress.clear();
+            self.host.clear_progress();
             let took_s = self.started.elapsed().as_secs_f64();
-            say(&format!("all {ready} slots are ready after {took_s:.1} s"));
+            self.host.say(&format!("all {ready} slots are ready after {took_s:.1} s"));
         }
     }
 
     pub(super) fn show_progress(&self) {
-        if !self.progress.is_shown() || self.all_ready_said {
+        if !self.host.shows_progress() || self.all_ready_said {
             return;
         }
         let (mut done, mut all) = (0, 0);
@@ -104,20 +103,22 @@ impl Server {
             all += u64::from(row.wanted) * row.bytes;
         }
         let (ready, wanted) = self.pool.readiness();
-        self.progress.show(done, all, &format!("{ready} of {wanted} slots ready"));
+        self.host.show_progress(done, all, &format!("{ready} of {wanted} slots ready"));
     }
 
     /// Reads the configuration again. A bad one changes nothing.
     pub(super) fn reload(&mut self) {
-        let plan = match self.arguments.plan() {
-            Ok(plan) => plan,
-            Err(failure) => {
-                return say(&format!("{}; everything stays as it was", failure.message));
-            }
-        };
+        let read = self.host.plan();
+        let plan =
+            match read.and_then(|plan| plan.check().map(|()| plan).map_err(|e| e.to_string())) {
+                Ok(plan) => plan,
+                Err(problem) => {
+                    return self.host.say(&format!("{problem}; everything stays as it was"));
+                }
+            };
         let is_fixed = |kept: bool, what: &str| {
             if !kept {
-                say(&format!("{what} can only be changed by starting the daemon anew"));
+                self.host.say(&format!("{what} can only be changed by starting the daemon anew"));
             }
         };
         is_fixed(plan.dir == self.plan.dir && plan.socket == self.plan.socket, "folder and socket");
@@ -132,7 +133,7 @@ impl Server {
         }
         self.populator.keep_only(|job| plan.classes.iter().any(|&(key, _)| key == job));
         self.refuse_unservable(&plan.classes);
-        // Who was held back may not be any more.
+        // Clients that were held back may be served now.
         for &(key, _) in &plan.classes {
             self.serve_waiting(key);
         }
@@ -143,10 +144,10 @@ impl Server {
         self.plan.grow_hugetlb = plan.grow_hugetlb;
         self.all_ready_said = false;
         self.started = Instant::now();
-        say("the configuration was read again");
+        self.host.say("the configuration was read again");
     }
 
-    /// Who waits for what is offered no more is told so.
+    /// Refuses clients that wait for slots which are no longer offered.
     fn refuse_unservable(&mut self, offered: &[(Key, u32)]) {
         let mut lost = Vec::new();
         for (&token, connection) in &self.connections {
@@ -172,7 +173,7 @@ impl Server {
         }
         self.drain_until = Some(now + self.plan.drain);
         self.notify.say("STOPPING=1");
-        self.progress.clear();
+        self.host.clear_progress();
         self.populator.end();
         for slot in self.pool.configure(&[]) {
             self.reaper.discard(slot.file);
@@ -184,7 +185,8 @@ impl Server {
         let leases = self.leases();
         if leases > 0 {
             let most_s = self.plan.drain.as_secs_f64();
-            say(&format!("ending; waiting {most_s:.0} s at most for {leases} leases to end"));
+            self.host
+                .say(&format!("ending; waiting {most_s:.0} s at most for {leases} leases to end"));
         }
     }
 
@@ -202,7 +204,7 @@ impl Server {
     pub(super) fn close(self) {
         let left = self.leases();
         if left > 0 {
-            say(&format!("{left} leases stay with their holders"));
+            self.host.say(&format!("{left} leases stay with their holders"));
         }
         self.populator.shared.room.end();
         if let Some(listener) = &self.listener {
@@ -211,8 +213,8 @@ impl Server {
         if let Some(metrics) = &self.metrics {
             metrics.clear();
         }
-        // What clients have sent and nobody has read may take as long to close as they please. The
-        // kernel does it when the process ends, and does not wait then.
+        // Descriptors that clients have sent and nobody has read may take as long to close as the clients
+        // please. The kernel closes them when the process ends, and does not wait then.
         std::mem::forget(self);
     }
 

@@ -1,4 +1,4 @@
-//! What systemd is told: sd_notify(3), without its library.
+//! Messages for systemd: sd_notify(3), without its library.
 
 use std::env;
 use std::os::linux::net::SocketAddrExt;

@@ -5,7 +5,7 @@
 //! where the sticky bit keeps them from replacing what is not theirs (`/tmp`). A link is followed if root or this
 //! user made it.
 //!
-//! Whoever has `/` counts as root: in a user namespace that may be a user without a name there.
+//! The owner of `/` counts as root: in a user namespace that may be a user without a name there.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -13,18 +13,18 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use pumice_slots::peer::is_open_to_others;
+use crate::peer::is_open_to_others;
 use rustix::fs::{fstat, mkdirat, openat, readlinkat, FileType, Mode, OFlags, Stat, CWD};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use pumice_command::Failure;
+use crate::ServeError;
 
 /// Links on one path, as the kernel has it.
 const MOST_LINKS: u32 = 40;
 const FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What becomes of folders that are not there.
+/// The treatment of folders that are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// They are made.
@@ -42,26 +42,28 @@ pub struct Folder {
 
 impl Folder {
     /// Opens a folder that only this user and root can write in. `option` is what the path was given with.
-    pub fn open(path: &Path, missing: Missing, option: &str) -> Result<Folder, Failure> {
+    pub fn open(path: &Path, missing: Missing, option: &str) -> Result<Folder, ServeError> {
         let walked = Walk::new(missing).and_then(|walk| walk.to(path));
         let descriptor = walked.map_err(|problem| {
-            Failure::usage(format!("{problem}; or name another place with {option}"))
+            ServeError::usage(format!("{problem}; or name another place with {option}"))
         })?;
         Ok(Folder { descriptor, path: path.to_owned() })
     }
 
     /// Opens any folder, whoever can write in it.
-    pub fn open_any(path: &Path, option: &str) -> Result<Folder, Failure> {
+    pub fn open_any(path: &Path, option: &str) -> Result<Folder, ServeError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, path, flags, Mode::empty());
         let descriptor = opened.map_err(|error| {
             let path = path.display();
-            Failure::usage(format!("can't open {path}: {error}; name another place with {option}"))
+            ServeError::usage(format!(
+                "can't open {path}: {error}; name another place with {option}"
+            ))
         })?;
         Ok(Folder { descriptor, path: path.to_owned() })
     }
 
-    /// What it was opened by, for people.
+    /// The path that it was opened by, for people.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -95,12 +97,12 @@ struct Walk {
     missing: Missing,
     at: OwnedFd,
     shown: PathBuf,
-    /// Who has `/`.
+    /// The owner of `/`.
     root: u32,
     links: u32,
 }
 
-/// What is left of a path, its next step last.
+/// The rest of a path, its next step last.
 type Steps = Vec<OsString>;
 
 impl Walk {
@@ -228,7 +230,7 @@ mod tests {
 
     fn refused(path: &Path) -> String {
         let refused = Folder::open(path, Missing::Fail, "--dir");
-        refused.map(|folder| folder.path).expect_err("refused").message
+        refused.map(|folder| folder.path).expect_err("refused").to_string()
     }
 
     #[test]

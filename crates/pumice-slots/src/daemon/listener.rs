@@ -6,12 +6,12 @@ use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use pumice_slots::peer::credentials;
+use crate::peer::credentials;
 use rustix::net::{accept_with, sockopt, SocketFlags, SocketType};
 
 use super::allow::Peer;
-use super::bound::{Bound, Neighbours};
-use pumice_command::Failure;
+use crate::serving::bound::{Bound, Neighbours};
+use crate::ServeError;
 
 /// The first descriptor that systemd hands over; see sd_listen_fds(3).
 const FIRST_ACTIVATED: i32 = 3;
@@ -20,13 +20,13 @@ const FIRST_ACTIVATED: i32 = 3;
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    /// What to remove at the end; nothing where the socket is systemd's.
+    /// The socket's file, to be removed at the end; none where the socket is systemd's.
     bound: Option<Bound>,
 }
 
 impl Listener {
     /// systemd's socket if there is one, else a new one at `path`.
-    pub fn open(path: &Path) -> Result<Listener, Failure> {
+    pub fn open(path: &Path) -> Result<Listener, ServeError> {
         if let Some(socket) = activated()? {
             // A daemon that was killed may have left it otherwise.
             set_rights(&socket, Rights::Passed);
@@ -37,8 +37,8 @@ impl Listener {
         Ok(Listener { socket, bound: Some(bound) })
     }
 
-    /// Whether who connects from now on can send descriptors before it is accepted. A kernel before Linux 6.16 lets
-    /// it always.
+    /// Sets whether clients that connect from now on can send descriptors before they are accepted. A kernel before
+    /// Linux 6.16 always lets them.
     pub fn set_rights(&self, rights: Rights) {
         set_rights(&self.socket, rights);
     }
@@ -88,7 +88,7 @@ pub fn set_rights(socket: impl AsFd, rights: Rights) {
     };
 }
 
-/// What [`set_rights`] has set.
+/// The rights that [`set_rights`] has set.
 pub fn rights(socket: impl AsFd) -> Rights {
     let mut value: libc::c_int = 1;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -115,7 +115,7 @@ impl AsFd for Listener {
     }
 }
 
-fn activated() -> Result<Option<OwnedFd>, Failure> {
+fn activated() -> Result<Option<OwnedFd>, ServeError> {
     let number = |name| env::var(name).ok().and_then(|text: String| text.parse::<u32>().ok());
     let (pid, count) = (number("LISTEN_PID"), number("LISTEN_FDS"));
     for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
@@ -129,18 +129,18 @@ fn activated() -> Result<Option<OwnedFd>, Failure> {
     let fits = sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::SEQPACKET)
         && sockopt::socket_acceptconn(&socket).unwrap_or(false);
     if count != Some(1) || !fits {
-        return Err(Failure::usage(
+        return Err(ServeError::usage(
             "systemd must hand over one listening socket: ListenSequentialPacket= in the unit"
                 .to_owned(),
         ));
     }
     let set = rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)
         .and_then(|()| rustix::io::ioctl_fionbio(&socket, true));
-    set.map_err(|error| Failure::system(format!("systemd's socket can't be used: {error}")))?;
+    set.map_err(|error| ServeError::system(format!("systemd's socket can't be used: {error}")))?;
     Ok(Some(socket))
 }
 
-/// Who connected.
+/// The process that connected.
 fn peer(socket: &OwnedFd) -> io::Result<Peer> {
     let credentials = credentials(socket)?;
     let mut groups = peer_groups(socket);
@@ -150,7 +150,7 @@ fn peer(socket: &OwnedFd) -> io::Result<Peer> {
 
 /// The supplementary groups, as the kernel has them; none where it does not say.
 fn peer_groups(socket: &OwnedFd) -> Vec<u32> {
-    /// The kernel's `NGROUPS_MAX` is 65536; who is in more than this is not known by the others.
+    /// The kernel's `NGROUPS_MAX` is 65536; groups beyond this number are not seen.
     const MOST: usize = 4096;
     let mut groups = vec![0u32; MOST];
     let mut length = (MOST * size_of::<u32>()) as libc::socklen_t;

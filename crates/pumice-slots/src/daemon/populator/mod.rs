@@ -10,7 +10,7 @@
 //! session and group, so each burst asks a [`Pacer`](pumice_heap::scrub::Pacer) first, as scrubd does.
 //! *Urgent* threads have the daemon's own priority and no pauses: they do what clients wait for, who
 //! would otherwise populate themselves, at full speed and their own priority. There may be as many as
-//! processors, started when needed. What has least left comes first: after a burst a thread lets go of its job
+//! processors, started when needed. The job with the least left comes first: after a burst a thread lets go of its job
 //! if another one that waits has less, so nobody's large slots hold up another's small one. Nor do small ones
 //! hold up a large one for ever: no more may pass it than its own size.
 //!
@@ -30,8 +30,8 @@ use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::thread;
 
+use crate::settings::PaceSetting;
 use pumice_heap::scrub::PaceLimits;
-use pumice_slots::settings::PaceSetting;
 
 pub use job::{Job, WorkerId};
 pub use worker::Outcome;
@@ -44,7 +44,7 @@ use super::server::Event;
 /// Urgent threads, where there are as many processors.
 const MOST_URGENT: usize = 16;
 
-/// What the threads and the event loop both see. Every number stands for itself, so all are relaxed.
+/// State that the threads and the event loop share. Every number stands for itself, so all are relaxed.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Settings, raw, in the order of [`PaceSetting::ALL`].
@@ -55,9 +55,9 @@ pub struct Shared {
     pub cpu_ns: AtomicU64,
     /// Rests because others wanted the machine.
     pub yields: AtomicU64,
-    /// What there is to be had.
+    /// The memory that slots may take.
     pub room: Arc<Room>,
-    /// What is left of the urgent job on the shelf that has least left; `u64::MAX` without any.
+    /// The rest of the urgent job on the shelf that has least left; `u64::MAX` without any.
     least_waiting: AtomicU64,
     is_ending: AtomicBool,
 }
@@ -108,7 +108,7 @@ impl Shared {
 /// See the module's text. All of it is the event loop's.
 #[derive(Debug)]
 pub struct Populator {
-    /// What the threads and the event loop both see.
+    /// State that the threads and the event loop share.
     pub shared: Arc<Shared>,
     events: Sender<Event>,
     waker: Arc<OwnedFd>,
@@ -133,7 +133,7 @@ struct Entry {
 }
 
 impl Populator {
-    /// Starts the background threads. What they have to say goes to `events`, and `waker` is rung.
+    /// Starts the background threads. Their events go to `events`, and `waker` is rung.
     pub fn start(
         threads: u32,
         pace: [u64; PaceSetting::ALL.len()],
@@ -238,7 +238,7 @@ impl Populator {
         }
     }
 
-    /// What is being populated, or is to be next.
+    /// The jobs that are being populated, or are next.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = &Job> {
         self.jobs.iter().map(|entry| &*entry.job)
     }
@@ -320,7 +320,7 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver};
     use std::time::Duration;
 
-    use pumice_slots::PageKind;
+    use crate::PageKind;
     use rustix::event::{eventfd, EventfdFlags};
 
     use super::*;
@@ -438,7 +438,7 @@ mod tests {
         populator.begin(SMALL, Pool::Fixed);
         populator.set_urgent(SMALL, 1);
         assert_eq!(next_ready(&mut populator, &events), SMALL);
-        // What has been passed by its own size comes before all that have less left.
+        // A job that others have passed by its own size comes before all that have less left.
         populator.keep_only(|_| false);
         let (mut populator, _events) = slow();
         populator.begin(large, Pool::Fixed);

@@ -5,7 +5,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 
-/// What a signal asks for.
+/// The request that a signal stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// SIGHUP: read the configuration again.

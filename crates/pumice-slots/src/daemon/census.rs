@@ -1,9 +1,9 @@
-//! What is counted: one number for each [`Counter`], and the histogram of wait times.
+//! The daemon's numbers: one for each [`Counter`], and the histogram of wait times.
 
 use std::time::Duration;
 
-use pumice_slots::message::Reason;
-use pumice_slots::stat::{Counter, WAIT_BOUNDS_US, WAIT_BUCKETS};
+use crate::message::Reason;
+use crate::stat::{Counter, WAIT_BOUNDS_US, WAIT_BUCKETS};
 
 /// See the module's text.
 #[derive(Clone, Debug)]

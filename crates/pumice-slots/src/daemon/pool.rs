@@ -4,17 +4,17 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use pumice_slots::message::{ClassRow, Reason};
-use pumice_slots::{PageKind, SlotFile};
+use crate::message::{ClassRow, Reason};
+use crate::{PageKind, SlotFile};
 
 use super::turns::{Order, Owed, Queue, Rank, Tags, Taker};
 
-/// What all slots of a class have in common. The order is by size.
+/// The properties that all slots of a class share. The order is by size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Bytes.
     pub bytes: u64,
-    /// What they are made of.
+    /// The kind of pages that they are made of.
     pub pages: PageKind,
     /// The memory node, if one was chosen.
     pub node: Option<u32>,
@@ -29,7 +29,7 @@ pub struct ReadySlot {
     pub huge_bytes: u64,
 }
 
-/// Who waits: a connection's number.
+/// A client that waits: its connection's number.
 pub type Token = u64;
 
 /// All classes.
@@ -44,7 +44,7 @@ pub struct Pool {
 /// One class.
 #[derive(Debug)]
 pub struct Class {
-    /// What its slots are.
+    /// The properties of its slots.
     pub key: Key,
     wanted: u32,
     ready: VecDeque<ReadySlot>,
@@ -118,7 +118,7 @@ impl Pool {
         best.map(|class| class.key).ok_or(Reason::NoSuchPages)
     }
 
-    /// Takes a ready slot out, which is leased from now on. Who waits comes first.
+    /// Takes a ready slot out, which is leased from now on. Clients that wait come first.
     pub fn take(&mut self, key: Key, token: Token, taker: Taker) -> Option<ReadySlot> {
         let share_percent = self.share_percent;
         let class = self.classes.iter_mut().find(|class| class.key == key)?;
@@ -157,7 +157,7 @@ impl Pool {
         }
     }
 
-    /// Who waits for a slot of the class and can have one.
+    /// The next client that waits for a slot of the class and can have one.
     pub fn served_next(&self, key: Key) -> Option<Token> {
         let class = self.classes.iter().find(|class| class.key == key)?;
         let next = class.next(&self.tags, self.share_percent);
@@ -212,7 +212,7 @@ impl Pool {
         Some(class.key)
     }
 
-    /// Classes whose rest is over are as all others; who has room for them tries them.
+    /// Classes whose rest is over are as all others; they are tried where there is room for them.
     pub fn pass_retries(&mut self, now: Instant) {
         for class in &mut self.classes {
             class.retry_at = class.retry_at.filter(|&retry_at| retry_at > now);
@@ -295,7 +295,7 @@ impl Class {
         self.wanted.saturating_sub(self.in_all() + self.populating)
     }
 
-    /// Who of those that wait comes next.
+    /// The next of the clients that wait.
     fn next(&self, tags: &Tags, share_percent: Option<u32>) -> Option<Token> {
         self.waiting.next(tags, |taker| !self.holds_back(taker, share_percent))
     }
@@ -309,7 +309,7 @@ impl Class {
         self.owed.of(taker.user) as u64 >= share.max(1)
     }
 
-    /// What is populated is owed no more.
+    /// Slots that are populated are owed no more.
     fn settle(&mut self) {
         let missing = self.missing() + self.populating + self.ending;
         self.owed.keep_last(missing as usize);
@@ -358,7 +358,7 @@ mod tests {
         ReadySlot { file: SlotFile::create(key.bytes, key.pages).expect("a memfd"), huge_bytes: 0 }
     }
 
-    /// Whoever it is.
+    /// Any client.
     const OTHER: Taker = Taker { user: 0, rank: Rank::Master };
 
     fn tenant(user: u32) -> Taker {
@@ -462,7 +462,7 @@ mod tests {
         pool.wait(SMALL, 8, tenant(1));
         assert_eq!(pool.served_next(SMALL), None);
         assert!(leases(&mut pool, SMALL, 9, tenant(2)));
-        // What is populated pays for what it has ended.
+        // Slots that are populated pay for those that it has ended.
         fill(&mut pool);
         assert_eq!(pool.served_next(SMALL), Some(8));
         assert!(leases(&mut pool, SMALL, 8, tenant(1)));

@@ -21,7 +21,7 @@ pub fn free_bytes() -> Option<u64> {
     Some(control_group_room().map_or(machine, |room| room.min(machine)))
 }
 
-/// The memory that the control groups on the way to the root leave; their caches are not counted as free.
+/// The room that the control groups on the way to the root leave; their caches are not counted as free.
 fn control_group_room() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut least = None;

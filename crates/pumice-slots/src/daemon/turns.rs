@@ -1,8 +1,8 @@
-//! Whose turn it is among users that wait.
+//! The order of users that wait.
 //!
 //! Populating is what a slot costs, so users share that: each has a *tag*, which grows by the slots that it is
-//! granted, of all classes, waited for or not, and of those who wait whoever has the lowest tag comes next. This is
-//! start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). The *present* is the tag at which the last slot
+//! granted, of all classes, waited for or not, and of the users that wait, the one with the lowest tag comes next. This
+//! is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). The *present* is the tag at which the last slot
 //! was granted, and nobody's tag is below it: a user that asked for nothing has saved up nothing, and one that was
 //! alone owes for its last slot only. So one that takes slots and ends them again and again comes after everybody
 //! who has had less meanwhile, and nobody waits for longer than others with lower tags have their turns.
@@ -10,8 +10,8 @@
 //! A limit on leases in a time was not chosen: it would hold up a user whom nobody stands in line with, or be too
 //! high to help those who do.
 //!
-//! Of equal tags, whoever was served longest ago in this class comes first, and then who came first. So users take
-//! turns in a class also where a large slot of another class has moved the present past all of their tags.
+//! Of users with equal tags, the one served longest ago in this class comes first, then the one that came first. So
+//! users take turns in a class also where a large slot of another class has moved the present past all of their tags.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,7 +20,7 @@ use super::pool::Token;
 /// Tags are in pages of 4 KiB, so that no daemon lives to see them overflow.
 const PAGE_BYTES: u64 = 4 << 10;
 
-/// Who asks for a slot.
+/// A client that asks for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taker {
     /// The user.
@@ -29,7 +29,7 @@ pub struct Taker {
     pub rank: Rank,
 }
 
-/// What a user may do.
+/// The rights of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
     /// Root, and the daemon's user: they could end the daemon as well.
@@ -60,7 +60,7 @@ impl Tags {
     }
 }
 
-/// Who waits for slots of one class, as they came.
+/// The clients that wait for slots of one class, as they came.
 #[derive(Debug, Default)]
 pub struct Queue {
     waiters: VecDeque<(Token, Taker)>,
@@ -89,7 +89,7 @@ impl Queue {
         self.waiters.push_back((token, taker));
     }
 
-    /// Who comes next of those that may.
+    /// The next client of those that may have one.
     pub fn next(&self, tags: &Tags, may: impl Fn(Taker) -> bool) -> Option<Token> {
         // Of several that are equal the first.
         let order = |(_, taker): &&(Token, Taker)| {

@@ -1,23 +1,23 @@
-//! What clients ask, and what they are answered.
+//! Requests of clients, and their answers.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use pumice_slots::message::{
+use crate::message::{
     ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reason, Reply, Request, MAX_ROWS,
 };
-use pumice_slots::settings::PaceSetting;
-use pumice_slots::stat::Counter;
-use pumice_slots::{socket, Charge, PageKind, Refusal, SlotFile};
+use crate::settings::PaceSetting;
+use crate::stat::Counter;
+use crate::{socket, Charge, PageKind, Refusal, SlotFile};
 use rustix::event::epoll;
 
 use super::super::allow::is_master;
 use super::super::connection::{Heard, Lease, State, Wait};
-use super::super::folder::is_ours;
 use super::super::pool::{Key, Token};
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
+use crate::serving::folder::is_ours;
 
 /// Requests of one user that may wait; of root and the daemon's user, as many as there are connections.
 const WAITS_OF_A_USER: usize = 64;
@@ -103,7 +103,7 @@ impl Server {
         self.answer(token, &Reply::Refused(Refusal { reason, limit_bytes, sizes }));
     }
 
-    /// Who sends what is no message gets no second chance.
+    /// Refuses a request and closes its connection: a client whose message can't be read gets no second chance.
     fn refuse_and_close(&mut self, token: Token, reason: Reason) {
         self.refuse(token, reason, 0);
         self.disconnect(token);
@@ -157,7 +157,7 @@ impl Server {
         }
     }
 
-    /// What a lease takes of a quota. What the lessee populates is as large as it was asked for.
+    /// The bytes that a lease takes of a quota. A slot that the lessee populates counts as large as it was asked for.
     fn bytes_of(&self, request: LeaseRequest, key: Key) -> u64 {
         match request.charge {
             Charge::Daemon => key.bytes,
@@ -170,7 +170,7 @@ impl Server {
         theirs.filter(|connection| matches!(connection.state, State::Waiting(_))).count()
     }
 
-    /// What a user has, waits for and has not yet given back.
+    /// The bytes that a user has, waits for and has not yet given back.
     fn used_bytes(&self, account: u32) -> u64 {
         let theirs = self.connections.values().filter(|connection| connection.account == account);
         let held = theirs.map(|connection| match &connection.state {
@@ -178,7 +178,7 @@ impl Server {
             _ => connection.leased_bytes(),
         });
         let going = self.ending.values().filter(|ending| ending.account == account);
-        // What is resumed can be as large as it likes without memory.
+        // A slot that is resumed can be of any size and have no memory, so the sum saturates.
         held.chain(going.map(|ending| ending.key.bytes)).fold(0, u64::saturating_add)
     }
 
@@ -208,7 +208,7 @@ impl Server {
         }
     }
 
-    /// A lease of a daemon that was here before, told of by who has it.
+    /// A lease of a daemon that was here before, reported by its holder.
     fn resume(&mut self, token: Token, descriptor: Option<OwnedFd>) {
         let Some(connection) = self.connections.get(&token) else { return };
         let user = connection.account;
@@ -249,7 +249,7 @@ impl Server {
         let id = self.next_lease;
         self.next_lease += 1;
         let adopted = self.pool.adopt(key);
-        // What no class counts, none must count down.
+        // A lease that no class counts must not be counted down by one.
         let charge = if adopted.is_some() { Charge::Daemon } else { Charge::Lessee };
         connection.state = State::Leased(Lease { id, key, file, since: Instant::now(), charge });
         self.census.add(Counter::Resumed, 1);
@@ -305,7 +305,7 @@ impl Server {
     /// A lease's memory is gone.
     pub(super) fn take_ended(&mut self, lease: u64, error: Option<io::Error>) {
         if let Some(error) = error {
-            super::super::say(&format!("lease {lease} could not be truncated: {error}"));
+            self.host.say(&format!("lease {lease} could not be truncated: {error}"));
         }
         let Some(ending) = self.ending.remove(&lease) else { return };
         self.census.add(Counter::Ended, 1);

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::file::Populating;
+use crate::settings::PaceSetting;
+use crate::SlotFile;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::{mempolicy, thread as clock};
 use pumice_heap::scrub::Pacer;
-use pumice_slots::file::Populating;
-use pumice_slots::settings::PaceSetting;
-use pumice_slots::SlotFile;
 
 use super::super::pool::ReadySlot;
 use super::super::room::Room;
@@ -38,12 +38,12 @@ pub enum Lane {
     Urgent,
 }
 
-/// What became of a job in a thread's hands.
+/// The end of a job in a thread's hands.
 #[derive(Debug)]
 pub enum Outcome {
     /// All of it is there.
     Populated(ReadySlot),
-    /// What went wrong.
+    /// It failed, for this reason.
     Failed(String),
     /// It was wanted no more.
     Cancelled,
@@ -51,7 +51,7 @@ pub enum Outcome {
     LetGo,
 }
 
-/// What the event loop has of a thread.
+/// The event loop's part of a thread.
 #[derive(Debug)]
 pub struct Worker {
     pub lane: Lane,
@@ -72,7 +72,7 @@ struct Desk {
 }
 
 impl Worker {
-    /// Starts it. What it has to say goes to `events`, and `waker` is rung.
+    /// Starts it. Its events go to `events`, and `waker` is rung.
     pub fn start(
         id: WorkerId,
         lane: Lane,
@@ -299,7 +299,7 @@ impl Hands {
         }
     }
 
-    /// Who was raised for a burst is so no longer.
+    /// Lowers a thread again that was raised for a burst.
     fn stay_low(&self) {
         // Relaxed: see `Worker::hurry`.
         if self.lane == Lane::Background && self.desk.is_raised.swap(false, Ordering::Relaxed) {

@@ -1,7 +1,8 @@
 //! Just enough HTTP for Prometheus: a request's head is read and dropped, and one page is the answer to all.
 //!
-//! Each client has a thread and a second to send its request, and another to take the answer, so that who is
-//! slow or says nothing holds up nobody else. There are [`CLIENTS`] at a time; more wait until one of them goes.
+//! Each client has a thread and a second to send its request, and another to take the answer, so that a
+//! client that is slow or says nothing holds up no other. There are [`CLIENTS`] at a time; more wait until one
+//! of them goes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::SocketType;
 
-use crate::serve::{Bound, Neighbours};
-use pumice_command::Failure;
+use super::bound::{Bound, Neighbours};
+use crate::ServeError;
 
 /// How long a client may take to send, and again to receive.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -61,7 +62,7 @@ impl Listening {
     }
 }
 
-/// Who asks.
+/// A connected client.
 trait Client: Read + Write + Send {
     /// The next read or write waits so long at most.
     fn wait_at_most(&self, left: Duration) -> io::Result<()>;
@@ -110,7 +111,7 @@ impl Drop for Place {
     }
 }
 
-/// What is listened at.
+/// An address at which pages are served.
 #[derive(Debug)]
 pub struct Serving {
     /// The address, whose port may have been 0 in what was asked for.
@@ -133,11 +134,13 @@ pub fn start(
     address: &Address,
     option: &'static str,
     page: impl Fn() -> Option<String> + Send + Sync + 'static,
-) -> Result<Serving, Failure> {
+) -> Result<Serving, ServeError> {
     let refused = |at: &dyn std::fmt::Display, error: &io::Error| {
-        Failure::usage(format!("can't serve metrics at {at}: {error}; name another with {option}"))
+        ServeError::usage(format!(
+            "can't serve metrics at {at}: {error}; name another with {option}"
+        ))
     };
-    // SAFETY: a plain call; who goes away while it is answered must not end this process.
+    // SAFETY: a plain call; a client that goes away while it is answered must not end this process.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let (listening, serving) = match address {
         Address::Unix(path) => {
@@ -164,7 +167,7 @@ pub fn start(
         let page = Arc::clone(&page);
         let served = listening.accept().and_then(|client| {
             let serve = move || {
-                // Who does not listen is told nothing.
+                // A client that does not read the answer gets none.
                 let _ = answer(client, &*page);
                 drop(place);
             };
@@ -176,7 +179,7 @@ pub fn start(
         }
     };
     let started = thread::Builder::new().name("pumice-metrics".into()).spawn(serve);
-    started.map_err(|error| Failure::system(format!("no thread for metrics: {error}")))?;
+    started.map_err(|error| ServeError::system(format!("no thread for metrics: {error}")))?;
     Ok(serving)
 }
 

@@ -1,14 +1,14 @@
-//! Whose a user number is: subuid(5) gives users ranges of subordinate numbers, as many as 65536 each.
+//! The users that subordinate numbers belong to: subuid(5) gives users ranges of them, as many as 65536 each.
 //!
-//! In a user namespace, a user can act by each of them (newuidmap(1)), and stays a member of its groups. So who may
-//! lease as a group's member would have its quota, its connections and its turn in line that many times over:
+//! In a user namespace, a user can act by each of them (newuidmap(1)), and stays a member of its groups. So a user
+//! that may lease as a group's member would have its quota, its connections and its turn in line that many times over:
 //! limits on a user hold for all of its numbers together. Numbers that `allow` names itself are told apart, and so
 //! are those that root gave its containers.
 
 use std::collections::HashMap;
 use std::fs;
 
-/// Who has which numbers.
+/// The file that lists which user has which numbers.
 const FILE: &str = "/etc/subuid";
 
 /// The ranges, and the user that each is of.

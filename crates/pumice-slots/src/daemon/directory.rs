@@ -1,7 +1,7 @@
 //! The daemon's folder: a lock that only one daemon has, and the socket.
 //!
-//! Slots are memfds, so a daemon that is killed leaves nothing of them behind but what is leased. What it
-//! does leave is its socket, which the next one removes: having the lock, it knows that nobody listens.
+//! Slots are memfds, so a daemon that is killed leaves only those behind that are leased. It also leaves its
+//! socket, which the next daemon removes: as it has the lock, it knows that nobody listens.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,19 +9,19 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use pumice_slots::client::SYSTEM_SOCKET;
+use crate::client::SYSTEM_SOCKET;
 use rustix::fs::{
     flock, fstat, openat, statat, unlinkat, AtFlags, FileType, FlockOperation, Mode, OFlags, Stat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::folder::{Folder, Missing};
-use pumice_command::Failure;
+use crate::serving::folder::{Folder, Missing};
+use crate::ServeError;
 
 /// The lock's name.
 const LOCK: &str = "lock";
-/// Rights of others on the lock. Who can open it can take it.
+/// Rights of others on the lock. A user that can open it can take it.
 const OTHERS: u32 = 0o077;
 /// Times that another daemon may replace the lock meanwhile.
 const ATTEMPTS: u32 = 16;
@@ -30,13 +30,13 @@ const ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Whoever has it open has the lock.
+    /// The process that has it open has the lock.
     _lock: File,
 }
 
 impl Directory {
     /// Makes the folder if there is none, and locks it.
-    pub fn open(named: Option<&Path>) -> Result<Directory, Failure> {
+    pub fn open(named: Option<&Path>) -> Result<Directory, ServeError> {
         let path = match named {
             Some(path) => path.to_owned(),
             None => default_path()?,
@@ -58,24 +58,24 @@ impl Directory {
 
 /// Opens the lock and takes it. One that others can open (those of earlier versions) is taken, and a new one takes
 /// its place: somebody may still have the old one open.
-fn take_lock(folder: &Folder) -> Result<File, Failure> {
+fn take_lock(folder: &Folder) -> Result<File, ServeError> {
     for _ in 0..ATTEMPTS {
         let lock = open_lock(folder)?;
         let path = folder.path().join(LOCK);
         let shown = path.display();
         let failed =
-            |error: Errno| Failure::usage(format!("can't use {shown}: {error}; see to it"));
+            |error: Errno| ServeError::usage(format!("can't use {shown}: {error}; see to it"));
         let status = fstat(&lock).map_err(failed)?;
         let user = status.st_uid;
         if user != geteuid().as_raw() {
-            return Err(Failure::usage(format!(
+            return Err(ServeError::usage(format!(
                 "{shown} belongs to user {user}, who could keep this daemon from starting; remove it, or name \
                  another folder with --dir"
             )));
         }
         // With a second name it would be another file of ours, which would be emptied.
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile || status.st_nlink > 1 {
-            return Err(Failure::usage(format!(
+            return Err(ServeError::usage(format!(
                 "{shown} is no file of its own; remove it, or name another folder with --dir"
             )));
         }
@@ -94,7 +94,7 @@ fn take_lock(folder: &Folder) -> Result<File, Failure> {
         unlinkat(folder, LOCK, AtFlags::empty()).map_err(failed)?;
     }
     let shown = folder.path().display();
-    Err(Failure::system(format!("others keep replacing the lock in {shown}; end them")))
+    Err(ServeError::system(format!("others keep replacing the lock in {shown}; end them")))
 }
 
 fn is_same(one: &Stat, other: &Stat) -> bool {
@@ -102,13 +102,13 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
 }
 
 /// Nothing is followed, and nothing is waited for, whatever lies there.
-fn open_lock(folder: &Folder) -> Result<File, Failure> {
+fn open_lock(folder: &Folder) -> Result<File, ServeError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = openat(folder, OsStr::new(LOCK), flags, Mode::RUSR | Mode::WUSR);
     let shown = folder.path().display();
     opened.map(File::from).map_err(|error| {
-        Failure::usage(match error {
+        ServeError::usage(match error {
             Errno::LOOP => {
                 format!("{shown}/{LOCK} is a link; remove it, or name another folder with --dir")
             }
@@ -117,14 +117,14 @@ fn open_lock(folder: &Folder) -> Result<File, Failure> {
     })
 }
 
-/// Who has the lock, in words.
-fn is_taken(folder: &Folder, lock: &File, is_loose: bool) -> Failure {
+/// The error that names the lock's holder.
+fn is_taken(folder: &Folder, lock: &File, is_loose: bool) -> ServeError {
     let shown = folder.path().display();
     let mut pid = String::new();
     // Only for the message.
     let _ = lock.take(20).read_to_string(&mut pid);
     let pid = pid.trim();
-    Failure::system(if is_killed(pid) {
+    ServeError::system(if is_killed(pid) {
         format!(
             "the pumice serve that has {shown} (process {pid}) was killed, and ends when a file of \
              a tenant's lets go of it; end the tenant, or give this daemon a folder of its own with \
@@ -150,14 +150,14 @@ fn is_killed(pid: &str) -> bool {
     status.lines().any(|line| line.starts_with("State:\tZ"))
 }
 
-fn default_path() -> Result<PathBuf, Failure> {
+fn default_path() -> Result<PathBuf, ServeError> {
     if geteuid().is_root() {
         let system = Path::new(SYSTEM_SOCKET).parent();
         return Ok(system.expect("a path in a folder").to_owned());
     }
     match env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
         Some(path) => Ok(Path::new(&path).join("pumice")),
-        None => Err(Failure::usage("no XDG_RUNTIME_DIR; name a folder with --dir".to_owned())),
+        None => Err(ServeError::usage("no XDG_RUNTIME_DIR; name a folder with --dir".to_owned())),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A thread under `SCHED_IDLE` may be held off for seconds, whatever it has in hand. So it has a job in
 //! hand for the length of a burst only; between two bursts, running or not, it leaves it where the event
-//! loop can take it away and give it to a thread that runs. Who has it is one word:
+//! loop can take it away and give it to a thread that runs. One word says which thread has it:
 //!
 //! ```text
 //!            offer(w)              grasp(w)
@@ -17,14 +17,14 @@
 //! with this one, so left(w) means the same w on the same errand: a thread that was away for long finds out by one
 //! failed [`Job::grasp`].
 //!
-//! The memory itself is touched in burst(w) only, by w. What one thread did to it the next one sees,
-//! since each change of the word that gives up the job releases and each that takes it acquires.
+//! The memory itself is touched in burst(w) only, by w. The next thread sees all that one
+//! did to it, since each change of the word that gives up the job releases and each that takes it acquires.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use pumice_slots::file::Populating;
-use pumice_slots::SlotFile;
+use crate::file::Populating;
+use crate::SlotFile;
 
 use super::super::pool::Key;
 use super::super::room::{Pool, Promise};
@@ -62,7 +62,7 @@ pub struct Job {
     pub pool: Pool,
     /// How far it has come: a number for people, relaxed.
     pub done_bytes: AtomicU64,
-    /// What was populated for others meanwhile that came later, as far as both were waited for; relaxed, for
+    /// Bytes populated meanwhile for others that came later, as far as both were waited for; relaxed, for
     /// only the event loop writes it, and a thread that sees it late lets go of the job once more.
     passed_bytes: AtomicU64,
     is_urgent: AtomicBool,
@@ -166,7 +166,7 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use pumice_slots::PageKind;
+    use crate::PageKind;
 
     use super::*;
 

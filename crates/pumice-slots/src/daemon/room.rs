@@ -3,11 +3,11 @@
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pumice_slots::PageKind;
+use crate::PageKind;
 
-use pumice_command::memory;
+use crate::memory;
 
-/// What is left to others at least, and the share of the machine's memory that is.
+/// The least memory left to others, in bytes, and as a share (one part in so many) of the machine's memory.
 const RESERVE_BYTES: u64 = 64 << 20;
 const RESERVE_SHARE: u64 = 50;
 
@@ -20,8 +20,8 @@ pub enum Pool {
     Grows,
 }
 
-/// What is promised to slots that are being populated, and what was added to the kernel's pools. Whoever
-/// looks how much is free holds the lock until what it takes is counted, so that no two take the same.
+/// Memory promised to slots that are being populated, and pages added to the kernel's pools. A thread that
+/// looks how much is free holds the lock until its share is counted, so that no two take the same.
 #[derive(Debug, Default)]
 pub struct Room(Mutex<Taken>);
 
@@ -99,7 +99,7 @@ impl Room {
         for pages in [PageKind::Hugetlb2M, PageKind::Hugetlb1G] {
             let grown = std::mem::take(&mut taken.grown[index(pages)]);
             let all = read(pages, "nr_hugepages").filter(|_| grown > 0);
-            // Who may not any more could not have raised it either.
+            // A process that may not lower the pool could not have raised it either.
             let _ = all.map(|all| {
                 fs::write(file(pages, "nr_hugepages"), all.saturating_sub(grown).to_string())
             });
@@ -153,12 +153,12 @@ fn check_hugetlb(
     fs::write(&file, wanted.to_string())
         .map_err(|error| format!("the kernel's pool can't be raised: {file}: {error}"))?;
     if free() >= Some(need) {
-        // What it really rose by: others may change it too.
+        // The pages by which it really rose: others may change it too.
         let now = read(pages, "nr_hugepages").unwrap_or(all);
         grown[index(pages)] += now.saturating_sub(all).min(need - before);
         return Ok(());
     }
-    // What the kernel could not make whole is of no use.
+    // Fewer pages than the slot needs are of no use.
     let _ = fs::write(&file, all.to_string());
     Err(format!("the kernel can't make {need} {pages} pages of the memory that is free"))
 }

@@ -10,8 +10,8 @@ use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pumice_slots::message::{Reason, Reply};
-use pumice_slots::Refusal;
+use crate::message::{Reason, Reply};
+use crate::Refusal;
 use rustix::buffer::spare_capacity;
 use rustix::event::{epoll, eventfd, EventfdFlags};
 
@@ -21,14 +21,14 @@ use super::connection::{Connection, State};
 use super::directory::Directory;
 use super::listener::{rights, set_rights, Listener, Rights};
 use super::notify::Notify;
-use super::options::{Plan, ServeArgs};
+use super::plan::Plan;
 use super::pool::{Pool, Token};
 use super::populator::{Job, Outcome, Populator, WorkerId};
-use super::progress::Progress;
 use super::reaper::Reaper;
 use super::signals::{Signals, Wish};
-use crate::http::Serving;
-use pumice_command::Failure;
+use super::Host;
+use crate::serving::http::{self, Serving};
+use crate::ServeError;
 
 /// Tokens of what is no connection.
 const LISTENER: Token = 0;
@@ -51,7 +51,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the bar on a terminal moves.
 const PROGRESS_TICK: Duration = Duration::from_millis(200);
 
-/// What other threads have to say.
+/// Reports of other threads.
 #[derive(Debug)]
 pub enum Event {
     /// A thread that populates is done with its job, and what became of it.
@@ -78,7 +78,7 @@ fn ask_for_metrics(events: &Sender<Event>, waker: &OwnedFd) -> Option<String> {
 
 /// See the module's text.
 pub struct Server {
-    arguments: ServeArgs,
+    host: Box<dyn Host>,
     plan: Plan,
     /// Held until the end: it is the lock.
     _directory: Directory,
@@ -94,10 +94,9 @@ pub struct Server {
     populator: Populator,
     reaper: Reaper,
     notify: Notify,
-    progress: Progress,
     census: Census,
     connections: HashMap<Token, Connection>,
-    /// Leases whose memory is going: their class if one counts it, and who is to be told.
+    /// Leases whose memory is going: their class if one counts it, and the client to be told.
     ending: HashMap<u64, Ending>,
     next_token: Token,
     next_lease: u64,
@@ -113,16 +112,16 @@ pub struct Server {
 /// See [`Server::ending`].
 struct Ending {
     key: super::pool::Key,
-    charge: pumice_slots::Charge,
+    charge: crate::Charge,
     told: Option<Token>,
     account: u32,
 }
 
 impl Server {
     /// Opens everything; whatever is wrong is found now.
-    pub fn start(arguments: ServeArgs, plan: Plan) -> Result<Server, Failure> {
+    pub fn start(plan: Plan, host: Box<dyn Host>) -> Result<Server, ServeError> {
         let system = |what: &'static str| {
-            move |error: io::Error| Failure::system(format!("no {what}: {error}"))
+            move |error: io::Error| ServeError::system(format!("no {what}: {error}"))
         };
         let signals = Signals::take_over().map_err(system("signals"))?;
         // Others of the same user could open what it has by /proc.
@@ -142,7 +141,7 @@ impl Server {
         if let Some(address) = &plan.metrics {
             let (send, waker) = (send.clone(), Arc::clone(&waker));
             let page = move || ask_for_metrics(&send, &waker);
-            metrics = Some(crate::http::start(address, "--metrics", page)?);
+            metrics = Some(http::start(address, "--metrics", page)?);
         }
         let populator = Populator::start(plan.threads, plan.pace, &send, &waker);
         let populator = populator.map_err(system("thread"))?;
@@ -151,7 +150,7 @@ impl Server {
         pool.configure(&plan.classes);
         pool.set_share(plan.share_percent);
         let server = Server {
-            arguments,
+            host,
             plan,
             _directory: directory,
             listener: Some(listener),
@@ -165,7 +164,6 @@ impl Server {
             populator,
             reaper,
             notify: Notify::find(),
-            progress: Progress::new(),
             census: Census::default(),
             connections: HashMap::new(),
             ending: HashMap::new(),
@@ -183,13 +181,13 @@ impl Server {
         if let Some(listener) = &server.listener {
             server.watch(listener, LISTENER).map_err(system("epoll"))?;
         }
-        super::say(&format!("listening at {}", path.display()));
+        server.host.say(&format!("listening at {}", path.display()));
         server.notify.say("READY=1");
         Ok(server)
     }
 
     /// Serves until it is told to end.
-    pub fn run(mut self) -> Result<(), Failure> {
+    pub fn run(mut self) -> Result<(), ServeError> {
         let mut ready = Vec::with_capacity(64);
         loop {
             self.populate();
@@ -206,7 +204,7 @@ impl Server {
             let timeout = timeout.and_then(Result::ok);
             match epoll::wait(&self.poll, spare_capacity(&mut ready), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Failure::system(format!("epoll: {error}"))),
+                Err(error) => return Err(ServeError::system(format!("epoll: {error}"))),
             }
             for event in ready.drain(..) {
                 match event.data.u64() {
@@ -305,7 +303,7 @@ impl Server {
         }
     }
 
-    /// What other threads have said.
+    /// Handles the reports of other threads.
     fn hear(&mut self) {
         let mut rings = [0; 8];
         let _ = rustix::io::read(&*self.waker, &mut rings);
@@ -328,7 +326,7 @@ impl Server {
             _ => None,
         });
         let retry = self.pool.next_retry().filter(|_| self.drain_until.is_none());
-        let is_moving = self.progress.is_shown() && self.populator.jobs().len() > 0;
+        let is_moving = self.host.shows_progress() && self.populator.jobs().len() > 0;
         let tick = is_moving.then(|| Instant::now() + PROGRESS_TICK);
         waits.chain(retry).chain(tick).chain(self.accept_again).chain(self.drain_until).min()
     }

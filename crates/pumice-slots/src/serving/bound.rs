@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pumice_slots::socket;
+use crate::socket;
 use rustix::fs::{
     chmod, fchmod, fstat, openat, statat, unlinkat, AtFlags, FileType, Mode, OFlags, Stat,
 };
@@ -16,12 +16,12 @@ use rustix::net::{
 };
 
 use super::folder::{is_ours, split, Folder, Missing};
-use pumice_command::Failure;
+use crate::ServeError;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 256;
 
-/// Who may be able to write in a socket's folder.
+/// The users that may be able to write in a socket's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
     /// Root and this user only: who connects trusts whoever listens there.
@@ -39,18 +39,18 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Listens at `path`, where a dead daemon may have left a socket. All may connect: who is served, their
-    /// credentials say. `option` is what the path was given with.
+    /// Listens at `path`, where a dead daemon may have left a socket. All may connect; their
+    /// credentials decide which of them are served. `option` is what the path was given with.
     pub fn listen(
         path: &Path,
         kind: SocketType,
         neighbours: Neighbours,
         option: &str,
-    ) -> Result<(OwnedFd, Bound), Failure> {
+    ) -> Result<(OwnedFd, Bound), ServeError> {
         let shown = path.display();
         let failed = |error: Errno| {
             let what = format!("can't listen at {shown}: {error}");
-            Failure::usage(format!("{what}; name another path with {option}"))
+            ServeError::usage(format!("{what}; name another path with {option}"))
         };
         let (folder, name) = split(path).ok_or_else(|| failed(Errno::INVAL))?;
         // Those who connect need all of it.
@@ -68,7 +68,7 @@ impl Bound {
     pub fn remove(&self) {
         let found = statat(&self.folder, &*self.name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| identity(&found) == self.file) {
-            // Who binds there next removes what is left.
+            // The next daemon that binds there removes a file that is left.
             let _ = unlinkat(&self.folder, &*self.name, AtFlags::empty());
         }
     }
@@ -100,24 +100,24 @@ fn bind_in(
 }
 
 /// Removes a socket that a dead daemon left, so that one can be bound there.
-fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(), Failure> {
+fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(), ServeError> {
     let shown = path.display();
     let file = match open(folder, name) {
         Err(Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(Failure::usage(format!("can't listen at {shown}: {error}"))),
+        Err(error) => return Err(ServeError::usage(format!("can't listen at {shown}: {error}"))),
         Ok(file) => file,
     };
     let status = fstat(&file);
     let status =
-        status.map_err(|error| Failure::usage(format!("can't listen at {shown}: {error}")))?;
+        status.map_err(|error| ServeError::usage(format!("can't listen at {shown}: {error}")))?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Socket {
-        return Err(Failure::usage(format!(
+        return Err(ServeError::usage(format!(
             "{shown} is there and is no socket; name another path"
         )));
     }
     if !is_ours(status.st_uid) {
         let user = status.st_uid;
-        return Err(Failure::usage(format!(
+        return Err(ServeError::usage(format!(
             "{shown} belongs to user {user}; remove it, or name another path with {option}"
         )));
     }
@@ -125,13 +125,13 @@ fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(),
     match socket::connect_to(&path_of(&file), Duration::from_secs(1)) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         _ => {
-            return Err(Failure::system(format!(
+            return Err(ServeError::system(format!(
                 "somebody else listens at {shown}; name another path with {option}"
             )))
         }
     }
     unlinkat(folder, name, AtFlags::empty())
-        .map_err(|error| Failure::usage(format!("can't remove the old {shown}: {error}")))
+        .map_err(|error| ServeError::usage(format!("can't remove the old {shown}: {error}")))
 }
 
 /// The file of that name itself, not what it points to, and nothing that opening it would do.

@@ -1,4 +1,4 @@
-//! Who may lease, and how much: users and groups by name or number, each with a quota or none.
+//! The users and groups that may lease, by name or number, each with a quota or none.
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use pumice_heap::config::parse_size;
 
 use super::subordinate::Subordinate;
 
-/// Who connected, as the kernel says.
+/// A client, as the kernel describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its user.
@@ -58,7 +58,7 @@ impl Rule {
 
 fn number_of(name: &str, look_up: fn(&str) -> Option<u32>) -> Option<u32> {
     match name.parse() {
-        // What the kernel calls nobody in particular.
+        // The kernel's number for nobody in particular.
         Ok(u32::MAX) => None,
         Ok(number) => Some(number),
         Err(_) => look_up(name),

@@ -16,7 +16,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use pumice_slots::{socket, SlotFile};
+use crate::{socket, SlotFile};
 use rustix::net::{shutdown, sockopt, Shutdown};
 
 use super::server::{ring, Event};
@@ -28,10 +28,10 @@ const MOST_THREADS: usize = 256;
 /// The most threads that are on what one user held or sent.
 const MOST_OF_A_USER: usize = 8;
 
-/// Whose something was: a user's, or the daemon's own.
+/// The owner of something: a user, or the daemon itself.
 pub type Owner = Option<u32>;
 
-/// What is to go.
+/// Work for a thread.
 #[derive(Debug)]
 enum Corpse {
     /// A leased slot, by its lease's number.
@@ -98,7 +98,7 @@ impl<T> Queues<T> {
         queue.take_turns(owner, &mut self.turns);
     }
 
-    /// What is to be done next. [`Queues::done`] is to be called after.
+    /// Takes the next thing to do. [`Queues::done`] is to be called after.
     fn begin(&mut self) -> Option<(Owner, T)> {
         let owner = self.turns.pop_front()?;
         let queue = self.of.get_mut(&owner)?;

@@ -1,0 +1,86 @@
+//! The daemon's counters as a page for Prometheus.
+
+use super::census::Census;
+use crate::message::ClassRow;
+use crate::serving::page::Page;
+use crate::stat::{Counter, WAIT_BOUNDS_US};
+
+/// The page.
+pub fn page(census: &Census, classes: &[ClassRow]) -> String {
+    const REFUSED: &str = "refused_";
+    let mut page = Page::default();
+    for counter in Counter::ALL {
+        if counter != Counter::WaitSumUs && !counter.name().starts_with(REFUSED) {
+            let name = format!("pumice_slots_{}", counter.name());
+            let kind = if counter.is_gauge() { "gauge" } else { "counter" };
+            page.metric(&name, kind, counter.help()).sample(&[], census.get(counter));
+        }
+    }
+
+    let help = "Requests refused, by reason.";
+    let mut refused = page.metric("pumice_slots_refused_total", "counter", help);
+    for counter in Counter::ALL {
+        let reason = counter.name().strip_prefix(REFUSED);
+        if let Some(reason) = reason.and_then(|reason| reason.strip_suffix("_total")) {
+            refused.sample(&[("reason", &reason)], census.get(counter));
+        }
+    }
+
+    let help = "Time that granted requests waited.";
+    let mut waits = page.metric("pumice_slots_wait_seconds", "histogram", help);
+    let mut all = 0;
+    for (index, count) in census.waits().iter().enumerate() {
+        all += count;
+        let bound = match WAIT_BOUNDS_US.get(index) {
+            Some(&bound_us) => (bound_us as f64 / 1e6).to_string(),
+            None => "+Inf".to_owned(),
+        };
+        waits.part("_bucket", &[("le", &bound)], all);
+    }
+    waits.part("_sum", &[], census.get(Counter::WaitSumUs) as f64 / 1e6);
+    waits.part("_count", &[], all);
+
+    let mut slots = page.metric("pumice_slots_class", "gauge", "Slots of a class, by state.");
+    for row in classes {
+        let node = row.node.map_or_else(String::new, |node| node.to_string());
+        for (state, count) in [
+            ("wanted", row.wanted),
+            ("ready", row.ready),
+            ("populating", row.populating),
+            ("leased", row.leased),
+            ("waited_for", row.waiting),
+        ] {
+            slots.sample(
+                &[("bytes", &row.bytes), ("pages", &row.pages), ("node", &node), ("state", &state)],
+                count,
+            );
+        }
+    }
+    page.into_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_page_has_a_value_for_each_name() {
+        let mut census = Census::default();
+        census.granted(Duration::from_micros(70));
+        census.granted(Duration::from_secs(7_000));
+        census.refused(crate::message::Reason::Quota);
+        let page = page(&census, &[]);
+        assert!(page.contains("\npumice_slots_granted_total 2\n"), "{page}");
+        assert!(page.contains("pumice_slots_refused_total{reason=\"quota\"} 1\n"));
+        assert!(page.contains("pumice_slots_wait_seconds_bucket{le=\"0.0001\"} 1\n"));
+        assert!(page.contains("pumice_slots_wait_seconds_bucket{le=\"+Inf\"} 2\n"));
+        assert!(page.contains("pumice_slots_wait_seconds_count 2\n"));
+        for line in page.lines() {
+            let is_comment = line.starts_with("# HELP ") || line.starts_with("# TYPE ");
+            let value = line.rsplit(' ').next().expect("a value");
+            assert!(is_comment || value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+}

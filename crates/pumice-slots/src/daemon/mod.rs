@@ -1,0 +1,71 @@
+//! The daemon: it keeps slots of ready memory and leases them. The program around it is a [`Host`].
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`plan`] | the configuration |
+//! | [`allow`] | who may lease, and how much |
+//! | [`subordinate`] | whose a subordinate user number is |
+//! | [`directory`] | the daemon's folder: one daemon in each |
+//! | [`listener`] | the socket, or systemd's; who connects |
+//! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
+//! | [`turns`] | whose turn it is among users that wait |
+//! | [`populator`] | the threads that populate |
+//! | [`room`] | whether there is memory for another slot |
+//! | [`reaper`] | the threads that truncate what was leased and close what clients sent |
+//! | [`server`] | the event loop |
+//! | [`connection`] | one client: what it asks, waits for and has |
+//! | [`census`] | what is counted |
+//! | [`metrics`] | the same for Prometheus |
+//! | [`signals`] | SIGHUP, SIGTERM and others as something to read |
+//! | [`notify`] | what systemd is told |
+//!
+//! One thread has all state and never waits for a client. It reads what has come, a message of each connection at a
+//! time, and disconnects clients that do not read their answers. Other threads do whatever may take long
+//! (populating, truncating, closing what a client sent), and report over a channel.
+
+mod allow;
+mod census;
+mod connection;
+mod directory;
+mod listener;
+mod metrics;
+mod notify;
+mod plan;
+mod pool;
+mod populator;
+mod reaper;
+mod room;
+mod server;
+mod signals;
+mod subordinate;
+mod turns;
+
+pub use allow::{Allowed, Rule};
+pub use plan::Plan;
+pub use pool::Key;
+
+use crate::ServeError;
+
+/// The program around a daemon: its configuration, its log, and a display of its progress.
+pub trait Host {
+    /// Reads the configuration again; an error is a message for the log.
+    fn plan(&mut self) -> Result<Plan, String>;
+
+    /// Writes a line to the log. The daemon goes on if that fails.
+    fn say(&self, line: &str);
+
+    /// Whether anybody sees the progress.
+    fn shows_progress(&self) -> bool;
+
+    /// Shows how many bytes are ready, or populated on the way there.
+    fn show_progress(&self, done_bytes: u64, all_bytes: u64, status: &str);
+
+    /// Removes the display of the progress for good.
+    fn clear_progress(&self);
+}
+
+/// Serves until a signal ends it. To be called before the process has other threads: it blocks the signals.
+pub fn serve(plan: Plan, host: Box<dyn Host>) -> Result<(), ServeError> {
+    plan.check()?;
+    server::Server::start(plan, host)?.run()
+}
