@@ -1,7 +1,7 @@
 //! Defects that were found once, each by the program that showed it: it ends as it does without the shim.
 //!
-//! What a program needs of the machine (swap, real-time classes, files past the cache) it looks for itself; without
-//! it, it says so and succeeds. Each ends itself by an alarm rather than hang.
+//! A program looks itself for the parts of the machine that it needs (swap, real-time classes, files past the cache);
+//! without them, it says so and succeeds. Each ends itself by an alarm rather than hang.
 
 mod shim;
 

@@ -8,7 +8,7 @@ use shim::{compile, describe, run};
 
 const READY: &str = "67108864";
 
-/// What `ready.c` prints under `pumice run --ready 64M`, by way of `line`.
+/// The output of `ready.c` under `pumice run --ready 64M`, by way of `line`.
 fn run_ready(line: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
     command.args(["run", "--mmap", "--ready", "64M", "--"]).args(line);

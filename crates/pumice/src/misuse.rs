@@ -127,7 +127,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What is read without a guard is not kept.
+//! A reader without a guard keeps no reference to the page.
 //! ```
 //! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
 //! # use pumice::space::{MemMap, VmSpace};
@@ -379,7 +379,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What is asked while frames are handed out must not come back for some: to say that takes `unsafe`.
+//! Code that is asked while frames are handed out must not ask for some itself: to promise that takes `unsafe`.
 //! ```
 //! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
 //! # use pumice::space::{MemMap, VmSpace};

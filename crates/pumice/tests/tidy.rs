@@ -351,7 +351,6 @@ fn clauses_as_subjects_are_found() {
 }
 
 #[test]
-#[ignore = "until all crates are rewritten"]
 fn no_clause_is_a_subject() {
     let mut texts = sources("crates");
     let mut pages = files_under(&root().join("docs"), &["md"]);

@@ -32,7 +32,8 @@ pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result
     let bytes = bytes.and_then(|bytes| bytes.checked_next_multiple_of(BLOCK_SIZE));
     let frames = bytes.ok_or(CacheError::Memory(Error::OutOfFrames))? / FRAME_SIZE;
     let files = Files::new(settings);
-    let mut entries = policy::table::<Adaptive<'_>>(frames);
+    let entries = policy::try_table::<Adaptive<'_>>(frames);
+    let mut entries = entries.ok_or(CacheError::Memory(Error::OutOfFrames))?;
     let reclaim =
         ZoneReclaim::new(Adaptive::new(&mut entries), frames, ReclaimSettings::of(frames));
     let reclaim = Arc::new(reclaim);

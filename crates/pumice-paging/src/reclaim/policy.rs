@@ -147,3 +147,12 @@ pub trait Policy {
 pub fn table<P: Policy>(pages: usize) -> Vec<Page> {
     vec![Page::new(); P::table_len(pages)]
 }
+
+/// As [`table`]; `None` without memory for it.
+pub fn try_table<P: Policy>(pages: usize) -> Option<Vec<Page>> {
+    let len = P::table_len(pages);
+    let mut table = Vec::new();
+    table.try_reserve_exact(len).ok()?;
+    table.resize(len, Page::new());
+    Some(table)
+}

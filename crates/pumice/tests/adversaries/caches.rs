@@ -134,7 +134,7 @@ fn a_log_that_panics_has_failed() {
     assert!(synced.is_err(), "and it is said at the end");
 }
 
-/// What it panics with panics when it is dropped.
+/// The payload of its panic panics when it is dropped.
 struct PanicsTwice;
 
 struct Again;

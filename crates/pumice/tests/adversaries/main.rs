@@ -1,6 +1,6 @@
 //! Programs of safe code that misuse spaces and caches: none breaks memory, reads what is another's, or hangs.
 //!
-//! What no longer compiles is held by the examples of `src/space/misuse.rs`.
+//! The examples of `src/misuse.rs` hold the programs that must not compile.
 
 #![forbid(unsafe_code)]
 

@@ -183,7 +183,7 @@ fn uses_the_space(how: fn(&AnyTask, usize, usize)) {
             assert!(bytes[1..].iter().all(|&byte| byte == 0), "page {page}");
         }
         drop(child);
-        // What is free reads as zeros, and nothing is held for ever.
+        // Free memory reads as zeros, and nothing is held for ever.
         let fresh = task.map(REGION, Rights::READ_WRITE).expect("room");
         let region = task.region(fresh).expect("mapped");
         for page in 0..300 {

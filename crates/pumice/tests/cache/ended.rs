@@ -92,7 +92,7 @@ impl Drop for Late {
     }
 }
 
-/// Who forgets a task has its reads go on: the cache ends when they are over.
+/// Reads of a task that is forgotten go on: the cache ends when they are over.
 #[test]
 fn reads_of_a_task_that_was_forgotten_end_before_the_cache_does() {
     let scratch = Scratch::new("forgotten");

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use pumice::cache::{run, Options};
+use pumice::cache::{run, CacheError, Options};
 
 use super::*;
 
@@ -41,5 +41,13 @@ fn a_file_of_a_tebibyte_is_used_at_both_ends() {
         let mut bytes = [0; FRAME];
         file.read_exact_at(&mut bytes, (page * FRAME) as u64).expect("written");
         assert_eq!(step_of(&bytes), step as u64 + 1);
+    }
+}
+
+#[test]
+fn more_frames_than_there_is_memory_are_an_error() {
+    for frames in [1 << 40, 1 << 50, usize::MAX / FRAME, usize::MAX] {
+        let made = run(&settings(frames), |_| ());
+        assert!(matches!(made, Err(CacheError::Memory(_))), "{frames}: {made:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! A device that lies: it flips a bit of what is read, writes half of a page only, writes it in another page's place,
-//! or not at all, and says that all went well. What docs/cache.md promises of pages with checksums: each of these is
-//! an error that names file and page, but for a write that is lost, whose page reads as what was there before.
+//! or not at all, and says that all went well. docs/cache.md promises for pages with checksums: each of these is an
+//! error that names file and page, but for a write that is lost. Its page reads as it was before.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -177,7 +177,7 @@ fn pages_with_checksums_are_right_or_errors() {
                     Err(error) => panic!("{lie:?}: page {page}: {error}"),
                 }
             }
-            // Who knows what it was writes it whole.
+            // The program knows its content, and writes it whole.
             let bad = (0..PAGES).find(|&page| view.read(page).is_err());
             if let Some(page) = bad {
                 view.overwrite(page, &content(page, 3)).expect("room");
@@ -189,7 +189,7 @@ fn pages_with_checksums_are_right_or_errors() {
     }
 }
 
-/// What else a file with checksums is not.
+/// Limits of a file with checksums.
 #[test]
 fn a_file_with_checksums_is_whole_pages_and_opened_so() {
     let scratch = Scratch::new("sums");

@@ -44,7 +44,7 @@ fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What a page has after a step, which is its first word: words of which each depends on it.
+/// The content of a page after a step: the step is its first word, and each other word depends on it.
 fn fill(page: &mut [u8; FRAME], step: u64) {
     for (at, word) in page.chunks_exact_mut(8).enumerate() {
         let value = if at == 0 { step } else { mix(step << 10 | at as u64) };

@@ -1,8 +1,8 @@
 //! Processes that are killed anywhere, also while they open: what was committed is there, nothing older shows, the
 //! tree is whole. Pages that the log is about are torn between, as by a power failure.
 //!
-//! A child's thread changes keys of its own. What its nth change is follows from the seed, so what its keys
-//! should be follows from how many changes there were: as many as it said were committed, or some more.
+//! A child's thread changes keys of its own. Its nth change follows from the seed, so its keys follow from the count of
+//! changes: as many as it said were committed, or some more.
 //!
 //! And processes that come while another has the store open.
 
@@ -59,7 +59,7 @@ fn child() {
                 scope.spawn(move || {
                     let task = cache.task().expect("a task");
                     let session = store.session(&task).expect("a session");
-                    // Who removes what is not there has changed nothing: then what came before is committed.
+                    // Removing a key that is not there changes nothing: then the change before it is committed.
                     let mut last = None;
                     for nth in first.. {
                         let (key, value) = change(seed, thread, nth);
@@ -223,7 +223,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     entries.map(|path| (path.clone(), std::fs::read(path).expect("ours"))).collect()
 }
 
-/// What a second process says that opens the store.
+/// The output of a second process that opens the store.
 fn open_by_second(folder: &Path) -> String {
     let said = command("kill::second_child", folder).output().expect("it starts").stdout;
     let said = String::from_utf8(said).expect("text");

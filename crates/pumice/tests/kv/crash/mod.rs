@@ -21,7 +21,7 @@ const CRASHES: usize = 1000;
 /// States by chance for each moment, beside those with all that may be lost and with nothing of it.
 const BY_CHANCE: usize = 4;
 
-/// What is asked for by the environment, and how much a test does else.
+/// How many states the environment asks for, or a test looks at otherwise.
 fn wanted() -> usize {
     std::env::var("PUMICE_CRASHES").ok().and_then(|many| many.parse().ok()).unwrap_or(CRASHES)
 }
@@ -40,7 +40,7 @@ fn in_memory(name: &str) -> PathBuf {
     folder.join(format!("pumice-crash-{}-{name}", std::process::id()))
 }
 
-/// What a child, one of this program's tests, asks of the files in a folder; `None` where it can't be traced.
+/// The calls of a child, one of this program's tests, on the files in a folder; `None` where it can't be traced.
 fn record(child: &str, folder: &Folder, variables: &[(&str, String)]) -> Option<Vec<Event>> {
     if !trace::is_possible() {
         eprintln!("skipped: processes can't be traced here");
@@ -84,7 +84,7 @@ fn crashes(
         kinds.extend(vec![Kept::Any; if pending == 0 { 0 } else { BY_CHANCE }]);
         for kept in kinds {
             let crash = Crash { image: disk.crash(kept, random), kept, disk: &disk };
-            // What came since the last moment.
+            // The events since the last moment.
             let news = &events[std::mem::replace(&mut seen, index + 1)..index + 1];
             if !look(news, &crash, random) {
                 return;

@@ -73,7 +73,7 @@ fn child() {
             let line = format!("{what} {nth}\n");
             std::io::stdout().write_all(line.as_bytes()).expect("a parent");
         };
-        // What is said begins a line.
+        // The output begins a line.
         println!();
         for nth in 1..=STEPS {
             say("begun", nth);

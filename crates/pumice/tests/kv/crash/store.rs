@@ -60,7 +60,7 @@ fn child() {
     // All dirty pages are written back whenever the log allows it.
     settings.dirty_background = 1;
     settings.dirty_age = std::time::Duration::from_millis(2);
-    // What is said begins a line.
+    // The output begins a line.
     println!();
     cache::run(&settings, |cache| {
         let store = Store::open(cache, Path::new(&folder)).expect("a store");
@@ -96,7 +96,7 @@ fn child() {
     .expect("a cache");
 }
 
-/// What each thread's keys are, and after how many of its changes.
+/// The keys of each thread, and after how many of its changes.
 #[derive(Clone)]
 struct Known {
     seed: u64,
@@ -152,9 +152,9 @@ fn open(folder: &Path) -> Result<Entries, Failed> {
 /// The state that a process begins with.
 struct Start {
     image: Image,
-    /// What may be lost of it.
+    /// The same, with the changes that may be lost.
     disk: Disk,
-    /// What is certain to be there, and up to which changes it is there.
+    /// The keys that are certain to be there, and up to which changes they are there.
     known: Known,
     begin: Vec<u64>,
 }
@@ -207,7 +207,7 @@ fn a_crash_loses_nothing_that_was_committed() {
                 panic!("seed {seed}, life {lives}, state {nth}: {error}; see {}", left.display());
             }
             nth += 1;
-            // What opening has made of it, there is more of than of this.
+            // Opening it adds files to those of the image.
             last = Some(Image::read(&replay));
             // The next process begins after any of these, or after a kill, which loses nothing yet.
             if random.below(nth) == 0 || crash.kept == Kept::All && random.below(nth) < 5 {

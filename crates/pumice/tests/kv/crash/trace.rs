@@ -1,4 +1,4 @@
-//! What a process asks of the files in a folder, in the order in which it is begun and done: by ptrace(2).
+//! The calls of a process on the files in a folder, in the order in which they are begun and done: by ptrace(2).
 //!
 //! A call's effect lies between the stop before it and the stop after it, and this thread sees one stop at a time. So
 //! of two calls of which one's end was seen before the other's begin, the first came first.
@@ -86,7 +86,7 @@ struct Tracer<'e> {
     events: &'e mut Vec<Event>,
     calls: usize,
     threads: std::collections::HashMap<i32, Thread>,
-    /// What was said of a line that is not over.
+    /// The part of a line of output that has come.
     said: Vec<u8>,
 }
 
