@@ -1,8 +1,8 @@
 //! Memory that the heap treats as the kernel would: the steps that it takes in the demand zones only.
 //!
 //! Blocks of a demand zone have no pages when they are handed out, but for those that were [retained](super::retain),
-//! and carry no advice. A run that is freed teaches [`super::classes`] how much of it was touched; its pages move to the
-//! ready zone ([`super::promote`]), are retained, or go back to the kernel.
+//! and carry no advice. A run that is freed teaches [`super::classes`] how much of it was touched; its pages move to
+//! the ready zone ([`super::promote`]), are retained, or go back to the kernel.
 
 use super::classes::Density;
 use super::hints::WithHints;
