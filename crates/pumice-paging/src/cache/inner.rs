@@ -369,7 +369,7 @@ impl Inner {
         }
     }
 
-    /// Makes the file so long, on the device too, if it is as long as it was. By who changes the length.
+    /// Makes the file so long, on the device too, if it is as long as it was. For the thread that changes it.
     ///
     /// # Errors
     /// The kernel's error. The length is as before.
@@ -393,7 +393,7 @@ impl Inner {
         !self.data.is_device() && self.len_on_device() < len
     }
 
-    /// Makes it as long on the device as it is. By who changes the length.
+    /// Makes it as long on the device as it is. For the thread that changes it.
     ///
     /// # Errors
     /// The kernel's error.

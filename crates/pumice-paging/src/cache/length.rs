@@ -104,7 +104,7 @@ impl<'c> View<'_, 'c> {
         Ok(Some(page))
     }
 
-    /// By who changes the length.
+    /// For the thread that changes the length.
     fn cut(&self, len: u64) -> Result<()> {
         let file = &self.file;
         if file.data.is_device() {

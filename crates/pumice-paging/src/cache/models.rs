@@ -1,7 +1,7 @@
 //! Files of a cache under many random interleavings (shuttle): pages that are filled, written to, written whole, taken
 //! out, synced and cut off at the same time, over a device that is late, goes out of order, and fails.
 //!
-//! Invariants: no update is lost; what was written before a `sync` is on the device after it; who reads a page that
+//! Invariants: no update is lost; what was written before a `sync` is on the device after it; a reader of a page that
 //! is written whole sees one writing of it; nothing is dirty, in memory or held at the end.
 //!
 //! The device is a model's; the file has the length only.

@@ -25,7 +25,7 @@ impl Engines {
     /// An engine for `depth` requests at a time: plain calls where the program's own way of making one panics, for a
     /// thread that writes pages back must not end by that.
     pub fn make(&self, depth: u32) -> AnyEngine {
-        // A fault may want it, of a page that it has claimed: who waits for such a page in there would do so for ever.
+        // A fault may want it, of a page that it has claimed: a wait for such a page in there would never end.
         let make = || catch_unwind(AssertUnwindSafe(|| (self.0)(depth)));
         let made = in_policy::call(make);
         // Dropping what the panic says may panic again.

@@ -216,7 +216,7 @@ impl Shrinkers {
         self.scanned = self.scanned.wrapping_add(share * pressure / 100);
     }
 
-    /// The next one after `after` that is to be asked for who may do `gfp`. Its debt is this call's.
+    /// The next one after `after` that is to be asked where `gfp` is allowed. Its debt is this call's.
     fn begin(&mut self, after: u64, ask: Ask, gfp: Gfp, settings: &Settings) -> Option<Call> {
         let scanned = self.scanned;
         let may =

@@ -108,7 +108,7 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
 }
 
 impl<F: FrameSource, T: TableOps> ReadGuard<'_, F, T> {
-    /// Reads a copy of the page's words, when the guard is gone: who reads may want to write to the page, or cut it
+    /// Reads a copy of the page's words, when the guard is gone: the reader may want to write to the page, or cut it
     /// off.
     #[cold]
     #[inline(never)]

@@ -96,7 +96,7 @@ impl Log {
             end = records(path, &bytes, start, |_| Ok::<(), io::Error>(()))?;
             last = Some((path, end - start));
         }
-        // That of those that were used: who was killed may have written to it what is not durable, or half a record.
+        // That of those that were used: a killed process may have left data that is not durable, or half a record.
         if let Some((path, len)) = last {
             let file = OpenOptions::new().write(true).open(path)?;
             file.set_len(len)?;
