@@ -72,6 +72,11 @@ fn threads_that_lock_or_limit_at_once_are_not_refused() {
 }
 
 #[test]
+fn a_child_has_what_its_parent_was_adding() {
+    behaves("growing", &[], &[]);
+}
+
+#[test]
 fn a_fork_leaves_nothing_half_way() {
     behaves("forks", &[], &[]);
 }

@@ -156,6 +156,18 @@ pub(crate) mod in_policy {
     }
 }
 
+/// The result of code that is somebody else's; `None`: it panicked, by which its work failed. The panic's own message
+/// is the program's panic hook's to show.
+#[cfg(not(loom))]
+pub(crate) fn contain<R>(work: impl FnOnce() -> R) -> Option<R> {
+    if cfg!(shuttle) {
+        // It ends threads by unwinding them.
+        return Some(work());
+    }
+    // Half-done work of somebody else's is theirs. Dropping what a panic says may panic again.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(std::mem::forget).ok()
+}
+
 /// Where a thread that is put aside for long lets others go far: a model does that here now and then. Random
 /// interleavings alone hardly ever do (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of
 /// finding bugs", ASPLOS 2010).

@@ -98,6 +98,10 @@ impl BlockWord {
     /// A block that has just become part of the zone: zero, and not there.
     pub const FRESH: BlockWord = BlockWord::new().with_state(BlockState::Free).with_zeroed(true);
 
+    /// A block that is no part of the zone, claimed to become one: no other word that is claimed has a first frame.
+    pub const CLAIMED_ABSENT: BlockWord =
+        BlockWord::new().with_state(BlockState::Claimed).with_first(true);
+
     /// Whether the block is free and holds no page: it costs nothing.
     #[inline]
     pub const fn is_pristine(self) -> bool {

@@ -63,8 +63,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// Claims an absent block below [`Ledger::grown`], for growing again.
     pub(super) fn claim_absent(&self, block: usize) -> bool {
-        let claimed = BlockWord::new().with_state(BlockState::Claimed);
-        self.swap_block(block, BlockWord::new(), claimed)
+        self.swap_block(block, BlockWord::new(), BlockWord::CLAIMED_ABSENT)
     }
 
     /// Takes a free block out of the zone for good: its word as it was.
@@ -224,7 +223,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// In a child that was just forked: blocks that threads of the parent had claimed belong to
     /// nobody now. Those in the middle of a split or a join are lost to the child.
-    pub fn adopt_claims(&self, refreshed: impl Fn(usize) -> bool) {
+    pub(super) fn adopt_claims(&self, refreshed: impl Fn(usize) -> bool) {
         if let Some((word, frames)) = self.working.forget() {
             let (block, index) = (word / G::WORDS_PER_BLOCK, word % G::WORDS_PER_BLOCK);
             let from = index * G::FRAMES_PER_WORD as usize + frames.start as usize;
@@ -233,7 +232,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
         for block in 0..self.grown() {
             let word = self.block(block);
-            if word.state() == BlockState::Claimed && refreshed(block) {
+            if word == BlockWord::CLAIMED_ABSENT {
+                self.remove_block(block);
+            } else if word.state() == BlockState::Claimed && refreshed(block) {
                 self.release_block(block, BlockWord::FRESH.with_hidden(word.hidden()));
             }
         }

@@ -532,10 +532,16 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         Some(start..start + blocks)
     }
 
+    /// Whether growing has ended.
+    pub(super) fn is_at_its_end(&self) -> bool {
+        // SeqCst: see `end_growth`.
+        self.grown.load(Ordering::SeqCst) & AT_ITS_END != 0
+    }
+
     /// Ends growing: the blocks that never were part of the zone, and never will be. Empty if it had ended.
     pub fn end_growth(&self) -> Range<usize> {
-        // AcqRel: as in `claim_growth`.
-        let grown = self.grown.fetch_or(AT_ITS_END, Ordering::AcqRel);
+        // SeqCst: a thread that claims absent blocks looks at this then, and the caller at what is claimed.
+        let grown = self.grown.fetch_or(AT_ITS_END, Ordering::SeqCst);
         match grown & AT_ITS_END {
             0 => grown..self.capacity(),
             _ => 0..0,

@@ -205,18 +205,58 @@ pub fn pid_namespace() -> u32 {
 
 /// The process that made a value. A child of `fork` has a copy of the value, but not of memory that was kept from
 /// it, at whose addresses it may have something else.
+///
+/// Process numbers would not do: a child that is the first of its namespace has the number that its parent may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Maker(u32);
+pub struct Maker(usize);
+
+/// A page that the kernel wipes in a fork's child, 0 before the first use, and how many processes have used theirs,
+/// this one's ancestors before it forked included.
+static WIPED_ON_FORK: AtomicUsize = AtomicUsize::new(0);
+static GENERATIONS: AtomicUsize = AtomicUsize::new(0);
 
 impl Maker {
     /// The calling process.
     pub fn here() -> Maker {
-        Maker(process_id())
+        Maker(Maker::word().map_or(process_id() as usize, Maker::generation))
     }
 
     /// Whether the caller is that process.
     pub fn is_here(self) -> bool {
-        self.0 == process_id()
+        self == Maker::here()
+    }
+
+    /// More than its ancestors', by whose values it may be told; 0 is a page that was wiped.
+    fn generation(word: &AtomicUsize) -> usize {
+        // Relaxed: each word is looked at by itself.
+        match word.load(Ordering::Relaxed) {
+            0 => {
+                let next = GENERATIONS.fetch_add(1, Ordering::Relaxed) + 1;
+                let before = word.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
+                before.map_or_else(|of_another_thread| of_another_thread, |_| next)
+            }
+            generation => generation,
+        }
+    }
+
+    /// `None` where the kernel does not wipe pages (before Linux 4.14), or there is no memory: for good then.
+    fn word() -> Option<&'static AtomicUsize> {
+        const NONE: usize = usize::MAX;
+        let at = match WIPED_ON_FORK.load(Ordering::Acquire) {
+            0 => {
+                let made = mem::map_wiped_on_fork().map_or(NONE, |at| at.as_ptr() as usize);
+                // Release: others find the page wiped by fork.
+                match WIPED_ON_FORK.compare_exchange(0, made, Ordering::Release, Ordering::Acquire)
+                {
+                    Ok(_) => made,
+                    // A page that is left over is the process's for good; it happens once.
+                    Err(of_another_thread) => of_another_thread,
+                }
+            }
+            at => at,
+        };
+        // SAFETY: a page that stays, zeroed, with nothing but this word.
+        (at != NONE).then(|| unsafe { &*(at as *const AtomicUsize) })
     }
 }
 
@@ -385,6 +425,41 @@ mod tests {
         while ALIVE.load(Ordering::Acquire) != 0 {
             sleep_until_end(&ALIVE, Duration::from_millis(1));
         }
+    }
+
+    /// Has a child ask, which may take no lock: the answer is yes.
+    fn in_child(ask: impl FnOnce() -> bool) {
+        // SAFETY: the child calls nothing but `ask`, and `_exit`.
+        match unsafe { libc::fork() } {
+            // SAFETY: as above.
+            0 => unsafe { libc::_exit(if ask() { 0 } else { 1 }) },
+            child => {
+                let mut status = 0;
+                // SAFETY: it is this test's child.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_child_is_no_maker_of_what_its_ancestors_made() {
+        let maker = Maker::here();
+        assert!(maker.is_here());
+        in_child(|| {
+            let child = Maker::here();
+            // SAFETY: as above.
+            let grandchild = unsafe { libc::fork() };
+            if grandchild == 0 {
+                return !maker.is_here() && !child.is_here() && Maker::here().is_here();
+            }
+            let mut status = 0;
+            // SAFETY: it is the child's.
+            let ended = unsafe { libc::waitpid(grandchild, &raw mut status, 0) } == grandchild;
+            ended && status == 0 && !maker.is_here() && child.is_here()
+        });
+        in_child(|| !maker.is_here());
+        assert!(maker.is_here());
     }
 
     #[test]

@@ -288,7 +288,7 @@ impl Heap {
         for zone in self.zones.all() {
             // First: memory that goes now is in the parent's share, and stays there.
             zone.budget().adopt(slot);
-            zone.ledger().adopt_claims(|block| zone.discard(block..block + 1));
+            zone.adopt();
             self.drop_free_blocks(zone, 0, |_| true);
             zone.set_ready_blocks(0);
         }
@@ -303,7 +303,7 @@ impl Heap {
         for zone in self.zones.all() {
             // All of it is in the parent's share.
             zone.budget().adopt(self.slot());
-            zone.ledger().adopt_claims(|block| zone.discard(block..block + 1));
+            zone.adopt();
         }
         self.retire(Calls::OfFree);
     }

@@ -29,6 +29,10 @@ const ADDRESSES: u32 = 1;
 const NOTHING: u32 = 2;
 const ALL: u32 = 3;
 
+/// How often, and how many times, a retiring heap looks whether other threads' requests are over: a second at least.
+const PAUSE: Duration = Duration::from_micros(50);
+const LOOKS: u32 = 20_000;
+
 /// See the module's top. Relaxed: it is set before the call that makes the difference, and a thread that frees
 /// what the call concerned has been told of it by the program's own means.
 #[derive(Debug)]
@@ -108,7 +112,8 @@ impl Heap {
         let _turn = self.retiring.lock();
         self.quiet.store(true, Ordering::Relaxed);
         self.end_helpers();
-        if !self.is_retired() {
+        let is_first = !self.is_retired();
+        if is_first {
             self.zones.all().for_each(cut);
         }
         let is_ready = self.zones.all().all(|zone| zone.marks.make());
@@ -120,11 +125,17 @@ impl Heap {
         // Either the steps below meet the memory that a thread is freeing, or that thread meets the stage: see
         // `retired_meanwhile`.
         fence(Ordering::SeqCst);
+        let mut looks = LOOKS;
+        // Once: others' mappings may be there later.
+        if is_first && self.wait_while(&mut looks, |zone| zone.is_growing()) {
+            for zone in self.zones.all() {
+                zone.each_removed(|block| unmap_blocks(zone, block..block + 1));
+            }
+        }
         // Twice: other threads may have been in the middle of requests the first time.
-        self.wait_while(|zone| zone.is_growing());
         for _ in 0..2 {
             let away = self.scrubber.claims_away();
-            self.wait_while(|zone| zone.ledger().has_more_claims_than(away));
+            self.wait_while(&mut looks, |zone| zone.ledger().has_more_claims_than(away));
             for zone in self.zones.all() {
                 self.unmap_what_is_free(zone);
             }
@@ -133,15 +144,17 @@ impl Heap {
 
     /// Waits for threads that are making a zone larger, or have claimed a block of which they want a part: the memory
     /// that they do not use is unmapped with the rest. On a busy machine they may not come to run for long, and one
-    /// that a program has stopped does not run at all.
-    fn wait_while(&self, is_busy: impl Fn(&PoolZone) -> bool) {
-        const PAUSE: Duration = Duration::from_micros(50);
-        const LOOKS: u32 = 20_000;
-        let mut looks = LOOKS;
-        while looks > 0 && self.zones.all().any(&is_busy) {
-            looks -= 1;
+    /// that a program has stopped does not run at all: after `looks` in all their memory stays until they free it.
+    /// Whether all have come to their end.
+    fn wait_while(&self, looks: &mut u32, is_busy: impl Fn(&PoolZone) -> bool) -> bool {
+        while self.zones.all().any(&is_busy) {
+            if *looks == 0 {
+                return false;
+            }
+            *looks -= 1;
             thread::sleep(PAUSE);
         }
+        true
     }
 
     /// To be called when memory has been put back into a zone: the heap may have retired since the caller looked.

@@ -32,7 +32,7 @@ use super::settings::Options;
 use super::table::{self, Opened};
 use crate::io::{BlockFile, Cached, FileRef, Opening};
 use crate::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{contain, Condvar, Mutex, MutexGuard};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::thread::Maker;
 
@@ -82,6 +82,13 @@ pub(super) struct Inner {
     changed: Condvar,
     /// Errors of writes so far.
     errors: AtomicU64,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The rule is the program's, and the last to have the file may be a thread that writes pages back.
+        contain(|| drop(self.rule.take()));
+    }
 }
 
 struct State {

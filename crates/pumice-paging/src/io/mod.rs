@@ -4,8 +4,10 @@
 //! - [`engine`]: one face over the ways there are; [`engine::Plain`], [`engine::Ring`].
 //! - [`queue`]: requests that are done when all of their bytes went, whatever the engine makes of them.
 //! - [`queues`]: engines to be had, and queues that nobody uses at the moment.
+//! - `contained`: an engine that panics is one that can't be asked any more.
 //! - [`fake`]: an engine that fails on demand, for tests.
 
+mod contained;
 pub mod engine;
 pub mod fake;
 pub mod file;

@@ -1,13 +1,13 @@
 //! Engines to be had, and queues over them that nobody uses at the moment.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::contained::Contained;
 use super::engine::{self, Engine, Plain};
 use super::queue::Queue;
-use crate::sync::{in_policy, Mutex};
+use crate::sync::{contain, in_policy, Mutex};
 
 /// An engine of any kind.
 pub type AnyEngine = Box<dyn Engine + Send>;
@@ -26,10 +26,8 @@ impl Engines {
     /// thread that writes pages back must not end by that.
     pub fn make(&self, depth: u32) -> AnyEngine {
         // A fault may want it, of a page that it has claimed: a wait for such a page in there would never end.
-        let make = || catch_unwind(AssertUnwindSafe(|| (self.0)(depth)));
-        let made = in_policy::call(make);
-        // Dropping what the panic says may panic again.
-        made.map_err(std::mem::forget).unwrap_or_else(|()| Box::new(Plain::new()))
+        let made = in_policy::call(|| contain(|| (self.0)(depth)));
+        Box::new(Contained::new(made.unwrap_or_else(|| Box::new(Plain::new()))))
     }
 
     /// Puts another queue in the place of one that can't be asked any more: over an engine of the same kind, or, where

@@ -4,13 +4,12 @@
 //! nobody, and whoever waits for frames would do so in vain. So a call that panics has failed, as one has that the
 //! device let down: its pages stay. The panic's own message is the program's panic hook's to show.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
-
 use rustix::io::Errno;
 
 use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
+use crate::sync::contain;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
 
@@ -22,17 +21,6 @@ pub(super) struct Contained<'b> {
     needs: Gfp,
     writes_in_place: bool,
     copy_holders: Option<&'b CopyHolders>,
-}
-
-/// `None`: it panicked.
-pub(super) fn contain<R>(work: impl FnOnce() -> R) -> Option<R> {
-    if cfg!(shuttle) {
-        // It ends threads by unwinding them.
-        return Some(work());
-    }
-    // Half-done work of the backing is the backing's.
-    // Dropping what it says may panic again.
-    catch_unwind(AssertUnwindSafe(work)).map_err(std::mem::forget).ok()
 }
 
 impl<'b> Contained<'b> {

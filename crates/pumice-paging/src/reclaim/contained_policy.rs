@@ -6,8 +6,8 @@
 //! cache or a zone, the thread could wait for a lock that it has itself. Such a use panics instead
 //! ([`in_policy::refuse`]).
 
-use super::contained::contain;
 use super::policy::{Arrival, Policy, Shadow, Tunables};
+use crate::sync::contain;
 use crate::sync::in_policy;
 
 /// See the module's top. The methods are those of [`Policy`].

@@ -68,10 +68,9 @@
 //! # }
 //! ```
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
-use crate::sync::{current_thread, ThreadId};
+use crate::sync::{contain, current_thread, ThreadId};
 use pumice_frames::frame::Gfp;
 
 use super::kswapd::Round;
@@ -379,7 +378,7 @@ impl<P: Policy + Send> Round<'_, P> {
     fn shrink_cache(&mut self, call: Call, ask: Ask, gfp: Gfp) -> bool {
         let Call { id, shrinker, owed, mut trust } = call;
         let mut outcome = Outcome::default();
-        let went = catch_unwind(AssertUnwindSafe(|| {
+        let went = contain(|| {
             // It goes in here: what it does then may panic as well.
             let shrinker = shrinker;
             let batch = self.settings.shrink_batch;
@@ -397,12 +396,8 @@ impl<P: Policy + Send> Round<'_, P> {
                     break;
                 }
             }
-        }));
-        if let Err(panic) = went {
-            outcome.has_panicked = true;
-            // Dropping it may panic again.
-            std::mem::forget(panic);
-        }
+        });
+        outcome.has_panicked = went.is_none();
         self.zone.state().shrinkers.end(id, owed, &outcome, trust, gfp);
         self.zone.let_go.notify_all();
         outcome.freed > 0

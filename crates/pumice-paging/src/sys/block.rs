@@ -43,17 +43,23 @@ pub fn open(path: &Path, opening: Opening, direct: bool) -> Result<OwnedFd, Errn
         Opening::Write => OFlags::RDWR,
         Opening::Create => OFlags::RDWR | OFlags::CREATE,
     };
-    // To open a pipe to read it waits for a writer. Without waiting nothing is opened that somebody has a lease of.
-    let is_neither = |stat: fs::Stat| {
-        !matches!(
-            FileType::from_raw_mode(stat.st_mode),
-            FileType::RegularFile | FileType::BlockDevice
-        )
-    };
-    if opening == Opening::Read && fs::stat(path).is_ok_and(is_neither) {
-        return Err(Errno::INVAL);
+    let flags = access | OFlags::CLOEXEC | around;
+    if opening == Opening::Read {
+        // To open a pipe to read it waits for a writer. Without waiting nothing is opened that somebody has a lease of.
+        let named = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        is_device(&fs::fstat(&named)?)?;
+        // Another file may have the name by now.
+        match fs::open(proc_path(&named), flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => {}
+            opened => return opened,
+        }
     }
-    fs::open(path, access | OFlags::CLOEXEC | around, Mode::RUSR | Mode::WUSR)
+    fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+}
+
+/// A name by which an open file is opened anew, whatever became of its own, where there is `/proc`.
+fn proc_path(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// The alignment that direct I/O wants of addresses, and of offsets and lengths; `None` where the kernel does not say.
@@ -157,8 +163,8 @@ pub fn unlock(file: &OwnedFd) {
 /// # Errors
 /// `EBUSY` for one that is claimed; else what the kernel says.
 pub fn try_claim(device: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
-    let path = format!("/proc/self/fd/{}", device.as_raw_fd());
-    match fs::open(path, OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+    match fs::open(proc_path(device), OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty())
+    {
         Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => Ok(None),
         claimed => claimed.map(Some),
     }
@@ -186,9 +192,16 @@ pub fn sync_data(file: &OwnedFd) -> Result<(), Errno> {
 /// The kernel's error; `EINVAL` for anything but a file or a block device.
 pub fn extent(file: &OwnedFd) -> Result<(bool, u64), Errno> {
     let stat = fs::fstat(file)?;
+    match is_device(&stat)? {
+        false => Ok((false, stat.st_size as u64)),
+        true => Ok((true, fs::seek(file, SeekFrom::End(0))?)),
+    }
+}
+
+fn is_device(stat: &fs::Stat) -> Result<bool, Errno> {
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok((false, stat.st_size as u64)),
-        FileType::BlockDevice => Ok((true, fs::seek(file, SeekFrom::End(0))?)),
+        FileType::RegularFile => Ok(false),
+        FileType::BlockDevice => Ok(true),
         _ => Err(Errno::INVAL),
     }
 }
@@ -345,6 +358,36 @@ mod tests {
             Ok(())
         });
         (result, done)
+    }
+
+    #[test]
+    fn what_becomes_a_pipe_is_not_waited_for() {
+        let folder = std::env::temp_dir().join(format!("pumice-block-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let [name, file, pipe] = ["name", "file", "pipe"].map(|name| folder.join(name));
+        std::fs::write(&file, "text").expect("a file");
+        fs::mknodat(fs::CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        std::fs::hard_link(&file, &name).expect("a link");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    for from in [&pipe, &file] {
+                        let link = folder.join("link");
+                        std::fs::hard_link(from, &link).expect("a link");
+                        std::fs::rename(&link, &name).expect("another file");
+                    }
+                }
+            });
+            for _ in 0..3000 {
+                match open(&name, Opening::Read, false) {
+                    Ok(opened) => assert_eq!(extent(&opened), Ok((false, 4))),
+                    Err(errno) => assert_eq!(errno, Errno::INVAL),
+                }
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let _ = std::fs::remove_dir_all(&folder);
     }
 
     #[test]

@@ -222,17 +222,17 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         if self.removed.load(Ordering::Relaxed) < blocks {
             return None;
         }
-        let mut start = 0;
-        for block in 0..self.ledger.grown() {
+        let (mut start, grown) = (0, self.ledger.grown());
+        for block in 0..grown {
             if !self.ledger.claim_absent(block) {
                 (start..block).for_each(|claimed| self.ledger.remove_block(claimed));
                 start = block + 1;
-            } else if block + 1 - start == blocks {
+            } else if block + 1 - start == blocks && !self.ledger.is_at_its_end() {
                 self.removed.fetch_sub(blocks, Ordering::Relaxed);
                 return Some(start..block + 1);
             }
         }
-        (start..self.ledger.grown()).for_each(|claimed| self.ledger.remove_block(claimed));
+        (start..grown).for_each(|claimed| self.ledger.remove_block(claimed));
         None
     }
 
@@ -513,6 +513,42 @@ mod tests {
         assert_eq!(zone.free_frames(), BLOCK_FRAMES);
         assert!(get(Gfp::KERNEL | Gfp::MEMALLOC).is_some());
         assert_eq!(zone.free_frames(), 0);
+    }
+
+    #[test]
+    fn a_child_can_have_the_blocks_that_its_parent_was_adding() {
+        let of_parent = zone(8 << 20);
+        of_parent.grow(1).expect("memory");
+        // Threads of the parent add two blocks, and one that was there before; another is at work on a block.
+        assert_eq!(of_parent.ledger.claim_growth(2), Some(1..3));
+        assert!(of_parent.ledger.claim_absent(1));
+        of_parent.ledger.claim_block(0, |_| true).expect("free");
+        // SAFETY: nobody else has it.
+        let zone = unsafe { OwnedZone::new(of_parent) };
+        zone.adopt();
+        assert!(!zone.is_growing());
+        assert_eq!(zone.ledger().free_blocks(), 1);
+        zone.grow(2).expect("memory");
+        assert_eq!((zone.ledger().grown(), zone.ledger().free_blocks()), (3, 3));
+        let clearer = Clearer::detect();
+        let at = zone.get(0, Gfp::KERNEL, Order::BLOCK, &clearer).expect("a block");
+        // SAFETY: the zone gave a block.
+        unsafe { at.write_bytes(1, BLOCK_SIZE) };
+    }
+
+    #[test]
+    fn a_zone_at_its_end_gives_up_what_is_no_part_of_it() {
+        let memory = FakeMemory::failing_after(1, Errno::NOMEM);
+        let zone = Zone::with_memory(memory, (), 8 << 20, 1, Huge::No).expect("address space");
+        zone.grow(2).expect_err("no memory");
+        zone.memory().allow(100);
+        // SAFETY: nobody else has it.
+        let zone = unsafe { OwnedZone::new(zone) };
+        assert_eq!(zone.ledger().end_growth(), 2..4);
+        let mut removed = Vec::new();
+        zone.each_removed(|block| removed.push(block));
+        assert_eq!(removed, [0, 1]);
+        assert_eq!(zone.grow(1), Err(Error::OutOfFrames), "they are nobody's now");
     }
 
     #[test]

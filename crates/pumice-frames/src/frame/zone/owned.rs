@@ -85,11 +85,29 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
     /// Whether a thread is in the middle of [`Zone::grow`]: there are blocks that are not there yet, beyond those that
     /// the kernel has refused.
     pub fn is_growing(&self) -> bool {
-        let absent = (0..self.zone.ledger.grown())
-            .filter(|&block| self.zone.ledger.is_absent(block))
-            .count();
         // Relaxed: a block that is refused is absent first, and is looked at again.
-        absent > self.zone.removed.load(Ordering::Relaxed)
+        self.absent_blocks() > self.zone.removed.load(Ordering::Relaxed)
+    }
+
+    fn absent_blocks(&self) -> usize {
+        let ledger = &self.zone.ledger;
+        (0..ledger.grown()).filter(|&block| ledger.is_absent(block)).count()
+    }
+
+    /// In a child that was just forked: nobody works any more on what threads of the parent were working on. Blocks
+    /// that they were adding are to be had by growing again.
+    pub fn adopt(&self) {
+        self.zone.ledger.adopt_claims(|block| self.discard(block..block + 1));
+        // Relaxed: there is no other thread that may use the zone.
+        self.zone.removed.store(self.absent_blocks(), Ordering::Relaxed);
+    }
+
+    /// Calls `visit` with each block that the kernel has refused, or that was removed. Growing has
+    /// [ended](Ledger::end_growth), and no thread is in the middle of it: these addresses are nobody's.
+    pub fn each_removed(&self, visit: impl FnMut(usize)) {
+        let ledger = &self.zone.ledger;
+        debug_assert!(ledger.is_at_its_end());
+        (0..ledger.grown()).filter(|&block| ledger.is_absent(block)).for_each(visit);
     }
 
     /// Gives the pages of blocks that the caller owns back to the kernel. `false` if it refused

@@ -1,6 +1,5 @@
 //! Which pages may be written, and by one request.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::NonNull;
 
 use super::{Admitted, Inner, FRAME, MOST_PAGES};
@@ -8,6 +7,7 @@ use crate::backing::Refusal;
 use crate::cache::error::CacheError;
 use crate::io::{BlockFile, Way};
 use crate::sync::atomic::Ordering;
+use crate::sync::contain;
 
 /// Why the first of some pages can't be written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +60,11 @@ impl Inner {
             return None;
         }
         // Nothing of the file's is touched in between.
-        let answer = catch_unwind(AssertUnwindSafe(ask));
-        if answer.is_err() {
+        let answer = contain(ask);
+        if answer.is_none() {
             self.rule_has_panicked.store(true, Ordering::Relaxed);
         }
-        // Dropping what it says may panic again, and would so leave pages clean that nobody writes.
-        answer.map_err(std::mem::forget).ok()
+        answer
     }
 
     /// Whether pages that wait for the log wait for ever.

@@ -400,3 +400,141 @@ fn where_there_are_no_blocks_beyond_the_end_the_file_is_longer_if_it_gets_them_a
     })
     .expect("a cache");
 }
+
+/// The call in which an engine panics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Submit,
+    Wait,
+    Next,
+    Drop,
+}
+
+struct Panicking {
+    engine: crate::io::AnyEngine,
+    call: Call,
+    /// Panics to come.
+    left: Arc<AtomicU64>,
+}
+
+impl Panicking {
+    fn come_to(&self, call: Call) {
+        let less = |left: u64| left.checked_sub(1);
+        let relaxed = Ordering::Relaxed;
+        if call == self.call && self.left.fetch_update(relaxed, relaxed, less).is_ok() {
+            // A payload that panics again.
+            std::panic::panic_any(Bomb);
+        }
+    }
+}
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("dropped");
+    }
+}
+
+impl crate::io::Engine for Panicking {
+    fn depth(&self) -> usize {
+        self.engine.depth()
+    }
+
+    unsafe fn submit(&mut self, request: crate::io::Request) -> std::result::Result<(), Errno> {
+        self.come_to(Call::Submit);
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.submit(request) }
+    }
+
+    fn wait(&mut self, least: usize) -> std::result::Result<(), Errno> {
+        self.come_to(Call::Wait);
+        self.engine.wait(least)
+    }
+
+    fn next(&mut self) -> Option<crate::io::Completion> {
+        self.come_to(Call::Next);
+        self.engine.next()
+    }
+}
+
+impl Drop for Panicking {
+    fn drop(&mut self) {
+        self.come_to(Call::Drop);
+    }
+}
+
+#[test]
+fn an_engine_that_panics_loses_nothing() {
+    const PAGES: usize = 900;
+    for call in [Call::Submit, Call::Wait, Call::Next, Call::Drop] {
+        let scratch = Scratch::new("panicking");
+        let left = Arc::new(AtomicU64::new(0));
+        let to_come = left.clone();
+        let engines = Engines::new(move |depth| {
+            let (engine, left) = (engine::best(depth), to_come.clone());
+            Box::new(Panicking { engine, call, left })
+        });
+        let settings = Settings { engines, ..settings(512) };
+        run(&settings, |cache| {
+            let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+            let task = cache.task().expect("room");
+            let view = task.view(&file).expect("room");
+            view.set_len((PAGES * FRAME_SIZE) as u64).expect("room");
+            for version in 1..4 {
+                left.store(3, Ordering::Relaxed);
+                for page in 0..PAGES {
+                    // A read of the page's old content may fail by it.
+                    let guard = (0..9).find_map(|_| view.write(page).ok());
+                    fill(&mut guard.expect("in the end"), page, version);
+                }
+                // The next sync tries again.
+                let synced = (0..9).any(|_| view.sync().is_ok());
+                assert!(synced && file.dirty() == 0, "{call:?}");
+                left.store(0, Ordering::Relaxed);
+                assert_eq!(view.sync(), Ok(()));
+                let written = fs::read(&scratch.0).expect("the file");
+                for (page, bytes) in written.chunks(FRAME_SIZE).enumerate() {
+                    check(bytes.try_into().expect("a page"), page, version);
+                }
+            }
+        })
+        .expect("a cache");
+    }
+}
+
+/// A log that panics when the last handle goes.
+struct LastWord;
+
+impl WriteAhead for LastWord {
+    fn position(&self, _: usize, _: &[u8; FRAME_SIZE]) -> u64 {
+        0
+    }
+
+    fn durable(&self) -> u64 {
+        0
+    }
+
+    fn wanted(&self, _: u64) {}
+}
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        std::panic::panic_any(Bomb);
+    }
+}
+
+#[test]
+fn a_log_whose_end_panics_takes_no_thread_along() {
+    let scratch = Scratch::new("last-word");
+    let work = |cache: &Cache<'_>| {
+        let task = cache.task().expect("room");
+        let file = {
+            let rule = Arc::new(LastWord);
+            cache.open(&scratch.0, &Options::new().write_ahead(rule)).expect("a file")
+        };
+        task.view(&file).expect("room").write_at(0, b"it").expect("room");
+        task.close(file).expect("no panic");
+    };
+    run(&settings(64), work).expect("no panic");
+}
