@@ -27,11 +27,13 @@ pub use allocator::Allocator;
 
 /// Frame numbers, orders and ranges: no bare integers for pages.
 pub mod addr {
+    #[doc(inline)]
     pub use pumice_frames::addr::{Order, PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 }
 
 /// Typed errors.
 pub mod error {
+    #[doc(inline)]
     pub use pumice_frames::error::{Error, Result};
 }
 
@@ -39,31 +41,37 @@ pub mod error {
 pub mod sys {
     /// The processors.
     pub mod cpu {
+        #[doc(inline)]
         pub use pumice_frames::sys::cpu::count;
     }
     /// The kernel's memory.
     pub mod mem {
+        #[doc(inline)]
         pub use pumice_frames::sys::mem::{Huge, Os};
     }
 }
 
 /// Engines that zero memory.
 pub mod clear {
+    #[doc(inline)]
     pub use pumice_frames::clear::{is_zero, Clearer, Content, Warmth};
 }
 
 /// Zones of frames.
 pub mod frame {
+    #[doc(inline)]
     pub use pumice_frames::frame::{Budget, FreeFrames, Gfp, Pressure, Reclaim, Watermarks, Zone};
 }
 
 /// How the entries of a space change, and what rights its pages have.
 pub mod page_table {
+    #[doc(inline)]
     pub use pumice_paging::page_table::{Atomic, Emulated, Rights, TableOps};
 }
 
 /// Address spaces.
 pub mod space {
+    #[doc(inline)]
     pub use pumice_paging::space::{
         Access, Extent, Frames, GfpScope, MemMap, PageEntry, Place, ReadGuard, Region, Result,
         Task, VmError, VmSpace, WriteGuard, ZonedFrames, Zonelist,
@@ -72,6 +80,7 @@ pub mod space {
 
 /// Files and devices.
 pub mod io {
+    #[doc(inline)]
     pub use pumice_paging::io::{
         engine, AnyEngine, BlockFile, Bytes, Cached, Completion, Engine, Engines, FileRef, Opening,
         Plain, Request, Ring, Way,
@@ -80,11 +89,13 @@ pub mod io {
 
 /// Pages that are not in memory.
 pub mod swap {
+    #[doc(inline)]
     pub use pumice_paging::swap::{backing, Swap, SwapError};
 }
 
 /// Which pages go when memory is short.
 pub mod reclaim {
+    #[doc(inline)]
     pub use pumice_paging::reclaim::{
         policy, Adaptive, Arrival, Counts, Page, Paging, Policy, Settings, Shadow, Shrinker,
         SwapPager, Tunables, TwoList, ZoneReclaim, ZonedPaging,
@@ -93,6 +104,7 @@ pub mod reclaim {
 
 /// The page cache of files and devices.
 pub mod cache {
+    #[doc(inline)]
     pub use pumice_paging::cache::{
         run, Advice, Cache, CacheError, CacheTask, Counts, File, Options, Otherwise, PageEntry,
         PageMut, PageRef, Result, Settings, View, WriteAhead,
@@ -101,21 +113,25 @@ pub mod cache {
 
 /// Settings of a process's heap, which can change while it runs.
 pub mod config {
+    #[doc(inline)]
     pub use pumice_heap::config::{Nocache, Setting};
 }
 
 /// Counters of a process's heap.
 pub mod stats {
+    #[doc(inline)]
     pub use pumice_heap::stats::{Event, Slot};
 }
 
 /// Memory that stays registered with a device.
 pub mod pinned {
+    #[doc(inline)]
     pub use pumice_accel::pinned::*;
 }
 
 /// Memory that a daemon has ready, leased to programs.
 pub mod slots {
+    #[doc(inline)]
     pub use pumice_slots::{
         default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind, Refusal, SlotFile,
     };
