@@ -143,4 +143,5 @@ fn no_call_under_a_filter_that_the_program_would_not_make() {
     for call in ["rlimit", "map", "advise"] {
         ends_as_plain("filter_calls", &[call]);
     }
+    ends_as_plain("filter_before", &[]);
 }

@@ -77,6 +77,13 @@ fn a_child_has_what_its_parent_was_adding() {
 }
 
 #[test]
+fn memory_that_the_kernel_refuses_now_and_then_is_one_threads() {
+    for by in ["maps", "data"] {
+        behaves("refused", &[], &[by]);
+    }
+}
+
+#[test]
 fn a_fork_leaves_nothing_half_way() {
     behaves("forks", &[], &[]);
 }

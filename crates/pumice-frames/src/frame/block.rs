@@ -98,9 +98,12 @@ impl BlockWord {
     /// A block that has just become part of the zone: zero, and not there.
     pub const FRESH: BlockWord = BlockWord::new().with_state(BlockState::Free).with_zeroed(true);
 
-    /// A block that is no part of the zone, claimed to become one: no other word that is claimed has a first frame.
-    pub const CLAIMED_ABSENT: BlockWord =
-        BlockWord::new().with_state(BlockState::Claimed).with_first(true);
+    /// A block that is no part of the zone any more, or could not become one: growing may claim it. One whose word is 0
+    /// is being added, or is out of the zone for good.
+    pub const REMOVED: BlockWord = BlockWord::new().with_first(true);
+
+    /// Such a block, claimed. No other word that is claimed has a first frame.
+    pub const CLAIMED_REMOVED: BlockWord = BlockWord::REMOVED.with_state(BlockState::Claimed);
 
     /// Whether the block is free and holds no page: it costs nothing.
     #[inline]

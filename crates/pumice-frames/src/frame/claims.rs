@@ -58,12 +58,23 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// Makes a claimed block no part of the zone any more.
     pub(super) fn remove_block(&self, block: usize) {
-        self.set_block(block, BlockWord::new());
+        self.set_block(block, BlockWord::REMOVED);
     }
 
-    /// Claims an absent block below [`Ledger::grown`], for growing again.
-    pub(super) fn claim_absent(&self, block: usize) -> bool {
-        self.swap_block(block, BlockWord::new(), BlockWord::CLAIMED_ABSENT)
+    /// Claims a block that was removed, for growing again.
+    pub(super) fn claim_removed(&self, block: usize) -> bool {
+        self.swap_block(block, BlockWord::REMOVED, BlockWord::CLAIMED_REMOVED)
+    }
+
+    /// Takes a block that was removed out of the zone for good.
+    pub(super) fn take_out_removed(&self, block: usize) -> bool {
+        self.swap_block(block, BlockWord::REMOVED, BlockWord::new())
+    }
+
+    /// Whether a thread adds this block, below [`Ledger::grown`] of a zone that grows. Those that it adds again are
+    /// claimed.
+    pub(super) fn is_being_added(&self, block: usize) -> bool {
+        self.block(block) == BlockWord::new()
     }
 
     /// Takes a free block out of the zone for good: its word as it was.
@@ -221,8 +232,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
     }
 
-    /// In a child that was just forked: blocks that threads of the parent had claimed belong to
-    /// nobody now. Those in the middle of a split or a join are lost to the child.
+    /// In a child that was just forked: blocks that threads of the parent had claimed, or were adding, belong to
+    /// nobody now. The zone grows. Those in the middle of a split or a join are lost to the child.
     pub(super) fn adopt_claims(&self, refreshed: impl Fn(usize) -> bool) {
         if let Some((word, frames)) = self.working.forget() {
             let (block, index) = (word / G::WORDS_PER_BLOCK, word % G::WORDS_PER_BLOCK);
@@ -232,7 +243,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
         for block in 0..self.grown() {
             let word = self.block(block);
-            if word == BlockWord::CLAIMED_ABSENT {
+            if word == BlockWord::CLAIMED_REMOVED || self.is_being_added(block) {
                 self.remove_block(block);
             } else if word.state() == BlockState::Claimed && refreshed(block) {
                 self.release_block(block, BlockWord::FRESH.with_hidden(word.hidden()));

@@ -304,7 +304,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     pub fn is_absent(&self, block: usize) -> bool {
         // Relaxed: an owner of memory of the block has been given it after it was part of the zone.
         block >= self.grown()
-            || self.blocks[block].load(Ordering::Relaxed) == u64::from(BlockWord::new())
+            || BlockWord::from_bits(self.blocks[block].load(Ordering::Relaxed)).state()
+                == BlockState::Absent
     }
 
     /// The word of a block.

@@ -270,7 +270,7 @@ fn give_back_and_allocate() {
     let one = |ledger: &Model| {
         if ledger.claim_block(0, |_| true).is_some() {
             ledger.remove_block(0);
-            assert!(ledger.claim_absent(0));
+            assert!(ledger.claim_removed(0));
             ledger.grow(0..1, false);
         }
         0
@@ -278,16 +278,42 @@ fn give_back_and_allocate() {
     explore(race(2, 4, |_| (), one, |ledger| take(ledger, 1, Want::Zeroed)));
 }
 
+/// A ledger of two blocks of two frames, of which none has been added.
+fn empty_ledger() -> Arc<Model> {
+    let storage = Storage {
+        words: leak(2, || AtomicU64::new(0)),
+        blocks: leak(2, || AtomicU64::new(0)),
+        cpus: leak(2, Default::default),
+    };
+    let cells = Cells((0..4).map(|_| UnsafeCell::new(0)).collect());
+    Arc::new(Ledger::new(storage, cells))
+}
+
+#[test]
+fn a_search_for_removed_blocks_leaves_those_that_are_being_added() {
+    explore(|| {
+        let ledger = empty_ledger();
+        let first = ledger.claim_growth(1).expect("room for two");
+        ledger.remove_block(first.start);
+        let other = Arc::clone(&ledger);
+        let thread = thread::spawn(move || {
+            let added = other.claim_growth(1).expect("room for one more");
+            assert_eq!(added, 1..2);
+            other.grow(added, false);
+        });
+        let found: Vec<_> =
+            (0..ledger.grown()).filter(|&block| ledger.claim_removed(block)).collect();
+        assert_eq!(found, [0]);
+        ledger.grow(0..1, false);
+        thread.join().expect("no panic");
+        assert_free(&ledger, 4);
+    });
+}
+
 #[test]
 fn grow_and_grow() {
     explore(|| {
-        let storage = Storage {
-            words: leak(2, || AtomicU64::new(0)),
-            blocks: leak(2, || AtomicU64::new(0)),
-            cpus: leak(2, Default::default),
-        };
-        let cells = Cells((0..4).map(|_| UnsafeCell::new(0)).collect());
-        let ledger: Arc<Model> = Arc::new(Ledger::new(storage, cells));
+        let ledger = empty_ledger();
         let other = Arc::clone(&ledger);
         let grow =
             |ledger: &Model| ledger.grow(ledger.claim_growth(1).expect("room for two"), false);

@@ -14,6 +14,8 @@ use rustix::time::{clock_gettime, ClockId, Timespec};
 
 use super::{mem, raw};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+// The machine's own: a static can't be a model's.
+use core::sync::atomic::AtomicUsize as StaticUsize;
 
 /// Bytes of stack for a helper thread, its guard not counted.
 const STACK_SIZE: usize = 64 << 10;
@@ -212,8 +214,8 @@ pub struct Maker(usize);
 
 /// A page that the kernel wipes in a fork's child, 0 before the first use, and how many processes have used theirs,
 /// this one's ancestors before it forked included.
-static WIPED_ON_FORK: AtomicUsize = AtomicUsize::new(0);
-static GENERATIONS: AtomicUsize = AtomicUsize::new(0);
+static WIPED_ON_FORK: StaticUsize = StaticUsize::new(0);
+static GENERATIONS: StaticUsize = StaticUsize::new(0);
 
 impl Maker {
     /// The calling process.
@@ -227,7 +229,7 @@ impl Maker {
     }
 
     /// More than its ancestors', by whose values it may be told; 0 is a page that was wiped.
-    fn generation(word: &AtomicUsize) -> usize {
+    fn generation(word: &StaticUsize) -> usize {
         // Relaxed: each word is looked at by itself.
         match word.load(Ordering::Relaxed) {
             0 => {
@@ -240,7 +242,7 @@ impl Maker {
     }
 
     /// `None` where the kernel does not wipe pages (before Linux 4.14), or there is no memory: for good then.
-    fn word() -> Option<&'static AtomicUsize> {
+    fn word() -> Option<&'static StaticUsize> {
         const NONE: usize = usize::MAX;
         let at = match WIPED_ON_FORK.load(Ordering::Acquire) {
             0 => {
@@ -256,7 +258,7 @@ impl Maker {
             at => at,
         };
         // SAFETY: a page that stays, zeroed, with nothing but this word.
-        (at != NONE).then(|| unsafe { &*(at as *const AtomicUsize) })
+        (at != NONE).then(|| unsafe { &*(at as *const StaticUsize) })
     }
 }
 

@@ -126,12 +126,7 @@ impl Heap {
         // `retired_meanwhile`.
         fence(Ordering::SeqCst);
         let mut looks = LOOKS;
-        // Once: others' mappings may be there later.
-        if is_first && self.wait_while(&mut looks, |zone| zone.is_growing()) {
-            for zone in self.zones.all() {
-                zone.each_removed(|block| unmap_blocks(zone, block..block + 1));
-            }
-        }
+        self.wait_while(&mut looks, |zone| is_first && zone.is_growing());
         // Twice: other threads may have been in the middle of requests the first time.
         for _ in 0..2 {
             let away = self.scrubber.claims_away();
@@ -145,16 +140,11 @@ impl Heap {
     /// Waits for threads that are making a zone larger, or have claimed a block of which they want a part: the memory
     /// that they do not use is unmapped with the rest. On a busy machine they may not come to run for long, and one
     /// that a program has stopped does not run at all: after `looks` in all their memory stays until they free it.
-    /// Whether all have come to their end.
-    fn wait_while(&self, looks: &mut u32, is_busy: impl Fn(&PoolZone) -> bool) -> bool {
-        while self.zones.all().any(&is_busy) {
-            if *looks == 0 {
-                return false;
-            }
+    fn wait_while(&self, looks: &mut u32, is_busy: impl Fn(&PoolZone) -> bool) {
+        while *looks > 0 && self.zones.all().any(&is_busy) {
             *looks -= 1;
             thread::sleep(PAUSE);
         }
-        true
     }
 
     /// To be called when memory has been put back into a zone: the heap may have retired since the caller looked.
@@ -182,6 +172,7 @@ impl Heap {
         for block in 0..grown {
             zone.ledger().take_rest(block, |frames| give_up(zone, frames));
         }
+        zone.take_out_removed(|block| unmap_blocks(zone, block..block + 1));
         self.unmap_holes(zone, grown);
         zone.end_hiding();
     }

@@ -61,10 +61,16 @@ const QUERY_SHARED: u64 = 8;
 
 /// The mapping that covers an address, or else the next one. It costs the same however many there are; the text has a
 /// line for each of them, which takes 100 ms where there are 65,000. `None`: there is none. An error where the kernel
-/// does not know the call (before Linux 6.11).
+/// does not know the call (before Linux 6.11), or a filter is in force: it may end a process for an `ioctl` that it
+/// would not make plain.
 fn query(file: &OwnedFd, address: usize) -> Result<Option<Query>, Errno> {
     const PROCMAP_QUERY: usize = 0xc068_6611;
     const COVERING_OR_NEXT: u64 = 0x10;
+    let mode = linux_raw_sys::prctl::PR_GET_SECCOMP as usize;
+    // SAFETY: it only asks.
+    if unsafe { raw::syscall(linux::__NR_prctl, [mode, 0, 0, 0, 0, 0]) } != Ok(0) {
+        return Err(Errno::NOSYS);
+    }
     // SAFETY: numbers, of which 0 is one.
     let mut query: Query = unsafe { core::mem::zeroed() };
     query.size = size_of::<Query>() as u64;

@@ -198,6 +198,9 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     /// # Errors
     /// [`Error::OutOfFrames`] at the zone's end; [`Error::Os`] where the kernel refuses.
     pub fn grow(&self, blocks: usize) -> Result<()> {
+        if blocks == 0 {
+            return Ok(());
+        }
         let claimed = match self.claim_removed(blocks) {
             Some(claimed) => claimed,
             None => self.ledger.claim_growth(blocks).ok_or(Error::OutOfFrames)?,
@@ -217,14 +220,14 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         Ok(())
     }
 
-    /// Claims absent blocks in the middle of the zone.
+    /// Claims blocks that were removed. One that another thread claims to look at it is passed by.
     fn claim_removed(&self, blocks: usize) -> Option<Range<usize>> {
         if self.removed.load(Ordering::Relaxed) < blocks {
             return None;
         }
         let (mut start, grown) = (0, self.ledger.grown());
         for block in 0..grown {
-            if !self.ledger.claim_absent(block) {
+            if !self.ledger.claim_removed(block) {
                 (start..block).for_each(|claimed| self.ledger.remove_block(claimed));
                 start = block + 1;
             } else if block + 1 - start == blocks && !self.ledger.is_at_its_end() {
@@ -521,7 +524,8 @@ mod tests {
         of_parent.grow(1).expect("memory");
         // Threads of the parent add two blocks, and one that was there before; another is at work on a block.
         assert_eq!(of_parent.ledger.claim_growth(2), Some(1..3));
-        assert!(of_parent.ledger.claim_absent(1));
+        let word = of_parent.ledger.claim_block(1, |_| true);
+        assert!(word.is_none(), "it is not there yet");
         of_parent.ledger.claim_block(0, |_| true).expect("free");
         // SAFETY: nobody else has it.
         let zone = unsafe { OwnedZone::new(of_parent) };
@@ -546,9 +550,59 @@ mod tests {
         let zone = unsafe { OwnedZone::new(zone) };
         assert_eq!(zone.ledger().end_growth(), 2..4);
         let mut removed = Vec::new();
-        zone.each_removed(|block| removed.push(block));
+        zone.take_out_removed(|block| removed.push(block));
         assert_eq!(removed, [0, 1]);
         assert_eq!(zone.grow(1), Err(Error::OutOfFrames), "they are nobody's now");
+    }
+
+    /// Another thread is between its claim and its blocks being there.
+    #[test]
+    fn blocks_that_are_being_added_are_not_taken_for_removed_ones() {
+        let memory = FakeMemory::failing_after(1, Errno::NOMEM);
+        let zone = Zone::with_memory(memory, (), 64 << 20, 1, Huge::No).expect("address space");
+        zone.grow(3).expect_err("no memory");
+        zone.memory().allow(1000);
+        let others = zone.ledger.claim_growth(4).expect("room");
+        for blocks in [0, 2, 4, 1] {
+            zone.grow(blocks).expect("memory");
+            assert!(others.clone().all(|block| zone.ledger.is_being_added(block)), "{blocks}");
+        }
+        zone.ledger.grow(others, false);
+        assert_eq!(zone.ledger.free_blocks(), 2 + 4 + 1 + 4);
+    }
+
+    #[test]
+    fn threads_that_grow_at_once_where_memory_is_refused_now_and_then_get_each_block_once() {
+        const BLOCKS: usize = 48;
+        for _ in 0..20 {
+            let memory = FakeMemory::failing_after(6, Errno::NOMEM);
+            let len = BLOCKS * BLOCK_SIZE;
+            let zone = Zone::with_memory(memory, (), len, 2, Huge::No).expect("address space");
+            let clearer = Clearer::detect();
+            let get_all = || {
+                let mut all = Vec::new();
+                for turn in 0..BLOCKS * 8 {
+                    let at = zone.get(0, Gfp::KERNEL, Order::BLOCK, &clearer);
+                    all.extend(at.map(|at| at.as_ptr() as usize));
+                    let _ = zone.grow(turn % 3);
+                    if at.is_none() {
+                        zone.memory().allow(5);
+                    }
+                }
+                all
+            };
+            let mut all = std::thread::scope(|scope| {
+                let other = scope.spawn(get_all);
+                [get_all(), other.join().expect("no panic")].concat()
+            });
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), BLOCKS, "each once, and all of them");
+            for at in all {
+                // SAFETY: it is not used after this.
+                unsafe { zone.put(at as *mut u8) }.expect("allocated");
+            }
+        }
     }
 
     #[test]

@@ -82,32 +82,31 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
         self.zone.ledger.backing.uncharge(blocks);
     }
 
-    /// Whether a thread is in the middle of [`Zone::grow`]: there are blocks that are not there yet, beyond those that
-    /// the kernel has refused.
+    /// Whether a thread is in the middle of [`Zone::grow`]. Blocks that it adds again are claimed.
     pub fn is_growing(&self) -> bool {
-        // Relaxed: a block that is refused is absent first, and is looked at again.
-        self.absent_blocks() > self.zone.removed.load(Ordering::Relaxed)
-    }
-
-    fn absent_blocks(&self) -> usize {
-        let ledger = &self.zone.ledger;
-        (0..ledger.grown()).filter(|&block| ledger.is_absent(block)).count()
+        (0..self.zone.ledger.grown()).any(|block| self.zone.ledger.is_being_added(block))
     }
 
     /// In a child that was just forked: nobody works any more on what threads of the parent were working on. Blocks
     /// that they were adding are to be had by growing again.
     pub fn adopt(&self) {
-        self.zone.ledger.adopt_claims(|block| self.discard(block..block + 1));
-        // Relaxed: there is no other thread that may use the zone.
-        self.zone.removed.store(self.absent_blocks(), Ordering::Relaxed);
+        let ledger = &self.zone.ledger;
+        // Then nothing is added, and what is out of the zone may be others' memory.
+        if !ledger.is_at_its_end() {
+            ledger.adopt_claims(|block| self.discard(block..block + 1));
+            let is_removed = |&block: &usize| ledger.is_absent(block);
+            // Relaxed: there is no other thread that may use the zone.
+            let removed = (0..ledger.grown()).filter(is_removed).count();
+            self.zone.removed.store(removed, Ordering::Relaxed);
+        }
     }
 
-    /// Calls `visit` with each block that the kernel has refused, or that was removed. Growing has
-    /// [ended](Ledger::end_growth), and no thread is in the middle of it: these addresses are nobody's.
-    pub fn each_removed(&self, visit: impl FnMut(usize)) {
+    /// Calls `visit` with each block that the kernel has refused, or that was removed: it is out of the zone for good,
+    /// and its addresses are nobody's. Growing has [ended](Ledger::end_growth).
+    pub fn take_out_removed(&self, visit: impl FnMut(usize)) {
         let ledger = &self.zone.ledger;
         debug_assert!(ledger.is_at_its_end());
-        (0..ledger.grown()).filter(|&block| ledger.is_absent(block)).for_each(visit);
+        (0..ledger.grown()).filter(|&block| ledger.take_out_removed(block)).for_each(visit);
     }
 
     /// Gives the pages of blocks that the caller owns back to the kernel. `false` if it refused
