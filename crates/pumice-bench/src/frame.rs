@@ -21,9 +21,10 @@ use pumice_frames::sys::mem::{Huge, Os};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
-use super::registry::{plain, words, Column, Row};
+use super::registry::processes::FRAME;
+use super::registry::Row;
 use pumice_command::statistics::median;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Blocks of the zone: 2 GiB.
 const BLOCKS: usize = 1024;
@@ -47,16 +48,6 @@ pub struct FrameArgs {
     #[arg(long, value_name = "LIBRARY")]
     peer: Option<PathBuf>,
 }
-
-const COLUMNS: [Column; 5] = [
-    words("operation", "{operation}").wide(28),
-    // For one operation; the median over the rounds.
-    plain("ns", "ns", 2).wide(9),
-    plain("best", "best_ns", 2).wide(9),
-    // Where there is a peer that has this operation.
-    plain("peer ns", "peer_ns", 2).wide(9),
-    plain("ours/peer", "ratio_to_peer", 2).wide(9),
-];
 
 /// Another frame allocator.
 struct Peer {
@@ -293,7 +284,7 @@ fn whole_blocks(zone: &Zone) -> [f64; 2] {
 fn new_zone() -> Result<Zone, Failure> {
     let zone = Zone::new(BLOCKS * BLOCK_SIZE, 2, Huge::No);
     let zone = zone.and_then(|zone| zone.grow(BLOCKS).map(|()| zone));
-    zone.map_err(|error| Failure::system(format!("can't make a zone: {error}")))
+    zone.or_fail("can't make a zone")
 }
 
 /// Fills an allocator, then frees one frame in twenty at random; how many that were.
@@ -312,7 +303,7 @@ fn fill(frames: &mut impl Frames) -> usize {
 
 /// Runs the experiment and prints its table.
 pub fn frame(options: &FrameArgs) -> Result<(), Failure> {
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &FRAME.plots[0])?;
     let peer = options.peer.as_deref().map(Peer::load).transpose()?;
     let calls = peer.as_ref().map(Peer::calls).transpose()?;
     let full_peer = options.peer.as_deref().map(Peer::load).transpose()?;
@@ -393,7 +384,7 @@ impl Operations {
     }
 
     fn report(self, output: &mut Output) -> Result<(), Failure> {
-        output.begin(&COLUMNS);
+        output.begin(&FRAME.tables[0]);
         for (operation, ours, peers) in self.rows {
             let peer_ns = (!peers.is_empty()).then(|| median(&peers));
             let row = Row::of(json!({

@@ -3,24 +3,27 @@
 //! An experiment has columns, as data ([`Column`]), and makes [`Row`]s. [`Output`] prints a row under the columns,
 //! writes it to the file that `--json` names, and draws the picture that `--plot` names from all of them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::arguments::check_writable;
 use super::page;
-use super::registry::{Column, Plot, Row};
+use super::registry::{self, Column, Plot, Row, Show};
 use pumice_command::json_lines::JsonLines;
 use pumice_command::statistics::{median, Ratio};
 use pumice_command::table::Table;
 use pumice_command::Failure;
 
-/// The option that every experiment has.
+/// The options that every experiment has.
 #[derive(Args, Debug, Default)]
 pub struct OutputArgs {
     /// Also write the rows to FILE, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also draw a picture of them, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Where the rows of an experiment go.
@@ -34,30 +37,21 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes the file before the measurement, so that a bad path is told at once.
-    pub fn create(args: &OutputArgs) -> Result<Output, Failure> {
+    /// Makes the files before the measurement, so that a bad path is told at once. `plot` is the picture, if one is
+    /// asked for.
+    pub fn create(args: &OutputArgs, plot: &'static Plot) -> Result<Output, Failure> {
         let (json, table) = (JsonLines::create(args.json.as_deref())?, Table::resume(&[]));
-        Ok(Output { json, picture: None, table, columns: Vec::new(), rows: Vec::new() })
+        args.plot.as_deref().map_or(Ok(()), check_writable)?;
+        let picture = args.plot.clone().map(|path| (path, plot));
+        Ok(Output { json, picture, table, columns: Vec::new(), rows: Vec::new() })
     }
 
-    /// With a picture of the rows, if one is asked for.
-    pub fn with_picture(
-        mut self,
-        path: Option<&Path>,
-        plot: &'static Plot,
-    ) -> Result<Output, Failure> {
-        if let Some(path) = path {
-            check_writable(path)?;
-            self.picture = Some((path.to_owned(), plot));
-        }
-        Ok(self)
-    }
-
-    /// Begins a table with these columns: prints their headings.
-    pub fn begin(&mut self, columns: &[Column]) {
-        let heads: Vec<_> = columns.iter().map(|column| (column.head, column.width)).collect();
+    /// Begins a table: prints the headings. Ratios to other rows are the page's.
+    pub fn begin(&mut self, table: &registry::Table) {
+        let is_alone = |column: &&Column| !matches!(column.show, Show::Times { .. });
+        self.columns = table.columns.iter().filter(is_alone).copied().collect();
+        let heads: Vec<_> = self.columns.iter().map(|column| (column.head, column.width)).collect();
         self.table = Table::begin(&heads);
-        self.columns = columns.to_vec();
     }
 
     /// Prints a row, writes it, and keeps it.

@@ -28,7 +28,8 @@ use super::harness::{Output, OutputArgs};
 use super::neighbours::case::{self, look_for_autogroup, Case, GroupKind};
 use super::neighbours::pairs::{alternate, with_loss, Pair, Window};
 use super::neighbours::{Session, Work};
-use super::registry::{plain, words, Column, Row};
+use super::registry::machines::POPULATE;
+use super::registry::Row;
 use super::slot_daemon::SlotDaemon;
 use pumice_command::memory;
 use pumice_command::Failure;
@@ -43,19 +44,6 @@ const ALWAYS: &str = "[[slot]]\nsize = \"64K\"\npages = \"4k\"\n";
 const SETTLE: Duration = Duration::from_millis(100);
 /// How long memory may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The headings are the fields' names.
-const COLUMNS: [Column; 7] = [
-    words("case", "{case}").wide(19),
-    words("neighbours", "{neighbours}"),
-    plain("populate_mib_s", "populate_mib_s", 0),
-    // Of one processor, while populating is on.
-    plain("populate_cpu_pct", "populate_cpu_pct", 1),
-    // The neighbours' loss; for `alone`, how far the polite daemon stays behind.
-    plain("loss_pct", "loss_pct", 1),
-    plain("loss_low_pct", "loss_low_pct", 1),
-    plain("loss_high_pct", "loss_high_pct", 1),
-];
 
 /// Options of `pumice bench populate`.
 #[derive(Args, Debug)]
@@ -101,9 +89,9 @@ fn cases() -> Vec<Case> {
 
 /// Measures, and prints the table.
 pub fn populate(options: &PopulateArgs) -> Result<(), Failure> {
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &POPULATE.plots[0])?;
     look_for_autogroup("a session of its own makes no difference");
-    output.begin(&COLUMNS);
+    output.begin(&POPULATE.tables[0]);
     let beside = |case: &Case| beside(case, options);
     case::measure(&cases(), &options.case, &mut output, || alone(options), beside)?;
     output.finish()

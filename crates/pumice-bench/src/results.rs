@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::all::machine::Machine;
 use super::all::weather::{Noise, Weather};
 use super::registry::Row;
+use crate::names::named;
 use pumice_command::Failure;
 
 /// The file's name for its format.
@@ -47,7 +48,7 @@ pub struct Measured {
     pub name: String,
     /// After the name.
     pub arguments: Vec<String>,
-    pub state: State,
+    pub state: Ending,
     /// Why it is not complete, in a line.
     pub why: Option<String>,
     pub seconds: f64,
@@ -59,32 +60,21 @@ pub struct Measured {
     pub noise: Noise,
 }
 
-/// How an experiment ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// As it should.
-    Complete,
-    /// Something that it needs is not here.
-    Skipped,
-    /// It ended with an error.
-    Failed,
-    /// A signal ended it, or its time was over: the rows until then are there.
-    CutOff,
-    /// It had no turn.
-    NotRun,
-}
-
-impl State {
-    /// In words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            State::Complete => "complete",
-            State::Skipped => "skipped",
-            State::Failed => "failed",
-            State::CutOff => "cut off",
-            State::NotRun => "not run",
-        }
+named! {
+    /// How an experiment ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Ending {
+        /// As it should.
+        Complete = "complete",
+        /// Something that it needs is not here.
+        Skipped = "skipped",
+        /// It ended with an error.
+        Failed = "failed",
+        /// A signal ended it, or its time was over: the rows until then are there.
+        CutOff = "cut off",
+        /// It had no turn.
+        NotRun = "not run",
     }
 }
 
@@ -188,7 +178,7 @@ mod tests {
         results.experiments.push(Measured {
             name: "frame".to_owned(),
             arguments: vec![],
-            state: State::CutOff,
+            state: Ending::CutOff,
             why: Some("interrupted".to_owned()),
             seconds: 1.5,
             rows: vec![Row::of(json!({"operation": "get", "ns": 20.0}))],
@@ -204,7 +194,7 @@ mod tests {
         let text = serde_json::to_string(&results()).expect("JSON");
         let read = Results::parse(&text).expect("read");
         assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
-        assert_eq!(read.experiment("frame").map(|one| one.state), Some(State::CutOff));
+        assert_eq!(read.experiment("frame").map(|one| one.state), Some(Ending::CutOff));
     }
 
     #[test]

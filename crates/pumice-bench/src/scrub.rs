@@ -33,31 +33,19 @@ use super::harness::{Output, OutputArgs};
 use super::neighbours::case::{self, look_for_autogroup, Case, GroupKind};
 use super::neighbours::pairs::{alternate, with_loss, Pair, Window};
 use super::neighbours::{Session, Work};
-use super::registry::{plain, words, Column, Row};
+use super::registry::prezeroing::SCRUB;
+use super::registry::Row;
 use dirt::Dirt;
 use pumice_command::clear_plan;
 use pumice_command::engines::{self, Choice};
 use pumice_command::region::Region;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Memory that scrubd clears over and over: more than most caches hold.
 const DIRT_BYTES: usize = 256 << 20;
 /// After a switch, this much passes before a window begins: naps and rests of scrubd's end, and
 /// what it has begun.
 const SETTLE: Duration = Duration::from_millis(30);
-
-/// The headings are the fields' names.
-const COLUMNS: [Column; 7] = [
-    words("case", "{case}").wide(13),
-    words("neighbours", "{neighbours}"),
-    plain("scrub_gb_s", "scrub_gb_s", 2),
-    // Of one processor, while scrubbing is on.
-    plain("scrub_cpu_pct", "scrub_cpu_pct", 1),
-    // The neighbours' loss; for `alone`, how far scrubd stays behind the best engine.
-    plain("loss_pct", "loss_pct", 1),
-    plain("loss_low_pct", "loss_low_pct", 1),
-    plain("loss_high_pct", "loss_high_pct", 1),
-];
 
 /// Options of `pumice bench scrub`.
 #[derive(Args, Debug)]
@@ -120,12 +108,11 @@ fn cases() -> Vec<Case> {
 pub fn scrub(options: ScrubArgs) -> Result<(), Failure> {
     // First of all, whichever cases are run.
     options.clearer()?;
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &SCRUB.plots[0])?;
     look_for_autogroup("busy-session measures the same as busy-all");
-    let failure = |errno| Failure::system(format!("can't get memory to clear: {errno}"));
-    let region = Region::populate(DIRT_BYTES).map_err(failure)?;
+    let region = Region::populate(DIRT_BYTES).or_fail("can't get memory to clear")?;
     let dirt: &'static Dirt = Box::leak(Box::new(Dirt::new(region)));
-    output.begin(&COLUMNS);
+    output.begin(&SCRUB.tables[0]);
     let beside = |case: &Case| beside(case, dirt, &options);
     case::measure(&cases(), &options.case, &mut output, || alone(dirt, &options), beside)?;
     output.finish()
@@ -177,8 +164,7 @@ impl Drop for Setup {
 fn alone(dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, Failure> {
     let setup = Setup::new(dirt, options.clearer()?)?;
     let length = Duration::from_millis(options.window_ms);
-    let failure = |errno| Failure::system(format!("can't get memory to clear: {errno}"));
-    let mut region = Region::populate(DIRT_BYTES).map_err(failure)?;
+    let mut region = Region::populate(DIRT_BYTES).or_fail("can't get memory to clear")?;
     let mut best = (0.0, CpuEngine::PORTABLE);
     for engine in CpuEngine::available() {
         let speed = engine_speed(engine, region.bytes(), length);

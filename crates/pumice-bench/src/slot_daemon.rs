@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use pumice_slots::message::ClassRow;
 use pumice_slots::{Client, PageKind};
 
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const PAGE_BYTES: u64 = 2 << 20;
@@ -42,9 +42,7 @@ impl SlotDaemon {
         let mut command = Command::new(own_program()?);
         command.arg("serve").args(arguments).arg("--dir").arg(&folder);
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        let child = die_with_us(&mut command)
-            .spawn()
-            .map_err(|error| Failure::system(format!("can't start pumice serve: {error}")))?;
+        let child = die_with_us(&mut command).spawn().or_fail("can't start pumice serve")?;
         Ok(SlotDaemon { child, folder })
     }
 
@@ -84,8 +82,7 @@ impl Drop for SlotDaemon {
 
 /// The program itself, of which experiments start further processes.
 pub fn own_program() -> Result<PathBuf, Failure> {
-    env::current_exe()
-        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))
+    env::current_exe().or_fail("where pumice lies is not known")
 }
 
 /// Has a child killed when this process ends, however that comes.

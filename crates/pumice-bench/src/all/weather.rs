@@ -10,6 +10,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::usage_of;
+use crate::names::named;
 use crate::registry::field::samples;
 use crate::registry::{Entry, Row, Scale};
 use pumice_command::costs::Costs;
@@ -138,27 +139,17 @@ pub struct Noise {
     pub stolen: f64,
 }
 
-/// In a word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Level {
-    /// Nothing was measured, so nothing is known.
-    #[default]
-    Unknown,
-    Quiet,
-    Unsteady,
-    Noisy,
-}
-
-impl Level {
+named! {
     /// In a word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Level::Unknown => "unknown",
-            Level::Quiet => "quiet",
-            Level::Unsteady => "unsteady",
-            Level::Noisy => "noisy",
-        }
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Level {
+        /// Nothing was measured, so nothing is known.
+        #[default]
+        Unknown = "unknown",
+        Quiet = "quiet",
+        Unsteady = "unsteady",
+        Noisy = "noisy",
     }
 }
 

@@ -35,13 +35,13 @@ use self::batches::Named;
 use self::neighbour::Neighbours;
 use super::arguments::{number_in, size_in};
 use super::harness::{figures, Output, OutputArgs};
-use super::registry::field::float;
-use super::registry::{by, plain, words, Column, Row};
+use super::registry::prezeroing::CLEAR;
+use super::registry::Row;
 use pumice_command::clear_plan;
 use pumice_command::engines::{self, Choice};
 use pumice_command::memory;
 use pumice_command::region::Region;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Rounds over all cells.
 const ROUNDS: usize = 5;
@@ -123,10 +123,10 @@ fn parse_region(text: &str) -> Result<usize, &'static str> {
 
 /// Measures, and prints the table.
 pub fn clear(options: ClearArgs) -> Result<(), Failure> {
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &CLEAR.plots[0])?;
     let len = region_bytes(options.region)?;
-    let mut region = Region::populate(len)
-        .map_err(|errno| Failure::system(format!("can't populate {}: {errno}", size_name(len))))?;
+    let mut region =
+        Region::populate(len).or_fail(format_args!("can't populate {}", size_name(len)))?;
     let engines = engines_to_measure(options.engine, region.bytes())?;
     let mut cells = cells();
     let slice_ns = (options.seconds_per_cell * 1e9) as u64 / ROUNDS as u64;
@@ -144,7 +144,7 @@ pub fn clear(options: ClearArgs) -> Result<(), Failure> {
         }
     }
 
-    output.begin(&COLUMNS);
+    output.begin(&CLEAR.tables[0]);
     cells.iter().try_for_each(|cell| output.show(cell.row()))?;
     batches::engines(&engines, region.bytes(), ROUNDS, &mut output)?;
     drop(engines);
@@ -378,15 +378,6 @@ fn read(span: &[u8]) {
     let (_, words, _) = unsafe { span.align_to::<u64>() };
     black_box(words.iter().fold(0, |seen, &word| seen | word));
 }
-
-const COLUMNS: [Column; 6] = [
-    words("Use", "{use}").wide(7),
-    words("Engine", "{engine}").wide(9),
-    by("Size", |row| size_name(float(row, "size_bytes") as usize)).wide(6),
-    plain("GB/s", "gb_per_s", 2).wide(6),
-    plain("ns/4KiB", "ns_per_4kib", 1).wide(7),
-    by("Spread", |row| format!("{:.0} %", float(row, "spread_percent"))).wide(6),
-];
 
 fn size_name(bytes: usize) -> String {
     match bytes {

@@ -7,7 +7,7 @@ use pumice_frames::addr::FRAME_SIZE;
 use rustix::fs::{fadvise, fallocate, Advice, FallocateFlags};
 
 use super::job::{Op, Setup, CHUNK};
-use super::worker::{change, check, fill, Backend, Way, CHUNK_PAGES};
+use super::worker::{change, check, fill, Backend, PageAccess, CHUNK_PAGES};
 
 /// A file of the kernel's.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Backend for Buffered {
         advise(&self.file, op)
     }
 
-    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String> {
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn PageAccess)) -> Result<(), String> {
         work(&mut self.way());
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Plain<'_> {
     }
 }
 
-impl Way for Plain<'_> {
+impl PageAccess for Plain<'_> {
     fn fill(&mut self, chunk: usize) -> Result<(), String> {
         let first = chunk * CHUNK_PAGES;
         for (index, bytes) in self.buffer.chunks_exact_mut(FRAME_SIZE).enumerate() {

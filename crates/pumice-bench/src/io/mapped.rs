@@ -8,7 +8,7 @@ use rustix::mm::{madvise, mmap, Advice, MapFlags, ProtFlags};
 
 use super::buffered::{advise, empty, open, pages_read};
 use super::job::{Op, Setup};
-use super::worker::{change, check, fill, pages_of, Backend, Way};
+use super::worker::{change, check, fill, pages_of, Backend, PageAccess};
 
 /// A file that is mapped for the rest of the process.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Backend for Mapped {
         self.advise(0, self.bytes, advice)
     }
 
-    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String> {
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn PageAccess)) -> Result<(), String> {
         work(&mut &*self);
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Mapped {
     }
 }
 
-impl Way for &Mapped {
+impl PageAccess for &Mapped {
     fn fill(&mut self, chunk: usize) -> Result<(), String> {
         for page in pages_of(chunk) {
             // SAFETY: see `page`; only sequences write, and those have one thread.

@@ -4,8 +4,8 @@ use pumice_frames::addr::FRAME_SIZE;
 use serde_json::json;
 
 use crate::harness::{figures, middle, with_drift};
-use crate::registry::field::{self, above_0, float, samples, text};
-use crate::registry::{by, number, plain, words, Column, Row};
+use crate::registry::field::{float, samples, text};
+use crate::registry::Row;
 use crate::team::answer::Answer;
 use pumice_command::statistics::Ratio;
 
@@ -18,33 +18,6 @@ pub struct Case {
     pub file_bytes: u64,
     /// 0 for what has no memory of its own.
     pub frames_bytes: u64,
-}
-
-/// The columns of the table.
-pub const COLUMNS: [Column; 16] = [
-    words("op", "{op}").wide(12),
-    words("backend", "{backend}").wide(10),
-    words("thr", "{threads}").wide(3),
-    number("MB/s", "mb_s", 0).wide(8),
-    plain("CPU %", "cpu_percent", 1).wide(6),
-    plain("mach %", "machine_percent", 1).wide(6),
-    number("iops", "iops", 0).wide(11),
-    number("in/s", "in_per_s", 0).wide(8),
-    by("p99 us", |row| above_0(row, "p99_us")).wide(8),
-    plain("CPU us/in", "cpu_us_per_page", 2).wide(9),
-    plain("CPU s/GB", "cpu_s_per_gb", 3).wide(8),
-    by("hits %", hits).wide(11),
-    plain("x fio", "times_fio", 2).wide(6),
-    plain("x mmap", "times_mmap", 2).wide(6),
-    plain("x unguarded", "times_unguarded", 2).wide(11),
-    plain("spread %", "spread_percent", 1).wide(8),
-];
-
-fn hits(row: &Row) -> String {
-    match ["hits_percent", "kept_percent"].map(|field| field::number(row, field)) {
-        [Some(hits), Some(kept)] => format!("{hits:.1}/{kept:.1}"),
-        _ => String::new(),
-    }
 }
 
 /// Medians over the rounds, of which there is at least one; the longest wait is that of all of them.
@@ -115,6 +88,7 @@ pub fn beside(row: &Row, others: &[Row]) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::field;
 
     fn round(pages_in: u64) -> Answer {
         Answer {

@@ -25,7 +25,7 @@ const ASK: usize = 16;
 const STRIDE: usize = 64;
 
 /// A thread's way to the file. Page `n` begins with the number `n`, and every access looks at that.
-pub trait Way {
+pub trait PageAccess {
     /// Writes a chunk, all of it.
     fn fill(&mut self, chunk: usize) -> Result<(), String>;
     /// Changes a word of each page of a chunk.
@@ -46,7 +46,7 @@ pub trait Backend: Sync {
     /// nothing of it is in memory before it is read in order.
     fn prepare(&self, op: Op) -> Result<(), String>;
     /// Runs `work` with the calling thread's way to the file.
-    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String>;
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn PageAccess)) -> Result<(), String>;
     /// Makes durable all that was written.
     fn sync(&self) -> Result<(), String>;
     /// Pages read from the device so far.
@@ -66,8 +66,6 @@ named! {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Buffered, Kind::Mmap, Kind::Direct];
-
     /// Whether the cache is the kernel's.
     pub const fn is_kernel(self) -> bool {
         matches!(self, Kind::Buffered | Kind::Mmap)

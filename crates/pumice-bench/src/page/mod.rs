@@ -24,7 +24,7 @@ use maud::{html, Markup, PreEscaped, DOCTYPE};
 use super::all::progress::minutes;
 use super::registry::field::decimal;
 use super::registry::{self, Entry, Part, Plot};
-use super::results::{Measured, Results, State};
+use super::results::{Ending, Measured, Results};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 const STYLE: &str = include_str!("style.css");
@@ -109,7 +109,7 @@ fn overview(results: &Results) -> Markup {
                         tr {
                             th scope="row" { a href=(format!("#{}", one.name)) { (one.name) } }
                             td.words { (state(one)) }
-                            td.words { (one.noise.level.word()) }
+                            td.words { (one.noise.level.name()) }
                             td { (decimal(one.seconds, 1)) }
                         }
                     }
@@ -121,8 +121,8 @@ fn overview(results: &Results) -> Markup {
 
 fn state(one: &Measured) -> String {
     match &one.why {
-        Some(why) => format!("{}: {why}", one.state.words()),
-        None => one.state.words().to_owned(),
+        Some(why) => format!("{}: {why}", one.state.name()),
+        None => one.state.name().to_owned(),
     }
 }
 
@@ -133,7 +133,7 @@ fn one_part(results: &Results, part: Part) -> Markup {
     html! {
         @if !measured.is_empty() {
             section {
-                h2 { (part.title()) }
+                h2 { (part.name()) }
                 p.source { "After " (part.source()) "." }
                 @for one in measured {
                     @if let Some(entry) = registry::entry(&one.name) { (experiment(one, entry)) }
@@ -148,11 +148,11 @@ fn experiment(one: &Measured, entry: &Entry) -> Markup {
         article id=(one.name) {
             h3 { (entry.title) }
             p { (entry.about) }
-            @if one.state != State::Complete {
-                p.notice { strong { (one.state.words()) } @if let Some(why) = &one.why { ": " (why) } "." }
+            @if one.state != Ending::Complete {
+                p.notice { strong { (one.state.name()) } @if let Some(why) = &one.why { ": " (why) } "." }
             }
             @if !one.rows.is_empty() {
-                p.noise.(one.noise.level.word()) { (one.noise.words()) }
+                p.noise.(one.noise.level.name()) { (one.noise.words()) }
             }
             @for table in entry.published { (tables::published(table)) }
             div.plots {

@@ -46,26 +46,29 @@ pub fn published(table: &Published) -> Markup {
 /// One of today's tables; nothing where it has no rows.
 pub fn today(table: &Table, entry: &Entry, rows: &[Row]) -> Markup {
     let shown: Vec<_> = rows.iter().filter(|row| all_hold(table.only, row)).collect();
+    let says =
+        |column: &&Column| shown.iter().any(|row| !cell(column, entry, row, rows).is_empty());
+    let columns: Vec<_> = table.columns.iter().filter(says).collect();
     let caption = format!("Today: {}", table.caption);
     html! {
         @if !shown.is_empty() {
             (scrolling(&caption, html! {
                 thead { tr {
-                    @for column in table.columns {
+                    @for column in &columns {
                         th.words[matches!(column.show, Show::Words(_))] scope="col" { (column.head) }
                     }
                 } }
-                tbody { @for row in shown { (one_row(table, entry, row, rows)) } }
+                tbody { @for row in &shown { (one_row(&columns, entry, row, rows)) } }
             }))
         }
     }
 }
 
-fn one_row(table: &Table, entry: &Entry, row: &Row, rows: &[Row]) -> Markup {
+fn one_row(columns: &[&Column], entry: &Entry, row: &Row, rows: &[Row]) -> Markup {
     let is_ours = ["backend", "way"].iter().any(|field| text(row, field) == "pumice");
     html! {
         tr.ours[is_ours] {
-            @for (index, column) in table.columns.iter().enumerate() {
+            @for (index, column) in columns.iter().enumerate() {
                 @let cell = cell(column, entry, row, rows);
                 @if index == 0 {
                     th scope="row" { (cell) }
@@ -140,7 +143,7 @@ mod tests {
     fn gains_are_over_the_peer_that_agrees_in_the_rest() {
         let rows = [row("kernel-4k", 1000.0), row("kernel-thp", 4000.0), row("pumice", 8000.0)];
         let page = today(&PFT.tables[0], &PFT, &rows).into_string();
-        assert!(page.contains("<td>8.00</td><td></td><td>2.00</td><td></td>"), "{page}");
+        assert!(page.contains("<td>8.00</td><td>2.00</td></tr>"), "{page}");
         assert!(page.contains("<tr class=\"ours\"><th scope=\"row\">pumice</th>"), "{page}");
         assert_eq!(today(&PFT.tables[1], &PFT, &rows).into_string(), "");
     }

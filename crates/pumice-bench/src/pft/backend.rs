@@ -13,7 +13,7 @@ use pumice_heap::stats::{Event, Slot, Tree};
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use crate::names::named;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 named! {
     /// The provider of the memory.
@@ -26,11 +26,6 @@ named! {
         /// a heap of this crate's in this process
         Pumice = "pumice",
     }
-}
-
-impl Backend {
-    /// All of them, in the order of the tables.
-    pub const ALL: [Backend; 3] = [Backend::Kernel4k, Backend::KernelThp, Backend::Pumice];
 }
 
 /// A backend at work.
@@ -55,8 +50,9 @@ impl<'p> Source<'p> {
     /// `len` bytes of zeros.
     pub fn take(self, len: usize) -> Result<NonNull<u8>, Failure> {
         match self {
-            Source::Kernel(advice) => map(len, advice)
-                .map_err(|error| Failure::system(format!("can't map {len} bytes: {error}"))),
+            Source::Kernel(advice) => {
+                map(len, advice).or_fail(format_args!("can't map {len} bytes"))
+            }
             Source::Pool(pool) => pool.take(len),
         }
     }
@@ -69,13 +65,11 @@ impl<'p> Source<'p> {
         match self {
             Source::Kernel(_) => {
                 // SAFETY: a mapping of this length, as the caller promises.
-                unsafe { munmap(at.as_ptr().cast(), len) }
-                    .map_err(|error| Failure::system(format!("can't unmap: {error}")))
+                unsafe { munmap(at.as_ptr().cast(), len) }.or_fail("can't unmap")
             }
             Source::Pool(pool) => {
                 // SAFETY: an allocation of this heap, as the caller promises.
-                unsafe { pool.heap.free(at.as_ptr()) }
-                    .map_err(|error| Failure::system(format!("can't free: {error}")))
+                unsafe { pool.heap.free(at.as_ptr()) }.or_fail("can't free")
             }
         }
     }
@@ -128,8 +122,7 @@ impl Pool {
 
     /// A heap that is to have `ready_bytes` ready, and may have `pool_max` bytes in all.
     pub fn new(ready_bytes: usize, pool_max: usize) -> Result<Pool, Failure> {
-        let no_heap = |error| Failure::system(format!("no heap: {error}"));
-        let tree = Tree::private(pool_max as u64, ready_bytes as u64).map_err(no_heap)?;
+        let tree = Tree::private(pool_max as u64, ready_bytes as u64).or_fail("no heap")?;
         let slot = tree.attach(std::process::id()).expect("a slot of a fresh tree");
         let clearer = Clearer::detect();
         let topology = Topology::read();
@@ -145,7 +138,7 @@ impl Pool {
             discard: None,
         };
         // Its helper threads know its address: it stays for the rest of the process.
-        let heap = Box::leak(Box::new(Heap::new(config).map_err(no_heap)?));
+        let heap = Box::leak(Box::new(Heap::new(config).or_fail("no heap")?));
         let mut pool = Pool { heap, slot, ready_bytes, populating_s: 0.0 };
         if ready_bytes > 0 {
             pool.populate();

@@ -21,8 +21,8 @@ use serde_json::json;
 
 use super::arguments::size_in_steps;
 use super::harness::{Output, OutputArgs};
-use super::registry::field::float;
-use super::registry::{by, plain, words, Column, Row};
+use super::registry::machines::PIN;
+use super::registry::Row;
 use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
 use crate::names::named;
@@ -63,35 +63,15 @@ named! {
     }
 }
 
-const PINS: [Pin; 2] = [Pin::Registered, Pin::Mlock];
 const KINDS: [PageKind; 3] = [PageKind::Small, PageKind::Thp, PageKind::Hugetlb2M];
-
-/// Of fresh memory and a slot of one kind of pages. Times are medians.
-const COLUMNS: [Column; 9] = [
-    by("size MiB", mib).wide(8),
-    words("pin", "{pin}").wide(10),
-    words("pages", "{pages}").wide(10),
-    plain("fresh s", "fresh_s", 4).wide(9),
-    plain("slot s", "slot_s", 4).wide(9),
-    // Within a round: the median and its 95 % interval.
-    plain("x faster", FASTER[0], 1).wide(8),
-    plain("low", FASTER[1], 1).wide(7),
-    plain("high", FASTER[2], 1).wide(7),
-    // The daemon's time to have the slot ready.
-    plain("populate s", "populate_s", 2).wide(10),
-];
 
 /// How many times faster, and the ends of the interval.
 const FASTER: [&str; 3] = ["times_faster", "times_faster_low", "times_faster_high"];
 
-fn mib(row: &Row) -> String {
-    (float(row, "bytes") as u64 >> 20).to_string()
-}
-
 /// Runs the experiment and prints its table.
 pub fn pin(options: &PinArgs) -> Result<(), Failure> {
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &PIN.plots[0])?;
     if options.cuda {
         let gpu = Cuda::open().map_err(|missing| {
             Failure::system(format!("no GPU to pin memory for: {missing}; leave out --cuda"))
@@ -99,19 +79,19 @@ pub fn pin(options: &PinArgs) -> Result<(), Failure> {
         pools::pools(&sizes, options.rounds, Some(&gpu), &mut output)?;
         return output.finish();
     }
-    output.begin(&COLUMNS);
+    output.begin(&PIN.tables[0]);
     for &bytes in &sizes {
         let is_meant = |kind: &PageKind| options.pages.is_empty() || options.pages.contains(kind);
         for pages in KINDS.into_iter().filter(is_meant) {
             // Fresh memory and the slot take turns, so the pool holds one of them.
             let _pool = match pages.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
                 Some(None) => {
-                    output.line([&(bytes >> 20).to_string(), "", pages.name(), "skipped"]);
+                    output.line(["", pages.name(), &format!("{} MiB", bytes >> 20), "skipped"]);
                     continue;
                 }
                 pool => pool.flatten(),
             };
-            for pin in PINS {
+            for pin in Pin::ALL {
                 output.show(measure(options, bytes, pages, pin)?)?;
             }
         }

@@ -6,8 +6,8 @@ use serde_json::json;
 use super::job::Pattern;
 use crate::harness::{figures, middle, with_drift};
 use crate::names::named;
-use crate::registry::field::{self, above_0, float, text};
-use crate::registry::{by, number, plain, words, Column, Row};
+use crate::registry::field::float;
+use crate::registry::Row;
 use crate::team::answer::Answer;
 
 named! {
@@ -38,37 +38,6 @@ pub struct Case {
     pub threads: usize,
     pub region_pages: usize,
     pub frames: usize,
-}
-
-/// The columns of the table.
-pub const COLUMNS: [Column; 15] = [
-    words("pattern", "{pattern}").wide(16),
-    words("backend", "{backend}").wide(11),
-    by("region", region).wide(6),
-    words("thr", "{threads}").wide(3),
-    number("accesses/s", "accesses_per_s", 0).wide(11),
-    number("in/s", "in_per_s", 0).wide(8),
-    plain("CPU us/in", "cpu_us_per_page", 1).wide(9),
-    plain("machine's", "machine_us_per_page", 1).wide(9),
-    by("p50 us", |row| above_0(row, "p50_us")).wide(8),
-    by("p99 us", |row| above_0(row, "p99_us")).wide(8),
-    by("max us", |row| above_0(row, "max_us")).wide(9),
-    plain("drift %", "drift_percent", 1).wide(7),
-    plain("spread %", "spread_percent", 1).wide(8),
-    by("MB/s or ns", mb_or_ns).wide(10),
-    plain("x kernel", "times_kernel", 2).wide(8),
-];
-
-fn region(row: &Row) -> String {
-    match &*text(row, "times") {
-        "0" => String::new(),
-        times => format!("{times}x"),
-    }
-}
-
-fn mb_or_ns(row: &Row) -> String {
-    let value = field::number(row, "file_mb_per_s").or(field::number(row, "hit_ns"));
-    value.map_or_else(String::new, |value| format!("{value:.1}"))
 }
 
 /// Medians over the rounds, of which there is at least one; the longest wait is that of all of them.
@@ -123,6 +92,7 @@ fn cpu_us_per_page(round: &Answer) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::field;
 
     fn round(accesses: u64) -> Answer {
         Answer {

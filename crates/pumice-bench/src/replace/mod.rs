@@ -22,7 +22,7 @@ use pumice_paging::reclaim::{Adaptive, TwoList};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
-use super::registry::paging::HITS_AGAINST_FRAMES;
+use super::registry::paging::{HITS_AGAINST_FRAMES, REPLACE};
 use super::registry::Row;
 use opt::Opt;
 use ours::Ours;
@@ -54,9 +54,6 @@ pub struct ReplaceArgs {
     only: Vec<String>,
     #[command(flatten)]
     output: OutputArgs,
-    /// Draw the hit ratio against the frames, as SVG
-    #[arg(long, value_name = "FILE", requires = "trace")]
-    plot: Option<PathBuf>,
 }
 
 /// Runs all policies over the trace, or over those that are made up.
@@ -65,8 +62,8 @@ pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
         Some(path) => vec![trace::read(path)?],
         None => made::traces(),
     };
-    let mut output = Output::create(&options.output)?
-        .with_picture(options.plot.as_deref(), &HITS_AGAINST_FRAMES)?;
+    let plot = if options.trace.is_some() { &HITS_AGAINST_FRAMES } else { &REPLACE.plots[0] };
+    let mut output = Output::create(&options.output, plot)?;
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
         .filter(|&policy| options.only.is_empty() || options.only.iter().any(|one| one == policy))

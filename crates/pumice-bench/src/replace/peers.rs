@@ -1,6 +1,6 @@
 //! The policies that ours is compared with, each as published.
 
-use super::queue::Queue;
+use super::queue::PageQueue;
 
 /// A memory of so many frames under some policy.
 pub trait Cache {
@@ -11,12 +11,12 @@ pub trait Cache {
 /// First in, first out.
 pub struct Fifo {
     frames: usize,
-    queue: Queue,
+    queue: PageQueue,
 }
 
 impl Fifo {
     pub fn new(frames: usize, pages: usize) -> Fifo {
-        Fifo { frames, queue: Queue::new(pages) }
+        Fifo { frames, queue: PageQueue::new(pages) }
     }
 }
 
@@ -36,12 +36,12 @@ impl Cache for Fifo {
 /// The page used longest ago goes.
 pub struct Lru {
     frames: usize,
-    queue: Queue,
+    queue: PageQueue,
 }
 
 impl Lru {
     pub fn new(frames: usize, pages: usize) -> Lru {
-        Lru { frames, queue: Queue::new(pages) }
+        Lru { frames, queue: PageQueue::new(pages) }
     }
 }
 
@@ -61,13 +61,13 @@ impl Cache for Lru {
 /// FIFO, in which a page that was used since it was looked at goes round once more (Corbató, 1968).
 pub struct Clock {
     frames: usize,
-    queue: Queue,
+    queue: PageQueue,
     used: Vec<bool>,
 }
 
 impl Clock {
     pub fn new(frames: usize, pages: usize) -> Clock {
-        Clock { frames, queue: Queue::new(pages), used: vec![false; pages] }
+        Clock { frames, queue: PageQueue::new(pages), used: vec![false; pages] }
     }
 }
 
@@ -94,14 +94,14 @@ impl Cache for Clock {
 /// that are new, numbers of half as many that were.
 pub struct TwoQ {
     frames: usize,
-    new: Queue,
-    was_new: Queue,
-    main: Queue,
+    new: PageQueue,
+    was_new: PageQueue,
+    main: PageQueue,
 }
 
 impl TwoQ {
     pub fn new(frames: usize, pages: usize) -> TwoQ {
-        let [new, was_new, main] = [(); 3].map(|()| Queue::new(pages));
+        let [new, was_new, main] = [(); 3].map(|()| PageQueue::new(pages));
         TwoQ { frames, new, was_new, main }
     }
 

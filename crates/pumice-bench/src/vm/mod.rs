@@ -21,8 +21,8 @@ use serde_json::json;
 
 use super::arguments::size_in_steps;
 use super::harness::{Output, OutputArgs};
-use super::registry::field::{float, number, text};
-use super::registry::{by, plain, Column, Row};
+use super::registry::machines::VM;
+use super::registry::Row;
 use super::sizes;
 use super::slot_daemon::{own_program, HugetlbPool, SlotDaemon};
 use super::team::folder::Folder;
@@ -125,40 +125,6 @@ impl Memory {
     }
 }
 
-const COLUMNS: [Column; 8] = [
-    by("memory", |row| shown(&text(row, "memory"))).wide(22),
-    by("threads", |row| threads_shown(float(row, "prealloc_threads") as u32)).wide(7),
-    // Median, best and worst of all rounds.
-    plain("start s", "start_s", 3).wide(9),
-    plain("best s", "start_low_s", 3).wide(9),
-    plain("worst s", "start_high_s", 3).wide(9),
-    // Of the machine without preallocation, by medians.
-    plain("x floor", "times_floor", 2).wide(9),
-    // The daemon's time to have the slot ready.
-    plain("populate s", "populate_s", 2).wide(10),
-    // How much of the slot was in huge pages; the least of all rounds.
-    by("huge", |row| {
-        number(row, "huge_share").map_or_else(String::new, |share| format!("{:.0}%", share * 100.0))
-    })
-    .wide(6),
-];
-
-/// The memory's name: what follows its kind stands behind a comma.
-fn shown(memory: &str) -> String {
-    match memory {
-        "floor" => "no prealloc".to_owned(),
-        other => other.replacen('-', ", ", 1),
-    }
-}
-
-fn threads_shown(threads: u32) -> String {
-    if threads == 0 {
-        "-".to_owned()
-    } else {
-        threads.to_string()
-    }
-}
-
 /// Runs the experiment and prints its table.
 pub fn vm(options: &VmArgs) -> Result<(), Failure> {
     let there = Command::new(&options.qemu).arg("--version").stdout(Stdio::null()).status();
@@ -169,7 +135,7 @@ pub fn vm(options: &VmArgs) -> Result<(), Failure> {
         )));
     }
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &VM.plots[0])?;
     let folder = Folder::make(None, "vm")?;
     sizes.iter().try_for_each(|&bytes| measure(options, bytes, folder.path(), &mut output))?;
     output.finish()
@@ -183,7 +149,7 @@ fn measure(
 ) -> Result<(), Failure> {
     let accelerator = if usable_kvm() { "kvm" } else { "tcg" };
     println!("{} MiB, {accelerator}, {} rounds", bytes >> 20, options.rounds);
-    output.begin(&COLUMNS);
+    output.begin(&VM.tables[0]);
     let is_wanted = |memory| memory == Memory::Floor || options.memory.contains(&memory);
     let ways: Vec<_> = match options.memory.is_empty() {
         true => WAYS.to_vec(),
@@ -220,11 +186,7 @@ fn measure(
     let floor_s = median(&starts[0]);
     for (index, &(memory, threads)) in ways.iter().enumerate() {
         if skipped[index] || starts[index].is_empty() {
-            output.line([
-                &shown(&memory.json_name()),
-                &threads_shown(threads),
-                "skipped: no pages",
-            ]);
+            output.line([&memory.json_name(), "", &threads.to_string(), "skipped: no pages"]);
             continue;
         }
         let (values, populates) = (std::mem::take(&mut starts[index]), &populates[index]);
