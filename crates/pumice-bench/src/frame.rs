@@ -49,64 +49,50 @@ pub struct FrameArgs {
     peer: Option<PathBuf>,
 }
 
-/// Another frame allocator.
-struct Peer {
-    library: Library,
-    handle: *mut u8,
-}
-
 type PeerNew = unsafe extern "C" fn(usize, usize) -> *mut u8;
 type PeerGet = unsafe extern "C" fn(*mut u8, usize) -> isize;
 type PeerPut = unsafe extern "C" fn(*mut u8, usize, isize) -> i32;
 type PeerFree = unsafe extern "C" fn(*mut u8);
 
-/// A peer's functions, for one thread.
-#[derive(Clone, Copy)]
-struct PeerCalls {
+/// Another frame allocator.
+struct Peer {
     handle: *mut u8,
     get: PeerGet,
     put: PeerPut,
+    free: PeerFree,
+    /// Has the functions.
+    _library: Library,
 }
 
 // SAFETY: peers are allocators for many threads; that is what they are asked to be here.
-unsafe impl Send for PeerCalls {}
-// SAFETY: as above.
-unsafe impl Sync for PeerCalls {}
+unsafe impl Sync for Peer {}
 
 impl Peer {
     fn load(path: &Path) -> Result<Peer, Failure> {
         let refuse = |error: libloading::Error| {
             Failure::usage(format!("can't use {} as a peer: {error}", path.display()))
         };
-        // SAFETY: running the library's initialisers is what the user asks for.
-        let library = unsafe { Library::new(path) }.map_err(refuse)?;
-        // SAFETY: the documented signature.
-        let new = unsafe { library.get::<PeerNew>(b"pumice_peer_new") }.map_err(refuse)?;
-        // SAFETY: as documented: frames and cores.
-        let handle = unsafe { new(BLOCKS * BLOCK_FRAMES, 2) };
-        if handle.is_null() {
-            return Err(Failure::usage(format!("{} made no allocator", path.display())));
+        // SAFETY: running the library's initialisers is what the user asks for; the signatures are documented.
+        unsafe {
+            let library = Library::new(path).map_err(refuse)?;
+            let new = *library.get::<PeerNew>(b"pumice_peer_new").map_err(refuse)?;
+            let get = *library.get::<PeerGet>(b"pumice_peer_get").map_err(refuse)?;
+            let put = *library.get::<PeerPut>(b"pumice_peer_put").map_err(refuse)?;
+            let free = *library.get::<PeerFree>(b"pumice_peer_free").map_err(refuse)?;
+            // As documented: frames and cores.
+            let handle = new(BLOCKS * BLOCK_FRAMES, 2);
+            if handle.is_null() {
+                return Err(Failure::usage(format!("{} made no allocator", path.display())));
+            }
+            Ok(Peer { handle, get, put, free, _library: library })
         }
-        Ok(Peer { library, handle })
-    }
-
-    fn calls(&self) -> Result<PeerCalls, Failure> {
-        let missing = |error| Failure::usage(format!("the peer lacks a function: {error}"));
-        // SAFETY: the documented signature.
-        let get = *unsafe { self.library.get::<PeerGet>(b"pumice_peer_get") }.map_err(missing)?;
-        // SAFETY: the documented signature.
-        let put = *unsafe { self.library.get::<PeerPut>(b"pumice_peer_put") }.map_err(missing)?;
-        Ok(PeerCalls { handle: self.handle, get, put })
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // SAFETY: the documented signature.
-        if let Ok(free) = unsafe { self.library.get::<PeerFree>(b"pumice_peer_free") } {
-            // SAFETY: the handle came from this library and is used no more.
-            unsafe { free(self.handle) };
-        }
+        // SAFETY: the handle came from this library and is used no more.
+        unsafe { (self.free)(self.handle) };
     }
 }
 
@@ -148,9 +134,9 @@ impl<G: pumice_frames::frame::Geometry, B: pumice_frames::frame::ledger::Backing
 }
 
 /// A peer, as core `1`.
-struct Other(PeerCalls, usize);
+struct Other<'p>(&'p Peer, usize);
 
-impl Frames for Other {
+impl Frames for Other<'_> {
     fn get(&mut self) -> usize {
         // SAFETY: a live handle and one of the cores it was made for.
         let frame = unsafe { (self.0.get)(self.0.handle, self.1) };
@@ -305,20 +291,18 @@ fn fill(frames: &mut impl Frames) -> usize {
 pub fn frame(options: &FrameArgs) -> Result<(), Failure> {
     let mut output = Output::create(&options.output, &FRAME.plots[0])?;
     let peer = options.peer.as_deref().map(Peer::load).transpose()?;
-    let calls = peer.as_ref().map(Peer::calls).transpose()?;
     let full_peer = options.peer.as_deref().map(Peer::load).transpose()?;
-    let full_calls = full_peer.as_ref().map(Peer::calls).transpose()?;
     let (zone, full) = (new_zone()?, new_zone()?);
     let free = fill(&mut Shared(&full, 0));
-    let peer_free = full_calls.map(|calls| fill(&mut Other(calls, 0)));
+    let peer_free = full_peer.as_ref().map(|peer| fill(&mut Other(peer, 0)));
     let mut samples = Operations::default();
     let mut held = vec![0; BULK];
     for _ in 0..ROUNDS {
         samples.ours("compare-and-swap", compare_and_swap());
         let names = ["get", "put", "get and put", "put from another thread"];
         samples.all(names, singles(Shared(&zone, 0), Shared(&zone, 1), &mut held));
-        if let Some(calls) = calls {
-            samples.peers(names, singles(Other(calls, 0), Other(calls, 1), &mut held));
+        if let Some(peer) = &peer {
+            samples.peers(names, singles(Other(peer, 0), Other(peer, 1), &mut held));
         }
         scrub(&zone);
         let names = ["pcp get", "pcp put", "pcp get and put", "pcp put from another thread"];
@@ -334,15 +318,15 @@ pub fn frame(options: &FrameArgs) -> Result<(), Failure> {
             put_all(&mut Shared(&full, 0), &got);
             taken
         });
-        if let (Some(calls), Some(free)) = (full_calls, peer_free) {
-            samples.peer("get, 95 % full", nearly_full(Other(calls, 0), free));
+        if let (Some(peer), Some(free)) = (&full_peer, peer_free) {
+            samples.peer("get, 95 % full", nearly_full(Other(peer, 0), free));
         }
         samples.ours("get, two threads", two_threads(|cpu| Shared(&zone, cpu)));
         scrub(&zone);
         samples.ours("pcp get, two threads", two_threads(pcp));
         scrub(&zone);
-        if let Some(calls) = calls {
-            samples.peer("get, two threads", two_threads(|core| Other(calls, core)));
+        if let Some(peer) = &peer {
+            samples.peer("get, two threads", two_threads(|core| Other(peer, core)));
         }
         samples.all(["get 75 frames", "put 75 frames"], runs(&zone));
         scrub(&zone);

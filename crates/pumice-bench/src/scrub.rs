@@ -30,7 +30,7 @@ use pumice_heap::stats::{Event, Slot, Tree};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
-use super::neighbours::case::{self, look_for_autogroup, Case, GroupKind};
+use super::neighbours::case::{self, look_for_autogroup, Case, CaseArgs, GroupKind};
 use super::neighbours::pairs::{alternate, with_loss, Pair, Window};
 use super::neighbours::{Session, Work};
 use super::registry::prezeroing::SCRUB;
@@ -52,15 +52,11 @@ const SETTLE: Duration = Duration::from_millis(30);
 pub struct ScrubArgs {
     #[command(flatten)]
     output: OutputArgs,
-    /// Pairs of windows for each case
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(6..=1000))]
-    pairs: u32,
+    #[command(flatten)]
+    cases: CaseArgs,
     /// Length of a window in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=10_000))]
     window_ms: u64,
-    /// Only the cases whose name starts with this
-    #[arg(long, value_name = "CASE", default_value = "")]
-    case: String,
     /// The engine scrubd zeroes by: auto (as measured), cpu, kernel, dsa, or an engine of this processor
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
@@ -114,7 +110,7 @@ pub fn scrub(options: ScrubArgs) -> Result<(), Failure> {
     let dirt: &'static Dirt = Box::leak(Box::new(Dirt::new(region)));
     output.begin(&SCRUB.tables[0]);
     let beside = |case: &Case| beside(case, dirt, &options);
-    case::measure(&cases(), &options.case, &mut output, || alone(dirt, &options), beside)?;
+    case::measure(&cases(), &options.cases, &mut output, || alone(dirt, &options), beside)?;
     output.finish()
 }
 
@@ -179,7 +175,7 @@ fn alone(dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, Failure> {
         let work = engine_speed(best.1, region.bytes(), length);
         Ok(Pair { on, off: Window { work, ..Window::default() } })
     };
-    let pairs = (0..options.pairs).map(pair).collect::<Result<Vec<_>, Failure>>()?;
+    let pairs = (0..options.cases.pairs).map(pair).collect::<Result<Vec<_>, Failure>>()?;
     eprintln!("the best engine for 2 MiB at a time: {}", best.1.name());
     Ok(row("alone", 0, &pairs))
 }
@@ -207,7 +203,7 @@ fn beside(case: &Case, dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, 
     let new = options.clearer().and_then(|clearer| Setup::new(dirt, clearer));
     let setup = new.map_err(|failure| failure.message)?;
     let length = Duration::from_millis(options.window_ms);
-    let pairs = alternate(options.pairs, |on| {
+    let pairs = alternate(options.cases.pairs, |on| {
         setup.switch(on);
         setup.window(length, |_| beside.work_done())
     })?;

@@ -28,10 +28,14 @@ pub struct SlotDaemon {
 }
 
 impl SlotDaemon {
-    /// Starts one that populates its only slot at full speed.
-    pub fn start(bytes: u64, pages: PageKind) -> Result<SlotDaemon, Failure> {
+    /// Starts one that populates its only slot at full speed, and waits for that: how many seconds it took.
+    pub fn ready(bytes: u64, pages: PageKind) -> Result<(SlotDaemon, ClassRow, f64), Failure> {
         let slot = format!("{bytes}=1");
-        SlotDaemon::start_with(["--slot", &slot, "--pages", pages.name(), "--polite", "off"])
+        let line = ["--slot", &slot, "--pages", pages.name(), "--polite", "off"];
+        let daemon = SlotDaemon::start_with(line)?;
+        let begun = Instant::now();
+        let row = daemon.wait_ready()?;
+        Ok((daemon, row, begun.elapsed().as_secs_f64()))
     }
 
     /// Starts one with these arguments, in a folder of its own. It dies with this process.

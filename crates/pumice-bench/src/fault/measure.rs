@@ -1,5 +1,6 @@
 //! One measurement: threads that touch pages of one region, each its share.
 
+use std::convert::Infallible;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
@@ -15,7 +16,7 @@ use super::row::{FaultMode, PageSize};
 use crate::cpu::pin;
 use crate::names::named;
 use crate::pft::backend::Source;
-use crate::pft::measure::{Lines, Spent, LINES};
+use crate::pft::measure::{timed, Lines, Spent, LINES};
 use pumice_command::{Explain, Failure};
 
 /// Pages that the mapper maps, touches one of, and unmaps.
@@ -90,33 +91,18 @@ fn together(
     work: &(dyn Fn(usize, &Lines) -> Spent + Sync),
     beside: Option<&(dyn Fn(&AtomicBool) + Sync)>,
 ) -> Spent {
-    let lines = &Lines::new(threads);
     let is_over = &AtomicBool::new(false);
-    let processors = cpu::count();
     std::thread::scope(|scope| {
-        let mapper = beside.map(|beside| {
+        if let Some(beside) = beside {
             scope.spawn(move || {
-                pin(threads % processors);
+                pin(threads % cpu::count());
                 beside(is_over);
-            })
-        });
-        let worker = move |index: usize| {
-            pin(index % processors);
-            work(index, lines)
-        };
-        let workers: Vec<_> =
-            (0..threads).map(|index| scope.spawn(move || worker(index))).collect();
-        let mut all = Spent::default();
-        for worker in workers {
-            let spent = worker.join().expect("workers don't panic");
-            all.add(spent);
+            });
         }
+        let spent = timed(threads, |index, lines| Ok::<_, Infallible>(work(index, lines)));
         // Relaxed: the mapper needs to see it some time.
         is_over.store(true, Ordering::Relaxed);
-        if let Some(mapper) = mapper {
-            mapper.join().expect("the mapper does not panic");
-        }
-        all
+        spent.unwrap_or_else(|never| match never {})
     })
 }
 

@@ -28,9 +28,10 @@ use pumice_frames::addr::{BLOCK_FRAMES, FRAME_SIZE};
 use rustix::mm::Advice;
 
 use super::arguments::size_in;
-use super::harness::{in_turns, Output, OutputArgs, WarmUp};
+use super::harness::{in_turns, Output, WarmUp};
 use super::pft::backend::{Backend, Source};
 use super::pft::row::Round;
+use super::pft::RoundsArgs;
 use super::registry::faults::FAULT;
 use super::registry::field::{float, identity};
 use super::registry::Row;
@@ -57,15 +58,8 @@ pub struct FaultArgs {
     /// Bytes of the region that all threads touch together
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     size: usize,
-    /// Measurements of each row [default: 7, or 3 with --quick]
-    #[arg(long, value_name = "N", default_value = "7", default_value_if("quick", "true", "3"),
-          hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Fewer rounds and fewer rows
-    #[arg(long)]
-    quick: bool,
     #[command(flatten)]
-    output: OutputArgs,
+    rounds: RoundsArgs,
 }
 
 fn size(text: &str) -> Result<usize, &'static str> {
@@ -74,15 +68,15 @@ fn size(text: &str) -> Result<usize, &'static str> {
 
 /// Runs all experiments.
 pub fn fault(options: &FaultArgs) -> Result<(), Failure> {
-    let mut output = Output::create(&options.output, &FAULT.plots[0])?;
+    let mut output = Output::create(&options.rounds.output, &FAULT.plots[0])?;
     let ground = Ground::new(options.size)?;
-    let rounds = options.rounds as usize;
+    let rounds = options.rounds.rounds as usize;
     let pages = options.size / FRAME_SIZE / LEAST_SHARE * LEAST_SHARE;
     println!("page faults (medians of {rounds} rounds)");
     output.begin(&FAULT.tables[0]);
     let mut bench = Bench { ground, rounds, output };
     let own = |threads, lines| Job { threads, pages, lines, pattern: Pattern::Own };
-    let threads: &[usize] = if options.quick { &[1, 2, 64] } else { &THREADS };
+    let threads: &[usize] = if options.rounds.quick { &[1, 2, 64] } else { &THREADS };
     for &threads in threads {
         eprintln!("fault: {threads} threads …");
         bench.compare(&each(own(threads, 1), &ways(threads)))?;
@@ -100,7 +94,7 @@ pub fn fault(options: &FaultArgs) -> Result<(), Failure> {
     // With one thread fewer than processors, and without the mapper in the same rounds. A thread that waits for a lock
     // which a mapper takes again and again has it a thousand times a second.
     let ours = Locking::OURS.map(|locking| way(locking, 1));
-    let alone = Job { pages: if options.quick { pages / 16 } else { pages }, ..own(1, 1) };
+    let alone = Job { pages: if options.rounds.quick { pages / 16 } else { pages }, ..own(1, 1) };
     let beside = Job { pattern: Pattern::Mapper, ..alone };
     bench.compare(&[each(alone, &ours), each(beside, &ours)].concat())?;
     bench.print_ratios();

@@ -108,10 +108,6 @@ impl PageAccess for Ours<'_, '_> {
         })
     }
 
-    fn look(&mut self, chunk: usize) -> Result<(), String> {
-        pages_of(chunk).try_for_each(|page| self.look_at(page))
-    }
-
     fn ask(&mut self, pages: &[usize]) -> Result<(), String> {
         // Pages that it does not take now are read when they are wanted.
         self.view.prefetch(pages);

@@ -102,10 +102,6 @@ impl PageAccess for &Mapped {
         Ok(())
     }
 
-    fn look(&mut self, chunk: usize) -> Result<(), String> {
-        pages_of(chunk).try_for_each(|page| self.look_at(page))
-    }
-
     fn ask(&mut self, pages: &[usize]) -> Result<(), String> {
         pages
             .iter()

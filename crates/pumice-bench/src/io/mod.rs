@@ -45,8 +45,8 @@ use super::registry::field::text;
 use super::registry::paging::IO;
 use super::registry::Row;
 use super::team::answer::Answer;
+use super::team::control_group::ControlGroup;
 use super::team::folder::Folder;
-use super::team::memory_group::MemoryGroup;
 use super::team::spent::machine_cpu_s;
 use super::team::worker::Worker;
 use job::{Op, Request, Setup};
@@ -163,7 +163,7 @@ impl IoArgs {
 struct Side {
     kind: Kind,
     worker: Worker,
-    _group: Option<MemoryGroup>,
+    _group: Option<ControlGroup>,
 }
 
 /// The rows so far, and where they go.
@@ -185,8 +185,8 @@ impl Bench<'_> {
         let mut worker = Worker::start("io", kind.name())?;
         let mut group = None;
         if kind.is_kernel() {
-            let limited = MemoryGroup::create().and_then(|group| {
-                group.limit(frames * FRAME_SIZE)?;
+            let limited = ControlGroup::of_memory().and_then(|group| {
+                group.limit_memory(frames * FRAME_SIZE)?;
                 group.enter(worker.pid())?;
                 Ok(group)
             });

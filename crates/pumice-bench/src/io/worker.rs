@@ -31,7 +31,9 @@ pub trait PageAccess {
     /// Changes a word of each page of a chunk.
     fn change(&mut self, chunk: usize) -> Result<(), String>;
     /// Looks at each page of a chunk.
-    fn look(&mut self, chunk: usize) -> Result<(), String>;
+    fn look(&mut self, chunk: usize) -> Result<(), String> {
+        pages_of(chunk).try_for_each(|page| self.look_at(page))
+    }
     /// Says which pages will be wanted soon, in this order.
     fn ask(&mut self, pages: &[usize]) -> Result<(), String>;
     /// Looks at a page.

@@ -23,7 +23,7 @@ use maud::{html, Markup, PreEscaped, DOCTYPE};
 
 use super::all::progress::minutes;
 use super::registry::field::decimal;
-use super::registry::{self, Entry, Part, Plot};
+use super::registry::{self, Entry, Part, Plot, Row};
 use super::results::{Ending, Measured, Results};
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -157,16 +157,19 @@ fn experiment(one: &Measured, entry: &Entry) -> Markup {
             @for table in entry.published { (tables::published(table)) }
             div.plots {
                 @for (index, plot) in entry.plots.iter().enumerate() {
-                    @let id = format!("{}-{index}", one.name);
-                    @match plot {
-                        Plot::Lines(plot) => (lines::figure(plot, &one.rows, &id)),
-                        Plot::Bars(plot) => (bars::figure(plot, &one.rows, &id)),
-                    }
+                    (figure(plot, &one.rows, &format!("{}-{index}", one.name)))
                 }
             }
             @for table in entry.tables { (tables::today(table, entry, &one.rows)) }
             (details(one))
         }
+    }
+}
+
+fn figure(plot: &Plot, rows: &[Row], id: &str) -> Markup {
+    match plot {
+        Plot::Lines(plot) => lines::figure(plot, rows, id),
+        Plot::Bars(plot) => bars::figure(plot, rows, id),
     }
 }
 

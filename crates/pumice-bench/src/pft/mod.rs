@@ -43,21 +43,28 @@ const SPARSE_PAGES: [usize; 3] = [1, 8, 64];
 const SETTLED: f64 = 0.9;
 const WARM_UP_ROUNDS: usize = 8;
 
+/// Options that `bench pft` and `bench fault` share.
+#[derive(Args, Debug)]
+pub struct RoundsArgs {
+    /// Measurements of each row [default: 7, or 3 with --quick]
+    #[arg(long, value_name = "N", default_value = "7", default_value_if("quick", "true", "3"),
+          hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Fewer rounds and fewer rows
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// Options of `pumice bench pft`.
 #[derive(Args, Debug)]
 pub struct PftArgs {
     /// Bytes that all threads allocate together
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     size: usize,
-    /// Measurements of each row [default: 7, or 3 with --quick]
-    #[arg(long, value_name = "N", default_value = "7", default_value_if("quick", "true", "3"),
-          hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Fewer rounds and fewer rows
-    #[arg(long)]
-    quick: bool,
     #[command(flatten)]
-    output: OutputArgs,
+    rounds: RoundsArgs,
 }
 
 fn size(text: &str) -> Result<usize, &'static str> {
@@ -67,13 +74,14 @@ fn size(text: &str) -> Result<usize, &'static str> {
 /// Runs all experiments.
 pub fn pft(options: &PftArgs) -> Result<(), Failure> {
     let mut bench = Bench {
-        rounds: options.rounds as usize,
-        output: Output::create(&options.output, &PFT.plots[0])?,
+        rounds: options.rounds.rounds as usize,
+        output: Output::create(&options.rounds.output, &PFT.plots[0])?,
     };
     // First, while no pool of another experiment is in what the process has resident.
     eprintln!("pft: sparse …");
     bench.sparse()?;
-    let lines: &[usize] = if options.quick { &[1, 8, 64] } else { &[1, 2, 4, 8, 16, 32, 64] };
+    let lines: &[usize] =
+        if options.rounds.quick { &[1, 8, 64] } else { &[1, 2, 4, 8, 16, 32, 64] };
     eprintln!("pft: burst …");
     let pool = Pool::new(options.size, 2 * options.size)?;
     bench.begin("burst, the pool full");

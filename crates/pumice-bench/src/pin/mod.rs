@@ -20,7 +20,7 @@ use rustix::mm::{madvise, mlock, mmap, mmap_anonymous, munmap, Advice, MapFlags,
 use serde_json::json;
 
 use super::arguments::size_in_steps;
-use super::harness::{Output, OutputArgs};
+use super::harness::{figures, in_turns, Output, OutputArgs, WarmUp};
 use super::registry::machines::PIN;
 use super::registry::Row;
 use super::sizes;
@@ -102,15 +102,10 @@ pub fn pin(options: &PinArgs) -> Result<(), Failure> {
 
 fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<Row, Failure> {
     let len = bytes as usize;
-    let (mut fresh, mut slot, mut populate) = (Vec::new(), Vec::new(), Vec::new());
-    // One round that does not count: memory that the host has to bring costs several times more.
-    for round in 0..=options.rounds {
+    let measured = in_turns(1, options.rounds as usize, WarmUp::Round, |_, _| {
         let fresh_s = time(pin, len, || map_fresh(len, pages))
             .map_err(|error| refused(pin, bytes, &error))?;
-        let daemon = SlotDaemon::start(bytes, pages)?;
-        let begun = Instant::now();
-        daemon.wait_ready()?;
-        let populate_s = begun.elapsed().as_secs_f64();
+        let (daemon, _, populate_s) = SlotDaemon::ready(bytes, pages)?;
         let mut lease = None;
         let leased = || {
             let new = Client::new(daemon.socket()).lease(&LeaseRequest::new(bytes));
@@ -120,12 +115,9 @@ fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<R
             mapped
         };
         let slot_s = time(pin, len, leased).map_err(|error| refused(pin, bytes, &error))?;
-        if round > 0 {
-            fresh.push(fresh_s);
-            slot.push(slot_s);
-            populate.push(populate_s);
-        }
-    }
+        Ok([fresh_s, slot_s, populate_s])
+    })?;
+    let [fresh, slot, populate] = [0, 1, 2].map(|it| figures(&measured[0], |round| round[it]));
     let faster = Ratio::within_rounds(&fresh, &slot);
     let keys =
         json!({"experiment": "slot", "bytes": bytes, "pin": pin.name(), "pages": pages.name()});

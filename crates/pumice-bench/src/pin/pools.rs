@@ -19,7 +19,7 @@ use pumice_heap::heap::Content;
 use serde_json::json;
 
 use super::{map_fresh, refused_as, PageKind, FASTER};
-use crate::harness::Output;
+use crate::harness::{figures, in_turns, Output, WarmUp};
 use crate::registry::machines::PIN;
 use crate::registry::Row;
 use pumice_command::statistics::{median, Ratio};
@@ -76,9 +76,7 @@ fn measure<R: Registrar>(
         Some(gpu) => gpu,
         None => &clearer,
     };
-    let (mut pooled, mut mapped, mut allocated, mut rezeroed) = (vec![], vec![], vec![], vec![]);
-    // One round that does not count: memory that the host has to bring costs several times more.
-    for round in 0..=rounds {
+    let measured = in_turns(1, rounds as usize, WarmUp::Round, |_, _| {
         let begun = Instant::now();
         let buffer = pool.take(len, Content::Zero);
         let pool_s = begun.elapsed().as_secs_f64();
@@ -109,13 +107,10 @@ fn measure<R: Registrar>(
                 Some(took_s)
             }
         };
-        if round > 0 {
-            pooled.push(pool_s);
-            mapped.push(mmap_s);
-            allocated.extend(host_alloc_s);
-            rezeroed.push(rezero_s);
-        }
-    }
+        Ok(([pool_s, mmap_s, rezero_s], host_alloc_s))
+    })?;
+    let [pooled, mapped, rezeroed] = [0, 1, 2].map(|it| figures(&measured[0], |round| round.0[it]));
+    let allocated: Vec<f64> = measured[0].iter().filter_map(|round| round.1).collect();
     let (len, pages) = (len as u64, PageKind::Thp.name());
     let has = !allocated.is_empty();
     let faster = |peer: &[f64]| Ratio::within_rounds(peer, &pooled);

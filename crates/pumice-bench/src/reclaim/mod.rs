@@ -42,8 +42,8 @@ use super::interrupts::Interrupts;
 use super::registry::paging::RECLAIM;
 use super::registry::Row;
 use super::team::answer::Answer;
+use super::team::control_group::ControlGroup;
 use super::team::folder::Folder;
-use super::team::memory_group::MemoryGroup;
 use super::team::worker::Worker;
 use job::{Pattern, Request, Setup};
 use pumice_command::Failure;
@@ -145,7 +145,7 @@ struct Peer {
     worker: Worker,
     backend: Backend,
     _swap: SwapArea,
-    _group: MemoryGroup,
+    _group: ControlGroup,
 }
 
 impl Peer {
@@ -155,9 +155,10 @@ impl Peer {
         folder: &Path,
         setup: &Setup,
     ) -> Result<Peer, String> {
-        let group = MemoryGroup::create().map_err(|error| format!("no control group: {error}"))?;
+        let group =
+            ControlGroup::of_memory().map_err(|error| format!("no control group: {error}"))?;
         group
-            .limit(setup.frames * FRAME_SIZE)
+            .limit_memory(setup.frames * FRAME_SIZE)
             .map_err(|error| format!("no limit on a control group's memory: {error}"))?;
         let in_file = match swap_on {
             SwapOn::File => {
