@@ -114,11 +114,13 @@ pub fn in_turns<T, E>(
     warm_up: WarmUp,
     mut run: impl FnMut(usize, usize) -> Result<T, E>,
 ) -> Result<Vec<Vec<T>>, E> {
+    // Soon rounds begin in all parts of the list, and after as many rounds as ways each has gone first.
+    let step = (ways * 3 / 8..).find(|&step| step > 0 && divisor(step, ways) == 1).unwrap_or(1);
     let mut values: Vec<Vec<T>> = (0..ways).map(|_| Vec::with_capacity(rounds)).collect();
     let first = if warm_up == WarmUp::Round { 0 } else { 1 };
     for round in first..=rounds {
         for turn in 0..ways {
-            let way = (round - first + turn) % ways;
+            let way = ((round - first) * step + turn) % ways;
             let value = run(way, round)?;
             if round > 0 {
                 values[way].push(value);
@@ -126,6 +128,15 @@ pub fn in_turns<T, E>(
         }
     }
     Ok(values)
+}
+
+/// The greatest that two numbers have in common.
+fn divisor(one: usize, other: usize) -> usize {
+    if other == 0 {
+        one
+    } else {
+        divisor(other, one % other)
+    }
 }
 
 /// A figure of each round.
@@ -172,6 +183,16 @@ mod tests {
         let firsts: Vec<_> = order.iter().step_by(3).map(|&(way, _)| way).collect();
         assert_eq!(firsts, [0, 1, 2]);
         assert_eq!(values, Ok(vec![vec![1, 6, 8], vec![2, 4, 9], vec![3, 5, 7]]));
+        let mut firsts = Vec::new();
+        let step = |way, _| {
+            firsts.push(way);
+            Ok::<_, ()>(())
+        };
+        in_turns(12, 12, WarmUp::None, step).expect("no error");
+        let mut firsts: Vec<_> = firsts.into_iter().step_by(12).collect();
+        assert_eq!(firsts[..4], [0, 5, 10, 3]);
+        firsts.sort_unstable();
+        assert_eq!(firsts, (0..12).collect::<Vec<_>>());
     }
 
     #[test]

@@ -19,6 +19,7 @@ use pumice_slots::{Client, Error, LeaseRequest, PageKind, SlotFile};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
+use super::proc_file;
 use super::registry::machines::LEASE;
 use super::registry::Row;
 use super::slot_daemon::SlotDaemon;
@@ -144,15 +145,11 @@ fn settled(daemon: &SlotDaemon, client: &Client, slots: u32) -> Result<Holdings,
     let descriptors = entries(&process.join("fd"))
         .into_iter()
         .filter(|entry| fs::read_link(entry).is_ok_and(|target| !is_sensor(&target)));
-    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
-    let resident = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let folder = daemon.socket().parent().map(Path::to_owned).unwrap_or_default();
     Ok(Holdings {
         descriptors: descriptors.count() as i64,
         files: entries(&folder).len() as i64,
-        resident_kib: resident
-            .and_then(|text| text.trim().trim_end_matches(" kB").parse().ok())
-            .unwrap_or(0),
+        resident_kib: proc_file::number(process.join("status"), "RssAnon").unwrap_or(0) as i64,
     })
 }
 

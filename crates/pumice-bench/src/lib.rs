@@ -34,6 +34,7 @@
 //! | [`names`] | enums whose values have names |
 //! | [`neighbours`] | programs that do something else meanwhile |
 //! | [`c_program`] | programs that know nothing of pumice |
+//! | [`proc_file`] | numbers that the kernel tells under names |
 //! | [`cpu`] | processor time of a thread, and its processors |
 //!
 //! The experiments measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and `pumice-slots`. They
@@ -63,6 +64,7 @@ mod page;
 mod pft;
 mod pin;
 mod populate;
+mod proc_file;
 mod programs;
 mod reclaim;
 mod registry;

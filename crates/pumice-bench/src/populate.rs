@@ -28,6 +28,7 @@ use super::harness::{Output, OutputArgs};
 use super::neighbours::case::{self, look_for_autogroup, Case, CaseArgs, GroupKind};
 use super::neighbours::pairs::{alternate, with_loss, Pair, Window};
 use super::neighbours::{Session, Work};
+use super::proc_file;
 use super::registry::machines::POPULATE;
 use super::registry::Row;
 use super::slot_daemon::SlotDaemon;
@@ -173,10 +174,7 @@ impl Setup {
 
 /// Memory of files without a name and the like, in KiB.
 fn shared_kib() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:"));
-    let number = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    number.unwrap_or(0)
+    proc_file::number("/proc/meminfo", "Shmem").unwrap_or(0)
 }
 
 /// The daemon's own work counts here.

@@ -34,7 +34,7 @@ use serde_json::json;
 use self::batches::Named;
 use self::neighbour::Neighbours;
 use super::arguments::{number_in, size_in};
-use super::harness::{figures, Output, OutputArgs};
+use super::harness::{figures, in_turns, Output, OutputArgs, WarmUp};
 use super::registry::prezeroing::CLEAR;
 use super::registry::Row;
 use pumice_command::clear_plan;
@@ -136,16 +136,13 @@ pub fn clear(options: ClearArgs) -> Result<(), Failure> {
         size_name(len),
         cells.len() as f64 * options.seconds_per_cell
     );
-    for round in 0..ROUNDS {
-        let first = round * cells.len() / ROUNDS;
-        for turn in 0..cells.len() {
-            let index = (first + turn) % cells.len();
-            cells[index].measure(region.bytes(), slice_ns);
-        }
-    }
-
+    let ns_per_frame = in_turns(cells.len(), ROUNDS, WarmUp::None, |index, _| {
+        Ok::<_, Failure>(cells[index].measure(region.bytes(), slice_ns))
+    })?;
     output.begin(&CLEAR.tables[0]);
-    cells.iter().try_for_each(|cell| output.show(cell.row()))?;
+    for (cell, rounds) in cells.iter().zip(&ns_per_frame) {
+        output.show(cell.row(rounds))?;
+    }
     batches::engines(&engines, region.bytes(), ROUNDS, &mut output)?;
     drop(engines);
     batches::overhead(region.bytes(), 4 * ROUNDS, &mut output)?;
@@ -264,25 +261,18 @@ impl Use {
     }
 }
 
-/// A use, an engine and a size, and the time of each round.
+/// A use, an engine and a size.
 struct Cell {
     usage: Use,
     engine: CpuEngine,
     size: usize,
     /// where in the region the next piece starts
     next: usize,
-    ns_per_frame: Vec<f64>,
 }
 
 /// All cells: the engines next to each other, so that changes over time meet all.
 fn cells() -> Vec<Cell> {
-    let cell = |usage, engine, size| Cell {
-        usage,
-        engine,
-        size,
-        next: 0,
-        ns_per_frame: Vec::with_capacity(ROUNDS),
-    };
+    let cell = |usage, engine, size| Cell { usage, engine, size, next: 0 };
     let touching = |size| {
         let uses = [1, LINES_PER_PAGE].map(|lines| [Use::Near { lines }, Use::Far { lines }]);
         uses.into_iter().flatten().map(move |usage| (usage, size))
@@ -301,8 +291,8 @@ fn cells() -> Vec<Cell> {
 }
 
 impl Cell {
-    /// One round: pieces until `slice_ns` are over, one step at least.
-    fn measure(&mut self, region: &mut [u8], slice_ns: u64) {
+    /// One round: pieces until `slice_ns` are over, one step at least. Returns nanoseconds for a frame.
+    fn measure(&mut self, region: &mut [u8], slice_ns: u64) -> f64 {
         let mut frames = 0;
         let start_ns = cpu_time_ns();
         let mut elapsed_ns = 0;
@@ -310,7 +300,7 @@ impl Cell {
             frames += self.step(region) / FRAME_SIZE;
             elapsed_ns = cpu_time_ns() - start_ns;
         }
-        self.ns_per_frame.push(elapsed_ns as f64 / frames as f64);
+        elapsed_ns as f64 / frames as f64
     }
 
     /// Works on the next pieces, 2 MiB of them or one; returns the bytes done.
@@ -353,8 +343,8 @@ impl Cell {
         }
     }
 
-    fn row(&self) -> Row {
-        let mut sorted = self.ns_per_frame.clone();
+    fn row(&self, ns_per_frame: &[f64]) -> Row {
+        let mut sorted = ns_per_frame.to_vec();
         sorted.sort_by(f64::total_cmp);
         let median = sorted[sorted.len() / 2];
         let gb_per_s = |ns: &f64| FRAME_SIZE as f64 / ns;
@@ -368,7 +358,7 @@ impl Cell {
             // From the fastest round to the slowest.
             "spread_percent": (sorted[sorted.len() - 1] - sorted[0]) / median * 100.0,
         }));
-        row.samples("gb_per_s", figures(&self.ns_per_frame, gb_per_s))
+        row.samples("gb_per_s", figures(ns_per_frame, gb_per_s))
     }
 }
 

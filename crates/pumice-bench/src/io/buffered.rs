@@ -1,6 +1,6 @@
 //! The kernel's page cache, by `read` and `write`.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use pumice_frames::addr::FRAME_SIZE;
@@ -8,6 +8,7 @@ use rustix::fs::{fadvise, fallocate, Advice, FallocateFlags};
 
 use super::job::{Op, Setup, CHUNK};
 use super::worker::{change, check, fill, Backend, PageAccess, CHUNK_PAGES};
+use crate::proc_file;
 
 /// A file of the kernel's.
 #[derive(Debug)]
@@ -59,9 +60,7 @@ pub fn advise(file: &File, op: Op) -> Result<(), String> {
 
 /// Pages that the kernel has read for this process.
 pub fn pages_read() -> u64 {
-    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
-    let bytes = text.lines().find_map(|line| line.strip_prefix("read_bytes: "));
-    bytes.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0) / FRAME_SIZE as u64
+    proc_file::number("/proc/self/io", "read_bytes").unwrap_or(0) / FRAME_SIZE as u64
 }
 
 impl Backend for Buffered {

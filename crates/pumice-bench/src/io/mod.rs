@@ -185,12 +185,7 @@ impl Bench<'_> {
         let mut worker = Worker::start("io", kind.name())?;
         let mut group = None;
         if kind.is_kernel() {
-            let limited = ControlGroup::of_memory().and_then(|group| {
-                group.limit_memory(frames * FRAME_SIZE)?;
-                group.enter(worker.pid())?;
-                Ok(group)
-            });
-            match limited {
+            match ControlGroup::with_memory(worker.pid(), frames * FRAME_SIZE) {
                 Ok(limited) => group = Some(limited),
                 Err(error) => {
                     eprintln!("io: without {}: no control group: {error}", kind.name());

@@ -96,25 +96,16 @@ fn machine(results: &Results) -> Markup {
 }
 
 fn overview(results: &Results) -> Markup {
+    let heads = [("experiment", true), ("state", true), ("noise", true), ("seconds", false)];
+    let rows = results.experiments.iter().map(|one| {
+        let name = html! { a href=(format!("#{}", one.name)) { (one.name) } };
+        let [state, noise] = [&*state(one), one.noise.level.name()].map(|word| html! { (word) });
+        (false, vec![name, state, noise, html! { (decimal(one.seconds, 1)) }])
+    });
     html! {
         section aria-labelledby="overview" {
             h2 id="overview" { "Experiments" }
-            (tables::scrolling("How each went, and how quiet the machine was", html! {
-                thead { tr {
-                    @for head in ["experiment", "state", "noise"] { th.words scope="col" { (head) } }
-                    th scope="col" { "seconds" }
-                } }
-                tbody {
-                    @for one in &results.experiments {
-                        tr {
-                            th scope="row" { a href=(format!("#{}", one.name)) { (one.name) } }
-                            td.words { (state(one)) }
-                            td.words { (one.noise.level.name()) }
-                            td { (decimal(one.seconds, 1)) }
-                        }
-                    }
-                }
-            }))
+            (tables::table("How each went, and how quiet the machine was", &heads, rows))
         }
     }
 }

@@ -13,6 +13,7 @@ use pumice_heap::stats::{Event, Slot, Tree};
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use crate::names::named;
+use crate::proc_file;
 use pumice_command::{Explain, Failure};
 
 named! {
@@ -194,7 +195,5 @@ impl Pool {
 
 /// Memory of the process that is resident, in KiB, counted page by page.
 pub fn resident_kb() -> Option<u64> {
-    let map = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
-    let line = map.lines().find_map(|line| line.strip_prefix("Rss:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
+    proc_file::number("/proc/self/smaps_rollup", "Rss")
 }

@@ -155,11 +155,8 @@ impl Peer {
         folder: &Path,
         setup: &Setup,
     ) -> Result<Peer, String> {
-        let group =
-            ControlGroup::of_memory().map_err(|error| format!("no control group: {error}"))?;
-        group
-            .limit_memory(setup.frames * FRAME_SIZE)
-            .map_err(|error| format!("no limit on a control group's memory: {error}"))?;
+        let group = ControlGroup::with_memory(worker.pid(), setup.frames * FRAME_SIZE)
+            .map_err(|error| format!("no control group: {error}"))?;
         let in_file = match swap_on {
             SwapOn::File => {
                 match SwapArea::on(&folder.join("kernel.swap"), setup.swap_bytes) {
@@ -181,9 +178,6 @@ impl Peer {
                 (swap, Backend::KernelZram)
             }
         };
-        group
-            .enter(worker.pid())
-            .map_err(|error| format!("the control group takes no process: {error}"))?;
         Ok(Peer { worker, backend, _swap: swap, _group: group })
     }
 }

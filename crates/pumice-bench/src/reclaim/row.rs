@@ -45,10 +45,9 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
     let rates = figures(rounds, |round| round.accesses as f64 / round.seconds);
     // Filling brings nothing in but by chance.
     let has_come = case.pattern != Pattern::Fill && rounds.iter().all(|round| round.pages_in > 0);
-    let per_page = |of: fn(&Answer) -> f64| has_come.then(|| middle(rounds, of));
     let is_google = case.pattern == Pattern::Google;
     let file_mb_per_s = |round: &Answer| round.bytes as f64 / 1e6 / round.seconds;
-    let row = Row::of(json!({
+    let keys = json!({
         "pattern": case.pattern.name(),
         "backend": case.backend.name(),
         "threads": case.threads,
@@ -56,26 +55,20 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
         "frames_bytes": case.frames * FRAME_SIZE,
         // The region, by the frames; 0 for the device.
         "times": case.region_pages.checked_div(case.frames).unwrap_or(0),
-        // Pages read from swap, and written to it.
-        "in_per_s": middle(rounds, |round| round.pages_in as f64 / round.seconds),
+        // Pages written to swap.
         "out_per_s": middle(rounds, |round| round.pages_out as f64 / round.seconds),
-        // Processor time for each page brought in, its victim's way out included: of the process and its helpers, and
-        // of the whole machine.
-        "cpu_us_per_page": per_page(cpu_us_per_page),
-        "machine_us_per_page": per_page(|it| it.machine_cpu_s * 1e6 / it.pages_in as f64),
-        "p50_us": middle(rounds, |round| round.p50_us),
-        "max_us": figures(rounds, |round| round.max_us).into_iter().fold(0.0, f64::max),
         // Of a file that was read meanwhile.
         "file_mb_per_s": is_google.then(|| middle(rounds, file_mb_per_s)),
         // Of guards on pages that are there.
         "hit_ns": case.pattern.is_hit().then(|| middle(rounds, |round| round.hit_ns)),
         "times_kernel": null,
-    }));
+    });
+    let cpu_us_per_page = |round: &Answer| round.cpu_s * 1e6 / round.pages_in as f64;
     let cpu = if has_come { figures(rounds, cpu_us_per_page) } else { Vec::new() };
-    with_drift(row, &rates)
+    // Each page that comes in has a victim, whose way out is in its time.
+    with_drift(Answer::row(keys, rounds, has_come), &rates)
         .sampled("accesses_per_s", rates)
         .samples("cpu_us_per_page", cpu)
-        .sampled("p99_us", figures(rounds, |round| round.p99_us))
         .samples("max_us", figures(rounds, |round| round.max_us))
 }
 
@@ -83,10 +76,6 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
 pub fn beside(row: Row, kernel: &Row) -> Row {
     let times = float(&row, "accesses_per_s") / float(kernel, "accesses_per_s");
     row.set("times_kernel", times)
-}
-
-fn cpu_us_per_page(round: &Answer) -> f64 {
-    round.cpu_s * 1e6 / round.pages_in as f64
 }
 
 #[cfg(test)]

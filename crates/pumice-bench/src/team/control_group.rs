@@ -26,21 +26,27 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// One that can limit memory: below our own group in version 1, below the root in version 2, where a group with
-    /// processes has no groups.
-    pub fn of_memory() -> io::Result<ControlGroup> {
+    /// One in which a process may use so much memory: below our own group in version 1, below the root in version 2,
+    /// where a group with processes has no groups.
+    pub fn with_memory(pid: u32, bytes: usize) -> io::Result<ControlGroup> {
         let group = ControlGroup::create("memory", |place| match place.version {
             Version::One => &place.home,
             Version::Two => &place.top,
         })?;
-        // Without the controller there is the folder, but no such file.
-        fs::metadata(group.memory_file())?;
+        let version_1 = group.path.join("memory.limit_in_bytes");
+        let file = if version_1.exists() { version_1 } else { group.path.join("memory.max") };
+        // Without the controller there is the folder, but no such file, and none can be made.
+        fs::write(file, (bytes + SLACK_BYTES).to_string())?;
+        group.enter(pid)?;
         Ok(group)
     }
 
     /// One that is scheduled as a whole, below the root of its hierarchy.
     pub fn of_processors() -> io::Result<ControlGroup> {
-        ControlGroup::create("cpu", |place| &place.top)
+        let group = ControlGroup::create("cpu", |place| &place.top)?;
+        // This process may have to go back there.
+        fs::metadata(group.home.join("cgroup.procs"))?;
+        Ok(group)
     }
 
     fn create(controller: &str, parent: impl Fn(&Place) -> &PathBuf) -> io::Result<ControlGroup> {
@@ -53,20 +59,6 @@ impl ControlGroup {
         let path = parent(&place).join(format!("pumice-bench-{}-{nth}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(ControlGroup { path, home: place.home })
-    }
-
-    fn memory_file(&self) -> PathBuf {
-        let version_1 = self.path.join("memory.limit_in_bytes");
-        if version_1.exists() {
-            version_1
-        } else {
-            self.path.join("memory.max")
-        }
-    }
-
-    /// Lets its processes use so much memory.
-    pub fn limit_memory(&self, bytes: usize) -> io::Result<()> {
-        fs::write(self.memory_file(), (bytes + SLACK_BYTES).to_string())
     }
 
     /// Lets the group use one processor's time.
