@@ -8,7 +8,6 @@ use rustix::fs::{fadvise, fallocate, Advice, FallocateFlags};
 
 use super::job::{Op, Setup, CHUNK};
 use super::worker::{change, check, fill, Backend, PageAccess, CHUNK_PAGES};
-use crate::proc_file;
 
 /// A file of the kernel's.
 #[derive(Debug)]
@@ -58,11 +57,6 @@ pub fn advise(file: &File, op: Op) -> Result<(), String> {
     fadvise(file, 0, None, advice).map_err(failed)
 }
 
-/// Pages that the kernel has read for this process.
-pub fn pages_read() -> u64 {
-    proc_file::number("/proc/self/io", "read_bytes").unwrap_or(0) / FRAME_SIZE as u64
-}
-
 impl Backend for Buffered {
     fn prepare(&self, op: Op) -> Result<(), String> {
         if op == Op::Out {
@@ -78,14 +72,6 @@ impl Backend for Buffered {
 
     fn sync(&self) -> Result<(), String> {
         self.file.sync_all().map_err(|error| format!("can't sync: {error}"))
-    }
-
-    fn pages_in(&self) -> u64 {
-        pages_read()
-    }
-
-    fn helpers(&self) -> Option<&'static str> {
-        Some("kswapd")
     }
 }
 

@@ -80,8 +80,8 @@ impl Backend for Direct<'_> {
         self.cache.counts().read
     }
 
-    fn helpers(&self) -> Option<&'static str> {
-        None
+    fn helpers_cpu_s(&self) -> f64 {
+        0.0
     }
 }
 

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use pumice_frames::addr::FRAME_SIZE;
 use rustix::mm::{madvise, mmap, Advice, MapFlags, ProtFlags};
 
-use super::buffered::{advise, empty, open, pages_read};
+use super::buffered::{advise, empty, open};
 use super::job::{Op, Setup};
 use super::worker::{change, check, fill, pages_of, Backend, PageAccess};
 
@@ -64,14 +64,6 @@ impl Backend for Mapped {
 
     fn sync(&self) -> Result<(), String> {
         self.file.sync_all().map_err(|error| format!("can't sync: {error}"))
-    }
-
-    fn pages_in(&self) -> u64 {
-        pages_read()
-    }
-
-    fn helpers(&self) -> Option<&'static str> {
-        Some("kswapd")
     }
 }
 

@@ -50,6 +50,9 @@ pub fn entry(name: &str) -> Option<&'static Entry> {
     ENTRIES.into_iter().find(|entry| entry.name == name)
 }
 
+/// Words, and names of fields.
+type Word = &'static str;
+
 /// An experiment.
 #[derive(Debug)]
 pub struct Entry {
@@ -183,11 +186,7 @@ pub struct Table {
 }
 
 /// A table of these rows.
-pub const fn table(
-    caption: &'static str,
-    only: &'static [Condition],
-    columns: &'static [Column],
-) -> Table {
+pub const fn table(caption: Word, only: &'static [Condition], columns: &'static [Column]) -> Table {
     Table { caption, only, columns }
 }
 
@@ -271,22 +270,12 @@ pub const fn scaled(head: &'static str, field: &'static str, by: f64, decimals: 
 }
 
 /// A column of numbers with their intervals.
-pub const fn interval(
-    head: &'static str,
-    field: &'static str,
-    ends: [&'static str; 2],
-    decimals: usize,
-) -> Column {
+pub const fn interval(head: Word, field: Word, ends: [Word; 2], decimals: usize) -> Column {
     Column { head, width: 20, show: Show::Interval(field, ends, decimals) }
 }
 
 /// A column of ratios to a peer's row.
-pub const fn times(
-    head: &'static str,
-    figure: &'static str,
-    key: &'static str,
-    of: &'static str,
-) -> Column {
+pub const fn times(head: Word, figure: Word, key: Word, of: Word) -> Column {
     Column { head, width: 0, show: Show::Times { figure, key, of } }
 }
 
@@ -332,7 +321,7 @@ pub struct Series {
 }
 
 /// A line over the picture's own y.
-pub const fn series(name: &'static str, only: &'static [Condition]) -> Series {
+pub const fn series(name: Word, only: &'static [Condition]) -> Series {
     Series { name, only, y: None }
 }
 
@@ -363,12 +352,7 @@ impl Bars {
 }
 
 /// Bars of all rows: a title, the label of a group, the unit, and the values.
-pub const fn bars(
-    title: &'static str,
-    label: &'static str,
-    unit: (&'static str, usize),
-    values: &'static [Value],
-) -> Bars {
+pub const fn bars(title: Word, label: Word, unit: (Word, usize), values: &'static [Value]) -> Bars {
     Bars { title, only: &[], label, unit, values, marked: &[] }
 }
 
