@@ -23,6 +23,8 @@ pub const VERSION: u32 = 1;
 /// No file of ours is near it.
 const MOST_BYTES: u64 = 256 << 20;
 
+const NO_RESULTS: &str = "it is no file of results; make one with 'pumice bench all --json FILE'";
+
 /// Everything of one `bench all`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Results {
@@ -105,38 +107,26 @@ impl Results {
         let file = File::open(path).map_err(|error| refuse(&error))?;
         let data = file.metadata().map_err(|error| refuse(&error))?;
         if !data.is_file() || data.len() > MOST_BYTES {
-            return Err(refuse(
-                &"it is no file of results; make one with 'pumice bench all --json FILE'",
-            ));
+            return Err(refuse(&NO_RESULTS));
         }
         let text = fs::read_to_string(path).map_err(|error| refuse(&error))?;
         Results::parse(&text).map_err(|why| refuse(&why))
     }
 
     fn parse(text: &str) -> Result<Results, String> {
-        const MAKE_ONE: &str = "make one with 'pumice bench all --json FILE'";
         #[derive(Deserialize)]
         struct Head {
             format: String,
             version: u32,
         }
-        let head: Head = serde_json::from_str(text)
-            .map_err(|_| format!("it is no file of results; {MAKE_ONE}"))?;
-        if head.format != FORMAT {
-            return Err(format!("it is no file of results; {MAKE_ONE}"));
-        }
-        match head.version {
-            VERSION => {}
-            older if older < VERSION => {
-                return Err(format!(
-                    "its version is {older}, this pumice reads {VERSION}; measure again: {MAKE_ONE}"
-                ));
-            }
-            newer => {
-                return Err(format!(
-                    "its version is {newer}, this pumice reads {VERSION}; use a newer one"
-                ));
-            }
+        let head: Option<Head> = serde_json::from_str(text).ok();
+        let Head { version, .. } = head.filter(|head| head.format == FORMAT).ok_or(NO_RESULTS)?;
+        if version != VERSION {
+            let advice = match version < VERSION {
+                true => "measure again with 'pumice bench all --json FILE'",
+                false => "use a newer one",
+            };
+            return Err(format!("its version is {version}, this pumice reads {VERSION}; {advice}"));
         }
         serde_json::from_str(text).map_err(|error| format!("it is damaged: {error}"))
     }

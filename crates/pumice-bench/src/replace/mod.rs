@@ -26,7 +26,7 @@ use super::registry::paging::{HITS_AGAINST_FRAMES, REPLACE};
 use super::registry::Row;
 use opt::Opt;
 use ours::Ours;
-use peers::{Cache, Clock, Fifo, Lru, TwoQ};
+use peers::{Cache, Clock, Oldest, TwoQ};
 use pumice_command::table::Table;
 use pumice_command::Failure;
 use trace::Trace;
@@ -137,8 +137,8 @@ fn hits(policy: &str, frames: u32, trace: &Trace, next_uses: &[u32], bar: &Progr
         hits
     };
     match policy {
-        "fifo" => run(&mut Fifo::new(frames, pages)),
-        "lru" => run(&mut Lru::new(frames, pages)),
+        "fifo" => run(&mut Oldest::fifo(frames, pages)),
+        "lru" => run(&mut Oldest::lru(frames, pages)),
         "clock" => run(&mut Clock::new(frames, pages)),
         "2q" => run(&mut TwoQ::new(frames, pages)),
         "two-list" => {
