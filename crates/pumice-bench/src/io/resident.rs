@@ -73,43 +73,24 @@ pub fn measure(
         view.sync().or_fail("pages in memory")?;
         let pointers = Pointers::of(&view)
             .ok_or_else(|| Failure::system("pages that were written are not in memory"))?;
-        rows_of(cache, &file, &pointers, (pages, threads), (rounds, seconds), signals)
+        let mut rows = Vec::new();
+        let few = Pages { threads, pages: FEW, is_shared: false };
+        for what in [Pages { threads, pages, is_shared: true }, few] {
+            let answers = in_turns(Reading::ALL.len(), rounds, WarmUp::Round, |which, _| {
+                signals.look()?;
+                one_round(cache, &file, &pointers, Reading::ALL[which], what, seconds)
+                    .or_fail("pages in memory")
+            })?;
+            let op = if what.is_shared { "resident" } else { "resident-few" };
+            let [file_bytes, frames_bytes] = [what.pages, pages].map(|it| (it * FRAME_SIZE) as u64);
+            for (reading, rounds) in Reading::ALL.iter().zip(&answers) {
+                let backend = reading.name();
+                rows.push(row(&Case { op, backend, threads, file_bytes, frames_bytes }, rounds));
+            }
+        }
+        Ok(rows)
     })
     .or_fail("pages in memory")?
-}
-
-fn rows_of(
-    cache: &Cache<'_>,
-    file: &File,
-    pointers: &Pointers,
-    (pages, threads): (usize, usize),
-    (rounds, seconds): (usize, f64),
-    signals: &Interrupts,
-) -> Result<Vec<Row>, Failure> {
-    let mut rows = Vec::new();
-    for what in
-        [Pages { threads, pages, is_shared: true }, Pages { threads, pages: FEW, is_shared: false }]
-    {
-        let answers = in_turns(Reading::ALL.len(), rounds, WarmUp::Round, |which, _| {
-            signals.look()?;
-            one_round(cache, file, pointers, Reading::ALL[which], what, seconds)
-                .or_fail("pages in memory")
-        })?;
-        let file_bytes = (what.pages * FRAME_SIZE) as u64;
-        for (reading, rounds) in Reading::ALL.iter().zip(&answers) {
-            let op = if what.is_shared { "resident" } else { "resident-few" };
-            let backend = reading.name();
-            let case = Case {
-                op,
-                backend,
-                threads,
-                file_bytes,
-                frames_bytes: (pages * FRAME_SIZE) as u64,
-            };
-            rows.push(row(&case, rounds));
-        }
-    }
-    Ok(rows)
 }
 
 /// All threads at once: the sum of their rates.

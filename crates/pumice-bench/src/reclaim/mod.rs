@@ -157,22 +157,15 @@ impl Peer {
     ) -> Result<Peer, String> {
         let group = ControlGroup::with_memory(worker.pid(), setup.frames * FRAME_SIZE)
             .map_err(|error| format!("no control group: {error}"))?;
-        let in_file = match swap_on {
-            SwapOn::File => {
-                match SwapArea::on(&folder.join("kernel.swap"), setup.swap_bytes) {
-                    Ok(swap) => Some(swap),
-                    Err(error) => {
-                        let folder = folder.display();
-                        eprintln!("no swap of the kernel's in {folder}, so on zram, if there is any: {error}");
-                        None
-                    }
-                }
-            }
-            SwapOn::Zram => None,
-        };
+        let path = folder.join("kernel.swap");
+        let in_file = (swap_on == SwapOn::File).then(|| SwapArea::on(&path, setup.swap_bytes));
+        if let Some(Err(error)) = &in_file {
+            let folder = folder.display();
+            eprintln!("no swap of the kernel's in {folder}, so on zram, if there is any: {error}");
+        }
         let (swap, backend) = match in_file {
-            Some(swap) => (swap, Backend::Kernel),
-            None => {
+            Some(Ok(swap)) => (swap, Backend::Kernel),
+            _ => {
                 let swap = SwapArea::on_zram(setup.swap_bytes);
                 let swap = swap.map_err(|error| format!("no swap on zram: {error}"))?;
                 (swap, Backend::KernelZram)
