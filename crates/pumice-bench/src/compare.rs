@@ -17,10 +17,11 @@ use serde::Serialize;
 
 use super::registry::field::{identity, number, samples, text, Row};
 use super::registry::{entry, Better, Entry, Figure, Scale};
-use super::results::{write_whole, Measured, Results, State};
+use super::results::{write_whole, Ending, Measured, Results};
+use crate::names::named;
 use pumice_command::statistics::{welch_99, MEDIAN_TO_MEAN};
 use pumice_command::table::Table;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Rows of one file only that are named.
 const MOST_NAMED: usize = 5;
@@ -52,25 +53,16 @@ pub struct CompareArgs {
     json: Option<PathBuf>,
 }
 
-/// The kind of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Verdict {
-    Worse,
-    Better,
-    WithinNoise,
-    /// Too few rounds were kept.
-    CantTell,
-}
-
-impl Verdict {
-    const fn words(self) -> &'static str {
-        match self {
-            Verdict::Worse => "worse",
-            Verdict::Better => "better",
-            Verdict::WithinNoise => "within noise",
-            Verdict::CantTell => "can't tell",
-        }
+named! {
+    /// The kind of a change.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Verdict {
+        Worse = "worse",
+        Better = "better",
+        WithinNoise = "within noise",
+        /// Too few rounds were kept.
+        CantTell = "can't tell",
     }
 }
 
@@ -113,7 +105,7 @@ pub fn compare(options: &CompareArgs) -> Result<u8, Failure> {
     print(&comparison, options.unchanged);
     if let Some(path) = &options.json {
         let text = serde_json::to_string(&comparison)
-            .map_err(|error| Failure::system(format!("can't write {}: {error}", path.display())))?;
+            .or_fail(format_args!("can't write {}", path.display()))?;
         write_whole(path, &(text + "\n"))?;
     }
     let is_worse = comparison.changes.iter().any(|change| change.verdict == Verdict::Worse);
@@ -167,9 +159,9 @@ fn compare_experiment(
     let [one, other] = both;
     let name = entry.name;
     for measured in both {
-        if measured.state != State::Complete {
+        if measured.state != Ending::Complete {
             let why = measured.why.as_deref().unwrap_or("no reason is given");
-            warnings.push(format!("{name} was {}: {why}", measured.state.words()));
+            warnings.push(format!("{name} was {}: {why}", measured.state.name()));
         }
     }
     if one.arguments != other.arguments {
@@ -184,7 +176,7 @@ fn compare_experiment(
         let both = [*row, *then];
         changes.extend(entry.figures.iter().filter_map(|it| change(entry, it, both, weather)));
     }
-    if both.iter().all(|measured| measured.state == State::Complete) {
+    if both.iter().all(|measured| measured.state == Ending::Complete) {
         for (which, ours, theirs) in [("first", &before, &after), ("second", &after, &before)] {
             let only: Vec<_> = ours.keys().filter(|key| !theirs.contains_key(key)).collect();
             warnings.extend(only_in(name, which, &only));
@@ -335,7 +327,7 @@ fn print(comparison: &Comparison, unchanged: bool) {
                 short(change.before),
                 short(change.after),
                 change.by.words(),
-                change.verdict.words().to_owned(),
+                change.verdict.name().to_owned(),
             ]);
         }
     }
@@ -402,7 +394,7 @@ mod tests {
         results.experiments.push(Measured {
             name: "frame".to_owned(),
             arguments: vec![],
-            state: State::Complete,
+            state: Ending::Complete,
             why: None,
             seconds: 1.0,
             rows: rows.iter().map(row).collect(),

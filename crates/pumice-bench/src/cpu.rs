@@ -4,6 +4,8 @@ use std::fmt;
 
 use pumice_frames::sys::thread;
 
+use crate::names::named;
+
 /// Processor time of a thread, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTime {
@@ -68,25 +70,16 @@ pub fn usage_of(who: libc::c_int) -> CpuTime {
     CpuTime::of(&usage)
 }
 
-/// The part of the machine that two processors share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shares {
-    /// No cache: evictions by one do not concern the other.
-    Nothing,
-    /// The last-level cache.
-    Cache,
-    /// The core: what one does, the other can't.
-    Core,
-}
-
-impl Shares {
-    /// As rows have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Shares::Nothing => "nothing",
-            Shares::Cache => "cache",
-            Shares::Core => "core",
-        }
+named! {
+    /// The part of the machine that two processors share.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Shares {
+        /// No cache: evictions by one do not concern the other.
+        Nothing = "nothing",
+        /// The last-level cache.
+        Cache = "cache",
+        /// The core: what one does, the other can't.
+        Core = "core",
     }
 }
 

@@ -8,8 +8,10 @@
 use clap::Args;
 
 use super::harness::{Output, OutputArgs};
-use super::registry::{interval, number, plain, words, Column, Row};
-use super::three_ways::{self, Measured, Program, Way};
+use super::pft::backend::Backend;
+use super::registry::processes::FORK;
+use super::registry::Row;
+use super::three_ways::{self, Measured, Program};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("fork/snapshot.c");
@@ -67,36 +69,11 @@ const FIELDS: [&str; 5] = [
 ];
 const SAMPLED: [&str; 3] = ["snapshot_ms", "all_ms", "peak_kib"];
 
-const COLUMNS: [Column; 12] = [
-    words("values", "{load}").wide(22),
-    words("memory", "{way}").wide(10),
-    plain("snapshot ms", "snapshot_ms", 0).wide(11),
-    plain("fork ms", "fork_ms", 1).wide(8),
-    plain("writing ms", "writing_ms", 0).wide(10),
-    plain("all ms", "all_ms", 0).wide(8),
-    number("peak KiB", "peak_kib", 0).wide(10),
-    ratio(
-        "snapshot / 4k [95 %]",
-        ["snapshot_to_4k.median", "snapshot_to_4k.low", "snapshot_to_4k.high"],
-    ),
-    ratio("all / 4k [95 %]", ["all_to_4k.median", "all_to_4k.low", "all_to_4k.high"]),
-    ratio("peak / 4k [95 %]", ["peak_to_4k.median", "peak_to_4k.low", "peak_to_4k.high"]),
-    ratio(
-        "snapshot / thp",
-        ["snapshot_to_thp.median", "snapshot_to_thp.low", "snapshot_to_thp.high"],
-    ),
-    ratio("peak / thp", ["peak_to_thp.median", "peak_to_thp.low", "peak_to_thp.high"]),
-];
-
-const fn ratio(head: &'static str, [middle, low, high]: [&'static str; 3]) -> Column {
-    interval(head, middle, [low, high], 2).wide(20)
-}
-
 /// Runs the experiment and prints its table.
 pub fn fork(options: &ForkArgs) -> Result<(), Failure> {
     let program = Program::compile("fork", SOURCE)?;
-    let mut output = Output::create(&options.output)?;
-    output.begin(&COLUMNS);
+    let mut output = Output::create(&options.output, &FORK.plots[0])?;
+    output.begin(&FORK.tables[0]);
     for load in LOADS {
         let run = |way| run(&program, load, way, options.quick);
         three_ways::compare(load.name, options.rounds, FIELDS, &SAMPLED, run, ratios, &mut output)?;
@@ -104,20 +81,20 @@ pub fn fork(options: &ForkArgs) -> Result<(), Failure> {
     output.finish()
 }
 
-fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<[f64; 5], Failure> {
+fn run(program: &Program, load: Load, way: Backend, quick: bool) -> Result<[f64; 5], Failure> {
     let share = if quick { 16 } else { 1 };
     let mut command = program.command(way, &[]);
     let numbers = [load.bytes / share, load.least, load.most, load.written / share, load.times];
     command.args(numbers.map(|number| number.to_string()));
-    if way == Way::Huge {
+    if way == Backend::KernelThp {
         command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
     }
     three_ways::printed(command)
 }
 
-fn ratios(mut row: Row, way: Way, measured: &Measured<'_, 5>) -> Row {
+fn ratios(mut row: Row, way: Backend, measured: &Measured<'_, 5>) -> Row {
     for (name, field) in [("snapshot", "snapshot_ms"), ("all", "all_ms"), ("peak", "peak_kib")] {
-        for (peer_name, peer) in [("4k", Way::Small), ("thp", Way::Huge)] {
+        for (peer_name, peer) in [("4k", Backend::Kernel4k), ("thp", Backend::KernelThp)] {
             row = row.set(&format!("{name}_to_{peer_name}"), measured.ratio(way, peer, field));
         }
     }

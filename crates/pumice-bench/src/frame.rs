@@ -21,9 +21,10 @@ use pumice_frames::sys::mem::{Huge, Os};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
-use super::registry::{plain, words, Column, Row};
+use super::registry::processes::FRAME;
+use super::registry::Row;
 use pumice_command::statistics::median;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Blocks of the zone: 2 GiB.
 const BLOCKS: usize = 1024;
@@ -48,74 +49,50 @@ pub struct FrameArgs {
     peer: Option<PathBuf>,
 }
 
-const COLUMNS: [Column; 5] = [
-    words("operation", "{operation}").wide(28),
-    // For one operation; the median over the rounds.
-    plain("ns", "ns", 2).wide(9),
-    plain("best", "best_ns", 2).wide(9),
-    // Where there is a peer that has this operation.
-    plain("peer ns", "peer_ns", 2).wide(9),
-    plain("ours/peer", "ratio_to_peer", 2).wide(9),
-];
-
-/// Another frame allocator.
-struct Peer {
-    library: Library,
-    handle: *mut u8,
-}
-
 type PeerNew = unsafe extern "C" fn(usize, usize) -> *mut u8;
 type PeerGet = unsafe extern "C" fn(*mut u8, usize) -> isize;
 type PeerPut = unsafe extern "C" fn(*mut u8, usize, isize) -> i32;
 type PeerFree = unsafe extern "C" fn(*mut u8);
 
-/// A peer's functions, for one thread.
-#[derive(Clone, Copy)]
-struct PeerCalls {
+/// Another frame allocator.
+struct Peer {
     handle: *mut u8,
     get: PeerGet,
     put: PeerPut,
+    free: PeerFree,
+    /// Has the functions.
+    _library: Library,
 }
 
 // SAFETY: peers are allocators for many threads; that is what they are asked to be here.
-unsafe impl Send for PeerCalls {}
-// SAFETY: as above.
-unsafe impl Sync for PeerCalls {}
+unsafe impl Sync for Peer {}
 
 impl Peer {
     fn load(path: &Path) -> Result<Peer, Failure> {
         let refuse = |error: libloading::Error| {
             Failure::usage(format!("can't use {} as a peer: {error}", path.display()))
         };
-        // SAFETY: running the library's initialisers is what the user asks for.
-        let library = unsafe { Library::new(path) }.map_err(refuse)?;
-        // SAFETY: the documented signature.
-        let new = unsafe { library.get::<PeerNew>(b"pumice_peer_new") }.map_err(refuse)?;
-        // SAFETY: as documented: frames and cores.
-        let handle = unsafe { new(BLOCKS * BLOCK_FRAMES, 2) };
-        if handle.is_null() {
-            return Err(Failure::usage(format!("{} made no allocator", path.display())));
+        // SAFETY: running the library's initialisers is what the user asks for; the signatures are documented.
+        unsafe {
+            let library = Library::new(path).map_err(refuse)?;
+            let new = *library.get::<PeerNew>(b"pumice_peer_new").map_err(refuse)?;
+            let get = *library.get::<PeerGet>(b"pumice_peer_get").map_err(refuse)?;
+            let put = *library.get::<PeerPut>(b"pumice_peer_put").map_err(refuse)?;
+            let free = *library.get::<PeerFree>(b"pumice_peer_free").map_err(refuse)?;
+            // As documented: frames and cores.
+            let handle = new(BLOCKS * BLOCK_FRAMES, 2);
+            if handle.is_null() {
+                return Err(Failure::usage(format!("{} made no allocator", path.display())));
+            }
+            Ok(Peer { handle, get, put, free, _library: library })
         }
-        Ok(Peer { library, handle })
-    }
-
-    fn calls(&self) -> Result<PeerCalls, Failure> {
-        let missing = |error| Failure::usage(format!("the peer lacks a function: {error}"));
-        // SAFETY: the documented signature.
-        let get = *unsafe { self.library.get::<PeerGet>(b"pumice_peer_get") }.map_err(missing)?;
-        // SAFETY: the documented signature.
-        let put = *unsafe { self.library.get::<PeerPut>(b"pumice_peer_put") }.map_err(missing)?;
-        Ok(PeerCalls { handle: self.handle, get, put })
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // SAFETY: the documented signature.
-        if let Ok(free) = unsafe { self.library.get::<PeerFree>(b"pumice_peer_free") } {
-            // SAFETY: the handle came from this library and is used no more.
-            unsafe { free(self.handle) };
-        }
+        // SAFETY: the handle came from this library and is used no more.
+        unsafe { (self.free)(self.handle) };
     }
 }
 
@@ -157,9 +134,9 @@ impl<G: pumice_frames::frame::Geometry, B: pumice_frames::frame::ledger::Backing
 }
 
 /// A peer, as core `1`.
-struct Other(PeerCalls, usize);
+struct Other<'p>(&'p Peer, usize);
 
-impl Frames for Other {
+impl Frames for Other<'_> {
     fn get(&mut self) -> usize {
         // SAFETY: a live handle and one of the cores it was made for.
         let frame = unsafe { (self.0.get)(self.0.handle, self.1) };
@@ -293,7 +270,7 @@ fn whole_blocks(zone: &Zone) -> [f64; 2] {
 fn new_zone() -> Result<Zone, Failure> {
     let zone = Zone::new(BLOCKS * BLOCK_SIZE, 2, Huge::No);
     let zone = zone.and_then(|zone| zone.grow(BLOCKS).map(|()| zone));
-    zone.map_err(|error| Failure::system(format!("can't make a zone: {error}")))
+    zone.or_fail("can't make a zone")
 }
 
 /// Fills an allocator, then frees one frame in twenty at random; how many that were.
@@ -312,22 +289,20 @@ fn fill(frames: &mut impl Frames) -> usize {
 
 /// Runs the experiment and prints its table.
 pub fn frame(options: &FrameArgs) -> Result<(), Failure> {
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &FRAME.plots[0])?;
     let peer = options.peer.as_deref().map(Peer::load).transpose()?;
-    let calls = peer.as_ref().map(Peer::calls).transpose()?;
     let full_peer = options.peer.as_deref().map(Peer::load).transpose()?;
-    let full_calls = full_peer.as_ref().map(Peer::calls).transpose()?;
     let (zone, full) = (new_zone()?, new_zone()?);
     let free = fill(&mut Shared(&full, 0));
-    let peer_free = full_calls.map(|calls| fill(&mut Other(calls, 0)));
+    let peer_free = full_peer.as_ref().map(|peer| fill(&mut Other(peer, 0)));
     let mut samples = Operations::default();
     let mut held = vec![0; BULK];
     for _ in 0..ROUNDS {
         samples.ours("compare-and-swap", compare_and_swap());
         let names = ["get", "put", "get and put", "put from another thread"];
         samples.all(names, singles(Shared(&zone, 0), Shared(&zone, 1), &mut held));
-        if let Some(calls) = calls {
-            samples.peers(names, singles(Other(calls, 0), Other(calls, 1), &mut held));
+        if let Some(peer) = &peer {
+            samples.peers(names, singles(Other(peer, 0), Other(peer, 1), &mut held));
         }
         scrub(&zone);
         let names = ["pcp get", "pcp put", "pcp get and put", "pcp put from another thread"];
@@ -343,15 +318,15 @@ pub fn frame(options: &FrameArgs) -> Result<(), Failure> {
             put_all(&mut Shared(&full, 0), &got);
             taken
         });
-        if let (Some(calls), Some(free)) = (full_calls, peer_free) {
-            samples.peer("get, 95 % full", nearly_full(Other(calls, 0), free));
+        if let (Some(peer), Some(free)) = (&full_peer, peer_free) {
+            samples.peer("get, 95 % full", nearly_full(Other(peer, 0), free));
         }
         samples.ours("get, two threads", two_threads(|cpu| Shared(&zone, cpu)));
         scrub(&zone);
         samples.ours("pcp get, two threads", two_threads(pcp));
         scrub(&zone);
-        if let Some(calls) = calls {
-            samples.peer("get, two threads", two_threads(|core| Other(calls, core)));
+        if let Some(peer) = &peer {
+            samples.peer("get, two threads", two_threads(|core| Other(peer, core)));
         }
         samples.all(["get 75 frames", "put 75 frames"], runs(&zone));
         scrub(&zone);
@@ -393,7 +368,7 @@ impl Operations {
     }
 
     fn report(self, output: &mut Output) -> Result<(), Failure> {
-        output.begin(&COLUMNS);
+        output.begin(&FRAME.tables[0]);
         for (operation, ours, peers) in self.rows {
             let peer_ns = (!peers.is_empty()).then(|| median(&peers));
             let row = Row::of(json!({

@@ -3,24 +3,27 @@
 //! An experiment has columns, as data ([`Column`]), and makes [`Row`]s. [`Output`] prints a row under the columns,
 //! writes it to the file that `--json` names, and draws the picture that `--plot` names from all of them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::arguments::check_writable;
 use super::page;
-use super::registry::{Column, Plot, Row};
+use super::registry::{self, Column, Plot, Row, Show};
 use pumice_command::json_lines::JsonLines;
 use pumice_command::statistics::{median, Ratio};
 use pumice_command::table::Table;
 use pumice_command::Failure;
 
-/// The option that every experiment has.
+/// The options that every experiment has.
 #[derive(Args, Debug, Default)]
 pub struct OutputArgs {
     /// Also write the rows to FILE, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also draw a picture of them, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
 /// Where the rows of an experiment go.
@@ -34,30 +37,21 @@ pub struct Output {
 }
 
 impl Output {
-    /// Makes the file before the measurement, so that a bad path is told at once.
-    pub fn create(args: &OutputArgs) -> Result<Output, Failure> {
+    /// Makes the files before the measurement, so that a bad path is told at once. `plot` is the picture, if one is
+    /// asked for.
+    pub fn create(args: &OutputArgs, plot: &'static Plot) -> Result<Output, Failure> {
         let (json, table) = (JsonLines::create(args.json.as_deref())?, Table::resume(&[]));
-        Ok(Output { json, picture: None, table, columns: Vec::new(), rows: Vec::new() })
+        args.plot.as_deref().map_or(Ok(()), check_writable)?;
+        let picture = args.plot.clone().map(|path| (path, plot));
+        Ok(Output { json, picture, table, columns: Vec::new(), rows: Vec::new() })
     }
 
-    /// With a picture of the rows, if one is asked for.
-    pub fn with_picture(
-        mut self,
-        path: Option<&Path>,
-        plot: &'static Plot,
-    ) -> Result<Output, Failure> {
-        if let Some(path) = path {
-            check_writable(path)?;
-            self.picture = Some((path.to_owned(), plot));
-        }
-        Ok(self)
-    }
-
-    /// Begins a table with these columns: prints their headings.
-    pub fn begin(&mut self, columns: &[Column]) {
-        let heads: Vec<_> = columns.iter().map(|column| (column.head, column.width)).collect();
+    /// Begins a table: prints the headings. Ratios to other rows are the page's.
+    pub fn begin(&mut self, table: &registry::Table) {
+        let is_alone = |column: &&Column| !matches!(column.show, Show::Times { .. });
+        self.columns = table.columns.iter().filter(is_alone).copied().collect();
+        let heads: Vec<_> = self.columns.iter().map(|column| (column.head, column.width)).collect();
         self.table = Table::begin(&heads);
-        self.columns = columns.to_vec();
     }
 
     /// Prints a row, writes it, and keeps it.
@@ -120,11 +114,13 @@ pub fn in_turns<T, E>(
     warm_up: WarmUp,
     mut run: impl FnMut(usize, usize) -> Result<T, E>,
 ) -> Result<Vec<Vec<T>>, E> {
+    // Soon rounds begin in all parts of the list, and after as many rounds as ways each has gone first.
+    let step = (ways * 3 / 8..).find(|&step| step > 0 && divisor(step, ways) == 1).unwrap_or(1);
     let mut values: Vec<Vec<T>> = (0..ways).map(|_| Vec::with_capacity(rounds)).collect();
     let first = if warm_up == WarmUp::Round { 0 } else { 1 };
     for round in first..=rounds {
         for turn in 0..ways {
-            let way = (round - first + turn) % ways;
+            let way = ((round - first) * step + turn) % ways;
             let value = run(way, round)?;
             if round > 0 {
                 values[way].push(value);
@@ -132,6 +128,15 @@ pub fn in_turns<T, E>(
         }
     }
     Ok(values)
+}
+
+/// The greatest that two numbers have in common.
+fn divisor(one: usize, other: usize) -> usize {
+    if other == 0 {
+        one
+    } else {
+        divisor(other, one % other)
+    }
 }
 
 /// A figure of each round.
@@ -178,6 +183,16 @@ mod tests {
         let firsts: Vec<_> = order.iter().step_by(3).map(|&(way, _)| way).collect();
         assert_eq!(firsts, [0, 1, 2]);
         assert_eq!(values, Ok(vec![vec![1, 6, 8], vec![2, 4, 9], vec![3, 5, 7]]));
+        let mut firsts = Vec::new();
+        let step = |way, _| {
+            firsts.push(way);
+            Ok::<_, ()>(())
+        };
+        in_turns(12, 12, WarmUp::None, step).expect("no error");
+        let mut firsts: Vec<_> = firsts.into_iter().step_by(12).collect();
+        assert_eq!(firsts[..4], [0, 5, 10, 3]);
+        firsts.sort_unstable();
+        assert_eq!(firsts, (0..12).collect::<Vec<_>>());
     }
 
     #[test]

@@ -19,10 +19,11 @@ use pumice_slots::{Client, Error, LeaseRequest, PageKind, SlotFile};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
-use super::registry::field::float;
-use super::registry::{by, plain, words, Column, Row};
+use super::proc_file;
+use super::registry::machines::LEASE;
+use super::registry::Row;
 use super::slot_daemon::SlotDaemon;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Sizes, kinds of pages, and how many slots are kept ready.
 const CLASSES: [(u64, PageKind, u32); 3] =
@@ -44,22 +45,6 @@ pub struct LeaseArgs {
     output: OutputArgs,
 }
 
-const COLUMNS: [Column; 10] = [
-    by("size KiB", |row| (float(row, "bytes") as u64 >> 10).to_string()).wide(8),
-    words("pages", "{pages}").wide(6),
-    words("leases", "{cycles}").wide(7),
-    // From connecting until the descriptor is there.
-    plain("p50 us", "lease_p50_us", 0).wide(8),
-    plain("p99 us", "lease_p99_us", 0).wide(8),
-    // The same memory made by oneself.
-    plain("fresh p50 us", "fresh_p50_us", 0).wide(8),
-    plain("p99 us", "fresh_p99_us", 0).wide(8),
-    // The cycles left these in the daemon; its resident memory does not count slots.
-    words("descriptors left", "{descriptors_left}").wide(5),
-    words("files left", "{files_left}").wide(5),
-    words("KiB left", "{resident_kib_left}").wide(5),
-];
-
 /// The resources that a daemon holds.
 #[derive(Clone, Copy)]
 struct Holdings {
@@ -70,8 +55,8 @@ struct Holdings {
 
 /// Runs the experiment and prints its table.
 pub fn lease(options: &LeaseArgs) -> Result<(), Failure> {
-    let mut output = Output::create(&options.output)?;
-    output.begin(&COLUMNS);
+    let mut output = Output::create(&options.output, &LEASE.plots[0])?;
+    output.begin(&LEASE.tables[0]);
     for (bytes, pages, slots) in CLASSES {
         let cycles = options.cycles.min(MOST_BYTES / bytes);
         output.show(measure(bytes, pages, slots, cycles)?)?;
@@ -92,9 +77,10 @@ fn measure(bytes: u64, pages: PageKind, slots: u32, cycles: u64) -> Result<Row, 
             before = Some(settled(&daemon, &client, slots)?);
         }
         leases.push(time_lease(&client, bytes)?);
-        fresh.push(time_fresh(bytes, pages).map_err(|error| {
-            Failure::system(format!("can't populate a file of {bytes} bytes: {error}"))
-        })?);
+        fresh.push(
+            time_fresh(bytes, pages)
+                .or_fail(format_args!("can't populate a file of {bytes} bytes"))?,
+        );
     }
     let after = settled(&daemon, &client, slots)?;
     let before = before.unwrap_or(after);
@@ -159,15 +145,11 @@ fn settled(daemon: &SlotDaemon, client: &Client, slots: u32) -> Result<Holdings,
     let descriptors = entries(&process.join("fd"))
         .into_iter()
         .filter(|entry| fs::read_link(entry).is_ok_and(|target| !is_sensor(&target)));
-    let status = fs::read_to_string(process.join("status")).unwrap_or_default();
-    let resident = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let folder = daemon.socket().parent().map(Path::to_owned).unwrap_or_default();
     Ok(Holdings {
         descriptors: descriptors.count() as i64,
         files: entries(&folder).len() as i64,
-        resident_kib: resident
-            .and_then(|text| text.trim().trim_end_matches(" kB").parse().ok())
-            .unwrap_or(0),
+        resident_kib: proc_file::number(process.join("status"), "RssAnon").unwrap_or(0) as i64,
     })
 }
 

@@ -1,4 +1,5 @@
-//! `pumice bench`: the experiments, each a file or a folder here and a variant of [`Experiment`].
+//! `pumice bench`: the experiments, each a file or a folder of its name here. [`Experiment`] lists them and their
+//! subjects. Beside them:
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -9,23 +10,6 @@
 //! | [`show`] | the page of results that were measured before |
 //! | [`compare`] | the differences between two files of results |
 //! | [`harness`] | rounds in turns, and where rows go |
-//! | [`programs`] | programs that people know, each with its verdict |
-//! | [`alloc`] | real programs and small loads under pumice and under other allocators |
-//! | [`clear`] | engines that zero memory: bandwidth, and the cache after them |
-//! | [`fault`] | page faults in a space of our own: with one lock, with none, and the kernel's |
-//! | [`fork`] | a server that takes snapshots by `fork`, and knows nothing of pumice |
-//! | [`frame`] | the cost of getting and putting frames |
-//! | [`io`] | files through the kernel's page cache and through ours: the bonnie table |
-//! | [`lease`] | how soon leased memory is in hand, and the resources that leases leave behind |
-//! | [`map`] | a program that maps, touches and unmaps, and knows nothing of pumice |
-//! | [`pft`] | page faults: memory that is there against memory that is faulted in |
-//! | [`pin`] | pinning memory: fresh against a slot |
-//! | [`populate`] | a daemon that populates: its speed, and its cost to programs beside it |
-//! | [`reclaim`] | a region larger than its memory, beside the kernel's swap |
-//! | [`replace`] | replacement policies over traces: hit ratios |
-//! | [`scrub`] | scrubd: its bandwidth, and its cost to programs beside it |
-//! | [`start`] | the cost of `pumice run` to a program that has nothing to gain from it |
-//! | [`vm`] | how long a virtual machine takes to be there, with a slot and without |
 //! | [`slot_daemon`] | a daemon that keeps a slot for an experiment |
 //! | [`team`] | the parts of experiments that compare processes of ours and the kernel's |
 //! | [`arguments`] | arguments that several experiments share |
@@ -34,6 +18,7 @@
 //! | [`names`] | enums whose values have names |
 //! | [`neighbours`] | programs that do something else meanwhile |
 //! | [`c_program`] | programs that know nothing of pumice |
+//! | [`proc_file`] | numbers that the kernel tells under names |
 //! | [`cpu`] | processor time of a thread, and its processors |
 //!
 //! The experiments measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and `pumice-slots`. They
@@ -63,6 +48,7 @@ mod page;
 mod pft;
 mod pin;
 mod populate;
+mod proc_file;
 mod programs;
 mod reclaim;
 mod registry;

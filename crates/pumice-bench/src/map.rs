@@ -8,9 +8,10 @@ use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
 
 use super::harness::{Output, OutputArgs};
-use super::registry::processes::{FASTER_THAN_4K, FASTER_THAN_THP};
-use super::registry::{interval, number, plain, words, Column, Row};
-use super::three_ways::{self, Measured, Program, Way};
+use super::pft::backend::Backend;
+use super::registry::processes::MAP;
+use super::registry::Row;
+use super::three_ways::{self, Measured, Program};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("map/loop.c");
@@ -64,29 +65,18 @@ const FIELDS: [&str; 4] = [
     "peak_kib",
 ];
 
-const COLUMNS: [Column; 8] = [
-    words("load", "{load}").wide(22),
-    words("memory", "{way}").wide(10),
-    plain("ns/page", "wall_ns", 1).wide(9),
-    plain("CPU", "cpu_ns", 1).wide(9),
-    plain("CPU, all", "all_cpu_ns", 1).wide(9),
-    number("peak KiB", "peak_kib", 0).wide(10),
-    interval("times 4k [95 %]", "times_faster_than_4k.median", FASTER_THAN_4K, 2).wide(22),
-    interval("times thp [95 %]", "times_faster_than_thp.median", FASTER_THAN_THP, 2).wide(22),
-];
-
 /// Runs the experiment and prints its table.
 pub fn map(options: &MapArgs) -> Result<(), Failure> {
     let program = Program::compile("map", SOURCE)?;
-    let mut output = Output::create(&options.output)?;
-    output.begin(&COLUMNS);
+    let mut output = Output::create(&options.output, &MAP.plots[0])?;
+    output.begin(&MAP.tables[0]);
     for load in LOADS {
         let run = |way| run(&program, load, way, options.quick);
         // A first touch is one thread's: there processor time is what is compared.
         let time = if load.ready { "cpu_ns" } else { "wall_ns" };
         let ratios = |row: Row, way, measured: &Measured<'_, 4>| {
-            row.set("times_faster_than_4k", measured.ratio(Way::Small, way, time))
-                .set("times_faster_than_thp", measured.ratio(Way::Huge, way, time))
+            row.set("times_faster_than_4k", measured.ratio(Backend::Kernel4k, way, time))
+                .set("times_faster_than_thp", measured.ratio(Backend::KernelThp, way, time))
         };
         let sampled = ["wall_ns", "cpu_ns"];
         three_ways::compare(load.name, options.rounds, FIELDS, &sampled, run, ratios, &mut output)?;
@@ -94,7 +84,7 @@ pub fn map(options: &MapArgs) -> Result<(), Failure> {
     output.finish()
 }
 
-fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<[f64; 4], Failure> {
+fn run(program: &Program, load: Load, way: Backend, quick: bool) -> Result<[f64; 4], Failure> {
     let (bytes, times) = match quick {
         true => (load.bytes / 8, (load.times / 100).max(1)),
         false => (load.bytes, load.times),
@@ -103,7 +93,7 @@ fn run(program: &Program, load: Load, way: Way, quick: bool) -> Result<[f64; 4],
     let options = ["--mmap".to_owned(), "--ready".to_owned(), bytes.to_string()];
     let mut command = program.command(way, if load.ready { &options } else { &options[..1] });
     let wait_ms = if load.ready { WAIT_MS } else { 0 };
-    let huge = u64::from(way == Way::Huge);
+    let huge = u64::from(way == Backend::KernelThp);
     let numbers = [bytes, pages, times, load.threads, huge, wait_ms];
     command.args(numbers.map(|number| number.to_string()));
     three_ways::printed(command)

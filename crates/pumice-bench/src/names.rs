@@ -1,6 +1,6 @@
 //! Enums whose values have names, in tables and in JSON.
 
-/// An enum with the name of each value behind it, and `name`.
+/// An enum with the name of each value behind it, `ALL` and `name`.
 macro_rules! named {
     (
         $(#[$about:meta])*
@@ -14,6 +14,10 @@ macro_rules! named {
         }
 
         impl $Enum {
+            /// All of them, in this order.
+            #[allow(dead_code)]
+            pub const ALL: [$Enum; [$($name),+].len()] = [$($Enum::$Value),+];
+
             /// The name in tables and in JSON.
             pub const fn name(self) -> &'static str {
                 match self {

@@ -25,13 +25,16 @@ use pumice_slots::{Client, PageKind};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
-use super::neighbours::case::{self, look_for_autogroup, Case, GroupKind};
+use super::neighbours::case::{self, look_for_autogroup, Case, CaseArgs, GroupKind};
 use super::neighbours::pairs::{alternate, with_loss, Pair, Window};
 use super::neighbours::{Session, Work};
-use super::registry::{plain, words, Column, Row};
+use super::proc_file;
+use super::registry::machines::POPULATE;
+use super::registry::Row;
 use super::slot_daemon::SlotDaemon;
+use super::team::folder::Folder;
 use pumice_command::memory;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 const SLOT_BYTES: u64 = 64 << 20;
 const MIB: f64 = (1 << 20) as f64;
@@ -44,33 +47,16 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// How long memory may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The headings are the fields' names.
-const COLUMNS: [Column; 7] = [
-    words("case", "{case}").wide(19),
-    words("neighbours", "{neighbours}"),
-    plain("populate_mib_s", "populate_mib_s", 0),
-    // Of one processor, while populating is on.
-    plain("populate_cpu_pct", "populate_cpu_pct", 1),
-    // The neighbours' loss; for `alone`, how far the polite daemon stays behind.
-    plain("loss_pct", "loss_pct", 1),
-    plain("loss_low_pct", "loss_low_pct", 1),
-    plain("loss_high_pct", "loss_high_pct", 1),
-];
-
 /// Options of `pumice bench populate`.
 #[derive(Args, Debug)]
 pub struct PopulateArgs {
     #[command(flatten)]
     output: OutputArgs,
-    /// Pairs of windows for each case
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(6..=1000))]
-    pairs: u32,
+    #[command(flatten)]
+    cases: CaseArgs,
     /// Length of a window in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(20..=10_000))]
     window_ms: u64,
-    /// Only the cases whose name starts with this
-    #[arg(long, value_name = "CASE", default_value = "")]
-    case: String,
     /// Pages that the slots are made of: 4k or thp
     #[arg(long, value_name = "KIND", default_value = "thp", value_parser = pages)]
     pages: PageKind,
@@ -101,11 +87,11 @@ fn cases() -> Vec<Case> {
 
 /// Measures, and prints the table.
 pub fn populate(options: &PopulateArgs) -> Result<(), Failure> {
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &POPULATE.plots[0])?;
     look_for_autogroup("a session of its own makes no difference");
-    output.begin(&COLUMNS);
+    output.begin(&POPULATE.tables[0]);
     let beside = |case: &Case| beside(case, options);
-    case::measure(&cases(), &options.case, &mut output, || alone(options), beside)?;
+    case::measure(&cases(), &options.cases, &mut output, || alone(options), beside)?;
     output.finish()
 }
 
@@ -123,6 +109,7 @@ enum Switch {
 struct Setup {
     daemon: SlotDaemon,
     client: Client,
+    _folder: Folder,
     file: PathBuf,
     /// Its slots while it is switched on.
     wanted: String,
@@ -136,14 +123,13 @@ impl Setup {
         let count = (bytes / SLOT_BYTES).max(1);
         let pages = options.pages.name();
         let wanted = format!("[[slot]]\nsize = \"64M\"\ncount = {count}\npages = \"{pages}\"\n");
-        let file =
-            std::env::temp_dir().join(format!("pumice-bench-populate.{}", std::process::id()));
-        let failure = |error| Failure::system(format!("can't write {}: {error}", file.display()));
-        fs::write(&file, ALWAYS).map_err(failure)?;
+        let folder = Folder::make(None, "populate")?;
+        let file = folder.path().join("slots.toml");
+        fs::write(&file, ALWAYS).or_fail(format_args!("can't write {}", file.display()))?;
         let daemon = SlotDaemon::start_with(["--config".as_ref(), file.as_os_str()])?;
         daemon.wait_ready()?;
         let client = Client::new(daemon.socket());
-        Ok(Setup { daemon, client, file, wanted, idle_kib: shared_kib() })
+        Ok(Setup { daemon, client, _folder: folder, file, wanted, idle_kib: shared_kib() })
     }
 
     /// Takes all slots away, and gives it others to populate if it is to have any.
@@ -186,18 +172,9 @@ impl Setup {
     }
 }
 
-impl Drop for Setup {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.file);
-    }
-}
-
 /// Memory of files without a name and the like, in KiB.
 fn shared_kib() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:"));
-    let number = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    number.unwrap_or(0)
+    proc_file::number("/proc/meminfo", "Shmem").unwrap_or(0)
 }
 
 /// The daemon's own work counts here.
@@ -231,7 +208,7 @@ fn pairs(
     mut measure: impl FnMut(bool) -> Result<Window, String>,
 ) -> Result<Vec<Pair>, String> {
     measure(true)?;
-    alternate(options.pairs, measure)
+    alternate(options.cases.pairs, measure)
 }
 
 fn row(case: &str, neighbours: usize, options: &PopulateArgs, pairs: &[Pair]) -> Row {

@@ -20,13 +20,14 @@ use super::alloc::{measure_load, Progress};
 use super::harness::{middle, Output, OutputArgs};
 use super::interrupts::Interrupts;
 use super::registry::field::{float, number};
-use super::registry::{by, plain, words, Column, Row};
+use super::registry::worth::PROGRAMS;
+use super::registry::Row;
 use super::slot_daemon::own_program;
 use pumice_command::statistics::{mean_interval, Ratio};
 use pumice_command::Failure;
 
 /// Which of the loads.
-const PROGRAMS: [&str; 10] = [
+const NAMES: [&str; 10] = [
     "c-project",
     "numpy-arithmetic",
     "numpy-zeros-sparse",
@@ -52,8 +53,9 @@ const NOTHING_PCT: f64 = 1.0;
 #[derive(Args, Debug)]
 pub struct ProgramsArgs {
     /// Rounds; each runs every program once in every way [default: 9, or 4 with --quick]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
-    rounds: Option<u32>,
+    #[arg(long, value_name = "N", default_value = "9", default_value_if("quick", "true", "4"),
+          hide_default_value = true, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    rounds: u32,
     /// Only the programs whose name contains this (can be repeated)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -64,35 +66,8 @@ pub struct ProgramsArgs {
     output: OutputArgs,
 }
 
-/// Times are medians; shares are of the program's time as it is.
-const COLUMNS: [Column; 7] = [
-    words("program", "{program}").wide(18),
-    plain("glibc s", "plain_s", 3).wide(8),
-    plain("pumice s", "pumice_s", 3).wide(8),
-    // The first is where the program writes all of each page. It can't be looked at everywhere.
-    by("bound %", bound).wide(12),
-    by("saved %", |row| range(row, SAVED)).wide(22),
-    by("huge pages alone %", |row| range(row, HUGE_SAVED)).wide(22),
-    words("verdict", "{verdict}"),
-];
-
 const SAVED: [&str; 3] = ["saved_pct", "saved_low_pct", "saved_high_pct"];
 const HUGE_SAVED: [&str; 3] = ["huge_saved_pct", "huge_saved_low_pct", "huge_saved_high_pct"];
-
-fn bound(row: &Row) -> String {
-    match ["bound_low_pct", "bound_pct", "plain_s"].map(|field| number(row, field)) {
-        [Some(low), Some(high), _] => format!("{low:.1} to {high:.1}"),
-        [_, _, Some(_)] => "?".to_owned(),
-        _ => String::new(),
-    }
-}
-
-fn range(row: &Row, fields: [&str; 3]) -> String {
-    match fields.map(|field| number(row, field)) {
-        [Some(middle), Some(low), Some(high)] => format!("{middle:+.1} [{low:+.1}, {high:+.1}]"),
-        _ => String::new(),
-    }
-}
 
 /// The fields of an estimate that are used.
 #[derive(Clone, Debug, Deserialize)]
@@ -112,8 +87,8 @@ struct Range {
 /// Runs the programs and prints the table.
 pub fn programs(options: &ProgramsArgs) -> Result<(), Failure> {
     let loads = wanted(&options.only, options.quick)?;
-    let mut output = Output::create(&options.output)?;
-    let rounds = options.rounds.unwrap_or(if options.quick { 4 } else { 9 }) as usize;
+    let mut output = Output::create(&options.output, &PROGRAMS.plots[0])?;
+    let rounds = options.rounds as usize;
     let interrupts = Interrupts::take();
     let kit = Kit::new(if options.quick { Size::Small } else { Size::Full })?;
     let mut preloads = Vec::new();
@@ -122,7 +97,7 @@ pub fn programs(options: &ProgramsArgs) -> Result<(), Failure> {
     }
     println!("Time saved, of the program's time as it is ({rounds} rounds, 95 % intervals)");
     let looks = if options.quick { QUICK_LOOKS } else { LOOKS };
-    output.begin(&COLUMNS);
+    output.begin(&PROGRAMS.tables[0]);
     for (index, load) in loads.iter().enumerate() {
         let place = format!("{} ({} of {})", load.name, index + 1, loads.len());
         let progress = Progress { place, rounds };
@@ -137,9 +112,9 @@ fn wanted(only: &[String], quick: bool) -> Result<Vec<&'static Load>, Failure> {
         [] => !quick || *name != LONGEST,
         only => only.iter().any(|part| name.contains(part)),
     };
-    let loads: Vec<_> = PROGRAMS.iter().filter(|it| is_wanted(it)).filter_map(of_name).collect();
+    let loads: Vec<_> = NAMES.iter().filter(|it| is_wanted(it)).filter_map(of_name).collect();
     if loads.is_empty() {
-        let (only, names) = (only.join(", ").escape_debug().to_string(), PROGRAMS.join(", "));
+        let (only, names) = (only.join(", ").escape_debug().to_string(), NAMES.join(", "));
         return Err(Failure::usage(format!("no program is called '{only}'; there are {names}")));
     }
     Ok(loads)
@@ -292,8 +267,8 @@ mod tests {
 
     #[test]
     fn every_program_is_a_load() {
-        assert_eq!(wanted(&[], false).expect("all").len(), PROGRAMS.len());
-        assert_eq!(wanted(&[], true).expect("all but one").len(), PROGRAMS.len() - 1);
+        assert_eq!(wanted(&[], false).expect("all").len(), NAMES.len());
+        assert_eq!(wanted(&[], true).expect("all but one").len(), NAMES.len() - 1);
         assert_eq!(wanted(&["sklearn".to_owned()], true).expect("two").len(), 2);
         assert!(wanted(&["no such".to_owned()], false).is_err());
     }

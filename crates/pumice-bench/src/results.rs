@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::all::machine::Machine;
 use super::all::weather::{Noise, Weather};
 use super::registry::Row;
+use crate::names::named;
 use pumice_command::Failure;
 
 /// The file's name for its format.
@@ -21,6 +22,8 @@ const FORMAT: &str = "pumice-bench";
 pub const VERSION: u32 = 1;
 /// No file of ours is near it.
 const MOST_BYTES: u64 = 256 << 20;
+
+const NO_RESULTS: &str = "it is no file of results; make one with 'pumice bench all --json FILE'";
 
 /// Everything of one `bench all`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,7 +50,7 @@ pub struct Measured {
     pub name: String,
     /// After the name.
     pub arguments: Vec<String>,
-    pub state: State,
+    pub state: Ending,
     /// Why it is not complete, in a line.
     pub why: Option<String>,
     pub seconds: f64,
@@ -59,32 +62,21 @@ pub struct Measured {
     pub noise: Noise,
 }
 
-/// How an experiment ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// As it should.
-    Complete,
-    /// Something that it needs is not here.
-    Skipped,
-    /// It ended with an error.
-    Failed,
-    /// A signal ended it, or its time was over: the rows until then are there.
-    CutOff,
-    /// It had no turn.
-    NotRun,
-}
-
-impl State {
-    /// In words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            State::Complete => "complete",
-            State::Skipped => "skipped",
-            State::Failed => "failed",
-            State::CutOff => "cut off",
-            State::NotRun => "not run",
-        }
+named! {
+    /// How an experiment ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Ending {
+        /// As it should.
+        Complete = "complete",
+        /// Something that it needs is not here.
+        Skipped = "skipped",
+        /// It ended with an error.
+        Failed = "failed",
+        /// A signal ended it, or its time was over: the rows until then are there.
+        CutOff = "cut off",
+        /// It had no turn.
+        NotRun = "not run",
     }
 }
 
@@ -115,38 +107,26 @@ impl Results {
         let file = File::open(path).map_err(|error| refuse(&error))?;
         let data = file.metadata().map_err(|error| refuse(&error))?;
         if !data.is_file() || data.len() > MOST_BYTES {
-            return Err(refuse(
-                &"it is no file of results; make one with 'pumice bench all --json FILE'",
-            ));
+            return Err(refuse(&NO_RESULTS));
         }
         let text = fs::read_to_string(path).map_err(|error| refuse(&error))?;
         Results::parse(&text).map_err(|why| refuse(&why))
     }
 
     fn parse(text: &str) -> Result<Results, String> {
-        const MAKE_ONE: &str = "make one with 'pumice bench all --json FILE'";
         #[derive(Deserialize)]
         struct Head {
             format: String,
             version: u32,
         }
-        let head: Head = serde_json::from_str(text)
-            .map_err(|_| format!("it is no file of results; {MAKE_ONE}"))?;
-        if head.format != FORMAT {
-            return Err(format!("it is no file of results; {MAKE_ONE}"));
-        }
-        match head.version {
-            VERSION => {}
-            older if older < VERSION => {
-                return Err(format!(
-                    "its version is {older}, this pumice reads {VERSION}; measure again: {MAKE_ONE}"
-                ));
-            }
-            newer => {
-                return Err(format!(
-                    "its version is {newer}, this pumice reads {VERSION}; use a newer one"
-                ));
-            }
+        let head: Option<Head> = serde_json::from_str(text).ok();
+        let Head { version, .. } = head.filter(|head| head.format == FORMAT).ok_or(NO_RESULTS)?;
+        if version != VERSION {
+            let advice = match version < VERSION {
+                true => "measure again with 'pumice bench all --json FILE'",
+                false => "use a newer one",
+            };
+            return Err(format!("its version is {version}, this pumice reads {VERSION}; {advice}"));
         }
         serde_json::from_str(text).map_err(|error| format!("it is damaged: {error}"))
     }
@@ -188,7 +168,7 @@ mod tests {
         results.experiments.push(Measured {
             name: "frame".to_owned(),
             arguments: vec![],
-            state: State::CutOff,
+            state: Ending::CutOff,
             why: Some("interrupted".to_owned()),
             seconds: 1.5,
             rows: vec![Row::of(json!({"operation": "get", "ns": 20.0}))],
@@ -204,7 +184,7 @@ mod tests {
         let text = serde_json::to_string(&results()).expect("JSON");
         let read = Results::parse(&text).expect("read");
         assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
-        assert_eq!(read.experiment("frame").map(|one| one.state), Some(State::CutOff));
+        assert_eq!(read.experiment("frame").map(|one| one.state), Some(Ending::CutOff));
     }
 
     #[test]

@@ -30,15 +30,16 @@ use pumice_heap::stats::{Event, Slot, Tree};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
-use super::neighbours::case::{self, look_for_autogroup, Case, GroupKind};
+use super::neighbours::case::{self, look_for_autogroup, Case, CaseArgs, GroupKind};
 use super::neighbours::pairs::{alternate, with_loss, Pair, Window};
 use super::neighbours::{Session, Work};
-use super::registry::{plain, words, Column, Row};
+use super::registry::prezeroing::SCRUB;
+use super::registry::Row;
 use dirt::Dirt;
 use pumice_command::clear_plan;
 use pumice_command::engines::{self, Choice};
 use pumice_command::region::Region;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Memory that scrubd clears over and over: more than most caches hold.
 const DIRT_BYTES: usize = 256 << 20;
@@ -46,33 +47,16 @@ const DIRT_BYTES: usize = 256 << 20;
 /// what it has begun.
 const SETTLE: Duration = Duration::from_millis(30);
 
-/// The headings are the fields' names.
-const COLUMNS: [Column; 7] = [
-    words("case", "{case}").wide(13),
-    words("neighbours", "{neighbours}"),
-    plain("scrub_gb_s", "scrub_gb_s", 2),
-    // Of one processor, while scrubbing is on.
-    plain("scrub_cpu_pct", "scrub_cpu_pct", 1),
-    // The neighbours' loss; for `alone`, how far scrubd stays behind the best engine.
-    plain("loss_pct", "loss_pct", 1),
-    plain("loss_low_pct", "loss_low_pct", 1),
-    plain("loss_high_pct", "loss_high_pct", 1),
-];
-
 /// Options of `pumice bench scrub`.
 #[derive(Args, Debug)]
 pub struct ScrubArgs {
     #[command(flatten)]
     output: OutputArgs,
-    /// Pairs of windows for each case
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(6..=1000))]
-    pairs: u32,
+    #[command(flatten)]
+    cases: CaseArgs,
     /// Length of a window in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(20..=10_000))]
     window_ms: u64,
-    /// Only the cases whose name starts with this
-    #[arg(long, value_name = "CASE", default_value = "")]
-    case: String,
     /// The engine scrubd zeroes by: auto (as measured), cpu, kernel, dsa, or an engine of this processor
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
@@ -120,14 +104,13 @@ fn cases() -> Vec<Case> {
 pub fn scrub(options: ScrubArgs) -> Result<(), Failure> {
     // First of all, whichever cases are run.
     options.clearer()?;
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &SCRUB.plots[0])?;
     look_for_autogroup("busy-session measures the same as busy-all");
-    let failure = |errno| Failure::system(format!("can't get memory to clear: {errno}"));
-    let region = Region::populate(DIRT_BYTES).map_err(failure)?;
+    let region = Region::populate(DIRT_BYTES).or_fail("can't get memory to clear")?;
     let dirt: &'static Dirt = Box::leak(Box::new(Dirt::new(region)));
-    output.begin(&COLUMNS);
+    output.begin(&SCRUB.tables[0]);
     let beside = |case: &Case| beside(case, dirt, &options);
-    case::measure(&cases(), &options.case, &mut output, || alone(dirt, &options), beside)?;
+    case::measure(&cases(), &options.cases, &mut output, || alone(dirt, &options), beside)?;
     output.finish()
 }
 
@@ -177,8 +160,7 @@ impl Drop for Setup {
 fn alone(dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, Failure> {
     let setup = Setup::new(dirt, options.clearer()?)?;
     let length = Duration::from_millis(options.window_ms);
-    let failure = |errno| Failure::system(format!("can't get memory to clear: {errno}"));
-    let mut region = Region::populate(DIRT_BYTES).map_err(failure)?;
+    let mut region = Region::populate(DIRT_BYTES).or_fail("can't get memory to clear")?;
     let mut best = (0.0, CpuEngine::PORTABLE);
     for engine in CpuEngine::available() {
         let speed = engine_speed(engine, region.bytes(), length);
@@ -193,7 +175,7 @@ fn alone(dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, Failure> {
         let work = engine_speed(best.1, region.bytes(), length);
         Ok(Pair { on, off: Window { work, ..Window::default() } })
     };
-    let pairs = (0..options.pairs).map(pair).collect::<Result<Vec<_>, Failure>>()?;
+    let pairs = (0..options.cases.pairs).map(pair).collect::<Result<Vec<_>, Failure>>()?;
     eprintln!("the best engine for 2 MiB at a time: {}", best.1.name());
     Ok(row("alone", 0, &pairs))
 }
@@ -221,7 +203,7 @@ fn beside(case: &Case, dirt: &'static Dirt, options: &ScrubArgs) -> Result<Row, 
     let new = options.clearer().and_then(|clearer| Setup::new(dirt, clearer));
     let setup = new.map_err(|failure| failure.message)?;
     let length = Duration::from_millis(options.window_ms);
-    let pairs = alternate(options.pairs, |on| {
+    let pairs = alternate(options.cases.pairs, |on| {
         setup.switch(on);
         setup.window(length, |_| beside.work_done())
     })?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use pumice_slots::message::ClassRow;
 use pumice_slots::{Client, PageKind};
 
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const PAGE_BYTES: u64 = 2 << 20;
@@ -28,10 +28,14 @@ pub struct SlotDaemon {
 }
 
 impl SlotDaemon {
-    /// Starts one that populates its only slot at full speed.
-    pub fn start(bytes: u64, pages: PageKind) -> Result<SlotDaemon, Failure> {
+    /// Starts one that populates its only slot at full speed, and waits for that: how many seconds it took.
+    pub fn ready(bytes: u64, pages: PageKind) -> Result<(SlotDaemon, ClassRow, f64), Failure> {
         let slot = format!("{bytes}=1");
-        SlotDaemon::start_with(["--slot", &slot, "--pages", pages.name(), "--polite", "off"])
+        let line = ["--slot", &slot, "--pages", pages.name(), "--polite", "off"];
+        let daemon = SlotDaemon::start_with(line)?;
+        let begun = Instant::now();
+        let row = daemon.wait_ready()?;
+        Ok((daemon, row, begun.elapsed().as_secs_f64()))
     }
 
     /// Starts one with these arguments, in a folder of its own. It dies with this process.
@@ -42,9 +46,7 @@ impl SlotDaemon {
         let mut command = Command::new(own_program()?);
         command.arg("serve").args(arguments).arg("--dir").arg(&folder);
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        let child = die_with_us(&mut command)
-            .spawn()
-            .map_err(|error| Failure::system(format!("can't start pumice serve: {error}")))?;
+        let child = die_with_us(&mut command).spawn().or_fail("can't start pumice serve")?;
         Ok(SlotDaemon { child, folder })
     }
 
@@ -84,8 +86,7 @@ impl Drop for SlotDaemon {
 
 /// The program itself, of which experiments start further processes.
 pub fn own_program() -> Result<PathBuf, Failure> {
-    env::current_exe()
-        .map_err(|error| Failure::system(format!("where pumice lies is not known: {error}")))
+    env::current_exe().or_fail("where pumice lies is not known")
 }
 
 /// Has a child killed when this process ends, however that comes.

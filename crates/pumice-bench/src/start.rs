@@ -14,8 +14,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::harness::{in_turns, Output, OutputArgs, WarmUp};
-use super::registry::field::float;
-use super::registry::{by, plain, words, Column, Row};
+use super::registry::worth::START;
+use super::registry::Row;
 use super::slot_daemon::own_program;
 use pumice_command::statistics::{median, Ratio};
 use pumice_command::Failure;
@@ -33,28 +33,15 @@ pub struct StartArgs {
     program: Vec<OsString>,
 }
 
-const COLUMNS: [Column; 7] = [
-    words("program", "{program}").wide(24),
-    plain("plain ms", "plain_ms", 3).wide(9),
-    plain("env ms", "env_ms", 3).wide(9),
-    plain("pumice ms", "pumice_ms", 3).wide(9),
-    plain("added ms", "added_ms", 3).wide(9),
-    by("95 % interval", |row| {
-        format!("{:.3} to {:.3}", float(row, "added_low_ms"), float(row, "added_high_ms"))
-    })
-    .wide(17),
-    plain("ratio", "ratio", 3).wide(6),
-];
-
 /// Runs the experiment and prints its table.
 pub fn start(options: &StartArgs) -> Result<(), Failure> {
     let own = own_program()?;
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &START.plots[0])?;
     let lines = match &*options.program {
         [] => short_programs(),
         line => vec![line.to_vec()],
     };
-    output.begin(&COLUMNS);
+    output.begin(&START.tables[0]);
     for line in lines {
         match measure(&own, &line, options.rounds) {
             Some(row) => output.show(row)?,

@@ -11,21 +11,9 @@ use super::harness::{figures, in_turns, Output, WarmUp};
 use super::registry::Row;
 use super::slot_daemon::own_program;
 use super::team::folder::Folder;
-use crate::names::named;
+use crate::pft::backend::Backend;
 use pumice_command::statistics::Ratio;
 use pumice_command::Failure;
-
-named! {
-    /// How the program runs.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Way {
-        Small = "kernel-4k",
-        Huge = "kernel-thp",
-        Pumice = "pumice",
-    }
-}
-
-pub const WAYS: [Way; 3] = [Way::Small, Way::Huge, Way::Pumice];
 
 /// The program, compiled in a folder that goes with it.
 #[derive(Debug)]
@@ -44,12 +32,12 @@ impl Program {
     }
 
     /// The command that starts it, without its arguments; `options` are for `pumice run`.
-    pub fn command(&self, way: Way, options: &[String]) -> Command {
+    pub fn command(&self, way: Backend, options: &[String]) -> Command {
         let mut command = match way {
-            Way::Pumice => Command::new(&self.own),
+            Backend::Pumice => Command::new(&self.own),
             _ => Command::new(&self.path),
         };
-        if way == Way::Pumice {
+        if way == Backend::Pumice {
             command.arg("run").args(options).arg("--").arg(&self.path);
         }
         command.env_remove("LD_PRELOAD").env_remove("GLIBC_TUNABLES");
@@ -66,13 +54,15 @@ pub fn compare<const N: usize>(
     rounds: u32,
     fields: [&str; N],
     sampled: &[&str],
-    mut run: impl FnMut(Way) -> Result<[f64; N], Failure>,
-    ratios: impl Fn(Row, Way, &Measured<N>) -> Row,
+    mut run: impl FnMut(Backend) -> Result<[f64; N], Failure>,
+    ratios: impl Fn(Row, Backend, &Measured<N>) -> Row,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let rounds = in_turns(WAYS.len(), rounds as usize, WarmUp::None, |way, _| run(WAYS[way]))?;
+    let rounds = in_turns(Backend::ALL.len(), rounds as usize, WarmUp::None, |way, _| {
+        run(Backend::ALL[way])
+    })?;
     let measured = Measured { fields, rounds };
-    for way in WAYS {
+    for way in Backend::ALL {
         let mut row = Row::of(json!({"load": load, "way": way.name()}));
         for field in fields {
             let figures = measured.figures(way, field);
@@ -95,13 +85,13 @@ pub struct Measured<'f, const N: usize> {
 }
 
 impl<const N: usize> Measured<'_, N> {
-    fn figures(&self, way: Way, field: &str) -> Vec<f64> {
+    fn figures(&self, way: Backend, field: &str) -> Vec<f64> {
         let index = self.fields.iter().position(|one| *one == field).expect("a field");
         figures(&self.rounds[way as usize], |round| round[index])
     }
 
     /// A figure of one way by that of another, each pair of the same round.
-    pub fn ratio(&self, way: Way, to: Way, field: &str) -> Value {
+    pub fn ratio(&self, way: Backend, to: Backend, field: &str) -> Value {
         let ratio = Ratio::within_rounds(&self.figures(way, field), &self.figures(to, field));
         json!(ratio)
     }
@@ -126,19 +116,20 @@ mod tests {
     use super::*;
     use crate::harness::OutputArgs;
     use crate::registry::field::{number, samples};
+    use crate::registry::processes::MAP;
 
     #[test]
     fn each_way_runs_once_a_round_and_is_compared_within_it() {
         let mut order = Vec::new();
         let mut turn = 0.0;
-        let mut output = Output::create(&OutputArgs::default()).expect("no file");
-        let run = |way: Way| {
+        let mut output = Output::create(&OutputArgs::default(), &MAP.plots[0]).expect("no file");
+        let run = |way: Backend| {
             order.push(way.name());
             turn += 1.0;
             Ok([turn])
         };
         let ratios = |row: Row, way, measured: &Measured<'_, 1>| {
-            row.set("ratio", measured.ratio(way, Way::Huge, "figure"))
+            row.set("ratio", measured.ratio(way, Backend::KernelThp, "figure"))
         };
         compare("load", 3, ["figure"], &["figure"], run, ratios, &mut output).expect("it runs");
         let firsts: Vec<_> = order.iter().step_by(3).copied().collect();

@@ -63,7 +63,7 @@ fn machines() {
         return;
     }
     let (table, rows) = rows("bench-vm", &["vm", "--sizes", "32M", "--rounds", "1"]);
-    assert!(table.contains("slot, thp"), "{table}");
+    assert!(table.contains("slot-thp"), "{table}");
     assert!(rows.len() >= 9, "{table}");
     assert_eq!(rows[0]["times_floor"].as_f64(), Some(1.0));
 }

@@ -1,5 +1,6 @@
 //! The reasons for which a command gives up, and its message.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 /// Exit status for input that can't be used, as shells and getopt programs have it.
@@ -29,6 +30,18 @@ impl Failure {
     pub fn report(&self) -> u8 {
         eprintln!("pumice: {}", self.message);
         self.status
+    }
+}
+
+/// Says of an error what failed by it.
+pub trait Explain<T> {
+    /// A failure of the machine's: what failed, and the error.
+    fn or_fail(self, what: impl Display) -> Result<T, Failure>;
+}
+
+impl<T, E: Display> Explain<T> for Result<T, E> {
+    fn or_fail(self, what: impl Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::system(format!("{what}: {error}")))
     }
 }
 

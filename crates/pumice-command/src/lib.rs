@@ -27,5 +27,5 @@ pub mod safe_path;
 pub mod statistics;
 pub mod table;
 
-pub use failure::{print, Failure, STATUS_USAGE};
+pub use failure::{print, Explain, Failure, STATUS_USAGE};
 pub use pumice_slots::memory;

@@ -18,7 +18,7 @@ use crate::interrupts::Interrupts;
 use crate::registry::Row;
 use crate::slot_daemon::{die_with_us, own_program};
 use crate::team::folder::Folder;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// How often somebody looks how far it is.
 const LOOK_MS: i64 = 500;
@@ -61,19 +61,19 @@ pub fn run(
     mut look: impl FnMut(),
 ) -> Result<Ran, Failure> {
     let own = own_program()?;
-    let no_start = |error: io::Error| Failure::system(format!("no experiment starts: {error}"));
     let [rows, said, complained] =
         ["rows.jsonl", "stdout", "stderr"].map(|name| folder.path().join(name));
     let mut command = Command::new(own);
     command.arg("bench").args(words).arg("--json").arg(&rows);
     command.env("TMPDIR", folder.path()).stdin(Stdio::null());
-    command.stdout(File::create(&said).map_err(no_start)?);
-    command.stderr(File::create(&complained).map_err(no_start)?);
+    command.stdout(File::create(&said).or_fail("no experiment starts")?);
+    command.stderr(File::create(&complained).or_fail("no experiment starts")?);
     command.process_group(0);
     let _ = fs::remove_file(&rows);
     let started = Instant::now();
-    let child = die_with_us(&mut command).spawn().map_err(no_start)?;
-    let (status, stopped) = wait(child, interrupts, until, &mut look).map_err(no_start)?;
+    let child = die_with_us(&mut command).spawn().or_fail("no experiment starts")?;
+    let (status, stopped) =
+        wait(child, interrupts, until, &mut look).or_fail("no experiment starts")?;
     let complaints = lines(&complained);
     let end = match stopped {
         Some(end) => end,

@@ -23,13 +23,13 @@ use super::arguments::check_writable;
 use super::interrupts::Interrupts;
 use super::page;
 use super::registry::{Entry, Setting, ENTRIES};
-use super::results::{write_whole, Measured, Results, State};
+use super::results::{write_whole, Ending, Measured, Results};
 use super::team::folder::Folder;
 use child::{End, Ran};
 use machine::Machine;
 use progress::Progress;
 use pumice_command::table::Table;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 use weather::{Noise, Ticks, Weather};
 
 /// `--quick` ends within five minutes; the page takes none of the rest.
@@ -107,7 +107,7 @@ pub fn all(options: &AllArgs) -> Result<(), Failure> {
         progress.end(&measured);
         results.experiments.push(measured);
         results.seconds = started.elapsed().as_secs_f64();
-        let has_had_turn = |one: &Measured| !matches!(one.state, State::NotRun | State::CutOff);
+        let has_had_turn = |one: &Measured| !matches!(one.state, Ending::NotRun | Ending::CutOff);
         results.complete =
             index + 1 == entries.len() && results.experiments.iter().all(has_had_turn);
         write(options, &results, index + 1 == entries.len())?;
@@ -149,13 +149,13 @@ fn measured(
     ticks: [Ticks; 2],
 ) -> Measured {
     let (state, why) = match &ran {
-        Err(why) => (State::NotRun, Some((*why).to_owned())),
+        Err(why) => (Ending::NotRun, Some((*why).to_owned())),
         Ok(Ran { end, rows, .. }) => match end {
-            End::Well => (State::Complete, None),
-            End::Refused(why) if rows.is_empty() => (State::Skipped, Some(why.clone())),
-            End::Refused(why) | End::Crashed(why) => (State::Failed, Some(why.clone())),
-            End::Interrupted => (State::CutOff, Some("interrupted".to_owned())),
-            End::TimeUp => (State::CutOff, Some("its time was over".to_owned())),
+            End::Well => (Ending::Complete, None),
+            End::Refused(why) if rows.is_empty() => (Ending::Skipped, Some(why.clone())),
+            End::Refused(why) | End::Crashed(why) => (Ending::Failed, Some(why.clone())),
+            End::Interrupted => (Ending::CutOff, Some("interrupted".to_owned())),
+            End::TimeUp => (Ending::CutOff, Some("its time was over".to_owned())),
         },
     };
     let (rows, notes, seconds) =
@@ -178,7 +178,7 @@ fn write(options: &AllArgs, results: &Results, is_last: bool) -> Result<(), Fail
     let is_due = |path: &&PathBuf| is_last || path.is_file();
     if let Some(path) = options.json.as_ref().filter(is_due) {
         let text = serde_json::to_string(results)
-            .map_err(|error| Failure::system(format!("can't write {}: {error}", path.display())))?;
+            .or_fail(format_args!("can't write {}", path.display()))?;
         write_whole(path, &(text + "\n"))?;
     }
     if let Some(path) = options.html.as_ref().filter(is_due) {
@@ -198,10 +198,10 @@ fn summarize(results: &Results) {
     for one in &results.experiments {
         table.row(&[
             one.name.clone(),
-            one.state.words().to_owned(),
+            one.state.name().to_owned(),
             one.rows.len().to_string(),
             format!("{:.1}", one.seconds),
-            one.noise.level.word().to_owned(),
+            one.noise.level.name().to_owned(),
         ]);
     }
     println!("{:.0} s in all", results.seconds);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::registry::Entry;
-use crate::results::{Measured, State};
+use crate::results::{Ending, Measured};
 
 /// The progress that people are shown.
 pub struct Progress {
@@ -67,7 +67,7 @@ impl Progress {
     /// It has ended.
     pub fn end(&self, measured: &Measured) {
         let mut counts = self.state.borrow_mut();
-        if measured.state == State::Complete {
+        if measured.state == Ending::Complete {
             counts.expected_s += self.expected_s[counts.index];
             counts.measured_s += measured.seconds;
         }
@@ -75,10 +75,10 @@ impl Progress {
         let line = format!(
             "{:<9} {}{why}, {} rows in {:.1} s, {}",
             measured.name,
-            measured.state.words(),
+            measured.state.name(),
             measured.rows.len(),
             measured.seconds,
-            measured.noise.level.word()
+            measured.noise.level.name()
         );
         match &self.bar {
             Some(bar) => bar.println(line),

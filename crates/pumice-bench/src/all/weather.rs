@@ -3,15 +3,16 @@
 //! The loops run before the first experiment, between any two, and after the last. They do the same
 //! each time, so what differs is the machine's doing: its clock, its host, other programs.
 
-use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::usage_of;
+use crate::names::named;
 use crate::registry::field::samples;
 use crate::registry::{Entry, Row, Scale};
+use crate::team::spent::machine_ticks;
 use pumice_command::costs::Costs;
 use pumice_command::statistics::median;
 
@@ -94,13 +95,7 @@ pub struct Ticks {
 impl Ticks {
     /// Now. Figures that cannot be read count as nothing.
     pub fn now() -> Ticks {
-        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = text.lines().next().unwrap_or_default();
-        let ticks: Vec<f64> =
-            line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
-        let [user, nice, system, idle, waiting, interrupts, soft, stolen] = ticks[..] else {
-            return Ticks::default();
-        };
+        let [user, nice, system, idle, waiting, interrupts, soft, stolen] = machine_ticks();
         let busy = user + nice + system + interrupts + soft;
         Ticks { all: busy + idle + waiting + stolen, busy, stolen, ours: our_ticks() }
     }
@@ -138,27 +133,17 @@ pub struct Noise {
     pub stolen: f64,
 }
 
-/// In a word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Level {
-    /// Nothing was measured, so nothing is known.
-    #[default]
-    Unknown,
-    Quiet,
-    Unsteady,
-    Noisy,
-}
-
-impl Level {
+named! {
     /// In a word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Level::Unknown => "unknown",
-            Level::Quiet => "quiet",
-            Level::Unsteady => "unsteady",
-            Level::Noisy => "noisy",
-        }
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Level {
+        /// Nothing was measured, so nothing is known.
+        #[default]
+        Unknown = "unknown",
+        Quiet = "quiet",
+        Unsteady = "unsteady",
+        Noisy = "noisy",
     }
 }
 

@@ -31,16 +31,6 @@ named! {
 }
 
 impl Allocator {
-    /// All of them, in the order of the tables.
-    pub const ALL: [Allocator; 6] = [
-        Allocator::Glibc,
-        Allocator::GlibcHuge,
-        Allocator::Mimalloc,
-        Allocator::Jemalloc,
-        Allocator::Tcmalloc,
-        Allocator::Pumice,
-    ];
-
     /// Whether it is one of the settings that others are compared with.
     pub fn is_glibc(self) -> bool {
         matches!(self, Allocator::Glibc | Allocator::GlibcHuge)

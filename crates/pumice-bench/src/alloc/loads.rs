@@ -51,10 +51,6 @@ pub struct Amount {
     pub quick: u64,
 }
 
-const fn amount(full: u64, quick: u64) -> Amount {
-    Amount { full, quick }
-}
-
 const CC: Need = Need::Program("cc", "apt-get install gcc libc6-dev");
 const NUMPY: Need = Need::Module("numpy", "pip install numpy");
 const SKLEARN: Need = Need::Module("sklearn", "pip install scikit-learn");
@@ -64,174 +60,63 @@ const REDIS: [Need; 3] = [
     Need::Program("redis-cli", "apt-get install redis-tools"),
 ];
 
-/// A load that is a script for Python, given its amount.
-const fn python(
-    name: &'static str,
-    about: &'static str,
-    needs: &'static [Need],
-    line: &'static [&'static str],
-    amount: Amount,
-) -> Load {
-    Load { name, about, needs, input: Input::None, line, amount }
-}
-
-/// `loads/malloc.c` with these arguments and the amount.
-const fn malloc(
-    name: &'static str,
-    about: &'static str,
-    line: &'static [&'static str],
-    amount: Amount,
-) -> Load {
-    Load { name, about, needs: &[CC], input: Input::None, line, amount }
-}
-
+/// A script for Python, given its amount.
 macro_rules! script {
     ($file:literal) => {
-        &["{python}", "-c", include_str!(concat!("loads/", $file)), "{amount}"]
+        ["{python}", "-c", include_str!(concat!("loads/", $file)), "{amount}"]
     };
 }
 
-/// All loads, in the order of the tables.
-pub const LOADS: [Load; 19] = [
-    python(
-        "numpy-arithmetic",
-        "expressions on arrays of 32 MiB",
-        &[NUMPY],
-        script!("numpy_arithmetic.py"),
-        amount(16, 4),
-    ),
-    python(
-        "numpy-zeros-sparse",
-        "128 MiB of zeros, one page in eight touched",
-        &[NUMPY],
-        script!("numpy_zeros_sparse.py"),
-        amount(30, 8),
-    ),
-    python(
-        "sklearn-forest",
-        "scikit-learn fits a random forest",
-        &[SKLEARN],
-        script!("sklearn_forest.py"),
-        amount(24, 4),
-    ),
-    python(
-        "sklearn-kmeans",
-        "scikit-learn groups points by k-means",
-        &[SKLEARN],
-        script!("sklearn_kmeans.py"),
-        amount(2, 1),
-    ),
-    python(
-        "torch-training",
-        "PyTorch trains a small network on the processor",
-        &[Need::Module("torch", "pip install torch")],
-        script!("torch_training.py"),
-        amount(12, 2),
-    ),
-    python(
-        "polars-group-by",
-        "Polars groups and joins two million rows",
-        &[Need::Module("polars", "pip install polars"), NUMPY],
-        script!("polars_group_by.py"),
-        amount(2, 1),
-    ),
-    python(
-        "duckdb-group-by",
-        "DuckDB groups and joins two million rows",
-        &[Need::Module("duckdb", "pip install duckdb")],
-        script!("duckdb_group_by.py"),
-        amount(4, 1),
-    ),
-    python(
-        "sqlite",
-        "SQLite inserts, indexes and queries in memory",
-        &[Need::Module("sqlite3", "apt-get install libpython3-stdlib")],
-        script!("sqlite.py"),
-        amount(300_000, 60_000),
-    ),
-    Load {
-        name: "sort",
-        about: "GNU sort sorts lines",
-        needs: &[Need::Program("sort", "apt-get install coreutils")],
-        input: Input::Text,
-        line: &["sort", "{input}"],
-        amount: amount(64 << 20, 8 << 20),
-    },
-    Load {
-        name: "cc",
-        about: "a C compile, -O2",
-        needs: &[CC],
-        input: Input::Source,
-        line: &["cc", "-O2", "-c", "{input}", "-o", "/dev/null"],
-        amount: amount(200, 40),
-    },
-    Load {
-        name: "c-project",
-        about: "make builds a C program of many files, -O2, two at a time",
-        needs: &[CC, Need::Program("make", "apt-get install make")],
-        input: Input::Project,
-        line: &["make", "-s", "-B", "-j2", "-C", "{input}"],
-        amount: amount(40, 5),
-    },
-    Load {
-        name: "gzip",
-        about: "gzip packs text",
-        needs: &[Need::Program("gzip", "apt-get install gzip")],
-        input: Input::Text,
-        line: &["gzip", "-c", "{input}"],
-        amount: amount(16 << 20, 2 << 20),
-    },
-    Load {
-        name: "zstd",
-        about: "zstd -19 packs text",
-        needs: &[Need::Program("zstd", "apt-get install zstd")],
-        input: Input::Text,
-        line: &["zstd", "-19", "-q", "-c", "{input}"],
-        amount: amount(4 << 20, 1 << 20),
-    },
-    Load {
-        name: "redis",
-        about: "redis-server with redis-benchmark, values of 1 kB and 200 kB",
-        needs: &REDIS,
-        input: Input::None,
-        line: &["sh", "-c", include_str!("loads/redis.sh"), "sh", "{folder}", "{amount}"],
-        amount: amount(100_000, 20_000),
-    },
-    Load {
-        name: "bash-forks",
-        about: "subshells of a bash that holds 3 MB",
-        needs: &[Need::Program("bash", "apt-get install bash")],
-        input: Input::None,
-        line: &["bash", "-c", include_str!("loads/bash_forks.sh"), "bash", "{amount}"],
-        amount: amount(100, 20),
-    },
-    Load {
-        name: "hash-table",
-        about: "a hash table that doubles as it fills, in C",
-        needs: &[CC],
-        input: Input::None,
-        line: &["{hash-table}", "{amount}"],
-        amount: amount(6_000_000, 1_500_000),
-    },
-    malloc(
-        "malloc-all",
-        "64 KiB to 64 MiB, all of it written",
-        &["{malloc}", "1", "1", "{amount}"],
-        amount(300, 60),
-    ),
-    malloc(
-        "malloc-sparse",
-        "64 KiB to 64 MiB, one page in 16 written",
-        &["{malloc}", "1", "16", "{amount}"],
-        amount(4000, 400),
-    ),
-    malloc(
-        "malloc-threads",
-        "64 KiB to 64 MiB, all of it written, by four threads",
-        &["{malloc}", "4", "1", "{amount}"],
-        amount(100, 20),
-    ),
-];
+/// A line each: name, work in words, amount and that for `--quick`, needs, input, line.
+macro_rules! loads {
+    ($($name:literal, $about:literal, $full:expr, $quick:expr, $needs:expr, $input:ident, $line:expr;)+) => {
+        [$(Load {
+            name: $name,
+            about: $about,
+            needs: &$needs,
+            input: Input::$input,
+            line: &$line,
+            amount: Amount { full: $full, quick: $quick },
+        }),+]
+    };
+}
+
+/// All loads, in the order of the tables. The last three are `loads/malloc.c`: threads, and the share of pages written.
+pub const LOADS: [Load; 19] = loads! {
+    "numpy-arithmetic", "expressions on arrays of 32 MiB", 16, 4, [NUMPY], None, script!("numpy_arithmetic.py");
+    "numpy-zeros-sparse", "128 MiB of zeros, one page in eight touched", 30, 8, [NUMPY], None,
+        script!("numpy_zeros_sparse.py");
+    "sklearn-forest", "scikit-learn fits a random forest", 24, 4, [SKLEARN], None, script!("sklearn_forest.py");
+    "sklearn-kmeans", "scikit-learn groups points by k-means", 2, 1, [SKLEARN], None, script!("sklearn_kmeans.py");
+    "torch-training", "PyTorch trains a small network on the processor", 12, 2,
+        [Need::Module("torch", "pip install torch")], None, script!("torch_training.py");
+    "polars-group-by", "Polars groups and joins two million rows", 2, 1,
+        [Need::Module("polars", "pip install polars"), NUMPY], None, script!("polars_group_by.py");
+    "duckdb-group-by", "DuckDB groups and joins two million rows", 4, 1,
+        [Need::Module("duckdb", "pip install duckdb")], None, script!("duckdb_group_by.py");
+    "sqlite", "SQLite inserts, indexes and queries in memory", 300_000, 60_000,
+        [Need::Module("sqlite3", "apt-get install libpython3-stdlib")], None, script!("sqlite.py");
+    "sort", "GNU sort sorts lines", 64 << 20, 8 << 20,
+        [Need::Program("sort", "apt-get install coreutils")], Text, ["sort", "{input}"];
+    "cc", "a C compile, -O2", 200, 40, [CC], Source, ["cc", "-O2", "-c", "{input}", "-o", "/dev/null"];
+    "c-project", "make builds a C program of many files, -O2, two at a time", 40, 5,
+        [CC, Need::Program("make", "apt-get install make")], Project, ["make", "-s", "-B", "-j2", "-C", "{input}"];
+    "gzip", "gzip packs text", 16 << 20, 2 << 20,
+        [Need::Program("gzip", "apt-get install gzip")], Text, ["gzip", "-c", "{input}"];
+    "zstd", "zstd -19 packs text", 4 << 20, 1 << 20,
+        [Need::Program("zstd", "apt-get install zstd")], Text, ["zstd", "-19", "-q", "-c", "{input}"];
+    "redis", "redis-server with redis-benchmark, values of 1 kB and 200 kB", 100_000, 20_000, REDIS, None,
+        ["sh", "-c", include_str!("loads/redis.sh"), "sh", "{folder}", "{amount}"];
+    "bash-forks", "subshells of a bash that holds 3 MB", 100, 20, [Need::Program("bash", "apt-get install bash")], None,
+        ["bash", "-c", include_str!("loads/bash_forks.sh"), "bash", "{amount}"];
+    "hash-table", "a hash table that doubles as it fills, in C", 6_000_000, 1_500_000, [CC], None,
+        ["{hash-table}", "{amount}"];
+    "malloc-all", "64 KiB to 64 MiB, all of it written", 300, 60, [CC], None, ["{malloc}", "1", "1", "{amount}"];
+    "malloc-sparse", "64 KiB to 64 MiB, one page in 16 written", 4000, 400, [CC], None,
+        ["{malloc}", "1", "16", "{amount}"];
+    "malloc-threads", "64 KiB to 64 MiB, all of it written, by four threads", 100, 20, [CC], None,
+        ["{malloc}", "4", "1", "{amount}"];
+};
 
 #[cfg(test)]
 mod tests {

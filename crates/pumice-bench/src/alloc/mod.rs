@@ -27,29 +27,29 @@ mod turns;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 
 use clap::Args;
 
 use super::harness::{Output, OutputArgs};
 use super::interrupts::Interrupts;
 use super::registry::field::{float, text};
-use super::registry::worth::RATIOS;
-use super::registry::{interval, number, plain, words, Column, Row};
+use super::registry::worth::{ALLOC, RATIOS};
+use super::registry::Row;
 use allocator::{Allocator, Preload};
 use kit::{Kit, Size};
 use loads::{Load, LOADS};
 use measure::{NoRun, Spent};
 use pumice_command::table::Table;
 use pumice_command::Failure;
-use row::{Rounds, CPU, MEMORY, TIME};
+use row::Rounds;
 
 /// Options of `pumice bench alloc`.
 #[derive(Args, Debug)]
 pub struct AllocArgs {
     /// Rounds; each runs every load once under each allocator [default: 9, or 3 with --quick]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: Option<u32>,
+    #[arg(long, value_name = "N", default_value = "9", default_value_if("quick", "true", "3"),
+          hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
     /// Only the loads whose name contains this (can be repeated)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -61,42 +61,13 @@ pub struct AllocArgs {
     quick: bool,
     #[command(flatten)]
     output: OutputArgs,
-    /// Draw the ratios of time and of memory, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
-}
-
-/// Columns of a load's table.
-const COLUMNS: [Column; 9] = [
-    words("", "{allocator}").wide(10),
-    plain("wall s", "wall_s", 3).wide(8),
-    plain("cpu s", "cpu_s", 3).wide(8),
-    number("peak KiB", "peak_kib", 0).wide(11),
-    number("min. faults", "minor_faults", 0).wide(11),
-    number("maj.", "major_faults", 0).wide(5),
-    ratio("time/glibc [95 %]", TIME),
-    ratio("cpu/glibc [95 %]", CPU),
-    ratio("memory/glibc [95 %]", MEMORY),
-];
-
-/// Of the table of ratios, load by load.
-const RATIO_COLUMNS: [Column; 4] = [
-    words("load", "{load}").wide(18),
-    ratio("time", TIME),
-    ratio("cpu", CPU),
-    ratio("memory", MEMORY),
-];
-
-const fn ratio(head: &'static str, [middle, low, high]: [&'static str; 3]) -> Column {
-    interval(head, middle, [low, high], 3).wide(20)
 }
 
 /// Runs the experiment and prints its tables.
 pub fn alloc(options: &AllocArgs) -> Result<(), Failure> {
     let loads = wanted_loads(&options.only)?;
-    let mut output =
-        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &RATIOS)?;
-    let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 9 }) as usize;
+    let mut output = Output::create(&options.output, &RATIOS)?;
+    let rounds = options.rounds as usize;
     let preloads = installed(&options.allocator)?;
     let interrupts = Interrupts::take();
     let kit = Kit::new(if options.quick { Size::Small } else { Size::Full })?;
@@ -121,7 +92,7 @@ pub fn alloc(options: &AllocArgs) -> Result<(), Failure> {
             continue;
         };
         println!("{}: {}", load.name, load.about);
-        output.begin(&COLUMNS);
+        output.begin(&ALLOC[0]);
         row::rows(load.name, &measured).into_iter().try_for_each(|row| output.show(row))?;
     }
     print_ratios(&mut output);
@@ -208,7 +179,7 @@ fn print_ratios(output: &mut Output) {
     println!(
         "\npumice against the better of glibc's two settings [95 % interval], below 1 it wins"
     );
-    output.begin(&RATIO_COLUMNS);
+    output.begin(&ALLOC[1]);
     output.rows().iter().filter(is_ours).for_each(|row| output.print(row));
 }
 

@@ -16,7 +16,8 @@ use pumice_frames::sys::thread::{cpu_time_ns, now_ns, process_cpu_time_ns};
 use serde_json::json;
 
 use crate::harness::{figures, in_turns, Output, WarmUp};
-use crate::registry::{plain, words, Column, Row};
+use crate::registry::prezeroing::CLEAR;
+use crate::registry::Row;
 use pumice_command::Failure;
 
 /// Blocks in a batch.
@@ -25,15 +26,6 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// An engine under its name.
 pub type Named = (String, Box<dyn Engine>);
-
-const ENGINE_COLUMNS: [Column; 5] = [
-    words("Engine", "{engine}").wide(14),
-    // Waited for asleep.
-    plain("GB/s", "gb_per_s", 2).wide(8),
-    plain("CPU s/GB", "cpu_s_per_gb", 4).wide(9),
-    plain("spinning GB/s", "spinning_gb_per_s", 2).wide(13),
-    plain("CPU s/GB", "spinning_cpu_s_per_gb", 4).wide(9),
-];
 
 /// Measures engines side by side, by batches.
 pub fn engines(
@@ -57,7 +49,7 @@ pub fn engines(
         Ok::<_, Failure>([measure(Waiting::Asleep)?, measure(Waiting::Spinning)?])
     })?;
     println!("\nEngines side by side: batches of {BATCH} blocks of 2 MiB, waited for asleep and spinning");
-    output.begin(&ENGINE_COLUMNS);
+    output.begin(&CLEAR.tables[1]);
     for ((name, _), rounds) in engines.iter().zip(measured) {
         let row = Row::of(json!({
             "experiment": "batches",
@@ -94,12 +86,6 @@ fn zero(engine: &dyn Engine, pieces: &mut [Piece], how: Waiting) -> Result<(), (
     all.then_some(()).ok_or(())
 }
 
-const OVERHEAD_COLUMNS: [Column; 3] = [
-    words("Engine", "{engine}").wide(14),
-    plain("submit ns/block", "submit_ns_per_block", 0).wide(15),
-    plain("settle ns/block", "settle_ns_per_block", 0).wide(15),
-];
-
 /// Measures what submitting and settling a batch costs.
 pub fn overhead(region: &mut [u8], rounds: usize, output: &mut Output) -> Result<(), Failure> {
     let device = SoftDevice::new(Manner::default());
@@ -126,7 +112,7 @@ pub fn overhead(region: &mut [u8], rounds: usize, output: &mut Output) -> Result
     }
     let both: Vec<_> = submits.iter().zip(&settles).map(|(one, other)| one + other).collect();
     println!("\nThe processor's part of a batch of {BATCH} blocks, on an accelerator in software");
-    output.begin(&OVERHEAD_COLUMNS);
+    output.begin(&CLEAR.tables[2]);
     let row = Row::of(json!({
         "experiment": "overhead",
         "use": "overhead",

@@ -34,14 +34,14 @@ use serde_json::json;
 use self::batches::Named;
 use self::neighbour::Neighbours;
 use super::arguments::{number_in, size_in};
-use super::harness::{figures, Output, OutputArgs};
-use super::registry::field::float;
-use super::registry::{by, plain, words, Column, Row};
+use super::harness::{figures, in_turns, Output, OutputArgs, WarmUp};
+use super::registry::prezeroing::CLEAR;
+use super::registry::Row;
 use pumice_command::clear_plan;
 use pumice_command::engines::{self, Choice};
 use pumice_command::memory;
 use pumice_command::region::Region;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Rounds over all cells.
 const ROUNDS: usize = 5;
@@ -123,10 +123,10 @@ fn parse_region(text: &str) -> Result<usize, &'static str> {
 
 /// Measures, and prints the table.
 pub fn clear(options: ClearArgs) -> Result<(), Failure> {
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &CLEAR.plots[0])?;
     let len = region_bytes(options.region)?;
-    let mut region = Region::populate(len)
-        .map_err(|errno| Failure::system(format!("can't populate {}: {errno}", size_name(len))))?;
+    let mut region =
+        Region::populate(len).or_fail(format_args!("can't populate {}", size_name(len)))?;
     let engines = engines_to_measure(options.engine, region.bytes())?;
     let mut cells = cells();
     let slice_ns = (options.seconds_per_cell * 1e9) as u64 / ROUNDS as u64;
@@ -136,16 +136,13 @@ pub fn clear(options: ClearArgs) -> Result<(), Failure> {
         size_name(len),
         cells.len() as f64 * options.seconds_per_cell
     );
-    for round in 0..ROUNDS {
-        let first = round * cells.len() / ROUNDS;
-        for turn in 0..cells.len() {
-            let index = (first + turn) % cells.len();
-            cells[index].measure(region.bytes(), slice_ns);
-        }
+    let ns_per_frame = in_turns(cells.len(), ROUNDS, WarmUp::None, |index, _| {
+        Ok::<_, Failure>(cells[index].measure(region.bytes(), slice_ns))
+    })?;
+    output.begin(&CLEAR.tables[0]);
+    for (cell, rounds) in cells.iter().zip(&ns_per_frame) {
+        output.show(cell.row(rounds))?;
     }
-
-    output.begin(&COLUMNS);
-    cells.iter().try_for_each(|cell| output.show(cell.row()))?;
     batches::engines(&engines, region.bytes(), ROUNDS, &mut output)?;
     drop(engines);
     batches::overhead(region.bytes(), 4 * ROUNDS, &mut output)?;
@@ -264,25 +261,18 @@ impl Use {
     }
 }
 
-/// A use, an engine and a size, and the time of each round.
+/// A use, an engine and a size.
 struct Cell {
     usage: Use,
     engine: CpuEngine,
     size: usize,
     /// where in the region the next piece starts
     next: usize,
-    ns_per_frame: Vec<f64>,
 }
 
 /// All cells: the engines next to each other, so that changes over time meet all.
 fn cells() -> Vec<Cell> {
-    let cell = |usage, engine, size| Cell {
-        usage,
-        engine,
-        size,
-        next: 0,
-        ns_per_frame: Vec::with_capacity(ROUNDS),
-    };
+    let cell = |usage, engine, size| Cell { usage, engine, size, next: 0 };
     let touching = |size| {
         let uses = [1, LINES_PER_PAGE].map(|lines| [Use::Near { lines }, Use::Far { lines }]);
         uses.into_iter().flatten().map(move |usage| (usage, size))
@@ -301,8 +291,8 @@ fn cells() -> Vec<Cell> {
 }
 
 impl Cell {
-    /// One round: pieces until `slice_ns` are over, one step at least.
-    fn measure(&mut self, region: &mut [u8], slice_ns: u64) {
+    /// One round: pieces until `slice_ns` are over, one step at least. Returns nanoseconds for a frame.
+    fn measure(&mut self, region: &mut [u8], slice_ns: u64) -> f64 {
         let mut frames = 0;
         let start_ns = cpu_time_ns();
         let mut elapsed_ns = 0;
@@ -310,7 +300,7 @@ impl Cell {
             frames += self.step(region) / FRAME_SIZE;
             elapsed_ns = cpu_time_ns() - start_ns;
         }
-        self.ns_per_frame.push(elapsed_ns as f64 / frames as f64);
+        elapsed_ns as f64 / frames as f64
     }
 
     /// Works on the next pieces, 2 MiB of them or one; returns the bytes done.
@@ -353,8 +343,8 @@ impl Cell {
         }
     }
 
-    fn row(&self) -> Row {
-        let mut sorted = self.ns_per_frame.clone();
+    fn row(&self, ns_per_frame: &[f64]) -> Row {
+        let mut sorted = ns_per_frame.to_vec();
         sorted.sort_by(f64::total_cmp);
         let median = sorted[sorted.len() / 2];
         let gb_per_s = |ns: &f64| FRAME_SIZE as f64 / ns;
@@ -368,7 +358,7 @@ impl Cell {
             // From the fastest round to the slowest.
             "spread_percent": (sorted[sorted.len() - 1] - sorted[0]) / median * 100.0,
         }));
-        row.samples("gb_per_s", figures(&self.ns_per_frame, gb_per_s))
+        row.samples("gb_per_s", figures(ns_per_frame, gb_per_s))
     }
 }
 
@@ -378,15 +368,6 @@ fn read(span: &[u8]) {
     let (_, words, _) = unsafe { span.align_to::<u64>() };
     black_box(words.iter().fold(0, |seen, &word| seen | word));
 }
-
-const COLUMNS: [Column; 6] = [
-    words("Use", "{use}").wide(7),
-    words("Engine", "{engine}").wide(9),
-    by("Size", |row| size_name(float(row, "size_bytes") as usize)).wide(6),
-    plain("GB/s", "gb_per_s", 2).wide(6),
-    plain("ns/4KiB", "ns_per_4kib", 1).wide(7),
-    by("Spread", |row| format!("{:.0} %", float(row, "spread_percent"))).wide(6),
-];
 
 fn size_name(bytes: usize) -> String {
     match bytes {

@@ -33,38 +33,14 @@ use serde_json::json;
 use super::walk::{chain, walk, Walked};
 use crate::cpu::{self, Pair};
 use crate::harness::{with_interval, Output};
-use crate::registry::field::{float, number};
-use crate::registry::{by, plain, words, Column, Row};
+use crate::registry::prezeroing::CLEAR;
+use crate::registry::Row;
 use pumice_command::region::Region;
 use pumice_command::statistics::ratio_interval;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 const SLOWDOWN: [&str; 3] = ["slowdown_percent", "slowdown_low", "slowdown_high"];
 const LOST: [&str; 3] = ["lost_ms_per_gb", "lost_ms_low", "lost_ms_high"];
-
-const COLUMNS: [Column; 10] = [
-    words("Engine", "{engine}").wide(9),
-    // Zeroed meanwhile.
-    plain("zeroed GB/s", "zeroed_gb_per_s", 2).wide(11),
-    // Lines walked in a second, alone and beside.
-    by("alone Ml/s", |row| format!("{:.1}", float(row, "alone_lines_per_s") / 1e6)).wide(10),
-    by("beside Ml/s", |row| format!("{:.1}", float(row, "beside_lines_per_s") / 1e6)).wide(11),
-    by("slow-down", |row| format!("{:.1} %", float(row, SLOWDOWN[0]))).wide(9),
-    by("95 %", |row| range(row, [SLOWDOWN[1], SLOWDOWN[2]], 1)).wide(14),
-    // Lost for each gigabyte zeroed, of its own time.
-    plain("lost ms/GB", LOST[0], 2).wide(10),
-    by("95 %", |row| range(row, [LOST[1], LOST[2]], 2)).wide(14),
-    // Of that under `rep stosb`.
-    plain("of stosb's", "share_of_stosb", 2).wide(10),
-    by("95 %", |row| range(row, ["share_low", "share_high"], 2)).wide(14),
-];
-
-fn range(row: &Row, ends: [&str; 2], decimals: usize) -> String {
-    match ends.map(|end| number(row, end)) {
-        [Some(low), Some(high)] => format!("{low:.decimals$} to {high:.decimals$}"),
-        _ => String::new(),
-    }
-}
 
 /// The settings of the experiment.
 #[derive(Clone, Copy, Debug)]
@@ -119,8 +95,8 @@ pub fn neighbours(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let size = options.working_set;
-    let mut walked = Region::populate(size.next_multiple_of(BLOCK_SIZE))
-        .map_err(|errno| Failure::system(format!("no memory to walk through: {errno}")))?;
+    let mut walked =
+        Region::populate(size.next_multiple_of(BLOCK_SIZE)).or_fail("no memory to walk through")?;
     let lines = size / CACHE_LINE;
     chain(walked.bytes(), lines);
     let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -231,7 +207,7 @@ fn print_rows(
 ) -> Result<(), Failure> {
     let stosb = engines.iter().position(|engine| engine.name() == "stosb");
     let stosb = stosb.map(|index| figures[index].losses());
-    output.begin(&COLUMNS);
+    output.begin(&CLEAR.tables[3]);
     for (engine, figures) in engines.iter().zip(figures) {
         let losses = figures.losses();
         let others = stosb.as_deref().filter(|_| engine.name() != "stosb");

@@ -14,10 +14,10 @@ use serde_json::json;
 
 use super::ground::Ground;
 use crate::harness::Output;
+use crate::registry::faults::FAULT;
 use crate::registry::Row;
 use pumice_command::statistics::median;
-use pumice_command::table::Table;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Pages of the regions.
 const PAGES: [usize; 2] = [4096, 1 << 20];
@@ -85,26 +85,25 @@ fn sample(region: &Ours<'_, '_>, words: &[AtomicU64]) -> [f64; OPERATIONS.len()]
 
 /// Measures every operation, in turns, and prints its rows.
 pub fn measure(ground: &Ground, rounds: usize, output: &mut Output) -> Result<(), Failure> {
-    let failure = |error| Failure::system(format!("no space: {error}"));
     println!("\naccess to pages that are there, ns each (medians of {rounds} rounds)");
     let mut columns = Vec::new();
     for pages in PAGES {
         // Frames of the measurement before are in parts yet, and do not count as free.
         ground.refill();
-        let space = VmSpace::new(ground.map().frames(), Atomic).map_err(failure)?;
-        let task = space.enter().map_err(failure)?;
+        let space = VmSpace::new(ground.map().frames(), Atomic).or_fail("no space")?;
+        let task = space.enter().or_fail("no space")?;
         let bytes = pages * FRAME_SIZE;
-        let at = task.map(bytes, Rights::READ_WRITE).map_err(failure)?;
-        let region = task.region(at).map_err(failure)?;
+        let at = task.map(bytes, Rights::READ_WRITE).or_fail("no space")?;
+        let region = task.region(at).or_fail("no space")?;
         // Pages of their own where there is room. Else all read as the zero page: each has a word of
         // its own all the same, but it can't be written.
         let has_frames = bytes < ground.free_bytes();
         for page in 0..pages {
             let access = if has_frames { Access::Write } else { Access::Read };
-            region.fault(page, access).map_err(failure)?;
+            region.fault(page, access).or_fail("no space")?;
         }
         if !has_frames {
-            task.protect(at, bytes, Rights::READ).map_err(failure)?;
+            task.protect(at, bytes, Rights::READ).or_fail("no space")?;
         }
         let words: Vec<AtomicU64> = (0..pages).map(|_| AtomicU64::new(0)).collect();
         let rounds: Vec<_> = (0..rounds).map(|_| sample(&region, &words)).collect();
@@ -116,19 +115,15 @@ pub fn measure(ground: &Ground, rounds: usize, output: &mut Output) -> Result<()
             _ => Some(of(index).into_iter().map(|ns| ns - loop_ns).collect()),
         }));
     }
-    let table = Table::begin(&[("Operation", 22), ("4,096 pages", 11), ("1,048,576", 11)]);
+    output.begin(&FAULT.tables[4]);
     for (index, operation) in OPERATIONS.into_iter().enumerate() {
-        let ns = columns.iter().map(|column| column[index].as_deref().map(median));
-        let rounds = columns.iter().map(|column| column[index].clone());
-        for ((pages, ns), rounds) in PAGES.into_iter().zip(ns.clone()).zip(rounds) {
-            if let (Some(ns), Some(rounds)) = (ns, rounds) {
+        for (pages, column) in PAGES.into_iter().zip(&mut columns) {
+            if let Some(rounds) = column[index].take() {
                 let keys = json!({"experiment": "access", "operation": operation, "pages": pages});
                 // Of what one took, the loop alone taken off.
-                output.keep(Row::of(keys).set("ns", ns).samples("ns", rounds))?;
+                output.show(Row::of(keys).sampled("ns", rounds))?;
             }
         }
-        let shown = ns.map(|ns| ns.map_or("-".to_owned(), |ns| format!("{ns:.1}")));
-        table.row(&[vec![operation.to_owned()], shown.collect()].concat());
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use pumice_paging::space::MemMap;
 
 use crate::cpu::CpuClock;
 use crate::team::zone::zone;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Blocks beside those that are touched: tables, threads' lists, and frames scattered by those.
 const SPARE_BLOCKS: usize = 64;
@@ -23,16 +23,14 @@ pub struct Ground {
 impl Ground {
     /// A zone with `bytes` that can be touched at a time, all faulted in.
     pub fn new(bytes: usize) -> Result<Ground, Failure> {
-        let failure = |error| Failure::system(format!("no zone: {error}"));
         let touched = bytes.div_ceil(BLOCK_SIZE);
         // A mapper uses frames up as well, which are zero again after the round only: a tenth of what is
         // touched meanwhile. If there were none left, faults would be measured that clear.
         let blocks = touched + touched / 4 + SPARE_BLOCKS;
         // It stays for the rest of the process, which ends with the experiment.
-        let zone = zone(blocks * BLOCK_SIZE / FRAME_SIZE)
-            .map_err(|error| Failure::system(format!("no zone: {error}")))?;
+        let zone = zone(blocks * BLOCK_SIZE / FRAME_SIZE).or_fail("no zone")?;
         let clearer = Clearer::detect();
-        let map = MemMap::new(zone, clearer).map_err(failure)?;
+        let map = MemMap::new(zone, clearer).or_fail("no zone")?;
         Ok(Ground { zone, map, clearer })
     }
 

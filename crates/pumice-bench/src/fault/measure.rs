@@ -1,5 +1,6 @@
 //! One measurement: threads that touch pages of one region, each its share.
 
+use std::convert::Infallible;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
@@ -11,12 +12,12 @@ use pumice_paging::space::{Access, Frames, Task, VmSpace, DEFAULT_FETCH_AHEAD};
 
 use super::ground::Ground;
 use super::locking::{Locking, Plain, Scheme};
-use super::row::{PageSize, Way};
+use super::row::{FaultMode, PageSize};
 use crate::cpu::pin;
 use crate::names::named;
 use crate::pft::backend::Source;
-use crate::pft::measure::{Lines, Spent, LINES};
-use pumice_command::Failure;
+use crate::pft::measure::{timed, Lines, Spent, LINES};
+use pumice_command::{Explain, Failure};
 
 /// Pages that the mapper maps, touches one of, and unmaps.
 const MAPPER_PAGES: usize = 16;
@@ -90,38 +91,23 @@ fn together(
     work: &(dyn Fn(usize, &Lines) -> Spent + Sync),
     beside: Option<&(dyn Fn(&AtomicBool) + Sync)>,
 ) -> Spent {
-    let lines = &Lines::new(threads);
     let is_over = &AtomicBool::new(false);
-    let processors = cpu::count();
     std::thread::scope(|scope| {
-        let mapper = beside.map(|beside| {
+        if let Some(beside) = beside {
             scope.spawn(move || {
-                pin(threads % processors);
+                pin(threads % cpu::count());
                 beside(is_over);
-            })
-        });
-        let worker = move |index: usize| {
-            pin(index % processors);
-            work(index, lines)
-        };
-        let workers: Vec<_> =
-            (0..threads).map(|index| scope.spawn(move || worker(index))).collect();
-        let mut all = Spent::default();
-        for worker in workers {
-            let spent = worker.join().expect("workers don't panic");
-            all.add(spent);
+            });
         }
+        let spent = timed(threads, |index, lines| Ok::<_, Infallible>(work(index, lines)));
         // Relaxed: the mapper needs to see it some time.
         is_over.store(true, Ordering::Relaxed);
-        if let Some(mapper) = mapper {
-            mapper.join().expect("the mapper does not panic");
-        }
-        all
+        spent.unwrap_or_else(|never| match never {})
     })
 }
 
 /// Faults in a space of ours.
-pub fn ours(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Failure> {
+pub fn ours(ground: &Ground, way: FaultMode, job: &Job) -> Result<Spent, Failure> {
     match way.locking {
         Locking::Whole => in_space::<Plain>(ground, way, job),
         Locking::Short => in_space::<Emulated>(ground, way, job),
@@ -129,21 +115,20 @@ pub fn ours(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Failure> {
     }
 }
 
-fn in_space<S: Scheme>(ground: &Ground, way: Way, job: &Job) -> Result<Spent, Failure> {
-    let failure = |error| Failure::system(format!("no space: {error}"));
-    let space = VmSpace::new(ground.map().frames(), S::default()).map_err(failure)?;
+fn in_space<S: Scheme>(ground: &Ground, way: FaultMode, job: &Job) -> Result<Spent, Failure> {
+    let space = VmSpace::new(ground.map().frames(), S::default()).or_fail("no space")?;
     space.set_prefault(way.prefault_pages);
     if job.lines == 0 || way.locking == Locking::Ready {
         // Prefetch is for pages that will be written, and here none is.
         space.set_fetch_ahead(0);
     }
-    let task = space.enter().map_err(failure)?;
+    let task = space.enter().or_fail("no space")?;
     let bytes = job.pages * FRAME_SIZE;
     let at = match way.page_size {
         PageSize::Small => task.map(bytes, Rights::READ_WRITE),
         PageSize::Huge => task.map_huge(bytes, Rights::READ_WRITE),
     };
-    let at = at.map_err(failure)?;
+    let at = at.or_fail("no space")?;
     let lock = Mutex::new(());
     let work = |index: usize, lines: &Lines| {
         let task = space.enter().expect("room for a thread");

@@ -23,16 +23,15 @@ mod locking;
 mod measure;
 mod row;
 
-use std::path::PathBuf;
-
 use clap::Args;
 use pumice_frames::addr::{BLOCK_FRAMES, FRAME_SIZE};
 use rustix::mm::Advice;
 
 use super::arguments::size_in;
-use super::harness::{in_turns, Output, OutputArgs, WarmUp};
+use super::harness::{in_turns, Output, WarmUp};
 use super::pft::backend::{Backend, Source};
 use super::pft::row::Round;
+use super::pft::RoundsArgs;
 use super::registry::faults::FAULT;
 use super::registry::field::{float, identity};
 use super::registry::Row;
@@ -41,7 +40,7 @@ use locking::Locking;
 use measure::{Job, Pattern};
 use pumice_command::table::Table;
 use pumice_command::Failure;
-use row::{PageSize, Way};
+use row::{FaultMode, PageSize};
 
 /// Threads of the V12 table, as far as it goes.
 const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -59,17 +58,8 @@ pub struct FaultArgs {
     /// Bytes of the region that all threads touch together
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     size: usize,
-    /// Measurements of each row [default: 7, or 3 with --quick]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: Option<u32>,
-    /// Fewer rounds and fewer rows
-    #[arg(long)]
-    quick: bool,
     #[command(flatten)]
-    output: OutputArgs,
-    /// Draw the rate against the threads, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    rounds: RoundsArgs,
 }
 
 fn size(text: &str) -> Result<usize, &'static str> {
@@ -78,16 +68,15 @@ fn size(text: &str) -> Result<usize, &'static str> {
 
 /// Runs all experiments.
 pub fn fault(options: &FaultArgs) -> Result<(), Failure> {
-    let mut output =
-        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &FAULT.plots[0])?;
+    let mut output = Output::create(&options.rounds.output, &FAULT.plots[0])?;
     let ground = Ground::new(options.size)?;
-    let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize;
+    let rounds = options.rounds.rounds as usize;
     let pages = options.size / FRAME_SIZE / LEAST_SHARE * LEAST_SHARE;
     println!("page faults (medians of {rounds} rounds)");
-    output.begin(&row::columns());
+    output.begin(&FAULT.tables[0]);
     let mut bench = Bench { ground, rounds, output };
     let own = |threads, lines| Job { threads, pages, lines, pattern: Pattern::Own };
-    let threads: &[usize] = if options.quick { &[1, 2, 64] } else { &THREADS };
+    let threads: &[usize] = if options.rounds.quick { &[1, 2, 64] } else { &THREADS };
     for &threads in threads {
         eprintln!("fault: {threads} threads …");
         bench.compare(&each(own(threads, 1), &ways(threads)))?;
@@ -105,7 +94,7 @@ pub fn fault(options: &FaultArgs) -> Result<(), Failure> {
     // With one thread fewer than processors, and without the mapper in the same rounds. A thread that waits for a lock
     // which a mapper takes again and again has it a thousand times a second.
     let ours = Locking::OURS.map(|locking| way(locking, 1));
-    let alone = Job { pages: if options.quick { pages / 16 } else { pages }, ..own(1, 1) };
+    let alone = Job { pages: if options.rounds.quick { pages / 16 } else { pages }, ..own(1, 1) };
     let beside = Job { pattern: Pattern::Mapper, ..alone };
     bench.compare(&[each(alone, &ours), each(beside, &ours)].concat())?;
     bench.print_ratios();
@@ -113,29 +102,29 @@ pub fn fault(options: &FaultArgs) -> Result<(), Failure> {
     bench.output.finish()
 }
 
-fn way(locking: Locking, prefault_pages: usize) -> Way {
-    Way { backend: Backend::Pumice, locking, prefault_pages, page_size: PageSize::Small }
+fn way(locking: Locking, prefault_pages: usize) -> FaultMode {
+    FaultMode { backend: Backend::Pumice, locking, prefault_pages, page_size: PageSize::Small }
 }
 
-fn huge_way() -> Way {
-    Way { page_size: PageSize::Huge, ..way(Locking::Atomic, 1) }
+fn huge_way() -> FaultMode {
+    FaultMode { page_size: PageSize::Huge, ..way(Locking::Atomic, 1) }
 }
 
-fn kernel_way(backend: Backend) -> Way {
-    Way { backend, ..way(Locking::Kernel, 1) }
+fn kernel_way(backend: Backend) -> FaultMode {
+    FaultMode { backend, ..way(Locking::Kernel, 1) }
 }
 
-fn atomic_ways() -> Vec<Way> {
+fn atomic_ways() -> Vec<FaultMode> {
     vec![way(Locking::Atomic, 1), way(Locking::Atomic, PREFAULT_PAGES)]
 }
 
 /// A job in each of these ways.
-fn each(job: Job, ways: &[Way]) -> Vec<(Job, Way)> {
+fn each(job: Job, ways: &[FaultMode]) -> Vec<(Job, FaultMode)> {
     ways.iter().map(|&way| (job, way)).collect()
 }
 
 /// All ways to compare with so many threads.
-fn ways(threads: usize) -> Vec<Way> {
+fn ways(threads: usize) -> Vec<FaultMode> {
     let mut ways = [Backend::Kernel4k, Backend::KernelThp].map(kernel_way).to_vec();
     for locking in Locking::OURS {
         ways.extend([way(locking, 1), way(locking, PREFAULT_PAGES)]);
@@ -158,7 +147,7 @@ struct Bench {
 impl Bench {
     /// Measures each job in its way, in turns, and shows a row for each. Only rows of one call should
     /// be compared: the machine may have others on it later.
-    fn compare(&mut self, jobs: &[(Job, Way)]) -> Result<(), Failure> {
+    fn compare(&mut self, jobs: &[(Job, FaultMode)]) -> Result<(), Failure> {
         let rounds = in_turns(jobs.len(), self.rounds, WarmUp::Round, |index, _| {
             self.measure_once(&jobs[index].0, jobs[index].1)
         })?;
@@ -169,7 +158,7 @@ impl Bench {
         Ok(())
     }
 
-    fn measure_once(&self, job: &Job, way: Way) -> Result<Round, Failure> {
+    fn measure_once(&self, job: &Job, way: FaultMode) -> Result<Round, Failure> {
         let kernel = |advice| measure::kernel(Source::Kernel(advice), job);
         let (spent, filling_s) = match way.backend {
             Backend::Kernel4k => (kernel(Advice::LinuxNoHugepage)?, 0.0),
@@ -186,7 +175,7 @@ impl Bench {
     fn rows(
         &self,
         (threads, lines, pattern): Of,
-        way: Way,
+        way: FaultMode,
     ) -> impl DoubleEndedIterator<Item = &Row> {
         let wanted = [
             threads.to_string(),
@@ -249,7 +238,7 @@ impl Bench {
 type Of = (usize, usize, Pattern);
 
 /// A side of a ratio.
-type Side = (Of, Way);
+type Side = (Of, FaultMode);
 
 /// The rates that are compared.
 const CPU: &str = "flt_cpu_s";

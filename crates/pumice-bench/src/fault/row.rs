@@ -7,13 +7,12 @@ use super::measure::Job;
 use crate::names::named;
 use crate::pft::backend::Backend;
 use crate::pft::measure::{self as pft, Timed};
-use crate::pft::row::{row as pft_row, Round, COLUMNS};
-use crate::registry::field::text;
-use crate::registry::{by, words, Column, Row};
+use crate::pft::row::{row as pft_row, Round};
+use crate::registry::Row;
 
 /// A way to fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct FaultMode {
     pub backend: Backend,
     pub locking: Locking,
     /// Pages that a sequence populates at once at most; 1 is without prefaulting.
@@ -34,7 +33,7 @@ named! {
 }
 
 /// The medians of `rounds`, of which there is at least one.
-pub fn row(way: Way, job: &Job, rounds: &[Round]) -> Row {
+pub fn row(way: FaultMode, job: &Job, rounds: &[Round]) -> Row {
     let pages = job.faults() / job.threads;
     let like_pft = pft::Job {
         threads: job.threads,
@@ -51,19 +50,4 @@ pub fn row(way: Way, job: &Job, rounds: &[Round]) -> Row {
         .set("prefault_pages", way.prefault_pages)
         .set("page_size", way.page_size.name())
         .set("pattern", job.pattern.name())
-}
-
-/// The columns of the table.
-pub fn columns() -> Vec<Column> {
-    let prefault = |row: &Row| match (&*text(row, "page_size"), &*text(row, "prefault")) {
-        ("2m", _) => "2 MiB".to_owned(),
-        (_, "yes") => text(row, "prefault_pages"),
-        _ => "off".to_owned(),
-    };
-    let more = [
-        words("locking", "{locking}").wide(7),
-        by("prefault", prefault).wide(8),
-        words("pattern", "{pattern}").wide(9),
-    ];
-    [&COLUMNS[..], &more].concat()
 }

@@ -1,13 +1,13 @@
 //! The kernel's page cache, by `read` and `write`.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use pumice_frames::addr::FRAME_SIZE;
 use rustix::fs::{fadvise, fallocate, Advice, FallocateFlags};
 
 use super::job::{Op, Setup, CHUNK};
-use super::worker::{change, check, fill, Backend, Way, CHUNK_PAGES};
+use super::worker::{change, check, fill, Backend, PageAccess, CHUNK_PAGES};
 
 /// A file of the kernel's.
 #[derive(Debug)]
@@ -57,13 +57,6 @@ pub fn advise(file: &File, op: Op) -> Result<(), String> {
     fadvise(file, 0, None, advice).map_err(failed)
 }
 
-/// Pages that the kernel has read for this process.
-pub fn pages_read() -> u64 {
-    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
-    let bytes = text.lines().find_map(|line| line.strip_prefix("read_bytes: "));
-    bytes.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0) / FRAME_SIZE as u64
-}
-
 impl Backend for Buffered {
     fn prepare(&self, op: Op) -> Result<(), String> {
         if op == Op::Out {
@@ -72,21 +65,13 @@ impl Backend for Buffered {
         advise(&self.file, op)
     }
 
-    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String> {
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn PageAccess)) -> Result<(), String> {
         work(&mut self.way());
         Ok(())
     }
 
     fn sync(&self) -> Result<(), String> {
         self.file.sync_all().map_err(|error| format!("can't sync: {error}"))
-    }
-
-    fn pages_in(&self) -> u64 {
-        pages_read()
-    }
-
-    fn helpers(&self) -> Option<&'static str> {
-        Some("kswapd")
     }
 }
 
@@ -108,7 +93,7 @@ impl Plain<'_> {
     }
 }
 
-impl Way for Plain<'_> {
+impl PageAccess for Plain<'_> {
     fn fill(&mut self, chunk: usize) -> Result<(), String> {
         let first = chunk * CHUNK_PAGES;
         for (index, bytes) in self.buffer.chunks_exact_mut(FRAME_SIZE).enumerate() {

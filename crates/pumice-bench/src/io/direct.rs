@@ -8,7 +8,7 @@ use pumice_paging::cache::{
 };
 
 use super::job::{Op, Setup};
-use super::worker::{change, check, fill, pages_of, Backend, Way};
+use super::worker::{change, check, fill, pages_of, Backend, PageAccess};
 use pumice_command::Failure;
 
 /// A file in a cache of ours.
@@ -65,7 +65,7 @@ impl Backend for Direct<'_> {
         Ok(())
     }
 
-    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String> {
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn PageAccess)) -> Result<(), String> {
         let task: CacheTask<'_> = self.cache.task().map_err(explain)?;
         let view = task.view(&self.file).map_err(explain)?;
         work(&mut Ours { view, page: [0; FRAME_SIZE] });
@@ -80,8 +80,8 @@ impl Backend for Direct<'_> {
         self.cache.counts().read
     }
 
-    fn helpers(&self) -> Option<&'static str> {
-        None
+    fn helpers_cpu_s(&self) -> f64 {
+        0.0
     }
 }
 
@@ -91,7 +91,7 @@ struct Ours<'t, 'c> {
     page: [u8; FRAME_SIZE],
 }
 
-impl Way for Ours<'_, '_> {
+impl PageAccess for Ours<'_, '_> {
     fn fill(&mut self, chunk: usize) -> Result<(), String> {
         pages_of(chunk).try_for_each(|page| {
             fill(page, &mut self.page);
@@ -106,10 +106,6 @@ impl Way for Ours<'_, '_> {
             change(&mut guard[..]);
             Ok(())
         })
-    }
-
-    fn look(&mut self, chunk: usize) -> Result<(), String> {
-        pages_of(chunk).try_for_each(|page| self.look_at(page))
     }
 
     fn ask(&mut self, pages: &[usize]) -> Result<(), String> {

@@ -9,7 +9,7 @@ use super::buffered::{empty, open};
 use super::job::{Op, Request, CHUNK};
 use crate::slot_daemon::die_with_us;
 use crate::team::answer::Answer;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// Chunks of a sequence in flight.
 const CHUNKS: usize = 4;
@@ -48,7 +48,7 @@ pub fn run(file: &Path, bytes: u64, depth: usize, request: &Request) -> Result<A
             .args(["--time_based=1".to_owned(), format!("--runtime={}ms", (seconds * 1e3) as u64)]);
     }
     let output = die_with_us(&mut command).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| Failure::system(format!("can't start fio: {error}")))?;
+    let output = output.or_fail("can't start fio")?;
     let said = String::from_utf8_lossy(&output.stdout);
     answer(op, &said).ok_or_else(|| {
         let error = String::from_utf8_lossy(&output.stderr);

@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 use pumice_frames::addr::FRAME_SIZE;
 use rustix::mm::{madvise, mmap, Advice, MapFlags, ProtFlags};
 
-use super::buffered::{advise, empty, open, pages_read};
+use super::buffered::{advise, empty, open};
 use super::job::{Op, Setup};
-use super::worker::{change, check, fill, pages_of, Backend, Way};
+use super::worker::{change, check, fill, pages_of, Backend, PageAccess};
 
 /// A file that is mapped for the rest of the process.
 #[derive(Debug)]
@@ -57,21 +57,13 @@ impl Backend for Mapped {
         self.advise(0, self.bytes, advice)
     }
 
-    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String> {
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn PageAccess)) -> Result<(), String> {
         work(&mut &*self);
         Ok(())
     }
 
     fn sync(&self) -> Result<(), String> {
         self.file.sync_all().map_err(|error| format!("can't sync: {error}"))
-    }
-
-    fn pages_in(&self) -> u64 {
-        pages_read()
-    }
-
-    fn helpers(&self) -> Option<&'static str> {
-        Some("kswapd")
     }
 }
 
@@ -83,7 +75,7 @@ impl Mapped {
     }
 }
 
-impl Way for &Mapped {
+impl PageAccess for &Mapped {
     fn fill(&mut self, chunk: usize) -> Result<(), String> {
         for page in pages_of(chunk) {
             // SAFETY: see `page`; only sequences write, and those have one thread.
@@ -100,10 +92,6 @@ impl Way for &Mapped {
             change(bytes);
         }
         Ok(())
-    }
-
-    fn look(&mut self, chunk: usize) -> Result<(), String> {
-        pages_of(chunk).try_for_each(|page| self.look_at(page))
     }
 
     fn ask(&mut self, pages: &[usize]) -> Result<(), String> {

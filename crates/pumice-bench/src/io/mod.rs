@@ -45,8 +45,8 @@ use super::registry::field::text;
 use super::registry::paging::IO;
 use super::registry::Row;
 use super::team::answer::Answer;
+use super::team::control_group::ControlGroup;
 use super::team::folder::Folder;
-use super::team::memory_group::MemoryGroup;
 use super::team::spent::machine_cpu_s;
 use super::team::worker::Worker;
 use job::{Op, Request, Setup};
@@ -61,32 +61,49 @@ const SCAN_TIMES: u64 = 10;
 #[derive(Args, Debug)]
 pub struct IoArgs {
     /// Memory for the file's pages [default: 512M, or 32M with --quick]
-    #[arg(long, value_name = "SIZE", value_parser = frames_size)]
-    frames: Option<usize>,
+    #[arg(long, value_name = "SIZE", default_value = "512M", default_value_if("quick", "true", "32M"),
+          hide_default_value = true, value_parser = frames_size)]
+    frames: usize,
     /// How many times as large the file is
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u64).range(2..=64))]
     times: u64,
-    /// How many threads read at random [default: 1,2]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// How many threads read at random
+    #[arg(long, value_name = "LIST", default_value = "1,2", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
     /// Reads on their way at a time, of all threads together
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(2..=1024))]
     depth: u32,
     /// Only these operations [default: all]; files are written first in any case
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "out,rewrite,in,random,random-ahead,scan",
+        hide_default_value = true,
+        value_delimiter = ','
+    )]
     ops: Vec<Op>,
     /// Only these backends [default: all]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "buffered,mmap,direct",
+        hide_default_value = true,
+        value_delimiter = ','
+    )]
     backends: Vec<Kind>,
     /// Pages in memory that are read at random, 0 for none [default: 2G, or 32M with --quick]
-    #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
-    resident: Option<usize>,
+    #[arg(long, value_name = "SIZE", default_value = "2G", default_value_if("quick", "true", "32M"),
+          hide_default_value = true, value_parser = size_or_none)]
+    resident: usize,
     /// Measurements of each row [default: 10, or 3 with --quick]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: Option<u32>,
+    #[arg(long, value_name = "N", default_value = "10", default_value_if("quick", "true", "3"),
+          hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
     /// How long each of them is that does not end by itself [default: 1, or 0.2 with --quick]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    seconds: Option<f64>,
+    #[arg(long, value_name = "SECONDS", default_value = "1", default_value_if("quick", "true", "0.2"),
+          hide_default_value = true, value_parser = seconds)]
+    seconds: f64,
     /// Where the files are, in a folder of their own [default: where temporary files are]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -98,9 +115,6 @@ pub struct IoArgs {
     quick: bool,
     #[command(flatten)]
     output: OutputArgs,
-    /// Draw pages a second against the threads, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
     /// Be the process that is measured
     #[arg(long, hide = true)]
     worker: Option<Kind>,
@@ -118,70 +132,30 @@ pub fn io(options: &IoArgs) -> Result<(), Failure> {
     if let Some(kind) = options.worker {
         return worker::run(kind);
     }
-    let mut output =
-        Output::create(&options.output)?.with_picture(options.plot.as_deref(), &IO.plots[0])?;
-    let plan = Plan::new(options);
+    let mut output = Output::create(&options.output, &IO.plots[0])?;
+    let has_fio = !options.no_fio && fio::is_installed();
+    if !has_fio && !options.no_fio {
+        eprintln!("io: fio is not installed: no rows of the device itself");
+    }
     let signals = Interrupts::take();
     let folder = Folder::make(options.dir.as_deref(), "io")?;
     println!(
         "a file of {} MiB and {} MiB of memory (medians of {} rounds)",
-        plan.bytes >> 20,
-        (plan.frames * FRAME_SIZE) >> 20,
-        plan.rounds
+        options.bytes() >> 20,
+        options.frames >> 20,
+        options.rounds
     );
-    output.begin(&row::COLUMNS);
-    let mut bench = Bench { plan, signals, folder, output };
+    output.begin(&IO.tables[0]);
+    let mut bench = Bench { options, has_fio, signals, folder, output };
     bench.files()?;
     bench.scan()?;
     bench.resident()?;
     bench.output.finish()
 }
 
-/// The plan of the measurement.
-#[derive(Debug)]
-struct Plan {
-    frames: usize,
-    bytes: u64,
-    threads: Vec<usize>,
-    depth: usize,
-    ops: Vec<Op>,
-    backends: Vec<Kind>,
-    resident: usize,
-    rounds: usize,
-    seconds: f64,
-    has_fio: bool,
-}
-
-impl Plan {
-    fn new(options: &IoArgs) -> Plan {
-        let quick = |quick: usize, full: usize| if options.quick { quick } else { full };
-        let frames = options.frames.unwrap_or(quick(32 << 20, 512 << 20));
-        let all = |asked: &[Op]| match asked {
-            [] => vec![Op::Out, Op::Rewrite, Op::In, Op::Random, Op::RandomAhead, Op::Scan],
-            asked => asked.to_vec(),
-        };
-        let has_fio = !options.no_fio && fio::is_installed();
-        if !has_fio && !options.no_fio {
-            eprintln!("io: fio is not installed: no rows of the device itself");
-        }
-        Plan {
-            frames: frames / FRAME_SIZE,
-            bytes: frames as u64 * options.times,
-            threads: match &*options.threads {
-                [] => vec![1, 2],
-                asked => asked.iter().map(|&threads| threads as usize).collect(),
-            },
-            depth: options.depth as usize,
-            ops: all(&options.ops),
-            backends: match &*options.backends {
-                [] => Kind::ALL.to_vec(),
-                asked => asked.to_vec(),
-            },
-            resident: options.resident.unwrap_or(quick(32 << 20, 2 << 30)),
-            rounds: options.rounds.map_or(quick(3, 10), |rounds| rounds as usize),
-            seconds: options.seconds.unwrap_or(if options.quick { 0.2 } else { 1.0 }),
-            has_fio,
-        }
+impl IoArgs {
+    fn bytes(&self) -> u64 {
+        self.frames as u64 * self.times
     }
 }
 
@@ -189,18 +163,19 @@ impl Plan {
 struct Side {
     kind: Kind,
     worker: Worker,
-    _group: Option<MemoryGroup>,
+    _group: Option<ControlGroup>,
 }
 
 /// The rows so far, and where they go.
-struct Bench {
-    plan: Plan,
+struct Bench<'o> {
+    options: &'o IoArgs,
+    has_fio: bool,
     signals: Interrupts,
     folder: Folder,
     output: Output,
 }
 
-impl Bench {
+impl Bench<'_> {
     fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.file"))
     }
@@ -210,12 +185,7 @@ impl Bench {
         let mut worker = Worker::start("io", kind.name())?;
         let mut group = None;
         if kind.is_kernel() {
-            let limited = MemoryGroup::create().and_then(|group| {
-                group.limit(frames * FRAME_SIZE)?;
-                group.enter(worker.pid())?;
-                Ok(group)
-            });
-            match limited {
+            match ControlGroup::with_memory(worker.pid(), frames * FRAME_SIZE) {
                 Ok(limited) => group = Some(limited),
                 Err(error) => {
                     eprintln!("io: without {}: no control group: {error}", kind.name());
@@ -224,30 +194,28 @@ impl Bench {
             }
         }
         let file = self.file(kind.name()).to_string_lossy().into_owned();
-        let setup = Setup { file, bytes, frames, depth: self.plan.depth };
+        let setup = Setup { file, bytes, frames, depth: self.options.depth as usize };
         worker.prepare(&setup, &self.signals)?;
         Ok(Some(Side { kind, worker, _group: group }))
     }
 
     fn sides(&self, frames: usize, bytes: u64) -> Result<Vec<Side>, Failure> {
         let mut sides = Vec::new();
-        for &kind in &self.plan.backends {
+        for &kind in &self.options.backends {
             sides.extend(self.side(kind, frames, bytes)?);
         }
         Ok(sides)
     }
 
     fn files(&mut self) -> Result<(), Failure> {
-        let mut sides = self.sides(self.plan.frames, self.plan.bytes)?;
+        let options = self.options;
+        let mut sides = self.sides(options.frames / FRAME_SIZE, options.bytes())?;
         // After this all files are there for any operation, and each way has run once.
         self.compare(&mut sides, Op::Out, 1, 0)?;
-        for op in self.plan.ops.clone() {
-            let threads = if op.is_sequential() { vec![1] } else { self.plan.threads.clone() };
-            if op == Op::Scan {
-                continue;
-            }
-            for threads in threads {
-                self.compare(&mut sides, op, threads, self.plan.rounds)?;
+        for &op in options.ops.iter().filter(|&&op| op != Op::Scan) {
+            let threads = if op.is_sequential() { &[1] } else { &*options.threads };
+            for &threads in threads {
+                self.compare(&mut sides, op, threads as usize, options.rounds as usize)?;
             }
         }
         Ok(())
@@ -255,15 +223,15 @@ impl Bench {
 
     /// The files again, with so little memory that they are ten times as large.
     fn scan(&mut self) -> Result<(), Failure> {
-        if !self.plan.ops.contains(&Op::Scan) {
+        if !self.options.ops.contains(&Op::Scan) {
             return Ok(());
         }
-        let bytes = self.plan.bytes;
+        let bytes = self.options.bytes();
         let frames = (bytes / SCAN_TIMES) as usize / BLOCK_SIZE * (BLOCK_SIZE / FRAME_SIZE);
         let mut sides = self.sides(frames, bytes)?;
         // Of the others nobody knows what is in memory.
         sides.retain(|side| side.kind.knows_what_is_there());
-        self.compare(&mut sides, Op::Scan, 1, self.plan.rounds.min(3))
+        self.compare(&mut sides, Op::Scan, 1, self.options.rounds.min(3) as usize)
     }
 
     /// One operation on all sides, in turns, and a row for each.
@@ -275,8 +243,9 @@ impl Bench {
         rounds: usize,
     ) -> Result<(), Failure> {
         eprintln!("io: {}, {threads} threads …", op.name());
-        let Plan { bytes, depth, seconds, .. } = self.plan;
-        let has_fio = self.plan.has_fio && op != Op::Scan;
+        let IoArgs { depth, seconds, .. } = *self.options;
+        let bytes = self.options.bytes();
+        let has_fio = self.has_fio && op != Op::Scan;
         let all = sides.len() + usize::from(has_fio);
         // The first warms up, but for what ends by itself.
         let is_warm_up = !op.is_sequential() && op != Op::Scan || rounds == 0;
@@ -289,14 +258,14 @@ impl Bench {
                 return side.worker.run(&request, &self.signals);
             }
             let before = machine_cpu_s();
-            let answer = fio::run(&self.file("fio"), bytes, depth / threads, &request)?;
+            let answer = fio::run(&self.file("fio"), bytes, depth as usize / threads, &request)?;
             Ok(Answer { machine_cpu_s: machine_cpu_s() - before, ..answer })
         })?;
         if rounds == 0 {
             return Ok(());
         }
         let names = sides.iter().map(|side| side.kind.name()).chain(["fio"]);
-        let frames_bytes = (self.plan.frames * FRAME_SIZE) as u64;
+        let frames_bytes = self.options.frames as u64;
         let of = |(backend, rounds): (&'static str, &Vec<Answer>)| {
             let frames_bytes = match (op, backend) {
                 (_, "fio") => 0,
@@ -312,7 +281,7 @@ impl Bench {
     }
 
     fn resident(&mut self) -> Result<(), Failure> {
-        let Plan { resident, rounds, seconds, .. } = self.plan;
+        let IoArgs { resident, rounds, seconds, .. } = *self.options;
         if resident == 0 {
             return Ok(());
         }
@@ -321,7 +290,7 @@ impl Bench {
         let rows = resident::measure(
             &self.file("resident"),
             (resident, threads),
-            (rounds, seconds / 4.0),
+            (rounds as usize, seconds / 4.0),
             &self.signals,
         )?;
         for row in &rows {

@@ -24,7 +24,7 @@ use crate::registry::Row;
 use crate::start_line::{together, StartLine};
 use crate::team::answer::Answer;
 use pumice_command::random::Random;
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 named! {
     /// How a page is read.
@@ -34,10 +34,6 @@ named! {
         Shared = "shared",
         Optimistic = "optimistic",
     }
-}
-
-impl Reading {
-    pub const ALL: [Reading; 3] = [Reading::Unguarded, Reading::Shared, Reading::Optimistic];
 }
 
 /// Accesses between two looks at the clock.
@@ -63,57 +59,38 @@ pub fn measure(
     (rounds, seconds): (usize, f64),
     signals: &Interrupts,
 ) -> Result<Vec<Row>, Failure> {
-    let failed = |error: CacheError| Failure::system(format!("pages in memory: {error}"));
     let pages = bytes / FRAME_SIZE;
     // So many more that nothing has to go.
     let settings = Settings::new(pages + pages / 4 + 2048);
     cache::run(&settings, |cache| {
-        let file = cache.open(file, &Options::new().room(bytes as u64)).map_err(failed)?;
-        let task = cache.task().map_err(failed)?;
-        let view = task.view(&file).map_err(failed)?;
+        let file =
+            cache.open(file, &Options::new().room(bytes as u64)).or_fail("pages in memory")?;
+        let task = cache.task().or_fail("pages in memory")?;
+        let view = task.view(&file).or_fail("pages in memory")?;
         for page in 0..pages {
-            view.write_or_grow(page).map_err(failed)?.fill(page as u8 | 1);
+            view.write_or_grow(page).or_fail("pages in memory")?.fill(page as u8 | 1);
         }
-        view.sync().map_err(failed)?;
+        view.sync().or_fail("pages in memory")?;
         let pointers = Pointers::of(&view)
             .ok_or_else(|| Failure::system("pages that were written are not in memory"))?;
-        rows_of(cache, &file, &pointers, (pages, threads), (rounds, seconds), signals)
-    })
-    .map_err(failed)?
-}
-
-fn rows_of(
-    cache: &Cache<'_>,
-    file: &File,
-    pointers: &Pointers,
-    (pages, threads): (usize, usize),
-    (rounds, seconds): (usize, f64),
-    signals: &Interrupts,
-) -> Result<Vec<Row>, Failure> {
-    let failed = |error: CacheError| Failure::system(format!("pages in memory: {error}"));
-    let mut rows = Vec::new();
-    for what in
-        [Pages { threads, pages, is_shared: true }, Pages { threads, pages: FEW, is_shared: false }]
-    {
-        let answers = in_turns(Reading::ALL.len(), rounds, WarmUp::Round, |which, _| {
-            signals.look()?;
-            one_round(cache, file, pointers, Reading::ALL[which], what, seconds).map_err(failed)
-        })?;
-        let file_bytes = (what.pages * FRAME_SIZE) as u64;
-        for (reading, rounds) in Reading::ALL.iter().zip(&answers) {
+        let mut rows = Vec::new();
+        let few = Pages { threads, pages: FEW, is_shared: false };
+        for what in [Pages { threads, pages, is_shared: true }, few] {
+            let answers = in_turns(Reading::ALL.len(), rounds, WarmUp::Round, |which, _| {
+                signals.look()?;
+                one_round(cache, &file, &pointers, Reading::ALL[which], what, seconds)
+                    .or_fail("pages in memory")
+            })?;
             let op = if what.is_shared { "resident" } else { "resident-few" };
-            let backend = reading.name();
-            let case = Case {
-                op,
-                backend,
-                threads,
-                file_bytes,
-                frames_bytes: (pages * FRAME_SIZE) as u64,
-            };
-            rows.push(row(&case, rounds));
+            let [file_bytes, frames_bytes] = [what.pages, pages].map(|it| (it * FRAME_SIZE) as u64);
+            for (reading, rounds) in Reading::ALL.iter().zip(&answers) {
+                let backend = reading.name();
+                rows.push(row(&Case { op, backend, threads, file_bytes, frames_bytes }, rounds));
+            }
         }
-    }
-    Ok(rows)
+        Ok(rows)
+    })
+    .or_fail("pages in memory")?
 }
 
 /// All threads at once: the sum of their rates.

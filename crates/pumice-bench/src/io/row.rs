@@ -4,8 +4,8 @@ use pumice_frames::addr::FRAME_SIZE;
 use serde_json::json;
 
 use crate::harness::{figures, middle, with_drift};
-use crate::registry::field::{self, above_0, float, samples, text};
-use crate::registry::{by, number, plain, words, Column, Row};
+use crate::registry::field::{float, samples, text};
+use crate::registry::Row;
 use crate::team::answer::Answer;
 use pumice_command::statistics::Ratio;
 
@@ -20,43 +20,15 @@ pub struct Case {
     pub frames_bytes: u64,
 }
 
-/// The columns of the table.
-pub const COLUMNS: [Column; 16] = [
-    words("op", "{op}").wide(12),
-    words("backend", "{backend}").wide(10),
-    words("thr", "{threads}").wide(3),
-    number("MB/s", "mb_s", 0).wide(8),
-    plain("CPU %", "cpu_percent", 1).wide(6),
-    plain("mach %", "machine_percent", 1).wide(6),
-    number("iops", "iops", 0).wide(11),
-    number("in/s", "in_per_s", 0).wide(8),
-    by("p99 us", |row| above_0(row, "p99_us")).wide(8),
-    plain("CPU us/in", "cpu_us_per_page", 2).wide(9),
-    plain("CPU s/GB", "cpu_s_per_gb", 3).wide(8),
-    by("hits %", hits).wide(11),
-    plain("x fio", "times_fio", 2).wide(6),
-    plain("x mmap", "times_mmap", 2).wide(6),
-    plain("x unguarded", "times_unguarded", 2).wide(11),
-    plain("spread %", "spread_percent", 1).wide(8),
-];
-
-fn hits(row: &Row) -> String {
-    match ["hits_percent", "kept_percent"].map(|field| field::number(row, field)) {
-        [Some(hits), Some(kept)] => format!("{hits:.1}/{kept:.1}"),
-        _ => String::new(),
-    }
-}
-
 /// Medians over the rounds, of which there is at least one; the longest wait is that of all of them.
 pub fn row(case: &Case, rounds: &[Answer]) -> Row {
     let is_random = case.op.starts_with("random");
     let is_sequence = matches!(case.op, "out" | "rewrite" | "in");
     let is_scan = case.op == "scan";
     let has_come = is_random && rounds.iter().all(|round| round.pages_in > 0);
-    let per_page = |of: fn(&Answer) -> f64| has_come.then(|| middle(rounds, of));
     let per_gb = |of: fn(&Answer) -> f64| is_sequence.then(|| middle(rounds, of));
     let of_scan = |of: fn(&Answer) -> f64| is_scan.then(|| middle(rounds, of));
-    let row = Row::of(json!({
+    let keys = json!({
         "op": case.op,
         "backend": case.backend,
         "threads": case.threads,
@@ -64,26 +36,18 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
         "frames_bytes": case.frames_bytes,
         // Of one processor, as `top` has it: of the whole machine. `cpu_percent` is of the process and `kswapd`.
         "machine_percent": middle(rounds, |round| 100.0 * round.machine_cpu_s / round.seconds),
-        // Pages read from the device.
-        "in_per_s": middle(rounds, |round| round.pages_in as f64 / round.seconds),
-        "p50_us": middle(rounds, |round| round.p50_us),
-        "max_us": figures(rounds, |round| round.max_us).into_iter().fold(0.0, f64::max),
-        // Processor time for each page read from the device at random, and for each gigabyte of a sequence: of the
-        // process, and of the machine.
-        "cpu_us_per_page": per_page(|round| round.cpu_s * 1e6 / round.pages_in as f64),
-        "machine_us_per_page": per_page(|it| it.machine_cpu_s * 1e6 / it.pages_in as f64),
+        // Processor time for each gigabyte of a sequence: of the process, and of the machine.
         "cpu_s_per_gb": per_gb(|round| round.cpu_s * 1e9 / round.bytes as f64),
         "machine_s_per_gb": per_gb(|round| round.machine_cpu_s * 1e9 / round.bytes as f64),
         "hits_percent": of_scan(|round| round.hits_percent),
         "kept_percent": of_scan(|round| round.kept_percent),
-    }));
+    });
     let rates = figures(rounds, |round| round.bytes as f64 / 1e6 / round.seconds);
-    with_drift(row, &rates)
+    with_drift(Answer::row(keys, rounds, has_come), &rates)
         .sampled("mb_s", rates)
         .sampled("cpu_percent", figures(rounds, |round| 100.0 * round.cpu_s / round.seconds))
         // Accesses a second: chunks of 1 MiB of a sequence, else pages.
         .sampled("iops", figures(rounds, |round| round.accesses as f64 / round.seconds))
-        .sampled("p99_us", figures(rounds, |round| round.p99_us))
 }
 
 /// The rate that is compared: that of pages from the device, for a cache may have a part of them.
@@ -115,6 +79,7 @@ pub fn beside(row: &Row, others: &[Row]) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::field;
 
     fn round(pages_in: u64) -> Answer {
         Answer {

@@ -9,6 +9,7 @@ use pumice_frames::sys::thread::now_ns;
 use super::job::{Op, Request, Setup, CHUNK};
 use super::{buffered, direct, mapped};
 use crate::names::named;
+use crate::proc_file;
 use crate::start_line::{together, StartLine};
 use crate::team::answer::{Answer, Timed};
 use crate::team::spent::kernel_threads_cpu_s;
@@ -25,13 +26,15 @@ const ASK: usize = 16;
 const STRIDE: usize = 64;
 
 /// A thread's way to the file. Page `n` begins with the number `n`, and every access looks at that.
-pub trait Way {
+pub trait PageAccess {
     /// Writes a chunk, all of it.
     fn fill(&mut self, chunk: usize) -> Result<(), String>;
     /// Changes a word of each page of a chunk.
     fn change(&mut self, chunk: usize) -> Result<(), String>;
     /// Looks at each page of a chunk.
-    fn look(&mut self, chunk: usize) -> Result<(), String>;
+    fn look(&mut self, chunk: usize) -> Result<(), String> {
+        pages_of(chunk).try_for_each(|page| self.look_at(page))
+    }
     /// Says which pages will be wanted soon, in this order.
     fn ask(&mut self, pages: &[usize]) -> Result<(), String>;
     /// Looks at a page.
@@ -46,13 +49,17 @@ pub trait Backend: Sync {
     /// nothing of it is in memory before it is read in order.
     fn prepare(&self, op: Op) -> Result<(), String>;
     /// Runs `work` with the calling thread's way to the file.
-    fn enter(&self, work: &mut dyn FnMut(&mut dyn Way)) -> Result<(), String>;
+    fn enter(&self, work: &mut dyn FnMut(&mut dyn PageAccess)) -> Result<(), String>;
     /// Makes durable all that was written.
     fn sync(&self) -> Result<(), String>;
-    /// Pages read from the device so far.
-    fn pages_in(&self) -> u64;
-    /// The name of threads beside the process's that work for it.
-    fn helpers(&self) -> Option<&'static str>;
+    /// Pages read from the device so far: by this process, as the kernel counts.
+    fn pages_in(&self) -> u64 {
+        proc_file::number("/proc/self/io", "read_bytes").unwrap_or(0) / FRAME_SIZE as u64
+    }
+    /// Processor time of threads beside the process's that work for it: the kernel's.
+    fn helpers_cpu_s(&self) -> f64 {
+        kernel_threads_cpu_s("kswapd")
+    }
 }
 
 named! {
@@ -66,8 +73,6 @@ named! {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Buffered, Kind::Mmap, Kind::Direct];
-
     /// Whether the cache is the kernel's.
     pub const fn is_kernel(self) -> bool {
         matches!(self, Kind::Buffered | Kind::Mmap)
@@ -107,9 +112,8 @@ struct Job<'s> {
 impl Job<'_> {
     fn run(&self, request: &Request) -> Result<Answer, String> {
         self.backend.prepare(request.op)?;
-        let helpers = || self.backend.helpers().map_or(0.0, kernel_threads_cpu_s);
         Answer::spending(
-            || (helpers(), self.backend.pages_in(), 0),
+            || (self.backend.helpers_cpu_s(), self.backend.pages_in(), 0),
             || match request.op {
                 Op::Out | Op::Rewrite | Op::In => self.in_order(request.op),
                 Op::Random => self.at_random(request, 1),

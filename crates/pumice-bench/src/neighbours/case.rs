@@ -1,9 +1,23 @@
 //! A case: neighbours of one kind, in a session or a control group, and their loss to work in the background.
 
-use super::{wait_until_all_work, Group, Neighbour, Session, Work};
+use clap::Args;
+
+use super::{wait_until_all_work, Neighbour, Session, Work};
 use crate::harness::Output;
 use crate::registry::Row;
+use crate::team::control_group::ControlGroup;
 use pumice_command::Failure;
+
+/// Options of an experiment with neighbours.
+#[derive(Args, Debug)]
+pub struct CaseArgs {
+    /// Pairs of windows for each case
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(6..=1000))]
+    pub pairs: u32,
+    /// Only the cases whose name starts with this
+    #[arg(long, value_name = "CASE", default_value = "")]
+    case: String,
+}
 
 /// A case with neighbours.
 #[derive(Debug)]
@@ -28,17 +42,15 @@ pub enum GroupKind {
 #[derive(Debug)]
 pub struct Beside {
     neighbours: Vec<Neighbour>,
-    _group: Option<Group>,
+    _group: Option<ControlGroup>,
 }
 
 impl Case {
     /// Starts the neighbours, and waits until they work. `Err` says why the case can't be measured here.
     pub fn start(&self) -> Result<Beside, String> {
-        let mut group = match self.group {
-            None => None,
-            Some(_) => Some(Group::create().map_err(|error| format!("no control group: {error}"))?),
-        };
-        if let (Some(group), Some(GroupKind::WithQuota)) = (&mut group, self.group) {
+        let group = self.group.map(|_| ControlGroup::of_processors()).transpose();
+        let group = group.map_err(|error| format!("no control group: {error}"))?;
+        if let (Some(group), Some(GroupKind::WithQuota)) = (&group, self.group) {
             group.set_quota_of_one().map_err(|error| format!("no quota: {error}"))?;
             group.enter(std::process::id()).map_err(|error| error.to_string())?;
         }
@@ -66,15 +78,15 @@ impl Beside {
 /// Measures the cases whose names begin so, `alone` first. A case that can't be measured is skipped, and that is said.
 pub fn measure(
     cases: &[Case],
-    wanted: &str,
+    args: &CaseArgs,
     output: &mut Output,
     alone: impl FnOnce() -> Result<Row, Failure>,
     mut beside: impl FnMut(&Case) -> Result<Row, String>,
 ) -> Result<(), Failure> {
-    if "alone".starts_with(wanted) {
+    if "alone".starts_with(&*args.case) {
         output.show(alone()?)?;
     }
-    for case in cases.iter().filter(|case| case.name.starts_with(wanted)) {
+    for case in cases.iter().filter(|case| case.name.starts_with(&*args.case)) {
         match beside(case) {
             Ok(row) => output.show(row)?,
             Err(why) => eprintln!("{}: skipped, {why}", case.name),

@@ -3,16 +3,13 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`neighbour`] | a process that computes or streams through memory, and counts how far it gets |
-//! | [`group`] | a control group for it |
 //! | [`case`] | neighbours of one kind, and where they run |
 //! | [`pairs`] | windows with and without the work in the background, and their result |
 
 pub mod case;
-mod group;
 mod neighbour;
 pub mod pairs;
 
-use group::Group;
 use neighbour::Neighbour;
 pub use neighbour::{Session, Work};
 

@@ -2,7 +2,7 @@
 
 use maud::{html, Markup};
 
-use super::svg::{round, LETTER, WIDTH};
+use super::svg::{image, round, LETTER, WIDTH};
 use crate::registry::field::{all_hold, decimal, label, number, Row};
 use crate::registry::Bars;
 
@@ -96,29 +96,25 @@ fn picture(plot: &Bars, groups: &[Group], id: &str) -> Markup {
         Some(this)
     });
     let height: f64 = groups.iter().map(height_of).sum();
-    let (title, about) = (format!("{id}-title"), format!("{id}-about"));
-    html! {
-        svg role="img" viewBox=(format!("0 0 {WIDTH} {height:.0}")) aria-labelledby=(format!("{title} {about}")) {
-            title id=(title) { (plot.title) }
-            desc id=(about) { (description(plot, groups)) }
-            @for (top, group) in tops.zip(groups) {
-                @if has_names {
-                    text.group x="2" y=(round(top + 13.0)) { (cut(&group.label, 60)) }
-                }
-                @for (index, bar) in group.bars.iter().enumerate() {
-                    @let first = if has_names { LETTERS } else { 0.0 };
-                    @let line = top + first + of_bar * index as f64;
-                    @let number = said(plot, bar);
-                    @let room = ((WIDTH - 4.0) / LETTER) as usize - number.chars().count() - 1;
-                    @let name = if has_names { bar.name } else { &*group.label };
-                    text.legend x="2" y=(round(line + 13.0)) { (cut(name, room)) }
-                    text.number x=(round(WIDTH - 2.0)) y=(round(line + 13.0)) text-anchor="end" { (number) }
-                    (one_bar(bar, group, &scale, line + LETTERS))
-                }
+    let inside = html! {
+        @for (top, group) in tops.zip(groups) {
+            @if has_names {
+                text.group x="2" y=(round(top + 13.0)) { (cut(&group.label, 60)) }
             }
-            line.base x1=(round(scale.at(0.0))) x2=(round(scale.at(0.0))) y1="0" y2=(round(height)) {}
+            @for (index, bar) in group.bars.iter().enumerate() {
+                @let first = if has_names { LETTERS } else { 0.0 };
+                @let line = top + first + of_bar * index as f64;
+                @let number = said(plot, bar);
+                @let room = ((WIDTH - 4.0) / LETTER) as usize - number.chars().count() - 1;
+                @let name = if has_names { bar.name } else { &*group.label };
+                text.legend x="2" y=(round(line + 13.0)) { (cut(name, room)) }
+                text.number x=(round(WIDTH - 2.0)) y=(round(line + 13.0)) text-anchor="end" { (number) }
+                (one_bar(bar, group, &scale, line + LETTERS))
+            }
         }
-    }
+        line.base x1=(round(scale.at(0.0))) x2=(round(scale.at(0.0))) y1="0" y2=(round(height)) {}
+    };
+    image(id, plot.title, &description(plot, groups), height, inside)
 }
 
 fn one_bar(bar: &Bar, group: &Group, scale: &Scale, top: f64) -> Markup {

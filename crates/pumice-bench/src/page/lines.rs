@@ -2,7 +2,7 @@
 
 use maud::{html, Markup};
 
-use super::svg::{engineering, mark, round, Axis, WIDTH};
+use super::svg::{engineering, image, mark, round, Axis, WIDTH};
 use crate::registry::field::{all_hold, label, number, Row};
 use crate::registry::{Lines, YScale};
 
@@ -69,43 +69,39 @@ fn lines(plot: &Lines, rows: &[&Row]) -> Vec<Line> {
 
 fn picture(plot: &Lines, name: &str, lines: &[Line], x: Axis, y: Axis, id: &str) -> Markup {
     let height = LEGEND + LEGEND_LINE * lines.len() as f64;
-    let (title, about) = (format!("{id}-title"), format!("{id}-about"));
-    html! {
-        svg role="img" viewBox=(format!("0 0 {WIDTH} {height}")) aria-labelledby=(format!("{title} {about}")) {
-            title id=(title) { (name) }
-            desc id=(about) { (description(plot, lines)) }
-            text.axis x="0" y="14" { (plot.y.1) }
-            @for tick in y.ticks() {
-                line.grid x1=(round(LEFT)) x2=(round(RIGHT)) y1=(round(y.at(tick))) y2=(round(y.at(tick))) {}
-                text.tick x=(round(LEFT - 6.0)) y=(round(y.at(tick) + 4.0)) text-anchor="end" { (engineering(tick)) }
-            }
-            @for tick in ticks_of_x(lines) {
-                line.grid x1=(round(x.at(tick))) x2=(round(x.at(tick))) y1=(round(BOTTOM)) y2=(round(BOTTOM + 5.0)) {}
-                text.tick x=(round(x.at(tick))) y=(round(BOTTOM + 19.0)) text-anchor="middle" { (engineering(tick)) }
-            }
-            line.base x1=(round(LEFT)) x2=(round(RIGHT)) y1=(round(BOTTOM)) y2=(round(BOTTOM)) {}
-            text.axis x=(round(RIGHT)) y=(round(BOTTOM + 38.0)) text-anchor="end" { (plot.x.1) }
-            @for line in lines {
-                g class=(format!("series c{} d{}", line.number, line.number)) {
-                    polyline.line points=(path(line, x, y)) {}
-                    @for &(at, value) in &line.points {
-                        g {
-                            title { (format!("{}: {} at {}", line.name, engineering(value), engineering(at))) }
-                            (mark(line.number, x.at(at), y.at(value)))
-                        }
+    let inside = html! {
+        text.axis x="0" y="14" { (plot.y.1) }
+        @for tick in y.ticks() {
+            line.grid x1=(round(LEFT)) x2=(round(RIGHT)) y1=(round(y.at(tick))) y2=(round(y.at(tick))) {}
+            text.tick x=(round(LEFT - 6.0)) y=(round(y.at(tick) + 4.0)) text-anchor="end" { (engineering(tick)) }
+        }
+        @for tick in ticks_of_x(lines) {
+            line.grid x1=(round(x.at(tick))) x2=(round(x.at(tick))) y1=(round(BOTTOM)) y2=(round(BOTTOM + 5.0)) {}
+            text.tick x=(round(x.at(tick))) y=(round(BOTTOM + 19.0)) text-anchor="middle" { (engineering(tick)) }
+        }
+        line.base x1=(round(LEFT)) x2=(round(RIGHT)) y1=(round(BOTTOM)) y2=(round(BOTTOM)) {}
+        text.axis x=(round(RIGHT)) y=(round(BOTTOM + 38.0)) text-anchor="end" { (plot.x.1) }
+        @for line in lines {
+            g class=(format!("series c{} d{}", line.number, line.number)) {
+                polyline.line points=(path(line, x, y)) {}
+                @for &(at, value) in &line.points {
+                    g {
+                        title { (format!("{}: {} at {}", line.name, engineering(value), engineering(at))) }
+                        (mark(line.number, x.at(at), y.at(value)))
                     }
                 }
             }
-            @for (index, line) in lines.iter().enumerate() {
-                @let at = LEGEND + LEGEND_LINE * index as f64;
-                g class=(format!("series c{} d{}", line.number, line.number)) {
-                    polyline.line points=(format!("4,{at} 44,{at}")) {}
-                    (mark(line.number, 24.0, at))
-                }
-                text.legend x="54" y=(round(at + 4.0)) { (line.name) }
-            }
         }
-    }
+        @for (index, line) in lines.iter().enumerate() {
+            @let at = LEGEND + LEGEND_LINE * index as f64;
+            g class=(format!("series c{} d{}", line.number, line.number)) {
+                polyline.line points=(format!("4,{at} 44,{at}")) {}
+                (mark(line.number, 24.0, at))
+            }
+            text.legend x="54" y=(round(at + 4.0)) { (line.name) }
+        }
+    };
+    image(id, name, &description(plot, lines), height, inside)
 }
 
 /// The values that were measured.

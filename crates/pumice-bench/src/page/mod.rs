@@ -23,8 +23,8 @@ use maud::{html, Markup, PreEscaped, DOCTYPE};
 
 use super::all::progress::minutes;
 use super::registry::field::decimal;
-use super::registry::{self, Entry, Part, Plot};
-use super::results::{Measured, Results, State};
+use super::registry::{self, Entry, Part, Plot, Row};
+use super::results::{Ending, Measured, Results};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 const STYLE: &str = include_str!("style.css");
@@ -96,33 +96,24 @@ fn machine(results: &Results) -> Markup {
 }
 
 fn overview(results: &Results) -> Markup {
+    let heads = [("experiment", true), ("state", true), ("noise", true), ("seconds", false)];
+    let rows = results.experiments.iter().map(|one| {
+        let name = html! { a href=(format!("#{}", one.name)) { (one.name) } };
+        let [state, noise] = [&*state(one), one.noise.level.name()].map(|word| html! { (word) });
+        (false, vec![name, state, noise, html! { (decimal(one.seconds, 1)) }])
+    });
     html! {
         section aria-labelledby="overview" {
             h2 id="overview" { "Experiments" }
-            (tables::scrolling("How each went, and how quiet the machine was", html! {
-                thead { tr {
-                    @for head in ["experiment", "state", "noise"] { th.words scope="col" { (head) } }
-                    th scope="col" { "seconds" }
-                } }
-                tbody {
-                    @for one in &results.experiments {
-                        tr {
-                            th scope="row" { a href=(format!("#{}", one.name)) { (one.name) } }
-                            td.words { (state(one)) }
-                            td.words { (one.noise.level.word()) }
-                            td { (decimal(one.seconds, 1)) }
-                        }
-                    }
-                }
-            }))
+            (tables::table("How each went, and how quiet the machine was", &heads, rows))
         }
     }
 }
 
 fn state(one: &Measured) -> String {
     match &one.why {
-        Some(why) => format!("{}: {why}", one.state.words()),
-        None => one.state.words().to_owned(),
+        Some(why) => format!("{}: {why}", one.state.name()),
+        None => one.state.name().to_owned(),
     }
 }
 
@@ -133,7 +124,7 @@ fn one_part(results: &Results, part: Part) -> Markup {
     html! {
         @if !measured.is_empty() {
             section {
-                h2 { (part.title()) }
+                h2 { (part.name()) }
                 p.source { "After " (part.source()) "." }
                 @for one in measured {
                     @if let Some(entry) = registry::entry(&one.name) { (experiment(one, entry)) }
@@ -148,25 +139,28 @@ fn experiment(one: &Measured, entry: &Entry) -> Markup {
         article id=(one.name) {
             h3 { (entry.title) }
             p { (entry.about) }
-            @if one.state != State::Complete {
-                p.notice { strong { (one.state.words()) } @if let Some(why) = &one.why { ": " (why) } "." }
+            @if one.state != Ending::Complete {
+                p.notice { strong { (one.state.name()) } @if let Some(why) = &one.why { ": " (why) } "." }
             }
             @if !one.rows.is_empty() {
-                p.noise.(one.noise.level.word()) { (one.noise.words()) }
+                p.noise.(one.noise.level.name()) { (one.noise.words()) }
             }
             @for table in entry.published { (tables::published(table)) }
             div.plots {
                 @for (index, plot) in entry.plots.iter().enumerate() {
-                    @let id = format!("{}-{index}", one.name);
-                    @match plot {
-                        Plot::Lines(plot) => (lines::figure(plot, &one.rows, &id)),
-                        Plot::Bars(plot) => (bars::figure(plot, &one.rows, &id)),
-                    }
+                    (figure(plot, &one.rows, &format!("{}-{index}", one.name)))
                 }
             }
             @for table in entry.tables { (tables::today(table, entry, &one.rows)) }
             (details(one))
         }
+    }
+}
+
+fn figure(plot: &Plot, rows: &[Row], id: &str) -> Markup {
+    match plot {
+        Plot::Lines(plot) => lines::figure(plot, rows, id),
+        Plot::Bars(plot) => bars::figure(plot, rows, id),
     }
 }
 

@@ -2,18 +2,14 @@
 
 use std::path::Path;
 
-use super::{bars, lines, STYLE};
+use super::{figure, STYLE};
 use crate::registry::{Plot, Row};
 use crate::results::write_whole;
 use pumice_command::Failure;
 
 /// Draws the rows to a file.
 pub fn draw(path: &Path, plot: &Plot, rows: &[Row]) -> Result<(), Failure> {
-    let figure = match plot {
-        Plot::Lines(plot) => lines::figure(plot, rows, "picture"),
-        Plot::Bars(plot) => bars::figure(plot, rows, "picture"),
-    };
-    write_whole(path, &alone(&figure.into_string()))
+    write_whole(path, &alone(&figure(plot, rows, "picture").into_string()))
 }
 
 /// The image of a figure, with the additions that a file needs: a name space, and the style. Without rows it is empty.
@@ -36,9 +32,8 @@ mod tests {
 
     #[test]
     fn a_picture_stands_alone() {
-        let Plot::Bars(plot) = &MAP.plots[0] else { panic!("bars") };
         let row = Row::of(json!({"load": "loop", "way": "pumice", "wall_ns": 10.0}));
-        let drawn = alone(&bars::figure(plot, &[row], "x").into_string());
+        let drawn = alone(&figure(&MAP.plots[0], &[row], "x").into_string());
         assert!(drawn.starts_with("<svg xmlns=") && drawn.ends_with("</svg>\n"), "{drawn}");
         assert!(drawn.contains("loop: pumice") && drawn.contains("<rect"), "{drawn}");
         assert!(alone("").starts_with("<svg xmlns="));

@@ -89,6 +89,18 @@ fn rounded(value: f64) -> String {
     }
 }
 
+/// An image with its title, and the same in words for screen readers.
+pub fn image(id: &str, title: &str, about: &str, height: f64, inside: Markup) -> Markup {
+    let (title_id, about_id) = (format!("{id}-title"), format!("{id}-about"));
+    html! {
+        svg role="img" viewBox=(format!("0 0 {WIDTH} {height:.0}")) aria-labelledby=(format!("{title_id} {about_id}")) {
+            title id=(title_id) { (title) }
+            desc id=(about_id) { (about) }
+            (inside)
+        }
+    }
+}
+
 /// How many series have a mark of their own.
 pub const MARKS: usize = 6;
 

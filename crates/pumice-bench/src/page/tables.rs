@@ -2,80 +2,67 @@
 
 use std::collections::BTreeSet;
 
-use maud::{html, Markup};
+use maud::{html, Markup, Render};
 
 use crate::registry::field::{all_hold, identity, number, text, Row};
 use crate::registry::{Column, Entry, Published, Show, Table};
 
-/// A table's inside with a caption, in a box that scrolls.
-pub fn scrolling(caption: &str, inside: Markup) -> Markup {
+/// A table with a caption, in a box that scrolls. A heading says whether its column has words, a row whether it is
+/// ours; its first cell names it.
+pub fn table<C: Render>(
+    caption: &str,
+    heads: &[(&str, bool)],
+    rows: impl Iterator<Item = (bool, Vec<C>)>,
+) -> Markup {
     html! {
         figure.table {
             figcaption { (caption) }
             div.scroll tabindex="0" role="region" aria-label=(caption) {
-                table aria-label=(caption) { (inside) }
+                table aria-label=(caption) {
+                    thead { tr { @for (head, is_words) in heads { th.words[*is_words] scope="col" { (head) } } } }
+                    tbody {
+                        @for (is_ours, cells) in rows {
+                            tr.ours[is_ours] {
+                                @for (index, (cell, (_, is_words))) in cells.iter().zip(heads).enumerate() {
+                                    @if index == 0 {
+                                        th scope="row" { (cell) }
+                                    } @else if *is_words {
+                                        td.words { (cell) }
+                                    } @else {
+                                        td { (cell) }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
             }
         }
     }
 }
 
 /// A table as it was published.
-pub fn published(table: &Published) -> Markup {
-    let caption = format!("Published: {}", table.caption);
-    scrolling(
-        &caption,
-        html! {
-            thead { tr {
-                @for (index, head) in table.head.iter().enumerate() {
-                    th.words[index == 0] scope="col" { (head) }
-                }
-            } }
-            tbody {
-                @for row in table.rows {
-                    tr {
-                        @for (index, cell) in row.iter().enumerate() {
-                            @if index == 0 { th scope="row" { (cell) } } @else { td { (cell) } }
-                        }
-                    }
-                }
-            }
-        },
-    )
+pub fn published(published: &Published) -> Markup {
+    let heads = published.head.iter().enumerate().map(|(index, &head)| (head, index == 0));
+    let rows = published.rows.iter().map(|row| (false, row.to_vec()));
+    table(&format!("Published: {}", published.caption), &heads.collect::<Vec<_>>(), rows)
 }
 
 /// One of today's tables; nothing where it has no rows.
-pub fn today(table: &Table, entry: &Entry, rows: &[Row]) -> Markup {
-    let shown: Vec<_> = rows.iter().filter(|row| all_hold(table.only, row)).collect();
-    let caption = format!("Today: {}", table.caption);
-    html! {
-        @if !shown.is_empty() {
-            (scrolling(&caption, html! {
-                thead { tr {
-                    @for column in table.columns {
-                        th.words[matches!(column.show, Show::Words(_))] scope="col" { (column.head) }
-                    }
-                } }
-                tbody { @for row in shown { (one_row(table, entry, row, rows)) } }
-            }))
-        }
-    }
-}
-
-fn one_row(table: &Table, entry: &Entry, row: &Row, rows: &[Row]) -> Markup {
-    let is_ours = ["backend", "way"].iter().any(|field| text(row, field) == "pumice");
-    html! {
-        tr.ours[is_ours] {
-            @for (index, column) in table.columns.iter().enumerate() {
-                @let cell = cell(column, entry, row, rows);
-                @if index == 0 {
-                    th scope="row" { (cell) }
-                } @else if matches!(column.show, Show::Words(_)) {
-                    td.words { (cell) }
-                } @else {
-                    td { (cell) }
-                }
-            }
-        }
+pub fn today(today: &Table, entry: &Entry, rows: &[Row]) -> Markup {
+    let shown: Vec<_> = rows.iter().filter(|row| all_hold(today.only, row)).collect();
+    let says =
+        |column: &&Column| shown.iter().any(|row| !cell(column, entry, row, rows).is_empty());
+    let columns: Vec<_> = today.columns.iter().filter(says).collect();
+    let head = |it: &&Column| (it.head, matches!(it.show, Show::Words(_)));
+    let heads: Vec<_> = columns.iter().map(head).collect();
+    let shown = shown.into_iter().map(|row| {
+        let is_ours = ["backend", "way"].iter().any(|field| text(row, field) == "pumice");
+        (is_ours, columns.iter().map(|column| cell(column, entry, row, rows)).collect())
+    });
+    match columns.is_empty() {
+        true => html! {},
+        false => table::<String>(&format!("Today: {}", today.caption), &heads, shown),
     }
 }
 
@@ -110,17 +97,11 @@ fn times(
 pub fn all_fields(rows: &[Row]) -> Markup {
     let fields: BTreeSet<&String> =
         rows.iter().flat_map(Row::fields).filter(|field| *field != "samples").collect();
-    html! {
-        @if !rows.is_empty() {
-            (scrolling("Rows", html! {
-                thead { tr { @for field in &fields { th scope="col" { (field) } } } }
-                tbody {
-                    @for row in rows {
-                        tr { @for field in &fields { td { (text(row, field)) } } }
-                    }
-                }
-            }))
-        }
+    let heads: Vec<_> = fields.iter().map(|field| (field.as_str(), false)).collect();
+    let cells = |row| (false, fields.iter().map(|field| text(row, field)).collect::<Vec<_>>());
+    match rows.is_empty() {
+        true => html! {},
+        false => table("Rows", &heads, rows.iter().map(cells)),
     }
 }
 
@@ -140,7 +121,7 @@ mod tests {
     fn gains_are_over_the_peer_that_agrees_in_the_rest() {
         let rows = [row("kernel-4k", 1000.0), row("kernel-thp", 4000.0), row("pumice", 8000.0)];
         let page = today(&PFT.tables[0], &PFT, &rows).into_string();
-        assert!(page.contains("<td>8.00</td><td></td><td>2.00</td><td></td>"), "{page}");
+        assert!(page.contains("<td>8.00</td><td>2.00</td></tr>"), "{page}");
         assert!(page.contains("<tr class=\"ours\"><th scope=\"row\">pumice</th>"), "{page}");
         assert_eq!(today(&PFT.tables[1], &PFT, &rows).into_string(), "");
     }

@@ -13,7 +13,8 @@ use pumice_heap::stats::{Event, Slot, Tree};
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use crate::names::named;
-use pumice_command::Failure;
+use crate::proc_file;
+use pumice_command::{Explain, Failure};
 
 named! {
     /// The provider of the memory.
@@ -26,11 +27,6 @@ named! {
         /// a heap of this crate's in this process
         Pumice = "pumice",
     }
-}
-
-impl Backend {
-    /// All of them, in the order of the tables.
-    pub const ALL: [Backend; 3] = [Backend::Kernel4k, Backend::KernelThp, Backend::Pumice];
 }
 
 /// A backend at work.
@@ -55,8 +51,9 @@ impl<'p> Source<'p> {
     /// `len` bytes of zeros.
     pub fn take(self, len: usize) -> Result<NonNull<u8>, Failure> {
         match self {
-            Source::Kernel(advice) => map(len, advice)
-                .map_err(|error| Failure::system(format!("can't map {len} bytes: {error}"))),
+            Source::Kernel(advice) => {
+                map(len, advice).or_fail(format_args!("can't map {len} bytes"))
+            }
             Source::Pool(pool) => pool.take(len),
         }
     }
@@ -69,13 +66,11 @@ impl<'p> Source<'p> {
         match self {
             Source::Kernel(_) => {
                 // SAFETY: a mapping of this length, as the caller promises.
-                unsafe { munmap(at.as_ptr().cast(), len) }
-                    .map_err(|error| Failure::system(format!("can't unmap: {error}")))
+                unsafe { munmap(at.as_ptr().cast(), len) }.or_fail("can't unmap")
             }
             Source::Pool(pool) => {
                 // SAFETY: an allocation of this heap, as the caller promises.
-                unsafe { pool.heap.free(at.as_ptr()) }
-                    .map_err(|error| Failure::system(format!("can't free: {error}")))
+                unsafe { pool.heap.free(at.as_ptr()) }.or_fail("can't free")
             }
         }
     }
@@ -128,8 +123,7 @@ impl Pool {
 
     /// A heap that is to have `ready_bytes` ready, and may have `pool_max` bytes in all.
     pub fn new(ready_bytes: usize, pool_max: usize) -> Result<Pool, Failure> {
-        let no_heap = |error| Failure::system(format!("no heap: {error}"));
-        let tree = Tree::private(pool_max as u64, ready_bytes as u64).map_err(no_heap)?;
+        let tree = Tree::private(pool_max as u64, ready_bytes as u64).or_fail("no heap")?;
         let slot = tree.attach(std::process::id()).expect("a slot of a fresh tree");
         let clearer = Clearer::detect();
         let topology = Topology::read();
@@ -145,7 +139,7 @@ impl Pool {
             discard: None,
         };
         // Its helper threads know its address: it stays for the rest of the process.
-        let heap = Box::leak(Box::new(Heap::new(config).map_err(no_heap)?));
+        let heap = Box::leak(Box::new(Heap::new(config).or_fail("no heap")?));
         let mut pool = Pool { heap, slot, ready_bytes, populating_s: 0.0 };
         if ready_bytes > 0 {
             pool.populate();
@@ -201,7 +195,5 @@ impl Pool {
 
 /// Memory of the process that is resident, in KiB, counted page by page.
 pub fn resident_kb() -> Option<u64> {
-    let map = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
-    let line = map.lines().find_map(|line| line.strip_prefix("Rss:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
+    proc_file::number("/proc/self/smaps_rollup", "Rss")
 }

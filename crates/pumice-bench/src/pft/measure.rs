@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Barrier;
 
 use pumice_frames::addr::{CACHE_LINE, FRAME_SIZE};
+use pumice_frames::sys::cpu;
 use pumice_frames::sys::thread::now_ns;
 
 use super::backend::Source;
@@ -115,11 +116,25 @@ impl Lines {
     }
 }
 
+/// Runs `work` on so many threads, each on a processor as far as there are such: the sum of what they spent.
+pub fn timed<E: Send>(
+    threads: usize,
+    work: impl Fn(usize, &Lines) -> Result<Spent, E> + Sync,
+) -> Result<Spent, E> {
+    let (lines, processors) = (Lines::new(threads), cpu::count());
+    let mut all = Spent::default();
+    for spent in together(threads, |index, _| {
+        pin(index % processors);
+        work(index, &lines)
+    })? {
+        all.add(spent);
+    }
+    Ok(all)
+}
+
 /// Runs a job. All memory is given back when it returns.
 pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
-    let lines = Lines::new(job.threads);
-    let worker = |index: usize| -> Result<Spent, Failure> {
-        pin(index);
+    timed(job.threads, |_, lines| {
         let mut held = Ok(None);
         let spent = lines.time(|| held = cycles(job, source));
         if let (Some(at), Timed::Taking) = (held?, job.timed) {
@@ -127,12 +142,7 @@ pub fn run(job: &Job, source: Source<'_>) -> Result<Spent, Failure> {
             unsafe { source.give_back(at, job.bytes)? };
         }
         Ok(spent)
-    };
-    let mut all = Spent::default();
-    for spent in together(job.threads, |index, _| worker(index))? {
-        all.add(spent);
-    }
-    Ok(all)
+    })
 }
 
 /// The timed part. Returns the memory that is left to give back.

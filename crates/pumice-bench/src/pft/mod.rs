@@ -16,8 +16,6 @@ pub(super) mod backend;
 pub(super) mod measure;
 pub(super) mod row;
 
-use std::path::PathBuf;
-
 use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::cpu;
@@ -26,10 +24,9 @@ use super::arguments::size_in;
 use super::harness::{in_turns, Output, OutputArgs, WarmUp};
 use super::registry::field::{float, number, text};
 use super::registry::prezeroing::PFT;
-use super::registry::{by, words, Column, Row};
+use super::registry::Row;
 use backend::{resident_kb, Backend, Pool, Source};
 use measure::{Job, Timed, LINES};
-use pumice_command::table;
 use pumice_command::table::Table;
 use pumice_command::Failure;
 use row::Round;
@@ -46,23 +43,28 @@ const SPARSE_PAGES: [usize; 3] = [1, 8, 64];
 const SETTLED: f64 = 0.9;
 const WARM_UP_ROUNDS: usize = 8;
 
+/// Options that `bench pft` and `bench fault` share.
+#[derive(Args, Debug)]
+pub struct RoundsArgs {
+    /// Measurements of each row [default: 7, or 3 with --quick]
+    #[arg(long, value_name = "N", default_value = "7", default_value_if("quick", "true", "3"),
+          hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Fewer rounds and fewer rows
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// Options of `pumice bench pft`.
 #[derive(Args, Debug)]
 pub struct PftArgs {
     /// Bytes that all threads allocate together
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     size: usize,
-    /// Measurements of each row [default: 7, or 3 with --quick]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: Option<u32>,
-    /// Fewer rounds and fewer rows
-    #[arg(long)]
-    quick: bool,
     #[command(flatten)]
-    output: OutputArgs,
-    /// Draw the rate against the lines touched, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    rounds: RoundsArgs,
 }
 
 fn size(text: &str) -> Result<usize, &'static str> {
@@ -72,14 +74,14 @@ fn size(text: &str) -> Result<usize, &'static str> {
 /// Runs all experiments.
 pub fn pft(options: &PftArgs) -> Result<(), Failure> {
     let mut bench = Bench {
-        rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 7 }) as usize,
-        output: Output::create(&options.output)?
-            .with_picture(options.plot.as_deref(), &PFT.plots[0])?,
+        rounds: options.rounds.rounds as usize,
+        output: Output::create(&options.rounds.output, &PFT.plots[0])?,
     };
     // First, while no pool of another experiment is in what the process has resident.
     eprintln!("pft: sparse …");
     bench.sparse()?;
-    let lines: &[usize] = if options.quick { &[1, 8, 64] } else { &[1, 2, 4, 8, 16, 32, 64] };
+    let lines: &[usize] =
+        if options.rounds.quick { &[1, 8, 64] } else { &[1, 2, 4, 8, 16, 32, 64] };
     eprintln!("pft: burst …");
     let pool = Pool::new(options.size, 2 * options.size)?;
     bench.begin("burst, the pool full");
@@ -129,19 +131,6 @@ fn touching(pages: usize) -> Job {
     Job { threads: 1, bytes, repetitions, pages, lines: 1, timed: Timed::Cycle }
 }
 
-/// Of few pages touched of a large allocation.
-const SPARSE_COLUMNS: [Column; 5] = [
-    words("Backend", "{backend}").wide(10),
-    words("Pages", "{touched_pages}").wide(5),
-    by("us each", |row| us_each(row, float(row, "wall_s"))).wide(9),
-    by("CPU us each", |row| us_each(row, row::cpu_s(row))).wide(11),
-    by("RSS KiB", |row| number(row, "rss_kb").map_or("?".to_owned(), table::thousands)).wide(9),
-];
-
-fn us_each(row: &Row, seconds: f64) -> String {
-    format!("{:.1}", seconds / float(row, "rep") * 1e6)
-}
-
 /// The rows so far, and where they go.
 struct Bench {
     rounds: usize,
@@ -151,7 +140,7 @@ struct Bench {
 impl Bench {
     fn begin(&mut self, title: &str) {
         println!("\n{title} (medians of {} rounds)", self.rounds);
-        self.output.begin(&row::columns());
+        self.output.begin(&PFT.tables[0]);
     }
 
     /// Measures a job on each backend, in turns, and shows a row for each.
@@ -203,7 +192,7 @@ impl Bench {
 
     fn print_sparse(&mut self) {
         println!("sparse, pages touched of 128 MiB (medians of {} rounds)", self.rounds);
-        self.output.begin(&SPARSE_COLUMNS);
+        self.output.begin(&PFT.tables[2]);
         let is_sparse = |row: &&Row| text(row, "experiment") == "sparse";
         self.output.rows().iter().filter(is_sparse).for_each(|row| self.output.print(row));
     }

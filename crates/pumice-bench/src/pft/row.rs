@@ -6,8 +6,8 @@ use serde_json::{json, Value};
 use super::backend::Backend;
 use super::measure::{Job, Spent};
 use crate::harness::{figures, middle};
-use crate::registry::field::{float, text};
-use crate::registry::{by, number, plain, words, Column, Row};
+use crate::registry::field::float;
+use crate::registry::Row;
 
 /// One measurement of one backend.
 #[derive(Clone, Copy, Debug)]
@@ -18,31 +18,6 @@ pub struct Round {
     pub filling_s: f64,
     /// Megabytes cleared while a request waited, because the pool was not full.
     pub hot_cleared_mb: f64,
-}
-
-/// The columns that `bench pft` and `bench fault` share.
-pub const COLUMNS: [Column; 11] = [
-    words("Backend", "{backend}").wide(10),
-    plain("Gb", "gb", 2).wide(5),
-    words("Rep", "{rep}").wide(3),
-    words("Thr", "{thr}").wide(3),
-    words("CLine", "{lines}").wide(5),
-    plain("User", "user_s", 4).wide(7),
-    plain("System", "system_s", 4).wide(7),
-    plain("Wall", "wall_s", 4).wide(7),
-    number("flt/cpu/s", "flt_cpu_s", 0).wide(11),
-    number("fault/wsec", "flt_wall_s", 0).wide(11),
-    number("w/ filling", "flt_cpu_s_with_filling", 0).wide(11),
-];
-
-/// The columns of `bench pft`.
-pub fn columns() -> Vec<Column> {
-    let pays_after = |row: &Row| match (&*text(row, "backend"), &*text(row, "pays_after")) {
-        ("pumice", "") => "never".to_owned(),
-        ("pumice", count) => count.to_owned(),
-        _ => "-".to_owned(),
-    };
-    [&COLUMNS[..], &[by("pays after", pays_after).wide(10)]].concat()
 }
 
 /// Medians over the rounds, of which there is at least one.
@@ -112,6 +87,7 @@ mod tests {
     use super::*;
     use crate::cpu::CpuTime;
     use crate::pft::measure::Timed;
+    use crate::registry::field::text;
 
     fn row(cpu_s: f64, filling_s: f64) -> Row {
         let job = Job {

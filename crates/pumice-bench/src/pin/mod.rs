@@ -20,9 +20,9 @@ use rustix::mm::{madvise, mlock, mmap, mmap_anonymous, munmap, Advice, MapFlags,
 use serde_json::json;
 
 use super::arguments::size_in_steps;
-use super::harness::{Output, OutputArgs};
-use super::registry::field::float;
-use super::registry::{by, plain, words, Column, Row};
+use super::harness::{figures, in_turns, Output, OutputArgs, WarmUp};
+use super::registry::machines::PIN;
+use super::registry::Row;
 use super::sizes;
 use super::slot_daemon::{HugetlbPool, SlotDaemon};
 use crate::names::named;
@@ -63,35 +63,15 @@ named! {
     }
 }
 
-const PINS: [Pin; 2] = [Pin::Registered, Pin::Mlock];
 const KINDS: [PageKind; 3] = [PageKind::Small, PageKind::Thp, PageKind::Hugetlb2M];
-
-/// Of fresh memory and a slot of one kind of pages. Times are medians.
-const COLUMNS: [Column; 9] = [
-    by("size MiB", mib).wide(8),
-    words("pin", "{pin}").wide(10),
-    words("pages", "{pages}").wide(10),
-    plain("fresh s", "fresh_s", 4).wide(9),
-    plain("slot s", "slot_s", 4).wide(9),
-    // Within a round: the median and its 95 % interval.
-    plain("x faster", FASTER[0], 1).wide(8),
-    plain("low", FASTER[1], 1).wide(7),
-    plain("high", FASTER[2], 1).wide(7),
-    // The daemon's time to have the slot ready.
-    plain("populate s", "populate_s", 2).wide(10),
-];
 
 /// How many times faster, and the ends of the interval.
 const FASTER: [&str; 3] = ["times_faster", "times_faster_low", "times_faster_high"];
 
-fn mib(row: &Row) -> String {
-    (float(row, "bytes") as u64 >> 20).to_string()
-}
-
 /// Runs the experiment and prints its table.
 pub fn pin(options: &PinArgs) -> Result<(), Failure> {
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &PIN.plots[0])?;
     if options.cuda {
         let gpu = Cuda::open().map_err(|missing| {
             Failure::system(format!("no GPU to pin memory for: {missing}; leave out --cuda"))
@@ -99,19 +79,19 @@ pub fn pin(options: &PinArgs) -> Result<(), Failure> {
         pools::pools(&sizes, options.rounds, Some(&gpu), &mut output)?;
         return output.finish();
     }
-    output.begin(&COLUMNS);
+    output.begin(&PIN.tables[0]);
     for &bytes in &sizes {
         let is_meant = |kind: &PageKind| options.pages.is_empty() || options.pages.contains(kind);
         for pages in KINDS.into_iter().filter(is_meant) {
             // Fresh memory and the slot take turns, so the pool holds one of them.
             let _pool = match pages.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
                 Some(None) => {
-                    output.line([&(bytes >> 20).to_string(), "", pages.name(), "skipped"]);
+                    output.line(["", pages.name(), &format!("{} MiB", bytes >> 20), "skipped"]);
                     continue;
                 }
                 pool => pool.flatten(),
             };
-            for pin in PINS {
+            for pin in Pin::ALL {
                 output.show(measure(options, bytes, pages, pin)?)?;
             }
         }
@@ -122,15 +102,10 @@ pub fn pin(options: &PinArgs) -> Result<(), Failure> {
 
 fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<Row, Failure> {
     let len = bytes as usize;
-    let (mut fresh, mut slot, mut populate) = (Vec::new(), Vec::new(), Vec::new());
-    // One round that does not count: memory that the host has to bring costs several times more.
-    for round in 0..=options.rounds {
+    let measured = in_turns(1, options.rounds as usize, WarmUp::Round, |_, _| {
         let fresh_s = time(pin, len, || map_fresh(len, pages))
             .map_err(|error| refused(pin, bytes, &error))?;
-        let daemon = SlotDaemon::start(bytes, pages)?;
-        let begun = Instant::now();
-        daemon.wait_ready()?;
-        let populate_s = begun.elapsed().as_secs_f64();
+        let (daemon, _, populate_s) = SlotDaemon::ready(bytes, pages)?;
         let mut lease = None;
         let leased = || {
             let new = Client::new(daemon.socket()).lease(&LeaseRequest::new(bytes));
@@ -140,12 +115,9 @@ fn measure(options: &PinArgs, bytes: u64, pages: PageKind, pin: Pin) -> Result<R
             mapped
         };
         let slot_s = time(pin, len, leased).map_err(|error| refused(pin, bytes, &error))?;
-        if round > 0 {
-            fresh.push(fresh_s);
-            slot.push(slot_s);
-            populate.push(populate_s);
-        }
-    }
+        Ok([fresh_s, slot_s, populate_s])
+    })?;
+    let [fresh, slot, populate] = [0, 1, 2].map(|it| figures(&measured[0], |round| round[it]));
     let faster = Ratio::within_rounds(&fresh, &slot);
     let keys =
         json!({"experiment": "slot", "bytes": bytes, "pin": pin.name(), "pages": pages.name()});

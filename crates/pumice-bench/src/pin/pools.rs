@@ -18,31 +18,12 @@ use pumice_frames::clear::{Clearer, Engine};
 use pumice_heap::heap::Content;
 use serde_json::json;
 
-use super::{map_fresh, mib, refused_as, PageKind, FASTER};
-use crate::harness::Output;
-use crate::registry::field::number;
-use crate::registry::{by, plain, words, Column, Row};
+use super::{map_fresh, refused_as, PageKind, FASTER};
+use crate::harness::{figures, in_turns, Output, WarmUp};
+use crate::registry::machines::PIN;
+use crate::registry::Row;
 use pumice_command::statistics::{median, Ratio};
 use pumice_command::Failure;
-
-/// Times are medians.
-const COLUMNS: [Column; 9] = [
-    by("size MiB", mib).wide(8),
-    words("pin", "{pin}").wide(6),
-    plain("pool s", "pool_s", 7).wide(10),
-    plain("mmap s", "mmap_s", 4).wide(9),
-    by("host-alloc s", |row| or_dash(row, "host_alloc_s", 4)).wide(12),
-    // How many times faster the pool is, within a round: the median.
-    plain("x mmap", FASTER[0], 0).wide(9),
-    by("x host-alloc", |row| or_dash(row, "times_faster_than_host_alloc", 0)).wide(12),
-    // Making the pool, and zeroing a buffer that came back.
-    plain("prepare s", "prepare_s", 4).wide(9),
-    plain("re-zero s", "rezero_s", 4).wide(9),
-];
-
-fn or_dash(row: &Row, field: &str, decimals: usize) -> String {
-    number(row, field).map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
-}
 
 /// Measures pools pinned by `mlock`, or, with a GPU, by its driver.
 pub fn pools(
@@ -52,7 +33,7 @@ pub fn pools(
     output: &mut Output,
 ) -> Result<(), Failure> {
     println!("\nMemory that stays pinned, against pinning it anew: seconds to a buffer of zeros");
-    output.begin(&COLUMNS);
+    output.begin(&PIN.tables[1]);
     for &bytes in sizes {
         output.show(match gpu {
             Some(gpu) => measure("cuda", bytes as usize, rounds, Shared(gpu), Some(gpu))?,
@@ -95,9 +76,7 @@ fn measure<R: Registrar>(
         Some(gpu) => gpu,
         None => &clearer,
     };
-    let (mut pooled, mut mapped, mut allocated, mut rezeroed) = (vec![], vec![], vec![], vec![]);
-    // One round that does not count: memory that the host has to bring costs several times more.
-    for round in 0..=rounds {
+    let measured = in_turns(1, rounds as usize, WarmUp::Round, |_, _| {
         let begun = Instant::now();
         let buffer = pool.take(len, Content::Zero);
         let pool_s = begun.elapsed().as_secs_f64();
@@ -128,13 +107,10 @@ fn measure<R: Registrar>(
                 Some(took_s)
             }
         };
-        if round > 0 {
-            pooled.push(pool_s);
-            mapped.push(mmap_s);
-            allocated.extend(host_alloc_s);
-            rezeroed.push(rezero_s);
-        }
-    }
+        Ok(([pool_s, mmap_s, rezero_s], host_alloc_s))
+    })?;
+    let [pooled, mapped, rezeroed] = [0, 1, 2].map(|it| figures(&measured[0], |round| round.0[it]));
+    let allocated: Vec<f64> = measured[0].iter().filter_map(|round| round.1).collect();
     let (len, pages) = (len as u64, PageKind::Thp.name());
     let has = !allocated.is_empty();
     let faster = |peer: &[f64]| Ratio::within_rounds(peer, &pooled);

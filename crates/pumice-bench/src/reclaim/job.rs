@@ -36,16 +36,8 @@ named! {
 
 impl Pattern {
     /// Those that a worker runs, but for filling, in the order of the table.
-    pub const ALL: [Pattern; 8] = [
-        Pattern::RandomWrite,
-        Pattern::RandomRead,
-        Pattern::SequentialWrite,
-        Pattern::SequentialRead,
-        Pattern::ZipfWrite,
-        Pattern::Google,
-        Pattern::Hit,
-        Pattern::HitShared,
-    ];
+    pub const MEASURED: &'static str =
+        "random-write,random-read,sequential-write,sequential-read,zipf-write,google,hit,hit-shared";
 
     /// Whether it is of guards on pages that are there.
     pub const fn is_hit(self) -> bool {

@@ -1,6 +1,5 @@
 //! A region of the kernel's, which its worker's control group has too little memory for.
 
-use std::fs;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,6 +9,7 @@ use rustix::mm::{madvise, mmap_anonymous, Advice, MapFlags, ProtFlags};
 
 use super::job::Request;
 use super::worker::{Memory, Touch};
+use crate::proc_file;
 use crate::team::answer::Answer;
 use crate::team::spent::kernel_threads_cpu_s;
 
@@ -61,12 +61,8 @@ impl Memory for Kernel {
     }
 
     fn swapped(&self) -> (u64, u64) {
-        let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-        let of = |name: &str| {
-            let mut fields = text.lines().filter_map(|line| line.split_once(' '));
-            fields.find(|&(field, _)| field == name).and_then(|(_, value)| value.parse().ok())
-        };
-        (of("pswpin").unwrap_or(0), of("pswpout").unwrap_or(0))
+        let of = |name: &str| proc_file::number("/proc/vmstat", name).unwrap_or(0);
+        (of("pswpin"), of("pswpout"))
     }
 
     fn helpers_cpu_s(&self) -> f64 {

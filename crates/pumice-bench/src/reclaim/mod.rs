@@ -42,8 +42,8 @@ use super::interrupts::Interrupts;
 use super::registry::paging::RECLAIM;
 use super::registry::Row;
 use super::team::answer::Answer;
+use super::team::control_group::ControlGroup;
 use super::team::folder::Folder;
-use super::team::memory_group::MemoryGroup;
 use super::team::worker::Worker;
 use job::{Pattern, Request, Setup};
 use pumice_command::Failure;
@@ -72,23 +72,30 @@ enum SwapOn {
 #[derive(Args, Debug)]
 pub struct ReclaimArgs {
     /// Memory for the region's pages [default: 1G, or 64M with --quick]
-    #[arg(long, value_name = "SIZE", value_parser = frames_size)]
-    frames: Option<usize>,
+    #[arg(long, value_name = "SIZE", default_value = "1G", default_value_if("quick", "true", "64M"),
+          hide_default_value = true, value_parser = frames_size)]
+    frames: usize,
     /// How many times as large the region is [default: 2,4, or 4 with --quick]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "LIST", default_value = "2,4", default_value_if("quick", "true", "4"),
+          hide_default_value = true, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     times: Vec<u32>,
     /// How many threads there are [default: 1,2,8,32, or 1,8 with --quick]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "LIST", default_value = "1,2,8,32", default_value_if("quick", "true", "1,8"),
+          hide_default_value = true, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
     /// Only these patterns [default: all, or random-write,zipf-write,hit with --quick]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", default_value = Pattern::MEASURED,
+          default_value_if("quick", "true", "random-write,zipf-write,hit"), hide_default_value = true,
+          value_delimiter = ',')]
     patterns: Vec<Pattern>,
     /// Measurements of each row [default: 10, or 3 with --quick]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: Option<u32>,
+    #[arg(long, value_name = "N", default_value = "10", default_value_if("quick", "true", "3"),
+          hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
     /// How long each of them is [default: 1, or 0.3 with --quick]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    seconds: Option<f64>,
+    #[arg(long, value_name = "SECONDS", default_value = "1", default_value_if("quick", "true", "0.3"),
+          hide_default_value = true, value_parser = seconds)]
+    seconds: f64,
     /// The policy that chooses the pages to evict
     #[arg(long, value_name = "NAME", default_value = "adaptive", value_parser = ["adaptive", "two-list"])]
     policy: String,
@@ -106,9 +113,6 @@ pub struct ReclaimArgs {
     quick: bool,
     #[command(flatten)]
     output: OutputArgs,
-    /// Draw the accesses against the threads, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
     /// Be the process that is measured
     #[arg(long, hide = true)]
     worker: Option<Kind>,
@@ -119,65 +123,20 @@ pub fn reclaim(options: &ReclaimArgs) -> Result<(), Failure> {
     if let Some(kind) = options.worker {
         return worker::run(kind);
     }
-    let mut output = Output::create(&options.output)?
-        .with_picture(options.plot.as_deref(), &RECLAIM.plots[0])?;
-    let plan = Plan::new(options);
+    let mut output = Output::create(&options.output, &RECLAIM.plots[0])?;
     let signals = Interrupts::take();
     let folder = Folder::make(options.dir.as_deref(), "reclaim")?;
     println!(
         "a region larger than its {} MiB (medians of {} rounds, {} s each)",
-        (plan.frames * FRAME_SIZE) >> 20,
-        plan.rounds,
-        plan.seconds
+        options.frames >> 20,
+        options.rounds,
+        options.seconds
     );
-    output.begin(&row::COLUMNS);
-    let mut bench = Bench { plan, signals, folder, output };
+    output.begin(&RECLAIM.tables[0]);
+    let mut bench = Bench { options, signals, folder, output };
     bench.device()?;
-    for times in bench.plan.times.clone() {
-        bench.region(times)?;
-    }
+    options.times.iter().try_for_each(|&times| bench.region(times as usize))?;
     bench.output.finish()
-}
-
-/// The plan of the measurement.
-#[derive(Debug)]
-struct Plan {
-    frames: usize,
-    times: Vec<usize>,
-    threads: Vec<usize>,
-    patterns: Vec<Pattern>,
-    rounds: usize,
-    seconds: f64,
-    policy: String,
-    swap_on: SwapOn,
-    alone: bool,
-}
-
-impl Plan {
-    fn new(options: &ReclaimArgs) -> Plan {
-        let list = |asked: &[u32], quick: &[u32], full: &[u32]| {
-            let default = if options.quick { quick } else { full };
-            let list = if asked.is_empty() { default } else { asked };
-            list.iter().map(|&it| it as usize).collect()
-        };
-        let quick = [Pattern::RandomWrite, Pattern::ZipfWrite, Pattern::Hit];
-        Plan {
-            frames: options.frames.unwrap_or(if options.quick { 64 << 20 } else { 1 << 30 })
-                / FRAME_SIZE,
-            times: list(&options.times, &[4], &[2, 4]),
-            threads: list(&options.threads, &[1, 8], &[1, 2, 8, 32]),
-            patterns: match (options.patterns.is_empty(), options.quick) {
-                (false, _) => options.patterns.clone(),
-                (true, true) => quick.to_vec(),
-                (true, false) => Pattern::ALL.to_vec(),
-            },
-            rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }) as usize,
-            seconds: options.seconds.unwrap_or(if options.quick { 0.3 } else { 1.0 }),
-            policy: options.policy.clone(),
-            swap_on: options.swap_on,
-            alone: options.alone,
-        }
-    }
 }
 
 /// The kernel's process and what it needs. They end in this order: swap that nobody has pages in goes at once.
@@ -186,7 +145,7 @@ struct Peer {
     worker: Worker,
     backend: Backend,
     _swap: SwapArea,
-    _group: MemoryGroup,
+    _group: ControlGroup,
 }
 
 impl Peer {
@@ -196,58 +155,47 @@ impl Peer {
         folder: &Path,
         setup: &Setup,
     ) -> Result<Peer, String> {
-        let group = MemoryGroup::create().map_err(|error| format!("no control group: {error}"))?;
-        group
-            .limit(setup.frames * FRAME_SIZE)
-            .map_err(|error| format!("no limit on a control group's memory: {error}"))?;
-        let in_file = match swap_on {
-            SwapOn::File => {
-                match SwapArea::on(&folder.join("kernel.swap"), setup.swap_bytes) {
-                    Ok(swap) => Some(swap),
-                    Err(error) => {
-                        let folder = folder.display();
-                        eprintln!("no swap of the kernel's in {folder}, so on zram, if there is any: {error}");
-                        None
-                    }
-                }
-            }
-            SwapOn::Zram => None,
-        };
+        let group = ControlGroup::with_memory(worker.pid(), setup.frames * FRAME_SIZE)
+            .map_err(|error| format!("no control group: {error}"))?;
+        let path = folder.join("kernel.swap");
+        let in_file = (swap_on == SwapOn::File).then(|| SwapArea::on(&path, setup.swap_bytes));
+        if let Some(Err(error)) = &in_file {
+            let folder = folder.display();
+            eprintln!("no swap of the kernel's in {folder}, so on zram, if there is any: {error}");
+        }
         let (swap, backend) = match in_file {
-            Some(swap) => (swap, Backend::Kernel),
-            None => {
+            Some(Ok(swap)) => (swap, Backend::Kernel),
+            _ => {
                 let swap = SwapArea::on_zram(setup.swap_bytes);
                 let swap = swap.map_err(|error| format!("no swap on zram: {error}"))?;
                 (swap, Backend::KernelZram)
             }
         };
-        group
-            .enter(worker.pid())
-            .map_err(|error| format!("the control group takes no process: {error}"))?;
         Ok(Peer { worker, backend, _swap: swap, _group: group })
     }
 }
 
 /// The rows so far, and where they go.
-struct Bench {
-    plan: Plan,
+struct Bench<'o> {
+    options: &'o ReclaimArgs,
     signals: Interrupts,
     folder: Folder,
     output: Output,
 }
 
-impl Bench {
+impl Bench<'_> {
     /// Measures the device: its rate is the most there is to reach.
     fn device(&mut self) -> Result<(), Failure> {
         let file = self.folder.path().join("file");
-        let pages = FILE_TIMES * self.plan.frames;
+        let options = self.options;
+        let pages = FILE_TIMES * options.frames / FRAME_SIZE;
         device::make_file(&file, (pages * FRAME_SIZE) as u64)?;
         for pattern in [Pattern::DeviceRead, Pattern::DeviceMixed] {
-            for threads in self.plan.threads.clone() {
+            for threads in options.threads.iter().map(|&threads| threads as usize) {
                 let mut rounds = Vec::new();
-                for round in 0..self.plan.rounds as u64 {
+                for round in 0..u64::from(options.rounds) {
                     self.signals.look()?;
-                    rounds.push(device::run(&file, pattern, threads, self.plan.seconds, round)?);
+                    rounds.push(device::run(&file, pattern, threads, options.seconds, round)?);
                 }
                 let (region_pages, frames) = (pages, 0);
                 let backend = Backend::Device;
@@ -261,12 +209,13 @@ impl Bench {
 
     /// All patterns on a region so many times the frames.
     fn region(&mut self, times: usize) -> Result<(), Failure> {
-        let frames = self.plan.frames;
+        let options = self.options;
+        let frames = options.frames / FRAME_SIZE;
         let region_pages = times * frames;
         let swap_bytes = (SWAP_TIMES * region_pages * FRAME_SIZE) as u64;
         let in_folder = |name: &str| self.folder.path().join(name).to_string_lossy().into_owned();
         // Removed when the worker, which has it open, is gone.
-        let zram = match self.plan.swap_on {
+        let zram = match options.swap_on {
             SwapOn::File => None,
             SwapOn::Zram => match Zram::add(swap_bytes) {
                 Ok(zram) => Some(zram),
@@ -286,15 +235,15 @@ impl Bench {
             frames,
             swap,
             swap_bytes,
-            policy: self.plan.policy.clone(),
+            policy: options.policy.clone(),
             file: in_folder("file"),
         };
         let mut ours = Worker::start("reclaim", "pumice")?;
         ours.prepare(&setup, &self.signals)?;
         let mut peer = None;
-        if !self.plan.alone {
+        if !options.alone {
             let worker = Worker::start("reclaim", "kernel")?;
-            match Peer::start(worker, self.plan.swap_on, self.folder.path(), &setup) {
+            match Peer::start(worker, options.swap_on, self.folder.path(), &setup) {
                 Ok(mut started) => {
                     started.worker.prepare(&setup, &self.signals)?;
                     peer = Some(started);
@@ -309,8 +258,8 @@ impl Bench {
         let case = Case { pattern: Pattern::Fill, backend, threads: 1, region_pages, frames };
         eprintln!("reclaim: filling {times} times the memory …");
         self.compare(&mut sides, case, 1)?;
-        let rounds = self.plan.rounds;
-        for pattern in self.plan.patterns.clone() {
+        let rounds = options.rounds as usize;
+        for &pattern in &options.patterns {
             eprintln!("reclaim: {times} times the memory, {} …", pattern.name());
             if pattern.is_hit() {
                 for threads in HIT_THREADS.into_iter().filter(|&threads| threads <= cpu::count()) {
@@ -320,7 +269,7 @@ impl Bench {
                 }
                 continue;
             }
-            for threads in self.plan.threads.clone() {
+            for threads in options.threads.iter().map(|&threads| threads as usize) {
                 self.compare(&mut sides, Case { pattern, threads, ..case }, rounds)?;
             }
         }
@@ -349,7 +298,7 @@ impl Bench {
             let request = Request {
                 pattern: case.pattern,
                 threads: case.threads,
-                seconds: self.plan.seconds,
+                seconds: self.options.seconds,
                 // Other pages than in the rows before, of which many are still in memory.
                 seed: (case.pattern as u64) << 32 | (case.threads as u64) << 16 | round as u64,
             };

@@ -71,14 +71,14 @@ fn start<P: Policy + Send + 'static>(
     Ok(Box::leak(Box::new(Ours { space, pager, region_at })))
 }
 
-struct Ways<'r>(Region<'r, Frames<'static>, Atomic>);
+struct RegionPages<'r>(Region<'r, Frames<'static>, Atomic>);
 
 /// As in the kernel's.
 fn byte(page: usize) -> usize {
     page % 64 * 64
 }
 
-impl Touch for Ways<'_> {
+impl Touch for RegionPages<'_> {
     fn write(&self, page: usize, value: u64) -> Result<(), String> {
         let mut guard = self.0.write(page).map_err(|error| error.to_string())?;
         guard[byte(page)..byte(page) + 8].copy_from_slice(&value.to_ne_bytes());
@@ -96,7 +96,7 @@ impl<P: Policy + Send> Memory for Ours<P> {
     fn enter(&self, work: &mut dyn FnMut(&dyn Touch)) -> Result<(), String> {
         let task = self.space.enter().map_err(|error| error.to_string())?;
         let region = task.region(self.region_at).map_err(|error| error.to_string())?;
-        work(&Ways(region));
+        work(&RegionPages(region));
         Ok(())
     }
 

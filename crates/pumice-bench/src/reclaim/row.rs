@@ -6,8 +6,8 @@ use serde_json::json;
 use super::job::Pattern;
 use crate::harness::{figures, middle, with_drift};
 use crate::names::named;
-use crate::registry::field::{self, above_0, float, text};
-use crate::registry::{by, number, plain, words, Column, Row};
+use crate::registry::field::float;
+use crate::registry::Row;
 use crate::team::answer::Answer;
 
 named! {
@@ -40,46 +40,14 @@ pub struct Case {
     pub frames: usize,
 }
 
-/// The columns of the table.
-pub const COLUMNS: [Column; 15] = [
-    words("pattern", "{pattern}").wide(16),
-    words("backend", "{backend}").wide(11),
-    by("region", region).wide(6),
-    words("thr", "{threads}").wide(3),
-    number("accesses/s", "accesses_per_s", 0).wide(11),
-    number("in/s", "in_per_s", 0).wide(8),
-    plain("CPU us/in", "cpu_us_per_page", 1).wide(9),
-    plain("machine's", "machine_us_per_page", 1).wide(9),
-    by("p50 us", |row| above_0(row, "p50_us")).wide(8),
-    by("p99 us", |row| above_0(row, "p99_us")).wide(8),
-    by("max us", |row| above_0(row, "max_us")).wide(9),
-    plain("drift %", "drift_percent", 1).wide(7),
-    plain("spread %", "spread_percent", 1).wide(8),
-    by("MB/s or ns", mb_or_ns).wide(10),
-    plain("x kernel", "times_kernel", 2).wide(8),
-];
-
-fn region(row: &Row) -> String {
-    match &*text(row, "times") {
-        "0" => String::new(),
-        times => format!("{times}x"),
-    }
-}
-
-fn mb_or_ns(row: &Row) -> String {
-    let value = field::number(row, "file_mb_per_s").or(field::number(row, "hit_ns"));
-    value.map_or_else(String::new, |value| format!("{value:.1}"))
-}
-
 /// Medians over the rounds, of which there is at least one; the longest wait is that of all of them.
 pub fn row(case: &Case, rounds: &[Answer]) -> Row {
     let rates = figures(rounds, |round| round.accesses as f64 / round.seconds);
     // Filling brings nothing in but by chance.
     let has_come = case.pattern != Pattern::Fill && rounds.iter().all(|round| round.pages_in > 0);
-    let per_page = |of: fn(&Answer) -> f64| has_come.then(|| middle(rounds, of));
     let is_google = case.pattern == Pattern::Google;
     let file_mb_per_s = |round: &Answer| round.bytes as f64 / 1e6 / round.seconds;
-    let row = Row::of(json!({
+    let keys = json!({
         "pattern": case.pattern.name(),
         "backend": case.backend.name(),
         "threads": case.threads,
@@ -87,26 +55,20 @@ pub fn row(case: &Case, rounds: &[Answer]) -> Row {
         "frames_bytes": case.frames * FRAME_SIZE,
         // The region, by the frames; 0 for the device.
         "times": case.region_pages.checked_div(case.frames).unwrap_or(0),
-        // Pages read from swap, and written to it.
-        "in_per_s": middle(rounds, |round| round.pages_in as f64 / round.seconds),
+        // Pages written to swap.
         "out_per_s": middle(rounds, |round| round.pages_out as f64 / round.seconds),
-        // Processor time for each page brought in, its victim's way out included: of the process and its helpers, and
-        // of the whole machine.
-        "cpu_us_per_page": per_page(cpu_us_per_page),
-        "machine_us_per_page": per_page(|it| it.machine_cpu_s * 1e6 / it.pages_in as f64),
-        "p50_us": middle(rounds, |round| round.p50_us),
-        "max_us": figures(rounds, |round| round.max_us).into_iter().fold(0.0, f64::max),
         // Of a file that was read meanwhile.
         "file_mb_per_s": is_google.then(|| middle(rounds, file_mb_per_s)),
         // Of guards on pages that are there.
         "hit_ns": case.pattern.is_hit().then(|| middle(rounds, |round| round.hit_ns)),
         "times_kernel": null,
-    }));
+    });
+    let cpu_us_per_page = |round: &Answer| round.cpu_s * 1e6 / round.pages_in as f64;
     let cpu = if has_come { figures(rounds, cpu_us_per_page) } else { Vec::new() };
-    with_drift(row, &rates)
+    // Each page that comes in has a victim, whose way out is in its time.
+    with_drift(Answer::row(keys, rounds, has_come), &rates)
         .sampled("accesses_per_s", rates)
         .samples("cpu_us_per_page", cpu)
-        .sampled("p99_us", figures(rounds, |round| round.p99_us))
         .samples("max_us", figures(rounds, |round| round.max_us))
 }
 
@@ -116,13 +78,10 @@ pub fn beside(row: Row, kernel: &Row) -> Row {
     row.set("times_kernel", times)
 }
 
-fn cpu_us_per_page(round: &Answer) -> f64 {
-    round.cpu_s * 1e6 / round.pages_in as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::field;
 
     fn round(accesses: u64) -> Answer {
         Answer {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use pumice_frames::addr::FRAME_SIZE;
 
-use crate::team::memory_group::remove_when_idle;
+use crate::team::control_group::remove_when_idle;
 
 const CONTROL: &str = "/sys/class/zram-control";
 

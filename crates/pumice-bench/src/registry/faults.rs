@@ -2,8 +2,8 @@
 
 use super::field::equals;
 use super::{
-    is, less, more, number, series, words, Condition, Entry, Lines, Part, Plot, Published, Setting,
-    Table, YScale,
+    is, less, more, number, series, table, words, Condition, Entry, Lines, Part, Plot, Published,
+    Setting, YScale,
 };
 
 /// `bench fault`
@@ -43,19 +43,18 @@ pub static FAULT: Entry = Entry {
     ],
     figures: &[more("flt_wall_s", "faults per second"), more("flt_cpu_s", "faults per CPU second"), less("ns", "ns")],
     tables: &[
-        Table {
-            caption: "Each thread its share, one line of each page written",
-            only: &[is("experiment", "fault"), is("pattern", "own"), equals("lines", 1.0)],
-            columns: &COLUMNS,
-        },
-        Table { caption: "The fault path alone: no line written", only: &[equals("lines", 0.0)], columns: &COLUMNS },
-        Table { caption: "All threads in the same 2 MiB", only: &[is("pattern", "one-block")], columns: &COLUMNS },
-        Table { caption: "Beside a thread that maps and unmaps", only: &[is("pattern", "mapper")], columns: &COLUMNS },
-        Table {
-            caption: "Access to pages that are there",
-            only: &[is("experiment", "access")],
-            columns: &[words("", "{operation}"), number("pages", "pages", 0), number("ns", "ns", 1)],
-        },
+        table(
+            "Each thread its share, one line of each page written",
+            &[is("experiment", "fault"), OWN, ONE_LINE], &COLUMNS,
+        ),
+        table("The fault path alone: no line written", &[equals("lines", 0.0)], &COLUMNS),
+        table("All threads in the same 2 MiB", &[is("pattern", "one-block")], &COLUMNS),
+        table("Beside a thread that maps and unmaps", &[is("pattern", "mapper")], &COLUMNS),
+        table("Access to pages that are there", &[is("experiment", "access")], &[
+            words("operation", "{operation}").wide(22),
+            number("pages", "pages", 0),
+            number("ns", "ns", 1),
+        ]),
     ],
     plots: &[Plot::Lines(Lines {
         title: "Rate against threads: each its share, one line written",
@@ -82,15 +81,19 @@ const ONE_LINE: Condition = equals("lines", 1.0);
 const ALONE: Condition = equals("prefault_pages", 1.0);
 const SMALL: Condition = is("page_size", "4k");
 
-const COLUMNS: [super::Column; 10] = [
-    words("", "{backend}"),
+const COLUMNS: [super::Column; 14] = [
+    words("backend", "{backend}"),
     words("locking", "{locking}"),
     words("pattern", "{pattern}"),
-    words("pages", "{page_size}"),
-    number("prefault pages", "prefault_pages", 0),
-    number("threads", "thr", 0),
-    number("lines", "lines", 0),
-    number("faults per second", "flt_wall_s", 0),
-    number("per CPU second", "flt_cpu_s", 0),
-    number("per CPU second, filling included", "flt_cpu_s_with_filling", 0),
+    words("pages", "{page_size}").wide(5),
+    number("prefault", "prefault_pages", 0),
+    number("Gb", "gb", 2).wide(5),
+    number("Thr", "thr", 0).wide(3),
+    number("CLine", "lines", 0).wide(5),
+    number("user s", "user_s", 4),
+    number("system s", "system_s", 4),
+    number("wall s", "wall_s", 4),
+    number("flt/cpu/s", "flt_cpu_s", 0).wide(11),
+    number("fault/wsec", "flt_wall_s", 0).wide(11),
+    number("with filling", "flt_cpu_s_with_filling", 0),
 ];

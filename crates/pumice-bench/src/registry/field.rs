@@ -116,12 +116,6 @@ pub fn float(row: &Row, field: &str) -> f64 {
     number(row, field).unwrap_or(f64::NAN)
 }
 
-/// A field that is above 0, with one decimal; nothing where it is not.
-pub fn above_0(row: &Row, field: &str) -> String {
-    let number = number(row, field).filter(|&number| number > 0.0);
-    number.map_or_else(String::new, |number| format!("{number:.1}"))
-}
-
 /// A field as words; nothing where it is missing or null.
 pub fn text(row: &Row, field: &str) -> String {
     match value(row, field) {

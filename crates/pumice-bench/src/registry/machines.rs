@@ -2,8 +2,8 @@
 
 use super::field::begins;
 use super::{
-    bars, interval, is, less, lower_share, more, named, number, scaled, value, words, Entry, Part,
-    Plot, Published, Setting, Table,
+    bars, interval, is, less, lower_share, more, named, number, scaled, table, value, words, Entry,
+    Part, Plot, Published, Setting,
 };
 
 /// `bench vm`
@@ -25,19 +25,16 @@ pub static VM: Entry = Entry {
     }],
     keys: &["bytes", "memory", "prealloc_threads", "accelerator"],
     figures: &[less("start_s", "s")],
-    tables: &[Table {
-        caption: "Until the machine answers",
-        only: &[],
-        columns: &[
-            words("memory", "{memory}"),
-            words("size", "{bytes|size}"),
-            number("threads that preallocate", "prealloc_threads", 0),
-            interval("start s [best, worst]", "start_s", ["start_low_s", "start_high_s"], 3),
-            number("times no prealloc", "times_floor", 2),
-            number("populated before, in s", "populate_s", 2),
-            scaled("% in huge pages", "huge_share", 100.0, 0),
-        ],
-    }],
+    tables: &[table("Until the machine answers", &[], &[
+        words("memory", "{memory}").wide(20),
+        words("size", "{bytes|size}").wide(7),
+        number("threads that preallocate", "prealloc_threads", 0),
+        interval("start s [best, worst]", "start_s", ["start_low_s", "start_high_s"], 3),
+        number("times no prealloc", "times_floor", 2),
+        number("populated before, in s", "populate_s", 2),
+        // The least of all rounds.
+        scaled("% in huge pages", "huge_share", 100.0, 0),
+    ])],
     plots: &[Plot::Bars(bars(
         "Creating a virtual machine, with the best and the worst round",
         "{bytes|size}, {memory}, {prealloc_threads} threads",
@@ -58,20 +55,20 @@ pub static LEASE: Entry = Entry {
     published: &[],
     keys: &["bytes", "pages"],
     figures: &[less("lease_p50_us", "µs"), less("lease_p99_us", "µs"), less("fresh_p50_us", "µs")],
-    tables: &[Table {
-        caption: "Microseconds until the memory is there",
-        only: &[],
-        columns: &[
-            words("size", "{bytes|size}"),
-            words("pages", "{pages}"),
-            number("leased, median", "lease_p50_us", 0),
-            number("99 of 100", "lease_p99_us", 0),
-            number("made oneself, median", "fresh_p50_us", 0),
-            number("99 of 100", "fresh_p99_us", 0),
-            number("descriptors left", "descriptors_left", 0),
-            number("KiB left", "resident_kib_left", 0),
-        ],
-    }],
+    tables: &[table("Microseconds until the memory is there", &[], &[
+        words("size", "{bytes|size}"),
+        words("pages", "{pages}"),
+        number("leases", "cycles", 0),
+        // From connecting until the descriptor is there, and the same memory made by oneself.
+        number("leased, median", "lease_p50_us", 0),
+        number("99 of 100", "lease_p99_us", 0),
+        number("made oneself, median", "fresh_p50_us", 0),
+        number("99 of 100", "fresh_p99_us", 0),
+        // In the daemon; its resident memory does not count slots.
+        number("descriptors left", "descriptors_left", 0),
+        number("files left", "files_left", 0),
+        number("KiB left", "resident_kib_left", 0),
+    ])],
     plots: &[Plot::Bars(bars(
         "Microseconds until the memory is there, median", "{bytes|size}, {pages}", ("µs", 0),
         &[named("made oneself (the kernel)", "fresh_p50_us"), named("leased (pumice)", "lease_p50_us")],
@@ -91,10 +88,8 @@ pub static PIN: Entry = Entry {
     published: &[],
     keys: &["experiment", "bytes", "pin", "pages"],
     figures: &[less("fresh_s", "s"), less("slot_s", "s"), less("pool_s", "s"), less("mmap_s", "s")],
-    tables: &[Table {
-        caption: "Seconds to map and pin",
-        only: &[is("experiment", "slot")],
-        columns: &[
+    tables: &[
+        table("Seconds to map and pin", &[is("experiment", "slot")], &[
             words("pinned by", "{pin}"),
             words("pages", "{pages}"),
             words("size", "{bytes|size}"),
@@ -102,20 +97,19 @@ pub static PIN: Entry = Entry {
             number("slot s", "slot_s", 4),
             interval("times faster", "times_faster", ["times_faster_low", "times_faster_high"], 1),
             number("populated before, in s", "populate_s", 2),
-        ],
-    }, Table {
-        caption: "Seconds to a pinned buffer of zeros",
-        only: &[is("experiment", "pool")],
-        columns: &[
+        ]),
+        table("Seconds to a pinned buffer of zeros", &[is("experiment", "pool")], &[
             words("pinned by", "{pin}"),
             words("size", "{bytes|size}"),
             number("pool s", "pool_s", 7),
             number("mmap and pin s", "mmap_s", 4),
+            number("host-alloc s", "host_alloc_s", 4),
             interval("times faster", "times_faster", ["times_faster_low", "times_faster_high"], 0),
+            number("than host-alloc", "times_faster_than_host_alloc", 0),
             number("made before, in s", "prepare_s", 4),
             number("zeroed again, in s", "rezero_s", 4),
-        ],
-    }],
+        ]),
+    ],
     plots: &[Plot::Bars(bars(
         "Seconds to map and pin", "{bytes|size}, {pin}, {pages}", ("s", 4),
         &[named("fresh (the kernel)", "fresh_s"), named("slot (pumice)", "slot_s")],
@@ -134,17 +128,13 @@ pub static POPULATE: Entry = Entry {
     published: &[],
     keys: &["case", "pages", "polite"],
     figures: &[lower_share("loss_pct"), more("populate_mib_s", "MiB/s")],
-    tables: &[Table {
-        caption: "Loss of the neighbours, median and 95 % interval",
-        only: &[],
-        columns: &[
-            words("beside", "{case}"),
-            number("neighbours", "neighbours", 0),
-            number("populated MiB/s", "populate_mib_s", 0),
-            number("daemon % of a CPU", "populate_cpu_pct", 1),
-            interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
-        ],
-    }],
+    tables: &[table("Loss of the neighbours, median and 95 % interval", &[], &[
+        words("beside", "{case}").wide(19),
+        number("neighbours", "neighbours", 0),
+        number("populated MiB/s", "populate_mib_s", 0),
+        number("daemon % of a CPU", "populate_cpu_pct", 1),
+        interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
+    ])],
     plots: &[Plot::Bars(bars(
         "Processor time of the daemon, by who is beside it", "{case}", ("% of a CPU", 1),
         &[value("populate_cpu_pct")],

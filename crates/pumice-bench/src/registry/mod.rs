@@ -23,6 +23,8 @@ pub mod worth;
 
 pub use field::{is, Condition, Row};
 
+use crate::names::named;
+
 /// All experiments, in the order in which they run and are shown.
 pub const ENTRIES: [&Entry; 16] = [
     &prezeroing::PFT,
@@ -47,6 +49,9 @@ pub const ENTRIES: [&Entry; 16] = [
 pub fn entry(name: &str) -> Option<&'static Entry> {
     ENTRIES.into_iter().find(|entry| entry.name == name)
 }
+
+/// Words, and names of fields.
+type Word = &'static str;
 
 /// An experiment.
 #[derive(Debug)]
@@ -84,39 +89,21 @@ pub struct Setting {
     pub seconds: f64,
 }
 
-/// The parts of SPEC.md: the design that is carried over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Pre-zeroed pages.
-    A,
-    /// Page fault scalability.
-    B,
-    /// Is it worth it?
-    C,
-    /// Virtual machines and pinned memory.
-    D,
-    /// Paging.
-    E,
-    /// The experiments that none of them has.
-    F,
+named! {
+    /// The parts of SPEC.md, the design that is carried over, with their headings.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Part {
+        A = "Pre-zeroed pages",
+        B = "Page fault scalability",
+        C = "Is it worth it?",
+        D = "Ready memory for virtual machines and pinning",
+        E = "Paging",
+        /// The experiments that none of them has.
+        F = "Ordinary processes",
+    }
 }
 
 impl Part {
-    /// All of them.
-    pub const ALL: [Part; 6] = [Part::A, Part::B, Part::C, Part::D, Part::E, Part::F];
-
-    /// A heading.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Part::A => "Pre-zeroed pages",
-            Part::B => "Page fault scalability",
-            Part::C => "Is it worth it?",
-            Part::D => "Ready memory for virtual machines and pinning",
-            Part::E => "Paging",
-            Part::F => "Ordinary processes",
-        }
-    }
-
     /// Its source, if it was published.
     pub const fn source(self) -> &'static str {
         match self {
@@ -187,15 +174,20 @@ pub const fn lower_share(field: &'static str) -> Figure {
     Figure { field, unit: "%", better: Better::Less, scale: Scale::Difference }
 }
 
-/// A table of today's.
+/// A table of today's, in a terminal and on the page.
 #[derive(Debug)]
 pub struct Table {
     /// Its subject.
     pub caption: &'static str,
-    /// Which rows it shows.
+    /// Which rows it shows on the page.
     pub only: &'static [Condition],
-    /// Its columns; the first names the rows.
+    /// Its columns; the first names the rows. The page leaves out those that say nothing of these rows.
     pub columns: &'static [Column],
+}
+
+/// A table of these rows.
+pub const fn table(caption: Word, only: &'static [Condition], columns: &'static [Column]) -> Table {
+    Table { caption, only, columns }
 }
 
 /// A column.
@@ -223,8 +215,6 @@ pub enum Show {
     Words(&'static str),
     /// A number with as many decimals; with none, thousands are grouped.
     Number(&'static str, usize),
-    /// A number with as many decimals, its thousands not grouped.
-    Plain(&'static str, usize),
     /// Text that a function makes of the row.
     By(fn(&Row) -> String),
     /// A number, multiplied by another.
@@ -244,9 +234,6 @@ impl Show {
         match *self {
             Show::Words(words) => Some(field::label(words, row)),
             Show::Number(field, decimals) => shown(field, 1.0, decimals),
-            Show::Plain(field, decimals) => {
-                field::number(row, field).map(|number| format!("{number:.decimals$}"))
-            }
             Show::By(words) => Some(words(row)),
             Show::Scaled(field, by, decimals) => shown(field, by, decimals),
             Show::Interval(field, [low, high], decimals) => {
@@ -264,46 +251,31 @@ impl Show {
 
 /// A column of words.
 pub const fn words(head: &'static str, text: &'static str) -> Column {
-    Column { head, width: 0, show: Show::Words(text) }
+    Column { head, width: 10, show: Show::Words(text) }
 }
 
 /// A column of numbers.
 pub const fn number(head: &'static str, field: &'static str, decimals: usize) -> Column {
-    Column { head, width: 0, show: Show::Number(field, decimals) }
-}
-
-/// A column of numbers whose thousands are not grouped.
-pub const fn plain(head: &'static str, field: &'static str, decimals: usize) -> Column {
-    Column { head, width: 0, show: Show::Plain(field, decimals) }
+    Column { head, width: 8, show: Show::Number(field, decimals) }
 }
 
 /// A column of text that a function makes of each row.
 pub const fn by(head: &'static str, words: fn(&Row) -> String) -> Column {
-    Column { head, width: 0, show: Show::By(words) }
+    Column { head, width: 8, show: Show::By(words) }
 }
 
 /// A column of numbers in another unit than the field's.
 pub const fn scaled(head: &'static str, field: &'static str, by: f64, decimals: usize) -> Column {
-    Column { head, width: 0, show: Show::Scaled(field, by, decimals) }
+    Column { head, width: 8, show: Show::Scaled(field, by, decimals) }
 }
 
 /// A column of numbers with their intervals.
-pub const fn interval(
-    head: &'static str,
-    field: &'static str,
-    ends: [&'static str; 2],
-    decimals: usize,
-) -> Column {
-    Column { head, width: 0, show: Show::Interval(field, ends, decimals) }
+pub const fn interval(head: Word, field: Word, ends: [Word; 2], decimals: usize) -> Column {
+    Column { head, width: 20, show: Show::Interval(field, ends, decimals) }
 }
 
 /// A column of ratios to a peer's row.
-pub const fn times(
-    head: &'static str,
-    figure: &'static str,
-    key: &'static str,
-    of: &'static str,
-) -> Column {
+pub const fn times(head: Word, figure: Word, key: Word, of: Word) -> Column {
     Column { head, width: 0, show: Show::Times { figure, key, of } }
 }
 
@@ -349,7 +321,7 @@ pub struct Series {
 }
 
 /// A line over the picture's own y.
-pub const fn series(name: &'static str, only: &'static [Condition]) -> Series {
+pub const fn series(name: Word, only: &'static [Condition]) -> Series {
     Series { name, only, y: None }
 }
 
@@ -380,12 +352,7 @@ impl Bars {
 }
 
 /// Bars of all rows: a title, the label of a group, the unit, and the values.
-pub const fn bars(
-    title: &'static str,
-    label: &'static str,
-    unit: (&'static str, usize),
-    values: &'static [Value],
-) -> Bars {
+pub const fn bars(title: Word, label: Word, unit: (Word, usize), values: &'static [Value]) -> Bars {
     Bars { title, only: &[], label, unit, values, marked: &[] }
 }
 

@@ -2,8 +2,8 @@
 
 use super::field::{begins, equals};
 use super::{
-    bars, is, less, lower_share, more, number, series, times, value, words, Better, Column,
-    Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Table, Value, YScale,
+    bars, is, less, lower_share, more, number, series, table, times, value, words, Better, Column,
+    Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Value, YScale,
 };
 
 /// `bench reclaim`
@@ -32,20 +32,9 @@ pub static RECLAIM: Entry = Entry {
         less("p99_us", "µs"),
     ],
     tables: &[
-        Table { caption: "On a region 2 times the memory", only: &[equals("times", 2.0)], columns: &COLUMNS },
-        Table { caption: "On a region 4 times the memory", only: &[equals("times", 4.0)], columns: &COLUMNS },
-        Table {
-            caption: "The device alone",
-            only: &[is("backend", "device")],
-            columns: &[
-                words("", "{pattern}"),
-                number("threads", "threads", 0),
-                number("pages per second", "accesses_per_s", 0),
-                number("median µs", "p50_us", 0),
-                number("99 of 100, µs", "p99_us", 0),
-                number("longest, µs", "max_us", 0),
-            ],
-        },
+        table("On a region 2 times the memory", &[equals("times", 2.0)], &COLUMNS),
+        table("On a region 4 times the memory", &[equals("times", 4.0)], &COLUMNS),
+        table("The device alone", &[is("backend", "device")], &COLUMNS),
     ],
     plots: &[Plot::Lines(Lines {
         title: "Accesses against threads, on a region {times} times the memory",
@@ -65,17 +54,23 @@ pub static RECLAIM: Entry = Entry {
 const UNIFORM: Condition = is("pattern", "random-write");
 const ZIPF: Condition = is("pattern", "zipf-write");
 
-const COLUMNS: [Column; 10] = [
-    words("", "{pattern}"),
-    words("by", "{backend}"),
-    number("threads", "threads", 0),
-    number("accesses per second", "accesses_per_s", 0),
-    times("times the kernel's", "accesses_per_s", "backend", "kernel-swap"),
-    number("pages in per second", "in_per_s", 0),
-    number("CPU µs per page in", "cpu_us_per_page", 1),
-    number("99 of 100 waits, µs", "p99_us", 0),
-    number("longest wait, µs", "max_us", 0),
+const COLUMNS: [Column; 16] = [
+    words("pattern", "{pattern}").wide(16),
+    words("by", "{backend}").wide(11),
+    number("times", "times", 0).wide(5),
+    number("threads", "threads", 0).wide(3),
+    number("accesses/s", "accesses_per_s", 0).wide(11),
+    number("x kernel", "times_kernel", 2),
+    number("in/s", "in_per_s", 0),
+    number("CPU us/in", "cpu_us_per_page", 1),
+    number("machine's", "machine_us_per_page", 1),
+    number("p50 us", "p50_us", 1),
+    number("p99 us", "p99_us", 1),
+    number("max us", "max_us", 1),
     number("drift %", "drift_percent", 1),
+    number("spread %", "spread_percent", 1),
+    number("file MB/s", "file_mb_per_s", 1),
+    number("hit ns", "hit_ns", 1),
 ];
 
 /// `bench io`
@@ -107,31 +102,13 @@ pub static IO: Entry = Entry {
         less("p99_us", "µs"),
     ],
     tables: &[
-        Table { caption: "Written in order, and made durable", only: &[is("op", "out")], columns: &IN_ORDER },
-        Table { caption: "Read, changed and written back", only: &[is("op", "rewrite")], columns: &IN_ORDER },
-        Table { caption: "Read in order", only: &[is("op", "in")], columns: &IN_ORDER },
-        Table { caption: "Pages at random, one at a time", only: &[is("op", "random")], columns: &AT_RANDOM },
-        Table { caption: "Pages at random, asked for ahead", only: &[is("op", "random-ahead")], columns: &AT_RANDOM },
-        Table {
-            caption: "A working set, and a scan of ten times the memory",
-            only: &[is("op", "scan")],
-            columns: &[
-                words("", "{backend}"),
-                number("hits beside it, %", "hits_percent", 1),
-                number("there after one, %", "kept_percent", 1),
-            ],
-        },
-        Table {
-            caption: "Pages in memory, at random",
-            only: &[begins("op", "resident")],
-            columns: &[
-                words("", "{backend}"),
-                words("of", "{file_bytes|size}"),
-                number("threads", "threads", 0),
-                number("reads per second", "iops", 0),
-                times("of unguarded reads", "iops", "backend", "unguarded"),
-            ],
-        },
+        table("Written in order, and made durable", &[is("op", "out")], &IO_COLUMNS),
+        table("Read, changed and written back", &[is("op", "rewrite")], &IO_COLUMNS),
+        table("Read in order", &[is("op", "in")], &IO_COLUMNS),
+        table("Pages at random, one at a time", &[is("op", "random")], &IO_COLUMNS),
+        table("Pages at random, asked for ahead", &[is("op", "random-ahead")], &IO_COLUMNS),
+        table("A working set, and a scan of ten times the memory", &[is("op", "scan")], &IO_COLUMNS),
+        table("Pages in memory, at random", &[begins("op", "resident")], &IO_COLUMNS),
     ],
     plots: &[Plot::Lines(Lines {
         title: "Pages read at random against threads",
@@ -150,24 +127,25 @@ pub static IO: Entry = Entry {
     })],
 };
 
-const IN_ORDER: [Column; 6] = [
-    words("", "{backend}"),
+const IO_COLUMNS: [Column; 17] = [
+    words("op", "{op}").wide(12),
+    words("backend", "{backend}"),
+    number("thr", "threads", 0).wide(3),
     number("MB/s", "mb_s", 0),
     number("CPU %", "cpu_percent", 1),
-    number("CPU s per GB", "cpu_s_per_gb", 3),
-    number("the machine's", "machine_s_per_gb", 3),
-    times("of fio's MB/s", "mb_s", "backend", "fio"),
-];
-
-const AT_RANDOM: [Column; 8] = [
-    words("", "{backend}"),
-    number("threads", "threads", 0),
-    number("accesses per second", "iops", 0),
-    number("pages in per second", "in_per_s", 0),
-    number("CPU %", "cpu_percent", 1),
-    number("CPU µs per page in", "cpu_us_per_page", 2),
-    number("99 of 100 waits, µs", "p99_us", 0),
-    times("of fio's pages in", "in_per_s", "backend", "fio"),
+    number("mach %", "machine_percent", 1),
+    number("iops", "iops", 0).wide(11),
+    number("in/s", "in_per_s", 0),
+    number("p99 us", "p99_us", 1),
+    number("CPU us/in", "cpu_us_per_page", 2),
+    number("CPU s/GB", "cpu_s_per_gb", 3),
+    // Beside a scan, and there after one.
+    number("hits %", "hits_percent", 1),
+    number("kept %", "kept_percent", 1),
+    number("x fio", "times_fio", 2),
+    number("x mmap", "times_mmap", 2),
+    number("x unguarded", "times_unguarded", 2),
+    number("spread %", "spread_percent", 1),
 ];
 
 /// The picture of `bench replace --plot`.
@@ -213,9 +191,9 @@ pub static REPLACE: Entry = Entry {
     keys: &["trace", "frames", "policy"],
     figures: &[Figure { field: "hit_pct", unit: "%", better: Better::More, scale: Scale::Exact }],
     tables: &[
-        hits("1,000 frames", AT_1000),
-        hits("4,000 frames", AT_4000),
-        hits("16,000 frames", AT_16000),
+        table("1,000 frames", &[equals("frames", 1000.0)], &HIT_COLUMNS),
+        table("4,000 frames", &[equals("frames", 4000.0)], &HIT_COLUMNS),
+        table("16,000 frames", &[equals("frames", 16_000.0)], &HIT_COLUMNS),
     ],
     plots: &[
         hit_bars("Hits of zipf, 4,000 frames", ZIPF_TRACE),
@@ -225,9 +203,6 @@ pub static REPLACE: Entry = Entry {
     ],
 };
 
-const AT_1000: &[Condition] = &[equals("frames", 1000.0)];
-const AT_4000: &[Condition] = &[equals("frames", 4000.0)];
-const AT_16000: &[Condition] = &[equals("frames", 16_000.0)];
 const ZIPF_TRACE: &[Condition] = &[equals("frames", 4000.0), is("trace", "zipf")];
 const SCANS: &[Condition] = &[equals("frames", 4000.0), is("trace", "scans")];
 const LOOP: &[Condition] = &[equals("frames", 4000.0), is("trace", "loop")];
@@ -242,10 +217,6 @@ const HIT_COLUMNS: [Column; 5] = [
 ];
 const HITS: [Value; 1] = [value("hit_pct")];
 const OURS: [Condition; 1] = [is("policy", "adaptive")];
-
-const fn hits(caption: &'static str, only: &'static [Condition]) -> Table {
-    Table { caption, only, columns: &HIT_COLUMNS }
-}
 
 const fn hit_bars(title: &'static str, only: &'static [Condition]) -> Plot {
     Plot::Bars(bars(title, "{policy}", ("%", 2), &HITS).only(only).marked(&OURS))

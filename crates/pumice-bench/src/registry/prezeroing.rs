@@ -1,9 +1,9 @@
 //! Part A: pre-zeroed pages.
 
-use super::field::{begins, equals};
+use super::field::{begins, equals, float, text, Row};
 use super::{
-    bars, interval, is, less, lower_share, more, number, series, times, value, words, Condition,
-    Entry, Lines, Part, Plot, Published, Series, Setting, Table, YScale,
+    bars, by, interval, is, less, lower_share, more, number, scaled, series, table, times, value,
+    words, Condition, Entry, Lines, Part, Plot, Published, Series, Setting, YScale,
 };
 
 /// `bench pft`
@@ -40,23 +40,20 @@ pub static PFT: Entry = Entry {
     keys: &["experiment", "backend", "gb", "rep", "thr", "lines", "touched_pages"],
     figures: &[more("flt_cpu_s", "pages per CPU second"), more("flt_wall_s", "pages per second")],
     tables: &[
-        Table { caption: "One allocation, the pool full", only: &[is("experiment", "burst")], columns: &PFT_COLUMNS },
-        Table {
-            caption: "Ten in a row, each given back before the next: the pool runs out",
-            only: &[is("experiment", "row")],
-            columns: &PFT_COLUMNS,
-        },
-        Table {
-            caption: "Few pages of 128 MiB touched",
-            only: &[is("experiment", "sparse")],
-            columns: &[
-                words("", "{backend}"),
-                number("pages touched", "touched_pages", 0),
-                number("pages per CPU second", "flt_cpu_s", 0),
-                times("times kernel-4k", "flt_cpu_s", "backend", "kernel-4k"),
-                number("resident KiB", "rss_kb", 0),
-            ],
-        },
+        table("One allocation, the pool full", &[BURST], &PFT_COLUMNS),
+        table(
+            "Ten in a row, each given back before the next: the pool runs out",
+            &[is("experiment", "row")], &PFT_COLUMNS,
+        ),
+        table("Few pages of 128 MiB touched", &[is("experiment", "sparse")], &[
+            words("backend", "{backend}"),
+            number("pages", "touched_pages", 0),
+            by("us each", |row| us_each(row, float(row, "wall_s"))),
+            by("CPU us each", |row| us_each(row, float(row, "user_s") + float(row, "system_s"))),
+            number("pages per CPU second", "flt_cpu_s", 0),
+            times("times kernel-4k", "flt_cpu_s", "backend", "kernel-4k"),
+            number("resident KiB", "rss_kb", 0),
+        ]),
     ],
     plots: &[
         Plot::Lines(Lines {
@@ -98,20 +95,36 @@ const SMALL: Condition = is("backend", "kernel-4k");
 const HUGE: Condition = is("backend", "kernel-thp");
 const PUMICE: Condition = is("backend", "pumice");
 
-const PFT_COLUMNS: [super::Column; 12] = [
-    words("", "{backend}"),
-    number("Gb", "gb", 2),
-    number("Rep", "rep", 0),
-    number("Thr", "thr", 0),
-    number("CLine", "lines", 0),
-    number("flt/cpu/s", "flt_cpu_s", 0),
-    number("fault/wsec", "flt_wall_s", 0),
-    number("flt/cpu/s with filling", "flt_cpu_s_with_filling", 0),
+const PFT_COLUMNS: [super::Column; 16] = [
+    words("backend", "{backend}"),
+    number("Gb", "gb", 2).wide(5),
+    number("Rep", "rep", 0).wide(3),
+    number("Thr", "thr", 0).wide(3),
+    number("CLine", "lines", 0).wide(5),
+    number("user s", "user_s", 4),
+    number("system s", "system_s", 4),
+    number("wall s", "wall_s", 4),
+    number("flt/cpu/s", "flt_cpu_s", 0).wide(11),
+    number("fault/wsec", "flt_wall_s", 0).wide(11),
+    number("with filling", "flt_cpu_s_with_filling", 0),
+    by("pays after", pays_after),
     times("gain over kernel-4k", "flt_cpu_s", "backend", "kernel-4k"),
     times("with filling", "flt_cpu_s_with_filling", "backend", "kernel-4k"),
     times("over kernel-thp", "flt_cpu_s", "backend", "kernel-thp"),
     times("with filling", "flt_cpu_s_with_filling", "backend", "kernel-thp"),
 ];
+
+fn pays_after(row: &Row) -> String {
+    match (&*text(row, "backend"), &*text(row, "pays_after")) {
+        ("pumice", "") => "never".to_owned(),
+        ("pumice", count) => count.to_owned(),
+        _ => "-".to_owned(),
+    }
+}
+
+fn us_each(row: &Row, seconds: f64) -> String {
+    format!("{:.1}", seconds / float(row, "rep") * 1e6)
+}
 
 /// `bench clear`
 pub static CLEAR: Entry = Entry {
@@ -140,47 +153,38 @@ pub static CLEAR: Entry = Entry {
         lower_share("slowdown_percent"),
         less("lost_ms_per_gb", "ms/GB"),
     ],
-    tables: &[Table {
-        caption: "Bandwidth: one thread's processor time",
-        only: &[is("experiment", "bandwidth")],
-        columns: &[
+    tables: &[
+        table("Bandwidth: one thread's processor time", &[is("experiment", "bandwidth")], &[
             words("use", "{use}"),
             words("engine", "{engine}"),
             words("at a time", "{size_bytes|size}"),
             number("GB/s", "gb_per_s", 2),
             number("ns per 4 KiB", "ns_per_4kib", 1),
             number("spread %", "spread_percent", 0),
-        ],
-    }, Table {
-        caption: "Engines by batches of 64 blocks",
-        only: &[is("use", "engine")],
-        columns: &[
-            words("engine", "{engine}"),
+        ]),
+        table("Engines by batches of 64 blocks", &[is("use", "engine")], &[
+            words("engine", "{engine}").wide(14),
             number("GB/s", "gb_per_s", 2),
             number("CPU s/GB", "cpu_s_per_gb", 4),
             number("spinning GB/s", "spinning_gb_per_s", 2),
             number("CPU s/GB", "spinning_cpu_s_per_gb", 4),
-        ],
-    }, Table {
-        caption: "The processor's part of a batch, on an accelerator in software",
-        only: &[is("use", "overhead")],
-        columns: &[
-            words("engine", "{engine}"),
+        ]),
+        table("The processor's part of a batch, on an accelerator in software", &[is("use", "overhead")], &[
+            words("engine", "{engine}").wide(14),
             number("submit ns/block", "submit_ns_per_block", 0),
             number("settle ns/block", "settle_ns_per_block", 0),
-        ],
-    }, Table {
-        caption: "A neighbour's slow-down, the same bytes zeroed by each engine",
-        only: &[is("use", "neighbour")],
-        columns: &[
+        ]),
+        table("A neighbour's slow-down, the same bytes zeroed by each engine", &[is("use", "neighbour")], &[
             words("engine", "{engine}"),
             words("walked", "{working_set_bytes|size}"),
             number("zeroed GB/s", "zeroed_gb_per_s", 2),
+            scaled("alone Ml/s", "alone_lines_per_s", 1e-6, 1),
+            scaled("beside Ml/s", "beside_lines_per_s", 1e-6, 1),
             interval("slow-down %", "slowdown_percent", ["slowdown_low", "slowdown_high"], 1),
             interval("lost ms per GB zeroed", "lost_ms_per_gb", ["lost_ms_low", "lost_ms_high"], 2),
             interval("of stosb's", "share_of_stosb", ["share_low", "share_high"], 2),
-        ],
-    }],
+        ]),
+    ],
     plots: &[Plot::Bars(bars(
         "Bandwidth by engine: memory that is not in the cache", "{engine}, {size_bytes|size} at a time", ("GB/s", 1),
         &[value("gb_per_s")],
@@ -200,17 +204,13 @@ pub static SCRUB: Entry = Entry {
     published: &[],
     keys: &["case"],
     figures: &[lower_share("loss_pct"), more("scrub_gb_s", "GB/s")],
-    tables: &[Table {
-        caption: "Loss of the neighbours, median and 95 % interval",
-        only: &[],
-        columns: &[
-            words("beside", "{case}"),
-            number("neighbours", "neighbours", 0),
-            number("scrubbed GB/s", "scrub_gb_s", 2),
-            number("scrubd % of a CPU", "scrub_cpu_pct", 1),
-            interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
-        ],
-    }],
+    tables: &[table("Loss of the neighbours, median and 95 % interval", &[], &[
+        words("beside", "{case}").wide(13),
+        number("neighbours", "neighbours", 0),
+        number("scrubbed GB/s", "scrub_gb_s", 2),
+        number("scrubd % of a CPU", "scrub_cpu_pct", 1),
+        interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
+    ])],
     plots: &[
         Plot::Bars(bars(
             "Processor time of scrubd, by who is beside it", "{case}", ("% of a CPU", 1),

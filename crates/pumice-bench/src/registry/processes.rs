@@ -1,6 +1,8 @@
 //! Part F: experiments that none of the published designs has: ordinary processes, and the allocator of frames.
 
-use super::{bars, interval, is, less, number, value, words, Entry, Part, Plot, Setting, Table};
+use super::{
+    bars, interval, is, less, number, table, value, words, Column, Entry, Part, Plot, Setting,
+};
 
 /// `bench map`
 pub static MAP: Entry = Entry {
@@ -15,30 +17,29 @@ pub static MAP: Entry = Entry {
     published: &[],
     keys: &["load", "way"],
     figures: &[less("wall_ns", "ns a page"), less("cpu_ns", "CPU ns a page")],
-    tables: &[Table {
-        caption: "Nanoseconds for each page touched, medians",
-        only: &[],
-        columns: &[
-            words("load", "{load}"),
-            words("memory", "{way}"),
-            number("ns", "wall_ns", 1),
-            number("CPU ns", "cpu_ns", 1),
-            number("CPU ns, populating included", "all_cpu_ns", 1),
-            number("peak KiB", "peak_kib", 0),
-            interval("times faster than 4k", "times_faster_than_4k.median", FASTER_THAN_4K, 2),
-            interval("than thp", "times_faster_than_thp.median", FASTER_THAN_THP, 2),
-        ],
-    }],
+    tables: &[table("Nanoseconds for each page touched, medians", &[], &[
+        words("load", "{load}").wide(22),
+        words("memory", "{way}"),
+        number("ns", "wall_ns", 1),
+        number("CPU ns", "cpu_ns", 1),
+        number("CPU ns, populating included", "all_cpu_ns", 1),
+        number("peak KiB", "peak_kib", 0).wide(10),
+        interval("times faster than 4k", "times_faster_than_4k.median", FASTER_THAN_4K, 2),
+        interval("than thp", "times_faster_than_thp.median", FASTER_THAN_THP, 2),
+    ])],
     plots: &[Plot::Bars(bars(
         "Nanoseconds for each page touched", "{load}: {way}", ("ns", 0),
         &[value("wall_ns")],
     ).marked(&[is("way", "pumice")]))],
 };
 
-/// The ends of an interval.
-pub const FASTER_THAN_4K: [&str; 2] = ["times_faster_than_4k.low", "times_faster_than_4k.high"];
-/// The same, for huge pages.
-pub const FASTER_THAN_THP: [&str; 2] = ["times_faster_than_thp.low", "times_faster_than_thp.high"];
+/// The ends of intervals.
+const FASTER_THAN_4K: [&str; 2] = ["times_faster_than_4k.low", "times_faster_than_4k.high"];
+const FASTER_THAN_THP: [&str; 2] = ["times_faster_than_thp.low", "times_faster_than_thp.high"];
+
+const fn ratio(head: &'static str, [middle, low, high]: [&'static str; 3]) -> Column {
+    interval(head, middle, [low, high], 2)
+}
 
 /// `bench fork`
 pub static FORK: Entry = Entry {
@@ -51,20 +52,20 @@ pub static FORK: Entry = Entry {
     published: &[],
     keys: &["load", "way"],
     figures: &[less("snapshot_ms", "ms"), less("all_ms", "ms"), less("peak_kib", "KiB")],
-    tables: &[Table {
-        caption: "Medians, and ratios to the kernel's small pages with 95 % intervals",
-        only: &[],
-        columns: &[
-            words("values", "{load}"),
-            words("memory", "{way}"),
-            number("snapshot ms", "snapshot_ms", 1),
-            number("fork ms", "fork_ms", 1),
-            number("all ms", "all_ms", 1),
-            number("peak KiB", "peak_kib", 0),
-            interval("snapshot / 4k", "snapshot_to_4k.median", ["snapshot_to_4k.low", "snapshot_to_4k.high"], 2),
-            interval("all / 4k", "all_to_4k.median", ["all_to_4k.low", "all_to_4k.high"], 2),
-        ],
-    }],
+    tables: &[table("Medians, and ratios to the kernel's pages with 95 % intervals", &[], &[
+        words("values", "{load}").wide(22),
+        words("memory", "{way}"),
+        number("snapshot ms", "snapshot_ms", 1),
+        number("fork ms", "fork_ms", 1),
+        number("writing ms", "writing_ms", 1),
+        number("all ms", "all_ms", 1),
+        number("peak KiB", "peak_kib", 0).wide(10),
+        ratio("snapshot / 4k", ["snapshot_to_4k.median", "snapshot_to_4k.low", "snapshot_to_4k.high"]),
+        ratio("all / 4k", ["all_to_4k.median", "all_to_4k.low", "all_to_4k.high"]),
+        ratio("peak / 4k", ["peak_to_4k.median", "peak_to_4k.low", "peak_to_4k.high"]),
+        ratio("snapshot / thp", ["snapshot_to_thp.median", "snapshot_to_thp.low", "snapshot_to_thp.high"]),
+        ratio("peak / thp", ["peak_to_thp.median", "peak_to_thp.low", "peak_to_thp.high"]),
+    ])],
     plots: &[Plot::Bars(bars(
         "From the fork until the child has read all", "{load}: {way}", ("ms", 1),
         &[value("snapshot_ms")],
@@ -83,15 +84,14 @@ pub static FRAME: Entry = Entry {
     published: &[],
     keys: &["operation"],
     figures: &[less("ns", "ns")],
-    tables: &[Table {
-        caption: "Nanoseconds for one operation",
-        only: &[],
-        columns: &[
-            words("operation", "{operation}"),
-            number("median ns", "ns", 1),
-            number("best ns", "best_ns", 1),
-        ],
-    }],
+    tables: &[table("Nanoseconds for one operation", &[], &[
+        words("operation", "{operation}").wide(28),
+        number("median ns", "ns", 2),
+        number("best ns", "best_ns", 2),
+        // Where there is a peer that has this operation.
+        number("peer ns", "peer_ns", 2),
+        number("ours/peer", "ratio_to_peer", 2),
+    ])],
     plots: &[Plot::Bars(bars(
         "Nanoseconds for one frame", "{operation}", ("ns", 1),
         &[value("ns")],

@@ -1,8 +1,8 @@
 //! Part C: is it worth it?
 
 use super::{
-    bars, interval, is, less, named, number, value, words, Better, Entry, Figure, Part, Plot,
-    Published, Scale, Setting, Table, Value,
+    bars, interval, is, less, named, number, table, value, words, Better, Entry, Figure, Part,
+    Plot, Published, Scale, Setting, Table,
 };
 
 /// `bench programs`
@@ -31,34 +31,29 @@ pub static PROGRAMS: Entry = Entry {
     keys: &["program"],
     figures: &[less("plain_s", "s"), less("huge_s", "s"), less("pumice_s", "s")],
     tables: &[
-        Table {
-            caption: "What was expected at most, and what was measured, with its 95 % interval",
-            only: &[],
-            columns: &[
-                words("", "{program}"),
-                number("bound %", "bound_pct", 1),
-                number("if all is written %", "bound_low_pct", 1),
-                interval("saved %", "saved_pct", ["saved_low_pct", "saved_high_pct"], 1),
-                interval("by huge pages alone %", "huge_saved_pct", ["huge_saved_low_pct", "huge_saved_high_pct"], 1),
-                words("verdict", "{verdict}"),
-            ],
-        },
-        Table {
-            caption: "Medians",
-            only: &[],
-            columns: &[
-                words("", "{program}"),
-                words("what it does", "{about}"),
-                number("zero-fill faults", "zfod", 0),
-                number("glibc s", "plain_s", 3),
-                number("huge pages s", "huge_s", 3),
-                number("pumice s", "pumice_s", 3),
-                number("glibc MiB", "plain_peak_mib", 0),
-                number("pumice MiB", "pumice_peak_mib", 0),
-                number("glibc CPU s", "plain_cpu_s", 3),
-                number("pumice CPU s", "pumice_cpu_s", 3),
-            ],
-        },
+        table("What was expected at most, and what was measured, with its 95 % interval", &[], &[
+            words("program", "{program}").wide(18),
+            number("glibc s", "plain_s", 3),
+            number("pumice s", "pumice_s", 3),
+            // They can't be looked at everywhere.
+            number("bound %", "bound_pct", 1),
+            number("if all is written %", "bound_low_pct", 1),
+            interval("saved %", "saved_pct", ["saved_low_pct", "saved_high_pct"], 1),
+            interval("by huge pages alone %", "huge_saved_pct", ["huge_saved_low_pct", "huge_saved_high_pct"], 1),
+            words("verdict", "{verdict}"),
+        ]),
+        table("Medians", &[], &[
+            words("program", "{program}"),
+            words("what it does", "{about}"),
+            number("zero-fill faults", "zfod", 0),
+            number("glibc s", "plain_s", 3),
+            number("huge pages s", "huge_s", 3),
+            number("pumice s", "pumice_s", 3),
+            number("glibc MiB", "plain_peak_mib", 0),
+            number("pumice MiB", "pumice_peak_mib", 0),
+            number("glibc CPU s", "plain_cpu_s", 3),
+            number("pumice CPU s", "pumice_cpu_s", 3),
+        ]),
     ],
     plots: &[Plot::Bars(bars(
         "Time that pumice saves: the bound, and what was measured",
@@ -78,20 +73,47 @@ pub static RATIOS: Plot = Plot::Bars(
         "{load}: {allocator}",
         ("times", 2),
         &[
-            Value {
-                name: "time",
-                field: "time_ratio",
-                ends: Some(["time_ratio_low", "time_ratio_high"]),
-            },
-            Value {
-                name: "peak memory",
-                field: "memory_ratio",
-                ends: Some(["memory_ratio_low", "memory_ratio_high"]),
-            },
+            named("time", "time_ratio").with_ends(["time_ratio_low", "time_ratio_high"]),
+            named("peak memory", "memory_ratio")
+                .with_ends(["memory_ratio_low", "memory_ratio_high"]),
         ],
     )
     .marked(&[is("allocator", "pumice")]),
 );
+
+/// The tables of `bench alloc`: of a load, and of the ratios, load by load.
+pub static ALLOC: [Table; 2] = [
+    table(
+        "A load",
+        &[],
+        &[
+            words("allocator", "{allocator}"),
+            number("wall s", "wall_s", 3),
+            number("cpu s", "cpu_s", 3),
+            number("peak KiB", "peak_kib", 0).wide(11),
+            number("min. faults", "minor_faults", 0),
+            number("maj.", "major_faults", 0).wide(5),
+            interval("time/glibc [95 %]", "time_ratio", ["time_ratio_low", "time_ratio_high"], 3),
+            interval("cpu/glibc [95 %]", "cpu_ratio", ["cpu_ratio_low", "cpu_ratio_high"], 3),
+            interval(
+                "memory/glibc [95 %]",
+                "memory_ratio",
+                ["memory_ratio_low", "memory_ratio_high"],
+                3,
+            ),
+        ],
+    ),
+    table(
+        "Ratios",
+        &[],
+        &[
+            words("load", "{load}").wide(18),
+            interval("time", "time_ratio", ["time_ratio_low", "time_ratio_high"], 3),
+            interval("cpu", "cpu_ratio", ["cpu_ratio_low", "cpu_ratio_high"], 3),
+            interval("memory", "memory_ratio", ["memory_ratio_low", "memory_ratio_high"], 3),
+        ],
+    ),
+];
 
 /// It may be less than 0, which no ratio is.
 const ADDED_MS: Figure =
@@ -108,17 +130,14 @@ pub static START: Entry = Entry {
     published: &[],
     keys: &["program"],
     figures: &[less("plain_ms", "ms"), less("pumice_ms", "ms"), ADDED_MS],
-    tables: &[Table {
-        caption: "From start to end, medians",
-        only: &[],
-        columns: &[
-            words("", "{program}"),
-            number("plain ms", "plain_ms", 2),
-            number("under env ms", "env_ms", 2),
-            number("under pumice ms", "pumice_ms", 2),
-            interval("added ms", "added_ms", ["added_low_ms", "added_high_ms"], 2),
-        ],
-    }],
+    tables: &[table("From start to end, medians", &[], &[
+        words("program", "{program}").wide(24),
+        number("plain ms", "plain_ms", 3),
+        number("under env ms", "env_ms", 3),
+        number("under pumice ms", "pumice_ms", 3),
+        interval("added ms", "added_ms", ["added_low_ms", "added_high_ms"], 3),
+        number("ratio", "ratio", 3),
+    ])],
     plots: &[Plot::Bars(bars(
         "Added by pumice run, with its 95 % interval", "{program}", ("ms", 2),
         &[value("added_ms").with_ends(["added_low_ms", "added_high_ms"])],

@@ -22,11 +22,11 @@ use pumice_paging::reclaim::{Adaptive, TwoList};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
-use super::registry::paging::HITS_AGAINST_FRAMES;
+use super::registry::paging::{HITS_AGAINST_FRAMES, REPLACE};
 use super::registry::Row;
 use opt::Opt;
 use ours::Ours;
-use peers::{Cache, Clock, Fifo, Lru, TwoQ};
+use peers::{Cache, Clock, Oldest, TwoQ};
 use pumice_command::table::Table;
 use pumice_command::Failure;
 use trace::Trace;
@@ -54,9 +54,6 @@ pub struct ReplaceArgs {
     only: Vec<String>,
     #[command(flatten)]
     output: OutputArgs,
-    /// Draw the hit ratio against the frames, as SVG
-    #[arg(long, value_name = "FILE", requires = "trace")]
-    plot: Option<PathBuf>,
 }
 
 /// Runs all policies over the trace, or over those that are made up.
@@ -65,8 +62,8 @@ pub fn replace(options: &ReplaceArgs) -> Result<(), Failure> {
         Some(path) => vec![trace::read(path)?],
         None => made::traces(),
     };
-    let mut output = Output::create(&options.output)?
-        .with_picture(options.plot.as_deref(), &HITS_AGAINST_FRAMES)?;
+    let plot = if options.trace.is_some() { &HITS_AGAINST_FRAMES } else { &REPLACE.plots[0] };
+    let mut output = Output::create(&options.output, plot)?;
     let policies: Vec<&'static str> = POLICIES
         .into_iter()
         .filter(|&policy| options.only.is_empty() || options.only.iter().any(|one| one == policy))
@@ -140,8 +137,8 @@ fn hits(policy: &str, frames: u32, trace: &Trace, next_uses: &[u32], bar: &Progr
         hits
     };
     match policy {
-        "fifo" => run(&mut Fifo::new(frames, pages)),
-        "lru" => run(&mut Lru::new(frames, pages)),
+        "fifo" => run(&mut Oldest::fifo(frames, pages)),
+        "lru" => run(&mut Oldest::lru(frames, pages)),
         "clock" => run(&mut Clock::new(frames, pages)),
         "2q" => run(&mut TwoQ::new(frames, pages)),
         "two-list" => {

@@ -1,6 +1,6 @@
 //! The policies that ours is compared with, each as published.
 
-use super::queue::Queue;
+use super::queue::PageQueue;
 
 /// A memory of so many frames under some policy.
 pub trait Cache {
@@ -8,46 +8,36 @@ pub trait Cache {
     fn access(&mut self, page: u32) -> bool;
 }
 
-/// First in, first out.
-pub struct Fifo {
+/// The page that came in longest ago goes (FIFO), or that was used longest ago (LRU).
+pub struct Oldest {
     frames: usize,
-    queue: Queue,
+    queue: PageQueue,
+    goes: Goes,
 }
 
-impl Fifo {
-    pub fn new(frames: usize, pages: usize) -> Fifo {
-        Fifo { frames, queue: Queue::new(pages) }
+/// The pages that a queue has at its front.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Goes {
+    CameFirst,
+    UsedFirst,
+}
+
+impl Oldest {
+    pub fn fifo(frames: usize, pages: usize) -> Oldest {
+        Oldest { frames, queue: PageQueue::new(pages), goes: Goes::CameFirst }
+    }
+
+    pub fn lru(frames: usize, pages: usize) -> Oldest {
+        Oldest { goes: Goes::UsedFirst, ..Oldest::fifo(frames, pages) }
     }
 }
 
-impl Cache for Fifo {
-    fn access(&mut self, page: u32) -> bool {
-        if self.queue.contains(page) {
-            return true;
-        }
-        if self.queue.len() == self.frames {
-            self.queue.pop_front();
-        }
-        self.queue.push_back(page);
-        false
-    }
-}
-
-/// The page used longest ago goes.
-pub struct Lru {
-    frames: usize,
-    queue: Queue,
-}
-
-impl Lru {
-    pub fn new(frames: usize, pages: usize) -> Lru {
-        Lru { frames, queue: Queue::new(pages) }
-    }
-}
-
-impl Cache for Lru {
+impl Cache for Oldest {
     fn access(&mut self, page: u32) -> bool {
         let hit = self.queue.contains(page);
+        if hit && self.goes == Goes::CameFirst {
+            return true;
+        }
         if hit {
             self.queue.remove(page);
         } else if self.queue.len() == self.frames {
@@ -61,13 +51,13 @@ impl Cache for Lru {
 /// FIFO, in which a page that was used since it was looked at goes round once more (Corbató, 1968).
 pub struct Clock {
     frames: usize,
-    queue: Queue,
+    queue: PageQueue,
     used: Vec<bool>,
 }
 
 impl Clock {
     pub fn new(frames: usize, pages: usize) -> Clock {
-        Clock { frames, queue: Queue::new(pages), used: vec![false; pages] }
+        Clock { frames, queue: PageQueue::new(pages), used: vec![false; pages] }
     }
 }
 
@@ -94,14 +84,14 @@ impl Cache for Clock {
 /// that are new, numbers of half as many that were.
 pub struct TwoQ {
     frames: usize,
-    new: Queue,
-    was_new: Queue,
-    main: Queue,
+    new: PageQueue,
+    was_new: PageQueue,
+    main: PageQueue,
 }
 
 impl TwoQ {
     pub fn new(frames: usize, pages: usize) -> TwoQ {
-        let [new, was_new, main] = [(); 3].map(|()| Queue::new(pages));
+        let [new, was_new, main] = [(); 3].map(|()| PageQueue::new(pages));
         TwoQ { frames, new, was_new, main }
     }
 
@@ -239,8 +229,8 @@ mod tests {
             frames in 1usize..20,
             trace in prop::collection::vec(0..PAGES as u32, 0..400),
         ) {
-            prop_assert_eq!(hits(Fifo::new(frames, PAGES), &trace), oldest_goes(frames, &trace, false));
-            prop_assert_eq!(hits(Lru::new(frames, PAGES), &trace), oldest_goes(frames, &trace, true));
+            prop_assert_eq!(hits(Oldest::fifo(frames, PAGES), &trace), oldest_goes(frames, &trace, false));
+            prop_assert_eq!(hits(Oldest::lru(frames, PAGES), &trace), oldest_goes(frames, &trace, true));
             prop_assert_eq!(hits(Clock::new(frames, PAGES), &trace), naive_clock(frames, &trace));
             prop_assert_eq!(hits(TwoQ::new(frames, PAGES), &trace), naive_two_q(frames, &trace));
         }

@@ -5,7 +5,7 @@ const NONE: u32 = u32::MAX;
 
 /// See the module's top. A page is in it once at most.
 #[derive(Debug)]
-pub struct Queue {
+pub struct PageQueue {
     /// Towards the front and towards the back, and whether the page is in.
     links: Vec<(u32, u32, bool)>,
     front: u32,
@@ -13,10 +13,10 @@ pub struct Queue {
     len: usize,
 }
 
-impl Queue {
+impl PageQueue {
     /// Empty, for pages below `pages`.
-    pub fn new(pages: usize) -> Queue {
-        Queue { links: vec![(NONE, NONE, false); pages], front: NONE, back: NONE, len: 0 }
+    pub fn new(pages: usize) -> PageQueue {
+        PageQueue { links: vec![(NONE, NONE, false); pages], front: NONE, back: NONE, len: 0 }
     }
 
     /// Pages in it.

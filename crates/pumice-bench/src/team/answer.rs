@@ -2,9 +2,12 @@
 
 use pumice_frames::sys::thread::now_ns;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::spent::{machine_cpu_s, process_cpu_s};
 use super::waits::Waits;
+use crate::harness::{figures, middle};
+use crate::registry::Row;
 use crate::start_line::StartLine;
 
 /// The work of a measurement, and its cost. An experiment leaves the fields at 0 that it has no use for.
@@ -66,6 +69,23 @@ impl Timed {
 }
 
 impl Answer {
+    /// The fields that rows of all workers have, with these keys: medians over the rounds, of which there is at least
+    /// one; the longest wait is that of all of them. Processor time is for each page that came, if all rounds of a row
+    /// have such.
+    pub fn row(keys: Value, rounds: &[Answer], has_come: bool) -> Row {
+        let per_page = |of: fn(&Answer) -> f64| {
+            has_come.then(|| middle(rounds, |round| of(round) * 1e6 / round.pages_in as f64))
+        };
+        Row::of(keys)
+            .set("in_per_s", middle(rounds, |round| round.pages_in as f64 / round.seconds))
+            .set("p50_us", middle(rounds, |round| round.p50_us))
+            .set("max_us", figures(rounds, |round| round.max_us).into_iter().fold(0.0, f64::max))
+            // Of the process and its helpers, and of the whole machine.
+            .set("cpu_us_per_page", per_page(|round| round.cpu_s))
+            .set("machine_us_per_page", per_page(|round| round.machine_cpu_s))
+            .sampled("p99_us", figures(rounds, |round| round.p99_us))
+    }
+
     /// The accesses, and how long they took.
     pub fn of_waits(waits: &Waits) -> Answer {
         Answer {

@@ -1,7 +1,6 @@
 //! Processor time: of this process, of threads of the kernel, of everybody.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 
 /// The kernel's unit of time in `/proc`.
 const TICKS_PER_S: f64 = 100.0;
@@ -14,13 +13,17 @@ pub fn process_cpu_s() -> f64 {
 
 /// Processor time of everybody, interrupts included.
 pub fn machine_cpu_s() -> f64 {
-    let mut text = String::new();
-    let read = File::open("/proc/stat").and_then(|mut file| file.read_to_string(&mut text));
-    let line = read.ok().and_then(|_| text.lines().next()).unwrap_or_default();
-    let ticks: Vec<f64> =
-        line.split_whitespace().skip(1).filter_map(|tick| tick.parse().ok()).collect();
-    // user nice system idle iowait irq softirq
-    [0, 1, 2, 5, 6].iter().filter_map(|&index| ticks.get(index)).sum::<f64>() / TICKS_PER_S
+    let [user, nice, system, _, _, interrupts, soft, _] = machine_ticks();
+    (user + nice + system + interrupts + soft) / TICKS_PER_S
+}
+
+/// Of the machine so far: user, nice, system, idle, waiting, interrupts, soft ones, and what the host took. Figures
+/// that can't be read count as nothing.
+pub fn machine_ticks() -> [f64; 8] {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let mut ticks = line.split_whitespace().skip(1).map(|tick| tick.parse().unwrap_or(0.0));
+    std::array::from_fn(|_| ticks.next().unwrap_or(0.0))
 }
 
 /// Processor time of the kernel's threads whose names begin so.

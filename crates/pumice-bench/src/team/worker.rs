@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::answer::Answer;
 use crate::interrupts::Interrupts;
 use crate::slot_daemon::{die_with_us, own_program};
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// How often a signal is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ pub fn say(reply: &Reply) -> Result<(), Failure> {
         writeln!(out, "{line}")?;
         out.flush()
     });
-    said.map_err(|error| Failure::system(format!("can't answer: {error}")))
+    said.or_fail("can't answer")
 }
 
 /// Says that the worker is ready, and answers each request until its input ends.
@@ -76,8 +76,7 @@ impl Worker {
         command.args(["bench", experiment, "--worker", kind]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = die_with_us(&mut command).spawn();
-        let mut child =
-            child.map_err(|error| Failure::system(format!("can't start a worker: {error}")))?;
+        let mut child = child.or_fail("can't start a worker")?;
         let (input, output) = child.stdin.take().zip(child.stdout.take()).expect("pipes");
         let (said, replies) = mpsc::channel();
         // It ends with the worker.
@@ -126,8 +125,7 @@ impl Worker {
 
     fn ask(&mut self, what: &impl Serialize, signals: &Interrupts) -> Result<Reply, Failure> {
         let gone = || Failure::system("a worker ended: was it killed for its memory?");
-        let line = serde_json::to_string(what)
-            .map_err(|error| Failure::system(format!("can't tell a worker what to do: {error}")))?;
+        let line = serde_json::to_string(what).or_fail("can't tell a worker what to do")?;
         writeln!(self.input, "{line}").map_err(|_| gone())?;
         loop {
             match self.replies.recv_timeout(LOOK) {

@@ -13,16 +13,15 @@ mod qmp;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use pumice_slots::{Client, PageKind};
 use serde_json::json;
 
 use super::arguments::size_in_steps;
-use super::harness::{Output, OutputArgs};
-use super::registry::field::{float, number, text};
-use super::registry::{by, plain, Column, Row};
+use super::harness::{figures, in_turns, middle, Output, OutputArgs, WarmUp};
+use super::registry::machines::VM;
+use super::registry::Row;
 use super::sizes;
 use super::slot_daemon::{own_program, HugetlbPool, SlotDaemon};
 use super::team::folder::Folder;
@@ -88,9 +87,6 @@ const WAYS: [(Memory, u32); 12] = [
     (Memory::SlotHugetlb, 1),
 ];
 
-/// Ways that a round begins further on than the one before.
-const STRIDE: usize = 5;
-
 impl Memory {
     /// As `--memory` and JSON have it.
     fn json_name(self) -> String {
@@ -125,40 +121,6 @@ impl Memory {
     }
 }
 
-const COLUMNS: [Column; 8] = [
-    by("memory", |row| shown(&text(row, "memory"))).wide(22),
-    by("threads", |row| threads_shown(float(row, "prealloc_threads") as u32)).wide(7),
-    // Median, best and worst of all rounds.
-    plain("start s", "start_s", 3).wide(9),
-    plain("best s", "start_low_s", 3).wide(9),
-    plain("worst s", "start_high_s", 3).wide(9),
-    // Of the machine without preallocation, by medians.
-    plain("x floor", "times_floor", 2).wide(9),
-    // The daemon's time to have the slot ready.
-    plain("populate s", "populate_s", 2).wide(10),
-    // How much of the slot was in huge pages; the least of all rounds.
-    by("huge", |row| {
-        number(row, "huge_share").map_or_else(String::new, |share| format!("{:.0}%", share * 100.0))
-    })
-    .wide(6),
-];
-
-/// The memory's name: what follows its kind stands behind a comma.
-fn shown(memory: &str) -> String {
-    match memory {
-        "floor" => "no prealloc".to_owned(),
-        other => other.replacen('-', ", ", 1),
-    }
-}
-
-fn threads_shown(threads: u32) -> String {
-    if threads == 0 {
-        "-".to_owned()
-    } else {
-        threads.to_string()
-    }
-}
-
 /// Runs the experiment and prints its table.
 pub fn vm(options: &VmArgs) -> Result<(), Failure> {
     let there = Command::new(&options.qemu).arg("--version").stdout(Stdio::null()).status();
@@ -169,7 +131,7 @@ pub fn vm(options: &VmArgs) -> Result<(), Failure> {
         )));
     }
     let sizes = sizes::that_fit(&options.sizes)?;
-    let mut output = Output::create(&options.output)?;
+    let mut output = Output::create(&options.output, &VM.plots[0])?;
     let folder = Folder::make(None, "vm")?;
     sizes.iter().try_for_each(|&bytes| measure(options, bytes, folder.path(), &mut output))?;
     output.finish()
@@ -183,51 +145,32 @@ fn measure(
 ) -> Result<(), Failure> {
     let accelerator = if usable_kvm() { "kvm" } else { "tcg" };
     println!("{} MiB, {accelerator}, {} rounds", bytes >> 20, options.rounds);
-    output.begin(&COLUMNS);
+    output.begin(&VM.tables[0]);
     let is_wanted = |memory| memory == Memory::Floor || options.memory.contains(&memory);
     let ways: Vec<_> = match options.memory.is_empty() {
         true => WAYS.to_vec(),
         false => WAYS.into_iter().filter(|&(memory, _)| is_wanted(memory)).collect(),
     };
-    let mut starts = vec![Vec::new(); ways.len()];
-    let mut populates = vec![Vec::new(); ways.len()];
-    let mut huge_shares = vec![None::<f64>; ways.len()];
-    let mut skipped = vec![false; ways.len()];
-    // One round that does not count: memory that the host has to bring costs several times more.
-    for round in 0..=options.rounds {
-        for turn in 0..ways.len() {
-            // Another order each time: what one way leaves of warm or split memory, the next one finds.
-            let index = (turn + round as usize * STRIDE) % ways.len();
-            let (memory, threads) = ways[index];
-            let _pool = match memory.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
-                Some(None) => {
-                    skipped[index] = true;
-                    continue;
-                }
-                pool => pool.flatten(),
-            };
-            let started = start(options, bytes, memory, threads, accelerator, folder)?;
-            if round > 0 {
-                starts[index].push(started.start_s);
-                if let Some((populate_s, huge_share)) = started.slot {
-                    populates[index].push(populate_s);
-                    let least = huge_shares[index].unwrap_or(1.0).min(huge_share);
-                    huge_shares[index] = Some(least);
-                }
-            }
-        }
-    }
-    let floor_s = median(&starts[0]);
-    for (index, &(memory, threads)) in ways.iter().enumerate() {
-        if skipped[index] || starts[index].is_empty() {
-            output.line([
-                &shown(&memory.json_name()),
-                &threads_shown(threads),
-                "skipped: no pages",
-            ]);
+    // A way finds memory as warm or as split as the one before left it. So another begins each time.
+    let starts = in_turns(ways.len(), options.rounds as usize, WarmUp::Round, |index, _| {
+        let (memory, threads) = ways[index];
+        let _pool = match memory.is_hugetlb().then(|| HugetlbPool::with_free(bytes)) {
+            Some(None) => return Ok(None),
+            pool => pool.flatten(),
+        };
+        start(options, bytes, memory, threads, accelerator, folder).map(Some)
+    })?;
+    let mut floor_s = f64::NAN;
+    for (&(memory, threads), rounds) in ways.iter().zip(&starts) {
+        let Some(rounds) = rounds.iter().copied().collect::<Option<Vec<Started>>>() else {
+            output.line([&memory.json_name(), "", &threads.to_string(), "skipped: no pages"]);
             continue;
+        };
+        let values = figures(&rounds, |started| started.start_s);
+        if memory == Memory::Floor {
+            floor_s = median(&values);
         }
-        let (values, populates) = (std::mem::take(&mut starts[index]), &populates[index]);
+        let slots: Vec<_> = rounds.iter().filter_map(|started| started.slot).collect();
         let row = Row::of(json!({
             "bytes": bytes,
             "memory": memory.json_name(),
@@ -235,8 +178,9 @@ fn measure(
             "start_low_s": values.iter().copied().fold(f64::INFINITY, f64::min),
             "start_high_s": values.iter().copied().fold(0.0, f64::max),
             "times_floor": median(&values) / floor_s,
-            "populate_s": (!populates.is_empty()).then(|| median(populates)),
-            "huge_share": huge_shares[index],
+            "populate_s": (!slots.is_empty()).then(|| middle(&slots, |slot| slot.0)),
+            // The least of all rounds.
+            "huge_share": slots.iter().map(|slot| slot.1).reduce(f64::min),
             "accelerator": accelerator,
         }));
         output.show(row.sampled("start_s", values))?;
@@ -246,6 +190,7 @@ fn measure(
 }
 
 /// A machine that was there.
+#[derive(Clone, Copy)]
 struct Started {
     start_s: f64,
     /// Seconds until its slot was ready, and the share of it in huge pages.
@@ -271,10 +216,7 @@ fn start(
         machine(&mut command, &memory.object(bytes, threads), "m");
         return Ok(Started { start_s: qmp::time_to_status(command, folder)?, slot: None });
     };
-    let daemon = SlotDaemon::start(bytes, pages)?;
-    let begun = Instant::now();
-    let row = daemon.wait_ready()?;
-    let populate_s = begun.elapsed().as_secs_f64();
+    let (daemon, row, populate_s) = SlotDaemon::ready(bytes, pages)?;
     let huge_bytes = if pages.is_hugetlb() { bytes } else { row.huge_bytes };
     let own = own_program()?;
     let mut command = Command::new(own);

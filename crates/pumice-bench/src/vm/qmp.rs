@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pumice_command::Failure;
+use pumice_command::{Explain, Failure};
 
 /// A machine that takes longer to start is not coming.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -17,16 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub fn time_to_status(mut command: Command, folder: &Path) -> Result<f64, Failure> {
     let path = folder.join("qmp.sock");
     let _ = std::fs::remove_file(&path);
-    let failed = |error| Failure::system(format!("no monitor socket: {error}"));
-    let listener = UnixListener::bind(&path).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = UnixListener::bind(&path).or_fail("no monitor socket")?;
+    listener.set_nonblocking(true).or_fail("no monitor socket")?;
     command.arg("-qmp").arg(format!("unix:{}", path.display()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
 
     let started = Instant::now();
-    let mut child = command
-        .spawn()
-        .map_err(|error| Failure::system(format!("QEMU can't be started: {error}")))?;
+    let mut child = command.spawn().or_fail("QEMU can't be started")?;
     let took = accept(&listener, &mut child).and_then(|stream| {
         ask(&stream).map(|()| (started.elapsed(), stream)).map_err(|error| error.to_string())
     });
