@@ -3,6 +3,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | `table` | enums with a table behind them: [`table!`](crate::table!) |
 //! | [`addr`] | frame numbers, orders, ranges: no bare integers for pages |
 //! | [`error`] | typed errors |
 //! | [`sync`] | the atomics: `core`'s, or those of loom or shuttle |
@@ -24,3 +25,4 @@ pub mod error;
 pub mod frame;
 pub mod sync;
 pub mod sys;
+mod table;

@@ -43,81 +43,51 @@ pub const MMAP_THRESHOLD: usize = 1 << 20;
 /// The smallest threshold there may be: one frame.
 pub const MIN_THRESHOLD: usize = 4 << 10;
 
-/// A setting that can change while a process runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Setting {
-    /// a freed area of this order or higher wakes scrubd
-    ScrubStart,
-    /// scrubd zeroes areas of this order and higher
-    ScrubStop,
-    /// scrubd rests while the load average is above this; 0 for no limit
-    ScrubLoad,
-    /// frames scrubd zeroes in a second at most; 0 for no limit
-    ScrubRatePagesPerS,
-    /// frames scrubd zeroes in one burst
-    ScrubBatchPages,
-    /// how long freed memory must lie before it is zeroed
-    ScrubDelayMs,
-    /// clear around the cache
-    ScrubNocache,
-    /// how long free memory is kept before it is given back; 0 for at once
-    DecayMs,
+pumice_frames::table! {
+    /// A setting that can change while a process runs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(usize)]
+    pub enum Setting: (&'static str, &'static str, u64, &'static str) {
+        /// a freed area of this order or higher wakes scrubd
+        ScrubStart => ("scrub_start", "PUMICE_SCRUB_START", 9, "an order from 0 to 18"),
+        /// scrubd zeroes areas of this order and higher
+        ScrubStop => ("scrub_stop", "PUMICE_SCRUB_STOP", 4, "an order from 0 to 18"),
+        /// scrubd rests while the load average is above this; 0 for no limit
+        ScrubLoad => ("scrub_load", "PUMICE_SCRUB_LOAD", 0, "a load average such as 1.5, or 0 for no limit"),
+        /// frames scrubd zeroes in a second at most; 0 for no limit
+        ScrubRatePagesPerS =>
+            ("scrub_rate_pages_per_s", "PUMICE_SCRUB_RATE_PAGES_PER_S", 0, "pages a second, or 0 for no limit"),
+        /// frames scrubd zeroes in one burst
+        ScrubBatchPages =>
+            ("scrub_batch_pages", "PUMICE_SCRUB_BATCH_PAGES", 512, "a number of pages from 1 to 262144"),
+        /// how long freed memory must lie before it is zeroed
+        ScrubDelayMs => ("scrub_delay_ms", "PUMICE_SCRUB_DELAY_MS", 2, "milliseconds, 3600000 at most"),
+        /// clear around the cache
+        ScrubNocache => ("scrub_nocache", "PUMICE_SCRUB_NOCACHE", Nocache::Auto as u64, "auto, on or off"),
+        /// how long free memory is kept before it is given back; 0 for at once
+        DecayMs => ("decay_ms", "PUMICE_DECAY_MS", 10_000, "milliseconds, 86400000 at most"),
+    }
 }
 
 impl Setting {
-    /// All of them, in the order of the layout.
-    pub const ALL: [Setting; 8] = [
-        Setting::ScrubStart,
-        Setting::ScrubStop,
-        Setting::ScrubLoad,
-        Setting::ScrubRatePagesPerS,
-        Setting::ScrubBatchPages,
-        Setting::ScrubDelayMs,
-        Setting::ScrubNocache,
-        Setting::DecayMs,
-    ];
-
     /// The key of `pumice ctl`.
     pub const fn key(self) -> &'static str {
-        match self {
-            Setting::ScrubStart => "scrub_start",
-            Setting::ScrubStop => "scrub_stop",
-            Setting::ScrubLoad => "scrub_load",
-            Setting::ScrubRatePagesPerS => "scrub_rate_pages_per_s",
-            Setting::ScrubBatchPages => "scrub_batch_pages",
-            Setting::ScrubDelayMs => "scrub_delay_ms",
-            Setting::ScrubNocache => "scrub_nocache",
-            Setting::DecayMs => "decay_ms",
-        }
+        self.row().0
     }
 
     /// The environment variable.
     pub const fn env(self) -> &'static str {
-        match self {
-            Setting::ScrubStart => "PUMICE_SCRUB_START",
-            Setting::ScrubStop => "PUMICE_SCRUB_STOP",
-            Setting::ScrubLoad => "PUMICE_SCRUB_LOAD",
-            Setting::ScrubRatePagesPerS => "PUMICE_SCRUB_RATE_PAGES_PER_S",
-            Setting::ScrubBatchPages => "PUMICE_SCRUB_BATCH_PAGES",
-            Setting::ScrubDelayMs => "PUMICE_SCRUB_DELAY_MS",
-            Setting::ScrubNocache => "PUMICE_SCRUB_NOCACHE",
-            Setting::DecayMs => "PUMICE_DECAY_MS",
-        }
+        self.row().1
     }
 
     /// The raw value where nobody says otherwise. A load is in hundredths.
     pub const fn default_raw(self) -> u64 {
-        match self {
-            Setting::ScrubStart => 9,
-            Setting::ScrubStop => 4,
-            Setting::ScrubLoad => 0,
-            Setting::ScrubRatePagesPerS => 0,
-            Setting::ScrubBatchPages => 512,
-            Setting::ScrubDelayMs => 2,
-            Setting::ScrubNocache => Nocache::Auto as u64,
-            Setting::DecayMs => 10_000,
-        }
+        self.row().2
+    }
+
+    /// The values that [`Setting::parse`] takes, in words.
+    pub const fn expects(self) -> &'static str {
+        self.row().3
     }
 
     /// Reads a value as a person writes it: orders 0 to 18, a load as a decimal number, `auto`,
@@ -143,19 +113,6 @@ impl Setting {
     /// A raw value as [`Setting::parse`] would read it.
     pub fn show(self, raw: u64) -> impl fmt::Display {
         Shown { setting: self, raw }
-    }
-
-    /// The values that [`Setting::parse`] takes, in words.
-    pub const fn expects(self) -> &'static str {
-        match self {
-            Setting::ScrubStart | Setting::ScrubStop => "an order from 0 to 18",
-            Setting::ScrubLoad => "a load average such as 1.5, or 0 for no limit",
-            Setting::ScrubRatePagesPerS => "pages a second, or 0 for no limit",
-            Setting::ScrubBatchPages => "a number of pages from 1 to 262144",
-            Setting::ScrubDelayMs => "milliseconds, 3600000 at most",
-            Setting::ScrubNocache => "auto, on or off",
-            Setting::DecayMs => "milliseconds, 86400000 at most",
-        }
     }
 
     /// The raw value in force in a process. Slots start as zeros: a value is kept plus one.

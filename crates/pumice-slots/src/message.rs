@@ -160,61 +160,39 @@ pub struct LeaseRow {
     pub age_ms: u64,
 }
 
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])* $variant:ident = $number:literal, $text:literal;)*) => {
-        /// Why a daemon says no.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u16)]
-        pub enum Reason {
-            $($(#[doc = $doc])* $variant = $number,)*
-        }
-
-        impl Reason {
-            /// All of them.
-            pub const ALL: [Reason; [$(Reason::$variant),*].len()] = [$(Reason::$variant),*];
-
-            /// In words, with what to do.
-            pub const fn explain(self) -> &'static str {
-                match self { $(Reason::$variant => $text,)* }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// The message could not be read.
-    Malformed = 1, "the daemon could not read the request";
-    /// Another version of the protocol.
-    Version = 2, "the daemon speaks another version of the protocol; install the same pumice";
-    /// The peer is no user or member of a group that may lease.
-    NotAllowed = 3, "you may not lease here; 'pumice serve --allow user:NAME' lets a user";
-    /// The user's leases would be more than its quota.
-    Quota = 4, "this would be more than your quota; end another lease first";
-    /// Larger than any slot.
-    TooLarge = 5, "this is larger than any slot";
-    /// No slots of that kind of pages.
-    NoSuchPages = 6, "there are no slots of that size and kind of pages";
-    /// None is ready, and the request does not wait.
-    NoneReady = 7, "no slot of that size is ready; 'pumice slots' lists them, '--wait 1m' waits";
-    /// The wait is over.
-    TimedOut = 8, "no slot of that size became ready in time; 'pumice slots' lists them";
-    /// Too many connections or requests.
-    Busy = 9, "the daemon has as many connections or requests of yours as it takes at a time";
-    /// The daemon is ending.
-    Draining = 10, "the daemon is ending and grants nothing more";
-    /// Not now: a second lease on a connection, an end without one, or a request while one of those two is under way.
-    OutOfTurn = 11, "the connection is not in a state for this request";
-    /// The descriptor is no slot.
-    NotASlot = 12, "the descriptor is no slot";
-    /// Only the daemon's user and root may.
-    NotYours = 13, "only root and the daemon's own user may do this";
-    /// No memory for it.
-    NoMemory = 14, "the machine has not enough free memory for it now";
-}
-
-impl Reason {
-    fn from_number(number: u16) -> Option<Reason> {
-        Reason::ALL.into_iter().find(|&reason| reason as u16 == number)
+pumice_frames::table! {
+    /// Why a daemon says no, in words, with what to do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u16)]
+    pub enum Reason {
+        /// the daemon could not read the request
+        Malformed = 1,
+        /// the daemon speaks another version of the protocol; install the same pumice
+        Version = 2,
+        /// you may not lease here; 'pumice serve --allow user:NAME' lets a user
+        NotAllowed = 3,
+        /// this would be more than your quota; end another lease first
+        Quota = 4,
+        /// this is larger than any slot
+        TooLarge = 5,
+        /// there are no slots of that size and kind of pages
+        NoSuchPages = 6,
+        /// no slot of that size is ready; 'pumice slots' lists them, '--wait 1m' waits
+        NoneReady = 7,
+        /// no slot of that size became ready in time; 'pumice slots' lists them
+        TimedOut = 8,
+        /// the daemon has as many connections or requests of yours as it takes at a time
+        Busy = 9,
+        /// the daemon is ending and grants nothing more
+        Draining = 10,
+        /// the connection is not in a state for this request
+        OutOfTurn = 11,
+        /// the descriptor is no slot
+        NotASlot = 12,
+        /// only root and the daemon's own user may do this
+        NotYours = 13,
+        /// the machine has not enough free memory for it now
+        NoMemory = 14,
     }
 }
 

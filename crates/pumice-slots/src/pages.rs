@@ -2,43 +2,31 @@
 
 use core::fmt;
 
-/// The kind of pages that a slot's memory is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum PageKind {
-    /// Pages of 4 KiB.
-    Small = 1,
-    /// Transparent huge pages of 2 MiB where they can be had, small ones where not.
-    Thp = 2,
-    /// Pages of 2 MiB from the kernel's hugetlb pool.
-    Hugetlb2M = 3,
-    /// Pages of 1 GiB from the kernel's hugetlb pool.
-    Hugetlb1G = 4,
+pumice_frames::table! {
+    /// The kind of pages that a slot's memory is made of.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[repr(u8)]
+    pub enum PageKind: &'static str {
+        /// Pages of 4 KiB.
+        Small = 1 => "4k",
+        /// Transparent huge pages of 2 MiB where they can be had, small ones where not.
+        Thp = 2 => "thp",
+        /// Pages of 2 MiB from the kernel's hugetlb pool.
+        Hugetlb2M = 3 => "hugetlb-2m",
+        /// Pages of 1 GiB from the kernel's hugetlb pool.
+        Hugetlb1G = 4 => "hugetlb-1g",
+    }
 }
 
 impl PageKind {
-    /// All of them.
-    pub const ALL: [PageKind; 4] =
-        [PageKind::Small, PageKind::Thp, PageKind::Hugetlb2M, PageKind::Hugetlb1G];
-
     /// The name that is typed.
     pub const fn name(self) -> &'static str {
-        match self {
-            PageKind::Small => "4k",
-            PageKind::Thp => "thp",
-            PageKind::Hugetlb2M => "hugetlb-2m",
-            PageKind::Hugetlb1G => "hugetlb-1g",
-        }
+        self.row()
     }
 
     /// Reads a name.
     pub fn parse(name: &str) -> Option<PageKind> {
         PageKind::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// The kind with this number in a message.
-    pub fn from_number(number: u8) -> Option<PageKind> {
-        PageKind::ALL.into_iter().find(|&kind| kind as u8 == number)
     }
 
     /// Bytes that a slot's size must be a multiple of.
@@ -71,21 +59,15 @@ impl fmt::Display for PageKind {
     }
 }
 
-/// The side whose control group is charged for a slot's pages: it touches them first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Charge {
-    /// The daemon populates.
-    #[default]
-    Daemon = 0,
-    /// The slot comes empty and the lessee populates.
-    Lessee = 1,
-}
-
-impl Charge {
-    /// The one with this number in a message.
-    pub fn from_number(number: u8) -> Option<Charge> {
-        [Charge::Daemon, Charge::Lessee].into_iter().find(|&charge| charge as u8 == number)
+pumice_frames::table! {
+    /// The side whose control group is charged for a slot's pages: it touches them first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum Charge {
+        /// The daemon populates.
+        Daemon = 0,
+        /// The slot comes empty and the lessee populates.
+        Lessee = 1,
     }
 }
 
@@ -99,7 +81,7 @@ mod tests {
             assert_eq!(PageKind::parse(kind.name()), Some(kind));
             assert_eq!(PageKind::from_number(kind as u8), Some(kind));
         }
-        assert_eq!(PageKind::from_number(0), None);
+        assert_eq!(PageKind::from_number(0u8), None);
         assert_eq!(PageKind::parse("2m"), None);
     }
 }

@@ -2,50 +2,38 @@
 
 use core::fmt;
 
-/// A setting of the populating threads. Values are whole numbers on the wire; a load is in hundredths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum PaceSetting {
-    /// Pages of 4 KiB populated in one burst.
-    BatchPages = 0,
-    /// Milliseconds of pause between two bursts.
-    DelayMs = 1,
-    /// Pages of 4 KiB a second at most; 0 for no limit.
-    RatePagesPerS = 2,
-    /// Load average above which nothing is populated; 0 for no limit.
-    Load = 3,
-    /// 1: hold back where anybody else wants the machine; 0: go at full speed.
-    Polite = 4,
+pumice_frames::table! {
+    /// A setting of the populating threads. Values are whole numbers on the wire; a load is in hundredths.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u16)]
+    pub enum PaceSetting: (&'static str, u64, &'static str) {
+        /// Pages of 4 KiB populated in one burst.
+        BatchPages = 0 => ("batch_pages", 2048, "a number of pages from 1 to 262144"),
+        /// Milliseconds of pause between two bursts.
+        DelayMs = 1 => ("delay_ms", 0, "milliseconds, 3600000 at most"),
+        /// Pages of 4 KiB a second at most; 0 for no limit.
+        RatePagesPerS = 2 => ("rate_pages_per_s", 0, "pages a second, or 0 for no limit"),
+        /// Load average above which nothing is populated; 0 for no limit.
+        Load = 3 => ("load", 0, "a load average such as 1.5, or 0 for no limit"),
+        /// 1: hold back where anybody else wants the machine; 0: go at full speed.
+        Polite = 4 => ("polite", 1, "on or off"),
+    }
 }
 
 impl PaceSetting {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [PaceSetting; 5] = [
-        PaceSetting::BatchPages,
-        PaceSetting::DelayMs,
-        PaceSetting::RatePagesPerS,
-        PaceSetting::Load,
-        PaceSetting::Polite,
-    ];
-
     /// The key that is typed.
     pub const fn key(self) -> &'static str {
-        match self {
-            PaceSetting::BatchPages => "batch_pages",
-            PaceSetting::DelayMs => "delay_ms",
-            PaceSetting::RatePagesPerS => "rate_pages_per_s",
-            PaceSetting::Load => "load",
-            PaceSetting::Polite => "polite",
-        }
+        self.row().0
     }
 
     /// The value where nobody says otherwise.
     pub const fn default_raw(self) -> u64 {
-        match self {
-            PaceSetting::BatchPages => 2048,
-            PaceSetting::Polite => 1,
-            PaceSetting::DelayMs | PaceSetting::RatePagesPerS | PaceSetting::Load => 0,
-        }
+        self.row().1
+    }
+
+    /// The values that [`PaceSetting::parse`] takes, in words.
+    pub const fn expects(self) -> &'static str {
+        self.row().2
     }
 
     /// Reads a value as a person writes it. `None` if it is none.
@@ -70,22 +58,6 @@ impl PaceSetting {
             PaceSetting::Load => raw <= 100_000_000,
             PaceSetting::Polite => raw <= 1,
         }
-    }
-
-    /// The values that [`PaceSetting::parse`] takes, in words.
-    pub const fn expects(self) -> &'static str {
-        match self {
-            PaceSetting::BatchPages => "a number of pages from 1 to 262144",
-            PaceSetting::DelayMs => "milliseconds, 3600000 at most",
-            PaceSetting::RatePagesPerS => "pages a second, or 0 for no limit",
-            PaceSetting::Load => "a load average such as 1.5, or 0 for no limit",
-            PaceSetting::Polite => "on or off",
-        }
-    }
-
-    /// The setting with this number in a message.
-    pub fn from_number(number: u16) -> Option<PaceSetting> {
-        PaceSetting::ALL.get(usize::from(number)).copied()
     }
 
     /// A value as [`PaceSetting::parse`] would read it.

@@ -478,12 +478,12 @@ fn no_file_is_dead() {
     report("every source file is reached by a mod", offences);
 }
 
-/// The variants of an enum in a source of the crate, by the list `NAME::ALL`.
+/// The variants of an enum in a source of the crate, by the rows of its table.
 fn variants(file: &str, name: &str) -> BTreeSet<String> {
     let source = Source::read(&root().join("crates/pumice-heap/src").join(file));
-    let all = source.text.split("ALL: [").nth(1).expect("a list of all");
-    let all = all.split("];").next().expect("an end of the list");
-    names_after(all, &format!("{name}::")).into_iter().collect()
+    let table = source.text.split(&format!("pub enum {name}: ")).nth(1).expect("a table");
+    let rows = table.split("\n    }\n").next().expect("its end").lines();
+    rows.filter_map(|row| Some(row.trim().split_once(" =>")?.0.to_owned())).collect()
 }
 
 /// Those that some code outside `file` names, in the crate or in the shim.

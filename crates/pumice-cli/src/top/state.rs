@@ -15,48 +15,31 @@ const MOST_POINTS: usize = 600;
 /// A program: its `pumice run` and its process.
 pub type Key = (u32, u32);
 
-/// By what programs are ordered; the most first, but for names and numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Bytes of pool.
-    Pool,
-    /// Hit rate.
-    Hits,
-    /// Bytes scrubbed a second.
-    Scrub,
-    /// Processor time of helpers.
-    Cpu,
-    /// Requests a second.
-    Requests,
-    /// Process id.
-    Pid,
-    /// Name.
-    Name,
+pumice_frames::table! {
+    /// By what programs are ordered; the most first, but for names and numbers. Their keys are 1 to 7.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Order: &'static str {
+        /// Bytes of pool.
+        Pool => "pool",
+        /// Hit rate.
+        Hits => "hits",
+        /// Bytes scrubbed a second.
+        Scrub => "scrub rate",
+        /// Processor time of helpers.
+        Cpu => "CPU",
+        /// Requests a second.
+        Requests => "requests",
+        /// Process id.
+        Pid => "pid",
+        /// Name.
+        Name => "name",
+    }
 }
 
 impl Order {
-    /// In the order of their keys, 1 to 7.
-    pub const ALL: [Order; 7] = [
-        Order::Pool,
-        Order::Hits,
-        Order::Scrub,
-        Order::Cpu,
-        Order::Requests,
-        Order::Pid,
-        Order::Name,
-    ];
-
     /// For people.
     pub fn name(self) -> &'static str {
-        match self {
-            Order::Pool => "pool",
-            Order::Hits => "hits",
-            Order::Scrub => "scrub rate",
-            Order::Cpu => "CPU",
-            Order::Requests => "requests",
-            Order::Pid => "pid",
-            Order::Name => "name",
-        }
+        self.row()
     }
 
     fn compare(self, one: &Row, other: &Row) -> Ordering {

@@ -13,7 +13,7 @@ pub fn page(census: &Census, classes: &[ClassRow]) -> String {
         if counter != Counter::WaitSumUs && !counter.name().starts_with(REFUSED) {
             let name = format!("pumice_slots_{}", counter.name());
             let kind = if counter.is_gauge() { "gauge" } else { "counter" };
-            page.metric(&name, kind, counter.help()).sample(&[], census.get(counter));
+            page.metric(&name, kind, counter.explain()).sample(&[], census.get(counter));
         }
     }
 
