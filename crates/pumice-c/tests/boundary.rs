@@ -173,8 +173,8 @@ fn settings() {
             (status, CStr::from_ptr(value.as_ptr()).to_str().unwrap_or("").to_owned())
         };
         let set = |key: &CStr, value: &CStr| pumice_set(key.as_ptr(), value.as_ptr());
-        assert_eq!(set(c"scrub_nocache", c"off"), Status::Ok);
-        assert_eq!(get(c"scrub_nocache", PUMICE_VALUE_SIZE), (Status::Ok, "off".to_owned()));
+        assert_eq!(set(c"scrub_load", c"1.5"), Status::Ok);
+        assert_eq!(get(c"scrub_load", PUMICE_VALUE_SIZE), (Status::Ok, "1.50".to_owned()));
         assert_eq!(set(c"scrub_rate_pages_per_s", c"18446744073709551614"), Status::Ok);
         assert_eq!(get(c"scrub_rate_pages_per_s", PUMICE_VALUE_SIZE).1, "18446744073709551614");
         assert_eq!(get(c"scrub_rate_pages_per_s", 20).0, Status::TooSmall);

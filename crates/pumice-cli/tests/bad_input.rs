@@ -62,7 +62,7 @@ fn flags_and_values() {
         (&["run", "--ready"], &["--ready"]),
         (&["run", "--decay", "10", "--", "true"], &["500ms"]),
         (&["run", "--scrub-start", "19", "--", "true"], &["0 to 18"]),
-        (&["run", "--scrub-nocache", "maybe", "--", "true"], &["auto, on or off"]),
+        (&["run", "--scrub-load", "maybe", "--", "true"], &["load average"]),
         (&["run", "--engine", "abacus", "--", "true"], &["auto, cpu, kernel", "portable"]),
         (&["run", "--report=xml", "--", "true"], &["xml", "json"]),
         (&["run", "--verify=1", "--", "true"], &["--verify"]),

@@ -120,8 +120,8 @@ fn every_form_has_every_variable() {
         "--verify",
         "--scrub-load",
         "1.5",
-        "--scrub-nocache",
-        "off",
+        "--engine",
+        "portable",
     ];
     const EXPECTED: [(&str, &str); 10] = [
         ("LD_PRELOAD", "/usr/lib/shim.so"),
@@ -130,9 +130,9 @@ fn every_form_has_every_variable() {
         ("PUMICE_THRESHOLD", "131072"),
         ("PUMICE_ONLY", "a,b"),
         ("PUMICE_SKIP", "c"),
+        ("PUMICE_CLEAR", "portable/cpu"),
         ("PUMICE_VERIFY", "1"),
         ("PUMICE_SCRUB_LOAD", "1.5"),
-        ("PUMICE_SCRUB_NOCACHE", "off"),
         ("PUMICE_DECAY_MS", "2000"),
     ];
     let said = |form| print(&[&["--format", form], &OPTIONS[..]].concat());

@@ -73,7 +73,7 @@ fn settings_change_while_a_program_runs() {
         let changed = changed.expect("pumice starts");
         assert!(changed.status.success(), "{}", stderr(&changed));
         let listed = stdout(&pumice(&["ctl", &pid]).output().expect("pumice starts"));
-        for line in ["scrub_start=3", "scrub_load=1.50", "decay_ms=10000", "scrub_nocache=auto"] {
+        for line in ["scrub_start=3", "scrub_load=1.50", "decay_ms=10000", "scrub_stop=4"] {
             assert!(listed.lines().any(|listed| listed == line), "no {line} in:\n{listed}");
         }
         assert!(listed.contains("a test"), "{listed}");
@@ -118,10 +118,10 @@ fn a_program_that_is_served_listens_and_reports() {
     }
     let listed = || stdout(&pumice(&["ctl", pid.trim_end()]).output().expect("pumice starts"));
     assert!(listed().contains("decay_ms=3000"), "{}", listed());
-    let change = ["ctl", pid.trim_end(), "scrub_delay_ms=7", "scrub_nocache=off"];
+    let change = ["ctl", pid.trim_end(), "scrub_delay_ms=7", "scrub_stop=5"];
     assert!(pumice(&change).status().expect("pumice starts").success());
     let changed = listed();
-    assert!(changed.contains("scrub_delay_ms=7") && changed.contains("scrub_nocache=off"));
+    assert!(changed.contains("scrub_delay_ms=7") && changed.contains("scrub_stop=5"));
 
     drop(child.stdin.take());
     let ended = child.wait_with_output().expect("waited");

@@ -2,17 +2,19 @@
 //!
 //! The plan is kept as text in `$XDG_CACHE_HOME/pumice/clear-KEY` (or `~/.cache/pumice`), where
 //! KEY tells processor models apart. The shim never measures: it takes `PUMICE_CLEAR`, or goes by
-//! CPUID where that is missing or names what the processor lacks. Beside the plan stands which kind
-//! of engine zeroes ahead of need, chosen by [`pumice_frames::clear::measure`]: the processor's, or one beside it.
+//! CPUID where that is missing or names what the processor lacks. The plan has the kind of engine that zeroes ahead of
+//! need, chosen by [`pumice_frames::clear::measure`]: the processor's, or one beside it.
 
 use std::env;
+use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use pumice_frames::clear::calibrate::SCRATCH_BYTES;
 use pumice_frames::clear::measure::{choose, measure, Candidate};
 use pumice_frames::clear::{Clearer, EngineKind};
-use pumice_heap::config::{ENV_CLEAR, ENV_ENGINE};
+use pumice_heap::config::ENV_CLEAR;
 
 use crate::engines;
 use crate::region::Region;
@@ -20,41 +22,31 @@ use crate::safe_path;
 use crate::Failure;
 
 /// Changes whenever plans are measured differently or read differently.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
-/// The plan for a program to be started.
-#[derive(Debug)]
-pub struct ForChildren {
-    /// `PUMICE_CLEAR`. `None` leaves the choice to CPUID: there is nowhere to keep a measurement, and
-    /// one for each start would cost more than it gains.
-    pub plan: Option<String>,
-    /// `PUMICE_ENGINE`, where the user has not set it.
-    pub ahead: EngineKind,
-}
-
-/// The plan that the user set, that was measured before, or that is measured now, in some milliseconds. Where
-/// `--engine` was typed, `PUMICE_ENGINE` counts for nothing.
-pub fn for_children(is_typed: bool) -> Result<ForChildren, Failure> {
-    let set = |name| env::var_os(name).filter(|text| !text.is_empty());
-    let plan = set(ENV_CLEAR).map(|text| checked(&text.to_string_lossy())).transpose()?;
-    let named = set(ENV_ENGINE).filter(|text| !is_typed && text != "auto");
-    let named = named.map(|text| engines::kind(&text.to_string_lossy())).transpose()?;
-    named.map(engines::check_for_programs).transpose()?;
-    if plan.is_some() {
-        return Ok(ForChildren { plan, ahead: named.unwrap_or_default() });
-    }
+/// The plan for programs to be started: the one that was measured before, or that is measured now, in some
+/// milliseconds, or else CPUID's, changed in what `--engine` says or, where that was not `typed`, `PUMICE_CLEAR`.
+pub fn for_children(typed: Option<OsString>) -> Result<Clearer, Failure> {
     let detected = Clearer::detect();
-    let known = cache_file(&detected).and_then(|file| kept_or_measured(file, &detected));
-    let ahead = known.map_or(EngineKind::Cpu, |known| known.ahead());
-    Ok(ForChildren {
-        plan: known.map(|known| known.plan().to_string()),
-        ahead: named.unwrap_or(ahead),
-    })
+    let measured = cache_file(&detected).and_then(|file| kept_or_measured(file, &detected));
+    let measured = measured.unwrap_or(detected);
+    let named = typed.or_else(|| env::var_os(ENV_CLEAR));
+    match named.filter(|text| !text.is_empty() && text != "auto") {
+        Some(text) => changed(&measured, &text.to_string_lossy()),
+        None => Ok(measured),
+    }
 }
 
-fn checked(text: &str) -> Result<String, Failure> {
-    let bad = |why| Failure::usage(format!("bad value in {ENV_CLEAR}={text}: {why}"));
-    Clearer::from_env_str(text).map(|_| text.to_owned()).map_err(bad)
+fn changed(measured: &Clearer, text: &str) -> Result<Clearer, Failure> {
+    let changed = measured.with_plan(text).map_err(|why| {
+        let text = text.escape_debug();
+        Failure::usage(format!("bad value in {ENV_CLEAR}={text}: {why}"))
+    })?;
+    // An engine that was measured here and is gone is no mistake of the user's: the processor does its work.
+    if changed.ahead() != measured.ahead() {
+        engines::check_for_programs(changed.ahead())?;
+    }
+    Ok(changed)
 }
 
 fn kept_or_measured(file: PathBuf, detected: &Clearer) -> Option<Clearer> {
@@ -64,13 +56,8 @@ fn kept_or_measured(file: PathBuf, detected: &Clearer) -> Option<Clearer> {
     // Before measuring, so that a user without room for the result does not measure every time.
     let draft = Draft::create(file)?;
     let measured = calibrate()?;
-    draft.publish(&as_text(&measured));
+    draft.publish(measured);
     Some(measured)
-}
-
-/// A plan and what zeroes ahead, as [`read`] takes them.
-fn as_text(clearer: &Clearer) -> String {
-    format!("{} {}", clearer.plan(), clearer.ahead().name())
 }
 
 /// The plan that was measured before on this model of processor.
@@ -82,7 +69,7 @@ pub fn kept() -> Option<Clearer> {
 /// Keeps a plan for later starts. Where that fails they measure again, or go by CPUID.
 pub fn keep(clearer: &Clearer) {
     if let Some(draft) = cache_file(clearer).and_then(Draft::create) {
-        draft.publish(&as_text(clearer));
+        draft.publish(clearer);
     }
 }
 
@@ -115,8 +102,7 @@ fn choose_ahead(clearer: &Clearer, scratch: &'static mut [u8]) -> EngineKind {
 fn read(file: &Path, detected: &Clearer) -> Option<Clearer> {
     let text = fs::read_to_string(file).ok()?;
     // Anything may stand in a file: a plan is only believed if this processor can run it.
-    let (plan, ahead) = text.trim().split_once(' ')?;
-    Some(detected.with_plan(plan).ok()?.with_ahead(EngineKind::parse(ahead)?))
+    detected.with_plan(text.trim()).ok()
 }
 
 fn cache_file(clearer: &Clearer) -> Option<PathBuf> {
@@ -141,7 +127,7 @@ impl Draft {
         Some(Draft { draft, file })
     }
 
-    fn publish(self, plan: &str) {
+    fn publish(self, plan: impl fmt::Display) {
         if fs::write(&self.draft, format!("{plan}\n")).is_ok() {
             // Failing that the draft goes, and the next start measures again.
             let _ = fs::rename(&self.draft, &self.file);
@@ -162,8 +148,9 @@ mod tests {
 
     #[test]
     fn bad_input_gets_one_line() {
-        let failure = checked("abacus").expect_err("no engine");
+        let failure = changed(&Clearer::detect(), "abacus").expect_err("no engine");
         assert!(failure.message.contains("PUMICE_CLEAR=abacus"), "{}", failure.message);
+        changed(&Clearer::detect(), "portable/cuda").expect_err("no engine for programs");
     }
 
     /// A folder for one test, gone with this.
@@ -192,12 +179,13 @@ mod tests {
         let file = folder.0.join("clear-0-v1");
         let measured =
             kept_or_measured(file.clone(), &Clearer::detect()).expect("memory to measure in");
-        checked(&measured.plan().to_string()).expect("a plan this processor can run");
-        assert_eq!(fs::read_to_string(&file).expect("kept").trim(), as_text(&measured));
+        let text = measured.to_string();
+        assert_eq!(Clearer::from_env_str(&text), Ok(measured));
+        assert_eq!(fs::read_to_string(&file).expect("kept").trim(), text);
 
-        fs::write(&file, "portable kernel\n").expect("write");
+        fs::write(&file, "portable/kernel\n").expect("write");
         let kept = kept_or_measured(file, &Clearer::detect()).expect("the one kept");
-        assert!(as_text(&kept).starts_with("portable,"), "{kept:?}");
+        assert!(kept.to_string().starts_with("portable,"), "{kept:?}");
         assert_eq!(kept.ahead(), EngineKind::Kernel);
     }
 

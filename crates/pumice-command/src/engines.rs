@@ -1,9 +1,10 @@
-//! Engines by name, as `--engine` and `PUMICE_ENGINE` have them, and whether they are here.
+//! Engines by name, as `--engine` has them, and whether they are here.
+
+use std::fmt;
 
 use pumice_accel::cuda::Cuda;
 use pumice_accel::dsa::Dsa;
 use pumice_frames::clear::{CpuEngine, Engine, EngineKind, Kernel};
-use pumice_heap::config::ENV_ENGINE;
 
 use crate::Failure;
 
@@ -32,13 +33,15 @@ pub fn parse(text: &str) -> Result<Choice, String> {
     })
 }
 
-/// Reads the value of `PUMICE_ENGINE`.
-pub fn kind(text: &str) -> Result<EngineKind, Failure> {
-    EngineKind::parse(text).ok_or_else(|| {
-        let kinds = EngineKind::ALL.map(EngineKind::name).join(", ");
-        let text = text.escape_debug();
-        Failure::usage(format!("bad value in {ENV_ENGINE}={text}: it takes auto, {kinds}"))
-    })
+/// The value of `PUMICE_CLEAR` that says the same.
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Auto => f.write_str("auto"),
+            Choice::Kind(kind) => f.write_str(kind.name()),
+            Choice::Processor(engine) => write!(f, "{}/cpu", engine.name()),
+        }
+    }
 }
 
 /// Opens an engine; `None` for the processor, which needs no opening. An error says what is missing.

@@ -8,8 +8,6 @@ use core::fmt;
 
 use crate::stats::Slot;
 
-pub use pumice_frames::clear::Nocache;
-
 /// Turns everything off when it says `off` (also `0`, `no`, `false`).
 pub const ENV_SWITCH: &str = "PUMICE";
 /// Number of the shared memory that has the tree's counters ([`crate::stats::Tree`]).
@@ -29,10 +27,9 @@ pub const ENV_MMAP_THRESHOLD: &str = "PUMICE_MMAP_THRESHOLD";
 pub const ENV_ONLY: &str = "PUMICE_ONLY";
 /// Programs of these names are not served (comma-separated).
 pub const ENV_SKIP: &str = "PUMICE_SKIP";
-/// The engine for each size ([`pumice_frames::clear::Plan`] as text), measured by the program that starts the tree.
+/// The engine for each size, and the kind that zeroes ahead of need ([`pumice_frames::clear::Clearer`] as text),
+/// measured by the program that starts the tree.
 pub const ENV_CLEAR: &str = "PUMICE_CLEAR";
-/// The kind of engine that zeroes memory ahead of need ([`pumice_frames::clear::EngineKind`] by name).
-pub const ENV_ENGINE: &str = "PUMICE_ENGINE";
 /// Checks at each allocation that memory said to be zero is (`1`).
 pub const ENV_VERIFY: &str = "PUMICE_VERIFY";
 
@@ -62,8 +59,6 @@ pumice_frames::table! {
             ("scrub_batch_pages", "PUMICE_SCRUB_BATCH_PAGES", 512, "a number of pages from 1 to 262144"),
         /// how long freed memory must lie before it is zeroed
         ScrubDelayMs => ("scrub_delay_ms", "PUMICE_SCRUB_DELAY_MS", 2, "milliseconds, 3600000 at most"),
-        /// clear around the cache
-        ScrubNocache => ("scrub_nocache", "PUMICE_SCRUB_NOCACHE", Nocache::Auto as u64, "auto, on or off"),
         /// how long free memory is kept before it is given back; 0 for at once
         DecayMs => ("decay_ms", "PUMICE_DECAY_MS", 10_000, "milliseconds, 86400000 at most"),
     }
@@ -90,8 +85,8 @@ impl Setting {
         self.row().3
     }
 
-    /// Reads a value as a person writes it: orders 0 to 18, a load as a decimal number, `auto`,
-    /// `on` and `off` for `scrub_nocache`, whole numbers for the rest. `None` if it is none.
+    /// Reads a value as a person writes it: orders 0 to 18, a load as a decimal number,
+    /// whole numbers for the rest. `None` if it is none.
     pub fn parse(self, text: &str) -> Option<u64> {
         let number = || text.parse::<u64>().ok();
         match self {
@@ -100,12 +95,6 @@ impl Setting {
             Setting::ScrubBatchPages => number().filter(|&pages| (1..=1 << 18).contains(&pages)),
             Setting::ScrubRatePagesPerS => number(),
             Setting::ScrubDelayMs => number().filter(|&ms| ms <= 3_600_000),
-            Setting::ScrubNocache => match text {
-                "auto" => Some(Nocache::Auto as u64),
-                "on" => Some(Nocache::On as u64),
-                "off" => Some(Nocache::Off as u64),
-                _ => None,
-            },
             Setting::DecayMs => number().filter(|&ms| ms <= 86_400_000),
         }
     }
@@ -138,16 +127,9 @@ struct Shown {
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = [(Nocache::Auto, "auto"), (Nocache::On, "on"), (Nocache::Off, "off")];
-        match (self.setting, self.raw) {
-            (Setting::ScrubLoad, raw) => write!(f, "{}.{:02}", raw / 100, raw % 100),
-            (Setting::ScrubNocache, raw) => {
-                match known.into_iter().find(|&(value, _)| value as u64 == raw) {
-                    Some((_, name)) => f.write_str(name),
-                    None => write!(f, "{raw}"),
-                }
-            }
-            (_, raw) => write!(f, "{raw}"),
+        match self.setting {
+            Setting::ScrubLoad => write!(f, "{}.{:02}", self.raw / 100, self.raw % 100),
+            _ => write!(f, "{}", self.raw),
         }
     }
 }
@@ -224,7 +206,6 @@ mod tests {
         assert_eq!(Setting::ScrubLoad.parse("0.07"), Some(7));
         assert_eq!(Setting::ScrubLoad.parse("."), None);
         assert_eq!(Setting::ScrubStart.parse("19"), None);
-        assert_eq!(Setting::ScrubNocache.parse("on"), Some(1));
         for setting in Setting::ALL {
             assert_eq!(setting.parse("x"), None);
             assert_eq!(Setting::ALL[setting as usize], setting);
@@ -236,7 +217,7 @@ mod tests {
         for (setting, raw) in [
             (Setting::ScrubLoad, 150),
             (Setting::ScrubLoad, 7),
-            (Setting::ScrubNocache, Nocache::Off as u64),
+            (Setting::ScrubStop, 18),
             (Setting::DecayMs, 10_000),
         ] {
             assert_eq!(setting.parse(&setting.show(raw).to_string()), Some(raw));

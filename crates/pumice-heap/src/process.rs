@@ -31,7 +31,7 @@ use rustix::process::{geteuid, getppid, getrlimit, Resource};
 use crate::config::{self, Setting};
 use crate::stats::{Owner, Reason, Slot, Tree, TREE_SIZE};
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_frames::clear::{Clearer, EngineKind};
+use pumice_frames::clear::Clearer;
 use pumice_frames::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pumice_frames::sys::topology::Topology;
 use pumice_frames::sys::{file, mem, segment, thread};
@@ -203,9 +203,7 @@ fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slo
 /// The engines as the program that started the tree measured them; nothing is measured here.
 fn clearer(variables: &impl Variables) -> Clearer {
     let measured = variables.get(config::ENV_CLEAR).map(Clearer::from_env_str);
-    let clearer = measured.and_then(Result::ok).unwrap_or_else(Clearer::detect);
-    let ahead = variables.get(config::ENV_ENGINE).and_then(EngineKind::parse);
-    clearer.with_ahead(ahead.unwrap_or_default())
+    measured.and_then(Result::ok).unwrap_or_else(Clearer::detect)
 }
 
 /// The memory nodes of this machine, or those that a test makes up.

@@ -114,7 +114,7 @@ pub mod cache {
 /// Settings of a process's heap, which can change while it runs.
 pub mod config {
     #[doc(inline)]
-    pub use pumice_heap::config::{Nocache, Setting};
+    pub use pumice_heap::config::Setting;
 }
 
 /// Counters of a process's heap.

@@ -25,8 +25,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pumice_heap::config::{
-    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_ENGINE, ENV_FIRST, ENV_POOL_MAX, ENV_READY,
-    ENV_STATS, ENV_THRESHOLD,
+    parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_FIRST, ENV_POOL_MAX, ENV_READY, ENV_STATS,
+    ENV_THRESHOLD,
 };
 use pumice_heap::stats::{Owner, Slot, Tree};
 
@@ -48,9 +48,9 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the program and returns its exit status; does not return where a signal killed it.
 pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
-    let is_typed = arguments.names_engine();
     let plan = arguments.plan()?;
-    let measured = clear_plan::for_children(is_typed)?;
+    let typed = plan.variables.iter().find(|(name, _)| *name == ENV_CLEAR);
+    let clearer = clear_plan::for_children(typed.map(|(_, value)| value.clone()))?;
     let shim = shim_file::find_or_write()?;
 
     let preload = shim_file::preload_list(&shim, env::var_os("LD_PRELOAD"));
@@ -63,13 +63,10 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
         0 => env::remove_var(ENV_FIRST),
         _ => env::set_var(ENV_FIRST, std::process::id().to_string()),
     }
-    if let Some(clear_plan) = measured.plan {
-        env::set_var(ENV_CLEAR, clear_plan);
-    }
-    env::set_var(ENV_ENGINE, measured.ahead.name());
     for (name, value) in &plan.variables {
         env::set_var(name, value);
     }
+    env::set_var(ENV_CLEAR, clearer.to_string());
 
     let started = Instant::now();
     let ended = spawn::run_and_look(&plan.program, &mut || sweep(tree));

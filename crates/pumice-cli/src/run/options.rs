@@ -10,9 +10,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
-use pumice_frames::clear::EngineKind;
 use pumice_heap::config::{
-    parse_mmap_threshold, parse_size, Setting, ENV_CLEAR, ENV_ENGINE, ENV_MMAP_THRESHOLD, ENV_ONLY,
+    parse_mmap_threshold, parse_size, Setting, ENV_CLEAR, ENV_MMAP_THRESHOLD, ENV_ONLY,
     ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD, MMAP_THRESHOLD,
 };
 
@@ -117,13 +116,6 @@ pub struct ScrubArgs {
     /// How long freed memory must lie before it is zeroed, in milliseconds
     #[arg(long, value_name = "N", value_parser = |text: &str| setting(Setting::ScrubDelayMs, text))]
     scrub_delay_ms: Option<String>,
-    /// Zero around the cache: auto, on or off
-    #[arg(
-        long,
-        value_name = "WHEN",
-        value_parser = |text: &str| setting(Setting::ScrubNocache, text)
-    )]
-    scrub_nocache: Option<String>,
 }
 
 /// The report's form.
@@ -160,11 +152,6 @@ pub struct Plan {
 }
 
 impl RunArgs {
-    /// Whether `--engine` was typed.
-    pub fn names_engine(&self) -> bool {
-        self.pool.engine.is_some()
-    }
-
     /// Adds what the environment says and checks that it fits the machine.
     pub fn plan(self) -> Result<Plan, Failure> {
         let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;
@@ -216,14 +203,7 @@ pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsStr
             variables.push((name, list.join(OsStr::new(","))));
         }
     }
-    match pool.engine {
-        None | Some(Choice::Auto) => {}
-        Some(Choice::Kind(kind)) => variables.push((ENV_ENGINE, kind.name().into())),
-        Some(Choice::Processor(engine)) => {
-            variables.push((ENV_ENGINE, EngineKind::Cpu.name().into()));
-            variables.push((ENV_CLEAR, engine.name().into()));
-        }
-    }
+    variables.extend(pool.engine.map(|choice| (ENV_CLEAR, choice.to_string().into())));
     if pool.verify {
         variables.push((ENV_VERIFY, "1".into()));
     }
@@ -243,7 +223,7 @@ pub fn check_pool(pool: &PoolArgs) -> Result<(), Failure> {
 }
 
 impl ScrubArgs {
-    fn settings(&self) -> [(Option<String>, Setting); 7] {
+    fn settings(&self) -> [(Option<String>, Setting); 6] {
         [
             (self.scrub_start.clone(), Setting::ScrubStart),
             (self.scrub_stop.clone(), Setting::ScrubStop),
@@ -251,7 +231,6 @@ impl ScrubArgs {
             (self.scrub_rate_pages_per_s.clone(), Setting::ScrubRatePagesPerS),
             (self.scrub_batch_pages.clone(), Setting::ScrubBatchPages),
             (self.scrub_delay_ms.clone(), Setting::ScrubDelayMs),
-            (self.scrub_nocache.clone(), Setting::ScrubNocache),
         ]
     }
 }

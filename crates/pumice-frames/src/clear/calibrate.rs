@@ -36,8 +36,7 @@ const TRIAL_BYTES: [usize; 3] = [128 << 10, 256 << 10, BLOCK_SIZE];
 impl Clearer {
     /// Chooses by measuring, in a few milliseconds. The content of `scratch` is lost.
     ///
-    /// Meant for a program that starts others, which hands the result on as text: see
-    /// [`Clearer::plan`].
+    /// Meant for a program that starts others, which hands the result on as text.
     pub fn calibrate(scratch: &mut [u8]) -> Clearer {
         let features = Features::detect();
         let mut plan = Plan::known_good(features);

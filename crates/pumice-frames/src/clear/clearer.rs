@@ -1,11 +1,12 @@
 //! The entrance for the rest of the crate: a plan, applied.
 
+use core::fmt;
+
 use super::cpu::{CpuEngine, Path};
 use super::detect::Features;
 use super::engine::{Engine, Lost, Piece, State};
 use super::kind::EngineKind;
 use super::plan::{first_on_path, Plan, PlanError, SIZES};
-use super::Nocache;
 use super::Warmth;
 
 /// The processor's engines, and which of them is best for which size.
@@ -14,10 +15,6 @@ use super::Warmth;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Clearer {
     plan: Plan,
-    /// for [`Nocache::Off`]
-    through: CpuEngine,
-    /// for [`Nocache::On`]
-    around: CpuEngine,
     features: Features,
     ahead: EngineKind,
 }
@@ -29,8 +26,8 @@ impl Clearer {
         Clearer::new(Plan::known_good(features), features)
     }
 
-    /// Takes the choice that [`Clearer::calibrate`] made, as its [`Plan`] prints it; engines that this processor lacks
-    /// are refused, whatever the text's origin.
+    /// Takes the choice that [`Clearer::calibrate`] made, as it is printed; engines that this processor lacks are
+    /// refused, whatever the text's origin.
     ///
     /// # Errors
     /// See [`PlanError`]; [`Clearer::detect`] is then the way to go on.
@@ -38,13 +35,31 @@ impl Clearer {
         Clearer::detect().with_plan(text)
     }
 
-    /// [`Clearer::from_env_str`] without asking the processor again.
+    /// This one, changed in what `text` names.
     ///
     /// # Errors
     /// See [`PlanError`].
     pub fn with_plan(&self, text: &str) -> Result<Clearer, PlanError> {
-        let plan = Plan::parse(text, CpuEngine::supported_by(self.features))?;
-        Ok(Clearer { ahead: self.ahead, ..Clearer::new(plan, self.features) })
+        let (before, last) = text.rsplit_once('/').unwrap_or(("", text));
+        let (sides, ahead) = match EngineKind::parse(last) {
+            Some(kind) if before.is_empty() => return Ok(self.with_ahead(kind)),
+            Some(kind) => (before, kind),
+            None => (text, self.ahead),
+        };
+        let engines = || CpuEngine::supported_by(self.features);
+        let plan = self.plan.with_sides(sides, |name| match name {
+            "through" => Some(self.on_path(Path::Through)),
+            "around" => Some(self.on_path(Path::Around)),
+            _ => engines().find(|engine| engine.name() == name),
+        })?;
+        Ok(Clearer { plan, ahead, ..*self })
+    }
+
+    /// The engine that the plan uses on that path was measured; without one, the first that takes the path.
+    fn on_path(&self, path: Path) -> CpuEngine {
+        let measured = self.plan.cold.into_iter().rev().find(|engine| engine.path() == path);
+        let first = || first_on_path(path, CpuEngine::supported_by(self.features));
+        measured.or_else(first).unwrap_or(CpuEngine::PORTABLE)
     }
 
     /// The same, but that memory which nobody waits for is for an engine of this kind.
@@ -63,16 +78,10 @@ impl Clearer {
     }
 
     pub(super) fn new(plan: Plan, features: Features) -> Clearer {
-        // The engine that the plan uses on that path was measured; without one, the first that takes the path.
-        let measured =
-            |path: Path| plan.cold.into_iter().rev().find(|engine| engine.path() == path);
-        let first = |path| first_on_path(path, CpuEngine::supported_by(features));
-        let on_path = |path| measured(path).or_else(|| first(path)).unwrap_or(CpuEngine::PORTABLE);
-        let (through, around) = (on_path(Path::Through), on_path(Path::Around));
-        Clearer { plan, through, around, features, ahead: EngineKind::Cpu }
+        Clearer { plan, features, ahead: EngineKind::Cpu }
     }
 
-    /// The choice; its `Display` is what [`Clearer::from_env_str`] reads.
+    /// The processor's engines.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -91,30 +100,18 @@ impl Clearer {
         // SAFETY: as the caller promises.
         unsafe { self.plan.engine(len, warmth).clear(at, len) }
     }
+}
 
-    /// [`Clearer::clear`] for scrubd, whose user may insist on a way (`scrub_nocache`).
-    ///
-    /// # Safety
-    /// The range is writable and nobody else uses it.
-    #[inline]
-    pub unsafe fn clear_as(&self, at: *mut u8, len: usize, warmth: Warmth, nocache: Nocache) {
-        // SAFETY: as the caller promises.
-        unsafe { self.engine_as(len, warmth, nocache).clear(at, len) }
-    }
-
-    /// The engine that [`Clearer::clear_as`] uses.
-    pub fn engine_as(&self, len: usize, warmth: Warmth, nocache: Nocache) -> CpuEngine {
-        match nocache {
-            Nocache::Auto => self.plan.engine(len, warmth),
-            Nocache::On => self.around,
-            Nocache::Off => self.through,
-        }
+/// As [`Clearer::from_env_str`] reads it.
+impl fmt::Display for Clearer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.plan, self.ahead.name())
     }
 }
 
-impl core::fmt::Debug for Clearer {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Clearer({})", self.plan)
+impl fmt::Debug for Clearer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clearer({self})")
     }
 }
 

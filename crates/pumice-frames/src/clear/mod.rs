@@ -10,7 +10,7 @@
 //! | `kernel` | the pages handed back and new ones populated: [`Kernel`] |
 //! | `kind` | which kind of engine zeroes ahead: [`EngineKind`] |
 //! | `measure` | what an engine costs, and which to take: [`measure::choose`] |
-//! | `plan` | which engine for which size: [`Plan`], and as text (`PUMICE_CLEAR`) |
+//! | `plan` | which engine for which size: [`Plan`]; and the text of `PUMICE_CLEAR` |
 //! | `calibrate` | measuring a plan in a few milliseconds |
 //! | `clearer` | the entrance for the rest of the crate: [`Clearer`] |
 //! | `zero` | [`is_zero`] |
@@ -75,16 +75,4 @@ pub enum Content {
     Any,
     /// Zeros (`calloc`).
     Zero,
-}
-
-/// Whether memory is cleared around the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Nocache {
-    /// As measured, by size.
-    Auto = 0,
-    /// Always around the cache.
-    On = 1,
-    /// Always through it.
-    Off = 2,
 }

@@ -1,13 +1,15 @@
 //! Which engine is best for which size: known from CPUID, measured, or read from a variable.
 //!
-//! As text, a plan is the names of engines for 4 KiB, 64 KiB, 2 MiB and 64 MiB, first where
-//! somebody waits, then, after a slash, where nobody does:
+//! As text, a plan is the names of engines for 4 KiB, 64 KiB, 2 MiB and 64 MiB, first where a request waits, then,
+//! after a slash, where none does. After another slash stands the kind of engine that zeroes ahead of need:
 //!
 //! ```text
-//! stosb,stosb,avx2-nt,avx2-nt/avx2-nt,avx2-nt,avx2-nt,avx2-nt
+//! stosb,stosb,avx2-nt,avx2-nt/avx2-nt,avx2-nt,avx2-nt,avx2-nt/cpu
 //! ```
 //!
-//! One name stands for four equal ones, and one side for both, so `stosb` alone is a plan too.
+//! One name stands for four equal ones, and one side for both, so `stosb` alone is a plan too. `through` and `around`
+//! are the engines for these paths. The first side and the kind, or both sides, may be missing, as in `/around` and
+//! `dsa`: they stay as they were.
 
 use core::fmt;
 
@@ -56,26 +58,23 @@ impl Plan {
         }
     }
 
-    /// Reads a plan, admitting only engines that are `available`.
-    ///
-    /// # Errors
-    /// See [`PlanError`].
-    pub fn parse(
+    /// This plan with the sides that `text` has, of engines that are `known` by name.
+    pub(super) fn with_sides(
+        &self,
         text: &str,
-        available: impl Iterator<Item = CpuEngine> + Clone,
+        known: impl Fn(&str) -> Option<CpuEngine>,
     ) -> Result<Plan, PlanError> {
         let (hot, cold) = text.split_once('/').unwrap_or((text, text));
-        Ok(Plan { hot: parse_side(hot, available.clone())?, cold: parse_side(cold, available)? })
+        let cold = parse_side(cold, &known)?;
+        Ok(Plan { hot: if hot.is_empty() { self.hot } else { parse_side(hot, &known)? }, cold })
     }
 }
 
 fn parse_side(
     text: &str,
-    available: impl Iterator<Item = CpuEngine> + Clone,
+    known: impl Fn(&str) -> Option<CpuEngine>,
 ) -> Result<[CpuEngine; SIZES.len()], PlanError> {
-    let named = |name: &str| {
-        available.clone().find(|engine| engine.name() == name.trim()).ok_or(PlanError::NoSuchEngine)
-    };
+    let named = |name: &str| known(name.trim()).ok_or(PlanError::NoSuchEngine);
     if !text.contains(',') {
         return Ok([named(text)?; SIZES.len()]);
     }
@@ -113,6 +112,7 @@ pub(super) fn first_on_path(
 
 #[cfg(test)]
 mod tests {
+    use super::super::Clearer;
     use super::*;
     use proptest::prelude::*;
 
@@ -129,9 +129,8 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_read_is_printed_so_that_it_reads_the_same(text in "[a-z0-9,/ -]{0,60}") {
-            if let Ok(plan) = Plan::parse(&text, CpuEngine::available()) {
-                let again = Plan::parse(&plan.to_string(), CpuEngine::available());
-                prop_assert_eq!(again, Ok(plan));
+            if let Ok(clearer) = Clearer::from_env_str(&text) {
+                prop_assert_eq!(Clearer::from_env_str(&clearer.to_string()), Ok(clearer));
             }
         }
 
@@ -146,7 +145,8 @@ mod tests {
                 *slot = engine(pick);
             }
             let plan = Plan { hot, cold };
-            prop_assert_eq!(Plan::parse(&plan.to_string(), CpuEngine::available()), Ok(plan));
+            let clearer = Clearer::from_env_str(&plan.to_string()).expect("engines of this machine");
+            prop_assert_eq!(clearer.plan(), &plan);
         }
     }
 }

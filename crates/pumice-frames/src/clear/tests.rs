@@ -5,7 +5,6 @@ use std::cell::RefCell;
 
 use super::contract::{uphold, Ground, Hope};
 use super::fake::{device, FakeDevice, Fate};
-use super::Nocache;
 use super::*;
 
 const PATTERN: u8 = 0xa5;
@@ -36,12 +35,13 @@ proptest! {
         offset in 0usize..200,
         len in prop_oneof![0usize..20_000, 500_000usize..600_000, 4_000_000usize..4_400_000],
         hot in any::<bool>(),
-        nocache in prop::sample::select(vec![Nocache::Auto, Nocache::On, Nocache::Off]),
+        text in prop::sample::select(vec!["cpu", "/around", "/through"]),
     ) {
         let warmth = if hot { Warmth::Hot } else { Warmth::Cold };
+        let clearer = Clearer::from_env_str(text).expect("a plan");
         let mut memory = vec![PATTERN; offset + len + 100];
         // SAFETY: the range lies in `memory`.
-        unsafe { Clearer::detect().clear_as(memory.as_mut_ptr().add(offset), len, warmth, nocache) };
+        unsafe { clearer.clear(memory.as_mut_ptr().add(offset), len, warmth) };
         assert_cleared_exactly(&memory, offset, len, "clearer");
     }
 }
@@ -66,30 +66,38 @@ fn detection_agrees_with_std() {
 #[test]
 fn a_plan_survives_its_text() {
     let clearer = Clearer::detect();
-    assert_eq!(Clearer::from_env_str(&clearer.plan().to_string()), Ok(clearer));
+    for kind in EngineKind::ALL {
+        let clearer = clearer.with_ahead(kind);
+        assert_eq!(Clearer::from_env_str(&clearer.to_string()), Ok(clearer));
+        assert_eq!(Clearer::from_env_str(kind.name()), Ok(clearer));
+        assert!(CpuEngine::available().all(|engine| engine.name() != kind.name()));
+    }
 }
 
 #[test]
 fn plans_are_read_strictly() {
-    let parse = |text| Plan::parse(text, CpuEngine::available()).map(|plan| plan.to_string());
+    let parse = |text| Clearer::from_env_str(text).map(|clearer| clearer.plan().to_string());
     let all = "portable,portable,portable,portable/portable,portable,portable,portable";
     assert_eq!(parse("portable").as_deref(), Ok(all));
     assert_eq!(parse("portable/portable,portable,portable,portable").as_deref(), Ok(all));
     assert_eq!(parse(""), Err(PlanError::NoSuchEngine));
     assert_eq!(parse("abacus"), Err(PlanError::NoSuchEngine));
-    assert_eq!(parse("portable/"), Err(PlanError::NoSuchEngine));
+    for none in ["portable/", "/", "/ /cpu", "portable/portable/abacus", "cpu/portable", "cpu/cpu"]
+    {
+        assert_eq!(parse(none), Err(PlanError::NoSuchEngine), "{none}");
+    }
     assert_eq!(parse("portable,portable"), Err(PlanError::Count));
     assert_eq!(parse("portable,portable,portable,portable,portable"), Err(PlanError::Count));
 }
 
 #[test]
-fn nocache_is_obeyed_where_there_is_a_choice() {
-    let clearer = Clearer::detect();
-    let can = |path| CpuEngine::available().any(|engine| engine.path() == path);
-    for len in SIZES {
-        let path = |nocache| clearer.engine_as(len, Warmth::Cold, nocache).path();
-        assert!(!can(Path::Around) || path(Nocache::On) == Path::Around);
-        assert!(!can(Path::Through) || path(Nocache::Off) == Path::Through);
+fn a_path_is_taken_where_there_is_a_choice() {
+    let before = Clearer::detect().with_ahead(EngineKind::Kernel);
+    for (text, path) in [("/around", Path::Around), ("/through", Path::Through)] {
+        let clearer = before.with_plan(text).expect("a plan");
+        assert_eq!((clearer.plan().hot, clearer.ahead()), (before.plan().hot, EngineKind::Kernel));
+        let can = CpuEngine::available().any(|engine| engine.path() == path);
+        assert!(!can || clearer.plan().cold.map(CpuEngine::path) == [path; 4], "{clearer}");
     }
 }
 
@@ -97,8 +105,7 @@ fn nocache_is_obeyed_where_there_is_a_choice() {
 fn calibration_yields_a_plan_that_can_be_handed_on() {
     let mut scratch = vec![1u8; calibrate::SCRATCH_BYTES];
     let clearer = Clearer::calibrate(&mut scratch);
-    let handed_on = Clearer::from_env_str(&clearer.plan().to_string()).expect("a plan");
-    assert_eq!(handed_on.plan(), clearer.plan());
+    assert_eq!(Clearer::from_env_str(&clearer.to_string()), Ok(clearer));
     // Too little memory to measure in: the plan comes from CPUID.
     assert_eq!(Clearer::calibrate(&mut scratch[..1000]), Clearer::detect());
 }

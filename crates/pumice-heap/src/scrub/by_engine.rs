@@ -29,7 +29,7 @@ pub(super) fn burst<E: Engine>(
                 Back::Zeroed => claim.len,
                 Back::Rest(zeroed) => zeroed,
             };
-            claims.finish(claim, zeroed, orders.nocache);
+            claims.finish(claim, zeroed);
         };
         flight.collect(|node| claims.prefer(node), finish);
         scrubber.set_claims_away(flight.claims());
@@ -56,7 +56,7 @@ pub(super) fn burst<E: Engine>(
     }
     let is_any = bytes > 0 || odd.is_some();
     if let Some(claim) = odd {
-        if claims.finish(claim, 0, orders.nocache) == Outcome::Zeroed {
+        if claims.finish(claim, 0) == Outcome::Zeroed {
             bytes += claim.len;
         }
     }

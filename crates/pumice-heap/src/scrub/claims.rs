@@ -5,7 +5,6 @@ use core::cell::Cell;
 use super::helper::Job;
 use super::waiting::PIECE;
 use super::{Claim, Outcome, Scrubber, Source};
-use crate::config::Nocache;
 use crate::stats::{Event, Slot};
 use pumice_frames::addr::Order;
 use pumice_frames::clear::Warmth;
@@ -46,8 +45,8 @@ impl Claims {
     }
 
     /// Clears what of a claim is not zeroed yet, and hands it back.
-    pub(super) fn finish(&self, claim: Claim, zeroed: usize, nocache: Nocache) -> Outcome {
-        let outcome = self.clear(&claim, zeroed, nocache);
+    pub(super) fn finish(&self, claim: Claim, zeroed: usize) -> Outcome {
+        let outcome = self.clear(&claim, zeroed);
         if outcome == Outcome::Zeroed {
             self.slot.add(Event::ScrubbedBytes, claim.len as u64);
         }
@@ -56,7 +55,7 @@ impl Claims {
     }
 
     /// Clears a claim from `zeroed` on, unless somebody comes to wait for it.
-    fn clear(&self, claim: &Claim, zeroed: usize, nocache: Nocache) -> Outcome {
+    fn clear(&self, claim: &Claim, zeroed: usize) -> Outcome {
         let clearer = self.scrubber().clearer();
         if zeroed < claim.len {
             self.prefer(claim.node);
@@ -67,7 +66,7 @@ impl Claims {
             }
             let at = claim.at.wrapping_add(from);
             // SAFETY: the claim is ours alone until it is finished, and no engine has it.
-            unsafe { clearer.clear_as(at, PIECE.min(claim.len - from), Warmth::Cold, nocache) };
+            unsafe { clearer.clear(at, PIECE.min(claim.len - from), Warmth::Cold) };
         }
         Outcome::Zeroed
     }

@@ -11,7 +11,7 @@ use super::governor::{Governor, Limits, Manner, Procfs, Verdict};
 use super::helper::{begin, Helper, Job, Stopped};
 use super::waiting::STAY_AWAY;
 use super::{Left, Outcome, Source};
-use crate::config::{Nocache, Setting};
+use crate::config::Setting;
 use crate::stats::{Event, Slot};
 use pumice_frames::addr::{Order, FRAME_SIZE};
 use pumice_frames::sys::thread;
@@ -70,7 +70,6 @@ pub(super) struct Orders {
     pub(super) stop: Order,
     pub(super) batch_bytes: usize,
     delay: Duration,
-    pub(super) nocache: Nocache,
     limits: Limits,
 }
 
@@ -85,11 +84,6 @@ impl Orders {
             stop: stop.unwrap_or(Order::MAX),
             batch_bytes: batch_pages.saturating_mul(FRAME_SIZE),
             delay: Duration::from_millis(get(Setting::ScrubDelayMs)),
-            nocache: match get(Setting::ScrubNocache) {
-                on if on == Nocache::On as u64 => Nocache::On,
-                off if off == Nocache::Off as u64 => Nocache::Off,
-                _ => Nocache::Auto,
-            },
             limits: Limits {
                 load_hundredths: get(Setting::ScrubLoad),
                 rate_pages_per_s: get(Setting::ScrubRatePagesPerS),
@@ -193,7 +187,7 @@ impl<F: FnMut() -> Option<Opened>> Scrubd<F> {
                 self.helper().nap(STAY_AWAY)?;
             }
             let Some(claim) = self.claims.claim(orders.stop) else { break };
-            if self.claims.finish(claim, 0, orders.nocache) == Outcome::Dirty {
+            if self.claims.finish(claim, 0) == Outcome::Dirty {
                 return Ok(bytes.or(Some(0)));
             }
             bytes = Some(bytes.unwrap_or(0) + claim.len);

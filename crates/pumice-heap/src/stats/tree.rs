@@ -11,7 +11,7 @@ use pumice_frames::sys::{mem, thread};
 /// The number that it starts with.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"pumice\0\x01");
 /// Changes whenever the layout does.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Processes that can count at the same time.
 pub const SLOTS: usize = 512;
 /// Slots that a process which takes one looks back at, for processes that are gone.
