@@ -23,7 +23,7 @@ use rustix::mm::{madvise, Advice};
 use crate::cuda::{Cuda, CudaError};
 use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::clear::Content;
-use pumice_frames::clear::{Clearer, Engine, Piece, State, Waiting, Warmth};
+use pumice_frames::clear::{Clearer, Engine, Piece, PieceState, Waiting, Warmth};
 use pumice_frames::sys::mem::{Huge, Memory, Os};
 use pumice_frames::sys::thread::Maker;
 
@@ -213,10 +213,10 @@ impl<R: Registrar> Pool<R> {
                     let submitted = engine.submit(&mut pieces);
                     submitted.and(engine.wait(&mut pieces, PATIENCE, Waiting::Asleep)).is_err()
                 };
-                is_lost |= pieces.iter().any(|piece| piece.state() == State::InFlight);
+                is_lost |= pieces.iter().any(|piece| piece.state() == PieceState::InFlight);
             }
             for (block, piece) in batch.into_iter().zip(pieces) {
-                if piece.state() == State::InFlight {
+                if piece.state() == PieceState::InFlight {
                     continue;
                 }
                 let (at, len) = piece.remaining();

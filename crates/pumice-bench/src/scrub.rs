@@ -26,7 +26,7 @@ use pumice_frames::clear::{Clearer, CpuEngine, EngineKind};
 use pumice_frames::sys::cpu;
 use pumice_frames::sys::sched::Affinity;
 use pumice_heap::scrub::Scrubber;
-use pumice_heap::stats::{Event, Slot, Tree};
+use pumice_heap::stats::{CounterSlot, Event, Tree};
 use serde_json::json;
 
 use super::harness::{Output, OutputArgs};
@@ -118,7 +118,7 @@ pub fn scrub(options: ScrubArgs) -> Result<(), Failure> {
 struct Setup {
     dirt: &'static Dirt,
     scrubber: &'static Scrubber,
-    slot: &'static Slot,
+    slot: &'static CounterSlot,
 }
 
 impl Setup {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ptr::null;
 
 use pumice_heap::config::Setting;
-use pumice_heap::stats::{Event, Slot, EVENTS};
+use pumice_heap::stats::{CounterSlot, Event, EVENTS};
 
 use crate::memory::HEAP;
 use crate::status::{guard, Status};
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn pumice_counter(name: *const c_char, value: *mut u64) ->
         if value.is_null() {
             return Err(Status::Invalid);
         }
-        let read = |slot: &Slot| match name {
+        let read = |slot: &CounterSlot| match name {
             POOL_BYTES => Some(slot.pool_bytes()),
             _ => Event::ALL
                 .into_iter()
@@ -132,7 +132,7 @@ pub extern "C" fn pumice_counter_name(index: usize) -> *const c_char {
     COUNTER_NAMES.get(index).map_or(null(), |name| name.as_ptr().cast())
 }
 
-fn slot() -> Result<&'static Slot, Status> {
+fn slot() -> Result<&'static CounterSlot, Status> {
     HEAP.slot().ok_or(Status::NotServed)
 }
 

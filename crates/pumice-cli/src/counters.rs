@@ -8,7 +8,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use pumice_frames::sys::segment::{self, Status, View};
-use pumice_heap::stats::{Slot, Tree, FOLDS, TREE_SIZE};
+use pumice_heap::stats::{CounterSlot, Tree, FOLDS, TREE_SIZE};
 
 use crate::numbers::Numbers;
 
@@ -38,12 +38,12 @@ impl Counters {
 pub fn live_slots<'t>(
     tree: &'t Tree,
     numbers: &'t Numbers,
-) -> impl Iterator<Item = (u32, &'t Slot)> {
+) -> impl Iterator<Item = (u32, &'t CounterSlot)> {
     tree.slots().iter().filter_map(|slot| Some((numbers.here(slot.owner())?, slot)))
 }
 
 /// The name of the program that counts in a slot. It is whatever the program wrote.
-pub fn program_name(slot: &Slot) -> String {
+pub fn program_name(slot: &CounterSlot) -> String {
     let name = slot.name();
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     String::from_utf8_lossy(&name[..end]).into_owned()

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 
 use clap::Args;
 use pumice_heap::config::{Setting, ENV_STATS};
-use pumice_heap::stats::{Event, Slot};
+use pumice_heap::stats::{CounterSlot, Event};
 use serde::Serialize;
 
 use crate::counters;
@@ -71,7 +71,7 @@ fn parse_change(text: &str) -> Result<(Setting, u64), Failure> {
 }
 
 /// The slots that a process number stands for, with the numbers of their processes; never empty.
-fn find(pid: u32) -> Result<Vec<(u32, &'static Slot)>, Failure> {
+fn find(pid: u32) -> Result<Vec<(u32, &'static CounterSlot)>, Failure> {
     let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
         return Err(Failure::system(format!("no process {pid}")));
     };
@@ -111,7 +111,7 @@ fn has_stats_variable(pid: u32) -> bool {
 }
 
 /// `KEY=VALUE` lines that `pumice ctl` would take back, under a comment that names the program.
-fn paragraph(pid: u32, slot: &Slot) -> String {
+fn paragraph(pid: u32, slot: &CounterSlot) -> String {
     let mut lines = vec![format!("# {pid} {}", counters::program_name(slot).escape_debug())];
     if let Some(reason) = slot.reason() {
         lines.push(format!("# nothing served: {}", reason.explain()));
@@ -135,7 +135,7 @@ struct Shown {
     events: BTreeMap<&'static str, u64>,
 }
 
-fn line_of_json(pid: u32, slot: &Slot) -> String {
+fn line_of_json(pid: u32, slot: &CounterSlot) -> String {
     let shown = Shown {
         pid,
         name: counters::program_name(slot),

@@ -124,7 +124,8 @@ fn what_is_no_tree_of_counters_is_passed_over() {
     greedy[..8].copy_from_slice(&pumice_heap::stats::MAGIC.to_le_bytes());
     greedy[8..12].copy_from_slice(&pumice_heap::stats::VERSION.to_le_bytes());
     greedy[12..16].copy_from_slice(&(pumice_heap::stats::SLOTS as u32).to_le_bytes());
-    greedy[16..20].copy_from_slice(&(size_of::<pumice_heap::stats::Slot>() as u32).to_le_bytes());
+    greedy[16..20]
+        .copy_from_slice(&(size_of::<pumice_heap::stats::CounterSlot>() as u32).to_le_bytes());
     let events = pumice_heap::stats::EVENTS as u32;
     greedy[20..24].copy_from_slice(&events.to_le_bytes());
     // Each is this process's, and stays for as long as it.

@@ -2,11 +2,11 @@
 //!
 //! `pumice run` turns its flags into these variables; the shim reads them once, at the first
 //! request it serves. Those that are [`Setting`]s can be changed on a running process
-//! (`pumice ctl PID KEY=VALUE`): they live in its [`crate::stats::Slot`].
+//! (`pumice ctl PID KEY=VALUE`): they live in its [`crate::stats::CounterSlot`].
 
 use core::fmt;
 
-use crate::stats::Slot;
+use crate::stats::CounterSlot;
 
 /// Turns everything off when it says `off` (also `0`, `no`, `false`).
 pub const ENV_SWITCH: &str = "PUMICE";
@@ -106,7 +106,7 @@ impl Setting {
 
     /// The raw value in force in a process. Slots start as zeros: a value is kept plus one.
     #[inline]
-    pub fn get(self, slot: &Slot) -> u64 {
+    pub fn get(self, slot: &CounterSlot) -> u64 {
         match slot.setting(self as usize) {
             0 => self.default_raw(),
             kept => kept - 1,
@@ -114,7 +114,7 @@ impl Setting {
     }
 
     /// Changes the raw value in a process. The largest number there is becomes the one before.
-    pub fn set(self, slot: &Slot, raw: u64) {
+    pub fn set(self, slot: &CounterSlot, raw: u64) {
         slot.set_setting(self as usize, raw.saturating_add(1));
     }
 }

@@ -29,7 +29,7 @@ pub use served::{Host, Served, ZeroCheck};
 use rustix::process::{geteuid, getppid, getrlimit, Resource};
 
 use crate::config::{self, Setting};
-use crate::stats::{Owner, Reason, Slot, Tree, TREE_SIZE};
+use crate::stats::{CounterSlot, Owner, Reason, Tree, TREE_SIZE};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::clear::Clearer;
 use pumice_frames::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -178,7 +178,7 @@ pub fn take_slot(
     tree: &'static Tree,
     name: &[u8],
     variables: &impl Variables,
-) -> Option<&'static Slot> {
+) -> Option<&'static CounterSlot> {
     let slot = tree.attach(Owner::here())?;
     slot.set_name(name);
     for setting in Setting::ALL {
@@ -190,7 +190,7 @@ pub fn take_slot(
 }
 
 /// A slot of the tree for a forked child, with its parent's name and settings.
-fn take_slot_of_child(tree: &'static Tree, parent: &Slot) -> Option<&'static Slot> {
+fn take_slot_of_child(tree: &'static Tree, parent: &CounterSlot) -> Option<&'static CounterSlot> {
     let slot = tree.attach(Owner::here())?;
     let name = parent.name();
     slot.set_name(name.split(|&byte| byte == 0).next().unwrap_or(&[]));

@@ -120,7 +120,7 @@ pub mod config {
 /// Counters of a process's heap.
 pub mod stats {
     #[doc(inline)]
-    pub use pumice_heap::stats::{Event, Slot};
+    pub use pumice_heap::stats::{CounterSlot, Event};
 }
 
 /// Memory that stays registered with a device.

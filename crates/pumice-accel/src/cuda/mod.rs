@@ -23,7 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use driver::CudaError;
 use driver::{DevicePointer, Driver, Handle, NOT_READY};
 
-use pumice_frames::clear::{Engine, Lost, Piece, State};
+use pumice_frames::clear::{Engine, Lost, Piece, PieceState};
 use pumice_frames::sync::atomic::{AtomicBool, Ordering};
 
 /// Registered at a time: one registration of 512 GiB and more fails.
@@ -274,7 +274,7 @@ unsafe impl Engine for Cuda {
         };
         let Ok(_current) = self.driver.enter() else { return self.lose() };
         let (mut left, mut is_failed) = (0, false);
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::Waiting) {
+        for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting) {
             let (at, len) = piece.remaining();
             if len == 0 {
                 piece.take(0);
@@ -305,13 +305,13 @@ unsafe impl Engine for Cuda {
     }
 
     unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-        if !pieces.iter().any(|piece| piece.state() == State::InFlight) {
+        if !pieces.iter().any(|piece| piece.state() == PieceState::InFlight) {
             return self.lost();
         }
         let mut state = self.state();
         let Ok(_current) = self.driver.enter() else { return self.lose() };
         let mut looks = [Look::NotYet; BATCHES];
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::InFlight) {
+        for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::InFlight) {
             let number = (piece.tag() & !PARTLY) as usize;
             if looks[number] == Look::NotYet {
                 looks[number] = self.query(state.batches[number].event);

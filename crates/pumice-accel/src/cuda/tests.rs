@@ -9,7 +9,7 @@ use super::{Cuda, CudaError, MOST_REGISTERED};
 use crate::sys::dynamic::Library;
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::contract::{uphold, Ground, Hope};
-use pumice_frames::clear::{Chain, Clearer, Engine, Lost, Piece, State, Waiting, Warmth};
+use pumice_frames::clear::{Chain, Clearer, Engine, Lost, Piece, PieceState, Waiting, Warmth};
 use pumice_frames::sys::mem::{Memory, Os};
 
 /// The failures to come: see `fake.c`. -1 is never, and 0 nothing.
@@ -102,7 +102,7 @@ unsafe impl Engine for Registering {
     }
 
     unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-        for piece in pieces.iter().filter(|piece| piece.state() == State::Waiting) {
+        for piece in pieces.iter().filter(|piece| piece.state() == PieceState::Waiting) {
             let (at, len) = piece.remaining();
             let known = self.0.state().registered(at as usize, len).is_some();
             if len > 0 && !known {
@@ -160,14 +160,17 @@ fn what_is_registered_is_zeroed_and_the_rest_is_the_next_engines() {
     }
     ground.check(&pieces, "cuda");
     for (index, piece) in pieces.iter().enumerate() {
-        assert_eq!(piece.state(), if index < 16 { State::Zeroed } else { State::Waiting });
+        assert_eq!(
+            piece.state(),
+            if index < 16 { PieceState::Zeroed } else { PieceState::Waiting }
+        );
     }
     let engines: [&dyn Engine; 1] = [&cuda];
     let chain = Chain::new(&engines, Clearer::detect());
     // SAFETY: as above.
     unsafe { chain.submit(&mut pieces) }.expect("never lost");
     ground.check(&pieces, "chain");
-    assert!(pieces.iter().all(|piece| piece.state() == State::Zeroed));
+    assert!(pieces.iter().all(|piece| piece.state() == PieceState::Zeroed));
     cuda.unregister(pieces[0].range().0).expect("registered");
     drop(pieces);
     drop(cuda);
@@ -225,7 +228,7 @@ fn no_copy_lies_in_two_registrations() {
         cuda.wait(&mut pieces, core::time::Duration::from_secs(5), Waiting::Spinning)
             .expect("not lost");
     }
-    assert_eq!(pieces[0].state(), State::Zeroed);
+    assert_eq!(pieces[0].state(), PieceState::Zeroed);
     assert!(memory.iter().all(|&byte| byte == 0));
 }
 
@@ -261,7 +264,7 @@ fn an_engine_that_is_lost_settles_nothing_any_more() {
     }
     assert_eq!(
         pieces[0].state(),
-        State::InFlight,
+        PieceState::InFlight,
         "its event was never recorded: nothing is known"
     );
     bytes = &mut [];

@@ -42,7 +42,7 @@ pub use descriptor::Descriptor;
 pub use portal::Hardware;
 pub use portal::{Handover, Portal};
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
-pub use queues::{Mode, Places, Queue};
+pub use queues::{Mode, Places, WorkQueue};
 
 #[cfg(not(any(loom, shuttle)))]
 pub use engine::Dsa;
@@ -78,7 +78,7 @@ mod engine {
     use super::portal::{Handover, Portal};
     use super::{OpenError, MOST_RESUMES};
     use pumice_frames::addr::FRAME_SIZE;
-    use pumice_frames::clear::engine::{Engine, Lost, Piece, State};
+    use pumice_frames::clear::engine::{Engine, Lost, Piece, PieceState};
     use pumice_frames::clear::Warmth;
     use pumice_frames::sync::atomic::{AtomicBool, Ordering};
     use pumice_frames::sys::mem;
@@ -190,7 +190,7 @@ mod engine {
             let in_batch = self.portal.most_in_batch().min(PIECES);
             let most = if in_batch < 2 { PIECES } else { in_batch };
             let waiting =
-                || pieces.iter().filter(|piece| piece.state() == State::Waiting).take(most);
+                || pieces.iter().filter(|piece| piece.state() == PieceState::Waiting).take(most);
             let mut count = 0;
             for (index, piece) in waiting().enumerate() {
                 // SAFETY: the group is ours, and none of it is handed over yet.
@@ -219,7 +219,7 @@ mod engine {
                 self.groups.give_back(number);
                 return false;
             }
-            let waiting = pieces.iter_mut().filter(|piece| piece.state() == State::Waiting);
+            let waiting = pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting);
             for (index, piece) in waiting.take(taken).enumerate() {
                 piece.take((number * PIECES + index) as u32);
             }
@@ -322,14 +322,14 @@ mod engine {
 
         unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
             self.lost()?;
-            for piece in pieces.iter_mut().filter(|piece| piece.state() == State::Waiting) {
+            for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting) {
                 if piece.remaining().1 == 0 {
                     piece.take(0);
                     // SAFETY: nothing is zero.
                     unsafe { piece.settle_zeroed() };
                 }
             }
-            while pieces.iter().any(|piece| piece.state() == State::Waiting) {
+            while pieces.iter().any(|piece| piece.state() == PieceState::Waiting) {
                 if !self.submit_group(pieces) {
                     break;
                 }
@@ -338,14 +338,14 @@ mod engine {
         }
 
         unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-            for piece in pieces.iter_mut().filter(|piece| piece.state() == State::InFlight) {
+            for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::InFlight) {
                 self.look(piece);
             }
             self.lost()
         }
 
         unsafe fn cancel(&self, pieces: &mut [Piece]) {
-            for piece in pieces.iter().filter(|piece| piece.state() == State::InFlight) {
+            for piece in pieces.iter().filter(|piece| piece.state() == PieceState::InFlight) {
                 let tag = piece.tag() as usize;
                 self.groups.get(tag / PIECES).notes[tag % PIECES].cancel();
             }

@@ -75,7 +75,7 @@ mod hardware {
     use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 
     use super::{Descriptor, Handover, Portal};
-    use crate::dsa::queues::{Mode as QueueMode, Queue};
+    use crate::dsa::queues::{Mode as QueueMode, WorkQueue};
     use crate::sys::enqueue::{enqcmd, movdir64b};
     use pumice_frames::addr::FRAME_SIZE;
     use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
@@ -88,7 +88,7 @@ mod hardware {
     /// A work queue's portal. The kernel drains the queue and ends it when the file is closed.
     #[derive(Debug)]
     pub struct Hardware {
-        queue: Queue,
+        queue: WorkQueue,
         submission: Submission,
         maker: Maker,
         _file: OwnedFd,
@@ -114,7 +114,7 @@ mod hardware {
         ///
         /// # Errors
         /// The kernel's.
-        pub fn open(device: &CStr, queue: Queue) -> Result<Hardware, Errno> {
+        pub fn open(device: &CStr, queue: WorkQueue) -> Result<Hardware, Errno> {
             let file = open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
             // SAFETY: a new mapping at an address of the kernel's choice.
             let mapped = unsafe {

@@ -21,7 +21,7 @@ pub enum Mode {
 
 /// A work queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct WorkQueue {
     /// Of the accelerator.
     pub device: u32,
     /// Within it.
@@ -87,7 +87,7 @@ impl Places<'static> {
 
 impl Places<'_> {
     /// The queue's device.
-    pub(super) fn node(&self, queue: &Queue) -> Option<Path> {
+    pub(super) fn node(&self, queue: &WorkQueue) -> Option<Path> {
         Path::new(format_args!("{}/wq{}.{}", self.nodes, queue.device, queue.number))
     }
 
@@ -97,7 +97,7 @@ impl Places<'_> {
     /// The part that is missing, if there is no queue, or the last error of `wanted`.
     pub(super) fn find<T>(
         &self,
-        mut wanted: impl FnMut(Queue) -> Result<T, OpenError>,
+        mut wanted: impl FnMut(WorkQueue) -> Result<T, OpenError>,
     ) -> Result<T, OpenError> {
         // Any attribute of the bus's own would do; this tells in one call that there is none.
         let bus = Path::new(format_args!("{}", self.devices)).ok_or(OpenError::NoDriver)?;
@@ -118,7 +118,7 @@ impl Places<'_> {
     }
 
     /// A queue that is enabled, and for users.
-    fn queue(&self, device: u32, number: u32) -> Option<Queue> {
+    fn queue(&self, device: u32, number: u32) -> Option<WorkQueue> {
         let mut buffer = [0; 64];
         let folder = self.devices;
         let mut read = |path: Path, of: &mut dyn FnMut(&str) -> Option<u64>| {
@@ -149,7 +149,7 @@ impl Places<'_> {
             return None;
         }
         let mode = if mode == 0 { Mode::Dedicated } else { Mode::Shared };
-        Some(Queue {
+        Some(WorkQueue {
             device,
             number,
             mode,

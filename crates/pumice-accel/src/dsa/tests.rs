@@ -8,7 +8,7 @@ use super::soft::{Fate, Manner, SoftDevice};
 use super::*;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::clear::contract::{uphold, Ground, Hope};
-use pumice_frames::clear::{Engine, Lost, Piece, State, Waiting};
+use pumice_frames::clear::{Engine, Lost, Piece, PieceState, Waiting};
 
 #[test]
 fn the_engine_upholds_the_contract() {
@@ -61,7 +61,7 @@ proptest! {
             }
         }
         prop_assert_eq!(driven.device.overruns(), 0);
-        prop_assert!(pieces.iter().all(|piece| piece.state() == State::Zeroed));
+        prop_assert!(pieces.iter().all(|piece| piece.state() == PieceState::Zeroed));
         ground.check(&pieces, "dsa");
     }
 }
@@ -85,7 +85,7 @@ proptest! {
             driven.dsa.scribble(index, status, bytes, at);
             // SAFETY: as above.
             let _is_lost = unsafe { driven.dsa.poll(&mut pieces) };
-            let partly = |piece: &Piece| piece.state() == State::Zeroed;
+            let partly = |piece: &Piece| piece.state() == PieceState::Zeroed;
             prop_assert!(!pieces.iter().any(partly));
         }
         // SAFETY: the device has not worked, and goes first.
@@ -113,9 +113,9 @@ fn whatever_the_status_what_was_not_written_is_not_called_zero() {
         // SAFETY: the memory is this test's.
         let is_lost = (0..5).any(|_| unsafe { driven.poll(&mut pieces) } == Err(Lost));
         let expected = match status {
-            0x00 => (State::InFlight, false),
-            0x03 | 0x04 | 0x84 | 0x10..=0x13 | 0x19 | 0x1b..=0x1e => (State::Faulted, false),
-            _ => (State::InFlight, true),
+            0x00 => (PieceState::InFlight, false),
+            0x03 | 0x04 | 0x84 | 0x10..=0x13 | 0x19 | 0x1b..=0x1e => (PieceState::Faulted, false),
+            _ => (PieceState::InFlight, true),
         };
         assert_eq!((pieces[0].state(), is_lost), expected, "{status:#x}");
         assert_eq!(pieces[0].remaining().1, FRAME_SIZE, "{status:#x}");
@@ -129,12 +129,12 @@ fn a_record_that_comes_after_its_batchs_is_waited_for() {
     for _ in 0..2 {
         // SAFETY: the memory is this test's.
         unsafe { driven.poll(&mut pieces) }.expect("not lost");
-        assert_eq!(pieces[0].state(), State::InFlight, "its place may not be used again");
+        assert_eq!(pieces[0].state(), PieceState::InFlight, "its place may not be used again");
     }
     // SAFETY: as above.
     unsafe { driven.wait(&mut pieces, Duration::from_secs(5), Waiting::Spinning) }
         .expect("not lost");
-    assert!(pieces.iter().all(|piece| piece.state() == State::Zeroed));
+    assert!(pieces.iter().all(|piece| piece.state() == PieceState::Zeroed));
     ground.check(&pieces, "dsa");
 }
 
@@ -150,7 +150,7 @@ fn faults_are_gone_on_with_where_they_stopped() {
     }
     ground.check(&pieces, "dsa");
     for piece in &pieces {
-        assert_eq!(piece.state(), State::Faulted, "half of the rest at a time never ends");
+        assert_eq!(piece.state(), PieceState::Faulted, "half of the rest at a time never ends");
         let (whole, rest) = (piece.range().1, piece.remaining().1);
         assert!(rest < 64 && rest > 0, "{rest} of {whole}");
     }
@@ -180,7 +180,7 @@ fn a_device_that_works_on_its_own_is_waited_for() {
                     .expect("not lost");
             }
             ground.check(&pieces, "dsa");
-            assert!(pieces.iter().all(|piece| piece.state() == State::Zeroed));
+            assert!(pieces.iter().all(|piece| piece.state() == PieceState::Zeroed));
         }
         is_over.store(true, Ordering::Relaxed);
     });
@@ -194,7 +194,7 @@ mod files {
 
     use super::super::{Dsa, OpenError, Places};
     use crate::sys::enqueue::Enqueue;
-    use pumice_frames::clear::{Engine, Piece, State, Warmth};
+    use pumice_frames::clear::{Engine, Piece, PieceState, Warmth};
 
     struct Tree(PathBuf);
 
@@ -275,7 +275,7 @@ mod files {
         let mut pieces: Vec<_> = memory.chunks_mut(1000).map(piece).collect();
         // SAFETY: the memory is never given back.
         unsafe { dsa.submit(&mut pieces) }.expect("not lost");
-        let taken = pieces.iter().filter(|piece| piece.state() == State::InFlight).count();
+        let taken = pieces.iter().filter(|piece| piece.state() == PieceState::InFlight).count();
         assert_eq!(taken, pieces.len(), "66 pieces are three batches");
         let portal = fs::read(tree.0.join("dev/wq2.1")).expect("readable");
         for (index, count) in [(0, 32), (1, 32), (2, 2)] {

@@ -128,7 +128,7 @@ unsafe impl Engine for Late {
 
     unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
         let mut taken = self.0.lock().expect("no panic");
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::Waiting) {
+        for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting) {
             taken.push((piece.range().0 as usize, piece.range().1));
             piece.take(0);
         }

@@ -11,7 +11,7 @@
 use pumice_accel::dsa::soft::{Manner, SoftDevice};
 use pumice_accel::dsa::Dsa;
 use pumice_frames::addr::BLOCK_SIZE;
-use pumice_frames::clear::{Engine, Piece, State, Waiting, Warmth};
+use pumice_frames::clear::{Engine, Piece, PieceState, Waiting, Warmth};
 use pumice_frames::sys::thread::{cpu_time_ns, now_ns, process_cpu_time_ns};
 use serde_json::json;
 
@@ -75,14 +75,16 @@ fn pieces_of(span: &mut [u8]) -> Vec<Piece> {
 /// Zeroes all of the pieces. A queue that others keep full may have room later, but is not asked for ever.
 fn zero(engine: &dyn Engine, pieces: &mut [Piece], how: Waiting) -> Result<(), ()> {
     let begun = std::time::Instant::now();
-    while begun.elapsed() < PATIENCE && pieces.iter().any(|piece| piece.state() == State::Waiting) {
+    while begun.elapsed() < PATIENCE
+        && pieces.iter().any(|piece| piece.state() == PieceState::Waiting)
+    {
         // SAFETY: the pieces' memory is the region's, which outlives them, and is used by nobody else.
         unsafe {
             engine.submit(pieces).map_err(drop)?;
             engine.wait(pieces, PATIENCE, how).map_err(drop)?;
         }
     }
-    let all = pieces.iter().all(|piece| piece.state() == State::Zeroed);
+    let all = pieces.iter().all(|piece| piece.state() == PieceState::Zeroed);
     all.then_some(()).ok_or(())
 }
 
@@ -103,7 +105,7 @@ pub fn overhead(region: &mut [u8], rounds: usize, output: &mut Output) -> Result
         // SAFETY: as above.
         let settled = unsafe { dsa.poll(&mut pieces) };
         let settled_ns = cpu_time_ns();
-        let all = pieces.iter().all(|piece| piece.state() == State::Zeroed);
+        let all = pieces.iter().all(|piece| piece.state() == PieceState::Zeroed);
         if submitted.is_err() || settled.is_err() || !all {
             return Err(Failure::system("the accelerator in software did not zero a batch"));
         }

@@ -9,7 +9,7 @@ use pumice_frames::clear::Clearer;
 use pumice_frames::sys::sched::Affinity;
 use pumice_frames::sys::topology::Topology;
 use pumice_heap::heap::{Content, Heap, HeapConfig};
-use pumice_heap::stats::{Event, Slot, Tree};
+use pumice_heap::stats::{CounterSlot, Event, Tree};
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use crate::names::named;
@@ -101,7 +101,7 @@ const PATIENCE_AT_FIRST: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Pool {
     heap: &'static Heap,
-    slot: &'static Slot,
+    slot: &'static CounterSlot,
     ready_bytes: usize,
     populating_s: f64,
 }

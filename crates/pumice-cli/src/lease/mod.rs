@@ -23,7 +23,7 @@ use rustix::stdio::dup2_stdout;
 use crate::run::{self, spawn};
 use crate::serve::{bar, duration, pages};
 use holder::Holder;
-use placeholders::Slot;
+use placeholders::Values;
 use pumice_command::Failure;
 
 /// The arguments of `pumice lease`.
@@ -86,7 +86,7 @@ pub fn lease(options: LeaseArgs) -> Result<u8, Failure> {
     // For `{fd}`; everything else that is open stays this process's.
     fcntl_setfd(lease.file(), FdFlags::empty())
         .map_err(|error| Failure::system(format!("the slot can't be handed on: {error}")))?;
-    let slot = Slot {
+    let slot = Values {
         path: lease.path(),
         descriptor: lease.file().as_raw_fd(),
         bytes: options.size,

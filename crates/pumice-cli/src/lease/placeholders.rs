@@ -12,7 +12,7 @@ const NAMES: [&str; 3] = ["{path}", "{fd}", "{qemu}"];
 
 /// The slot that they stand for.
 #[derive(Debug)]
-pub struct Slot {
+pub struct Values {
     /// `{path}`
     pub path: PathBuf,
     /// `{fd}`
@@ -37,7 +37,7 @@ pub fn check(line: &[OsString]) -> Result<(), Failure> {
     ))
 }
 
-impl Slot {
+impl Values {
     /// The word with what is in it filled in.
     pub fn fill_in(&self, word: &OsStr) -> OsString {
         let values = [
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn filled(word: &str) -> String {
-        let slot = Slot {
+        let slot = Values {
             path: "/proc/7/fd/3".into(),
             descriptor: 3,
             bytes: 1 << 30,

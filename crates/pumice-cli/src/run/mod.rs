@@ -28,7 +28,7 @@ use pumice_heap::config::{
     parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_FIRST, ENV_POOL_MAX, ENV_READY, ENV_STATS,
     ENV_THRESHOLD,
 };
-use pumice_heap::stats::{Owner, Slot, Tree};
+use pumice_heap::stats::{CounterSlot, Owner, Tree};
 
 pub use options::RunArgs;
 pub use variables::{print_variables, EnvArgs};
@@ -118,7 +118,7 @@ fn sweep(tree: &Tree) -> Duration {
     let numbers = Numbers::now();
     // Before the processes are looked up: whoever comes later is not among them.
     let is_others = |owner: &Owner| owner.pid != 0 && !numbers.is_own(*owner);
-    let others: Vec<_> = tree.slots().iter().map(Slot::owner).filter(is_others).collect();
+    let others: Vec<_> = tree.slots().iter().map(CounterSlot::owner).filter(is_others).collect();
     let gone: Vec<_> = others.into_iter().filter(|&owner| numbers.is_gone(owner)).collect();
     if !gone.is_empty() {
         tree.sweep(|owner| gone.contains(&owner));

@@ -24,7 +24,7 @@ const MOST_BYTES: u64 = 1 << 20;
 pub struct File {
     /// `[[slot]]`
     #[serde(rename = "slot")]
-    pub slots: Vec<Slot>,
+    pub slots: Vec<SlotEntry>,
     /// As `--pages`.
     #[serde(deserialize_with = "pages")]
     pub pages: Option<PageKind>,
@@ -57,7 +57,7 @@ pub struct File {
 /// `[[slot]]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Slot {
+pub struct SlotEntry {
     /// `size`, as typed.
     #[serde(rename = "size", deserialize_with = "bytes")]
     pub bytes: u64,

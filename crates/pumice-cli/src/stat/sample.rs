@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
-use pumice_heap::stats::{Event, PoolSplit, Slot, Tree};
+use pumice_heap::stats::{CounterSlot, Event, PoolSplit, Tree};
 use serde::Serialize;
 
 use super::running::Running;
@@ -158,7 +158,7 @@ impl Totals {
 }
 
 impl Process {
-    fn new(tree: &Tree, slot: &Slot, pid: u32, run_pid: u32, running: Running) -> Process {
+    fn new(tree: &Tree, slot: &CounterSlot, pid: u32, run_pid: u32, running: Running) -> Process {
         let served = slot.get(Event::Hits).saturating_add(slot.get(Event::Misses));
         Process {
             run_pid,
@@ -208,7 +208,8 @@ mod tests {
         let mut bytes: Vec<u8> =
             words.iter().cycle().take(TREE_SIZE / 8).flat_map(|word| word.to_le_bytes()).collect();
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
-        let sizes = [VERSION, SLOTS as u32, size_of::<Slot>() as u32, Event::ALL.len() as u32];
+        let sizes =
+            [VERSION, SLOTS as u32, size_of::<CounterSlot>() as u32, Event::ALL.len() as u32];
         for (index, size) in sizes.into_iter().enumerate() {
             bytes[8 + 4 * index..12 + 4 * index].copy_from_slice(&size.to_le_bytes());
         }

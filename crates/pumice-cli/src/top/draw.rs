@@ -7,7 +7,7 @@ use ratatui::widgets::{Clear, Paragraph};
 use ratatui::Frame;
 
 use super::glyphs::{Looks, Part};
-use super::state::{bytes_of, Order, Row, State};
+use super::state::{bytes_of, Row, SortBy, State};
 use crate::stat::show::percent;
 
 /// With less there is nothing to see.
@@ -84,14 +84,14 @@ fn summary_lines(state: &State, looks: Looks, width: usize) -> Vec<Line<'static>
 
 /// A column of the table: its heading, how wide it is, and how wide the screen must be for it.
 struct Column {
-    order: Option<Order>,
+    order: Option<SortBy>,
     heading: &'static str,
     width: usize,
     least_screen: usize,
 }
 
 const fn column(
-    order: Option<Order>,
+    order: Option<SortBy>,
     heading: &'static str,
     width: usize,
     least_screen: usize,
@@ -100,14 +100,14 @@ const fn column(
 }
 
 const COLUMNS: [Column; 8] = [
-    column(Some(Order::Pid), "PID", 7, 0),
+    column(Some(SortBy::Pid), "PID", 7, 0),
     column(None, "RUN", 7, 92),
-    column(Some(Order::Name), "PROGRAM", 15, 0),
-    column(Some(Order::Pool), "POOL", 10, 36),
-    column(Some(Order::Hits), "HITS%", 5, 42),
-    column(Some(Order::Scrub), "SCRUB/s", 10, 53),
-    column(Some(Order::Cpu), "CPU%", 5, 59),
-    column(Some(Order::Requests), "REQ/s", 8, 68),
+    column(Some(SortBy::Name), "PROGRAM", 15, 0),
+    column(Some(SortBy::Pool), "POOL", 10, 36),
+    column(Some(SortBy::Hits), "HITS%", 5, 42),
+    column(Some(SortBy::Scrub), "SCRUB/s", 10, 53),
+    column(Some(SortBy::Cpu), "CPU%", 5, 59),
+    column(Some(SortBy::Requests), "REQ/s", 8, 68),
 ];
 /// A bar needs as much.
 const LEAST_BAR: usize = 8;
@@ -171,18 +171,18 @@ fn value(column: &Column, row: &Row) -> String {
     let rates = row.rates;
     let unknown = || "-".to_owned();
     match column.order {
-        Some(Order::Pid) => row.process.pid.to_string(),
+        Some(SortBy::Pid) => row.process.pid.to_string(),
         None => row.process.run_pid.to_string(),
-        Some(Order::Name) => name(row),
-        Some(Order::Pool) => size(row.process.pool_bytes),
-        Some(Order::Hits) => percent(row.hit_rate()),
-        Some(Order::Scrub) => {
+        Some(SortBy::Name) => name(row),
+        Some(SortBy::Pool) => size(row.process.pool_bytes),
+        Some(SortBy::Hits) => percent(row.hit_rate()),
+        Some(SortBy::Scrub) => {
             rates.map_or_else(unknown, |rates| size(rates.scrubbed_bytes_per_s as u64))
         }
-        Some(Order::Cpu) => {
+        Some(SortBy::Cpu) => {
             rates.map_or_else(unknown, |rates| format!("{:.1}", 100.0 * rates.scrubber_cpu))
         }
-        Some(Order::Requests) => {
+        Some(SortBy::Requests) => {
             rates.map_or_else(unknown, |rates| format!("{:.0}", rates.requests_per_s))
         }
     }
@@ -350,12 +350,12 @@ mod tests {
         state.tell(Told::Reverse);
         assert_eq!(first(&state), 7);
         state.tell(Told::Reverse);
-        state.tell(Told::Order(5));
-        assert_eq!((first(&state), state.order()), (7, Order::Pid));
+        state.tell(Told::SortBy(5));
+        assert_eq!((first(&state), state.order()), (7, SortBy::Pid));
         state.tell(Told::NextOrder);
-        assert_eq!(state.order(), Order::Name);
-        state.tell(Told::Order(8));
-        assert_eq!(state.order(), Order::Name, "there is no such");
+        assert_eq!(state.order(), SortBy::Name);
+        state.tell(Told::SortBy(8));
+        assert_eq!(state.order(), SortBy::Name, "there is no such");
         state.tell(Told::Down);
         assert!(screen(&state, 80, 24)[0].contains("python3 (7)"));
         state.tell(Told::Down);

@@ -128,7 +128,7 @@ fn ends(state: &mut State, key: KeyEvent) -> bool {
         KeyCode::Char('s') => Told::NextOrder,
         KeyCode::Char('r') => Told::Reverse,
         KeyCode::Char('p' | ' ') => Told::Pause,
-        KeyCode::Char(digit @ '1'..='9') => Told::Order(digit as usize - '1' as usize),
+        KeyCode::Char(digit @ '1'..='9') => Told::SortBy(digit as usize - '1' as usize),
         KeyCode::Up | KeyCode::Char('k') => Told::Up,
         KeyCode::Down | KeyCode::Char('j') => Told::Down,
         KeyCode::Esc => Told::Back,

@@ -18,7 +18,7 @@ pub type Key = (u32, u32);
 pumice_frames::table! {
     /// By what programs are ordered; the most first, but for names and numbers. Their keys are 1 to 7.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Order: &'static str {
+    pub enum SortBy: &'static str {
         /// Bytes of pool.
         Pool => "pool",
         /// Hit rate.
@@ -36,7 +36,7 @@ pumice_frames::table! {
     }
 }
 
-impl Order {
+impl SortBy {
     /// For people.
     pub fn name(self) -> &'static str {
         self.row()
@@ -46,15 +46,15 @@ impl Order {
         let rate = |row: &Row, get: fn(&Rates) -> f64| row.rates.as_ref().map_or(-1.0, get);
         let most = |get: fn(&Rates) -> f64| rate(other, get).total_cmp(&rate(one, get));
         match self {
-            Order::Pool => other.process.pool_bytes.cmp(&one.process.pool_bytes),
-            Order::Hits => {
+            SortBy::Pool => other.process.pool_bytes.cmp(&one.process.pool_bytes),
+            SortBy::Hits => {
                 other.hit_rate().unwrap_or(-1.0).total_cmp(&one.hit_rate().unwrap_or(-1.0))
             }
-            Order::Scrub => most(|rates| rates.scrubbed_bytes_per_s),
-            Order::Cpu => most(|rates| rates.scrubber_cpu),
-            Order::Requests => most(|rates| rates.requests_per_s),
-            Order::Pid => one.process.pid.cmp(&other.process.pid),
-            Order::Name => one.process.program.cmp(&other.process.program),
+            SortBy::Scrub => most(|rates| rates.scrubbed_bytes_per_s),
+            SortBy::Cpu => most(|rates| rates.scrubber_cpu),
+            SortBy::Requests => most(|rates| rates.requests_per_s),
+            SortBy::Pid => one.process.pid.cmp(&other.process.pid),
+            SortBy::Name => one.process.program.cmp(&other.process.program),
         }
     }
 }
@@ -66,8 +66,8 @@ pub enum Told {
     Help,
     /// Orders by what comes next.
     NextOrder,
-    /// Orders by one of [`Order::ALL`].
-    Order(usize),
+    /// Orders by one of [`SortBy::ALL`].
+    SortBy(usize),
     /// The other way round.
     Reverse,
     /// Takes no more samples, or does again.
@@ -122,7 +122,7 @@ pub struct State {
     rows: Vec<Row>,
     all: VecDeque<Point>,
     each: HashMap<Key, VecDeque<Point>>,
-    order: Order,
+    order: SortBy,
     is_reversed: bool,
     is_paused: bool,
     shows_help: bool,
@@ -138,7 +138,7 @@ impl State {
             rows: Vec::new(),
             all: VecDeque::new(),
             each: HashMap::new(),
-            order: Order::Pool,
+            order: SortBy::Pool,
             is_reversed: false,
             is_paused: false,
             shows_help: false,
@@ -198,10 +198,10 @@ impl State {
         match told {
             Told::Help => self.shows_help = !self.shows_help,
             Told::NextOrder => {
-                let now = Order::ALL.iter().position(|&order| order == self.order).unwrap_or(0);
-                self.order = Order::ALL[(now + 1) % Order::ALL.len()];
+                let now = SortBy::ALL.iter().position(|&order| order == self.order).unwrap_or(0);
+                self.order = SortBy::ALL[(now + 1) % SortBy::ALL.len()];
             }
-            Told::Order(index) => self.order = *Order::ALL.get(index).unwrap_or(&self.order),
+            Told::SortBy(index) => self.order = *SortBy::ALL.get(index).unwrap_or(&self.order),
             Told::Reverse => self.is_reversed = !self.is_reversed,
             Told::Pause => self.is_paused = !self.is_paused,
             Told::Up | Told::Down => self.choose(told == Told::Down),
@@ -267,8 +267,8 @@ impl State {
         self.rows.iter().position(|row| row.key() == key)
     }
 
-    /// See [`Order`].
-    pub fn order(&self) -> Order {
+    /// See [`SortBy`].
+    pub fn order(&self) -> SortBy {
         self.order
     }
 

@@ -4,7 +4,7 @@
 //! on at once, from where it stopped: nobody queues for hardware while a processor stands by. So a piece visits each
 //! engine at most once, and unless it is in flight when `submit` or `poll` returns, it is zeroed.
 
-use super::engine::{Engine, Lost, Piece, State};
+use super::engine::{Engine, Lost, Piece, PieceState};
 use super::Clearer;
 use crate::sync::atomic::{AtomicU32, Ordering};
 
@@ -99,7 +99,7 @@ fn runs_of_stage(pieces: &mut [Piece], stage: usize) -> impl Iterator<Item = &mu
 /// Sends pieces that are neither in flight nor zeroed to the next engine.
 fn pass_on(run: &mut [Piece]) {
     for piece in run {
-        if matches!(piece.state(), State::Waiting | State::Faulted) {
+        if matches!(piece.state(), PieceState::Waiting | PieceState::Faulted) {
             piece.retry();
             piece.stage += 1;
         }

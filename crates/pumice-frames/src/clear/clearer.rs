@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::cpu::{CpuEngine, Path};
 use super::detect::Features;
-use super::engine::{Engine, Lost, Piece, State};
+use super::engine::{Engine, Lost, Piece, PieceState};
 use super::kind::EngineKind;
 use super::plan::{first_on_path, Plan, PlanError, SIZES};
 use super::Warmth;
@@ -128,7 +128,7 @@ unsafe impl Engine for Clearer {
             // SAFETY: as the caller promises.
             unsafe { choice(&run[0]).submit(run)? };
         }
-        debug_assert!(pieces.iter().all(|piece| piece.state() != State::Waiting));
+        debug_assert!(pieces.iter().all(|piece| piece.state() != PieceState::Waiting));
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use core::time::Duration;
 use std::ops::Range;
 
-use super::{Engine, Lost, Piece, State, Waiting, Warmth};
+use super::{Engine, Lost, Piece, PieceState, Waiting, Warmth};
 use crate::addr::{BLOCK_SIZE, FRAME_SIZE};
 use crate::sys::mem;
 
@@ -63,11 +63,11 @@ impl Ground {
             let (at, len) = piece.remaining();
             let done = at as usize - self.at as usize - range.start;
             assert_eq!(done + len, range.len(), "{who}: {piece:?}");
-            assert!(piece.state() != State::Zeroed || len == 0, "{who}: {piece:?}");
+            assert!(piece.state() != PieceState::Zeroed || len == 0, "{who}: {piece:?}");
             // SAFETY: nobody writes memory that is said to be zero.
             let zero = unsafe { super::is_zero(self.at.add(range.start), done) };
             assert!(zero, "{who}: {piece:?} has {done} bytes that are not zero");
-            let is_touched = piece.state() != State::Waiting || done > 0;
+            let is_touched = piece.state() != PieceState::Waiting || done > 0;
             self.check_untouched(from, if is_touched { range.start } else { range.end }, who);
             from = range.end;
         }
@@ -121,7 +121,7 @@ fn see_through(engine: &impl Engine, pieces: &mut [Piece], hope: Hope) {
 }
 
 fn check_hope(pieces: &[Piece], hope: Hope, who: &str) {
-    let left = pieces.iter().find(|piece| piece.state() != State::Zeroed);
+    let left = pieces.iter().find(|piece| piece.state() != PieceState::Zeroed);
     assert!(hope == Hope::Anything || left.is_none(), "{who} left {left:?}");
 }
 
@@ -136,7 +136,7 @@ fn one_batch_after_the_other(engine: &impl Engine, hope: Hope) {
             ground.check(&pieces, who);
             see_through(engine, &mut pieces, hope);
             ground.check(&pieces, who);
-            let is_over = pieces.iter().all(|piece| piece.state() != State::Waiting);
+            let is_over = pieces.iter().all(|piece| piece.state() != PieceState::Waiting);
             if is_over || submitted == Err(Lost) {
                 break;
             }
@@ -170,7 +170,7 @@ fn settled_pieces_are_left_alone(engine: &impl Engine) {
     // SAFETY: as above.
     let _is_lost = unsafe { engine.submit(&mut pieces) };
     see_through(engine, &mut pieces, Hope::Anything);
-    assert_eq!(pieces[0].state(), State::Zeroed);
+    assert_eq!(pieces[0].state(), PieceState::Zeroed);
     // SAFETY: nobody writes there.
     let untouched = (0..FRAME_SIZE).all(|at| unsafe { ground.at.add(at).read() } == PATTERN);
     assert!(untouched, "{} cleared what was not submitted", engine.name());
@@ -187,7 +187,7 @@ fn several_threads_at_once(engine: &impl Engine, hope: Hope) {
                         // SAFETY: as above.
                         let submitted = unsafe { engine.submit(&mut pieces) };
                         see_through(engine, &mut pieces, hope);
-                        let waits = |piece: &Piece| piece.state() == State::Waiting;
+                        let waits = |piece: &Piece| piece.state() == PieceState::Waiting;
                         if submitted == Err(Lost) || !pieces.iter().any(waits) {
                             break;
                         }
@@ -210,7 +210,7 @@ fn cancelled_pieces_come_to_an_end(engine: &impl Engine, hope: Hope) {
         }
         see_through(engine, &mut pieces, hope);
         ground.check(&pieces, engine.name());
-        let in_flight = pieces.iter().any(|piece| piece.state() == State::InFlight);
+        let in_flight = pieces.iter().any(|piece| piece.state() == PieceState::InFlight);
         assert!(hope == Hope::Anything || !in_flight, "{}: {pieces:?}", engine.name());
     }
 }

@@ -5,7 +5,7 @@ use core::fmt;
 #[cfg(target_arch = "aarch64")]
 use super::dc_zva;
 use super::detect::Features;
-use super::engine::{Engine, Lost, Piece, State};
+use super::engine::{Engine, Lost, Piece, PieceState};
 use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::{clzero, stosb, stream_avx2, stream_avx512};
@@ -165,7 +165,7 @@ unsafe impl Engine for CpuEngine {
     }
 
     unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::Waiting) {
+        for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting) {
             let (at, len) = piece.remaining();
             // SAFETY: the caller vouches for the piece's memory, and sees its new state only
             // after the fence below.

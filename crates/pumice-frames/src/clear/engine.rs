@@ -30,7 +30,7 @@ use crate::sys::thread;
 
 /// Where a piece stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum PieceState {
     /// No engine has it.
     Waiting,
     /// An engine is at work on it, or may be.
@@ -52,7 +52,7 @@ pub struct Piece {
     /// bytes at the front that are known to be zero
     zeroed: usize,
     warmth: Warmth,
-    state: State,
+    state: PieceState,
     /// the engine's own note, such as the number of its descriptor
     tag: u32,
     /// which engine of a chain has it or is to get it next
@@ -62,17 +62,17 @@ pub struct Piece {
 impl Piece {
     /// A piece that waits for an engine.
     pub fn new(at: *mut u8, len: usize, warmth: Warmth) -> Piece {
-        Piece { at, len, zeroed: 0, warmth, state: State::Waiting, tag: 0, stage: 0 }
+        Piece { at, len, zeroed: 0, warmth, state: PieceState::Waiting, tag: 0, stage: 0 }
     }
 
     /// No memory, settled: it stands where a piece has been.
     pub const fn nothing() -> Piece {
-        let (at, warmth, state) = (core::ptr::null_mut(), Warmth::Cold, State::Zeroed);
+        let (at, warmth, state) = (core::ptr::null_mut(), Warmth::Cold, PieceState::Zeroed);
         Piece { at, len: 0, zeroed: 0, warmth, state, tag: 0, stage: 0 }
     }
 
     /// Where it stands.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PieceState {
         self.state
     }
 
@@ -98,8 +98,8 @@ impl Piece {
 
     /// For engines: takes a waiting piece, with a note to find it again by.
     pub fn take(&mut self, tag: u32) {
-        debug_assert_eq!(self.state, State::Waiting);
-        self.state = State::InFlight;
+        debug_assert_eq!(self.state, PieceState::Waiting);
+        self.state = PieceState::InFlight;
         self.tag = tag;
     }
 
@@ -110,7 +110,7 @@ impl Piece {
     /// it no more.
     pub unsafe fn settle_zeroed(&mut self) {
         self.zeroed = self.len;
-        self.state = State::Zeroed;
+        self.state = PieceState::Zeroed;
     }
 
     /// For engines: the piece stopped after `done` more bytes. 0 is always a truthful answer.
@@ -121,7 +121,7 @@ impl Piece {
     pub unsafe fn settle_faulted(&mut self, done: usize) {
         debug_assert!(done <= self.len - self.zeroed);
         self.zeroed += done;
-        self.state = State::Faulted;
+        self.state = PieceState::Faulted;
     }
 
     /// For engines: `done` more bytes are zero, and the engine goes on with the rest.
@@ -136,8 +136,8 @@ impl Piece {
 
     /// Lets another engine have the rest after a fault.
     pub fn retry(&mut self) {
-        if self.state == State::Faulted {
-            self.state = State::Waiting;
+        if self.state == PieceState::Faulted {
+            self.state = PieceState::Waiting;
         }
     }
 }
@@ -213,7 +213,7 @@ pub unsafe trait Engine: Sync {
             let polled = unsafe { self.poll(pieces) };
             let waited_ns = thread::now_ns().saturating_sub(begun_ns);
             let is_over = u128::from(waited_ns) >= patience.as_nanos();
-            if is_over || pieces.iter().all(|piece| piece.state() != State::InFlight) {
+            if is_over || pieces.iter().all(|piece| piece.state() != PieceState::InFlight) {
                 return polled;
             }
             match how == Waiting::Spinning && waited_ns < SPIN_NS {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::sync::Mutex;
 
-use super::{Engine, Lost, Piece, State};
+use super::{Engine, Lost, Piece, PieceState};
 
 /// A [`FakeDevice`]'s treatment of a piece.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ unsafe impl Engine for FakeDevice {
 
     unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
         let mut state = self.state();
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::Waiting) {
+        for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting) {
             if state.offered >= self.lost_after {
                 state.submits_after_loss += 1;
                 return Err(Lost);
@@ -81,7 +81,7 @@ unsafe impl Engine for FakeDevice {
 
     unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
         let mut state = self.state();
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::InFlight) {
+        for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::InFlight) {
             let (fate, polls) = &mut state.taken[piece.tag() as usize];
             *polls = polls.saturating_add(1);
             // SAFETY: the pieces' memory is the test's; the statements about it are true.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{madvise, Advice};
 
 use super::cut::Cut;
-use super::engine::{Engine, Lost, Piece, State};
+use super::engine::{Engine, Lost, Piece, PieceState};
 use crate::addr::FRAME_SIZE;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::mem::{advise_ranges, Range};
@@ -73,7 +73,7 @@ impl Kernel {
     unsafe fn clear_batch(&self, pieces: &mut [Piece]) {
         let mut ranges = [Range::EMPTY; BATCH];
         let mut count = 0;
-        for piece in pieces.iter().filter(|piece| piece.state() == State::Waiting) {
+        for piece in pieces.iter().filter(|piece| piece.state() == PieceState::Waiting) {
             let (at, len) = piece.remaining();
             let cut = Cut::new(at, len, FRAME_SIZE);
             if cut.body > 0 {
@@ -95,7 +95,7 @@ impl Kernel {
             from += done + 1;
         }
         let mut is_done = is_done.into_iter();
-        for piece in pieces.iter_mut().filter(|piece| piece.state() == State::Waiting) {
+        for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting) {
             let (at, len) = piece.remaining();
             let cut = Cut::new(at, len, FRAME_SIZE);
             piece.take(0);

@@ -14,7 +14,7 @@ use core::hint::black_box;
 use core::time::Duration;
 
 use super::cpu::CpuEngine;
-use super::engine::{Engine, Piece, State, Waiting};
+use super::engine::{Engine, Piece, PieceState, Waiting};
 use super::kind::EngineKind;
 use super::Warmth;
 use crate::addr::{BLOCK_SIZE, CACHE_LINE};
@@ -129,8 +129,9 @@ fn zero(engine: &dyn Engine, blocks: &mut [u8]) -> Option<()> {
     for (piece, block) in pieces.iter_mut().zip(blocks.chunks_exact_mut(BLOCK_SIZE)) {
         *piece = Piece::new(block.as_mut_ptr(), block.len(), Warmth::Cold);
     }
-    let waiting =
-        |pieces: &[Piece]| pieces.iter().filter(|piece| piece.state() == State::Waiting).count();
+    let waiting = |pieces: &[Piece]| {
+        pieces.iter().filter(|piece| piece.state() == PieceState::Waiting).count()
+    };
     let mut left = waiting(&pieces);
     while left > 0 {
         // SAFETY: the blocks are borrowed mutably, and live for ever: an engine that does not come
@@ -142,7 +143,7 @@ fn zero(engine: &dyn Engine, blocks: &mut [u8]) -> Option<()> {
         // One that takes none of them never will.
         left = Some(waiting(&pieces)).filter(|&now| now < left)?;
     }
-    pieces.iter().all(|piece| piece.state() == State::Zeroed).then_some(())
+    pieces.iter().all(|piece| piece.state() == PieceState::Zeroed).then_some(())
 }
 
 /// The time of a walk through memory that was walked a moment ago.
@@ -245,13 +246,14 @@ mod tests {
 
         unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
             self.asked.lock().expect("no panic").push(self.name);
-            let waiting = pieces.iter_mut().filter(|piece| piece.state() == State::Waiting);
+            let waiting = pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting);
             waiting.for_each(|piece| piece.take(0));
             Ok(())
         }
 
         unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-            let mut in_flight = pieces.iter_mut().filter(|piece| piece.state() == State::InFlight);
+            let mut in_flight =
+                pieces.iter_mut().filter(|piece| piece.state() == PieceState::InFlight);
             if let Some(piece) = in_flight.next() {
                 let (at, len) = piece.remaining();
                 // SAFETY: the piece is this engine's.

@@ -53,7 +53,7 @@ mod zero;
 pub use chain::Chain;
 pub use clearer::Clearer;
 pub use cpu::{CpuEngine, Path};
-pub use engine::{Engine, Lost, Piece, State, Waiting};
+pub use engine::{Engine, Lost, Piece, PieceState, Waiting};
 pub use kernel::Kernel;
 pub use kind::EngineKind;
 pub use plan::{Plan, PlanError, SIZES};

@@ -132,7 +132,7 @@ proptest! {
         const POLLS: usize = 20;
         for _ in 0..POLLS {
             for (piece, memory) in pieces.iter().zip(&memory) {
-                if piece.state() == State::Zeroed {
+                if piece.state() == PieceState::Zeroed {
                     let memory = memory.borrow();
                     assert_cleared_exactly(&memory, 1, memory.len() - 2, "chain");
                 }
@@ -146,7 +146,7 @@ proptest! {
                 let taken = &devices[usize::from(piece.stage)].state().taken;
                 matches!(taken[piece.tag() as usize].0, Fate::Hang)
             };
-            prop_assert!(piece.state() == State::Zeroed || hangs(), "{piece:?}");
+            prop_assert!(piece.state() == PieceState::Zeroed || hangs(), "{piece:?}");
         }
     }
 
@@ -160,7 +160,7 @@ proptest! {
             let mut pieces = [Piece::new(memory.as_mut_ptr(), len, Warmth::Hot)];
             // SAFETY: the memory is this test's.
             unsafe { chain.submit(&mut pieces) }.expect("a chain is never lost");
-            prop_assert_eq!(pieces[0].state(), State::Zeroed);
+            prop_assert_eq!(pieces[0].state(), PieceState::Zeroed);
             prop_assert!(memory.iter().all(|&byte| byte == 0));
         }
         prop_assert!(chain.is_lost(0));
@@ -219,7 +219,7 @@ fn locked_memory_is_not_handed_back_and_not_called_zero() {
     // SAFETY: the memory is this test's.
     unsafe { kernel.submit(&mut pieces) }.expect("never lost");
     let states: Vec<_> = pieces.iter().map(Piece::state).collect();
-    assert_eq!(states, [State::Zeroed, State::Faulted, State::Zeroed]);
+    assert_eq!(states, [PieceState::Zeroed, PieceState::Faulted, PieceState::Zeroed]);
     ground.check(&pieces, "kernel");
     // SAFETY: as above.
     unsafe { rustix::mm::munlock(at.cast(), len) }.expect("it is locked");

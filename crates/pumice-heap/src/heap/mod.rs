@@ -59,7 +59,7 @@ pub use pins::is_held_by_other;
 pub use retire::Calls;
 
 use crate::scrub::Scrubber;
-use crate::stats::{Event, Slot, Tree};
+use crate::stats::{CounterSlot, Event, Tree};
 use pumice_frames::addr::{frames_for, PageRange, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::error::{Error, Result};
@@ -80,7 +80,7 @@ pub struct HeapConfig {
     /// The tree whose pool this heap's memory counts for.
     pub tree: &'static Tree,
     /// Where this process counts.
-    pub slot: &'static Slot,
+    pub slot: &'static CounterSlot,
     /// Whether to check that memory said to be zero is.
     pub verify: bool,
     /// The engines.
@@ -271,7 +271,7 @@ impl Heap {
 
     /// To be called in a forked child before it uses the heap: from now on it counts in `slot`,
     /// and drops every free block that it shares with its parent.
-    pub fn after_fork_in_child(&self, slot: &'static Slot) {
+    pub fn after_fork_in_child(&self, slot: &'static CounterSlot) {
         if self.slot().pool_split().is_none() {
             // No helper will be started here either.
             slot.forget_free();
@@ -375,7 +375,7 @@ impl Heap {
         self.zones.tree()
     }
 
-    fn slot(&self) -> &'static Slot {
+    fn slot(&self) -> &'static CounterSlot {
         self.zones.slot()
     }
 }

@@ -1,6 +1,6 @@
 //! The heap's share of the tree's pool.
 
-use crate::stats::{Slot, Tree};
+use crate::stats::{CounterSlot, Tree};
 use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::frame::Budget;
 use pumice_frames::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ const MANY: usize = 512;
 pub(super) struct Pool {
     tree: &'static Tree,
     /// Changes in a forked child only.
-    slot: AtomicPtr<Slot>,
+    slot: AtomicPtr<CounterSlot>,
     /// Blocks of the zone that are charged for, in any process's share.
     blocks: AtomicUsize,
     /// Blocks that a forked child has from its parent, in whose share they are.
@@ -21,7 +21,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(tree: &'static Tree, slot: &'static Slot) -> Pool {
+    pub(super) fn new(tree: &'static Tree, slot: &'static CounterSlot) -> Pool {
         let slot = AtomicPtr::new(core::ptr::from_ref(slot).cast_mut());
         Pool { tree, slot, blocks: AtomicUsize::new(0), inherited: AtomicUsize::new(0) }
     }
@@ -30,7 +30,7 @@ impl Pool {
         self.tree
     }
 
-    pub(super) fn slot(&self) -> &'static Slot {
+    pub(super) fn slot(&self) -> &'static CounterSlot {
         // SAFETY: only ever a slot that lives as long as the process. Relaxed: see `adopt`.
         unsafe { &*self.slot.load(Ordering::Relaxed) }
     }
@@ -43,7 +43,7 @@ impl Pool {
 
     /// In a forked child: counts in a slot of its own from now on. The blocks it has are its
     /// parent's too until either writes to them, and are in the parent's share.
-    pub(super) fn adopt(&self, slot: &'static Slot) {
+    pub(super) fn adopt(&self, slot: &'static CounterSlot) {
         // Relaxed: the child has one thread yet that may use the heap.
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
         self.inherited.store(self.blocks(), Ordering::Relaxed);

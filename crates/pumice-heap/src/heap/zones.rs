@@ -21,7 +21,7 @@ use core::ptr::NonNull;
 use super::marks::Marks;
 use super::pool::Pool;
 use super::serve::Keeps;
-use crate::stats::{Slot, Tree};
+use crate::stats::{CounterSlot, Tree};
 use pumice_frames::error::Result;
 use pumice_frames::frame::zone::ZONE_ALIGN;
 use pumice_frames::frame::{OwnedZone, Zone};
@@ -164,7 +164,7 @@ impl Zones {
     pub(super) fn new(
         topology: Topology,
         tree: &'static Tree,
-        slot: &'static Slot,
+        slot: &'static CounterSlot,
     ) -> Result<Zones> {
         let zone_len = zone_len(topology.count());
         let count = topology.count() * KINDS;
@@ -272,7 +272,7 @@ impl Zones {
         self.first[0].budget().tree()
     }
 
-    pub(super) fn slot(&self) -> &'static Slot {
+    pub(super) fn slot(&self) -> &'static CounterSlot {
         self.first[0].budget().slot()
     }
 }

@@ -8,7 +8,7 @@ use core::ptr::from_ref;
 use super::{clearer, take_slot, take_slot_of_child, topology, tree, ProcessWord, Variables};
 use crate::config;
 use crate::heap::{Heap, HeapConfig};
-use crate::stats::{Event, Reason, Slot, Tree};
+use crate::stats::{CounterSlot, Event, Reason, Tree};
 use pumice_frames::sync::atomic::{AtomicPtr, Ordering};
 use pumice_frames::sys::sched::Affinity;
 
@@ -38,7 +38,7 @@ pub struct Served {
     heap: Heap,
     tree: &'static Tree,
     /// The slot of this process. Changes in a forked child, before its word says CURRENT.
-    slot: AtomicPtr<Slot>,
+    slot: AtomicPtr<CounterSlot>,
     word: &'static ProcessWord,
     verify: bool,
 }
@@ -89,7 +89,7 @@ impl Served {
 
     /// The slot where this process counts.
     #[inline]
-    pub fn slot(&self) -> &'static Slot {
+    pub fn slot(&self) -> &'static CounterSlot {
         // Relaxed: set before this was published, and changed by a child with one thread only.
         // SAFETY: never null; slots lie in the tree, which stays mapped.
         unsafe { &*self.slot.load(Ordering::Relaxed) }

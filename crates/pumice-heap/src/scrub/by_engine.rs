@@ -115,8 +115,8 @@ mod tests {
     use crate::config::Setting;
     use crate::scrub::helper::Job;
     use crate::scrub::{Left, Need, Scrubber, Source};
-    use crate::stats::{Slot, Tree};
-    use pumice_frames::clear::{is_zero, Clearer, Lost, Piece, State};
+    use crate::stats::{CounterSlot, Tree};
+    use pumice_frames::clear::{is_zero, Clearer, Lost, Piece, PieceState};
     use pumice_frames::sys::mem;
 
     /// Blocks of several nodes, and an engine that does half of each: both know which node is preferred.
@@ -223,7 +223,7 @@ mod tests {
         }
 
         unsafe fn submit(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-            let waiting = pieces.iter_mut().filter(|piece| piece.state() == State::Waiting);
+            let waiting = pieces.iter_mut().filter(|piece| piece.state() == PieceState::Waiting);
             let taken = waiting.map(|piece| {
                 self.check_node(piece.range().0);
                 piece.take(0);
@@ -234,7 +234,7 @@ mod tests {
         }
 
         unsafe fn poll(&self, pieces: &mut [Piece]) -> Result<(), Lost> {
-            for piece in pieces.iter_mut().filter(|piece| piece.state() == State::InFlight) {
+            for piece in pieces.iter_mut().filter(|piece| piece.state() == PieceState::InFlight) {
                 let (at, len) = piece.range();
                 self.check_node(at);
                 // SAFETY: the piece is this engine's.
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    fn claims_of(blocks: &'static Blocks) -> (Claims, &'static Slot) {
+    fn claims_of(blocks: &'static Blocks) -> (Claims, &'static CounterSlot) {
         let tree = Tree::private(0, 0).expect("memory");
         let slot = tree.attach(std::process::id()).expect("a slot");
         let scrubber = Box::leak(Box::new(Scrubber::new(

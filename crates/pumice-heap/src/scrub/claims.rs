@@ -5,14 +5,14 @@ use core::cell::Cell;
 use super::helper::Job;
 use super::waiting::PIECE;
 use super::{Claim, Outcome, Scrubber, Source};
-use crate::stats::{Event, Slot};
+use crate::stats::{CounterSlot, Event};
 use pumice_frames::addr::Order;
 use pumice_frames::clear::Warmth;
 
 /// For the one thread that claims.
 pub(super) struct Claims {
     job: Job,
-    slot: &'static Slot,
+    slot: &'static CounterSlot,
     /// The memory node that this thread's page faults are served from.
     preferred: Cell<Option<usize>>,
 }

@@ -148,23 +148,23 @@ mod tests {
     use pumice_frames::sys::mem;
 
     /// A dedicated queue of a device in software: its program's for as long as this is there.
-    struct Queue<'d> {
+    struct WorkQueue<'d> {
         device: &'d SoftDevice,
         programs: &'d AtomicUsize,
     }
 
-    impl<'d> Queue<'d> {
-        fn open(device: &'d SoftDevice, programs: &'d AtomicUsize) -> Option<Dsa<Queue<'d>>> {
+    impl<'d> WorkQueue<'d> {
+        fn open(device: &'d SoftDevice, programs: &'d AtomicUsize) -> Option<Dsa<WorkQueue<'d>>> {
             if programs.fetch_add(1, Ordering::Relaxed) > 0 {
                 programs.fetch_sub(1, Ordering::Relaxed);
                 return None;
             }
-            Dsa::on(Queue { device, programs }).ok()
+            Dsa::on(WorkQueue { device, programs }).ok()
         }
     }
 
     // SAFETY: the device's own.
-    unsafe impl Portal for Queue<'_> {
+    unsafe impl Portal for WorkQueue<'_> {
         unsafe fn hand_over(&self, descriptor: &Descriptor) -> Handover {
             // SAFETY: as the caller promises.
             let handed = unsafe { self.device.hand_over(descriptor) };
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    impl Drop for Queue<'_> {
+    impl Drop for WorkQueue<'_> {
         fn drop(&mut self) {
             self.programs.fetch_sub(1, Ordering::Relaxed);
         }
@@ -212,7 +212,7 @@ mod tests {
     fn a_queue_is_given_back_when_it_is_quiet_and_had_again() {
         let (soft, programs) = (device(Fate::Done), AtomicUsize::new(0));
         let device = &soft;
-        let mut lent = Lent::new(|| Queue::open(device, &programs));
+        let mut lent = Lent::new(|| WorkQueue::open(device, &programs));
         let held = || programs.load(Ordering::Relaxed);
         assert_eq!((held(), lent.left(0)), (0, None), "nothing is opened before there is work");
         for at_ns in [SECOND, SECOND + SECOND / 2, 2 * SECOND] {
@@ -236,7 +236,7 @@ mod tests {
         let asked = AtomicUsize::new(0);
         let mut lent = Lent::new(|| {
             asked.fetch_add(1, Ordering::Relaxed);
-            Queue::open(device, &programs)
+            WorkQueue::open(device, &programs)
         });
         for at_ns in [0, 1, SECOND - 1, SECOND, SECOND + 1] {
             assert!(lent.flight(at_ns).is_none());
@@ -251,7 +251,7 @@ mod tests {
     fn a_queue_that_has_memory_is_not_given_back() {
         let soft: &SoftDevice = Box::leak(Box::new(device(Fate::Lost)));
         let programs: &AtomicUsize = Box::leak(Box::default());
-        let mut lent = Lent::new(|| Queue::open(soft, programs));
+        let mut lent = Lent::new(|| WorkQueue::open(soft, programs));
         assert_eq!(zero_one(lent.flight(0).expect("a queue")), 0);
         lent.give_back_if_unused(10 * SECOND);
         lent.give_back();
@@ -266,7 +266,7 @@ mod tests {
         let broken: &SoftDevice = Box::leak(Box::new(SoftDevice::new(broken)));
         let programs: &AtomicUsize = Box::leak(Box::default());
         let mut devices = [broken, soft].into_iter();
-        let mut lent = Lent::new(|| Queue::open(devices.next()?, programs));
+        let mut lent = Lent::new(|| WorkQueue::open(devices.next()?, programs));
         assert_eq!(zero_one(lent.flight(0).expect("a queue")), 1, "undone, but back");
         lent.give_back_if_unused(2 * SECOND);
         assert!(lent.flight(9 * SECOND).is_none());

@@ -10,7 +10,7 @@
 use core::time::Duration;
 
 use super::Claim;
-use pumice_frames::clear::{Engine, Lost, Piece, State, Warmth};
+use pumice_frames::clear::{Engine, Lost, Piece, PieceState, Warmth};
 use pumice_frames::sys::thread;
 
 /// Batches in flight.
@@ -112,7 +112,7 @@ impl<E: Engine> Flight<E> {
             // SAFETY: the pieces in flight were submitted to this engine.
             self.is_lost |= unsafe { self.engine.poll(&mut batch.pieces) } == Err(Lost);
             for (place, piece) in batch.claims.iter_mut().zip(&mut batch.pieces) {
-                if piece.state() == State::InFlight {
+                if piece.state() == PieceState::InFlight {
                     continue;
                 }
                 let Some(claim) = place.take() else { continue };
@@ -121,7 +121,7 @@ impl<E: Engine> Flight<E> {
                 finish(
                     claim,
                     match piece.state() {
-                        State::Zeroed => Back::Zeroed,
+                        PieceState::Zeroed => Back::Zeroed,
                         _ => Back::Rest(piece.range().1 - piece.remaining().1),
                     },
                 );

@@ -12,7 +12,7 @@ use super::helper::{begin, Descriptors, Helper, Job, Stopped};
 use super::waiting::STAY_AWAY;
 use super::{Left, Need, DECAY_PASSES};
 use crate::config::Setting;
-use crate::stats::{Event, Slot};
+use crate::stats::{CounterSlot, Event};
 use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::sys::thread;
 
@@ -40,7 +40,7 @@ extern "C" fn run(argument: *mut c_void) -> ! {
 /// The thread's own state.
 struct Keeper {
     job: Job,
-    slot: &'static Slot,
+    slot: &'static CounterSlot,
     descriptors: Descriptors,
     /// While there is something to populate.
     governor: Option<Governor<Procfs>>,

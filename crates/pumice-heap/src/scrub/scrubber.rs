@@ -8,7 +8,7 @@ use super::helper::{Helper, Job};
 use super::waiting::Waiting;
 use super::{assistant, keeper, scrubd, Source};
 use crate::config::Setting;
-use crate::stats::Slot;
+use crate::stats::CounterSlot;
 use pumice_frames::addr::Order;
 use pumice_frames::clear::{Clearer, Warmth};
 use pumice_frames::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -40,12 +40,12 @@ pub struct Scrubber {
     /// Whether no helper may run any more. Relaxed: it orders nothing.
     ended: AtomicBool,
     /// Where this process counts; changed only by a fork's child, which has one thread then.
-    slot: AtomicPtr<Slot>,
+    slot: AtomicPtr<CounterSlot>,
 }
 
 impl Scrubber {
     /// Starts nothing yet. Settings are read from `slot`, and counted there.
-    pub fn new(slot: &'static Slot, clearer: Clearer, home: Affinity) -> Scrubber {
+    pub fn new(slot: &'static CounterSlot, clearer: Clearer, home: Affinity) -> Scrubber {
         Scrubber {
             scrubd: Helper::new(),
             keeper: Helper::new(),
@@ -221,7 +221,7 @@ impl Scrubber {
 
     /// To be called in a fork's child, which counts in `slot` and where none of the threads exists;
     /// the next free starts new ones.
-    pub fn after_fork(&self, slot: &'static Slot) {
+    pub fn after_fork(&self, slot: &'static CounterSlot) {
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
         self.waiting.forget();
         self.helpers().into_iter().for_each(Helper::forget_thread);
@@ -232,7 +232,7 @@ impl Scrubber {
         self.assist.forget();
     }
 
-    pub(super) fn slot(&self) -> &'static Slot {
+    pub(super) fn slot(&self) -> &'static CounterSlot {
         // Relaxed: written before there was a second thread.
         let slot = self.slot.load(Ordering::Relaxed);
         debug_assert_ne!(slot, null_mut());

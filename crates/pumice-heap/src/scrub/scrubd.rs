@@ -12,7 +12,7 @@ use super::helper::{begin, Helper, Job, Stopped};
 use super::waiting::STAY_AWAY;
 use super::{Left, Outcome, Source};
 use crate::config::Setting;
-use crate::stats::{Event, Slot};
+use crate::stats::{CounterSlot, Event};
 use pumice_frames::addr::{Order, FRAME_SIZE};
 use pumice_frames::sys::thread;
 
@@ -53,7 +53,7 @@ extern "C" fn run(argument: *mut c_void) -> ! {
 struct Scrubd<F> {
     job: Job,
     claims: Claims,
-    slot: &'static Slot,
+    slot: &'static CounterSlot,
     governor: Governor<Procfs>,
     /// The engine that zeroes beside the processor, where there is one.
     engine: Lent<Opened, F>,
@@ -74,7 +74,7 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    pub(super) fn read(slot: &Slot) -> Orders {
+    pub(super) fn read(slot: &CounterSlot) -> Orders {
         let version = slot.settings_version();
         let get = |setting: Setting| setting.get(slot);
         let stop = u8::try_from(get(Setting::ScrubStop)).ok().and_then(Order::new);

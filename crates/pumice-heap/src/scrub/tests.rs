@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::Setting;
-use crate::stats::{Event, Slot, Tree};
+use crate::stats::{CounterSlot, Event, Tree};
 use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::clear::Clearer;
 use pumice_frames::sys::mem;
@@ -113,7 +113,7 @@ unsafe impl Source for Blocks {
     }
 }
 
-fn scrubber() -> (&'static Scrubber, &'static Slot) {
+fn scrubber() -> (&'static Scrubber, &'static CounterSlot) {
     let tree = Tree::private(0, 0).expect("memory");
     let slot = tree.attach(std::process::id()).expect("a slot");
     (

@@ -1,7 +1,7 @@
 //! Event counters, in a versioned layout that other processes can map.
 //!
 //! `pumice run` makes one segment of shared memory for the whole tree of processes; each process that comes to serve
-//! a request takes a [`Slot`] in it and counts there, so reading never stops or slows anyone. The
+//! a request takes a [`CounterSlot`] in it and counts there, so reading never stops or slows anyone. The
 //! segment is a [`Tree`]: a header with the tree's totals, then [`SLOTS`] slots. Every field that
 //! changes is an atomic of 64 bits, little-endian on every machine this runs on. A reader checks
 //! [`Tree::open`]'s conditions and then believes nothing but numbers: the writers are programs.
@@ -19,6 +19,6 @@ mod tree;
 pub use event::{Event, EVENTS};
 pub use owner::Owner;
 pub use reason::Reason;
-pub use slot::{Slot, SETTINGS};
+pub use slot::{CounterSlot, SETTINGS};
 pub use split::{FreeBytes, PoolSplit};
 pub use tree::{Tree, FOLDS, MAGIC, SLOTS, TREE_SIZE, VERSION};

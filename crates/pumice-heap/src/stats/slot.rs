@@ -10,7 +10,7 @@ pub const SETTINGS: usize = 16;
 /// One process's counters, and the settings that `pumice ctl` changes while it runs.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct Slot {
+pub struct CounterSlot {
     /// The process that counts here, as an [`Owner`]'s word; 0 when free.
     pub(super) owner: AtomicU64,
     /// The program's name: 16 bytes, NUL-padded, as in `/proc/PID/comm`.
@@ -27,7 +27,7 @@ pub struct Slot {
     pub(super) free: FreeCounters,
 }
 
-impl Slot {
+impl CounterSlot {
     /// Counts `n` events.
     #[inline]
     pub fn add(&self, event: Event, n: u64) {
@@ -75,7 +75,7 @@ impl Slot {
         self.settings[index].load(Ordering::Relaxed)
     }
 
-    /// Changes a setting's raw value; [`Slot::settings_version`] tells the helper thread.
+    /// Changes a setting's raw value; [`CounterSlot::settings_version`] tells the helper thread.
     pub fn set_setting(&self, index: usize, value: u64) {
         self.settings[index].store(value, Ordering::Relaxed);
         // Release: a thread that sees the new version sees the value (pairs with the Acquire below).

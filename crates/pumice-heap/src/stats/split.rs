@@ -4,7 +4,7 @@
 //! most while they have work and once before they sleep. In between, and before there are any, the growth of a share
 //! is free and absent, and each request takes off the memory that it got.
 
-use super::Slot;
+use super::CounterSlot;
 use pumice_frames::sync::atomic::{AtomicU64, Ordering};
 
 /// Free memory within a share of the pool, by its content; in bytes.
@@ -67,7 +67,7 @@ impl FreeCounters {
     }
 }
 
-impl Slot {
+impl CounterSlot {
     /// Writes a count down.
     pub fn set_free(&self, free: FreeBytes) {
         self.free.store(free);

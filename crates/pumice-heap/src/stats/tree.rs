@@ -4,7 +4,7 @@ use core::mem::offset_of;
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::{Event, FreeBytes, Owner, Slot, EVENTS};
+use super::{CounterSlot, Event, FreeBytes, Owner, EVENTS};
 use pumice_frames::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use pumice_frames::sys::{mem, thread};
 
@@ -48,7 +48,7 @@ pub struct Tree {
     retired: [AtomicU64; EVENTS],
     /// The slot that a process took last, by process number modulo [`LIVES`]; see [`Life`].
     lives: [AtomicU64; LIVES],
-    slots: [Slot; SLOTS],
+    slots: [CounterSlot; SLOTS],
 }
 
 /// Where it says how often counters were moved: see [`Tree::is_settled`].
@@ -67,7 +67,7 @@ impl Tree {
         let tree: &Tree = unsafe { memory.cast().as_ref() };
         tree.version.store(VERSION, Ordering::Relaxed);
         tree.slot_count.store(SLOTS as u32, Ordering::Relaxed);
-        tree.slot_size.store(size_of::<Slot>() as u32, Ordering::Relaxed);
+        tree.slot_size.store(size_of::<CounterSlot>() as u32, Ordering::Relaxed);
         tree.event_count.store(EVENTS as u32, Ordering::Relaxed);
         tree.pool_max.store(pool_max, Ordering::Relaxed);
         tree.ready_bytes.store(ready_bytes, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Tree {
         let fits = tree.magic.load(Ordering::Acquire) == MAGIC
             && tree.version.load(Ordering::Relaxed) == VERSION
             && tree.slot_count.load(Ordering::Relaxed) as usize == SLOTS
-            && tree.slot_size.load(Ordering::Relaxed) as usize == size_of::<Slot>()
+            && tree.slot_size.load(Ordering::Relaxed) as usize == size_of::<CounterSlot>()
             && tree.event_count.load(Ordering::Relaxed) as usize == EVENTS;
         fits.then_some(tree)
     }
@@ -101,7 +101,7 @@ impl Tree {
 
     /// Takes a slot for a process, folding the counters of one that is gone into the totals if need be. `None` when
     /// [`SLOTS`] processes are alive, or may be.
-    pub fn attach(&self, owner: impl Into<Owner>) -> Option<&Slot> {
+    pub fn attach(&self, owner: impl Into<Owner>) -> Option<&CounterSlot> {
         let owner = owner.into();
         let start = self.next_slot.load(Ordering::Relaxed) as usize;
         let at = |offset: usize| &self.slots[(start + offset) % SLOTS];
@@ -128,7 +128,7 @@ impl Tree {
     /// one of this life, at `index`.
     fn end_life_before(&self, owner: Owner, index: usize) {
         let own = &self.slots[index];
-        let release = |slot: &Slot| {
+        let release = |slot: &CounterSlot| {
             if !core::ptr::eq(slot, own) && slot.owner() == owner {
                 self.release(slot, owner);
             }
@@ -157,12 +157,12 @@ impl Tree {
     }
 
     /// Frees the slot of a process that is gone, and its share of the pool, if it has any; its counters stay.
-    fn release_gone(&self, slot: &Slot, is_gone: impl Fn(Owner) -> bool) -> bool {
+    fn release_gone(&self, slot: &CounterSlot, is_gone: impl Fn(Owner) -> bool) -> bool {
         let owner = slot.owner();
         owner.pid != 0 && slot.pool_bytes() > 0 && is_gone(owner) && self.release(slot, owner)
     }
 
-    fn release(&self, slot: &Slot, owner: Owner) -> bool {
+    fn release(&self, slot: &CounterSlot, owner: Owner) -> bool {
         // Acquire: the former owner's share is seen. A process that is killed here leaves an owner that nobody is.
         let claimed = slot.owner.compare_exchange(
             owner.into_word(),
@@ -178,7 +178,7 @@ impl Tree {
         claimed.is_ok()
     }
 
-    fn claim(&self, slot: &Slot, former: Owner, owner: Owner) -> bool {
+    fn claim(&self, slot: &CounterSlot, former: Owner, owner: Owner) -> bool {
         // Acquire: the former owner's counts are seen before they are folded.
         let claimed = slot.owner.compare_exchange(
             former.into_word(),
@@ -208,7 +208,7 @@ impl Tree {
     }
 
     /// Adds `bytes` to the slot's share of the pool, unless the tree's limit forbids it.
-    pub fn grow_pool(&self, slot: &Slot, bytes: u64) -> bool {
+    pub fn grow_pool(&self, slot: &CounterSlot, bytes: u64) -> bool {
         if self.try_grow_pool(slot, bytes) {
             return true;
         }
@@ -217,7 +217,7 @@ impl Tree {
 
     /// Gives up the shares of processes that are gone, as far as the process that counts in `judge` can tell, and says
     /// how many there were. A system call for each slot: not too often.
-    pub fn sweep_if_due(&self, judge: &Slot) -> usize {
+    pub fn sweep_if_due(&self, judge: &CounterSlot) -> usize {
         let (now_ns, last_ns) = (thread::now_ns(), self.swept_ns.load(Ordering::Relaxed));
         if now_ns.saturating_sub(last_ns) < SWEEP_PAUSE_NS {
             return 0;
@@ -238,7 +238,7 @@ impl Tree {
         }
     }
 
-    fn try_grow_pool(&self, slot: &Slot, bytes: u64) -> bool {
+    fn try_grow_pool(&self, slot: &CounterSlot, bytes: u64) -> bool {
         let max = self.pool_max.load(Ordering::Relaxed);
         let add = |total: u64| total.checked_add(bytes).filter(|&total| total <= max);
         // Relaxed: a counter that orders nothing else.
@@ -253,7 +253,7 @@ impl Tree {
     }
 
     /// Takes `bytes` off the slot's share of the pool.
-    pub fn shrink_pool(&self, slot: &Slot, bytes: u64) {
+    pub fn shrink_pool(&self, slot: &CounterSlot, bytes: u64) {
         // A share that was given up for gone may still be given back: it must not wrap.
         let less = |now: u64| Some(now.saturating_sub(bytes));
         for counter in [&slot.pool_bytes, &self.pool_bytes] {
@@ -312,7 +312,7 @@ impl Tree {
 
     /// The slots that were ever taken. They are the first ones, since a search begins behind the
     /// last one taken: a reader touches no page that nobody wrote.
-    pub fn slots(&self) -> &[Slot] {
+    pub fn slots(&self) -> &[CounterSlot] {
         &self.slots[..SLOTS.min(self.processes() as usize)]
     }
 }

@@ -20,12 +20,12 @@ pub struct Connection {
     /// The user that its limits are of.
     pub account: u32,
     /// The stage that it is in.
-    pub state: State,
+    pub state: ConnectionState,
 }
 
 /// A connection's life goes down this list, and may leave out steps.
 #[derive(Debug)]
-pub enum State {
+pub enum ConnectionState {
     /// It has not asked for a slot yet.
     Idle,
     /// It waits for one.
@@ -101,7 +101,7 @@ impl Connection {
     /// The bytes it has.
     pub fn leased_bytes(&self) -> u64 {
         match &self.state {
-            State::Leased(lease) => lease.key.bytes,
+            ConnectionState::Leased(lease) => lease.key.bytes,
             _ => 0,
         }
     }

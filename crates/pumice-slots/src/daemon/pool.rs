@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::message::{ClassRow, Reason};
 use crate::{PageKind, SlotFile};
 
-use super::turns::{Order, Owed, Queue, Rank, Tags, Taker};
+use super::turns::{Owed, Precedence, Rank, Tags, Taker, WaitQueue};
 
 /// The properties that all slots of a class share. The order is by size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ pub struct Class {
     leased: u32,
     /// Of those leased, whose memory is going.
     ending: u32,
-    waiting: Queue,
+    waiting: WaitQueue,
     owed: Owed,
     /// No new attempt before this, after one that failed.
     retry_at: Option<Instant>,
@@ -127,7 +127,7 @@ impl Pool {
             return None;
         }
         let slot = class.ready.pop_front()?;
-        if class.waiting.serve(token) == Order::Turn {
+        if class.waiting.serve(token) == Precedence::Turn {
             self.out_of_order += 1;
         }
         class.leased += 1;
@@ -282,7 +282,7 @@ impl Class {
             leased: 0,
             ending: 0,
             owed: Owed::default(),
-            waiting: Queue::default(),
+            waiting: WaitQueue::default(),
             retry_at: None,
         }
     }

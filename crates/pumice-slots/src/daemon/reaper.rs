@@ -70,13 +70,13 @@ struct State {
 /// A queue for each owner.
 #[derive(Debug)]
 struct Queues<T> {
-    of: HashMap<Owner, Queue<T>>,
+    of: HashMap<Owner, OwnerQueue<T>>,
     /// An owner for each thing that may be begun now.
     turns: VecDeque<Owner>,
 }
 
 #[derive(Debug)]
-struct Queue<T> {
+struct OwnerQueue<T> {
     waiting: VecDeque<T>,
     /// Begun and not done.
     begun: usize,
@@ -92,7 +92,7 @@ impl<T> Default for Queues<T> {
 
 impl<T> Queues<T> {
     fn push(&mut self, owner: Owner, thing: T) {
-        let new = || Queue { waiting: VecDeque::new(), begun: 0, turns: 0 };
+        let new = || OwnerQueue { waiting: VecDeque::new(), begun: 0, turns: 0 };
         let queue = self.of.entry(owner).or_insert_with(new);
         queue.waiting.push_back(thing);
         queue.take_turns(owner, &mut self.turns);
@@ -123,7 +123,7 @@ impl<T> Queues<T> {
     }
 }
 
-impl<T> Queue<T> {
+impl<T> OwnerQueue<T> {
     fn take_turns(&mut self, owner: Owner, turns: &mut VecDeque<Owner>) {
         let most = if owner.is_some() { MOST_OF_A_USER } else { usize::MAX };
         while self.turns < self.waiting.len() && self.begun + self.turns < most {

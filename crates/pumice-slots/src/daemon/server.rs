@@ -17,7 +17,7 @@ use rustix::event::{epoll, eventfd, EventfdFlags};
 
 use super::allow::Peer;
 use super::census::Census;
-use super::connection::{Connection, State};
+use super::connection::{Connection, ConnectionState};
 use super::directory::Directory;
 use super::listener::{rights, set_rights, Listener, Rights};
 use super::notify::Notify;
@@ -243,7 +243,7 @@ impl Server {
 
     fn welcome(&mut self, socket: OwnedFd, peer: Peer) {
         let account = self.plan.allowed.account(&peer);
-        let connection = Connection { socket, peer, account, state: State::Idle };
+        let connection = Connection { socket, peer, account, state: ConnectionState::Idle };
         let has_all = super::allow::is_master(&connection.peer);
         let theirs = || self.connections.values().filter(|other| other.account == account).count();
         let refused = if self.plan.allowed.quota_bytes(&connection.peer).is_none() {
@@ -322,7 +322,7 @@ impl Server {
 
     fn next_deadline(&self) -> Option<Instant> {
         let waits = self.connections.values().filter_map(|connection| match &connection.state {
-            State::Waiting(wait) => Some(wait.until),
+            ConnectionState::Waiting(wait) => Some(wait.until),
             _ => None,
         });
         let retry = self.pool.next_retry().filter(|_| self.drain_until.is_none());

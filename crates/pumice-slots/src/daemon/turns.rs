@@ -62,7 +62,7 @@ impl Tags {
 
 /// The clients that wait for slots of one class, as they came.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct WaitQueue {
     waiters: VecDeque<(Token, Taker)>,
     /// Users that were served since nobody waited, and how many grants ago the queue began with it.
     served: HashMap<u32, u64>,
@@ -71,14 +71,14 @@ pub struct Queue {
 
 /// Whether a grant went to whoever had come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Precedence {
     /// It did, or nobody else waited.
     Came,
     /// Another user, who had come later, had had less.
     Turn,
 }
 
-impl Queue {
+impl WaitQueue {
     /// How many wait.
     pub fn len(&self) -> usize {
         self.waiters.len()
@@ -111,16 +111,16 @@ impl Queue {
     }
 
     /// A slot goes to this waiter, if it is one.
-    pub fn serve(&mut self, token: Token) -> Order {
+    pub fn serve(&mut self, token: Token) -> Precedence {
         let first = self.waiters.front().copied();
-        let Some(taker) = self.remove(token) else { return Order::Came };
+        let Some(taker) = self.remove(token) else { return Precedence::Came };
         if !self.waiters.is_empty() {
             self.grants += 1;
             self.served.insert(taker.user, self.grants);
         }
         match first {
-            Some((_, before)) if before.user != taker.user => Order::Turn,
-            _ => Order::Came,
+            Some((_, before)) if before.user != taker.user => Precedence::Turn,
+            _ => Precedence::Came,
         }
     }
 }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     /// The next one's token, and it is served.
-    fn serve(queue: &mut Queue, tags: &mut Tags, bytes: u64) -> Token {
+    fn serve(queue: &mut WaitQueue, tags: &mut Tags, bytes: u64) -> Token {
         let next = queue.next(tags, |_| true).expect("somebody waits");
         let taker = queue.waiters.iter().find(|(token, _)| *token == next).expect("it does").1;
         tags.charge(taker.user, bytes);
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn users_take_turns() {
-        let (mut queue, mut tags) = (Queue::default(), Tags::default());
-        let served = |queue: &mut Queue, tags: &mut Tags| serve(queue, tags, SLOT_BYTES);
+        let (mut queue, mut tags) = (WaitQueue::default(), Tags::default());
+        let served = |queue: &mut WaitQueue, tags: &mut Tags| serve(queue, tags, SLOT_BYTES);
         (0..4).for_each(|token| queue.push(token, tenant(1)));
         assert_eq!(served(&mut queue, &mut tags), 0);
         // One that comes back again and again has every other slot, not all.
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_without_waiting_counts() {
-        let (mut queue, mut tags) = (Queue::default(), Tags::default());
+        let (mut queue, mut tags) = (WaitQueue::default(), Tags::default());
         (0..100).for_each(|_| tags.charge(1, SLOT_BYTES));
         (0..4).for_each(|token| queue.push(token, tenant(1)));
         queue.push(10, tenant(2));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_large_slot_counts_as_much_as_many_small_ones() {
-        let (mut small, mut tags) = (Queue::default(), Tags::default());
+        let (mut small, mut tags) = (WaitQueue::default(), Tags::default());
         (0..8).for_each(|token| small.push(token, tenant(1)));
         (10..18).for_each(|token| small.push(token, tenant(2)));
         tags.charge(1, 4 * SLOT_BYTES);
@@ -206,7 +206,7 @@ mod tests {
     /// A third user's grants elsewhere move the present past the tags of those who wait here.
     #[test]
     fn users_take_turns_whatever_others_are_granted() {
-        let (mut queue, mut tags) = (Queue::default(), Tags::default());
+        let (mut queue, mut tags) = (WaitQueue::default(), Tags::default());
         (0..4).for_each(|token| queue.push(token, tenant(1)));
         (10..14).for_each(|token| queue.push(token, tenant(2)));
         let order = [(); 6].map(|()| {

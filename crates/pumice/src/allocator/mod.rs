@@ -17,7 +17,7 @@ pub use process::{Owned, ProcessHeap};
 
 use pumice_heap::config::{DEFAULT_THRESHOLD, MIN_THRESHOLD};
 use pumice_heap::heap::Content;
-use pumice_heap::stats::{Event, Slot};
+use pumice_heap::stats::{CounterSlot, Event};
 
 /// An allocator whose large requests are served from memory that is already there and already
 /// zero, so that `vec![0; n]` costs neither faults nor zeroing.
@@ -56,7 +56,7 @@ impl Allocator {
 
     /// Where the process counts ([`Event`]) and finds its settings ([`pumice_heap::config::Setting`]).
     /// `None` where nothing is served: by `PUMICE=off`, say, or under `ulimit -v`.
-    pub fn slot(&self) -> Option<&'static Slot> {
+    pub fn slot(&self) -> Option<&'static CounterSlot> {
         self.heap.slot()
     }
 

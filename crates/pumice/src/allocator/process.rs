@@ -23,7 +23,7 @@ use pumice_frames::sys::sched::Affinity;
 use pumice_frames::sys::{mem, thread};
 use pumice_heap::heap::{Content, Heap};
 use pumice_heap::process::{self, Host, Served, ZeroCheck};
-use pumice_heap::stats::{Event, Reason, Slot};
+use pumice_heap::stats::{CounterSlot, Event, Reason};
 
 const UNSTARTED: u32 = 0;
 const BUSY: u32 = 1;
@@ -94,7 +94,7 @@ impl ProcessHeap {
     /// Where this process counts and finds its settings; starts the heap if need be. `None` where
     /// nothing is served. While another thread starts the heap this waits, for a second at most:
     /// in a child that was forked in the middle of that, nobody goes on.
-    pub fn slot(&self) -> Option<&'static Slot> {
+    pub fn slot(&self) -> Option<&'static CounterSlot> {
         let limit_ns = thread::now_ns() + 1_000_000_000;
         let listed = loop {
             match self.started() {

@@ -6,7 +6,7 @@ use super::*;
 use crate::scrub::flight::{Back, Flight};
 use pumice_accel::dsa::driven::{manner, Driven};
 use pumice_frames::clear::fake::script;
-use pumice_frames::clear::{Engine, Lost, Piece, State};
+use pumice_frames::clear::{Engine, Lost, Piece, PieceState};
 
 const BLOCKS: usize = 12;
 
@@ -37,7 +37,7 @@ unsafe impl Engine for Hung {
     unsafe fn submit(&self, pieces: &mut [Piece]) -> core::result::Result<(), Lost> {
         pieces
             .iter_mut()
-            .filter(|piece| piece.state() == State::Waiting)
+            .filter(|piece| piece.state() == PieceState::Waiting)
             .for_each(|piece| piece.take(0));
         Ok(())
     }

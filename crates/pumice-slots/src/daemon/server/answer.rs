@@ -14,7 +14,7 @@ use crate::{socket, Charge, PageKind, Refusal, SlotFile};
 use rustix::event::epoll;
 
 use super::super::allow::is_master;
-use super::super::connection::{Heard, Lease, State, Wait};
+use super::super::connection::{ConnectionState, Heard, Lease, Wait};
 use super::super::pool::{Key, Token};
 use super::{refusal, Ending, Server, UNCLOSED_OF_A_USER};
 use crate::serving::folder::is_ours;
@@ -37,7 +37,8 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Ok(None) | Err(_) => return self.disconnect(token),
         };
-        let is_busy = matches!(connection.state, State::Waiting(_) | State::Ending);
+        let is_busy =
+            matches!(connection.state, ConnectionState::Waiting(_) | ConnectionState::Ending);
         let mut descriptors = packet.descriptors.into_iter();
         match Request::decode(&packet.bytes) {
             Ok(Request::Resume) if !is_busy => {
@@ -111,7 +112,7 @@ impl Server {
 
     fn lease(&mut self, token: Token, request: LeaseRequest) {
         let Some(connection) = self.connections.get(&token) else { return };
-        if !matches!(connection.state, State::Idle) {
+        if !matches!(connection.state, ConnectionState::Idle) {
             return self.refuse_and_close(token, Reason::OutOfTurn);
         }
         if self.drain_until.is_some() {
@@ -153,7 +154,7 @@ impl Server {
         let until = since + Duration::from_millis(request.wait_ms.into());
         self.pool.wait(key, token, taker);
         if let Some(connection) = self.connections.get_mut(&token) {
-            connection.state = State::Waiting(Wait { key, request, since, until });
+            connection.state = ConnectionState::Waiting(Wait { key, request, since, until });
         }
     }
 
@@ -167,14 +168,14 @@ impl Server {
 
     fn waits_of(&self, account: u32) -> usize {
         let theirs = self.connections.values().filter(|connection| connection.account == account);
-        theirs.filter(|connection| matches!(connection.state, State::Waiting(_))).count()
+        theirs.filter(|connection| matches!(connection.state, ConnectionState::Waiting(_))).count()
     }
 
     /// The bytes that a user has, waits for and has not yet given back.
     fn used_bytes(&self, account: u32) -> u64 {
         let theirs = self.connections.values().filter(|connection| connection.account == account);
         let held = theirs.map(|connection| match &connection.state {
-            State::Waiting(wait) => self.bytes_of(wait.request, wait.key),
+            ConnectionState::Waiting(wait) => self.bytes_of(wait.request, wait.key),
             _ => connection.leased_bytes(),
         });
         let going = self.ending.values().filter(|ending| ending.account == account);
@@ -201,7 +202,7 @@ impl Server {
         let grant = Grant { id, bytes: key.bytes, pages: key.pages, charge };
         let heard = connection.grant(&Reply::Granted(grant), &file);
         let lease = Lease { id, key, file, since: Instant::now(), charge };
-        connection.state = State::Leased(lease);
+        connection.state = ConnectionState::Leased(lease);
         self.census.granted(since.elapsed());
         if heard == Heard::No {
             self.disconnect(token);
@@ -235,7 +236,7 @@ impl Server {
         };
         let Some(connection) = self.connections.get(&token) else { return };
         // Counted twice, one slot would take two of its class.
-        if !matches!(connection.state, State::Idle) || self.is_leased(&file) {
+        if !matches!(connection.state, ConnectionState::Idle) || self.is_leased(&file) {
             self.reaper.close(user, file.into_descriptor());
             return self.refuse_and_close(token, Reason::OutOfTurn);
         }
@@ -251,7 +252,8 @@ impl Server {
         let adopted = self.pool.adopt(key);
         // A lease that no class counts must not be counted down by one.
         let charge = if adopted.is_some() { Charge::Daemon } else { Charge::Lessee };
-        connection.state = State::Leased(Lease { id, key, file, since: Instant::now(), charge });
+        connection.state =
+            ConnectionState::Leased(Lease { id, key, file, since: Instant::now(), charge });
         self.census.add(Counter::Resumed, 1);
         for slot in adopted.into_iter().flatten() {
             self.reaper.discard(slot.file);
@@ -261,7 +263,7 @@ impl Server {
 
     fn is_leased(&self, file: &SlotFile) -> bool {
         self.connections.values().any(|connection| match &connection.state {
-            State::Leased(lease) => lease.file.is_same_file(file),
+            ConnectionState::Leased(lease) => lease.file.is_same_file(file),
             _ => false,
         })
     }
@@ -269,8 +271,8 @@ impl Server {
     fn end(&mut self, token: Token) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let account = connection.account;
-        match std::mem::replace(&mut connection.state, State::Ending) {
-            State::Leased(lease) => self.bury(lease, account, Some(token)),
+        match std::mem::replace(&mut connection.state, ConnectionState::Ending) {
+            ConnectionState::Leased(lease) => self.bury(lease, account, Some(token)),
             state => {
                 connection.state = state;
                 self.refuse(token, Reason::OutOfTurn, 0);
@@ -283,12 +285,12 @@ impl Server {
         let Some(connection) = self.connections.remove(&token) else { return };
         let _ = epoll::delete(&self.poll, &connection.socket);
         match connection.state {
-            State::Leased(lease) => self.bury(lease, connection.account, None),
-            State::Waiting(wait) => {
+            ConnectionState::Leased(lease) => self.bury(lease, connection.account, None),
+            ConnectionState::Waiting(wait) => {
                 self.pool.forget(wait.key, token);
                 self.serve_waiting(wait.key);
             }
-            State::Idle | State::Ending => {}
+            ConnectionState::Idle | ConnectionState::Ending => {}
         }
         self.reaper.hang_up(connection.account, connection.socket);
     }
@@ -314,7 +316,7 @@ impl Server {
         }
         if let Some(token) = ending.told {
             if let Some(connection) = self.connections.get_mut(&token) {
-                connection.state = State::Idle;
+                connection.state = ConnectionState::Idle;
             }
             self.answer(token, &Reply::Done);
         }
@@ -334,7 +336,7 @@ impl Server {
         while let Some(token) = self.pool.served_next(key) {
             let waits = self.connections.get(&token);
             let waits = waits.and_then(|connection| match connection.state {
-                State::Waiting(wait) => Some((wait, connection.taker())),
+                ConnectionState::Waiting(wait) => Some((wait, connection.taker())),
                 _ => None,
             });
             let Some((wait, taker)) = waits else {
@@ -348,8 +350,8 @@ impl Server {
 
     /// Waits that are over.
     pub(super) fn end_waits(&mut self, now: Instant) {
-        let is_over = |state: &State| match state {
-            State::Waiting(wait) => wait.until <= now,
+        let is_over = |state: &ConnectionState| match state {
+            ConnectionState::Waiting(wait) => wait.until <= now,
             _ => false,
         };
         let over = self.connections.iter().filter(|(_, connection)| is_over(&connection.state));
@@ -361,8 +363,8 @@ impl Server {
 
     pub(super) fn stop_waiting(&mut self, token: Token, reason: Reason) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        if let State::Waiting(wait) = connection.state {
-            connection.state = State::Idle;
+        if let ConnectionState::Waiting(wait) = connection.state {
+            connection.state = ConnectionState::Idle;
             self.pool.forget(wait.key, token);
             self.census.refused(reason);
             self.answer(token, &refusal(reason));
@@ -385,7 +387,7 @@ impl Server {
         let sees_all = is_master(asking);
         let mut rows = Vec::new();
         for connection in self.connections.values() {
-            let State::Leased(lease) = &connection.state else { continue };
+            let ConnectionState::Leased(lease) = &connection.state else { continue };
             if sees_all || connection.peer.uid == asking.uid {
                 rows.push(LeaseRow {
                     id: lease.id,

@@ -8,7 +8,7 @@ use crate::error::size;
 use crate::message::Reason;
 use crate::stat::Counter;
 
-use super::super::connection::State;
+use super::super::connection::ConnectionState;
 use super::super::pool::Key;
 use super::super::populator::{Job, Outcome, WorkerId};
 use super::super::room::Pool;
@@ -151,7 +151,7 @@ impl Server {
     fn refuse_unservable(&mut self, offered: &[(Key, u32)]) {
         let mut lost = Vec::new();
         for (&token, connection) in &self.connections {
-            if let State::Waiting(wait) = &connection.state {
+            if let ConnectionState::Waiting(wait) = &connection.state {
                 // Of several of one size another may be chosen today; this one will do.
                 if !offered.iter().any(|&(key, _)| key == wait.key) {
                     lost.push(token);
@@ -191,7 +191,7 @@ impl Server {
     }
 
     fn leases(&self) -> usize {
-        let is_leased = |state: &State| matches!(state, State::Leased(_));
+        let is_leased = |state: &ConnectionState| matches!(state, ConnectionState::Leased(_));
         self.connections.values().filter(|connection| is_leased(&connection.state)).count()
     }
 
@@ -224,7 +224,7 @@ impl Server {
         let bytes = shared.bytes.load(Ordering::Relaxed);
         let cpu_ns = shared.cpu_ns.load(Ordering::Relaxed);
         let yields = shared.yields.load(Ordering::Relaxed);
-        let is_waiting = |state: &State| matches!(state, State::Waiting(_));
+        let is_waiting = |state: &ConnectionState| matches!(state, ConnectionState::Waiting(_));
         let states = self.connections.values().map(|connection| &connection.state);
         let waiting = states.filter(|state| is_waiting(state)).count();
         let leased_bytes = self.connections.values().map(|other| other.leased_bytes());
