@@ -19,7 +19,7 @@ use pumice_heap::heap::{Calls, Effect, Heap, Part};
 use pumice_heap::stats::Reason;
 use rustix::io::Errno;
 
-use crate::interpose::set_errno;
+use crate::calls::answer;
 use crate::{pins, start, symbols, weak};
 
 mod advice;
@@ -36,7 +36,6 @@ use remap::Remap;
 pub(crate) use fixed::put_at;
 pub(crate) use plain::pieces_of_segment;
 
-const FAILED: *mut c_void = usize::MAX as *mut c_void;
 const READ_WRITE: c_int = (linux::PROT_READ | linux::PROT_WRITE) as c_int;
 /// Of x86 alone: below 2 GiB, where the heap is not, and hints count for nothing.
 const MAP_32BIT: c_int = 0x40;
@@ -91,7 +90,7 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    if new_len >= isize::MAX as usize && !is_glibc() {
+    if new_len >= isize::MAX as usize && !weak::is_glibc() {
         // musl's answer.
         return answer(Err(Errno::NOMEM)) as *mut c_void;
     }
@@ -104,7 +103,7 @@ unsafe extern "C" fn mremap(
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
     let effect = (protection != READ_WRITE).then_some(Effect::Taints);
     // glibc leaves an unaligned range to the kernel, which refuses it; musl rounds it.
-    let (at, len) = if is_glibc() { (at as usize, len) } else { rounded(at as usize, len) };
+    let (at, len) = if weak::is_glibc() { (at as usize, len) } else { rounded(at as usize, len) };
     let args = [at, len, protection as usize, 0, 0, 0];
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { each_part(linux::__NR_mprotect, args, effect, AtHole::Stop) }) as c_int
@@ -218,17 +217,16 @@ pub(crate) unsafe fn by_number(number: u32, args: [usize; 6]) -> Option<c_long> 
                 let (protection, file) = (c as c_int, e as c_int);
                 let request =
                     Request { at: a, len: b, protection, flags, file, offset: f as c_long };
-                answer(map(request)) as c_long
+                answer(map(request))
             }
-            linux::__NR_munmap => answer(unmap(a, b)) as c_long,
+            linux::__NR_munmap => answer(unmap(a, b)),
             linux::__NR_mremap => {
                 let flags = d as u32;
                 answer(remap::remap(Remap { at: a, old_len: b, new_len: c, flags, to: e }))
-                    as c_long
             }
             linux::__NR_mprotect => mprotect(at, b, c as c_int).into(),
             linux::__NR_pkey_mprotect => pkey_mprotect(at, b, c as c_int, flags).into(),
-            linux::__NR_madvise => answer(advise(at, b, c as c_int)) as c_long,
+            linux::__NR_madvise => answer(advise(at, b, c as c_int)),
             linux::__NR_process_madvise => {
                 process_madvise(a as c_int, b as *const c_void, c, flags, e as c_uint) as c_long
             }
@@ -517,10 +515,6 @@ fn whole_pages(at: *const c_void, len: usize) -> (usize, usize) {
     (at as usize - before, len.saturating_add(before))
 }
 
-fn is_glibc() -> bool {
-    weak::address!("gnu_get_libc_version") != 0
-}
-
 /// A range as musl rounds it, whatever its length.
 fn rounded(at: usize, len: usize) -> (usize, usize) {
     let start = at & !(FRAME_SIZE - 1);
@@ -530,15 +524,4 @@ fn rounded(at: usize, len: usize) -> (usize, usize) {
 
 fn round_up(len: usize) -> usize {
     len.checked_next_multiple_of(FRAME_SIZE).unwrap_or(usize::MAX)
-}
-
-/// The C library's way of answering: `errno`, and -1 for a failure.
-fn answer(outcome: Outcome) -> usize {
-    match outcome {
-        Ok(value) => value,
-        Err(errno) => {
-            set_errno(errno.raw_os_error());
-            FAILED as usize
-        }
-    }
 }

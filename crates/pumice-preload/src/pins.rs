@@ -17,98 +17,44 @@ const SO_ZEROCOPY: c_int = 60;
 const SOL_XDP: c_int = 283;
 const XDP_UMEM_REG: c_int = 4;
 
-#[no_mangle]
-unsafe extern "C" fn vmsplice(
-    pipe: c_int,
-    pieces: *const c_void,
-    count: usize,
-    flags: c_uint,
-) -> isize {
-    type Next = unsafe extern "C" fn(c_int, *const c_void, usize, c_uint) -> isize;
-    start::stop_recycling();
-    match symbols::next!(c"vmsplice", Next) {
-        // The C library's: it is where a thread can be cancelled.
-        // SAFETY: forwarded with the caller's promise.
-        Some(next) => unsafe { next(pipe, pieces, count, flags) },
-        None => {
-            let args = [pipe as usize, pieces as usize, count, flags as usize, 0, 0];
-            // SAFETY: forwarded with the caller's promise.
-            answer(unsafe { raw::syscall(linux::__NR_vmsplice, args) }) as isize
-        }
-    }
-}
-
-#[no_mangle]
-unsafe extern "C" fn setsockopt(
-    socket: c_int,
-    level: c_int,
-    option: c_int,
-    value: *const c_void,
-    len: c_uint,
-) -> c_int {
-    type Next = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, c_uint) -> c_int;
-    before_option(level, option);
-    match symbols::next!(c"setsockopt", Next) {
-        // SAFETY: forwarded with the caller's promise.
-        Some(next) => unsafe { next(socket, level, option, value, len) },
-        None => {
-            let args =
-                [socket as usize, level as usize, option as usize, value as usize, len as usize, 0];
-            // SAFETY: forwarded with the caller's promise.
-            answer(unsafe { raw::syscall(linux::__NR_setsockopt, args) }) as c_int
-        }
-    }
-}
-
-/// Defines a function that may send pages that stay the program's: a socket may have come with the option set. The
-/// flags are said of its arguments.
-macro_rules! sends {
-    ($($name:ident($($argument:ident: $type:ty),*), $flags:expr, $number:ident, $args:expr;)*) => {$(
+/// Defines functions that may have pages held: the next library's, since they are where a thread can be cancelled, or
+/// else the system call, and a step before, which has their arguments.
+macro_rules! pins {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, $before:expr, $number:ident, $args:expr;)*) => {$(
         #[no_mangle]
-        unsafe extern "C" fn $name($($argument: $type),*) -> isize {
-            type Next = unsafe extern "C" fn($($type),*) -> isize;
+        unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            type Next = unsafe extern "C" fn($($type),*) -> $result;
             const NAME: &core::ffi::CStr = c_name(concat!(stringify!($name), "\0"));
-            before_sending($flags);
+            $before;
             match symbols::next!(NAME, Next) {
                 // SAFETY: forwarded with the caller's promise.
                 Some(next) => unsafe { next($($argument),*) },
                 // SAFETY: forwarded with the caller's promise.
-                None => answer(unsafe { raw::syscall(linux::$number, $args) }) as isize,
+                None => answer(unsafe { raw::syscall(linux::$number, $args) }) as $result,
             }
         }
     )*};
 }
 
-sends! {
-    send(socket: c_int, from: *const c_void, len: usize, flags: c_int), flags,
+// A socket that is sent by may have come with the option set.
+pins! {
+    vmsplice(pipe: c_int, pieces: *const c_void, count: usize, flags: c_uint) -> isize, start::stop_recycling(),
+        __NR_vmsplice, [pipe as usize, pieces as usize, count, flags as usize, 0, 0];
+    setsockopt(
+        socket: c_int, level: c_int, option: c_int, value: *const c_void, len: c_uint
+    ) -> c_int, before_option(level, option),
+        __NR_setsockopt, [socket as usize, level as usize, option as usize, value as usize, len as usize, 0];
+    send(socket: c_int, from: *const c_void, len: usize, flags: c_int) -> isize, before_sending(flags),
         __NR_sendto, [socket as usize, from as usize, len, flags as usize, 0, 0];
     sendto(
         socket: c_int, from: *const c_void, len: usize, flags: c_int, to: *const c_void, to_len: c_uint
-    ), flags,
+    ) -> isize, before_sending(flags),
         __NR_sendto,
         [socket as usize, from as usize, len, flags as usize, to as usize, to_len as usize];
-    sendmsg(socket: c_int, message: *const c_void, flags: c_int), flags,
+    sendmsg(socket: c_int, message: *const c_void, flags: c_int) -> isize, before_sending(flags),
         __NR_sendmsg, [socket as usize, message as usize, flags as usize, 0, 0, 0];
-}
-
-#[no_mangle]
-unsafe extern "C" fn sendmmsg(
-    socket: c_int,
-    messages: *mut c_void,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    type Next = unsafe extern "C" fn(c_int, *mut c_void, c_uint, c_int) -> c_int;
-    before_sending(flags);
-    match symbols::next!(c"sendmmsg", Next) {
-        // SAFETY: forwarded with the caller's promise.
-        Some(next) => unsafe { next(socket, messages, count, flags) },
-        None => {
-            let args = [socket as usize, messages as usize, count as usize, flags as usize, 0, 0];
-            // SAFETY: forwarded with the caller's promise.
-            answer(unsafe { raw::syscall(linux::__NR_sendmmsg, args) }) as c_int
-        }
-    }
+    sendmmsg(socket: c_int, messages: *mut c_void, count: c_uint, flags: c_int) -> c_int, before_sending(flags),
+        __NR_sendmmsg, [socket as usize, messages as usize, count as usize, flags as usize, 0, 0];
 }
 
 #[inline]
@@ -179,15 +125,13 @@ fn is_held(file: rustix::fd::BorrowedFd<'_>) -> bool {
 
 /// Whether a library is linked that makes such calls itself, where nothing of this library's sees them.
 pub(crate) fn has_library() -> bool {
-    [
-        weak::address!("io_setup"),
-        weak::address!("io_queue_init"),
-        weak::address!("io_uring_queue_init"),
-        weak::address!("io_uring_queue_init_params"),
-        weak::address!("ibv_open_device"),
-        weak::address!("cuInit"),
-        weak::address!("hsa_init"),
-    ]
-    .iter()
-    .any(|&address| address != 0)
+    weak::has_any!(
+        "io_setup",
+        "io_queue_init",
+        "io_uring_queue_init",
+        "io_uring_queue_init_params",
+        "ibv_open_device",
+        "cuInit",
+        "hsa_init",
+    )
 }

@@ -13,15 +13,14 @@ use crate::weak;
 
 /// Whether a sanitizer's runtime is in the program, or the library that Valgrind preloads.
 pub(crate) fn is_present() -> bool {
-    let entries = [
-        weak::address!("__asan_init"),
-        weak::address!("__hwasan_init"),
-        weak::address!("__lsan_init"),
-        weak::address!("__msan_init"),
-        weak::address!("__tsan_init"),
-        weak::address!("_vgnU_freeres"),
-    ];
-    entries.iter().any(|&entry| entry != 0)
+    weak::has_any!(
+        "__asan_init",
+        "__hwasan_init",
+        "__lsan_init",
+        "__msan_init",
+        "__tsan_init",
+        "_vgnU_freeres",
+    )
 }
 
 #[no_mangle]

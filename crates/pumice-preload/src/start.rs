@@ -196,14 +196,10 @@ fn is_borrowed() -> bool {
 /// As [`is_borrowed`], where there is no heap that knows the memory's owner; `None` where nobody knows. glibc tells
 /// the kernel of each thread of a process of its own; else it is asked whether the parent has the same memory.
 fn has_borrowed() -> Option<bool> {
-    match is_glibc() && !thread::may_have_borrowed() {
+    match weak::is_glibc() && !thread::may_have_borrowed() {
         true => Some(false),
         false => thread::shares_memory_with_parent(),
     }
-}
-
-fn is_glibc() -> bool {
-    weak::address!("gnu_get_libc_version") != 0
 }
 
 /// From now on memory that is freed goes back to the kernel: somebody else may hold its pages.
@@ -373,7 +369,7 @@ fn read_environment() -> Result<u32, Reason> {
     let wanted = environment.get(config::ENV_THRESHOLD).and_then(config::parse_size);
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
     // An allocator whose own functions free what `malloc` gave (jemalloc's, by size) must have given it.
-    let frees_by_others = weak::address!("sdallocx") != 0 || weak::address!("dallocx") != 0;
+    let frees_by_others = weak::has_any!("sdallocx", "dallocx");
     // A program that has a `free` of its own, and leaves some of the family to others, frees their memory.
     let is_freed_elsewhere = frees_by_others || !symbols::is_first(c"free");
     let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };
@@ -390,7 +386,7 @@ fn start() -> Result<u32, Reason> {
     }
     // A process that has another's memory for a while must not have its heap: the owner starts one. A fork's child
     // would have it half-way.
-    if has_borrowed().unwrap_or_else(is_glibc) || fork::is_under_way() {
+    if has_borrowed().unwrap_or_else(weak::is_glibc) || fork::is_under_way() {
         return Ok(READ);
     }
     let environment = Environment::find().ok_or(Reason::Unknown)?;

@@ -62,51 +62,32 @@ const INDIRECT_FUNCTION: u8 = 10;
 
 /// The next definition of a function behind this library, or null.
 pub(crate) fn find(name: &CStr) -> *mut () {
-    let debug = weak::address!("_r_debug") as *const Debug;
-    // SAFETY: where the loader has it, it is filled in before any library's code runs.
-    match unsafe { debug.as_ref() } {
-        Some(debug) if debug.version > 0 && !debug.map.is_null() => in_list(debug.map, name),
-        _ => by_dlsym(name),
-    }
+    let Some(libraries) = libraries() else { return by_dlsym(name) };
+    let (own, hash) = (own_dynamic(), gnu_hash(name));
+    let behind = libraries.skip_while(|library| !core::ptr::eq(library.dynamic, own)).skip(1);
+    // SAFETY: the loader has mapped the library and its tables.
+    let mut found = behind.map(|library| unsafe { library.find(name, hash) });
+    found.find(|at| !at.is_null()).unwrap_or(null_mut())
 }
 
 /// Whether no library before this one has a function of this name. Where there is no list, nobody can tell.
 pub(crate) fn is_first(name: &CStr) -> bool {
     let (own, hash) = (own_dynamic(), gnu_hash(name));
-    let debug = weak::address!("_r_debug") as *const Debug;
+    let all = libraries().into_iter().flatten();
+    let mut before = all.take_while(|library| !core::ptr::eq(library.dynamic, own));
     // SAFETY: as in `find`.
-    let mut at = unsafe { debug.as_ref() }.map_or(core::ptr::null(), |debug| debug.map);
-    // SAFETY: as in `in_list`.
-    while let Some(library) = unsafe { at.as_ref() } {
-        if core::ptr::eq(library.dynamic, own) {
-            break;
-        }
-        // SAFETY: as in `in_list`.
-        if !unsafe { library.find(name, hash) }.is_null() {
-            return false;
-        }
-        at = library.next;
-    }
-    true
+    before.all(|library| unsafe { library.find(name, hash) }.is_null())
 }
 
-fn in_list(first: *const LinkMap, name: &CStr) -> *mut () {
-    let (own, hash) = (own_dynamic(), gnu_hash(name));
-    let mut is_behind = false;
-    let mut at = first;
-    // SAFETY: the list's entries are never moved, and end with a null pointer. See the module's top.
-    while let Some(library) = unsafe { at.as_ref() } {
-        if is_behind {
-            // SAFETY: the loader has mapped the library and its tables.
-            let found = unsafe { library.find(name, hash) };
-            if !found.is_null() {
-                return found;
-            }
-        }
-        is_behind |= core::ptr::eq(library.dynamic, own);
-        at = library.next;
+/// The libraries that are loaded, if the loader keeps a list.
+fn libraries() -> Option<impl Iterator<Item = &'static LinkMap>> {
+    let debug = weak::address!("_r_debug") as *const Debug;
+    // SAFETY: where the loader has it, it is filled in before any library's code runs. The list's entries are never
+    // moved, and end with a null pointer. See the module's top.
+    unsafe {
+        let first = debug.as_ref().filter(|debug| debug.version > 0)?.map.as_ref()?;
+        Some(core::iter::successors(Some(first), |library| library.next.as_ref()))
     }
-    null_mut()
 }
 
 impl LinkMap {

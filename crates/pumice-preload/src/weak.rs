@@ -4,30 +4,19 @@
 //! hand: the dynamic linker leaves 0 there for a weak symbol that nobody defines.
 
 /// The address of a symbol, or 0.
-#[cfg(target_arch = "x86_64")]
 macro_rules! address {
     ($name:literal) => {{
         let address: usize;
         // SAFETY: loads one word, which the dynamic linker filled in before any code ran.
         unsafe {
+            #[cfg(target_arch = "x86_64")]
             core::arch::asm!(
                 concat!(".weak ", $name),
                 concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
                 out(reg) address,
                 options(pure, nomem, nostack, preserves_flags),
             );
-        }
-        address
-    }};
-}
-
-/// The address of a symbol, or 0.
-#[cfg(target_arch = "aarch64")]
-macro_rules! address {
-    ($name:literal) => {{
-        let address: usize;
-        // SAFETY: loads one word, which the dynamic linker filled in before any code ran.
-        unsafe {
+            #[cfg(target_arch = "aarch64")]
             core::arch::asm!(
                 concat!(".weak ", $name),
                 concat!("adrp {0}, :got:", $name),
@@ -40,6 +29,11 @@ macro_rules! address {
     }};
 }
 
+/// Whether the program or one of its libraries has any of these symbols.
+macro_rules! has_any {
+    ($($name:literal),+ $(,)?) => { $($crate::weak::address!($name) != 0)||+ };
+}
+
 /// A function of the program or its C library, if it has one of that name and this type.
 macro_rules! function {
     ($name:literal: $type:ty) => {{
@@ -49,4 +43,9 @@ macro_rules! function {
     }};
 }
 
-pub(crate) use {address, function};
+/// Whether the C library is glibc.
+pub(crate) fn is_glibc() -> bool {
+    has_any!("gnu_get_libc_version")
+}
+
+pub(crate) use {address, function, has_any};

@@ -63,6 +63,18 @@ impl FakeNodes {
     }
 }
 
+/// Methods that forward to the kernel's.
+macro_rules! forward {
+    ($($name:ident($($argument:ident: $type:ty),+) $(-> $result:ty)?;)+) => {$(
+        unsafe fn $name(&self, $($argument: $type),+) -> Result<forward!(@ $($result)?), Errno> {
+            // SAFETY: forwarded with the caller's promise.
+            self.call(|| unsafe { Os.$name($($argument),+) })
+        }
+    )+};
+    (@) => { () };
+    (@ $result:ty) => { $result };
+}
+
 // SAFETY: every call that succeeds is the kernel's.
 unsafe impl Memory for FakeMemory {
     unsafe fn release(&self, at: NonNull<u8>, len: usize) -> Result<(), Errno> {
@@ -74,53 +86,16 @@ unsafe impl Memory for FakeMemory {
         self.call(|| Os.reserve(len, align))
     }
 
-    unsafe fn commit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.commit(at, len) })
-    }
-
-    unsafe fn decommit(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.decommit(at, len) })
-    }
-
-    unsafe fn reset(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.reset(at, len) })
-    }
-
-    unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.set_huge(at, len, huge) })
-    }
-
-    unsafe fn set_dumped(&self, at: *mut u8, len: usize, dump: Dump) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.set_dumped(at, len, dump) })
-    }
-
-    unsafe fn populate(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.populate(at, len) })
-    }
-
-    unsafe fn discard(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.discard(at, len) })
-    }
-
-    unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.offer(at, len) })
-    }
-
-    unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.relocate(from, to, len) })
-    }
-
-    unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno> {
-        // SAFETY: forwarded with the caller's promise.
-        self.call(|| unsafe { Os.resident(at, len) })
+    forward! {
+        commit(at: *mut u8, len: usize);
+        decommit(at: *mut u8, len: usize);
+        reset(at: *mut u8, len: usize);
+        set_huge(at: *mut u8, len: usize, huge: Huge);
+        set_dumped(at: *mut u8, len: usize, dump: Dump);
+        populate(at: *mut u8, len: usize);
+        discard(at: *mut u8, len: usize);
+        offer(at: *mut u8, len: usize);
+        relocate(from: *mut u8, to: *mut u8, len: usize);
+        resident(at: *mut u8, len: usize) -> usize;
     }
 }

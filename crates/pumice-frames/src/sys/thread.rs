@@ -59,7 +59,6 @@ pub unsafe fn spawn(
 ///
 /// # Safety
 /// `stack_top` is the end of a mapping that only the child uses, aligned to 16 bytes.
-#[cfg(target_arch = "x86_64")]
 unsafe fn clone(
     flags: usize,
     stack_top: usize,
@@ -70,6 +69,7 @@ unsafe fn clone(
 ) -> Result<usize, Errno> {
     let result: isize;
     // SAFETY: the child leaves this block by jumping to `entry` and uses no frame of its parent.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -87,28 +87,8 @@ unsafe fn clone(
             lateout("rcx") _, lateout("r11") _,
         );
     }
-    if result < 0 {
-        Err(Errno::from_raw_os_error(-result as i32))
-    } else {
-        Ok(result as usize)
-    }
-}
-
-/// `clone` whose child runs `entry(argument)` on the new stack.
-///
-/// # Safety
-/// `stack_top` is the end of a mapping that only the child uses, aligned to 16 bytes.
-#[cfg(target_arch = "aarch64")]
-unsafe fn clone(
-    flags: usize,
-    stack_top: usize,
-    entry: Entry,
-    argument: *mut c_void,
-    number: &AtomicU32,
-    alive: &'static AtomicU32,
-) -> Result<usize, Errno> {
-    let result: isize;
-    // SAFETY: the child leaves this block by jumping to `entry` and uses no frame of its parent.
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
     unsafe {
         core::arch::asm!(
             "svc 0",
@@ -125,10 +105,9 @@ unsafe fn clone(
             in("x9") argument, in("x10") entry,
         );
     }
-    if result < 0 {
-        Err(Errno::from_raw_os_error(-result as i32))
-    } else {
-        Ok(result as usize)
+    match result {
+        0.. => Ok(result as usize),
+        _ => Err(Errno::from_raw_os_error(-result as i32)),
     }
 }
 
