@@ -117,19 +117,18 @@ impl Counts {
         let adjust = |count: &mut u64| {
             *count = u64::try_from((i128::from(*count) + missing).max(0)).unwrap_or(u64::MAX);
         };
+        // In proportion, so that the parts that would be served stay parts of it.
+        let scale = |whole: &mut u64, parts: [&mut u64; 2]| {
+            let before = (*whole).max(1);
+            adjust(whole);
+            for part in parts {
+                *part = (u128::from(*part) * u128::from(*whole) / u128::from(before)) as u64;
+            }
+        };
         if most == Some(self.small) {
-            // In proportion, so that what is served stays a part of it.
-            let before = self.small.max(1);
-            adjust(&mut self.small);
-            let part =
-                |of: u64| (u128::from(of) * u128::from(self.small) / u128::from(before)) as u64;
-            (self.served_small, self.heap_small) = (part(self.served_small), part(self.heap_small));
+            scale(&mut self.small, [&mut self.served_small, &mut self.heap_small]);
         } else if most == Some(self.huge) {
-            let before = self.huge.max(1);
-            adjust(&mut self.huge);
-            let part =
-                |of: u64| (u128::from(of) * u128::from(self.huge) / u128::from(before)) as u64;
-            (self.served_huge, self.heap_huge) = (part(self.served_huge), part(self.heap_huge));
+            scale(&mut self.huge, [&mut self.served_huge, &mut self.heap_huge]);
         } else if most == Some(self.copied) {
             adjust(&mut self.copied);
         } else {

@@ -1,6 +1,7 @@
 //! The daemon's file, in TOML: the same words as the flags, and each slot a table.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -112,31 +113,25 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     })
 }
 
+fn number<'de, D: Deserializer<'de>>(
+    from: D,
+    range: RangeInclusive<u32>,
+    expected: &str,
+) -> Result<u32, D::Error> {
+    let number = u32::deserialize(from)?;
+    range.contains(&number).then_some(number).ok_or_else(|| D::Error::custom(expected))
+}
+
 fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    let count = u32::deserialize(from)?;
-    if (1..=65536).contains(&count) {
-        Ok(count)
-    } else {
-        Err(D::Error::custom("a count is a number from 1 to 65536"))
-    }
+    number(from, 1..=65536, "a count is a number from 1 to 65536")
 }
 
 fn threads<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
-    let threads = u32::deserialize(from)?;
-    if (1..=64).contains(&threads) {
-        Ok(Some(threads))
-    } else {
-        Err(D::Error::custom("threads are a number from 1 to 64"))
-    }
+    number(from, 1..=64, "threads are a number from 1 to 64").map(Some)
 }
 
 fn share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
-    let percent = u32::deserialize(from)?;
-    if (1..=100).contains(&percent) {
-        Ok(Some(percent))
-    } else {
-        Err(D::Error::custom("a share is a number from 1 to 100, in percent"))
-    }
+    number(from, 1..=100, "a share is a number from 1 to 100, in percent").map(Some)
 }
 
 fn pages<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PageKind>, D::Error> {

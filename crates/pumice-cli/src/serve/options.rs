@@ -65,23 +65,19 @@ pub struct ServeArgs {
 #[command(next_help_heading = "Populating (also while it runs: pumice slots --set)")]
 struct PaceArgs {
     /// Pages of 4 KiB in one burst; 2048 if not given
-    #[arg(long, value_name = "N", value_parser = |text: &str| pace(PaceSetting::BatchPages, text))]
+    #[arg(long, value_name = "N", value_parser = pace(PaceSetting::BatchPages))]
     batch_pages: Option<u64>,
     /// Milliseconds between two bursts; 0 if not given
-    #[arg(long, value_name = "N", value_parser = |text: &str| pace(PaceSetting::DelayMs, text))]
+    #[arg(long, value_name = "N", value_parser = pace(PaceSetting::DelayMs))]
     delay_ms: Option<u64>,
     /// Pages of 4 KiB in a second at most; 0, no limit, if not given
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = |text: &str| pace(PaceSetting::RatePagesPerS, text)
-    )]
+    #[arg(long, value_name = "N", value_parser = pace(PaceSetting::RatePagesPerS))]
     rate_pages_per_s: Option<u64>,
     /// Populate nothing while the load average is above this; 0, no limit, if not given
-    #[arg(long, value_name = "L", value_parser = |text: &str| pace(PaceSetting::Load, text))]
+    #[arg(long, value_name = "L", value_parser = pace(PaceSetting::Load))]
     load: Option<u64>,
     /// Whether to hold back where anybody else wants the machine: on, if not given, or off
-    #[arg(long, value_name = "SWITCH", value_parser = |text: &str| pace(PaceSetting::Polite, text))]
+    #[arg(long, value_name = "SWITCH", value_parser = pace(PaceSetting::Polite))]
     polite: Option<u64>,
 }
 
@@ -171,13 +167,23 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time is such as 500ms, 10s or 1m, 24h at most".into())
 }
 
-fn pace(setting: PaceSetting, text: &str) -> Result<u64, String> {
-    setting.parse(text).ok_or_else(|| format!("it takes {}", setting.expects()))
+fn pace(setting: PaceSetting) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| setting.parse(text).ok_or_else(|| format!("it takes {}", setting.expects()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [("500ms", 500), ("10s", 10_000), ("1m", 60_000), ("0", 0)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)));
+        }
+        for none in ["", "s", "10", "-1s", "1.5s", "25h", "99999999999999999999s", "1 s"] {
+            assert!(duration(none).is_err(), "{none:?}");
+        }
+    }
 
     #[test]
     fn slots_are_sizes_and_counts() {
