@@ -138,7 +138,6 @@ fn a_bad_file_of_slots() {
     fs::write(&path, "[[slot]]\nsize = \"8Q\"\n").expect("writable");
     let arguments = ["serve", "--config", path.to_str().expect("UTF-8")];
     one_line(pumice(&arguments), 2, &["pumice.toml:2:", "8G"]);
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]
@@ -184,7 +183,6 @@ fn a_missing_shim() {
         command.env("PUMICE_SHIM", shim);
         one_line(command, 2, &[shim, part]);
     }
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]
@@ -207,7 +205,6 @@ fn programs_that_can_not_be_run() {
     one_line(pumice(&["run", "--", &plain]), 126, &["plain", "executable"]);
     one_line(pumice(&["run", "--", folder.to_str().expect("UTF-8")]), 126, &["directory"]);
     one_line(pumice(&["run", "--report", "--", &plain]), 126, &["plain"]);
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]

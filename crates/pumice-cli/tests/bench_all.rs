@@ -120,7 +120,6 @@ fn one_experiment_becomes_a_page_and_a_file() {
     let line = ["bench", "report", text(&json), "--html", text(&again)];
     assert!(pumice(&line).status().expect("pumice starts").success());
     assert_eq!(fs::read(&html).expect("a page"), fs::read(&again).expect("a page"));
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]
@@ -145,7 +144,6 @@ fn what_results_say_is_text() {
     assert!(output.status.success(), "{}", stderr(&output));
     let page = parse(&html);
     assert!(words(&page).matches("alert(1)").count() > 5);
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]
@@ -188,7 +186,6 @@ fn what_was_measured_before_an_interrupt_is_kept() {
     assert!(words(&parse(&html)).contains("Not complete"));
     let left: Vec<_> = fs::read_dir(&folder).expect("a folder").collect();
     assert_eq!(left.len(), 2, "nothing but what was asked for: {left:?}");
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 fn compare(before: &Path, after: &Path, more: &[&str]) -> Output {
@@ -224,7 +221,6 @@ fn comparisons_have_known_answers() {
     assert!(stdout(&better).contains("better"), "{}", stdout(&better));
     let warned = compare(&before, &other, &[]);
     assert!(stderr(&warned).contains("kernel: Linux 6, then Linux 7"), "{}", stderr(&warned));
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]
@@ -254,7 +250,6 @@ fn bad_files_and_lines_get_one_line() {
         let said = stderr(&output);
         assert!(said.lines().count() == 1 && said.contains(word), "{line:?}: {said}");
     }
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 /// At a phone's width and a desktop's, light and dark: nothing is wider than the page, and the console
@@ -303,5 +298,4 @@ fn a_browser_shows_it() {
             assert!(!stderr(&output).contains("CONSOLE"), "{}", stderr(&output));
         }
     }
-    fs::remove_dir_all(&folder).expect("ours");
 }

@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::process::Output;
 
-use support::{folder, pumice, stderr, stdout};
+use support::{folder, pumice, rows, stderr, stdout};
 
 fn bench_alloc(arguments: &[&str]) -> Output {
     let mut command = pumice(&["bench", "alloc"]);
@@ -28,11 +28,7 @@ fn gzip_under_two_allocators() {
     if table.contains("gzip: skipped") {
         eprintln!("skipped: {table}");
     } else {
-        let rows = fs::read_to_string(&json).expect("rows");
-        let rows: Vec<serde_json::Value> = rows
-            .lines()
-            .map(|line| serde_json::from_str(line).expect("an object a line"))
-            .collect();
+        let rows = rows(&json);
         let allocators: Vec<_> = rows.iter().map(|row| row["allocator"].as_str()).collect();
         assert_eq!(allocators, [Some("glibc"), Some("glibc-huge"), Some("pumice")], "{table}");
         for row in &rows {
@@ -45,7 +41,6 @@ fn gzip_under_two_allocators() {
         assert!(table.lines().any(|line| line.starts_with("pumice against")), "{table}");
         assert!(fs::read_to_string(&plot).expect("a picture").contains("<svg"));
     }
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]

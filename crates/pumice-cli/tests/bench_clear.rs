@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use support::{pumice, safe_folder, stderr, stdout};
+use support::{folder, pumice, rows, safe_folder, stderr, stdout};
 
 fn bench_clear(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = pumice(&["bench", "clear"]);
@@ -16,8 +16,7 @@ fn bench_clear(folder: &Path, arguments: &[&str]) -> Output {
 
 #[test]
 fn rows_cover_each_engine_and_size_and_a_plan_is_kept() {
-    let folder = std::env::temp_dir().join(format!("pumice-bench-clear-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a folder");
+    let folder = folder("bench-clear");
     let json = folder.join("rows.jsonl");
     let path = json.to_str().expect("a path that is text");
     let sizes = ["--region", "128M", "--working-set", "4M", "--neighbour-rounds", "5"];
@@ -26,11 +25,7 @@ fn rows_cover_each_engine_and_size_and_a_plan_is_kept() {
     let output = bench_clear(cache.as_deref().unwrap_or(&folder), &shortest);
     assert!(output.status.success(), "{output:?}");
 
-    let rows: Vec<serde_json::Value> = fs::read_to_string(&json)
-        .expect("rows")
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("an object a line"))
-        .collect();
+    let rows = rows(&json);
     let text = |row: &serde_json::Value, name: &str| row[name].as_str().map(str::to_owned);
     let cleared = rows.iter().filter(|row| row["use"] == "clear");
     let pairs: BTreeSet<_> =
@@ -68,7 +63,6 @@ fn rows_cover_each_engine_and_size_and_a_plan_is_kept() {
         let kept = fs::read_dir(cache.join("pumice")).expect("a cache").count();
         assert_eq!(kept, 1);
     }
-    fs::remove_dir_all(&folder).expect("remove");
 }
 
 #[test]

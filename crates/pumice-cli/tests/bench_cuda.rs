@@ -4,15 +4,14 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-use support::{pumice, stderr};
+use support::{folder, objects, pumice, stderr, Folder};
 
 /// A folder with a `libcuda.so.1` in it; `None` without a C compiler.
-fn folder_with_fake(name: &str) -> Option<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("pumice-cuda-{name}-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a folder");
+fn folder_with_fake(name: &str) -> Option<Folder> {
+    let folder = folder(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pumice-accel/src/cuda/fake.c");
     let mut compiler = Command::new("cc");
     compiler
@@ -31,11 +30,7 @@ fn rows(folder: &Path, arguments: &[&str]) -> (Output, Vec<serde_json::Value>) {
     let mut command = pumice(arguments);
     command.arg("--json").arg(&json).env("LD_LIBRARY_PATH", folder).env("XDG_CACHE_HOME", folder);
     let output = command.output().expect("pumice starts");
-    let text = fs::read_to_string(&json).unwrap_or_default();
-    (
-        output,
-        text.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect(),
-    )
+    (output, objects(&fs::read_to_string(&json).unwrap_or_default()))
 }
 
 #[test]
@@ -49,7 +44,6 @@ fn pools_are_registered_and_compared_with_the_drivers_own_memory() {
     for figure in ["pool_s", "mmap_s", "host_alloc_s", "times_faster", "prepare_s", "rezero_s"] {
         assert!(rows[0][figure].as_f64() > Some(0.0), "{figure}: {}", rows[0]);
     }
-    fs::remove_dir_all(&folder).expect("there");
 }
 
 #[test]
@@ -73,7 +67,6 @@ fn a_gpu_zeroes_batches_where_it_is_named_and_only_there() {
     };
     assert_eq!(engines(&["--engine", "cuda"]), ["cuda"]);
     assert!(!engines(&[]).contains(&"cuda".to_owned()));
-    fs::remove_dir_all(&folder).expect("there");
 }
 
 #[test]

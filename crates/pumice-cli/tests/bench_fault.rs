@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 
-use support::{folder, pumice, stdout};
+use support::{folder, pumice, rows, stdout};
 
 #[test]
 fn every_locking_faults_in_every_pattern() {
@@ -15,9 +15,7 @@ fn every_locking_faults_in_every_pattern() {
     command.arg("--json").arg(&json).arg("--plot").arg(&plot);
     let output = command.output().expect("pumice starts");
     assert!(output.status.success(), "{output:?}");
-    let rows = fs::read_to_string(&json).expect("rows");
-    let rows: Vec<serde_json::Value> =
-        rows.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    let rows = rows(&json);
     let mut seen = BTreeSet::new();
     for row in rows.iter().filter(|row| row["experiment"] == "fault") {
         for name in ["gb", "wall_s", "flt_cpu_s", "flt_wall_s", "flt_cpu_s_with_filling"] {

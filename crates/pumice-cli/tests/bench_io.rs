@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 
-use support::{folder, pumice, stderr, stdout};
+use support::{folder, pumice, rows, stderr, stdout};
 
 #[test]
 fn every_operation_has_its_rows() {
@@ -16,9 +16,7 @@ fn every_operation_has_its_rows() {
     command.arg("--json").arg(&json).arg("--plot").arg(&plot);
     let output = command.output().expect("pumice starts");
     assert!(output.status.success(), "{}", stderr(&output));
-    let rows = fs::read_to_string(&json).expect("rows");
-    let rows: Vec<serde_json::Value> =
-        rows.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    let rows = rows(&json);
     let said = stderr(&output);
     let mut backends = vec!["direct"];
     if said.contains("fio is not installed") {
@@ -60,5 +58,4 @@ fn every_operation_has_its_rows() {
     assert!(fs::read_to_string(&plot).expect("a picture").contains("pages per second"));
     let left = fs::read_dir(&folder).expect("ours").count();
     assert_eq!(left, 2, "rows and picture, nothing else");
-    fs::remove_dir_all(&folder).expect("ours");
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{folder, pumice, stderr, stdout};
+use support::{folder, pumice, rows, stderr, stdout};
 
 const SHORT: [&str; 9] =
     ["bench", "reclaim", "--frames", "64M", "--seconds", "0.05", "--rounds", "2", "--threads"];
@@ -24,9 +24,7 @@ fn every_pattern_has_its_rows() {
     command.arg("--json").arg(&json).arg("--plot").arg(&plot);
     let output = command.output().expect("pumice starts");
     assert!(output.status.success(), "{}", stderr(&output));
-    let rows = fs::read_to_string(&json).expect("rows");
-    let rows: Vec<serde_json::Value> =
-        rows.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    let rows = rows(&json);
     let of = |pattern: &str, backend: &str| {
         let is = |row: &&serde_json::Value| row["pattern"] == pattern && row["backend"] == backend;
         rows.iter().filter(is).collect::<Vec<_>>()
@@ -66,7 +64,6 @@ fn every_pattern_has_its_rows() {
     let left = fs::read_dir(&folder).expect("ours").count();
     assert_eq!(left, 2, "rows and picture, nothing else");
     assert!(!areas().contains(&*folder.to_string_lossy()), "{}", areas());
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 /// Devices of compressed memory on both sides, which are gone when it is over.
@@ -80,7 +77,6 @@ fn zram_comes_and_goes() {
     let output = command.arg("--dir").arg(&folder).output().expect("pumice starts");
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(fs::read_dir(&folder).expect("ours").count(), 0);
-    fs::remove_dir_all(&folder).expect("ours");
     if stderr(&output).contains("there is no zram to be had") {
         eprintln!("skipped: {}", stderr(&output));
         return;
@@ -113,5 +109,4 @@ fn an_interrupt_leaves_nothing_behind() {
     assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
     assert!(!areas().contains(&ours), "{}", areas());
     assert_eq!(fs::read_dir(&folder).expect("ours").count(), 0);
-    fs::remove_dir_all(&folder).expect("ours");
 }

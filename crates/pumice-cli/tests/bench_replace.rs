@@ -5,7 +5,7 @@ mod support;
 use std::fmt::Write;
 use std::fs;
 
-use support::{folder, pumice, stderr, stdout};
+use support::{folder, pumice, rows, stderr, stdout};
 
 #[test]
 fn every_policy_has_its_rows() {
@@ -22,9 +22,7 @@ fn every_policy_has_its_rows() {
     let output = command.output().expect("pumice starts");
     assert!(output.status.success(), "{output:?}");
     assert!(stdout(&output).contains("two-list"), "{output:?}");
-    let rows = fs::read_to_string(&json).expect("rows");
-    let rows: Vec<serde_json::Value> =
-        rows.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    let rows = rows(&json);
     assert_eq!(rows.len(), 7 * 4);
     let ratio = |policy: &str, frames: u64| {
         let row = rows.iter().find(|row| row["policy"] == policy && row["frames"] == frames);
@@ -44,7 +42,7 @@ fn every_policy_has_its_rows() {
 }
 
 #[test]
-fn who_has_no_trace_gets_some() {
+fn traces_are_made_up_where_there_is_none() {
     let folder = folder("bench-replace-made");
     let json = folder.join("rows.jsonl");
     let mut command = pumice(&["bench", "replace", "--frames", "4000", "--only", "lru,opt"]);

@@ -15,10 +15,7 @@ fn rows(name: &str, arguments: &[&str]) -> (String, Vec<serde_json::Value>) {
     command.args(arguments).arg("--json").arg(&file).env("TMPDIR", &folder);
     let output = command.output().expect("pumice starts");
     assert!(output.status.success(), "{}", stderr(&output));
-    let text = std::fs::read_to_string(&file).expect("written");
-    let rows = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    std::fs::remove_dir_all(&folder).expect("ours");
-    (stdout(&output), rows)
+    (stdout(&output), support::rows(&file))
 }
 
 /// One after the other: both take pages of the machine's hugetlb pool, if they may.

@@ -41,7 +41,6 @@ fn a_shell_that_evaluates_it_is_served() {
     }
     let output = shell(&format!("{said}\nexec cat /proc/self/maps")).output().expect("sh starts");
     assert!(stdout(&output).contains(&shim), "the loader has loaded it");
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]
@@ -60,7 +59,6 @@ fn the_shim_is_installed_over_a_former_one() {
         assert_eq!(fs::read_dir(&inner).expect("a folder").count(), 1, "no draft is left");
         fs::write(&path, "a former shim").expect("writable");
     }
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 /// Where others can put another, nothing is installed that is to be loaded from there; for an image it is.
@@ -87,7 +85,6 @@ fn a_shim_that_others_can_replace_is_for_elsewhere() {
     let ran = ran.expect("pumice starts");
     assert_eq!(ran.status.code(), Some(2));
     assert!(stderr(&ran).contains("replaced by others"), "{}", stderr(&ran));
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]
@@ -155,7 +152,6 @@ fn every_form_has_every_variable() {
         let systemd = print(&[&["--format", "systemd"], &["--shim", shim], &OPTIONS[2..]].concat());
         let expected = lines("[Service]\n", environment);
         assert_eq!(systemd, expected.replace("/usr/lib/shim.so", shim));
-        fs::remove_dir_all(&folder).expect("ours");
     }
     let item = |name: &str, value: &str| format!("- name: {name}\n  value: \"{value}\"");
     assert_eq!(said("k8s"), lines("env:\n", item));

@@ -14,13 +14,13 @@ use support::{folder, pumice, stderr, stdout};
 
 /// Runs it with `--json`: what it said, and the object.
 fn estimate(name: &str, options: &[&str], program: &[&str]) -> (Output, Value) {
-    let file = folder(name).join("estimate.json");
+    let folder = folder(name);
+    let file = folder.join("estimate.json");
     let json = file.to_str().expect("a path of letters");
     let mut command = pumice(&["estimate", "--json", json]);
     let output = command.args(options).arg("--").args(program).output().expect("it runs");
     let text = std::fs::read_to_string(&file).expect("written");
     assert_eq!(text.lines().count(), 1, "one object");
-    std::fs::remove_file(&file).expect("ours");
     (output, serde_json::from_str(&text).expect("JSON"))
 }
 

@@ -3,7 +3,6 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{chown, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -68,7 +67,6 @@ fn a_folder_that_others_made_is_not_used() {
         assert!(!shim.starts_with(&folder), "{}", shim.display());
     }
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 0, "nothing was put there");
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 fn shim_of_in(command: &mut Command, name: &str, folder: &Path) -> PathBuf {
@@ -98,7 +96,6 @@ fn users_have_it_in_their_homes_or_are_told_what_to_type() {
         let shim = shim_of(user_in(&home));
         assert!(shim.starts_with(home.join(".cache/pumice")), "{}", shim.display());
         assert_eq!(fs::metadata(&shim).expect("there").uid(), NOBODY);
-        fs::remove_dir_all(&home).expect("ours");
     }
     let home = folder("sticky-home");
     if fs::metadata(home.parent().expect("a folder")).is_ok_and(|it| it.mode() & 0o002 != 0) {
@@ -109,7 +106,6 @@ fn users_have_it_in_their_homes_or_are_told_what_to_type() {
         assert!(said.lines().count() == 1 && said.contains("set XDG_CACHE_HOME"), "{said}");
         assert!(output.stdout.is_empty(), "nothing was run");
     }
-    fs::remove_dir_all(&home).expect("ours");
 }
 
 /// The report of `pumice run --report=json` on a script by `sh`.
@@ -211,9 +207,7 @@ fn outlived(background: &str) -> Option<(u32, u32, Child)> {
         .stderr(Stdio::null())
         .spawn()
         .expect("pumice starts");
-    let mut line = String::new();
-    let mut output = BufReader::new(run.stdout.take().expect("piped"));
-    output.read_line(&mut line).expect("a line");
+    let (line, _output) = support::first_line(run.stdout.take());
     // SAFETY: a plain system call on a child of this process, which is left to be waited for; zeros are a siginfo.
     let ended = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
@@ -253,7 +247,7 @@ fn nothing_stays_behind_those_who_outlive_the_program() {
 
 /// It becomes another program when nobody has the counters any more.
 #[test]
-fn who_comes_last_counts_for_itself() {
+fn the_last_process_counts_for_itself() {
     let script = format!(
         "import os,sys,time\nos.write(int(sys.argv[2]), b'1')\n\
          run = '/proc/' + sys.argv[1] + '/stat'\n\
@@ -299,8 +293,7 @@ fn processes_of_the_same_number_share_a_pool() {
     let Some((child, _)) = python_by(command, &script) else { return };
     let run = child.id().to_string();
     let shown = stdout(&pumice(&["stat", "--json", &run]).output().expect("pumice starts"));
-    let shown: Vec<Value> =
-        shown.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let shown = support::objects(&shown);
     let pools: Vec<_> = shown.iter().map(|one| number(one, "pool_bytes")).collect();
     assert_eq!(pools.len(), 4, "{shown:?}");
     let large = pools.iter().filter(|&&bytes| bytes >= 1 << 25).count();

@@ -3,7 +3,6 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use object::{Object, ObjectSymbol};
@@ -59,11 +58,9 @@ fn settings_change_while_a_program_runs() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("pumice starts");
-    let mut id = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut id).expect("a number");
+    let (id, _output) = support::first_line(child.stdout.take());
     let run = child.id().to_string();
-    let tree = open_tree(id.trim_end().parse().expect("a number"));
+    let tree = open_tree(id.parse().expect("a number"));
     let own = std::process::id();
     let slot = tree.attach(own).expect("a slot");
     slot.set_name(b"a test");
@@ -108,17 +105,15 @@ fn a_program_that_is_served_listens_and_reports() {
         .stderr(Stdio::piped())
         .spawn();
     let mut child = started.expect("pumice starts");
-    let mut pid = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut pid).expect("a line");
+    let (pid, _output) = support::first_line(child.stdout.take());
     if pid.is_empty() {
         eprintln!("skipped: no python3");
         child.wait().expect("waited");
         return;
     }
-    let listed = || stdout(&pumice(&["ctl", pid.trim_end()]).output().expect("pumice starts"));
+    let listed = || stdout(&pumice(&["ctl", &pid]).output().expect("pumice starts"));
     assert!(listed().contains("decay_ms=3000"), "{}", listed());
-    let change = ["ctl", pid.trim_end(), "scrub_delay_ms=7", "scrub_stop=5"];
+    let change = ["ctl", &pid, "scrub_delay_ms=7", "scrub_stop=5"];
     assert!(pumice(&change).status().expect("pumice starts").success());
     let changed = listed();
     assert!(changed.contains("scrub_delay_ms=7") && changed.contains("scrub_stop=5"));

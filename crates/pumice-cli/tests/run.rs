@@ -17,9 +17,7 @@ fn signal(name: &str, pid: u32) {
 /// Starts a script under pumice and returns when it has written its first line.
 fn start_and_wait_for_line(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = run_script(script).stdout(Stdio::piped()).spawn().expect("pumice starts");
-    let mut output = BufReader::new(child.stdout.take().expect("piped"));
-    let mut line = String::new();
-    output.read_line(&mut line).expect("a line");
+    let (_, output) = support::first_line(child.stdout.take());
     (child, output)
 }
 
@@ -203,7 +201,6 @@ fn reports_to_a_file_and_after_a_signal() {
     for word in ["zfod", "ozfod", "hits, misses", "scrubber CPU", "peak pool", "faults"] {
         assert!(report.contains(word), "{report}");
     }
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]
@@ -219,7 +216,6 @@ fn a_static_program_is_named_as_the_reason() {
     let arguments = ["run", "--report", "--", program.to_str().expect("UTF-8")];
     let output = pumice(&arguments).output().expect("pumice starts");
     assert!(stderr(&output).contains("linked statically"), "{}", stderr(&output));
-    fs::remove_dir_all(&folder).expect("ours");
 }
 
 #[test]

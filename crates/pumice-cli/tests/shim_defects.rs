@@ -5,7 +5,7 @@
 
 mod shim;
 
-use shim::{compare_success, compile, compile_with, scratch, Mode};
+use shim::{compare_success, compile, compile_with, programs, scratch, Mode};
 
 const MODES: [Mode; 5] = [Mode::Verify, Mode::Ready, Mode::Small, Mode::Nodes, Mode::NoMmap];
 
@@ -18,29 +18,24 @@ fn folder() -> String {
     scratch("defects").to_str().expect("text").to_owned()
 }
 
-#[test]
-fn what_was_swapped_out_is_not_taken_for_zero() {
-    ends_as_plain("residence", &[]);
-}
-
-#[test]
-fn what_a_pipe_holds_stays() {
-    ends_as_plain("pins_pipe", &[]);
-}
-
-#[test]
-fn what_a_socket_holds_stays() {
-    ends_as_plain("pins_socket", &[]);
-}
-
-#[test]
-fn what_a_socket_holds_that_was_inherited_stays() {
-    ends_as_plain("pins_socket", &["given"]);
-}
-
-#[test]
-fn what_asynchronous_io_holds_stays() {
-    ends_as_plain("pins_io", &[&folder()]);
+programs! {
+    what_was_swapped_out_is_not_taken_for_zero: "defects/residence", [], &MODES;
+    what_a_pipe_holds_stays: "defects/pins_pipe", [], &MODES;
+    what_a_socket_holds_stays: "defects/pins_socket", [], &MODES;
+    what_a_socket_holds_that_was_inherited_stays: "defects/pins_socket", ["given"], &MODES;
+    what_asynchronous_io_holds_stays: "defects/pins_io", [&folder()], &MODES;
+    segments_end_with_their_detachment: "defects/segments", [], &MODES;
+    each_attachment_ends_by_itself: "defects/segments_twice", [], &MODES;
+    attributes_end_with_the_memory_they_were_set_on: "defects/attributes", [], &MODES;
+    advice_stays_where_memory_grows: "defects/grown_advice", [], &MODES;
+    locks_end_with_the_memory_they_were_set_on: "defects/mremap_locked", [], &MODES;
+    nothing_is_lost_where_no_more_mappings_are_allowed: "defects/map_count", [], &MODES;
+    pieces_lose_what_was_set_on_them_at_once: "defects/pieces", [], &MODES;
+    calls_by_number_do_what_they_do_by_name: "defects/numbers", [], &MODES;
+    residence_is_told_up_to_a_hole: "defects/mincore_hole", [], &MODES;
+    children_of_busy_processes_go_on: "defects/forks", [], &MODES;
+    real_time_threads_wait_for_nobody_who_cannot_run: "defects/realtime", [], &MODES;
+    low_addresses_are_low: "defects/hint_low", [], &MODES;
 }
 
 /// In fewer modes: the program waits until somebody has looked.
@@ -51,51 +46,6 @@ fn what_asynchronous_io_in_assembler_holds_stays() {
 }
 
 #[test]
-fn segments_end_with_their_detachment() {
-    ends_as_plain("segments", &[]);
-}
-
-#[test]
-fn each_attachment_ends_by_itself() {
-    ends_as_plain("segments_twice", &[]);
-}
-
-#[test]
-fn attributes_end_with_the_memory_they_were_set_on() {
-    ends_as_plain("attributes", &[]);
-}
-
-#[test]
-fn advice_stays_where_memory_grows() {
-    ends_as_plain("grown_advice", &[]);
-}
-
-#[test]
-fn locks_end_with_the_memory_they_were_set_on() {
-    ends_as_plain("mremap_locked", &[]);
-}
-
-#[test]
-fn nothing_is_lost_where_no_more_mappings_are_allowed() {
-    ends_as_plain("map_count", &[]);
-}
-
-#[test]
-fn pieces_lose_what_was_set_on_them_at_once() {
-    ends_as_plain("pieces", &[]);
-}
-
-#[test]
-fn calls_by_number_do_what_they_do_by_name() {
-    ends_as_plain("numbers", &[]);
-}
-
-#[test]
-fn residence_is_told_up_to_a_hole() {
-    ends_as_plain("mincore_hole", &[]);
-}
-
-#[test]
 fn calls_within_a_constructor_need_no_lock_of_the_loader() {
     let flags = ["-shared", "-fPIC"];
     let library = compile_with("cc", "defects/loader_plugin", "loader_plugin.so", &flags);
@@ -103,25 +53,10 @@ fn calls_within_a_constructor_need_no_lock_of_the_loader() {
 }
 
 #[test]
-fn children_of_busy_processes_go_on() {
-    ends_as_plain("forks", &[]);
-}
-
-#[test]
-fn real_time_threads_wait_for_nobody_who_cannot_run() {
-    ends_as_plain("realtime", &[]);
-}
-
-#[test]
 fn one_of_two_threads_gets_a_place() {
     for how in ["hint", "fixed", "segment"] {
         ends_as_plain("hint_race", &[how]);
     }
-}
-
-#[test]
-fn low_addresses_are_low() {
-    ends_as_plain("hint_low", &[]);
 }
 
 #[test]

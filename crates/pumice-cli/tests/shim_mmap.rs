@@ -3,62 +3,20 @@
 
 mod shim;
 
-use shim::{compare_success, compile, compile_with, have, some_modes, Mode};
+use shim::{compare_success, compile, compile_with, have, programs, some_modes, Mode};
 
-#[test]
-fn unmapping() {
-    compare_success(some_modes(), compile("mmap_unmap"), &[], b"");
-}
-
-#[test]
-fn protecting() {
-    compare_success(some_modes(), compile("mmap_protect"), &[], b"");
-}
-
-#[test]
-fn mapping_over() {
-    compare_success(some_modes(), compile("mmap_fixed"), &[], b"");
-}
-
-#[test]
-fn advising() {
-    compare_success(some_modes(), compile("mmap_advise"), &[], b"");
-}
-
-#[test]
-fn remapping() {
-    compare_success(some_modes(), compile("mmap_remap"), &[], b"");
-}
-
-#[test]
-fn flags_protections_and_mistakes() {
-    compare_success(some_modes(), compile("mmap_flags"), &[], b"");
-}
-
-#[test]
-fn locking() {
-    compare_success(some_modes(), compile("mmap_lock"), &[], b"");
-}
-
-#[test]
-fn children() {
-    compare_success(some_modes(), compile("mmap_fork"), &[], b"");
-}
-
-#[test]
-fn threads_and_handlers_of_signals() {
-    compare_success(some_modes(), compile("mmap_threads"), &[], b"");
-}
-
-#[test]
-fn anything_at_random() {
-    let program = compile("mmap_fuzz");
-    compare_success(some_modes(), program, &["1", "20000", "128", "1", "nfao"], b"");
-}
-
-#[test]
-fn anything_at_random_in_threads() {
-    compare_success(some_modes(), compile("mmap_fuzz"), &["4", "3000", "160", "6", "nfao"], b"");
+programs! {
+    unmapping: "mmap_unmap", [], some_modes();
+    protecting: "mmap_protect", [], some_modes();
+    mapping_over: "mmap_fixed", [], some_modes();
+    advising: "mmap_advise", [], some_modes();
+    remapping: "mmap_remap", [], some_modes();
+    flags_protections_and_mistakes: "mmap_flags", [], some_modes();
+    locking: "mmap_lock", [], some_modes();
+    children: "mmap_fork", [], some_modes();
+    threads_and_handlers_of_signals: "mmap_threads", [], some_modes();
+    anything_at_random: "mmap_fuzz", ["1", "20000", "128", "1", "nfao"], some_modes();
+    anything_at_random_in_threads: "mmap_fuzz", ["4", "3000", "160", "6", "nfao"], some_modes();
 }
 
 /// With what ends recycling: pages that the kernel holds, limits, locks on everything.

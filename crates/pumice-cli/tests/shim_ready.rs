@@ -1,4 +1,4 @@
-//! `--ready`: memory is there before the first request, for whoever asks first, and once.
+//! `--ready`: memory is there before the first request, for the first process that asks, and once.
 
 mod shim;
 

@@ -44,7 +44,6 @@ fn a_second_daemon_in_the_folder_refuses() {
     let output = third.arg(&other).arg("--socket").arg(daemon.socket()).output();
     let said = stderr(&output.expect("pumice starts"));
     assert!(said.contains("--socket"), "{said}");
-    let _ = fs::remove_dir_all(&other);
     daemon.lease(SMALL).end().expect("an answer");
 }
 
@@ -136,7 +135,8 @@ fn many_leases_leak_nothing() {
 
 #[test]
 fn sighup_reads_the_file_again() {
-    let file = folder("slots-reload").join("pumice.toml");
+    let folder = folder("slots-reload");
+    let file = folder.join("pumice.toml");
     fs::write(&file, "pages = \"4k\"\n[[slot]]\nsize = \"64K\"\ncount = 2\n").expect("ours");
     let path = file.to_str().expect("UTF-8");
     let daemon = Daemon::start("reload", &["--config", path]);
@@ -153,7 +153,6 @@ fn sighup_reads_the_file_again() {
     fs::write(&file, "slot = 7").expect("ours");
     daemon.signal(libc::SIGHUP);
     assert_eq!(daemon.lease(SMALL).bytes(), SMALL, "a bad file changes nothing");
-    let _ = fs::remove_dir_all(file.parent().expect("a folder"));
 }
 
 #[test]
@@ -202,7 +201,6 @@ fn systemd_is_told() {
     unsafe { libc::kill(daemon.id() as libc::pid_t, libc::SIGTERM) };
     heard("STOPPING=1");
     assert!(daemon.wait().expect("ours").success());
-    let _ = fs::remove_dir_all(&folder);
 }
 
 #[test]
@@ -230,7 +228,6 @@ fn systemd_may_hand_over_the_socket() {
     unsafe { libc::kill(daemon.id() as libc::pid_t, libc::SIGTERM) };
     assert!(daemon.wait().expect("ours").success());
     assert!(path.exists(), "the socket is systemd's");
-    let _ = fs::remove_dir_all(&folder);
 }
 
 #[test]
@@ -253,7 +250,6 @@ fn metrics_are_served() {
     };
     assert!(is_socket("metrics.sock"));
     drop(daemon);
-    let _ = fs::remove_dir_all(&place);
 
     let daemon = Daemon::start("metrics-tcp", &[&TWO[..], &["--metrics", "127.0.0.1:0"]].concat());
     // Which port it is nobody says, so only that the daemon serves is tested here.

@@ -114,10 +114,8 @@ fn first_tenant(
         .stdout(Stdio::piped())
         .spawn()
         .expect("pumice starts");
-    let mut path = String::new();
-    let mut output = std::io::BufReader::new(holder.stdout.take().expect("piped"));
-    std::io::BufRead::read_line(&mut output, &mut path).expect("a line");
-    let file = File::options().read(true).write(true).open(path.trim_end()).expect("the slot");
+    let (path, _output) = support::first_line(holder.stdout.take());
+    let file = File::options().read(true).write(true).open(path).expect("the slot");
     let stolen = steal(&file);
     match ending {
         Ending::LeaseKilled => holder.kill().expect("ours"),

@@ -111,7 +111,7 @@ fn noise_stops_nobody() {
 }
 
 #[test]
-fn who_does_not_read_is_disconnected() {
+fn a_client_that_does_not_read_is_disconnected() {
     let daemon = daemon("deaf");
     let connection = connect(&daemon);
     socket::set_patience(&connection, Duration::from_millis(200)).expect("set");
@@ -403,7 +403,7 @@ fn what_can_not_be_had_is_refused_with_what_can() {
 }
 
 #[test]
-fn who_waits_gets_what_another_ends() {
+fn a_waiting_client_gets_a_slot_that_another_ends() {
     let daemon = daemon("waits");
     let first = daemon.lease(200 << 10);
     let client = daemon.client();

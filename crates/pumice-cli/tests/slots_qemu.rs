@@ -52,9 +52,7 @@ impl Machine {
             .stdout(Stdio::piped())
             .spawn()
             .expect("pumice starts");
-        let mut path = String::new();
-        let mut output = BufReader::new(child.stdout.take().expect("piped"));
-        output.read_line(&mut path).expect("a line");
+        let (path, _output) = support::first_line(child.stdout.take());
         let until = Instant::now() + PATIENCE;
         let monitor = loop {
             match listener.accept() {

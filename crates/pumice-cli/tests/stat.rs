@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
@@ -232,8 +232,7 @@ fn changes_are_watched() {
     let pid_text = pid.to_string();
     let watched = ["--json", "--watch", "--interval", "0.2", "--samples", "2", &pid_text];
     let output = stdout(&stat(&watched));
-    let objects: Vec<Value> =
-        output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let objects = support::objects(&output);
     assert_eq!(objects.len(), 2, "{output}");
     for object in objects {
         check_schema(&object, true);
@@ -300,10 +299,8 @@ fn prometheus_is_served() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("pumice starts");
-        let mut line = String::new();
-        let said = server.stderr.take().expect("piped");
-        BufReader::new(said).read_line(&mut line).expect("a line");
-        let at = line.trim_end().rsplit(' ').next().expect("an address").to_owned();
+        let (line, _) = support::first_line(server.stderr.take());
+        let at = line.rsplit(' ').next().expect("an address").to_owned();
         if at.starts_with("unix:") {
             check_that_idle_clients_hold_up_nobody(&path);
         }

@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::served::{end, served};
-use support::{folder, pumice, stderr};
+use support::{folder, pumice, stderr, Folder};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A terminal of its own, with a shell in it.
 struct Terminal {
-    folder: std::path::PathBuf,
+    folder: Folder,
 }
 
 impl Terminal {
@@ -69,7 +69,6 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         self.tmux(&["kill-server"]);
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -158,6 +158,21 @@ pub fn compare_success(
     assert!(plain.status.success(), "{}", describe(&plain));
 }
 
+/// Tests of one program each: of its source, its arguments, and its modes.
+#[allow(unused_macros, reason = "each test file uses its part of this")]
+macro_rules! programs {
+    ($($(#[$about:meta])* $test:ident: $source:expr, $arguments:expr, $modes:expr;)+) => {$(
+        $(#[$about])*
+        #[test]
+        fn $test() {
+            $crate::shim::compare_success($modes, $crate::shim::compile($source), &$arguments, b"");
+        }
+    )+};
+}
+
+#[allow(unused_imports, reason = "each test file uses its part of this")]
+pub(crate) use programs;
+
 /// An outcome, for people.
 pub fn describe(output: &Output) -> String {
     let text = |bytes: &[u8]| {

@@ -1,6 +1,6 @@
 //! A daemon of a test's own, in a folder of its own.
 
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use pumice_slots::message::ClassRow;
 use pumice_slots::{Client, Lease, LeaseRequest};
 
-use crate::support::{folder, pumice};
+use crate::support::{first_line, folder, pumice, Folder};
 
 /// How long anything may take that should be done at once, on a machine that is busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running `pumice serve`. Dropping it kills it.
 pub struct Daemon {
-    pub folder: PathBuf,
+    pub folder: Folder,
     child: Child,
 }
 
@@ -70,9 +70,7 @@ impl Daemon {
         let mut command = pumice(&["serve", "--dir"]);
         command.arg(folder).args(arguments).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("pumice starts");
-        let mut said = BufReader::new(child.stderr.take().expect("piped"));
-        let mut line = String::new();
-        said.read_line(&mut line).expect("readable");
+        let (line, said) = first_line(child.stderr.take());
         assert!(line.starts_with("pumice: listening"), "{line}");
         // Its other lines are for people who look at a failed test.
         std::thread::spawn(move || {
@@ -124,7 +122,6 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -3,10 +3,17 @@
 #[allow(dead_code, reason = "not every test file watches programs")]
 pub mod served;
 
-use std::os::unix::fs::DirBuilderExt;
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Read};
+use std::ops::Deref;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
 
 /// `pumice` with these arguments.
 pub fn pumice(arguments: &[&str]) -> Command {
@@ -53,30 +60,73 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The objects of a file of JSON lines.
+#[allow(dead_code, reason = "not every test file reads one")]
+pub fn rows(file: &Path) -> Vec<Value> {
+    objects(&std::fs::read_to_string(file).expect("rows"))
+}
+
+/// The objects of JSON lines.
+pub fn objects(lines: &str) -> Vec<Value> {
+    lines.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+/// The first line that a program says, and the rest.
+#[allow(dead_code, reason = "not every test file reads one")]
+pub fn first_line<R: Read>(said: Option<R>) -> (String, BufReader<R>) {
+    let (mut line, mut said) = (String::new(), BufReader::new(said.expect("piped")));
+    said.read_line(&mut line).expect("a line");
+    (line.trim_end().to_owned(), said)
+}
+
+/// A folder that goes with this.
+pub struct Folder(TempDir);
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl AsRef<Path> for Folder {
+    fn as_ref(&self) -> &Path {
+        self
+    }
+}
+
+impl AsRef<OsStr> for Folder {
+    fn as_ref(&self) -> &OsStr {
+        self.as_os_str()
+    }
+}
+
 /// A new folder of this test's, in which nobody else can write whatever the umask.
 #[allow(dead_code, reason = "not every test file needs one")]
-pub fn folder(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("pumice-test-{}-{name}", std::process::id()));
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&path);
-    made.expect("a folder for temporary files");
-    path
+pub fn folder(name: &str) -> Folder {
+    folder_in(&std::env::temp_dir(), name)
+}
+
+fn folder_in(place: &Path, name: &str) -> Folder {
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.permissions(Permissions::from_mode(0o755));
+    let made = builder.prefix(&format!("pumice-{name}-")).tempdir_in(place);
+    Folder(made.expect("a folder for temporary files"))
 }
 
 /// The same where nobody but this user and root can put another file, which `/tmp` is not; `None` where the sources
 /// are built at no such place.
 #[allow(dead_code, reason = "not every test file needs one")]
-pub fn safe_folder(name: &str) -> Option<PathBuf> {
-    use std::os::unix::fs::MetadataExt;
-    let built = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = built.join(format!("pumice-test-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&path).expect("a folder for temporary files");
-    let open = path.ancestors().find(|above| {
+pub fn safe_folder(name: &str) -> Option<Folder> {
+    let folder = folder_in(Path::new(env!("CARGO_TARGET_TMPDIR")), name);
+    let open = folder.ancestors().find(|above| {
         let metadata = std::fs::metadata(above).expect("a folder");
         // SAFETY: a plain system call.
         metadata.mode() & 0o022 != 0 || ![0, unsafe { libc::geteuid() }].contains(&metadata.uid())
     });
     match open {
-        None => Some(path),
+        None => Some(folder),
         Some(open) => {
             eprintln!("skipped: others can write to {}", open.display());
             None

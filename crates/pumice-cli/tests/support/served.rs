@@ -1,9 +1,8 @@
 //! Programs in Python that are served and wait until they are told to end.
 
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use super::pumice;
+use super::{first_line, pumice};
 
 /// A program that has been served and waits; its process id. `None` without python3.
 pub fn served() -> Option<(Child, u32)> {
@@ -25,10 +24,7 @@ pub fn python_by(mut command: Command, script: &str) -> Option<(Child, u32)> {
         .stderr(Stdio::null())
         .spawn()
         .expect("pumice starts");
-    let mut pid = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut pid).expect("a line");
-    match pid.trim_end().parse() {
+    match first_line(child.stdout.take()).0.parse() {
         Ok(pid) => Some((child, pid)),
         Err(_) => {
             eprintln!("skipped: no python3");
