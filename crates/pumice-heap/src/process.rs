@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn who_borrows_the_memory_adopts_nothing() {
+    fn a_borrower_of_the_memory_adopts_nothing() {
         let word = ProcessWord::map().expect("a page");
         assert!(!word.is_borrowed());
         // As in a child that has borrowed the memory of a child that has not adopted it.

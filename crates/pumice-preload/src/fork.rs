@@ -1,8 +1,7 @@
 //! `fork`, as the parent and the child see it.
 //!
-//! A child is a copy of its parent at one moment, and has one thread. Nobody in the child ends the work that another
-//! thread of the parent is in the middle of. So forks and the heap's single steps (its start, its end) keep out of
-//! each other's way:
+//! A child is a copy of its parent at one moment, with one thread. Work that another thread of the parent had begun is
+//! never finished in the child. So forks exclude the heap's single steps (its start, its end):
 //!
 //! | | a fork is under way | the heap starts | the heap retires |
 //! |---|---|---|---|
@@ -10,15 +9,16 @@
 //! | the heap starts | the next allocator serves, and a later request tries again | | |
 //! | the heap retires | waits, a second or so at most | waits for the end | |
 //!
-//! A thread that begins one says so first, and looks at the others then (`SeqCst` on both sides): of two that begin at
-//! once at least one sees the other. A fork that sees a thread retire the heap takes back its word, so neither waits
-//! for the other.
+//! A thread announces its step first and then looks for the others (`SeqCst` on both sides), so of two that begin at
+//! once at least one sees the other. A fork that sees the heap retire withdraws its announcement, so neither waits for
+//! the other.
 //!
-//! The C library has handlers of the program's run before this and after this. One may wait for a lock that the
-//! retiring thread has: hence the second. A child that comes to be after it may keep addresses that nobody uses.
+//! The C library runs the program's fork handlers before and after these. Such a handler may wait for a lock that the
+//! retiring thread holds, so the wait ends after about a second. A child that is made after that may keep reserved
+//! addresses.
 //!
-//! A `fork` that is no call of the C library's runs no handlers, and its child may find the heap half-way. Then nothing
-//! is served there, and reserved addresses may stay.
+//! A raw `fork` or `clone` system call runs no handlers, and its child may find the heap half-way. Such a child serves
+//! nothing, and may keep reserved addresses.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -28,26 +28,26 @@ use pumice_frames::sys::thread;
 
 use crate::{start, weak};
 
-/// Calls of `fork` that are under way at a time, of which this knows: by their threads' pointers, which no call is
-/// made to learn. Others are not waited for.
+/// The threads that are in `fork`, by their thread pointers, which take no system call to read. More forks than this
+/// at a time are not waited for.
 static UNDER_WAY: [AtomicUsize; 16] = [const { AtomicUsize::new(NONE) }; 16];
 const NONE: usize = 0;
 
-/// Threads that retire the heap.
+/// The number of threads that retire the heap.
 static RETIRING: AtomicU32 = AtomicU32::new(0);
 
 const PAUSE: Duration = Duration::from_micros(50);
-/// Pauses, which take twice as long and more.
+/// Pauses, each of which takes at least twice [`PAUSE`].
 const MOST_PAUSES: u32 = 8000;
 
-/// Whether another thread's child may come to be at any moment. To be asked after saying that a step begins.
+/// Whether another thread is in `fork`. The caller has announced its step before.
 pub(crate) fn is_under_way() -> bool {
     let own = thread::pointer();
     // SeqCst: see the module's top.
     UNDER_WAY.iter().any(|it| ![NONE, own].contains(&it.load(Ordering::SeqCst)))
 }
 
-/// Says that a fork begins.
+/// Announces a fork.
 fn begin() {
     let own = thread::pointer();
     // SeqCst: see the module's top. Relaxed on failure: another's.
@@ -57,7 +57,7 @@ fn begin() {
     let _ = UNDER_WAY.iter().any(is_taken);
 }
 
-/// Takes that back, once. A child of a handler's fork ends its parent's, too, of which nothing is known there.
+/// Withdraws one announcement. After a fork within a fork handler the child withdraws its parent's, too.
 fn end() {
     let own = thread::pointer();
     let is_own = |it: &AtomicUsize| {
@@ -66,11 +66,12 @@ fn end() {
     let _ = UNDER_WAY.iter().any(is_own);
 }
 
-/// While it lives, forks wait.
+/// Forks wait while this lives.
 pub(crate) struct Retiring;
 
 impl Retiring {
-    /// Waits for forks that are under way. Signals are blocked: a handler's fork would wait for its own thread.
+    /// Waits for forks that are under way. Signals are blocked, since a fork in a signal handler would wait for its own
+    /// thread.
     pub(crate) fn begin(_: &thread::BlockedSignals) -> Retiring {
         // SeqCst: see the module's top.
         RETIRING.fetch_add(1, Ordering::SeqCst);
@@ -110,13 +111,12 @@ extern "C" fn in_child() {
     start::after_fork_in_child();
 }
 
-/// Has each `fork` that goes through the C library seen. Called when the shim is loaded.
+/// Registers the fork handlers. Called when the shim is loaded.
 pub(crate) fn watch() {
     type Handler = Option<extern "C" fn()>;
     type Register = unsafe extern "C" fn(Handler, Handler, Handler, *const c_void) -> c_int;
     type PthreadAtfork = unsafe extern "C" fn(Handler, Handler, Handler) -> c_int;
-    // A failure here costs the parent time after a fork. The child's memory then belongs to the process that asks
-    // first.
+    // Without them the parent is slower after a fork, and the first of the two that makes a request has the memory.
     if let Some(register) = weak::function!("__register_atfork": Register) {
         let this_library = (&raw const UNDER_WAY).cast();
         // SAFETY: as pthread_atfork; the last argument names the library that the handlers are in.

@@ -193,8 +193,8 @@ fn is_borrowed() -> bool {
     served().is_some_and(|served| served.word().is_borrowed())
 }
 
-/// As [`is_borrowed`], where there is no heap that knows the memory's owner; `None` where nobody knows. glibc tells
-/// the kernel of each thread of a process of its own; else it is asked whether the parent has the same memory.
+/// As [`is_borrowed`], where no heap knows the memory's owner; `None` where that can't be told. glibc registers each
+/// thread's robust list, but not a `vfork` child's; else the kernel compares the memory with the parent's.
 fn has_borrowed() -> Option<bool> {
     match weak::is_glibc() && !thread::may_have_borrowed() {
         true => Some(false),

@@ -36,7 +36,7 @@ pub const SYSTEM_SOCKET: &str = "/run/pumice/slots.sock";
 
 /// The socket that is meant where none is named: `PUMICE_SOCKET`, else that of a daemon of one's own
 /// (`$XDG_RUNTIME_DIR/pumice/slots.sock`) if there is one, else the system's. A runtime folder of another user's is
-/// none: `su` and `sudo -E` leave the variable as it was, and whoever listens there sees what is in the slot.
+/// none: `su` and `sudo -E` leave the variable as it was, and a listener there sees the slot's content.
 pub fn default_socket() -> PathBuf {
     if let Some(path) = env::var_os(ENV_SOCKET).filter(|path| !path.is_empty()) {
         return path.into();
@@ -75,8 +75,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason; [`Error::Connect`] where nobody listens; [`Error::Stranger`] where
-    /// somebody does who is neither root, nor this process's user, nor the owner of the socket's folder: it would
-    /// see all that is written to the slot.
+    /// the listener is neither root's, nor this process's user's, nor that of the owner of the socket's folder: it
+    /// would see all that is written to the slot.
     pub fn lease(&self, request: &LeaseRequest) -> Result<Lease, Error> {
         let connection = self.connect()?;
         let trusted = Trusted::of(&connection, &self.path)?;

@@ -19,8 +19,8 @@ const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SEAL);
 /// The size of a transparent huge page.
 const HUGE_BYTES: usize = 2 << 20;
 const SMALL_BYTES: usize = 4 << 10;
-/// Bytes that one call makes huge pages of: each call has every processor empty its lists of new pages first, which
-/// disturbs whoever runs there, and waits for it.
+/// Bytes that one call makes huge pages of: each call first drains the per-CPU lists of every processor, which
+/// disturbs the programs there, and waits for it.
 const COLLAPSE_BYTES: usize = 16 << 20;
 /// Failures in a row to make a huge page, after which a slot's rest is populated in small ones.
 const COLLAPSE_PATIENCE: u32 = 8;
@@ -65,7 +65,7 @@ impl SlotFile {
     }
 
     /// The slot behind a descriptor that came from somebody else. The descriptor is given back if it is
-    /// none: closing it may take as long as whoever made it pleases.
+    /// none: its maker can make closing it take any time.
     ///
     /// # Errors
     /// The descriptor.

@@ -4,7 +4,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`pages`] | kinds of pages, and who is charged for them |
+//! | [`pages`] | kinds of pages, and the side that is charged for them |
 //! | [`message`] | the protocol's messages and their bytes |
 //! | [`settings`] | what can be changed in a daemon that runs |
 //! | [`stat`] | what a daemon counts |
@@ -34,8 +34,8 @@
 //!
 //! Pages that a tenant has pinned (registered buffers, a device) stay its own until it unpins them: truncating
 //! takes pages out of the file, and none is anybody else's before its last user is gone. On hugetlb
-//! pages the kernel lets whoever has the descriptor map it anew and so grow it, seals or not: it
-//! gets zeroed pages of the common pool then, which `MAP_HUGETLB` would give it as well.
+//! pages the kernel lets each holder of the descriptor map it anew and so grow it, seals or not: the holder gets
+//! zeroed pages of the common pool then, which `MAP_HUGETLB` would give it as well.
 
 pub mod client;
 pub mod daemon;

@@ -1,4 +1,4 @@
-//! Kinds of pages, and who is charged for them.
+//! Kinds of pages, and the side that is charged for them.
 
 use core::fmt;
 

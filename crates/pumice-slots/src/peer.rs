@@ -89,7 +89,7 @@ impl Trusted {
         self.may_listen(user) || user == self.had_folder
     }
 
-    /// Connects to whoever listens at `path`, if that is one of them, and if nobody else could listen there.
+    /// Connects to the listener at `path`, if it is one of them, and if no other user could listen there.
     ///
     /// # Errors
     /// [`Error::Connect`]; [`Error::Stranger`].
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_nothing_is_sent_nothing() {
+    fn a_daemon_that_gave_nothing_is_sent_nothing() {
         let own = geteuid().as_raw();
         if own == 0 {
             eprintln!("skipped: root is always trusted");

@@ -21,8 +21,8 @@ use super::message::MAX_BYTES;
 pub struct Packet {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// All descriptors that came with it: whoever takes the packet says which thread closes them, for
-    /// closing what somebody else made can take as long as they please.
+    /// All descriptors that came with it. The receiver chooses the thread that closes them, since their sender can
+    /// make closing take any time.
     pub descriptors: Vec<OwnedFd>,
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `descriptor` | descriptors and completion records, bit by bit |
 //! | `driven` | an engine over that device, for tests |
-//! | `groups` | who has which of them |
+//! | `groups` | the owner of each of them |
 //! | `portal` | how a descriptor reaches the device: [`Portal`] |
 //! | `queues` | the work queues that the kernel offers |
 //! | `soft` | a device in software, for tests and measurements: [`soft::SoftDevice`] |

@@ -31,9 +31,9 @@ const ENOUGH: u64 = 8_000;
 const FAST_PER_S: u64 = 20_000;
 /// One in so many is a sample all along; a prime, so that it keeps no step with what a program does.
 const SOME: u64 = 61;
-/// Bytes of each processor's ring: what users without privileges may lock ends somewhere between.
+/// Bytes of each processor's ring: the limit on locked memory of unprivileged users lies somewhere between.
 const RINGS: [usize; 4] = [4 << 20, 1 << 20, 256 << 10, 64 << 10];
-/// How often the rings are emptied: large ones seldom, since whoever empties them needs a processor...
+/// How often the rings are emptied: large ones seldom, since the thread that empties them needs a processor...
 const PAUSE: Duration = Duration::from_millis(20);
 /// ... and smaller ones before they are full.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);

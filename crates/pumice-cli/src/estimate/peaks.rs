@@ -60,7 +60,7 @@ impl Seen {
     }
 }
 
-/// Of a line of `/proc/PID/statm`: what is resident, less what is of files or shared. `None` of a process that
+/// Of a line of `/proc/PID/statm`: the resident memory, less that of files and shared memory. `None` of a process that
 /// has ended.
 fn anonymous_bytes(statm: &str) -> Option<u64> {
     let mut pages = statm.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());

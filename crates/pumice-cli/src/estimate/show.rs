@@ -364,7 +364,7 @@ impl Estimate {
                 )
             }
         };
-        // Beside a time that is known, what is not is worth a word only if it is much.
+        // Beside a known time, an unknown one is worth a word only if it is long.
         let unknown_s = self.translation_s.high - self.translation_s.low;
         let besides =
             if unknown_s > MUCH * self.wall_s { "; translation comes on top" } else { "" };

@@ -5,9 +5,9 @@
 //! what one takes. No fault takes time that the kernel did not take, so a program's time in the kernel
 //! is a bound of its own.
 //!
-//! Memory that a program has never had must be found first, whoever does it: unless it is populated ahead
-//! (`--ready`), what a program has at its most is touched for the first time under `pumice run` too, in
-//! huge pages at best. So that is not in the bound.
+//! The kernel must find memory that a program has never had, with pumice and without: unless it is populated ahead
+//! (`--ready`), the program's peak is touched for the first time under `pumice run` too, in huge pages at best. So
+//! that is not in the bound.
 //!
 //! A page that the kernel zeroed a moment ago is in the cache, so a program that writes all of it is the faster
 //! for it. Where all of each page is written, less is saved than the fault: that is the lower end of the range.
@@ -173,8 +173,8 @@ fn first_touches(given: &Given) -> Range {
     given.huge_ns.map_or(small, |huge| of(huge, f64::from(2 << 20)).within(small))
 }
 
-/// The part of all its faults' time that a program runs longer for them: what its busiest thread has of it, or
-/// what there is for each of the processors that it keeps busy.
+/// The time that a program runs longer for its faults: the share of its busiest thread, or the share of each
+/// processor that it keeps busy.
 fn spread(given: &Given, faults_s: f64) -> f64 {
     let huge_ns = given.huge_ns.map_or(0.0, |huge| huge.middle);
     let busiest = &given.busiest;

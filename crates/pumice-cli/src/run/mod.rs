@@ -9,7 +9,7 @@
 //! | [`elf`] | what kind of program a file is |
 //! | [`variables`] | `pumice env`: the same environment, for others to set |
 //!
-//! The order matters: whatever can be wrong with the input is found before anything is written.
+//! The order matters: mistakes in the input are found before anything is written.
 
 mod elf;
 mod options;
@@ -111,12 +111,12 @@ fn share_tree(pool_max_bytes: usize, ready_bytes: usize) -> Result<&'static Tree
     }
 }
 
-/// Has the tree give up what processes of other namespaces had that are gone, which no other of them can tell. Returns
-/// when to look again.
+/// Has the tree release the slots of dead processes in other namespaces, which no process of the tree can judge.
+/// Returns when to look again.
 fn sweep(tree: &Tree) -> Duration {
     let started = Instant::now();
     let numbers = Numbers::now();
-    // Before the processes are looked up: whoever comes later is not among them.
+    // Before the processes are looked up: later ones are not among them.
     let is_others = |owner: &Owner| owner.pid != 0 && !numbers.is_own(*owner);
     let others: Vec<_> = tree.slots().iter().map(CounterSlot::owner).filter(is_others).collect();
     let gone: Vec<_> = others.into_iter().filter(|&owner| numbers.is_gone(owner)).collect();

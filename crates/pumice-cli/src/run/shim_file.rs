@@ -204,7 +204,7 @@ fn is_the_shim(path: &Path) -> bool {
     })
 }
 
-/// Writes beside the name and renames: whoever finds the name finds the whole file.
+/// Writes beside the name and renames: a file of that name is always whole.
 fn write(folder: &Path, path: &Path) -> io::Result<()> {
     let mut name = OsString::from(FILE_NAME);
     name.push(format!(".{}", std::process::id()));

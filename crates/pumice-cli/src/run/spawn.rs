@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
 
-/// When whoever wants to look at the program while it runs first does.
+/// The time of the first look at the running program.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// How a program ended.
@@ -344,7 +344,7 @@ extern "C" fn execute(start: *mut c_void) -> c_int {
     unsafe {
         let start = &mut *start.cast::<Start<'_>>();
         libc::signal(libc::SIGCHLD, start.signals.child_before);
-        // SIGKILL can't be passed on: who kills us kills the program.
+        // SIGKILL can't be passed on: the program dies with this process.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         if libc::getppid() == start.parent {
             libc::sigprocmask(libc::SIG_SETMASK, &start.signals.mask_before, null_mut());

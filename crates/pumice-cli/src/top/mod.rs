@@ -66,7 +66,7 @@ pub fn top(options: &TopArgs) -> Result<(), Failure> {
         let signal = spawn::wait_for(&signals);
         if signal == libc::SIGTSTP {
             IS_TO_STOP.store(true, Ordering::Relaxed);
-            // SAFETY: a plain system call. As if the size had changed: who waits for a key looks up.
+            // SAFETY: a plain system call. As if the size had changed: it ends the wait for a key.
             unsafe { libc::kill(libc::getpid(), libc::SIGWINCH) };
             continue;
         }

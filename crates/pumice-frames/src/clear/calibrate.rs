@@ -2,7 +2,7 @@
 //!
 //! Two questions are asked. Which engine goes around the cache fastest, for memory that nobody
 //! waits for, and among those that are as fast, which disturbs least? And where somebody does wait, does it pay to go
-//! around the cache or through it? That depends on what nobody knows in advance: whether the memory is still in the
+//! around the cache or through it? That depends on two unknowns: whether the memory is still in the
 //! cache (it was freed a moment ago) and how much of it gets touched. So four uses are timed, and the path with the
 //! smaller product of times wins, if it wins clearly.
 //!

@@ -6,9 +6,9 @@
 //! while, and there are never more than [`MAX_RANGES`] ranges of hidden blocks. Where getting
 //! memory out of the middle of one would make too many, the shorter side of it is shown too.
 //!
-//! *A block that is hidden has its word say so*; one whose word says so may be in dumps all the same.
-//! So the word is marked before the pages are, and unmarked after them: a child of a fork in between
-//! finds nothing worse than that. A block is marked only while claimed, and unmarked by its owner, or,
+//! *The word of a hidden block is marked*; a block with a marked word may be in dumps all the same.
+//! So the word is marked before the pages, and unmarked after them, and the child of a fork in between
+//! finds a marked word at worst. A block is marked only while claimed, and unmarked by its owner, or,
 //! free, by a compare-and-swap with the word as it was before its pages were shown.
 
 use core::ops::Range;

@@ -1,4 +1,4 @@
-//! How much memory a process would have without the pool, and keeping to it.
+//! The limit on free memory: the memory that a process would have without the pool.
 //!
 //! Free memory that stays is reused at no cost, but it stands beside memory in use: a program that frees small arrays
 //! and makes large ones would have both. So the memory that the ready zones hold never exceeds the most that was ever

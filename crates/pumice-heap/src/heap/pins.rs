@@ -1,17 +1,17 @@
 //! Signs that somebody beside the process may hold its pages: pipes, sockets, asynchronous I/O, devices.
 //!
-//! No system call tells which pages those are, and they are held after `munmap`. So whether a process *can* have any
-//! is what matters. The shim sees most calls that make it possible. Here is the rest: code that makes system calls
-//! itself leaves traces in `/proc`. The keeper looks there on each of its passes, and not the program's threads: the
-//! keeper has a table of descriptors, a stack and time of its own. It looks at some of the descriptors each time, and
-//! once a second at the mappings.
+//! No system call tells which pages are held, and they are held also after `munmap`. So the question is whether a
+//! process *can* have such pages. The shim sees most calls that make it possible. The rest is here: code with system
+//! calls of its own leaves traces in `/proc`. The keeper looks for them on its passes, since it has a table of
+//! descriptors, a stack and time of its own. It looks at some descriptors on each pass, and once a second at the
+//! mappings.
 //!
-//! | trace | where | who holds |
+//! | trace | where | holder |
 //! |---|---|---|
 //! | `anon_inode:[io_uring]` | descriptors, mappings | io_uring |
 //! | `/[aio] (deleted)` | mappings | libaio |
 //! | `/dev/vfio`, `/dev/infiniband`, GPUs, other devices | descriptors, mappings | the device |
-//! | `libaio.so`, `liburing.so` and such | mappings | what is loaded to be used |
+//! | `libaio.so`, `liburing.so` and such | mappings | their caller |
 
 use core::ffi::CStr;
 
@@ -45,7 +45,7 @@ const SIGNS: [&[u8]; 17] = [
     b"/libhsa-runtime",
 ];
 
-/// Where looking has come to. Relaxed: only the keeper looks.
+/// The position of the scan. Relaxed: only the keeper looks.
 #[derive(Debug)]
 pub(super) struct Pins {
     /// Descriptors seen in this round.

@@ -64,7 +64,7 @@ impl Heap {
         Some(run)
     }
 
-    /// The pages of `from` are those of `to` now: so say their blocks.
+    /// Updates the block words: the pages of `from` are those of `to` now.
     fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange) {
         let (old, new) = (whole_blocks(from), whole_blocks(to));
         let reached = from.frames.div_ceil(BLOCK_FRAMES);

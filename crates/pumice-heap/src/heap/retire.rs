@@ -1,13 +1,13 @@
 //! The part of freed memory that stays here, and the end of a heap before its process ends.
 //!
-//! | what stays | since | what becomes of memory that is freed |
+//! | kept | since | memory that is freed |
 //! |---|---|---|
-//! | pages | the start | it is recycled: see the top of [`super`] |
-//! | addresses | somebody else may hold the pages ([`Heap::stop_recycling`]), or no helper can give them back | its pages go to the kernel at once; its addresses are used again, with new pages |
-//! | nothing | [`Heap::retire`] | it is unmapped, as its owner would expect of memory that the kernel gave |
-//! | all | [`Heap::retire`] where no system call is allowed | nothing: it stays where it is |
+//! | pages | the start | is recycled: see the top of [`super`] |
+//! | addresses | somebody else may hold the pages ([`Heap::stop_recycling`]), or no helper can give them back | gives its pages to the kernel at once; its addresses are used again, with new pages |
+//! | nothing | [`Heap::retire`] | is unmapped, as its owner would expect of memory from the kernel |
+//! | all | [`Heap::retire`] where no system call is allowed | stays where it is |
 //!
-//! It only ever goes down the table. A forked child begins where its parent is.
+//! A heap only moves down the table. A forked child begins at its parent's row.
 //!
 //! # A heap that is retired
 //! It serves nothing any more. Free memory is unmapped, reserved addresses included, and memory in use is unmapped
@@ -238,7 +238,7 @@ fn cut(zone: &PoolZone) {
         return;
     }
     let kept = unused.start;
-    // A limit on addresses may leave no room for the marks before what nobody has used is gone.
+    // A limit on addresses may leave no room for the marks before the unused addresses are gone.
     unmap_blocks(zone, unused);
     // SAFETY: nobody has memory of these blocks, so nobody asks about them but by `Heap::has`, which first asks
     // whether they are absent.

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn who_woke_by_itself_needs_no_wake() {
+    fn a_helper_that_woke_by_itself_needs_no_wake() {
         let bell = Bell::new();
         bell.ring();
         bell.look();

@@ -17,11 +17,11 @@
 //! call of its own could prevent it (`kill -9`). The governor keeps it out of everybody's way: it looks before each
 //! burst.
 //!
-//! No thread is woken for nothing (`bell`), and what nobody waits for is not done when anybody else
-//! would notice (`governor`).
+//! No thread is woken for nothing (`bell`), and background work is not done where another program would notice it
+//! (`governor`).
 //!
 //! Where the user names an engine beside the processor, scrubd keeps batches of claims in flight there
-//! (`by_engine`, `flight`), and does itself what comes back undone.
+//! (`by_engine`, `flight`), and does the rest itself.
 //!
 //! [`Source`] is where the first two find their work; the heap implements it over its zones. The layers are
 //! kept this way round so that policy (here) and the ledger (below) can be tested apart.

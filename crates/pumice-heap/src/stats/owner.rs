@@ -1,21 +1,20 @@
 //! The owner of a slot.
 //!
-//! A number means a process only in the namespace that it is of: two processes of a tree may have the same one, and a
-//! process that asks the kernel whether a number exists is told of its own namespace. So a slot says both, and only a
-//! process that knows the number in the other namespace judges whether a process there is gone: `pumice run`, which
-//! sees all namespaces within its own.
+//! A process id is valid within its PID namespace only: two processes of a tree may have the same id, and the kernel
+//! looks ids up in the caller's namespace. So a slot has both the id and the namespace. A process judges owners in its
+//! own namespace only; `pumice run` sees all namespaces below its own, and judges the rest.
 //!
-//! A namespace's number may be another's later, when nothing lives in the first. Then a process that is gone may seem
-//! to live for as long as its number is in use; none that lives ever seems to be gone.
+//! The kernel may reuse a namespace's number when the namespace is empty. Then a dead process may look alive for as
+//! long as its id is in use. A live one never looks dead.
 
 use pumice_frames::sys::thread;
 
-/// A process, by its number and the namespace that this is of.
+/// A process, by its id and its PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// As the kernel numbers namespaces; 0 where that is not known.
+    /// The namespace's inode number; 0 where it is not known.
     pub namespace: u32,
-    /// The process; 0 for none.
+    /// The process id; 0 for none.
     pub pid: u32,
 }
 
@@ -28,13 +27,13 @@ impl Owner {
         Owner::from(thread::process_id())
     }
 
-    /// Nobody: a process that is about to release a slot, and may be killed before it has.
+    /// No process, for a slot that the caller is about to release: a kill before that leaves it to others.
     pub(super) fn none_of(namespace: u32) -> Owner {
         Owner { namespace, pid: u32::MAX }
     }
 
-    /// Whether it is the calling process. One that shares its memory until it starts a program (`vfork`) is another,
-    /// and may have the same number in a namespace of its own.
+    /// Whether it is the calling process. A child of `vfork` is another process, and may have the same id in a
+    /// namespace of its own.
     pub fn is_here(self) -> bool {
         if self.pid != thread::process_id() {
             return false;
@@ -43,9 +42,9 @@ impl Owner {
         here == 0 || here == self.namespace
     }
 
-    /// Whether this is known, to a process of such a namespace, to be gone.
+    /// Whether a process of that namespace knows that this one is gone.
     pub fn is_gone_to(self, namespace: u32) -> bool {
-        // Numbers that no process can have are nobody's anywhere.
+        // No process has an id above `i32::MAX`.
         i32::try_from(self.pid).is_err()
             || (self.namespace == namespace && !thread::process_exists(self.pid))
     }
@@ -59,7 +58,7 @@ impl Owner {
     }
 }
 
-/// A number in the namespace of the calling process.
+/// A process id in the namespace of the calling process.
 impl From<u32> for Owner {
     fn from(pid: u32) -> Owner {
         Owner { namespace: thread::pid_namespace(), pid }

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_where_another_lives_marks_the_word() {
+    fn a_process_where_another_lives_marks_the_word() {
         let tree = Tree::private(0, 0).expect("memory");
         let (one, other) = (std::process::id(), std::process::id() + LIVES as u32);
         tree.attach(one).expect("a slot");

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_killed_is_told_from_who_runs() {
+    fn killed_and_running_daemons_are_told_apart() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("there");
         let pid = child.id().to_string();
         assert!(!is_killed(&pid));

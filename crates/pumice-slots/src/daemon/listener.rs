@@ -1,4 +1,4 @@
-//! The socket that clients connect to: bound here, or handed over by systemd; and who connects.
+//! The socket that clients connect to: bound here, or handed over by systemd; and the clients that connect.
 
 use std::env;
 use std::io;

@@ -6,7 +6,7 @@
 //! | [`allow`] | who may lease, and how much |
 //! | [`subordinate`] | whose a subordinate user number is |
 //! | [`directory`] | the daemon's folder: one daemon in each |
-//! | [`listener`] | the socket, or systemd's; who connects |
+//! | [`listener`] | the socket, or systemd's; the clients that connect |
 //! | [`pool`] | the slots: which are ready, leased, waited for, to be populated next |
 //! | [`turns`] | whose turn it is among users that wait |
 //! | [`populator`] | the threads that populate |

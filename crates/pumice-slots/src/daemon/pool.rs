@@ -77,8 +77,8 @@ impl Pool {
         self.classes.iter_mut().flat_map(Class::take_surplus).collect()
     }
 
-    /// Of a class, how much may be yet to be populated in place of what one tenant has ended, in percent: whoever is
-    /// above it takes no ready slot. `None` for no limit.
+    /// The share of a class, in percent, that may be still to be populated in place of slots that one tenant has
+    /// ended: a tenant above it takes no ready slot. `None` for no limit.
     pub fn set_share(&mut self, percent: Option<u32>) {
         self.share_percent = percent;
     }
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_served_in_turn() {
+    fn waiting_clients_are_served_in_turn() {
         let (mut pool, now) = (pool(), Instant::now());
         pool.wait(LARGE, 7, OTHER);
         pool.wait(LARGE, 8, OTHER);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_had_less_comes_first() {
+    fn the_user_that_had_less_comes_first() {
         let mut pool = pool();
         fill(&mut pool);
         for token in 0..2 {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_its_share_leaves_the_rest_to_others() {
+    fn a_user_that_ends_its_share_leaves_the_rest_to_others() {
         let mut pool = pool();
         assert!(pool.configure(&[(SMALL, 4), (LARGE, 1)]).is_empty());
         let leases = |pool: &mut Pool, key, token, taker| {

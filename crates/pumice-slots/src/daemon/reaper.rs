@@ -3,7 +3,7 @@
 //!
 //! A tenant that writes to its slot from memory whose faults nobody answers (a FUSE file, a
 //! userfaultfd) has the inode's lock all that time, and truncating waits for it where no signal is heard.
-//! A socket that lingers holds up whoever closes it last, and so does a packet that carries one in
+//! A socket that lingers holds up the thread that closes it last, and so does a packet that carries one in
 //! the queue of a socket that is closed. So nothing of this is done by the event loop, and a thread
 //! that is held up leaves another behind it to go on: it holds up nobody else's slots. A user holds up
 //! [`MOST_OF_A_USER`] threads at most, and users take turns.

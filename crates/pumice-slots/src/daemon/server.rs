@@ -41,8 +41,8 @@ const ACCEPTED_AT_ONCE: usize = 16;
 const CONNECTIONS_OF_A_USER: usize = 256;
 /// Descriptors and connections of one user that are yet to be closed, above which nothing more is taken from it.
 const UNCLOSED_OF_A_USER: usize = 1024;
-/// The same of one that is refused, above which nobody can send descriptors before it is accepted: what nobody can
-/// close would use up all that the daemon may have.
+/// The same of a user that is refused, above which no connection may send descriptors before it is accepted: those
+/// that no thread can close would use up the daemon's limit.
 const UNCLOSED_OF_A_STRANGER: usize = 64;
 /// Descriptors left for all else.
 const SPARE_DESCRIPTORS: u64 = 64;

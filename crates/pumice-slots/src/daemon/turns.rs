@@ -4,11 +4,11 @@
 //! granted, of all classes, waited for or not, and of the users that wait, the one with the lowest tag comes next. This
 //! is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). The *present* is the tag at which the last slot
 //! was granted, and nobody's tag is below it: a user that asked for nothing has saved up nothing, and one that was
-//! alone owes for its last slot only. So one that takes slots and ends them again and again comes after everybody
-//! who has had less meanwhile, and nobody waits for longer than others with lower tags have their turns.
+//! alone owes for its last slot only. So a user that takes slots and ends them again and again comes after all users
+//! that have had less meanwhile, and a user waits at most while others with lower tags have their turns.
 //!
-//! A limit on leases in a time was not chosen: it would hold up a user whom nobody stands in line with, or be too
-//! high to help those who do.
+//! A limit on the rate of leases was not chosen: it would hold up a user that has no competitor, or be too high to
+//! help the others.
 //!
 //! Of users with equal tags, the one served longest ago in this class comes first, then the one that came first. So
 //! users take turns in a class also where a large slot of another class has moved the present past all of their tags.
@@ -69,12 +69,12 @@ pub struct WaitQueue {
     grants: u64,
 }
 
-/// Whether a grant went to whoever had come first.
+/// Whether a grant went to the client that came first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precedence {
     /// It did, or nobody else waited.
     Came,
-    /// Another user, who had come later, had had less.
+    /// Another user came later and had had less.
     Turn,
 }
 

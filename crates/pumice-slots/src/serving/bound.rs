@@ -24,7 +24,7 @@ const BACKLOG: i32 = 256;
 /// The users that may be able to write in a socket's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbours {
-    /// Root and this user only: who connects trusts whoever listens there.
+    /// Root and this user only: clients trust the listener.
     Trusted,
     /// Anybody: nothing is said there that is not for all.
     Any,

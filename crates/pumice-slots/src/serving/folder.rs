@@ -50,7 +50,7 @@ impl Folder {
         Ok(Folder { descriptor, path: path.to_owned() })
     }
 
-    /// Opens any folder, whoever can write in it.
+    /// Opens any folder, also one that others can write in.
     pub fn open_any(path: &Path, option: &str) -> Result<Folder, ServeError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(CWD, path, flags, Mode::empty());

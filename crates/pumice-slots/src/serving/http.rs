@@ -94,7 +94,7 @@ struct Place(Arc<Places>);
 impl Places {
     /// Waits until there is one.
     fn take(self: &Arc<Places>) -> Place {
-        // A number is right whoever panicked.
+        // The number is right also after a panic.
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = |taken: &mut usize| *taken >= CLIENTS;
         let mut taken =
@@ -129,7 +129,7 @@ impl Serving {
 }
 
 /// Listens, and starts the threads. `option` is what the address was given with; `page` makes the answer,
-/// `None` when there is nobody any more who knows it.
+/// `None` when its source is gone.
 pub fn start(
     address: &Address,
     option: &'static str,

@@ -1,5 +1,5 @@
-/* Threads of a real-time class on one processor: none waits for another that does not come to run before it. And helpers
-   of whoever serves the memory have neither that class nor that processor. */
+/* Threads of a real-time class on one processor: none waits for another that does not come to run before it. And the
+   allocator's helpers have neither that class nor that processor. */
 #define _GNU_SOURCE
 #include "defect.h"
 #include <dirent.h>

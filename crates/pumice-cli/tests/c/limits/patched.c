@@ -1,5 +1,5 @@
 /* A program that patches the C library, as MPI's and libfabric's libraries do: a jump over the first instructions of
-   `munmap`, `madvise`, `mremap` and `mmap` (whoever's it finds by that name), on which it goes on by number. Memory that has
+   `munmap`, `madvise`, `mremap` and `mmap` (the first of each name), on which it goes on by number. Memory that has
    been written is registered; what goes away without being seen goes stale. */
 #include "limits.h"
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* An allocator as simple as can be, with jemalloc's names: each allocation is a mapping with a header, and whoever
-   gives it something else is told. */
+/* An allocator as simple as can be, with jemalloc's names: each allocation is a mapping with a header, and
+   freeing any other address ends the program. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>

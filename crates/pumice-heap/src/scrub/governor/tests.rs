@@ -129,7 +129,7 @@ fn beside_a_neighbour_it_takes_a_fifth() {
     assert!((190..=205).contains(&share), "{share}");
     governor.sensors.others = None;
     let blind = share_of(&mut governor, SECOND, &NO_LIMITS, |_, _, _| {});
-    assert!(blind <= 205, "who can't see is polite: {blind}");
+    assert!(blind <= 205, "a blind governor is polite: {blind}");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn beside_a_neighbour_populating_is_held_to_a_bandwidth() {
     assert!(share(Some(0)) > 990);
     // A block in 100 µs is 20 GB/s, a fortieth of it 512 MiB/s.
     assert!((23..=27).contains(&share(Some(1))), "{}", share(Some(1)));
-    assert!((23..=27).contains(&share(None)), "who can't see is polite");
+    assert!((23..=27).contains(&share(None)), "a blind governor is polite");
     let mut slow = populating();
     slow.sensors.others = Some(1);
     assert_eq!(slow.ask(&NO_LIMITS, Need::Wanted), Verdict::Go);

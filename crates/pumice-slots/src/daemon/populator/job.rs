@@ -66,10 +66,10 @@ pub struct Job {
     /// only the event loop writes it, and a thread that sees it late lets go of the job once more.
     passed_bytes: AtomicU64,
     is_urgent: AtomicBool,
-    /// Relaxed: whoever sees it late populates a burst more.
+    /// Relaxed: a thread that sees it late populates one burst more.
     is_cancelled: AtomicBool,
     holder: AtomicU32,
-    /// Nothing before the first burst. Locked by whoever has the job in hand, so never waited for.
+    /// Nothing before the first burst. The thread that has the job in hand locks it, so no thread waits for it.
     work: Mutex<Option<Work>>,
 }
 
@@ -134,21 +134,22 @@ impl Job {
 
     /// The event loop takes it from a thread that has nothing of it in hand.
     pub fn take(&self, worker: WorkerId) -> bool {
-        // Acquire: what the thread did goes on to the next. Sequentially consistent for `is_urgent`'s sake.
+        // Acquire: pairs with the Release in `leave`, and hands the thread's writes on. Sequentially consistent for
+        // `is_urgent`'s sake.
         let (from, order) = (left(worker), Ordering::SeqCst);
         self.holder.compare_exchange(from, SHELF, order, Ordering::SeqCst).is_ok()
     }
 
     /// A thread takes it in hand for a burst. `false` if it is not the thread's any more.
     pub fn grasp(&self, worker: WorkerId) -> bool {
-        // Acquire: what others did to the memory before. Nothing is released: the thread has done nothing yet.
+        // Acquire: sees what others wrote to the memory before. It releases nothing: the thread has done nothing yet.
         let (from, to) = (left(worker), burst(worker));
         self.holder.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// The thread has it in hand no more; the event loop may take it.
     pub fn leave(&self, worker: WorkerId) {
-        // Release: who takes it sees what was done. Sequentially consistent for `is_urgent`'s sake.
+        // Release: the thread that takes it sees this one's writes. Sequentially consistent for `is_urgent`'s sake.
         self.holder.store(left(worker), Ordering::SeqCst);
     }
 
@@ -180,7 +181,7 @@ mod tests {
         assert!(!job.grasp(1), "it is meant for another");
         assert!(job.grasp(0) && !job.take(0), "what is in hand is not taken");
         job.leave(0);
-        assert!(job.take(0) && !job.grasp(0), "who was away too long has lost it");
+        assert!(job.take(0) && !job.grasp(0), "a thread that was away too long has lost it");
         job.offer(1);
         assert!(!job.grasp(0) && job.grasp(1));
         job.shelve();

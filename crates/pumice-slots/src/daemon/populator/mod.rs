@@ -8,11 +8,11 @@
 //!
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
 //! session and group, so each burst asks a [`Pacer`](pumice_heap::scrub::Pacer) first, as scrubd does.
-//! *Urgent* threads have the daemon's own priority and no pauses: they do what clients wait for, who
-//! would otherwise populate themselves, at full speed and their own priority. There may be as many as
-//! processors, started when needed. The job with the least left comes first: after a burst a thread lets go of its job
-//! if another one that waits has less, so nobody's large slots hold up another's small one. Nor do small ones
-//! hold up a large one for ever: no more may pass it than its own size.
+//! *Urgent* threads have the daemon's own priority and no pauses: their clients wait, and would otherwise populate
+//! at full speed and at their own priority. There may be as many threads as processors, started when needed. The job
+//! with the least left comes first: after a burst a thread lets go of its job if another one that waits has less, so
+//! nobody's large slots hold up another's small one. Nor do small ones hold up a large one for ever: no more may pass
+//! it than its own size.
 //!
 //! A job that becomes urgent goes over to the other lane, with what is populated of it. That waits for the
 //! thread that has it only where it is in the middle of a burst: an idle one may be held off there for
