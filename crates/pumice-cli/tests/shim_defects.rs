@@ -19,23 +19,24 @@ fn folder() -> String {
 }
 
 programs! {
-    what_was_swapped_out_is_not_taken_for_zero: "defects/residence", [], &MODES;
-    what_a_pipe_holds_stays: "defects/pins_pipe", [], &MODES;
-    what_a_socket_holds_stays: "defects/pins_socket", [], &MODES;
-    what_a_socket_holds_that_was_inherited_stays: "defects/pins_socket", ["given"], &MODES;
-    what_asynchronous_io_holds_stays: "defects/pins_io", [&folder()], &MODES;
-    segments_end_with_their_detachment: "defects/segments", [], &MODES;
-    each_attachment_ends_by_itself: "defects/segments_twice", [], &MODES;
-    attributes_end_with_the_memory_they_were_set_on: "defects/attributes", [], &MODES;
-    advice_stays_where_memory_grows: "defects/grown_advice", [], &MODES;
-    locks_end_with_the_memory_they_were_set_on: "defects/mremap_locked", [], &MODES;
-    nothing_is_lost_where_no_more_mappings_are_allowed: "defects/map_count", [], &MODES;
-    pieces_lose_what_was_set_on_them_at_once: "defects/pieces", [], &MODES;
-    calls_by_number_do_what_they_do_by_name: "defects/numbers", [], &MODES;
-    residence_is_told_up_to_a_hole: "defects/mincore_hole", [], &MODES;
-    children_of_busy_processes_go_on: "defects/forks", [], &MODES;
-    real_time_threads_wait_for_nobody_who_cannot_run: "defects/realtime", [], &MODES;
-    low_addresses_are_low: "defects/hint_low", [], &MODES;
+    ends_as_plain:
+    what_was_swapped_out_is_not_taken_for_zero: "residence", &[];
+    what_a_pipe_holds_stays: "pins_pipe", &[];
+    what_a_socket_holds_stays: "pins_socket", &[];
+    what_a_socket_holds_that_was_inherited_stays: "pins_socket", &["given"];
+    what_asynchronous_io_holds_stays: "pins_io", &[&folder()];
+    segments_end_with_their_detachment: "segments", &[];
+    each_attachment_ends_by_itself: "segments_twice", &[];
+    attributes_end_with_the_memory_they_were_set_on: "attributes", &[];
+    advice_stays_where_memory_grows: "grown_advice", &[];
+    locks_end_with_the_memory_they_were_set_on: "mremap_locked", &[];
+    nothing_is_lost_where_no_more_mappings_are_allowed: "map_count", &[];
+    pieces_lose_what_was_set_on_them_at_once: "pieces", &[];
+    calls_by_number_do_what_they_do_by_name: "numbers", &[];
+    residence_is_told_up_to_a_hole: "mincore_hole", &[];
+    children_of_busy_processes_go_on: "forks", &[];
+    real_time_threads_wait_for_nobody_who_cannot_run: "realtime", &[];
+    low_addresses_are_low: "hint_low", &[];
 }
 
 /// In fewer modes: the program waits until somebody has looked.

@@ -5,7 +5,8 @@ mod shim;
 use std::path::Path;
 
 use shim::{
-    compare_success, compare_with, compile, compile_with, describe, scratch, Mode, ALL_MODES,
+    compare_success, compare_with, compile, compile_with, describe, programs, scratch, Mode,
+    ALL_MODES,
 };
 
 /// As [`compare_success`], in every mode, and with mappings left to the kernel.
@@ -21,24 +22,21 @@ fn agrees(program: &Path, more: &[&str], arguments: &[&str]) {
     compare_with(&[Mode::Ready], &more, program.as_os_str(), arguments, b"");
 }
 
-#[test]
-fn no_thread_keeps_rights_that_the_program_gave_up() {
-    behaves("rights", &[], &[]);
-}
-
-#[test]
-fn what_the_pool_has_no_room_for_costs_what_it_costs_plainly() {
-    behaves("pool", &["--pool-max", "64M"], &[]);
-}
-
-#[test]
-fn memory_goes_back_after_a_filter_and_after_other_rights() {
-    behaves("quiet", &["--decay", "100ms"], &[]);
-}
-
-#[test]
-fn a_limit_on_addresses_that_a_program_sets_itself() {
-    behaves("space", &[], &["inside"]);
+programs! {
+    behaves:
+    no_thread_keeps_rights_that_the_program_gave_up: "rights", &[], &[];
+    what_the_pool_has_no_room_for_costs_what_it_costs_plainly: "pool", &["--pool-max", "64M"], &[];
+    memory_goes_back_after_a_filter_and_after_other_rights: "quiet", &["--decay", "100ms"], &[];
+    a_limit_on_addresses_that_a_program_sets_itself: "space", &[], &["inside"];
+    a_child_of_vfork_changes_rights_of_its_own: "vfork", &[], &[];
+    memory_that_is_borrowed_stays_its_owners: "borrowed", &[], &[];
+    threads_that_lock_or_limit_at_once_are_not_refused: "together", &[], &[];
+    a_child_has_what_its_parent_was_adding: "growing", &[], &[];
+    a_fork_leaves_nothing_half_way: "forks", &[], &[];
+    accounts_count_what_is_served: "accounts", &[], &[];
+    a_debugger_sees_the_threads_of_the_program: "traced", &[], &[];
+    libraries_that_patch_the_c_library_see_what_goes_away: "patched", &["--decay", "100ms"], &[];
+    a_program_that_defines_some_of_the_family_itself: "own_free", &[], &[];
 }
 
 #[test]
@@ -50,30 +48,10 @@ fn locking_everything_under_a_limit() {
 }
 
 #[test]
-fn a_child_of_vfork_changes_rights_of_its_own() {
-    behaves("vfork", &[], &[]);
-}
-
-#[test]
-fn memory_that_is_borrowed_stays_its_owners() {
-    behaves("borrowed", &[], &[]);
-}
-
-#[test]
 fn what_comes_after_a_filter_makes_no_calls() {
     if cfg!(target_arch = "x86_64") {
         behaves("filtered", &[], &[]);
     }
-}
-
-#[test]
-fn threads_that_lock_or_limit_at_once_are_not_refused() {
-    behaves("together", &[], &[]);
-}
-
-#[test]
-fn a_child_has_what_its_parent_was_adding() {
-    behaves("growing", &[], &[]);
 }
 
 #[test]
@@ -84,28 +62,8 @@ fn memory_that_the_kernel_refuses_now_and_then_is_one_threads() {
 }
 
 #[test]
-fn a_fork_leaves_nothing_half_way() {
-    behaves("forks", &[], &[]);
-}
-
-#[test]
 fn addresses_that_were_mapped_are_hints_again() {
     compare_success(&ALL_MODES, compile("limits/hints"), &[], b"");
-}
-
-#[test]
-fn accounts_count_what_is_served() {
-    behaves("accounts", &[], &[]);
-}
-
-#[test]
-fn a_debugger_sees_the_threads_of_the_program() {
-    behaves("traced", &[], &[]);
-}
-
-#[test]
-fn libraries_that_patch_the_c_library_see_what_goes_away() {
-    behaves("patched", &["--decay", "100ms"], &[]);
 }
 
 #[test]
@@ -117,9 +75,4 @@ fn an_allocator_that_frees_by_functions_of_its_own() {
     let flags = [&format!("-L{folder}"), "-lsized", &format!("-Wl,-rpath,{folder}")];
     let program = compile_with("cc", "limits/sized", "limits-sized", &flags);
     agrees(&program, &[], &[]);
-}
-
-#[test]
-fn a_program_that_defines_some_of_the_family_itself() {
-    behaves("own_free", &[], &[]);
 }

@@ -5,18 +5,24 @@ mod shim;
 
 use shim::{compare_success, compile, compile_with, have, programs, some_modes, Mode};
 
+/// Runs `c/NAME.c` in some modes.
+fn agrees(name: &str, arguments: &[&str]) {
+    compare_success(some_modes(), compile(name), arguments, b"");
+}
+
 programs! {
-    unmapping: "mmap_unmap", [], some_modes();
-    protecting: "mmap_protect", [], some_modes();
-    mapping_over: "mmap_fixed", [], some_modes();
-    advising: "mmap_advise", [], some_modes();
-    remapping: "mmap_remap", [], some_modes();
-    flags_protections_and_mistakes: "mmap_flags", [], some_modes();
-    locking: "mmap_lock", [], some_modes();
-    children: "mmap_fork", [], some_modes();
-    threads_and_handlers_of_signals: "mmap_threads", [], some_modes();
-    anything_at_random: "mmap_fuzz", ["1", "20000", "128", "1", "nfao"], some_modes();
-    anything_at_random_in_threads: "mmap_fuzz", ["4", "3000", "160", "6", "nfao"], some_modes();
+    agrees:
+    unmapping: "mmap_unmap", &[];
+    protecting: "mmap_protect", &[];
+    mapping_over: "mmap_fixed", &[];
+    advising: "mmap_advise", &[];
+    remapping: "mmap_remap", &[];
+    flags_protections_and_mistakes: "mmap_flags", &[];
+    locking: "mmap_lock", &[];
+    children: "mmap_fork", &[];
+    threads_and_handlers_of_signals: "mmap_threads", &[];
+    anything_at_random: "mmap_fuzz", &["1", "20000", "128", "1", "nfao"];
+    anything_at_random_in_threads: "mmap_fuzz", &["4", "3000", "160", "6", "nfao"];
 }
 
 /// With what ends recycling: pages that the kernel holds, limits, locks on everything.

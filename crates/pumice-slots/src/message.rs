@@ -238,10 +238,10 @@ impl Request {
         }
     }
 
-    /// Reads a message.
+    /// Reads a request.
     ///
     /// # Errors
-    /// Reads a request. Any bytes are one or [`Malformed`].
+    /// [`Malformed`] for all bytes that are none.
     pub fn decode(bytes: &[u8]) -> Result<Request, Malformed> {
         let (mut from, kind) = Reader::begin(bytes)?;
         let request = match kind {
@@ -329,10 +329,10 @@ impl Reply {
         }
     }
 
-    /// Reads a message.
+    /// Reads a reply.
     ///
     /// # Errors
-    /// Reads a reply. Any bytes are one or [`Malformed`].
+    /// [`Malformed`] for all bytes that are none.
     pub fn decode(bytes: &[u8]) -> Result<Reply, Malformed> {
         const REPLY: u16 = kind::REPLY;
         let (mut from, kind) = Reader::begin(bytes)?;

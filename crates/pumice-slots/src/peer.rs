@@ -153,40 +153,34 @@ mod tests {
     };
 
     use super::*;
+    use tempfile::TempDir;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A listening socket in a folder of its own, which is removed when this is dropped.
+    /// A listening socket in a folder of its own.
     struct Listening {
-        folder: PathBuf,
+        folder: TempDir,
         _socket: OwnedFd,
     }
 
     impl Listening {
-        fn new(name: &str) -> Listening {
-            let folder = format!("pumice-peer-{}-{name}", std::process::id());
-            let folder = std::env::temp_dir().join(folder);
-            fs::create_dir_all(&folder).expect("a folder");
+        fn new() -> Listening {
+            let folder = tempfile::tempdir().expect("a folder");
             let kind = SocketType::SEQPACKET;
             let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
             let socket = socket.expect("a socket");
-            bind(&socket, &SocketAddrUnix::new(folder.join("s")).expect("short")).expect("bound");
+            bind(&socket, &SocketAddrUnix::new(folder.path().join("s")).expect("short"))
+                .expect("bound");
             listen(&socket, 8).expect("listening");
             Listening { folder, _socket: socket }
         }
 
         fn path(&self) -> PathBuf {
-            self.folder.join("s")
+            self.folder.path().join("s")
         }
 
         fn set_mode(&self, mode: u32) {
             fs::set_permissions(&self.folder, fs::Permissions::from_mode(mode)).expect("ours");
-        }
-    }
-
-    impl Drop for Listening {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.folder);
         }
     }
 
@@ -209,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_others_can_write_in_is_not_trusted_again() {
-        let listening = Listening::new("open");
+        let listening = Listening::new();
         let path = listening.path();
         let connection = socket::connect_to(&path, PATIENCE).expect("connected");
         let trusted = Trusted::of(&connection, &path).expect("our own");
@@ -222,7 +216,7 @@ mod tests {
         listening.set_mode(0o1777);
         assert_eq!(why(trusted.connect(&path, PATIENCE)), "", "they can't replace what is ours");
         listening.set_mode(0o755);
-        let link = listening.folder.join("link");
+        let link = listening.folder.path().join("link");
         std::os::unix::fs::symlink("s", &link).expect("a link");
         assert_eq!(why(trusted.connect(&link, PATIENCE)), "", "what a link names is checked");
     }
@@ -234,7 +228,7 @@ mod tests {
             eprintln!("skipped: root is always trusted");
             return;
         }
-        let listening = Listening::new("other");
+        let listening = Listening::new();
         let other = Trusted { listened: own + 1, had_folder: own + 1 };
         assert_eq!(why(other.connect(&listening.path(), PATIENCE)), "the folder is another's");
     }

@@ -308,9 +308,8 @@ mod tests {
                 r.bytes_completed = 0x1234, r.fault_addr = 0x7f0012346000ull;
                 put(&r, sizeof r);
             }"#;
-        let folder = std::env::temp_dir().join(format!("pumice-idxd-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let (source, program) = (folder.join("layout.c"), folder.join("layout"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let [source, program] = ["layout.c", "layout"].map(|name| folder.path().join(name));
         std::fs::write(&source, PROGRAM).expect("writable");
         let mut compiler = std::process::Command::new("cc");
         let built = compiler.arg("-o").args([&program, &source]).output();
@@ -331,7 +330,6 @@ mod tests {
         record.complete(status::PAGE_FAULT_NOBOF | status::WRITE, 0x1234, 0x7f00_1234_6000);
         let words: Vec<u8> = record.read().iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(text(&words), lines[2][..32]);
-        std::fs::remove_dir_all(&folder).expect("there");
     }
 
     const AT: u64 = 0x7f00_0000_0800;

@@ -190,42 +190,38 @@ fn a_device_that_works_on_its_own_is_waited_for() {
 #[cfg(target_arch = "x86_64")]
 mod files {
     use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
+
+    use tempfile::TempDir;
 
     use super::super::{Dsa, OpenError, Places};
     use crate::sys::enqueue::Enqueue;
     use pumice_frames::clear::{Engine, Piece, PieceState, Warmth};
 
-    struct Tree(PathBuf);
+    struct Tree(TempDir);
 
     impl Tree {
-        fn new(name: &str) -> Tree {
-            let folder =
-                std::env::temp_dir().join(format!("pumice-dsa-{name}-{}", std::process::id()));
-            fs::create_dir_all(folder.join("dev")).expect("a folder");
+        fn new() -> Tree {
+            let folder = tempfile::tempdir().expect("a folder");
+            fs::create_dir(folder.path().join("dev")).expect("a folder");
             Tree(folder)
         }
 
         fn queue(&self, name: &str, attributes: &[(&str, &str)]) {
-            let folder = self.0.join("sys").join(name);
+            let folder = self.0.path().join("sys").join(name);
             fs::create_dir_all(&folder).expect("a folder");
             for (attribute, value) in attributes {
                 fs::write(folder.join(attribute), format!("{value}\n")).expect("writable");
             }
             // A page of a file for a portal: the test can read the stores.
-            fs::write(self.0.join("dev").join(name), [0u8; 4096]).expect("writable");
+            fs::write(self.0.path().join("dev").join(name), [0u8; 4096]).expect("writable");
         }
 
         fn open(&self) -> Result<Dsa<super::super::Hardware>, OpenError> {
             let text = |path: &Path| path.to_str().expect("text").to_owned();
-            let (devices, nodes) = (text(&self.0.join("sys")), text(&self.0.join("dev")));
+            let (devices, nodes) =
+                (text(&self.0.path().join("sys")), text(&self.0.path().join("dev")));
             Dsa::open_at(Places { devices: &devices, nodes: &nodes })
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 
@@ -240,7 +236,7 @@ mod files {
 
     #[test]
     fn what_is_missing_is_said() {
-        let tree = Tree::new("none");
+        let tree = Tree::new();
         assert_eq!(tree.open().expect_err("no bus"), OpenError::NoDriver);
         tree.queue("wq0.0", &[("state", "disabled"), ("type", "user")]);
         tree.queue("wq0.1", &[("state", "enabled"), ("type", "kernel")]);
@@ -251,7 +247,7 @@ mod files {
         assert_eq!(tree.open().expect_err("none for users"), OpenError::NoQueue);
         if !Enqueue::detect().enqcmd {
             tree.queue("dsa0", &[("pasid_enabled", "1")]);
-            fs::remove_dir_all(tree.0.join("sys/wq0.4")).expect("there");
+            fs::remove_dir_all(tree.0.path().join("sys/wq0.4")).expect("there");
             let mut shared = DEDICATED;
             shared[2].1 = "shared";
             tree.queue("wq0.3", &shared);
@@ -265,7 +261,7 @@ mod files {
             eprintln!("skipped: this processor has no MOVDIR64B");
             return;
         }
-        let tree = Tree::new("portal");
+        let tree = Tree::new();
         tree.queue("wq2.0", &[("state", "disabled")]);
         tree.queue("wq2.1", &DEDICATED);
         tree.queue("dsa2", &[("pasid_enabled", "1")]);
@@ -277,7 +273,7 @@ mod files {
         unsafe { dsa.submit(&mut pieces) }.expect("not lost");
         let taken = pieces.iter().filter(|piece| piece.state() == PieceState::InFlight).count();
         assert_eq!(taken, pieces.len(), "66 pieces are three batches");
-        let portal = fs::read(tree.0.join("dev/wq2.1")).expect("readable");
+        let portal = fs::read(tree.0.path().join("dev/wq2.1")).expect("readable");
         for (index, count) in [(0, 32), (1, 32), (2, 2)] {
             let descriptor = &portal[64 * index..][..64];
             assert_eq!(descriptor[7], 0x01, "a batch");

@@ -158,14 +158,13 @@ pub fn compare_success(
     assert!(plain.status.success(), "{}", describe(&plain));
 }
 
-/// Tests of one program each: of its source, its arguments, and its modes.
+/// Tests of one program each: what runs it, and each test's arguments for that.
 #[allow(unused_macros, reason = "each test file uses its part of this")]
 macro_rules! programs {
-    ($($(#[$about:meta])* $test:ident: $source:expr, $arguments:expr, $modes:expr;)+) => {$(
-        $(#[$about])*
+    ($run:ident: $($test:ident: $($argument:expr),+;)+) => {$(
         #[test]
         fn $test() {
-            $crate::shim::compare_success($modes, $crate::shim::compile($source), &$arguments, b"");
+            $run($($argument),+);
         }
     )+};
 }

@@ -215,13 +215,14 @@ mod tests {
     use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 
     use super::*;
+    use tempfile::TempDir;
 
-    fn place(name: &str) -> PathBuf {
-        let path = env::temp_dir().join(format!("pumice-folder-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("ours");
-        path.canonicalize().expect("there")
+    /// A folder, which goes with the first of the two, and its path.
+    fn place() -> (TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).expect("ours");
+        let path = folder.path().canonicalize().expect("there");
+        (folder, path)
     }
 
     fn inode(folder: &Folder) -> u64 {
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_folder_is_found_by_any_path_to_it() {
-        let place = place("paths");
+        let (_folder, place) = place();
         let wanted = place.join("a/b");
         assert!(Folder::open(&wanted, Missing::Fail, "--dir").is_err());
         let made = Folder::open(&wanted, Missing::Make, "--dir").expect("made");
@@ -250,12 +251,11 @@ mod tests {
         assert!(refused(&place.join("loop")).contains("can't open"));
         fs::write(place.join("file"), "").expect("ours");
         assert!(refused(&place.join("file")).contains("is no folder"));
-        let _ = fs::remove_dir_all(&place);
     }
 
     #[test]
     fn a_folder_that_others_can_write_in_is_refused() {
-        let place = place("open");
+        let (_folder, place) = place();
         let inner = place.join("inner");
         fs::create_dir(&inner).expect("a folder");
         for mode in [0o777, 0o775, 0o757] {
@@ -270,7 +270,6 @@ mod tests {
         }
         fs::set_permissions(&place, Permissions::from_mode(0o1777)).expect("ours");
         assert!(Folder::open(&inner, Missing::Fail, "--dir").is_ok(), "as /tmp is");
-        let _ = fs::remove_dir_all(&place);
     }
 
     #[test]
@@ -280,7 +279,7 @@ mod tests {
             return;
         }
         const OTHER: Option<u32> = Some(54_321);
-        let place = place("planted");
+        let (_folder, place) = place();
         fs::create_dir(place.join("real")).expect("a folder");
         symlink("real", place.join("link")).expect("a link");
         assert!(Folder::open(&place.join("link"), Missing::Fail, "--dir").is_ok());
@@ -290,6 +289,5 @@ mod tests {
         std::os::unix::fs::lchown(place.join("real"), OTHER, OTHER).expect("root may");
         let why = refused(&place.join("real"));
         assert!(why.contains("belongs to user 54321") && why.contains("chown 0"), "{why}");
-        let _ = fs::remove_dir_all(&place);
     }
 }
