@@ -56,6 +56,8 @@ fn main() {
     ] {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
+    // Both, of what links, and of what reads backtraces, know this form.
+    println!("cargo::rustc-link-arg-bins=-Wl,--compress-debug-sections=zlib");
     let shim = build_shim(&workspace);
     let bytes = fs::read(&shim)
         .unwrap_or_else(|error| panic!("no shim came out at {}: {error}", shim.display()));
