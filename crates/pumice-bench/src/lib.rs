@@ -21,8 +21,8 @@
 //! | [`proc_file`] | numbers that the kernel tells under names |
 //! | [`cpu`] | processor time of a thread, and its processors |
 //!
-//! The experiments measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and `pumice-slots`. They
-//! share `pumice-command` with the program's other commands.
+//! The experiments measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-io`, `pumice-paging`,
+//! `pumice-cache` and `pumice-slots`. They share `pumice-command` with the program's other commands.
 //!
 //! The rules are CONTRIBUTING.md's: every figure stands beside a peer's, measured in the same run
 //! and interleaved with it.

@@ -25,12 +25,12 @@ use core::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use crate::io::FileRef;
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
-use crate::sync::Mutex;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
+use pumice_io::sync::Mutex;
+use pumice_io::FileRef;
 
 /// A page that leaves: in transit, or held for reading where it is written in place, so its frame stays.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,9 @@ pub struct Came {
 /// See the module's top. A backing keeps its errors for later questions; a caller is only told that there was one.
 ///
 /// # Safety
-/// In a call it does not use the task that called, by whatever way it has come to it.
+/// In a call it does not use the task that called, by whatever way it has come to it. The file of a [`Place`] stays
+/// open until [`Backing::written`]. A page that is written in place stays mapped from [`Backing::hold`] to
+/// [`Backing::let_go`].
 pub unsafe trait Backing: Send + Sync {
     /// Flags that a reclaimer needs to start a write: [`Gfp::IO`], of files [`Gfp::FS`] too.
     fn needs(&self) -> Gfp;

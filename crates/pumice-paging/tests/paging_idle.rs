@@ -9,7 +9,7 @@ use pumice_frames::clear::Clearer;
 use pumice_frames::frame::{Gfp, Zone};
 use pumice_frames::sys::thread::process_cpu_time_ns;
 use pumice_frames::sys::{cpu, mem::Huge};
-use pumice_paging::io::Cached;
+use pumice_io::Cached;
 use pumice_paging::page_table::{Atomic, Rights};
 use pumice_paging::reclaim::policy::table;
 use pumice_paging::reclaim::Adaptive;

@@ -16,8 +16,8 @@
 //! | [`pinned`] | memory that stays registered with a device |
 //! | [`slots`] | memory that a daemon has ready, leased to programs |
 //!
-//! The items that it names are made in `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-paging` and
-//! `pumice-slots`, its inside, which may change in any version.
+//! The items that it names are made in `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-io`, `pumice-paging`,
+//! `pumice-cache` and `pumice-slots`, its inside, which may change in any version.
 
 pub mod allocator;
 #[cfg(doctest)]
@@ -81,7 +81,7 @@ pub mod space {
 /// Files and devices.
 pub mod io {
     #[doc(inline)]
-    pub use pumice_paging::io::{
+    pub use pumice_io::{
         engine, AnyEngine, BlockFile, Bytes, Cached, Completion, Engine, Engines, FileRef, Opening,
         Plain, Request, Ring, Way,
     };
@@ -105,7 +105,7 @@ pub mod reclaim {
 /// The page cache of files and devices.
 pub mod cache {
     #[doc(inline)]
-    pub use pumice_paging::cache::{
+    pub use pumice_cache::{
         run, Advice, Cache, CacheError, CacheTask, Counts, File, Options, Otherwise, PageEntry,
         PageMut, PageRef, Result, Settings, View, WriteAhead,
     };

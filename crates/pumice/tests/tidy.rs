@@ -122,7 +122,8 @@ fn names_after(line: &str, prefix: &str) -> Vec<String> {
 }
 
 /// Crates whose modules stand in layers.
-const LAYERED: [&str; 4] = ["pumice-frames", "pumice-accel", "pumice-heap", "pumice-paging"];
+const LAYERED: [&str; 5] =
+    ["pumice-frames", "pumice-accel", "pumice-heap", "pumice-io", "pumice-paging"];
 
 #[test]
 fn layers_use_only_those_above_them() {
@@ -161,13 +162,26 @@ fn every_layer_of_the_tables_exists() {
 }
 
 /// Which crates each crate may use, beside those of others. Tests may use more.
-const CRATES: [(&str, &[&str]); 11] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("pumice-frames", &[]),
     ("pumice-accel", &["pumice-frames"]),
     ("pumice-heap", &["pumice-accel", "pumice-frames"]),
-    ("pumice-paging", &["pumice-frames"]),
+    ("pumice-io", &["pumice-frames"]),
+    ("pumice-paging", &["pumice-frames", "pumice-io"]),
+    ("pumice-cache", &["pumice-frames", "pumice-io", "pumice-paging"]),
     ("pumice-slots", &["pumice-frames", "pumice-heap"]),
-    ("pumice", &["pumice-accel", "pumice-frames", "pumice-heap", "pumice-paging", "pumice-slots"]),
+    (
+        "pumice",
+        &[
+            "pumice-accel",
+            "pumice-cache",
+            "pumice-frames",
+            "pumice-heap",
+            "pumice-io",
+            "pumice-paging",
+            "pumice-slots",
+        ],
+    ),
     ("pumice-preload", &["pumice-frames", "pumice-heap"]),
     ("pumice-c", &["pumice", "pumice-frames", "pumice-heap"]),
     ("pumice-command", &["pumice-accel", "pumice-frames", "pumice-heap", "pumice-slots"]),
@@ -175,9 +189,11 @@ const CRATES: [(&str, &[&str]); 11] = [
         "pumice-bench",
         &[
             "pumice-accel",
+            "pumice-cache",
             "pumice-command",
             "pumice-frames",
             "pumice-heap",
+            "pumice-io",
             "pumice-paging",
             "pumice-slots",
         ],

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
+use pumice_cache::{Advice, Cache, CacheError, CacheTask, File, Options, Settings, View};
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_paging::cache::{
-    self, Advice, Cache, CacheError, CacheTask, File, Options, Settings, View,
-};
 
 use super::job::{Op, Setup};
 use super::worker::{change, check, fill, pages_of, Backend, PageAccess};
@@ -32,7 +30,7 @@ pub fn run(
         let file = cache.open(Path::new(&setup.file), &options).map_err(explain)?;
         Ok(work(&Direct { cache, file, bytes: setup.bytes }))
     };
-    cache::run(&Settings::new(setup.frames), with_cache).map_err(explain)?
+    pumice_cache::run(&Settings::new(setup.frames), with_cache).map_err(explain)?
 }
 
 impl Direct<'_> {

@@ -9,12 +9,10 @@ use std::hint::black_box;
 use std::path::Path;
 use std::ptr::NonNull;
 
+use pumice_cache::{Cache, CacheError, File, Options, PageEntry, PageRef, Settings, View};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::prefetch::prefetch_read;
 use pumice_frames::sys::thread::now_ns;
-use pumice_paging::cache::{
-    self, Cache, CacheError, File, Options, PageEntry, PageRef, Settings, View,
-};
 
 use super::row::{row, Case};
 use crate::harness::{in_turns, WarmUp};
@@ -62,7 +60,7 @@ pub fn measure(
     let pages = bytes / FRAME_SIZE;
     // So many more that nothing has to go.
     let settings = Settings::new(pages + pages / 4 + 2048);
-    cache::run(&settings, |cache| {
+    pumice_cache::run(&settings, |cache| {
         let file =
             cache.open(file, &Options::new().room(bytes as u64)).or_fail("pages in memory")?;
         let task = cache.task().or_fail("pages in memory")?;
@@ -193,7 +191,7 @@ pub fn read(
                 entry
             };
             let near = |entry: &PageEntry<'_, '_, '_>, word| entry.fetch(word * 8);
-            let load = |guard: cache::Result<PageRef<'_, '_>>, word| match guard {
+            let load = |guard: pumice_cache::Result<PageRef<'_, '_>>, word| match guard {
                 Ok(guard) => word_of(&guard, word),
                 Err(_) => 0,
             };

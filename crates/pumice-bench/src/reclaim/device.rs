@@ -4,8 +4,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_paging::io::engine::Direction;
-use pumice_paging::io::{BlockFile, Cached};
+use pumice_io::engine::Direction;
+use pumice_io::{BlockFile, Cached};
 
 use super::job::Pattern;
 use crate::start_line::{together, StartLine};

@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_paging::io::Cached;
+use pumice_io::Cached;
 use rustix::mm::{madvise, mmap_anonymous, Advice, MapFlags, ProtFlags};
 
 use super::job::Request;

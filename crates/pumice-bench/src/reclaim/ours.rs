@@ -6,7 +6,7 @@ use std::path::Path;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::clear::Clearer;
 use pumice_frames::sys::thread::now_ns;
-use pumice_paging::io::Cached;
+use pumice_io::Cached;
 use pumice_paging::page_table::{Atomic, Rights};
 use pumice_paging::reclaim::policy::table;
 use pumice_paging::reclaim::{Adaptive, Policy, TwoList};

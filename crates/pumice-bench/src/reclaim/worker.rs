@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 
-use pumice_paging::io::engine::Direction;
-use pumice_paging::io::{BlockFile, Cached};
+use pumice_io::engine::Direction;
+use pumice_io::{BlockFile, Cached};
 
 use super::job::{Pattern, Request, Setup};
 use super::kernel::Kernel;

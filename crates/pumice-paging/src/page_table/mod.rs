@@ -10,9 +10,10 @@
 
 pub mod entry;
 pub mod ops;
-pub(crate) mod pager;
+pub mod pager;
 pub(crate) mod tables;
 
 pub use entry::{Entry, Rights, State};
 pub use ops::{Atomic, Emulated, TableOps};
-pub(crate) use tables::{FrameSource, Middle, Tables};
+pub use tables::FrameSource;
+pub(crate) use tables::{Middle, Tables};

@@ -6,9 +6,9 @@
 use crossbeam_utils::CachePadded;
 
 use super::entry::Entry;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use pumice_frames::sys::lock::SpinLock;
 use pumice_frames::sys::pair::Pairs;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 /// Operations on entries that others change at the same time.
 ///

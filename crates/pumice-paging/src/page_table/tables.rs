@@ -24,10 +24,10 @@ use core::ptr::NonNull;
 use super::entry::{Entry, Rights};
 use super::ops::TableOps;
 use super::pager::Pager;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pumice_frames::addr::Pfn;
 use pumice_frames::frame::Gfp;
 use pumice_frames::sys::pair::Pair;
+use pumice_io::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Where frames come from, and where they are. A small value that is passed around.
 ///

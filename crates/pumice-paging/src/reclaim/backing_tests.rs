@@ -10,7 +10,6 @@ use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
 use super::watched::{Call, Watched};
 use super::writeout::Writes;
 use super::{Adaptive, Paging, Settings, SwapPager, ZoneReclaim};
-use crate::io::Engines;
 use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{MemMap, VmError, VmSpace};
@@ -19,6 +18,7 @@ use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::{Gfp, Zone};
 use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_io::Engines;
 
 /// SPEC E7: memory and swap add up. Slots that pages of another space keep, or have kept that are unmapped, are had.
 #[test]

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
-use crate::sync::contain;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
+use pumice_io::sync::contain;
 
 /// See the module's top. The methods are those of [`Backing`].
 #[derive(Clone, Copy)]

@@ -7,8 +7,7 @@
 //! ([`in_policy::refuse`]).
 
 use super::policy::{Arrival, Policy, Shadow, Tunables};
-use crate::sync::contain;
-use crate::sync::in_policy;
+use pumice_io::sync::{contain, in_policy};
 
 /// See the module's top. The methods are those of [`Policy`].
 #[derive(Debug)]

@@ -9,9 +9,9 @@
 //!
 //! Requests of reclaim itself, and of the code that it calls, are served from the frames below min, and never reclaim.
 
-use crate::sync::{current_thread, in_policy, ThreadId};
 use pumice_frames::addr::Pfn;
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
+use pumice_io::sync::{current_thread, in_policy, ThreadId};
 
 use super::kswapd::Round;
 use super::policy::Policy;

@@ -9,14 +9,14 @@ use super::policy::table;
 use super::spaces_tests::{use_pages, InPlace};
 use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
 use super::{Adaptive, Paging, Settings, SwapPager};
-use crate::io::engine::{Completion, Direction, Engine, Request};
-use crate::io::AnyEngine;
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Access, Frames, MemMap, Region, Task, VmError, VmSpace};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::{Gfp, Pressure, Reclaim, Watermarks, Zone};
 use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_io::engine::{Completion, Direction, Engine, Request};
+use pumice_io::AnyEngine;
 
 type Pager<'e> = SwapPager<Adaptive<'e>>;
 type ATask<'t> = Task<'t, Frames<'t>, Atomic>;
@@ -295,9 +295,9 @@ fn a_ring_that_fails_for_good_is_replaced_and_nobody_waits_for_it() {
     for waits in [1, 20] {
         with_region(&format!("ring-{waits}"), 5 * FRAMES, |pager, _, region| {
             let make = move |depth| -> AnyEngine {
-                Box::new(Broken(crate::io::engine::best(depth), waits))
+                Box::new(Broken(pumice_io::engine::best(depth), waits))
             };
-            pager.zone().set_engines(&crate::io::Engines::new(make));
+            pager.zone().set_engines(&pumice_io::Engines::new(make));
             std::thread::scope(|scope| {
                 let kswapd = scope.spawn(|| pager.zone().kswapd());
                 let mut written = 0;
@@ -347,7 +347,7 @@ impl Gate {
         let keeper = Keeper { is_armed: Arc::clone(&is_armed), has_begun, go_on };
         let make = move |depth| -> AnyEngine {
             let (is_armed, may_go_on) = (Arc::clone(&is_armed), Arc::clone(&may_go_on));
-            let engine = crate::io::engine::best(depth);
+            let engine = pumice_io::engine::best(depth);
             Box::new(Gate {
                 engine,
                 direction,

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::page_table::pager::LruPage;
-use crate::sync::in_policy;
 use pumice_frames::frame::Gfp;
+use pumice_io::sync::in_policy;
 
 use super::direct::Memalloc;
 use super::policy::Policy;

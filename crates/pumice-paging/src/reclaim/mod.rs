@@ -41,7 +41,7 @@ mod kswapd;
 mod kswapd_state;
 mod list;
 #[cfg(all(test, shuttle))]
-pub(crate) mod models;
+mod models;
 #[cfg(not(loom))]
 pub mod paging;
 pub mod policy;

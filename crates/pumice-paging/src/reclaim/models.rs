@@ -3,13 +3,10 @@
 //!
 //! All randomness is shuttle's, so that the output of a failure repeats it.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rustix::io::Errno;
-use shuttle::rand::{thread_rng, Rng};
 use shuttle::thread;
 
 use super::counts::Counts;
@@ -18,14 +15,14 @@ use super::policy::{table, Policy};
 use super::settings::Settings;
 use super::shrinker::Shrinker;
 use super::{Adaptive, Page, TwoList};
-use crate::io::engine::Direction;
-use crate::io::{Bytes, Cached, Completion, Engine, Request};
 use crate::page_table::{Atomic, Rights};
 use crate::space::models::{add, set, word, Model, Shared, FRAMES, PAGE};
 use crate::space::{Access, VmError};
 use crate::swap::{Swap, SwapError};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
+use pumice_io::fake::late::{Device, Faults, Late};
+use pumice_io::Cached;
 
 const ITERATIONS: usize = 2000;
 /// Pages of the region, in tables of four.
@@ -37,104 +34,6 @@ const ROOM: usize = 20;
 const SLOTS: u64 = 16;
 /// Times that an access is tried: a device that fails now and then, and a child that shares the frames, end before.
 const TRIES: usize = 5000;
-
-/// Of how many requests one goes wrong in each way; 0 for none.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Faults {
-    pub error: u32,
-    pub short: u32,
-}
-
-/// Bytes of the whole device. A lock of the machine's own: nothing of shuttle happens while it is held.
-pub(crate) struct Device {
-    pub bytes: Mutex<Vec<u8>>,
-    pub faults: Mutex<Faults>,
-}
-
-/// An engine on it, for one thread.
-pub(crate) struct Late {
-    device: Arc<Device>,
-    pending: Vec<Request>,
-    done: VecDeque<Completion>,
-}
-
-// SAFETY: the memory of what is pending is the engine's.
-unsafe impl Send for Late {}
-
-impl Late {
-    /// With nothing asked of it.
-    pub fn new(device: &Arc<Device>) -> Late {
-        Late { device: Arc::clone(device), pending: Vec::new(), done: VecDeque::new() }
-    }
-
-    /// Does a request, now and not before: what its memory has by now is what goes.
-    fn complete(&mut self, request: &Request) {
-        let faults = *self.device.faults.lock().expect("no panic");
-        let one_in = |many: u32| many > 0 && thread_rng().gen_range(0..many) == 0;
-        let len = request.bytes.len();
-        let result = if one_in(faults.error) {
-            Err(Errno::IO)
-        } else if one_in(faults.short) {
-            Ok(len / FRAME_SIZE / 2 * FRAME_SIZE)
-        } else {
-            Ok(len)
-        };
-        // An end of the file is no short request.
-        let result = if result == Ok(0) { Err(Errno::AGAIN) } else { result };
-        if let Ok(bytes) = result {
-            self.transfer(request, bytes);
-        }
-        self.done.push_back(Completion { token: request.token, result });
-    }
-
-    fn transfer(&self, request: &Request, len: usize) {
-        let mut device = self.device.bytes.lock().expect("no panic");
-        for at in (0..len).step_by(FRAME_SIZE) {
-            let memory = match request.bytes {
-                // SAFETY: within the request's bytes.
-                Bytes::Run { at: first, .. } => unsafe { first.as_ptr().add(at) },
-                // SAFETY: the list stays until the request is done.
-                Bytes::Frames { pieces, .. } => unsafe {
-                    pieces.add(at / FRAME_SIZE).as_ref().at()
-                },
-            };
-            let offset = request.offset as usize + at;
-            let place = device[offset..offset + FRAME_SIZE].as_mut_ptr();
-            // SAFETY: a frame of the model's, whoever has it: only one of shuttle's threads runs at a time.
-            match request.direction {
-                Direction::Read => unsafe { memory.copy_from_nonoverlapping(place, FRAME_SIZE) },
-                Direction::Write => unsafe { place.copy_from_nonoverlapping(memory, FRAME_SIZE) },
-            }
-        }
-    }
-}
-
-impl Engine for Late {
-    fn depth(&self) -> usize {
-        8
-    }
-
-    unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
-        self.pending.push(request);
-        Ok(())
-    }
-
-    fn wait(&mut self, least: usize) -> Result<(), Errno> {
-        thread::yield_now();
-        let least = least.saturating_sub(self.done.len()).min(self.pending.len());
-        let many = thread_rng().gen_range(least..=self.pending.len());
-        for _ in 0..many {
-            let which = thread_rng().gen_range(0..self.pending.len());
-            let request = self.pending.swap_remove(which);
-            self.complete(&request);
-        }
-        Ok(())
-    }
-
-    fn next(&mut self) -> Option<Completion> {
-        self.done.pop_front()
-    }
-}
 
 /// A swap area, of which the file is only the header's.
 pub(super) fn swap(slots: u64) -> Swap {
@@ -188,10 +87,7 @@ fn scenario<P: Policy + Send + 'static>(policy: P, faults: Faults) -> Counts {
     let engines = Arc::clone(&device);
     let pager =
         SwapPager::new(swap(SLOTS), policy, FRAMES, Settings::of(FRAMES).with_most_pages(5));
-    let pager = pager.with_engines(move |_| {
-        let device = Arc::clone(&engines);
-        Box::new(Late { device, pending: Vec::new(), done: VecDeque::new() })
-    });
+    let pager = pager.with_engines(move |_| Box::new(Late::new(&engines)));
     let pager: &'static SwapPager<P> = Box::leak(Box::new(pager));
     let model = Model::paged_by(pager);
     let shared = Shared::<Atomic>::over(model);

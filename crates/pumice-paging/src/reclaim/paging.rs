@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::backing::{Backing, Came};
-use crate::io::{AnyEngine, Engines};
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::{FrameSource, Rights, TableOps};
 use crate::space::{Result, VmError, VmSpace};
@@ -11,6 +10,7 @@ use crate::swap::backing::SwapBacking;
 use crate::swap::{Swap, SwapError};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Reclaim;
+use pumice_io::{AnyEngine, Engines};
 
 use super::contained;
 use super::counts::Counts;

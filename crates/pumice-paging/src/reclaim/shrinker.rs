@@ -70,8 +70,8 @@
 
 use std::sync::Arc;
 
-use crate::sync::{contain, current_thread, ThreadId};
 use pumice_frames::frame::Gfp;
+use pumice_io::sync::{contain, current_thread, ThreadId};
 
 use super::kswapd::Round;
 use super::policy::Policy;

@@ -16,9 +16,9 @@ use crate::page_table::{FrameSource, TableOps};
 use crate::space::region::Page;
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Result, Task, Transit, VmError, VmSpace};
-use crate::sync::{in_policy, Mutex, MutexGuard};
 use pumice_frames::addr::Pfn;
 use pumice_frames::frame::Gfp;
+use pumice_io::sync::{in_policy, Mutex, MutexGuard};
 
 use super::contained::Contained;
 use super::policy::Policy;
@@ -85,7 +85,8 @@ impl<F: FrameSource, T: TableOps> PagedTask for Task<'_, F, T> {
         self.begin_write_back(page)
     }
     fn end_write_back(&self, begun: WriteBack, went: core::result::Result<(), WriteFailed>) {
-        self.end_write_back(begun, went);
+        // SAFETY: reclaim ends what it began in this space, of a page whose region its backing holds.
+        unsafe { self.end_write_back(begun, went) };
     }
     fn give_frames_back(&self) {
         self.give_frames_back();

@@ -13,9 +13,6 @@ use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
 use super::watched::{Call, Watched};
 use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
-use crate::io::engine::{self, Direction};
-use crate::io::fake::{FakeEngine, Faults};
-use crate::io::{AnyEngine, BlockFile, Bytes, Cached, Engines, Queues, Request};
 use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
 use crate::page_table::{Atomic, FrameSource, Rights};
 use crate::space::{MemMap, VmSpace};
@@ -24,6 +21,9 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::{Gfp, Zone};
 use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_io::engine::{self, Direction};
+use pumice_io::fake::{FakeEngine, Faults};
+use pumice_io::{AnyEngine, BlockFile, Bytes, Cached, Engines, Queues, Request};
 
 /// Writes pages of a region, and reads and writes them at random: each is as it was left.
 pub(super) fn use_pages<F: FrameSource>(space: &VmSpace<F>, pages: usize, steps: usize, seed: u64) {

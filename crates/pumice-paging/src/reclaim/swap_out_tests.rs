@@ -10,8 +10,6 @@ use super::policy::table;
 use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
 use super::writeout::Writes;
 use super::{Settings, SwapPager, TwoList, ZoneReclaim};
-use crate::io::engine::Direction;
-use crate::io::Engines;
 use crate::page_table::pager::LruPage;
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, MemMap, Region, Task, VmSpace};
@@ -19,6 +17,8 @@ use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::{Gfp, Zone};
 use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_io::engine::Direction;
+use pumice_io::Engines;
 
 type Pager<'e> = SwapPager<TwoList<'e>>;
 

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use super::policy::table;
 use super::{Adaptive, Policy, TwoList};
 use super::{Settings, SwapPager};
-use crate::io::fake::{FakeEngine, Faults};
-use crate::io::{engine, Cached};
 use crate::page_table::pager::{Evicted, LruPage, Pager, SpaceId};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{MemMap, VmError, VmSpace};
@@ -16,6 +14,8 @@ use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::Zone;
 use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_io::fake::{FakeEngine, Faults};
+use pumice_io::{engine, Cached};
 
 pub(super) const FRAMES: usize = 2048;
 

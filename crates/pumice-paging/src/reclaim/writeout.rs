@@ -13,13 +13,13 @@ use std::vec::Drain;
 use rustix::io::Errno;
 
 use crate::backing::{Outgoing, Place, Refusal};
-use crate::io::engine::{Direction, Piece};
-use crate::io::{AnyEngine, Bytes, Engines, Queue, Request};
 use crate::page_table::pager::SpaceId;
 use crate::space::region::Page;
 use crate::space::write_back::WriteBack;
 use crate::space::Transit;
 use pumice_frames::addr::FRAME_SIZE;
+use pumice_io::engine::{Direction, Piece};
+use pumice_io::{AnyEngine, Bytes, Engines, Queue, Request};
 
 use super::kswapd::Round;
 use super::policy::{Policy, Shadow};

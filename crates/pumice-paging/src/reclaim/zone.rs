@@ -26,12 +26,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
 use crate::backing::Came;
-use crate::io::Engines;
 use crate::page_table::pager::{LruPage, SpaceId};
 use crate::page_table::Rights;
-use crate::sync::{in_policy, Condvar, Mutex, MutexGuard, ThreadId};
 use pumice_frames::addr::{Pfn, BLOCK_FRAMES};
 use pumice_frames::frame::{Pressure, Watermarks};
+use pumice_io::sync::{in_policy, Condvar, Mutex, MutexGuard, ThreadId};
+use pumice_io::Engines;
 
 use super::contained_policy::ContainedPolicy;
 use super::counts::Counts;

@@ -6,18 +6,19 @@ use std::sync::{Arc, Mutex};
 
 use shuttle::thread;
 
-use super::models::{insist, swap, Device, Faults, Late};
+use super::models::{insist, swap};
 use super::policy::table;
 use super::settings::Settings;
 use super::zone::ZoneReclaim;
 use super::{Adaptive, Paging};
 use crate::backing::Backing;
-use crate::io::Engines;
 use crate::page_table::{Atomic, Rights};
 use crate::space::models::{add, word, Model, Shared, FRAMES, PAGE};
 use crate::swap::backing::SwapBacking;
 use crate::swap::SwapError;
 use pumice_frames::addr::FRAME_SIZE;
+use pumice_io::fake::late::{Device, Faults, Late};
+use pumice_io::Engines;
 
 const ITERATIONS: usize = 2000;
 /// Pages of each zone's space, and frames for some of them and their tables. Both have more pages than there is room

@@ -7,7 +7,6 @@ use super::policy::table;
 use super::spaces_tests::use_pages;
 use super::swap_tests::{fill, is_filled, Scratch};
 use super::{Adaptive, Counts, Settings, ZoneReclaim, ZonedPaging};
-use crate::io::Engines;
 use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Access, MemMap, Region, Task, VmSpace, ZonedFrames, Zonelist};
@@ -19,6 +18,7 @@ use pumice_frames::error::Error;
 use pumice_frames::frame::{Gfp, Pressure, Reclaim, Zone};
 use pumice_frames::sys::cpu;
 use pumice_frames::sys::mem::{Huge, Os};
+use pumice_io::Engines;
 
 /// Of each zone, a whole number of blocks.
 const FRAMES: usize = 1024;

@@ -10,9 +10,9 @@ use core::ptr::NonNull;
 use super::task::Task;
 use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, TableOps};
-use crate::sync::atomic::Ordering;
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::sys::prefetch::prefetch_write;
+use pumice_io::sync::atomic::Ordering;
 
 /// How a thread's faults have gone: what would be the next of a sequence, and how many pages were
 /// populated at once last.

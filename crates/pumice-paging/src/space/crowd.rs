@@ -28,8 +28,8 @@ use super::task::Task;
 use crate::page_table::entry::{CROWDED, MAX_READERS, ONE_READER};
 use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, State, TableOps};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use pumice_frames::addr::Pfn;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 /// Frames of crowds: with the 256 of each, two million guards and more are needed for as many.
 const MOST_FRAMES: usize = 64;

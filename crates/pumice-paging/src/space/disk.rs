@@ -62,22 +62,9 @@ impl Disk {
             let file = self.file.as_ref().expect("a file");
             file.lock().expect("no panic").insert(page, Box::new(copy));
         }
-        task.end_write_back(begun, went);
+        // SAFETY: it was begun by the same task, which holds the page's region as its caller does.
+        unsafe { task.end_write_back(begun, went) };
         true
-    }
-
-    /// Takes a page of the file out, if it is clean. Whether it went.
-    pub fn evict_clean(
-        &self,
-        task: &Task<'_, impl FrameSource, impl TableOps>,
-        page: usize,
-    ) -> bool {
-        let Some(transit) = task.begin_swap_out(page) else { return false };
-        if transit.is_dirty() {
-            task.cancel_swap_out(transit);
-            return false;
-        }
-        task.end_swap_out(transit, Evicted::Shadow(7)).is_ok()
     }
 
     /// Reads a page of the file as a batch of reads does: begun, and ended later.
@@ -87,7 +74,8 @@ impl Disk {
         let mut into = task.space().tables.source.bytes(filling.frame()).cast::<Page>();
         // SAFETY: the frame is this read's.
         let read = self.swap_in(task.space().id(), page, filling.from(), unsafe { into.as_mut() });
-        task.end_fill(filling, read, Use::None);
+        // SAFETY: it was begun by the same task, and is read.
+        unsafe { task.end_fill(filling, read, Use::None) };
     }
 
     fn put(&self, page: Page) -> u32 {

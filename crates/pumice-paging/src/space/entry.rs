@@ -11,9 +11,9 @@ use super::fault::Walked;
 use super::region::{Page, ReadGuard, Region, Words};
 use super::Result;
 use crate::page_table::{FrameSource, TableOps};
-use crate::sync::atomic::AtomicU64;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::prefetch::{prefetch_read, prefetch_write};
+use pumice_io::sync::atomic::AtomicU64;
 
 /// Where the word of a page is, of a region that is held. Nothing keeps the page as it is: what is
 /// done with it is done as it is then. See [`Region::entry`].
@@ -84,7 +84,7 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
 
     /// As [`Region::read_at_once`].
     #[inline(always)]
-    pub(crate) fn read_at_once(&self) -> Option<ReadGuard<'r, F, T>> {
+    pub fn read_at_once(&self) -> Option<ReadGuard<'r, F, T>> {
         self.region.read_entry_at_once(self.ptep?)
     }
 
@@ -102,7 +102,7 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
 
     /// As [`Region::read_optimistic_at_once`].
     #[inline(always)]
-    pub(crate) fn read_optimistic_at_once<R>(&self, read: impl FnMut(Words<'_>) -> R) -> Option<R> {
+    pub fn read_optimistic_at_once<R>(&self, read: impl FnMut(Words<'_>) -> R) -> Option<R> {
         self.region.read_entry_optimistic(self.ptep?, read)
     }
 }
@@ -112,7 +112,7 @@ impl<F: FrameSource, T: TableOps> ReadGuard<'_, F, T> {
     /// off.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read_copy<R>(self, read: impl FnOnce(Words<'_>) -> R) -> R {
+    pub fn read_copy<R>(self, read: impl FnOnce(Words<'_>) -> R) -> R {
         /// Aligned as words are.
         #[repr(align(8))]
         struct Copied(Page);

@@ -15,10 +15,10 @@ use crate::page_table::entry::{CROWDED, END_WRITE, EXCLUSIVE, ONE_READER};
 use crate::page_table::pager::Evicted;
 use crate::page_table::tables::{sharers_in, FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::sys::lock::Backoff;
 use pumice_frames::sys::thread;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 /// How often who waits for a page looks before it sleeps: 50 to 100 µs. A guard lasts less, mostly; a page that another
 /// thread reads takes longer. ([`Backoff`] is for locks too, which are held for less, and does not sleep.)
@@ -358,7 +358,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             return Err(Trap::Busy);
         }
         #[cfg(not(loom))]
-        crate::sync::in_policy::refuse();
+        pumice_io::sync::in_policy::refuse();
         backoff.wait();
         let waits = backoff.waits();
         if waits > WAITS_AWAKE && !cfg!(any(loom, shuttle)) {

@@ -25,7 +25,7 @@ use pumice_frames::sys::lock::Backoff;
 /// that wants it waits.
 #[derive(Debug)]
 #[must_use = "a read is ended"]
-pub(crate) struct Filling {
+pub struct Filling {
     page: usize,
     frame: Pfn,
     claimed: Entry,
@@ -52,7 +52,7 @@ impl Filling {
 /// The frame of a read that another has taken over ([`Task::take_over`]), to be ended when nothing is read into it.
 #[derive(Debug)]
 #[must_use = "a read is ended"]
-pub(crate) struct Overtaken {
+pub struct Overtaken {
     page: usize,
     frame: Pfn,
 }
@@ -66,7 +66,7 @@ impl Overtaken {
 
 /// The result of [`Task::begin_fill`].
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub enum Begun {
     /// The page is to be read.
     Filling(Filling),
     /// It is in memory.
@@ -79,7 +79,7 @@ pub(crate) enum Begun {
 
 /// Whether a read that begins waits for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub enum Patience {
     /// It is done without the page if there is none.
     None,
     /// It waits as a fault does.
@@ -120,7 +120,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// # Errors
     /// [`super::VmError::Unmapped`]; [`super::VmError::OutOfFrames`] without any for a table.
-    pub(crate) fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
+    pub fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
         let address = page.saturating_mul(pumice_frames::addr::FRAME_SIZE);
         let error = |trap| self.error(trap, address, Access::Read);
         let walked = self.walk(page).map_err(error)?;
@@ -157,7 +157,11 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Ends a read: the page is in memory, or where it was.
-    pub(crate) fn end_fill(
+    ///
+    /// # Safety
+    /// It was begun in this space, and taken over in this space only; [`Task::begin_fill`] says what holds since.
+    /// Nobody uses its frame any more.
+    pub unsafe fn end_fill(
         &self,
         filling: Filling,
         read: core::result::Result<(), ReadFailed>,
@@ -180,7 +184,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Takes a read over that may not end for long, to read the page into another frame; what is left of the first is
     /// its own frame. The claim stays, so the page is nobody else's in between. `Err` without a frame.
-    pub(crate) fn take_over(
+    pub fn take_over(
         &self,
         filling: Filling,
     ) -> core::result::Result<(Filling, Overtaken), Filling> {
@@ -194,12 +198,15 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Ends a read that was taken over: its frame is free.
-    pub(crate) fn end_overtaken(&self, overtaken: Overtaken) {
+    ///
+    /// # Safety
+    /// It was begun in this space, and nobody uses its frame any more.
+    pub unsafe fn end_overtaken(&self, overtaken: Overtaken) {
         self.with_list(|list| list.put(overtaken.frame));
     }
 
     /// Whether somebody reads a page.
-    pub(crate) fn is_being_read(&self, page: usize) -> bool {
+    pub fn is_being_read(&self, page: usize) -> bool {
         let walked = self.walk_if_there(page);
         let entry = walked.map(|walked| self.space.tables.ops.ptep_get(walked.ptep));
         entry.is_some_and(|entry| Evicted::of(entry).is_some() && entry.latch() != 0)
@@ -207,7 +214,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Says of pages that are dirty which they are, in the order of their numbers. One that is held for writing is,
     /// and one whose transit somebody has begun who is going to find it dirty.
-    pub(crate) fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
+    pub fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
         let ops = &self.space.tables.ops;
         self.scan(pages, |page, ptep| {
             let entry = ops.ptep_get(ptep);
@@ -219,7 +226,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Forgets pages, in memory or not: they are as they were when their region was mapped. Waits for those who have
     /// guards of them, or read them; `waits` is called each time, with the first of these. How many were dirty.
-    pub(crate) fn forget(&self, pages: Range<usize>, mut waits: impl FnMut(usize)) -> usize {
+    pub fn forget(&self, pages: Range<usize>, mut waits: impl FnMut(usize)) -> usize {
         let mut dirty = 0;
         let mut later = [0; 64];
         let mut start = pages.start;
@@ -292,7 +299,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     fn scan(
         &self,
         pages: Range<usize>,
-        mut look: impl FnMut(usize, &crate::sync::atomic::AtomicU64),
+        mut look: impl FnMut(usize, &pumice_io::sync::atomic::AtomicU64),
     ) {
         let tables = &self.space.tables;
         let mut page = pages.start;
@@ -430,12 +437,12 @@ mod tests {
             let mut dirty = Vec::new();
             task.scan_dirty(first..first + 700, |page| dirty.push(page - first));
             assert_eq!(dirty, [0, 511, 512, 699]);
-            assert!(!disk.evict_clean(task, first + 511), "dirty");
+            assert!(!task.evict_clean(first + 511, Evicted::Shadow(7)), "dirty");
             assert!(disk.write_back(task, first + 511, Err(WriteFailed)));
-            assert!(!disk.evict_clean(task, first + 511), "dirty again");
+            assert!(!task.evict_clean(first + 511, Evicted::Shadow(7)), "dirty again");
             assert!(disk.write_back(task, first + 511, Ok(())));
             assert!(!disk.write_back(task, first + 511, Ok(())), "clean");
-            assert!(disk.evict_clean(task, first + 511));
+            assert!(task.evict_clean(first + 511, Evicted::Shadow(7)));
             assert_eq!((task.space().rss(), task.space().swap_rss()), (3, 0));
             assert_eq!(region.read(511).expect("in the file")[0], 255);
             assert_eq!(disk.first_word(first + 511) as u8, 255);
@@ -455,7 +462,8 @@ mod tests {
             assert!(region.try_read(0).is_ok());
             drop(held);
             assert!(matches!(region.try_write_noting(0), Err(VmError::Busy(_))));
-            task.end_write_back(begun, Ok(()));
+            // SAFETY: it was begun by this task, and the region is held.
+            unsafe { task.end_write_back(begun, Ok(())) };
             assert_eq!(region.try_write_noting(0).expect("there").1, Noted::Clean);
         });
     }
@@ -471,7 +479,8 @@ mod tests {
             assert!(task.is_being_read(first));
             assert!(matches!(task.begin_fill(first, Patience::None), Ok(Begun::BeingRead)));
             assert!(matches!(region.try_read(0), Err(VmError::Busy(_))));
-            task.end_fill(filling, Err(ReadFailed), Use::None);
+            // SAFETY: it was begun by this task, the region is held, and nothing reads into the frame.
+            unsafe { task.end_fill(filling, Err(ReadFailed), Use::None) };
             assert!(region.try_read(0).is_ok());
             assert!(matches!(task.begin_fill(first, Patience::None), Ok(Begun::InMemory)));
             assert!(task.begin_fill(first + 700, Patience::None).is_err());
@@ -489,7 +498,7 @@ mod tests {
                 region.try_write_noting(page).expect("there").0[0] = 7;
                 disk.write_back(task, first + page, Ok(()));
             }
-            assert!(disk.evict_clean(task, first + 3));
+            assert!(task.evict_clean(first + 3, Evicted::Shadow(7)));
             region.try_write_noting(599).expect("there").0[0] = 8;
             assert_eq!(task.forget(first + 2..first + 700, |_| ()), 1);
             assert_eq!(task.space().rss(), 2);

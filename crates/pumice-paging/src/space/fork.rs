@@ -19,9 +19,9 @@ use crate::page_table::entry::{EXCLUSIVE, MAX_READERS};
 use crate::page_table::pager::Evicted;
 use crate::page_table::tables::Table;
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::lock::Backoff;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 /// Waits for a guard that writes before `fork` gives up: four seconds, since who holds the page may wait for a frame
 /// to copy it to. It may be the caller's own.

@@ -20,8 +20,8 @@ use super::task::Task;
 use super::Access;
 use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, State, TableOps};
-use crate::sync::atomic::Ordering;
 use pumice_frames::addr::Pfn;
+use pumice_io::sync::atomic::Ordering;
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// The frame that a fault for such an access finds in a granule's huge page, or in one it installs.

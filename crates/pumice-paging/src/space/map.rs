@@ -12,10 +12,10 @@ use super::{Access, Extent, Place, Result, VmError, VmSpace};
 use crate::page_table::pager::Evicted;
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::frame::Gfp;
 use pumice_frames::sys::lock::SpinGuard;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Maps `bytes` (rounded up to pages) of anonymous memory: its first address, a multiple of 2 MiB.
@@ -109,7 +109,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// In a policy's method: reclaim calls those for threads that have locked it.
     pub(super) fn lock_map(&self) -> (SpinGuard<'_, MapState>, GfpScope<'_, '_, F, T>) {
         #[cfg(not(loom))]
-        crate::sync::in_policy::refuse();
+        pumice_io::sync::in_policy::refuse();
         let scope = self.gfp_scope(Gfp::NOFS);
         (self.space.mmap_lock.lock(), scope)
     }

@@ -6,7 +6,6 @@ use crate::page_table::entry::MAX_NUMBER;
 use crate::page_table::pager::Pager;
 use crate::page_table::tables::FrameList;
 use crate::page_table::FrameSource;
-use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use pumice_frames::addr::{Order, Pfn, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::clear::{Clearer, Warmth};
 use pumice_frames::error::{Error, Result};
@@ -15,6 +14,7 @@ use pumice_frames::frame::zone::ZoneMemory;
 use pumice_frames::frame::{Budget, Gfp, Ledger, Native, Pcp, Pressure, Reclaim, Zone};
 use pumice_frames::sys::cpu;
 use pumice_frames::sys::mem::{self, Memory, Os};
+use pumice_io::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A zone's frames as spaces use them. The kernel's `mem_map` has a `struct page` for each frame; what
 /// is needed of it here is four bytes, which are written only where `fork` shares a frame.

@@ -81,7 +81,8 @@ mod corners;
 mod crowd;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod crowd_tests;
-#[cfg(test)]
+#[cfg(any(test, all(shuttle, feature = "fake")))]
+#[cfg_attr(not(test), allow(dead_code))]
 mod disk;
 mod entry;
 mod error;
@@ -94,8 +95,10 @@ mod map;
 pub mod mem_map;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod model;
-#[cfg(all(test, any(loom, shuttle)))]
-pub(crate) mod models;
+#[cfg(any(all(test, any(loom, shuttle)), all(shuttle, feature = "fake")))]
+#[cfg_attr(not(test), allow(dead_code))]
+#[doc(hidden)]
+pub mod models;
 mod overwrite;
 mod records;
 pub mod region;
@@ -117,8 +120,8 @@ pub use error::{Access, Extent, Place, Result, VmError};
 #[cfg(not(any(loom, shuttle)))]
 pub use mem_map::{Frames, MemMap};
 /// The frames of a model, in their place.
-#[cfg(all(test, shuttle))]
-pub(crate) type Frames<'m> = models::Model;
+#[cfg(all(shuttle, any(test, feature = "fake")))]
+pub type Frames<'m> = models::Model;
 pub use region::{ReadGuard, Region, WriteGuard};
 #[cfg(not(loom))]
 pub(crate) use swap_out::Transit;
@@ -129,10 +132,10 @@ pub use zonelist::{ZonedFrames, Zonelist};
 use crossbeam_utils::CachePadded;
 
 use crate::page_table::{Atomic, FrameSource, TableOps, Tables};
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use crowd::Crowds;
 use pumice_frames::sys::lock::SpinLock;
 use pumice_frames::sys::pair::Pairs;
+use pumice_io::sync::atomic::{AtomicUsize, Ordering};
 use records::Records;
 use rss::{Counter, Slots};
 use vma::{MapState, Vmas};

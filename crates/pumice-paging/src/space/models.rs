@@ -13,14 +13,15 @@ use super::disk::Disk;
 use super::*;
 use crate::page_table::pager::{Evicted, Pager};
 use crate::page_table::tables::FrameList;
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 use crate::page_table::Emulated;
+#[cfg(test)]
 use crate::page_table::Rights;
-use crate::sync::atomic::{AtomicU32, AtomicU64};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::frame::Gfp;
+use pumice_io::sync::atomic::{AtomicU32, AtomicU64};
 
-pub(crate) const FRAMES: usize = 160;
+pub const FRAMES: usize = 160;
 const BITS: u32 = 2;
 pub(crate) const PAGE: usize = FRAME_SIZE;
 
@@ -40,7 +41,7 @@ pub(crate) struct Owners {
 const INSIDE: usize = usize::MAX;
 
 #[derive(Clone, Copy)]
-pub(crate) struct Model(&'static Owners);
+pub struct Model(&'static Owners);
 
 impl Model {
     fn new(disk: Option<Disk>) -> Model {
@@ -180,7 +181,7 @@ impl FrameList for Model {
 }
 
 /// A space that threads can share, and that is checked when it ends.
-pub(crate) struct Shared<T: TableOps + 'static> {
+pub struct Shared<T: TableOps + 'static> {
     pub space: &'static VmSpace<Model, T>,
     model: Model,
 }
@@ -251,9 +252,11 @@ pub(crate) fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Resu
     Ok(())
 }
 
+#[cfg(test)]
 mod crowd;
 #[cfg(loom)]
 mod lru;
+#[cfg(test)]
 mod write_back;
 
 #[cfg(loom)]
@@ -527,5 +530,5 @@ mod loom_models {
     }
 }
 
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 mod scenarios;

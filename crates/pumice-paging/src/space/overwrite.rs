@@ -23,7 +23,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     ///
     /// # Errors
     /// As [`Region::try_write_noting`]; [`super::VmError::Unmapped`] for a page that is not there.
-    pub(crate) fn try_overwrite(
+    pub fn try_overwrite(
         &self,
         page: usize,
         bytes: &Page,
@@ -163,11 +163,14 @@ mod tests {
         // A reader is now told that it can't be read.
         disk.fails.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
-            let (disk, space) = (&disk, &space);
+            let space = &space;
             scope.spawn(move || {
                 let task = space.enter().expect("a task");
                 has_looked.recv().expect("it looks");
-                assert!(disk.evict_clean(&task, first + 3), "it is clean, and nobody's");
+                assert!(
+                    task.evict_clean(first + 3, Evicted::Shadow(7)),
+                    "it is clean, and nobody's"
+                );
                 done.send(()).expect("it waits");
             });
             space.tables.ops.is_armed.store(true, Ordering::SeqCst);

@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use crate::page_table::FrameSource;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use pumice_frames::addr::Pfn;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 /// Records of `WORDS` atomic words. They are added one chunk at a time, at any time, by any thread,
 /// and stay where they are as long as the space; words of a new one are 0.

@@ -25,9 +25,9 @@ use super::{Access, Extent, Place, Result, VmError};
 use crate::page_table::entry::{CROWDED, EXCLUSIVE};
 use crate::page_table::tables::{MiddleRow, Table};
 use crate::page_table::{Entry, FrameSource, Middle, State, TableOps, Tables};
-use crate::sync::atomic::{fence, AtomicU64, Ordering};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::sys::lock::Backoff;
+use pumice_io::sync::atomic::{fence, AtomicU64, Ordering};
 
 /// The contents of a page.
 pub type Page = [u8; FRAME_SIZE];
@@ -330,7 +330,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
 
     /// As [`Region::read_optimistic`], of a page that is in memory and not written to all the while.
     #[inline(always)]
-    pub(crate) fn read_optimistic_at_once<R>(
+    pub fn read_optimistic_at_once<R>(
         &self,
         page: usize,
         read: impl FnMut(Words<'_>) -> R,

@@ -7,7 +7,7 @@
 
 use super::records::Records;
 use crate::page_table::FrameSource;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 /// The kinds of pages that are counted, as the kernel's `MM_FILEPAGES`, `MM_ANONPAGES`, `MM_SWAPENTS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

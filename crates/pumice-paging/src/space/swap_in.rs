@@ -22,9 +22,9 @@ use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, State, TableOps};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use pumice_frames::addr::Pfn;
 use pumice_frames::sys::lock::Backoff;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages that one fault reads at most, whatever is set, its own among them: 128 KiB, which takes the device hardly
 /// longer than one.

@@ -31,8 +31,8 @@ use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::tables::{sharers_in, FrameList, IN_TRANSIT};
 use crate::page_table::{Entry, FrameSource, State, TableOps, Tables};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use pumice_frames::addr::Pfn;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
 /// Pages in a batch: with 15, as in Linux, a fault costs a fifth more.
 pub const BATCH_PAGES: usize = 64;
@@ -289,6 +289,16 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         self.end_transit(&transit);
         self.put_frame(frame, is_cow);
         Ok(())
+    }
+
+    /// Takes a page out to where `to` says, if it is clean and nobody uses it. Whether it went.
+    pub fn evict_clean(&self, page: usize, to: Evicted) -> bool {
+        let Some(transit) = self.begin_swap_out(page) else { return false };
+        if transit.is_dirty() {
+            self.cancel_swap_out(transit);
+            return false;
+        }
+        self.end_swap_out(transit, to).is_ok()
     }
 
     /// Leaves the page where it is.

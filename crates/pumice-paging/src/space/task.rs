@@ -12,9 +12,9 @@ use super::vma::VmaId;
 use super::{Access, Place, Result, VmError, VmSpace};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{FrameSource, Middle, TableOps, Tables};
-use crate::sync::atomic::{fence, Ordering};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::frame::{Gfp, Reclaim};
+use pumice_io::sync::atomic::{fence, Ordering};
 
 /// Times that a frame of the reserve is asked for, where others have them all.
 const RESERVE_TRIES: u32 = 2;

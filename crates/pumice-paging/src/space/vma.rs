@@ -8,8 +8,8 @@ use core::ops::Range;
 use super::records::Records;
 use super::{Extent, Result, VmError, VmSpace};
 use crate::page_table::{Entry, FrameSource, TableOps, Tables};
-use crate::sync::atomic::{fence, AtomicU64, Ordering};
 use pumice_frames::addr::FRAME_SIZE;
+use pumice_io::sync::atomic::{fence, AtomicU64, Ordering};
 
 /// Words of a record.
 const VMA_WORDS: usize = 4;

@@ -27,11 +27,11 @@ use crate::page_table::entry::MAX_NUMBER;
 use crate::page_table::pager::Pager;
 use crate::page_table::tables::FrameList;
 use crate::page_table::FrameSource;
-use crate::sync::atomic::{AtomicU32, AtomicU64};
 use pumice_frames::addr::Pfn;
 use pumice_frames::error::{Error, Result};
 use pumice_frames::frame::{Budget, Gfp, Pressure, Reclaim};
 use pumice_frames::sys::mem::{Memory, Os};
+use pumice_io::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Times that a thread passes a zone over because it is short, after which it tells the zone so.
 const TOLD_AT_ONCE: u32 = 64;

@@ -6,14 +6,14 @@ use rustix::io::Errno;
 
 use super::{Slot, Swap, SwapError};
 use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
-use crate::io::engine::Piece;
-use crate::io::{Bytes, Engines, Queues};
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
 use crate::space::swap_in::READ_AHEAD;
-use crate::sync::Mutex;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
+use pumice_io::engine::Piece;
+use pumice_io::sync::Mutex;
+use pumice_io::{Bytes, Engines, Queues};
 
 /// A swap area as a [`Backing`]: pages that leave together get slots beside each other, as far as there are any.
 ///

@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 
 use super::header::HeaderError;
-use crate::io::BlockFile;
 use pumice_frames::addr::FRAME_SIZE;
+use pumice_io::BlockFile;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -26,12 +26,12 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::io::engine::Direction;
-use crate::io::{BlockFile, Bytes, Cached, Engine, Queue, Request};
-use crate::sync::Mutex;
 use foreign::Foreign;
 use header::{Header, HeaderError};
 use pumice_frames::addr::FRAME_SIZE;
+use pumice_io::engine::Direction;
+use pumice_io::sync::Mutex;
+use pumice_io::{BlockFile, Bytes, Cached, Engine, Queue, Request};
 use slots::SlotMap;
 
 /// A slot's number. The first is 1: in the place of 0 is the header.

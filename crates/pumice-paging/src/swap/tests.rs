@@ -5,8 +5,8 @@ use std::fs;
 use proptest::prelude::*;
 
 use super::*;
-use crate::io::fake::{FakeEngine, Faults};
-use crate::io::{engine, Plain, Ring};
+use pumice_io::fake::{FakeEngine, Faults};
+use pumice_io::{engine, Plain, Ring};
 
 #[repr(align(4096))]
 #[derive(Clone)]

@@ -13,7 +13,7 @@ mod places;
 mod scenario;
 mod several;
 
-use pumice_paging::io::fake::Faults;
+use pumice_io::fake::Faults;
 use scenario::{Doing, Scenario, Which};
 
 const PLAIN: Scenario = Scenario {

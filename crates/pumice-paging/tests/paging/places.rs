@@ -8,7 +8,7 @@ use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::Zone;
 use pumice_frames::sys::{cpu, mem::Huge};
-use pumice_paging::io::Cached;
+use pumice_io::Cached;
 use pumice_paging::page_table::{Atomic, Rights};
 use pumice_paging::reclaim::policy::table;
 use pumice_paging::reclaim::Adaptive;

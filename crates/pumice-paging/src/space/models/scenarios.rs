@@ -1,7 +1,7 @@
 //! Whole scenarios under many random interleavings.
 
 use super::*;
-use crate::sync::pause_in_models;
+use pumice_io::sync::pause_in_models;
 use shuttle::sync::Arc;
 use shuttle::thread;
 

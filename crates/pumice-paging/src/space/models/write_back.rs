@@ -23,7 +23,7 @@ fn add_noting(task: &Task<'_, Model, Atomic>, at: usize) {
     let mut guard = loop {
         match region.try_write_noting(page) {
             Ok((guard, _)) => break guard,
-            Err(VmError::Busy(_)) => crate::sync::spin_loop(),
+            Err(VmError::Busy(_)) => pumice_io::sync::spin_loop(),
             Err(error) => panic!("{error}"),
         }
     };
@@ -71,7 +71,7 @@ mod loom_models {
     }
 
     fn evict(task: &Task<'_, Model, Atomic>, at: usize) {
-        disk(task).evict_clean(task, at / PAGE);
+        task.evict_clean(at / PAGE, Evicted::Shadow(7));
     }
 
     fn fill(task: &Task<'_, Model, Atomic>, at: usize) {
@@ -177,7 +177,7 @@ mod shuttle_models {
                         let at = at + page * PAGE;
                         match thread_rng().gen_range(0..6) {
                             0 => disk(&task).fill(&task, at / PAGE),
-                            1 => drop(disk(&task).evict_clean(&task, at / PAGE)),
+                            1 => drop(task.evict_clean(at / PAGE, Evicted::Shadow(7))),
                             2 | 3 => {
                                 add_noting(&task, at);
                                 // After the guard: who syncs after this finds it.
@@ -209,7 +209,8 @@ mod shuttle_models {
         if let Ok(Some(begun)) = task.wait_to_write_back(at / PAGE, true) {
             let had = word(task, at).expect("mapped");
             assert!(had >= before, "{had} of {before} are in what is written");
-            task.end_write_back(begun, Err(WriteFailed));
+            // SAFETY: it was begun by this task, and the region stays.
+            unsafe { task.end_write_back(begun, Err(WriteFailed)) };
         }
         write_back(task, at);
     }

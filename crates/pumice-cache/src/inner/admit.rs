@@ -1,0 +1,133 @@
+//! Which pages may be written, and by one request.
+
+use std::ptr::NonNull;
+
+use super::{Admitted, Inner, FRAME, MOST_PAGES};
+use crate::error::CacheError;
+use pumice_io::sync::atomic::Ordering;
+use pumice_io::sync::contain;
+use pumice_io::{BlockFile, Way};
+use pumice_paging::backing::Refusal;
+
+/// Why the first of some pages can't be written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It waits for the log.
+    Log,
+    /// The file's length is being changed, or ends before it by now; or the file is the parent's of this process.
+    Length,
+}
+
+impl From<Refused> for Refusal {
+    fn from(_: Refused) -> Refusal {
+        Refusal::NotNow
+    }
+}
+
+impl Inner {
+    /// Says which of these pages, which are held for reading and in order, may be written by one request: the first,
+    /// and those that follow it.
+    ///
+    /// # Safety
+    /// The pages' bytes are at these addresses, and nobody changes them.
+    pub unsafe fn admit(
+        &self,
+        pages: impl Iterator<Item = (usize, NonNull<u8>)>,
+    ) -> Result<Admitted, Refused> {
+        if !self.maker.is_here() {
+            return Err(Refused::Length);
+        }
+        let len = self.len();
+        // SAFETY: the caller's promise.
+        let may_go = self.ask(|| unsafe { self.first_to_go(pages, len) });
+        let (first, many, bytes) = may_go.unwrap_or(Err(Refused::Log))?;
+        let mut state = self.state();
+        // Cut off since it was looked at how long it is: what was a whole page may be the end of the file now.
+        if state.is_being_cut || self.len() < len {
+            return Err(Refused::Length);
+        }
+        let epoch = state.epoch;
+        state.writing[epoch] += 1;
+        drop(state);
+        let offset = first as u64 * FRAME;
+        Ok(Admitted { file: self.written_by(bytes).reference(), offset, pages: many, bytes, epoch })
+    }
+
+    /// Asks the rule, which is somebody else's. `None` if it panics, or has before.
+    fn ask<R>(&self, ask: impl FnOnce() -> R) -> Option<R> {
+        // Relaxed: who does not see it asks once more.
+        if self.rule_has_panicked.load(Ordering::Relaxed) {
+            return None;
+        }
+        // Nothing of the file's is touched in between.
+        let answer = contain(ask);
+        if answer.is_none() {
+            self.rule_has_panicked.store(true, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// Whether pages that wait for the log wait for ever.
+    pub fn log_has_failed(&self) -> bool {
+        let Some(rule) = &self.rule else { return false };
+        self.ask(|| rule.has_failed()).unwrap_or(true)
+    }
+
+    /// The error of that.
+    pub fn log_error(&self) -> CacheError {
+        CacheError::Log { path: self.path.clone() }
+    }
+
+    /// Of pages that may go by one request the first, how many, and how many bytes; or why not even the first may.
+    ///
+    /// # Safety
+    /// As [`Inner::admit`].
+    unsafe fn first_to_go(
+        &self,
+        pages: impl Iterator<Item = (usize, NonNull<u8>)>,
+        len: u64,
+    ) -> Result<(usize, usize, usize), Refused> {
+        let durable = self.rule.as_ref().map(|rule| rule.durable());
+        let (mut first, mut many, mut bytes) = (0, 0, 0);
+        let mut refused = Refused::Length;
+        for (page, at) in pages.take(MOST_PAGES) {
+            let offset = page as u64 * FRAME;
+            let is_whole = offset + FRAME <= len;
+            if offset >= len || (many > 0 && (page != first + many || !is_whole)) {
+                break;
+            }
+            if let (Some(rule), Some(durable)) = (&self.rule, durable) {
+                // SAFETY: the caller's promise.
+                let position = rule.position(page, unsafe { at.cast().as_ref() });
+                if position > durable {
+                    if many == 0 {
+                        rule.wanted(position);
+                        refused = Refused::Log;
+                    }
+                    break;
+                }
+            }
+            if many == 0 {
+                first = page;
+            }
+            many += 1;
+            bytes += FRAME.min(len - offset) as usize;
+            if !is_whole {
+                break;
+            }
+        }
+        if many > 0 {
+            Ok((first, many, bytes))
+        } else {
+            Err(refused)
+        }
+    }
+
+    /// By what so many bytes from the start of a page are written.
+    fn written_by(&self, bytes: usize) -> &BlockFile {
+        match (self.data.way(), &self.tail) {
+            (Way::Direct { offset, .. }, Some(tail)) if bytes % offset as usize != 0 => tail,
+            _ => &self.data,
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! A file as a thread sees it: its pages, by guards and without.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::checksum::Checksum;
+use super::error::{CacheError, Result};
+use super::fill::Why;
+use super::inner::Inner;
+use super::readahead::{Expected, Pattern, Window};
+use super::table::DROPPED;
+use super::task::{CacheTask, File};
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::sys::lock::Backoff;
+use pumice_io::sync::atomic::{AtomicU64, Ordering};
+use pumice_paging::page_table::Atomic;
+use pumice_paging::space::file::Noted;
+use pumice_paging::space::region::{Page, Words};
+use pumice_paging::space::{Frames, ReadGuard, Region, VmError, WriteGuard};
+
+/// A file as a thread sees it. Pages are counted from the file's start.
+pub struct View<'t, 'c> {
+    pub(super) task: &'t CacheTask<'c>,
+    pub(super) region: Region<'t, Frames<'c>, Atomic>,
+    pub(super) file: Arc<Inner>,
+    seen: Arc<AtomicU64>,
+    pattern: Pattern,
+    /// Dropped after the file: who closes waits for that, and finds no user then.
+    _user: Arc<()>,
+}
+
+/// A page that nobody else writes.
+pub type PageRef<'v, 'c> = ReadGuard<'v, Frames<'c>, Atomic>;
+
+/// A page that is this guard's alone. It is dirty from here on. A `sync` of the file waits until it is dropped.
+#[derive(Debug)]
+pub struct PageMut<'v, 'c> {
+    guard: WriteGuard<'v, Frames<'c>, Atomic>,
+    /// Of a page that has a checksum, and its number.
+    checksum: Option<(Checksum, usize)>,
+    /// The frames of models have no lifetime.
+    _frames: PhantomData<&'c ()>,
+}
+
+impl Drop for PageMut<'_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some((checksum, number)) = self.checksum {
+            checksum.seal(number, &mut self.guard);
+        }
+    }
+}
+
+impl Deref for PageMut<'_, '_> {
+    type Target = Page;
+
+    #[inline]
+    fn deref(&self) -> &Page {
+        &self.guard
+    }
+}
+
+impl DerefMut for PageMut<'_, '_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Page {
+        &mut self.guard
+    }
+}
+
+/// Advice on the coming use of pages (`madvise`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// They are read soon.
+    WillNeed,
+    /// They are not needed: those that are clean go.
+    DontNeed,
+    /// Of all the view's: what is read ahead is found out from what is read.
+    Normal,
+    /// Of all the view's: nothing is read ahead.
+    Random,
+    /// Of all the view's: they are read in order.
+    Sequential,
+}
+
+/// Pages read ahead of a sequence at most.
+const MOST_AHEAD: usize = 512;
+
+impl<'t, 'c> View<'t, 'c> {
+    pub(super) fn new(task: &'t CacheTask<'c>, file: &File) -> Result<View<'t, 'c>> {
+        let region = task.task.region(file.inner.first_page * FRAME_SIZE)?;
+        let most = (task.cache.files.settings.frames / 32).min(MOST_AHEAD);
+        let (inner, seen) = (file.inner.clone(), file.seen.clone());
+        let pattern = Pattern::new(most);
+        Ok(View { task, region, file: inner, seen, pattern, _user: file.user.clone() })
+    }
+
+    /// Length of the file in bytes.
+    pub fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Pages that begin before its end.
+    pub fn pages(&self) -> usize {
+        self.file.pages()
+    }
+
+    /// Shares a page with others that read it, and keeps it in place. It is read if it is not in memory. Waits for
+    /// who writes to it: if it is the calling thread, for ever.
+    ///
+    /// # Errors
+    /// [`CacheError::PastEnd`], [`CacheError::Read`], [`CacheError::Checksum`]; [`CacheError::Space`] without frames.
+    #[inline]
+    pub fn read(&self, page: usize) -> Result<PageRef<'_, 'c>> {
+        self.read_or(page, || self.region.read_at_once(page))
+    }
+
+    /// `at_once`: has it if it is there and nobody writes to it.
+    #[inline(always)]
+    pub(super) fn read_or<'v>(
+        &'v self,
+        page: usize,
+        at_once: impl FnOnce() -> Option<PageRef<'v, 'c>>,
+    ) -> Result<PageRef<'v, 'c>> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        if self.pattern.is_trigger(page) {
+            self.read_on();
+        }
+        match at_once() {
+            Some(guard) => Ok(guard),
+            None => self.read_slowly(page),
+        }
+    }
+
+    #[cold]
+    fn read_slowly(&self, page: usize) -> Result<PageRef<'_, 'c>> {
+        self.read_ahead(page);
+        let mut backoff = Backoff::default();
+        loop {
+            match self.region.try_read(page) {
+                Err(VmError::Busy(_)) => self.wait_for(page, &mut backoff),
+                Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
+                guard => return guard.map_err(|error| self.error(error, page)),
+            }
+        }
+    }
+
+    /// Has a page alone, and keeps it in place. It is read if it is not in memory, and dirty from then on. Waits for
+    /// all who have it: a thread that has a guard of it itself waits for ever. Waits a moment where more is dirty
+    /// than may be.
+    ///
+    /// # Errors
+    /// As [`View::read`]; [`CacheError::ReadOnly`].
+    #[inline]
+    pub fn write(&self, page: usize) -> Result<PageMut<'_, 'c>> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        self.prepare_to_write()?;
+        if self.pattern.is_trigger(page) {
+            self.read_on();
+        }
+        if self.region.translate(page).is_none() {
+            self.read_ahead(page);
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            match self.region.try_write_noting(page) {
+                Ok((guard, Noted::Dirty)) => return Ok(self.page_mut(page, guard)),
+                Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
+                Err(VmError::Busy(_)) => self.wait_for(page, &mut backoff),
+                Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
+                Err(error) => return Err(self.error(error, page)),
+            }
+        }
+    }
+
+    /// As [`View::write`]; past the end of the file, that grows, by whole pages. Waits while another thread cuts the
+    /// file off: a thread that has a guard of a page that is cut off waits for ever, as does one that has a guard of
+    /// the last page of a file that ends within it.
+    ///
+    /// # Errors
+    /// As there, and [`CacheError::NoRoom`].
+    pub fn write_or_grow(&self, page: usize) -> Result<PageMut<'_, 'c>> {
+        if page >= self.pages() {
+            let end = (page as u64).saturating_add(1).saturating_mul(FRAME_SIZE as u64);
+            self.grow_to(end)?;
+        }
+        self.write(page)
+    }
+
+    /// As [`View::read`], without waiting for a guard of somebody else's.
+    ///
+    /// # Errors
+    /// As there, and [`CacheError::Space`] with [`VmError::Busy`].
+    pub fn try_read(&self, page: usize) -> Result<PageRef<'_, 'c>> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            match self.region.try_read(page) {
+                Err(VmError::Busy(_)) if self.ends_a_read_of(page, &mut backoff) => {}
+                Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
+                guard => return guard.map_err(|error| self.error(error, page)),
+            }
+        }
+    }
+
+    /// As [`View::write`], without waiting for a guard of somebody else's.
+    ///
+    /// # Errors
+    /// As there, and [`CacheError::Space`] with [`VmError::Busy`].
+    pub fn try_write(&self, page: usize) -> Result<PageMut<'_, 'c>> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        self.check_writable()?;
+        let mut backoff = Backoff::default();
+        loop {
+            match self.region.try_write_noting(page) {
+                Ok((guard, Noted::Dirty)) => return Ok(self.page_mut(page, guard)),
+                Ok((guard, Noted::Clean)) => return Ok(self.made_dirty(page, guard)),
+                Err(VmError::Busy(_)) if self.ends_a_read_of(page, &mut backoff) => {}
+                Err(VmError::OutOfFrames(_)) if self.task.end_reads() => {}
+                Err(error) => return Err(self.error(error, page)),
+            }
+        }
+    }
+
+    /// Reads a page's words without a guard, as [`Region::read_optimistic`].
+    ///
+    /// # Errors
+    /// As [`View::read`].
+    #[inline]
+    pub fn read_optimistic<R>(
+        &self,
+        page: usize,
+        mut read: impl FnMut(Words<'_>) -> R,
+    ) -> Result<R> {
+        if page >= self.pages() {
+            return Err(self.file.past_end(page));
+        }
+        match self.region.read_optimistic_at_once(page, &mut read) {
+            Some(result) => Ok(result),
+            // Waiting for it is not the region's.
+            None => Ok(self.read(page)?.read_copy(read)),
+        }
+    }
+
+    /// Where a page's frame is, if it is in memory, as [`Region::translate`]. To reclaim that is no use of the page,
+    /// nor that it is fetched: who goes by what is there uses [`View::read_optimistic`].
+    #[inline]
+    pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
+        if page < self.pages() {
+            self.region.translate(page)
+        } else {
+            None
+        }
+    }
+
+    /// Begins to read those of these pages that are not in memory, and waits for none. Returns how many of the list
+    /// it has dealt with: all, unless there are no frames for more, or as many are on their way as can be. Of
+    /// pages past the file's end there is nothing to read.
+    pub fn prefetch(&self, pages: &[usize]) -> usize {
+        self.begin(pages, Why::Wanted)
+    }
+
+    /// As [`View::prefetch`], of pages that [`View::arrived`] is to tell of.
+    pub fn request(&self, pages: &[usize]) -> usize {
+        self.begin(pages, Why::Asked)
+    }
+
+    fn begin(&self, pages: &[usize], why: Why) -> usize {
+        let counters = &self.task.cache.files.counters;
+        let pages = pages.iter().copied();
+        self.task.fills.begin(&self.task.task, &self.file, pages, (why, counters)).pages
+    }
+
+    /// Pages that were asked for by [`View::request`] and have come since it was last asked, of this file, by any view
+    /// of this task, in any order; waits until there are `least`, if so many are on their way. One that could not be
+    /// read, or is past the file's end, is among them: who reads it is told why.
+    ///
+    /// # Errors
+    /// [`CacheError::Read`] where the kernel can't be asked any more what became of them. They are not on their way
+    /// then: who asks again is told of them, and who reads one reads it anew.
+    pub fn arrived(&self, least: usize, pages: &mut Vec<usize>) -> Result<()> {
+        let (task, fills) = (&self.task.task, &self.task.fills);
+        let error = |errno| CacheError::Read { path: self.file.path.clone(), page: 0, errno };
+        let enough = pages.len().saturating_add(least);
+        let mut backoff = Backoff::default();
+        loop {
+            let is_more = fills.arrived(task, &self.file, pages).map_err(error)?;
+            if pages.len() >= enough || !is_more {
+                return Ok(());
+            }
+            if !fills.reap(task, 1).map_err(error)? {
+                // Another thread reads it.
+                self.task.wait_for_expected(&self.file, &mut backoff);
+            }
+        }
+    }
+
+    /// Says what is going to be done with pages.
+    pub fn advise(&self, pages: Range<usize>, advice: Advice) {
+        let pages = pages.start..pages.end.min(self.pages());
+        match advice {
+            Advice::Normal => self.pattern.expect(Expected::Normal),
+            Advice::Random => self.pattern.expect(Expected::Random),
+            Advice::Sequential => self.pattern.expect(Expected::Sequential),
+            Advice::WillNeed => {
+                let counters = &self.task.cache.files.counters;
+                let fills = &self.task.fills;
+                fills.begin(&self.task.task, &self.file, pages, (Why::Wanted, counters));
+            }
+            Advice::DontNeed => {
+                let first = self.file.first_page;
+                for page in pages {
+                    self.task.task.evict_clean(first + page, DROPPED);
+                }
+                self.task.task.give_frames_back();
+            }
+        }
+    }
+
+    /// Makes durable what was written to the file, its length, and its name if the cache has made it: all that any
+    /// thread wrote by guards it had before this was called. Waits for those it still has, if the calling thread has
+    /// one, for ever; and for the log. Waits for who cuts the file off, too: a thread that has a guard, also for
+    /// reading, of a page that is cut off waits for ever; where the last pages were never written, also for who makes
+    /// the file longer, who waits for guards of the last page.
+    ///
+    /// # Errors
+    /// [`CacheError::Write`], [`CacheError::Sync`]: also of a write in the background that failed since this file was
+    /// last synced by this view, or by others of the same [`File`]. Pages that were not written are dirty, and
+    /// written the next time. [`CacheError::Log`] where they wait for a log that has failed.
+    pub fn sync(&self) -> Result<()> {
+        self.task.sync(&self.file, &self.seen, 0..self.file.room)
+    }
+
+    /// As [`View::sync`], of a range of pages; others may be written with them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sync_range(&self, pages: Range<usize>) -> Result<()> {
+        let end = pages.end.min(self.file.room);
+        self.task.sync(&self.file, &self.seen, pages.start.min(end)..end)
+    }
+
+    /// A page that is wanted is not in memory: it is read with those that will be wanted next, if it is one of a
+    /// sequence.
+    #[cold]
+    fn read_ahead(&self, page: usize) {
+        if self.task.task.is_being_read(self.file.first_page + page) {
+            return;
+        }
+        if let Some(window) = self.pattern.missed(page) {
+            self.begin_window(window, Some(self.file.first_page + page));
+        }
+    }
+
+    /// The thread has come to where it is time to read on.
+    #[cold]
+    fn read_on(&self) {
+        self.begin_window(self.pattern.reached(), None);
+    }
+
+    /// `wanted`: one of them that is, by its number in the space.
+    fn begin_window(&self, window: Window, wanted: Option<usize>) {
+        let (end, counters) = (self.pages(), &self.task.cache.files.counters);
+        let (task, fills) = (&self.task.task, &self.task.fills);
+        fills.begin(task, &self.file, window.pages(end), (Why::Ahead(wanted), counters));
+    }
+
+    /// A page that was clean has a guard for writing.
+    #[cold]
+    pub(super) fn made_dirty<'v>(
+        &'v self,
+        page: usize,
+        guard: WriteGuard<'v, Frames<'c>, Atomic>,
+    ) -> PageMut<'v, 'c> {
+        self.file.dirty.add(page);
+        self.task.cache.made_dirty();
+        self.page_mut(page, guard)
+    }
+
+    #[inline]
+    fn page_mut<'v>(
+        &'v self,
+        page: usize,
+        guard: WriteGuard<'v, Frames<'c>, Atomic>,
+    ) -> PageMut<'v, 'c> {
+        let checksum = self.file.checksum.map(|checksum| (checksum, page));
+        PageMut { guard, checksum, _frames: PhantomData }
+    }
+
+    /// A thread that is going to write waits a moment where more is dirty than may be.
+    #[inline]
+    pub(super) fn prepare_to_write(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.task.cache.files.is_too_dirty() {
+            self.task.cache.throttle();
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_writable(&self) -> Result<()> {
+        match self.file.is_writable {
+            true => Ok(()),
+            false => Err(CacheError::ReadOnly(self.file.path.clone())),
+        }
+    }
+
+    pub(super) fn wait_for(&self, page: usize, backoff: &mut Backoff) {
+        self.task.wait_for(self.file.first_page + page, backoff);
+    }
+
+    /// Whether a page is being read, and that may be over now.
+    fn ends_a_read_of(&self, page: usize, backoff: &mut Backoff) -> bool {
+        let is_being_read = self.task.task.is_being_read(self.file.first_page + page);
+        if is_being_read {
+            self.wait_for(page, backoff);
+        }
+        is_being_read
+    }
+
+    #[cold]
+    pub(super) fn error(&self, error: VmError, page: usize) -> CacheError {
+        match error {
+            VmError::ReadFailed(_) => self.file.read_error(page),
+            error => error.into(),
+        }
+    }
+}
+
+impl std::fmt::Debug for View<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "View({:?})", self.file)
+    }
+}
+
+/// Relaxed: a number that was seen.
+pub(super) fn seen_now(file: &Inner) -> Arc<AtomicU64> {
+    let seen = AtomicU64::new(0);
+    seen.store(file.errors(), Ordering::Relaxed);
+    Arc::new(seen)
+}

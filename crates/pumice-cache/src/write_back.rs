@@ -1,0 +1,352 @@
+//! Writing dirty pages back, many at a time: in the background, and for `sync`.
+//!
+//! A page that is begun is clean, and not yet in flight. So whoever begins one holds the file's scan lock until it is
+//! handed over, but for who syncs, who is one at a time and waits for what he began himself: else a sync beside it
+//! would find nothing to write and nothing to wait for.
+//!
+//! Pages that lie beside each other go by one request. While it waits for somebody's guard, or for the log, a writer
+//! holds nothing: a thread that has one page and wants another, which is being written, would wait for it.
+//!
+//! Where the queue can't be asked any more, what is in flight was not written, for all that is known: it is dirty
+//! still, who syncs is told, and another queue goes on.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use std::vec::Drain;
+
+use rustix::io::Errno;
+
+use super::dirty::Which;
+use super::error::CacheError;
+use super::inner::{Admitted, Inner, Refused, MOST_PAGES};
+use super::table::{count, Counters, Files};
+use super::FileTask;
+use pumice_frames::sys::lock::Backoff;
+use pumice_frames::sys::thread;
+use pumice_io::engine::{Direction, Piece};
+use pumice_io::sync::atomic::Ordering;
+use pumice_io::sync::pause_in_models;
+use pumice_io::{AnyEngine, Bytes, Queue, Queues, Request};
+use pumice_paging::page_table::FrameSource;
+use pumice_paging::space::write_back::{StillHeld, WriteBack, WriteFailed};
+
+/// Requests in flight at a time.
+pub(super) const DEPTH: usize = 32;
+/// How long it is waited between looks whether the log is durable by now.
+const LOG_LOOK: Duration = Duration::from_micros(100);
+
+/// Writes pages of files back. It is one thread's, for as long as it takes.
+pub(super) struct Writer<'w, 'c> {
+    task: &'w FileTask<'c>,
+    counters: &'w Counters,
+    /// All guards that there are were forgotten: they are not waited for.
+    is_last: bool,
+    /// Where the queue is from.
+    queues: &'w Queues,
+    queue: Queue<AnyEngine>,
+    /// By the requests' tokens, and those of which none is in flight.
+    writes: Vec<Write>,
+    vacant: Vec<usize>,
+    /// Pages begun, beside each other, that are to be written next.
+    batch: Vec<WriteBack>,
+    /// Pages of the file that somebody writes to, and those that may not be written yet.
+    held: Vec<usize>,
+    refused: Vec<(usize, Refused)>,
+    /// Pages of requests for several that failed.
+    failed: Vec<(Arc<Inner>, usize)>,
+}
+
+/// Pages on their way to the device.
+#[derive(Default)]
+struct Write {
+    of: Option<(Arc<Inner>, Admitted)>,
+    pages: Vec<WriteBack>,
+    pieces: Vec<Piece>,
+}
+
+impl<'w, 'c> Writer<'w, 'c> {
+    pub fn new(task: &'w FileTask<'c>, files: &'w Files) -> Writer<'w, 'c> {
+        let queue = files.writers.take();
+        let depth = queue.room();
+        Writer {
+            task,
+            counters: &files.counters,
+            is_last: files.is_ending.load(Ordering::Relaxed),
+            queues: &files.writers,
+            queue,
+            writes: (0..depth).map(|_| Write::default()).collect(),
+            vacant: (0..depth).collect(),
+            batch: Vec::with_capacity(MOST_PAGES),
+            held: Vec::new(),
+            refused: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// Waits for all that is in flight, and leaves the queue to the next.
+    pub fn close(mut self) {
+        self.drain();
+        self.queues.give(self.queue);
+    }
+
+    /// Begins to write what is dirty of a range of a file's pages, of all of their granules in fact. Pages that can't
+    /// be written now are marked again, and left in `held` and `refused`.
+    pub fn begin(&mut self, file: &Arc<Inner>, which: Which, pages: &Range<usize>) {
+        self.held.clear();
+        self.refused.clear();
+        let scan = file.scan.lock();
+        let mut dirty = Vec::new();
+        let (first, end) = (file.first_page, file.first_page + file.room);
+        file.dirty.take(which, pages, |granule| {
+            let granule = first + granule.start..(first + granule.end).min(end);
+            self.task.scan_dirty(granule, |page| dirty.push(page));
+        });
+        for page in dirty {
+            match self.task.begin_write_back(page) {
+                Some(begun) => self.add(file, begun),
+                None => {
+                    // Somebody writes to it, or has begun to write it back: that looks at it again.
+                    file.dirty.mark(page - first);
+                    self.held.push(page);
+                }
+            }
+        }
+        self.submit(file);
+        drop(scan);
+    }
+
+    /// As [`Writer::begin`], of all that was dirty before this: also what reclaim has begun to write, and may give up.
+    pub fn begin_all(&mut self, file: &Arc<Inner>, pages: &Range<usize>) {
+        file.watch_holds();
+        self.begin(file, Which::All, pages);
+        let holds = file.take_holds();
+        let holds = holds.iter().filter(|page| pages.contains(page));
+        self.held.extend(holds.map(|page| file.first_page + page));
+    }
+
+    /// Writes the pages that [`Writer::begin`] has left: waits for those who write to them, and for the log.
+    ///
+    /// # Errors
+    /// [`CacheError::Log`] and [`CacheError::Held`]: what waits for that is dirty still.
+    pub fn finish(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
+        self.retry();
+        let mut result = self.wait_for_held(file);
+        let mut backoff = Backoff::default();
+        while !self.refused.is_empty() {
+            // Asked before: then what it made durable before it failed goes.
+            let has_failed = file.log_has_failed();
+            // As many as may go go together.
+            for (page, _) in std::mem::take(&mut self.refused) {
+                match self.task.begin_write_back(page) {
+                    Some(begun) => self.add(file, begun),
+                    None => self.held.push(page),
+                }
+            }
+            self.submit(file);
+            self.retry();
+            result = result.and(self.wait_for_held(file));
+            // A page that waits for the file's length goes when that is as it is to be, whatever the log says.
+            if has_failed && self.refused.iter().any(|&(_, refused)| refused == Refused::Log) {
+                self.refused.retain(|&(_, refused)| refused == Refused::Length);
+                result = Err(file.log_error());
+            }
+            if !self.refused.is_empty() {
+                backoff.wait();
+                thread::sleep(LOG_LOOK);
+            }
+        }
+        result
+    }
+
+    /// Waits for all that is in flight, and writes pages one by one that could not be written together: one of them may
+    /// be what is bad.
+    pub fn retry(&mut self) {
+        self.drain();
+        for (file, page) in std::mem::take(&mut self.failed) {
+            // A `sync` meanwhile finds the page dirty, or its write in flight.
+            let scan = file.scan.lock();
+            // Somebody has it: it is dirty, and marked.
+            let Some(begun) = self.task.begin_write_back(page) else { continue };
+            self.add(&file, begun);
+            self.submit(&file);
+            drop(scan);
+            self.drain();
+        }
+    }
+
+    /// Writes pages that somebody wrote to, or has: nothing is in flight, and nothing is held while one is waited for,
+    /// so whoever has it goes on.
+    fn wait_for_held(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
+        let mut result = Ok(());
+        for page in std::mem::take(&mut self.held) {
+            match self.wait_to_begin(file, page) {
+                Ok(Some(begun)) => {
+                    self.add(file, begun);
+                    self.submit(file);
+                    self.drain();
+                }
+                Ok(None) => {}
+                Err(StillHeld) => {
+                    let (path, page) = (file.path.clone(), page - file.first_page);
+                    result = result.and(Err(CacheError::Held { path, page }));
+                }
+            }
+        }
+        result
+    }
+
+    /// Begins a page when nobody writes to it. `None`: it is clean, or on its way to the device, by whomever.
+    fn wait_to_begin(&self, file: &Inner, page: usize) -> Result<Option<WriteBack>, StillHeld> {
+        loop {
+            let given_up = file.wait_for_hold(page - file.first_page);
+            if let Some(begun) = self.task.wait_to_write_back(page, !self.is_last)? {
+                return Ok(Some(begun));
+            }
+            if !file.may_be_given_up(page - file.first_page, given_up) {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn add(&mut self, file: &Arc<Inner>, begun: WriteBack) {
+        let is_next =
+            self.batch.last().is_none_or(|last| last.page().page + 1 == begun.page().page);
+        if !is_next || self.batch.len() == MOST_PAGES {
+            self.submit(file);
+        }
+        self.batch.push(begun);
+        pause_in_models();
+    }
+
+    /// Hands the batch over, as far as it may be written.
+    fn submit(&mut self, file: &Arc<Inner>) {
+        let mut batch = std::mem::take(&mut self.batch);
+        while !batch.is_empty() {
+            let place = loop {
+                match self.vacant.pop() {
+                    Some(place) => break place,
+                    None => self.reap(),
+                }
+            };
+            let frames = self.task.space().frames();
+            let pages = batch.iter().map(|begun| {
+                (begun.page().page - file.first_page, frames.bytes(begun.page().frame))
+            });
+            // SAFETY: the pages are held for reading until their write-back is ended.
+            match unsafe { file.admit(pages) } {
+                Ok(admitted) => {
+                    self.writes[place].pages.extend(batch.drain(..admitted.pages));
+                    self.write(file, place, admitted);
+                }
+                Err(refused) => {
+                    self.vacant.push(place);
+                    self.refused.push((batch[0].page().page, refused));
+                    self.give_up(file, batch.drain(..1));
+                }
+            }
+        }
+        self.batch = batch;
+    }
+
+    fn write(&mut self, file: &Arc<Inner>, place: usize, admitted: Admitted) {
+        let frames = self.task.space().frames();
+        let write = &mut self.writes[place];
+        write.of = Some((file.clone(), admitted));
+        let at = write.pages.iter().map(|page| frames.bytes(page.page().frame));
+        // Less than all of it only if it is one.
+        let bytes = Bytes::of_frames(at, &mut write.pieces).first(admitted.bytes);
+        let Admitted { file, offset, .. } = admitted;
+        let token = place as u64;
+        let request = Request { file, direction: Direction::Write, bytes, offset, token };
+        // SAFETY: the frames are their pages' until the write-back is ended, the file is kept with it, and the list
+        // is not touched before it is done.
+        if let Err(errno) = unsafe { self.queue.submit(request) } {
+            self.end(place, Err(errno));
+        }
+        self.poll();
+    }
+
+    /// Hands over what was asked for, and ends what is done.
+    fn poll(&mut self) {
+        self.end_done(|queue, note| queue.poll(note));
+    }
+
+    /// Waits for one request at least, if any is in flight.
+    fn reap(&mut self) {
+        self.end_done(|queue, note| queue.reap(note));
+    }
+
+    fn end_done(
+        &mut self,
+        ask: impl FnOnce(
+            &mut Queue<AnyEngine>,
+            &mut dyn FnMut(u64, Result<(), Errno>),
+        ) -> Result<(), Errno>,
+    ) {
+        let mut done = [(0usize, Ok(())); DEPTH];
+        let mut len = 0;
+        let reaped = ask(&mut self.queue, &mut |place, result| {
+            done[len] = (place as usize, result);
+            len += 1;
+        });
+        for &(place, result) in &done[..len] {
+            self.end(place, result);
+        }
+        if let Err(errno) = reaped {
+            self.replace_queue(errno);
+        }
+    }
+
+    /// The queue can't be asked any more: another is, and what is in flight ends. It is not known what of it was
+    /// written, but that nobody writes it any more.
+    fn replace_queue(&mut self, errno: Errno) {
+        self.queues.replace(&mut self.queue);
+        for place in 0..self.writes.len() {
+            self.end(place, Err(errno));
+        }
+        let depth = self.queue.room();
+        self.writes.resize_with(depth.max(self.writes.len()), Write::default);
+        self.vacant = (0..depth).collect();
+    }
+
+    /// Waits for all that is in flight.
+    pub fn drain(&mut self) {
+        while self.queue.in_flight() > 0 {
+            self.reap();
+        }
+    }
+
+    fn end(&mut self, place: usize, result: Result<(), Errno>) {
+        let Some((file, admitted)) = self.writes[place].of.take() else { return };
+        let mut pages = std::mem::take(&mut self.writes[place].pages);
+        if result.is_ok() {
+            file.written(&admitted, result);
+            count(&self.counters.written, pages.len());
+            count(&self.counters.write_requests, 1);
+            // SAFETY: they were begun in the cache's space, where files' regions stay mapped.
+            pages.drain(..).for_each(|page| unsafe { self.task.end_write_back(page, Ok(())) });
+        } else {
+            if pages.len() > 1 {
+                self.failed.extend(pages.iter().map(|page| (file.clone(), page.page().page)));
+            }
+            // A thread that waits for writes in flight finds these marked then, and an error.
+            self.give_up(&file, pages.drain(..));
+            file.written(&admitted, result);
+        }
+        self.writes[place].pages = pages;
+        self.vacant.push(place);
+    }
+
+    /// Leaves pages dirty.
+    fn give_up(&self, file: &Arc<Inner>, pages: Drain<'_, WriteBack>) {
+        for begun in pages {
+            let page = begun.page().page;
+            // Counted and marked when it is dirty again.
+            // SAFETY: as in `end`.
+            unsafe { self.task.end_write_back(begun, Err(WriteFailed)) };
+            file.note_given_up();
+            file.dirty.mark(page - file.first_page);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Data between memory and files or block devices, by io_uring or by plain calls, direct or buffered: an inside of
+//! pumice, whose facade is `pumice`.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`sync`] | the atomics, and locks to sleep on |
+//! | [`sys`] | system calls on files and devices |
+//! | [`file`](mod@file) | an open file or device |
+//! | [`engine`] | one face over the ways there are: [`Plain`], [`Ring`] |
+//! | [`queue`] | requests that are done when all of their bytes went, whatever the engine makes of them |
+//! | `contained` | an engine that panics is one that can't be asked any more |
+//! | [`queues`] | engines to be had, and queues that nobody uses at the moment |
+//! | [`fake`] | an engine that fails on demand, for tests |
+//!
+//! Neighbours: `pumice-frames`, whose memory is read and written; `pumice-paging` and `pumice-cache` are above. Every
+//! `pub` item is sound to call from safe code, or `unsafe`.
+
+#[cfg(not(loom))]
+mod contained;
+#[cfg(not(loom))]
+pub mod engine;
+#[cfg(not(loom))]
+pub mod fake;
+#[cfg(not(loom))]
+pub mod file;
+#[cfg(not(loom))]
+pub mod queue;
+#[cfg(not(loom))]
+pub mod queues;
+pub mod sync;
+#[cfg(not(loom))]
+pub mod sys;
+
+#[cfg(not(loom))]
+pub use engine::{AnyEngine, Bytes, Completion, Engine, Plain, Request, Ring};
+#[cfg(not(loom))]
+pub use file::{BlockFile, Cached, FileRef, Opening, Way};
+#[cfg(not(loom))]
+pub use queue::Queue;
+#[cfg(not(loom))]
+pub use queues::{Engines, Queues};

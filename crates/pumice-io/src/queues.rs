@@ -1,0 +1,118 @@
+//! Engines to be had, and queues over them that nobody uses at the moment.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::contained::Contained;
+use super::engine::{self, AnyEngine, Plain};
+use super::queue::Queue;
+use crate::sync::{contain, in_policy, Mutex};
+
+/// Makes engines, for so many requests at a time.
+#[derive(Clone)]
+pub struct Engines(Arc<dyn Fn(u32) -> AnyEngine + Send + Sync>);
+
+impl Engines {
+    /// Engines of one's own.
+    pub fn new(make: impl Fn(u32) -> AnyEngine + Send + Sync + 'static) -> Engines {
+        Engines(Arc::new(make))
+    }
+
+    /// An engine for `depth` requests at a time: plain calls where the program's own way of making one panics, for a
+    /// thread that writes pages back must not end by that.
+    pub fn make(&self, depth: u32) -> AnyEngine {
+        // A fault may want it, of a page that it has claimed: a wait for such a page in there would never end.
+        let made = in_policy::call(|| contain(|| (self.0)(depth)));
+        Box::new(Contained::new(made.unwrap_or_else(|| Box::new(Plain::new()))))
+    }
+
+    /// Puts another queue in the place of one that can't be asked any more: over an engine of the same kind, or, where
+    /// nothing that was asked of that one was ever done, over plain calls. Nothing is in flight then, and all that was
+    /// is the caller's to end.
+    ///
+    /// The kernel may still work on the old one's requests, for an unknown time: frames that were
+    /// ended then might be somebody else's when it reads into them, or writes from them. To keep them for ever would
+    /// have a cache without frames at some time, and pages that nobody can have. So the old engine goes here, which
+    /// waits until the kernel has done with what it was handed ([`Ring`](super::Ring)): for the device, as who asked
+    /// would have, but not for the call that fails. It never touches requests that it was not handed.
+    pub fn replace(&self, queue: &mut Queue<AnyEngine>, depth: u32) {
+        let has_answered = queue.has_answered();
+        // The old one goes before another comes, which might get the descriptor's number that the old one believes its.
+        *queue = Queue::new(Box::new(Plain::new()), depth as usize);
+        if has_answered {
+            *queue = Queue::new(self.make(depth), depth as usize);
+        }
+    }
+}
+
+impl Default for Engines {
+    fn default() -> Engines {
+        Engines::new(|depth| match depth {
+            // One call either way, and the ring's is dearer.
+            1 => Box::new(Plain::new()),
+            _ => engine::best(depth),
+        })
+    }
+}
+
+impl std::fmt::Debug for Engines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Engines")
+    }
+}
+
+/// Queues of a depth, as many as were in use at a time.
+pub struct Queues {
+    engines: Engines,
+    depth: u32,
+    idle: Mutex<Vec<Queue<AnyEngine>>>,
+}
+
+impl Queues {
+    /// None yet.
+    pub fn new(engines: Engines, depth: u32) -> Queues {
+        Queues { engines, depth, idle: Mutex::new(Vec::new()) }
+    }
+
+    /// A queue with nothing in flight.
+    pub fn take(&self) -> Queue<AnyEngine> {
+        let idle = self.idle.lock().pop();
+        idle.unwrap_or_else(|| Queue::new(self.engines.make(self.depth), self.depth as usize))
+    }
+
+    /// Leaves a queue to the next. One that can't be asked any more is replaced before.
+    pub fn give(&self, queue: Queue<AnyEngine>) {
+        debug_assert_eq!(queue.in_flight(), 0);
+        self.idle.lock().push(queue);
+    }
+
+    /// As [`Engines::replace`], of a queue that was taken.
+    pub fn replace(&self, queue: &mut Queue<AnyEngine>) {
+        self.engines.replace(queue, self.depth);
+    }
+
+    /// Waits until all that was asked of a queue is done, and leaves it to the next; where it can't be asked any more,
+    /// another.
+    ///
+    /// # Errors
+    /// The engine's error then. Nothing is in flight any more, and it is not known how it went.
+    pub fn drain(
+        &self,
+        mut queue: Queue<AnyEngine>,
+        done: impl FnMut(u64, Result<(), Errno>),
+    ) -> Result<(), Errno> {
+        let drained = queue.drain(done);
+        if drained.is_err() {
+            self.replace(&mut queue);
+        }
+        self.give(queue);
+        drained
+    }
+}
+
+impl std::fmt::Debug for Queues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queues").field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
