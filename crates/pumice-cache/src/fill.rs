@@ -36,13 +36,11 @@ pub(super) const RUN_PAGES: usize = 128;
 pub(super) struct Fills(Mutex<State>);
 
 struct State {
-    /// Before what its requests refer to: it waits for them when it is dropped.
-    queue: Queue<AnyEngine>,
+    queue: Queue<AnyEngine, Read>,
     /// For another.
     engines: Engines,
-    /// By the requests' tokens, and those of which none is in flight.
-    reads: Vec<Read>,
-    vacant: Vec<usize>,
+    /// Lists of reads to come.
+    spare: Vec<(Vec<Filling>, Vec<Piece>)>,
     /// Pages of the space that were asked for, and have come since, or have not; and those that were on their way
     /// already when they were asked for.
     arrived: Vec<usize>,
@@ -52,18 +50,14 @@ struct State {
 }
 
 /// Pages beside each other that are on their way.
-#[derive(Default)]
 struct Read {
-    file: Option<Arc<Inner>>,
+    file: Arc<Inner>,
+    why: Why,
     pages: Vec<Filling>,
     /// The rest of those that others read by now.
     overtaken: Vec<Overtaken>,
     pieces: Vec<Piece>,
-    why: Option<Why>,
 }
-
-// SAFETY: pieces are frames that are the read's alone.
-unsafe impl Send for Read {}
 
 /// Why pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,12 +93,9 @@ pub(super) struct Progress {
 impl Fills {
     pub fn new(engines: &Engines) -> Fills {
         let queue = Queue::new(engines.make(DEPTH as u32), DEPTH);
-        let depth = queue.room();
-        let reads = (0..depth).map(|_| Read::default()).collect();
         let (arrived, expected, past_end) = (Vec::new(), Vec::new(), Vec::new());
-        let vacant = (0..depth).collect();
-        let engines = engines.clone();
-        Fills(Mutex::new(State { queue, engines, reads, vacant, arrived, expected, past_end }))
+        let (engines, spare) = (engines.clone(), Vec::new());
+        Fills(Mutex::new(State { queue, engines, spare, arrived, expected, past_end }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -121,7 +112,7 @@ impl Fills {
     ) -> Progress {
         let mut state = self.state();
         let mut progress = Progress { pages: 0, is_short: false };
-        let mut run: Option<usize> = None;
+        let mut run: Option<Read> = None;
         for page in pages {
             if page >= file.pages() {
                 if why == Why::Asked {
@@ -130,16 +121,16 @@ impl Fills {
                 progress.pages += 1;
                 continue;
             }
-            let is_new_run = run.is_none_or(|place| !state.reads[place].goes_on_with(file, page));
+            let is_new_run = run.as_ref().is_none_or(|read| !read.goes_on_with(file, page));
             if is_new_run {
-                if let Some(place) = run.take() {
-                    state.submit(task, place, counters);
+                if let Some(read) = run.take() {
+                    state.submit(task, read, counters);
                 }
-                if state.vacant.is_empty() {
+                if state.queue.room() == 0 {
                     // Some may be done.
                     let _ = state.reap(task, 0);
                 }
-                if state.vacant.is_empty() {
+                if state.queue.room() == 0 {
                     break;
                 }
             }
@@ -151,27 +142,12 @@ impl Fills {
                 Ok(Begun::Filling(filling)) => {
                     // A page that is not whole in the file is read by itself, at once.
                     let is_plain = !file.is_whole(page) || file.is_zeros(page, filling.from());
-                    if let Some(place) = run.take_if(|_| is_plain) {
-                        state.submit(task, place, counters);
+                    if let Some(read) = run.take_if(|_| is_plain) {
+                        state.submit(task, read, counters);
                     }
-                    let place = match run {
-                        Some(place) => place,
-                        None => {
-                            let Some(place) = state.vacant.pop() else {
-                                // SAFETY: it was begun by this task, the region stays mapped, and nothing is read.
-                                unsafe { task.end_fill(filling, Err(ReadFailed), Use::None) };
-                                break;
-                            };
-                            state.reads[place].file = Some(file.clone());
-                            state.reads[place].why = Some(why);
-                            run = Some(place);
-                            place
-                        }
-                    };
-                    state.reads[place].pages.push(filling);
-                    if is_plain {
-                        state.read_now(task, place);
-                        run = None;
+                    run.get_or_insert_with(|| state.read_of(file, why)).pages.push(filling);
+                    if let Some(read) = run.take_if(|_| is_plain) {
+                        state.read_now(task, read);
                     }
                 }
                 Ok(Begun::NoFrame) => {
@@ -191,8 +167,8 @@ impl Fills {
             }
             progress.pages += 1;
         }
-        if let Some(place) = run {
-            state.submit(task, place, counters);
+        if let Some(read) = run {
+            state.submit(task, read, counters);
         }
         let _ = state.reap(task, 0);
         progress
@@ -233,8 +209,8 @@ impl Fills {
     pub fn take_over(&self, task: &FileTask<'_>, page: usize) -> Option<(Arc<Inner>, Filling)> {
         let mut state = self.0.try_lock()?;
         let is_it = |filling: &Filling| filling.page() == page;
-        let read = state.reads.iter_mut().find(|read| read.pages.iter().any(is_it))?;
-        let file = read.file.clone()?;
+        let read = state.queue.payloads().find(|read| read.pages.iter().any(is_it))?;
+        let file = read.file.clone();
         // Their order counts before they are asked for only.
         let filling = read.pages.swap_remove(read.pages.iter().position(is_it)?);
         match task.take_over(filling) {
@@ -278,7 +254,7 @@ impl Fills {
     ) -> Result<bool, Errno> {
         let mut state = self.state();
         state.reap(task, 0)?;
-        let State { reads, arrived, expected, past_end, .. } = &mut *state;
+        let State { queue, arrived, expected, past_end, .. } = &mut *state;
         let own = file.first_page..file.first_page + file.room;
         expected.retain(|&page| {
             let is_coming = task.is_being_read(page);
@@ -300,11 +276,8 @@ impl Fills {
             }
             first != own.start
         });
-        let is_asked = |read: &Read| {
-            let is_of_file = read.file.as_ref().is_some_and(|other| Arc::ptr_eq(other, file));
-            is_of_file && read.why == Some(Why::Asked)
-        };
-        Ok(expected.iter().any(|page| own.contains(page)) || reads.iter().any(is_asked))
+        let is_asked = |read: &mut Read| Arc::ptr_eq(&read.file, file) && read.why == Why::Asked;
+        Ok(expected.iter().any(|page| own.contains(page)) || queue.payloads().any(is_asked))
     }
 
     /// Nobody is told any more of pages that were asked for of a region: its file is closed.
@@ -317,104 +290,80 @@ impl Fills {
 }
 
 impl State {
-    fn submit(&mut self, task: &FileTask<'_>, place: usize, counters: &Counters) {
-        let State { queue, reads, .. } = self;
-        let Read { file, pages, pieces, why, .. } = &mut reads[place];
-        let (Some(file), Some(first)) = (file.as_ref(), pages.first()) else { return };
+    fn read_of(&mut self, file: &Arc<Inner>, why: Why) -> Read {
+        let (pages, pieces) = self.spare.pop().unwrap_or_default();
+        Read { file: file.clone(), why, pages, overtaken: Vec::new(), pieces }
+    }
+
+    fn submit(&mut self, task: &FileTask<'_>, mut read: Read, counters: &Counters) {
+        let Read { file, why, pages, pieces, .. } = &mut read;
         let frames = task.space().frames();
         let bytes = Bytes::of_frames(pages.iter().map(|page| frames.bytes(page.frame())), pieces);
-        let offset = ((first.page() - file.first_page) * FRAME_SIZE) as u64;
-        let (file, token) = (file.data.reference(), place as u64);
-        let request = Request { file, direction: Direction::Read, bytes, offset, token };
+        let offset = ((pages[0].page() - file.first_page) * FRAME_SIZE) as u64;
+        let file = file.data.reference();
+        let request = Request { file, direction: Direction::Read, bytes, offset, token: 0 };
         count(&counters.read, pages.len());
         count(&counters.read_requests, 1);
-        if let Some(why) = *why {
-            let ahead = pages.iter().filter(|filling| why.used(filling.page()) == Use::None);
-            count(&counters.read_ahead, ahead.count());
-        }
-        // SAFETY: the frames are this read's, the file is kept with it, and the list is not touched before it is
-        // done.
-        if unsafe { queue.submit(request) }.is_err() {
-            self.end(task, place, Err(ReadFailed));
+        let ahead = pages.iter().filter(|filling| why.used(filling.page()) == Use::None);
+        count(&counters.read_ahead, ahead.count());
+        // SAFETY: the queue has the read, and with it the frames, the file and the list.
+        if let Err((_, read)) = unsafe { self.queue.submit(request, read) } {
+            self.end(task, read, Err(ReadFailed));
         }
     }
 
     /// See [`Fills::reap`]. No read is being put together meanwhile.
     fn reap(&mut self, task: &FileTask<'_>, least: usize) -> Result<bool, Errno> {
-        let mut done = [(0usize, Ok(())); DEPTH];
-        let mut len = 0;
-        let note = |place: u64, result: Result<(), Errno>| {
-            done[len] = (place as usize, result);
-            len += 1;
-        };
         let is_to_wait = least > 0 && self.queue.in_flight() > 0;
-        let reaped = if is_to_wait { self.queue.reap(note) } else { self.queue.poll(note) };
-        for &(place, result) in &done[..len] {
+        let reaped = if is_to_wait { self.queue.reap() } else { self.queue.poll() };
+        if let Err(errno) = reaped {
+            // Nobody reads into its frames when another is there.
+            self.engines.replace(&mut self.queue, DEPTH as u32, errno);
+        }
+        let mut is_any = false;
+        while let Some((read, result)) = self.queue.pop() {
             // Why, who wants the page finds out: it is read once more then.
-            self.end(task, place, result.map_err(|_| ReadFailed));
+            self.end(task, read, result.map_err(|_| ReadFailed));
+            is_any = true;
         }
-        match reaped {
-            Ok(()) => Ok(len > 0),
-            Err(errno) => {
-                self.replace_queue(task);
-                Err(errno)
-            }
-        }
-    }
-
-    /// The queue can't be asked any more: another is, and what is in flight ends. Nobody reads into its frames by then.
-    fn replace_queue(&mut self, task: &FileTask<'_>) {
-        self.engines.replace(&mut self.queue, DEPTH as u32);
-        for place in 0..self.reads.len() {
-            if self.reads[place].file.is_some() {
-                self.end(task, place, Err(ReadFailed));
-            }
-        }
-        let depth = self.queue.room();
-        self.reads.resize_with(depth.max(self.reads.len()), Read::default);
-        self.vacant = (0..depth).collect();
+        reaped.map(|()| is_any)
     }
 
     /// Reads a single page of which not all is in the file, waiting.
-    fn read_now(&mut self, task: &FileTask<'_>, place: usize) {
-        let Read { file, pages, .. } = &mut self.reads[place];
-        let (Some(file), Some(filling)) = (file.as_ref(), pages.first()) else { return };
+    fn read_now(&mut self, task: &FileTask<'_>, read: Read) {
+        let filling = &read.pages[0];
         let mut at = task.space().frames().bytes(filling.frame()).cast::<Page>();
-        let page = filling.page() - file.first_page;
+        let page = filling.page() - read.file.first_page;
         // SAFETY: the frame is this read's.
-        let result = file.read_plainly(page, filling.from(), unsafe { at.as_mut() });
-        self.end(task, place, result.map_err(|_| ReadFailed));
+        let result = read.file.read_plainly(page, filling.from(), unsafe { at.as_mut() });
+        self.end(task, read, result.map_err(|_| ReadFailed));
     }
 
-    fn end(&mut self, task: &FileTask<'_>, place: usize, result: Result<(), ReadFailed>) {
-        let read = &mut self.reads[place];
-        let why = read.why.unwrap_or(Why::Wanted);
-        let file = read.file.take();
+    fn end(&mut self, task: &FileTask<'_>, read: Read, result: Result<(), ReadFailed>) {
+        let Read { file, why, mut pages, overtaken, pieces } = read;
         let frames = task.space().frames();
-        for filling in read.pages.drain(..) {
+        for filling in pages.drain(..) {
             if why == Why::Asked {
                 self.arrived.push(filling.page());
             }
             let used = why.used(filling.page());
             let at = frames.bytes(filling.frame()).cast::<Page>();
-            let is_right = file.as_ref().is_none_or(|file| {
-                // SAFETY: the frame is this read's, which is done.
-                result.is_err()
-                    || file.is_as_written(filling.page() - file.first_page, unsafe { at.as_ref() })
-            });
+            // SAFETY: the frame is this read's, which is done.
+            let is_right = result.is_err()
+                || file.is_as_written(filling.page() - file.first_page, unsafe { at.as_ref() });
             // Why not, too, who wants it finds out.
             let result = if is_right { result } else { Err(ReadFailed) };
             // SAFETY: it was begun in the cache's space, where files' regions stay mapped, and the read is over.
             unsafe { task.end_fill(filling, result, used) };
         }
-        for overtaken in read.overtaken.drain(..) {
+        for overtaken in overtaken {
             if why == Why::Asked {
                 self.arrived.push(overtaken.page());
             }
             // SAFETY: as above.
             unsafe { task.end_overtaken(overtaken) };
         }
-        self.vacant.push(place);
+        self.spare.push((pages, pieces));
     }
 }
 

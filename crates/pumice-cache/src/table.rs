@@ -51,7 +51,7 @@ pub(super) struct Files {
     /// Regions of closed files: first pages, and how many.
     pub vacant: Mutex<Vec<(usize, usize)>>,
     readers: Queues,
-    pub writers: Queues,
+    pub writers: Queues<write_back::Write>,
     /// The program's work is over: what guards are there were forgotten. Relaxed: the thread that says so asks.
     pub is_ending: AtomicBool,
     /// Dirty pages of all files.

@@ -13,7 +13,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use std::vec::Drain;
 
 use rustix::io::Errno;
 
@@ -43,11 +42,8 @@ pub(super) struct Writer<'w, 'c> {
     /// All guards that there are were forgotten: they are not waited for.
     is_last: bool,
     /// Where the queue is from.
-    queues: &'w Queues,
-    queue: Queue<AnyEngine>,
-    /// By the requests' tokens, and those of which none is in flight.
-    writes: Vec<Write>,
-    vacant: Vec<usize>,
+    queues: &'w Queues<Write>,
+    queue: Queue<AnyEngine, Write>,
     /// Pages begun, beside each other, that are to be written next.
     batch: Vec<WriteBack>,
     /// Pages of the file that somebody writes to, and those that may not be written yet.
@@ -58,25 +54,22 @@ pub(super) struct Writer<'w, 'c> {
 }
 
 /// Pages on their way to the device.
-#[derive(Default)]
-struct Write {
-    of: Option<(Arc<Inner>, Admitted)>,
+pub(super) struct Write {
+    file: Arc<Inner>,
+    admitted: Admitted,
     pages: Vec<WriteBack>,
-    pieces: Vec<Piece>,
+    /// For the kernel only.
+    _pieces: Vec<Piece>,
 }
 
 impl<'w, 'c> Writer<'w, 'c> {
     pub fn new(task: &'w FileTask<'c>, files: &'w Files) -> Writer<'w, 'c> {
-        let queue = files.writers.take();
-        let depth = queue.room();
         Writer {
             task,
             counters: &files.counters,
             is_last: files.is_ending.load(Ordering::Relaxed),
             queues: &files.writers,
-            queue,
-            writes: (0..depth).map(|_| Write::default()).collect(),
-            vacant: (0..depth).collect(),
+            queue: files.writers.take(),
             batch: Vec::with_capacity(MOST_PAGES),
             held: Vec::new(),
             refused: Vec::new(),
@@ -223,12 +216,9 @@ impl<'w, 'c> Writer<'w, 'c> {
     fn submit(&mut self, file: &Arc<Inner>) {
         let mut batch = std::mem::take(&mut self.batch);
         while !batch.is_empty() {
-            let place = loop {
-                match self.vacant.pop() {
-                    Some(place) => break place,
-                    None => self.reap(),
-                }
-            };
+            while self.queue.room() == 0 {
+                self.reap();
+            }
             let frames = self.task.space().frames();
             let pages = batch.iter().map(|begun| {
                 (begun.page().page - file.first_page, frames.bytes(begun.page().frame))
@@ -236,11 +226,10 @@ impl<'w, 'c> Writer<'w, 'c> {
             // SAFETY: the pages are held for reading until their write-back is ended.
             match unsafe { file.admit(pages) } {
                 Ok(admitted) => {
-                    self.writes[place].pages.extend(batch.drain(..admitted.pages));
-                    self.write(file, place, admitted);
+                    let pages = batch.drain(..admitted.pages).collect();
+                    self.write(file, admitted, pages);
                 }
                 Err(refused) => {
-                    self.vacant.push(place);
                     self.refused.push((batch[0].page().page, refused));
                     self.give_up(file, batch.drain(..1));
                 }
@@ -249,65 +238,41 @@ impl<'w, 'c> Writer<'w, 'c> {
         self.batch = batch;
     }
 
-    fn write(&mut self, file: &Arc<Inner>, place: usize, admitted: Admitted) {
-        let frames = self.task.space().frames();
-        let write = &mut self.writes[place];
-        write.of = Some((file.clone(), admitted));
-        let at = write.pages.iter().map(|page| frames.bytes(page.page().frame));
+    fn write(&mut self, file: &Arc<Inner>, admitted: Admitted, pages: Vec<WriteBack>) {
+        let (frames, mut pieces) = (self.task.space().frames(), Vec::new());
+        let at = pages.iter().map(|page| frames.bytes(page.page().frame));
         // Less than all of it only if it is one.
-        let bytes = Bytes::of_frames(at, &mut write.pieces).first(admitted.bytes);
+        let bytes = Bytes::of_frames(at, &mut pieces).first(admitted.bytes);
+        let write = Write { file: file.clone(), admitted, pages, _pieces: pieces };
         let Admitted { file, offset, .. } = admitted;
-        let token = place as u64;
-        let request = Request { file, direction: Direction::Write, bytes, offset, token };
-        // SAFETY: the frames are their pages' until the write-back is ended, the file is kept with it, and the list
-        // is not touched before it is done.
-        if let Err(errno) = unsafe { self.queue.submit(request) } {
-            self.end(place, Err(errno));
+        let request = Request { file, direction: Direction::Write, bytes, offset, token: 0 };
+        // SAFETY: the frames are their pages' until the write-back is ended. The queue has the file and the list.
+        if let Err((errno, write)) = unsafe { self.queue.submit(request, write) } {
+            self.end(write, Err(errno));
         }
         self.poll();
     }
 
     /// Hands over what was asked for, and ends what is done.
     fn poll(&mut self) {
-        self.end_done(|queue, note| queue.poll(note));
+        let asked = self.queue.poll();
+        self.end_done(asked);
     }
 
     /// Waits for one request at least, if any is in flight.
     fn reap(&mut self) {
-        self.end_done(|queue, note| queue.reap(note));
+        let asked = self.queue.reap();
+        self.end_done(asked);
     }
 
-    fn end_done(
-        &mut self,
-        ask: impl FnOnce(
-            &mut Queue<AnyEngine>,
-            &mut dyn FnMut(u64, Result<(), Errno>),
-        ) -> Result<(), Errno>,
-    ) {
-        let mut done = [(0usize, Ok(())); DEPTH];
-        let mut len = 0;
-        let reaped = ask(&mut self.queue, &mut |place, result| {
-            done[len] = (place as usize, result);
-            len += 1;
-        });
-        for &(place, result) in &done[..len] {
-            self.end(place, result);
+    fn end_done(&mut self, asked: Result<(), Errno>) {
+        if let Err(errno) = asked {
+            // It is not known what of it was written, but that nobody writes it any more.
+            self.queues.replace(&mut self.queue, errno);
         }
-        if let Err(errno) = reaped {
-            self.replace_queue(errno);
+        while let Some((write, result)) = self.queue.pop() {
+            self.end(write, result);
         }
-    }
-
-    /// The queue can't be asked any more: another is, and what is in flight ends. It is not known what of it was
-    /// written, but that nobody writes it any more.
-    fn replace_queue(&mut self, errno: Errno) {
-        self.queues.replace(&mut self.queue);
-        for place in 0..self.writes.len() {
-            self.end(place, Err(errno));
-        }
-        let depth = self.queue.room();
-        self.writes.resize_with(depth.max(self.writes.len()), Write::default);
-        self.vacant = (0..depth).collect();
     }
 
     /// Waits for all that is in flight.
@@ -317,29 +282,26 @@ impl<'w, 'c> Writer<'w, 'c> {
         }
     }
 
-    fn end(&mut self, place: usize, result: Result<(), Errno>) {
-        let Some((file, admitted)) = self.writes[place].of.take() else { return };
-        let mut pages = std::mem::take(&mut self.writes[place].pages);
+    fn end(&mut self, write: Write, result: Result<(), Errno>) {
+        let Write { file, admitted, pages, .. } = write;
         if result.is_ok() {
             file.written(&admitted, result);
             count(&self.counters.written, pages.len());
             count(&self.counters.write_requests, 1);
             // SAFETY: they were begun in the cache's space, where files' regions stay mapped.
-            pages.drain(..).for_each(|page| unsafe { self.task.end_write_back(page, Ok(())) });
+            pages.into_iter().for_each(|page| unsafe { self.task.end_write_back(page, Ok(())) });
         } else {
             if pages.len() > 1 {
                 self.failed.extend(pages.iter().map(|page| (file.clone(), page.page().page)));
             }
             // A thread that waits for writes in flight finds these marked then, and an error.
-            self.give_up(&file, pages.drain(..));
+            self.give_up(&file, pages);
             file.written(&admitted, result);
         }
-        self.writes[place].pages = pages;
-        self.vacant.push(place);
     }
 
     /// Leaves pages dirty.
-    fn give_up(&self, file: &Arc<Inner>, pages: Drain<'_, WriteBack>) {
+    fn give_up(&self, file: &Arc<Inner>, pages: impl IntoIterator<Item = WriteBack>) {
         for begun in pages {
             let page = begun.page().page;
             // Counted and marked when it is dirty again.

@@ -3,11 +3,15 @@
 //! An engine may do less than it was asked for, be interrupted, or do nothing; a queue asks again for the rest.
 //! Requests past the end of the file fail. So users of a queue are told of whole requests only.
 //!
+//! A queue has the payload of each request, such as lists that the request refers to, and gives it back when the
+//! request is done. Its user needs no table of what is in flight.
+//!
 //! An engine that can't be asked at all (a ring whose descriptor somebody closed, a program that was forbidden its
 //! call) is asked again some times, and then given up: the queue is of no more use but to be dropped, by which who
 //! used it knows that the kernel is done with what it had asked for. [`Queues::replace`](super::Queues::replace) has
 //! another in its place.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -25,11 +29,14 @@ const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 /// See the module's top.
 #[derive(Debug)]
-pub struct Queue<E> {
+pub struct Queue<E, P = ()> {
+    /// Before what its requests refer to: it waits for them when it is dropped.
     engine: E,
     /// A request's place is the token that the engine knows.
-    pending: Vec<Option<Pending>>,
+    pending: Vec<Option<Pending<P>>>,
     vacant: Vec<usize>,
+    /// Requests that are done, in this order, and that nobody has taken.
+    pub(super) done: VecDeque<(P, Result<(), Errno>)>,
     /// Times that the engine could not be asked since something was last done, and when that was last found out. Those
     /// that come faster than who waits asks count once.
     unanswered: u32,
@@ -39,23 +46,25 @@ pub struct Queue<E> {
 
 /// A request, and how far it is.
 #[derive(Debug)]
-struct Pending {
+struct Pending<P> {
+    payload: P,
     request: Request,
     done: usize,
     retries: u32,
 }
 
 // SAFETY: the memory of what is pending is the queue's.
-unsafe impl<E: Send> Send for Queue<E> {}
+unsafe impl<E: Send, P: Send> Send for Queue<E, P> {}
 
-impl<E: Engine> Queue<E> {
+impl<E: Engine, P> Queue<E, P> {
     /// With an engine that nothing was asked of, for `depth` requests at a time, or fewer if the engine takes fewer.
-    pub fn new(engine: E, depth: usize) -> Queue<E> {
+    pub fn new(engine: E, depth: usize) -> Queue<E, P> {
         let depth = depth.clamp(1, engine.depth().max(1));
         Queue {
             engine,
             pending: (0..depth).map(|_| None).collect(),
             vacant: (0..depth).collect(),
+            done: VecDeque::with_capacity(depth),
             unanswered: 0,
             failed_at: None,
             has_answered: false,
@@ -67,9 +76,14 @@ impl<E: Engine> Queue<E> {
         self.vacant.len()
     }
 
-    /// Requests that are not done.
+    /// Requests that were not taken by [`Queue::pop`].
     pub fn in_flight(&self) -> usize {
-        self.pending.len() - self.vacant.len()
+        self.pending.len() - self.vacant.len() + self.done.len()
+    }
+
+    /// The payloads of requests that are not done. The lists that requests refer to are left alone.
+    pub fn payloads(&mut self) -> impl Iterator<Item = &mut P> {
+        self.pending.iter_mut().flatten().map(|pending| &mut pending.payload)
     }
 
     /// Whether anything that was asked of it was ever done.
@@ -77,37 +91,38 @@ impl<E: Engine> Queue<E> {
         self.has_answered
     }
 
-    /// Asks for a request; there must be [`Queue::room`].
+    /// Asks for a request, whose token is not looked at; there must be [`Queue::room`].
     ///
     /// # Errors
-    /// `EBUSY` without room, or what the engine says.
+    /// `EBUSY` without room, or what the engine says, and the payload.
     ///
     /// # Safety
-    /// As [`Engine::submit`], until the request is said to be done or the queue dropped.
-    pub unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
-        let place = self.vacant.pop().ok_or(Errno::BUSY)?;
+    /// As [`Engine::submit`], until the request is said to be done or the queue dropped. The payload is kept as long.
+    pub unsafe fn submit(&mut self, request: Request, payload: P) -> Result<(), (Errno, P)> {
+        let Some(place) = self.vacant.pop() else { return Err((Errno::BUSY, payload)) };
         let asked = Request { token: place as u64, ..request };
         // SAFETY: the caller's promise.
         if let Err(errno) = unsafe { self.engine.submit(asked) } {
             self.vacant.push(place);
-            return Err(errno);
+            return Err((errno, payload));
         }
-        self.pending[place] = Some(Pending { request, done: 0, retries: 0 });
+        self.pending[place] = Some(Pending { payload, request, done: 0, retries: 0 });
         Ok(())
     }
 
-    /// Waits until one request is done, if any is in flight, and says of all that are how they went, by their tokens.
+    /// Waits until one request is done, if any is in flight: [`Queue::pop`] says how it went.
     ///
     /// # Errors
     /// The engine's error where it can't be asked any more. Requests are then still in flight, and what they refer to
     /// is theirs until the queue is dropped, for which there is no other use.
-    pub fn reap(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
-        let mut any = self.in_flight() == 0;
+    pub fn reap(&mut self) -> Result<(), Errno> {
         loop {
-            any |= self.take_done(&mut done);
-            if any {
+            self.note_done();
+            if self.is_idle() {
+                return Ok(());
+            } else if !self.done.is_empty() {
                 // The rest, which has to be asked for again, is handed over.
-                return if self.in_flight() > 0 { self.ask(0).map(drop) } else { Ok(()) };
+                return self.ask(0).map(drop);
             }
             if !self.ask(1)? {
                 thread::sleep(ASK_AGAIN);
@@ -115,31 +130,51 @@ impl<E: Engine> Queue<E> {
         }
     }
 
-    /// Hands over what was asked for, waits for nothing, and says of all that are done how they went.
+    /// Hands over what was asked for, and waits for nothing: [`Queue::pop`] says how requests went that are done.
     ///
     /// # Errors
     /// As [`Queue::reap`].
-    pub fn poll(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
-        if self.in_flight() == 0 {
+    pub fn poll(&mut self) -> Result<(), Errno> {
+        if self.is_idle() {
             return Ok(());
         }
         let asked = self.ask(0);
-        self.take_done(&mut done);
+        self.note_done();
         if self.unanswered == 0 {
             return Ok(());
         }
         asked.map(drop)
     }
 
-    /// Waits until all are done.
+    /// A request that is done: its payload, and how it went.
+    pub fn pop(&mut self) -> Option<(P, Result<(), Errno>)> {
+        self.done.pop_front()
+    }
+
+    /// Waits until all are done, and says how they went.
     ///
     /// # Errors
     /// As [`Queue::reap`].
-    pub fn drain(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> Result<(), Errno> {
+    pub fn drain(&mut self, mut done: impl FnMut(P, Result<(), Errno>)) -> Result<(), Errno> {
         while self.in_flight() > 0 {
-            self.reap(&mut done)?;
+            let reaped = self.reap();
+            self.done.drain(..).for_each(|(payload, result)| done(payload, result));
+            reaped?;
         }
         Ok(())
+    }
+
+    /// Drops the engine: the kernel is done with what that was asked for, which has failed.
+    pub(super) fn end(self, errno: Errno) -> VecDeque<(P, Result<(), Errno>)> {
+        let Queue { engine, pending, mut done, .. } = self;
+        drop(engine);
+        done.extend(pending.into_iter().flatten().map(|pending| (pending.payload, Err(errno))));
+        done
+    }
+
+    /// Whether the engine has nothing to do.
+    fn is_idle(&self) -> bool {
+        self.vacant.len() == self.pending.len()
     }
 
     /// Hands over what was asked for, and waits until `least` are done: whether the engine could be asked.
@@ -159,23 +194,18 @@ impl<E: Engine> Queue<E> {
         }
     }
 
-    /// Says of all requests that are done how they went; whether there were any.
-    fn take_done(&mut self, mut done: impl FnMut(u64, Result<(), Errno>)) -> bool {
-        let mut any = false;
+    fn note_done(&mut self) {
         while let Some(completion) = self.engine.next() {
             (self.unanswered, self.has_answered) = (0, true);
-            if let Some((token, result)) = self.completed(completion) {
-                any = true;
-                done(token, result);
-            }
+            let done = self.completed(completion);
+            self.done.extend(done);
         }
-        any
     }
 
-    fn completed(&mut self, completion: Completion) -> Option<(u64, Result<(), Errno>)> {
+    fn completed(&mut self, completion: Completion) -> Option<(P, Result<(), Errno>)> {
         let place = completion.token as usize;
         let pending = self.pending.get_mut(place)?.as_mut()?;
-        let Pending { request, done, retries } = pending;
+        let Pending { request, done, retries, .. } = pending;
         let result = match completion.result {
             Ok(bytes) if *done + bytes >= request.bytes.len() => Some(Ok(())),
             // The end of the file, or a device that takes no more.
@@ -207,9 +237,8 @@ impl<E: Engine> Queue<E> {
                 unsafe { self.engine.submit(rest) }.err().map(Err)
             }
         }?;
-        let token = request.token;
-        self.pending[place] = None;
+        let Pending { payload, .. } = self.pending[place].take()?;
         self.vacant.push(place);
-        Some((token, result))
+        Some((payload, result))
     }
 }

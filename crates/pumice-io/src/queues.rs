@@ -28,21 +28,23 @@ impl Engines {
     }
 
     /// Puts another queue in the place of one that can't be asked any more: over an engine of the same kind, or, where
-    /// nothing that was asked of that one was ever done, over plain calls. Nothing is in flight then, and all that was
-    /// is the caller's to end.
+    /// nothing that was asked of that one was ever done, over plain calls. All that was in flight is done then, and
+    /// says this error, or how it went if that is known: its caller ends it.
     ///
     /// The kernel may still work on the old one's requests, for an unknown time: frames that were
     /// ended then might be somebody else's when it reads into them, or writes from them. To keep them for ever would
     /// have a cache without frames at some time, and pages that nobody can have. So the old engine goes here, which
     /// waits until the kernel has done with what it was handed ([`Ring`](super::Ring)): for the device, as who asked
     /// would have, but not for the call that fails. It never touches requests that it was not handed.
-    pub fn replace(&self, queue: &mut Queue<AnyEngine>, depth: u32) {
+    pub fn replace<P>(&self, queue: &mut Queue<AnyEngine, P>, depth: u32, errno: Errno) {
         let has_answered = queue.has_answered();
         // The old one goes before another comes, which might get the descriptor's number that the old one believes its.
-        *queue = Queue::new(Box::new(Plain::new()), depth as usize);
+        let plain = || Queue::new(Box::new(Plain::new()) as AnyEngine, depth as usize);
+        let done = std::mem::replace(queue, plain()).end(errno);
         if has_answered {
             *queue = Queue::new(self.make(depth), depth as usize);
         }
+        queue.done = done;
     }
 }
 
@@ -63,55 +65,50 @@ impl std::fmt::Debug for Engines {
 }
 
 /// Queues of a depth, as many as were in use at a time.
-pub struct Queues {
+pub struct Queues<P = ()> {
     engines: Engines,
     depth: u32,
-    idle: Mutex<Vec<Queue<AnyEngine>>>,
+    idle: Mutex<Vec<Queue<AnyEngine, P>>>,
 }
 
-impl Queues {
+impl<P> Queues<P> {
     /// None yet.
-    pub fn new(engines: Engines, depth: u32) -> Queues {
+    pub fn new(engines: Engines, depth: u32) -> Queues<P> {
         Queues { engines, depth, idle: Mutex::new(Vec::new()) }
     }
 
     /// A queue with nothing in flight.
-    pub fn take(&self) -> Queue<AnyEngine> {
+    pub fn take(&self) -> Queue<AnyEngine, P> {
         let idle = self.idle.lock().pop();
         idle.unwrap_or_else(|| Queue::new(self.engines.make(self.depth), self.depth as usize))
     }
 
     /// Leaves a queue to the next. One that can't be asked any more is replaced before.
-    pub fn give(&self, queue: Queue<AnyEngine>) {
+    pub fn give(&self, queue: Queue<AnyEngine, P>) {
         debug_assert_eq!(queue.in_flight(), 0);
         self.idle.lock().push(queue);
     }
 
     /// As [`Engines::replace`], of a queue that was taken.
-    pub fn replace(&self, queue: &mut Queue<AnyEngine>) {
-        self.engines.replace(queue, self.depth);
+    pub fn replace(&self, queue: &mut Queue<AnyEngine, P>, errno: Errno) {
+        self.engines.replace(queue, self.depth, errno);
     }
 
     /// Waits until all that was asked of a queue is done, and leaves it to the next; where it can't be asked any more,
-    /// another.
-    ///
-    /// # Errors
-    /// The engine's error then. Nothing is in flight any more, and it is not known how it went.
+    /// another. Of what is then in flight it is not known how it went, and it fails.
     pub fn drain(
         &self,
-        mut queue: Queue<AnyEngine>,
-        done: impl FnMut(u64, Result<(), Errno>),
-    ) -> Result<(), Errno> {
-        let drained = queue.drain(done);
-        if drained.is_err() {
-            self.replace(&mut queue);
+        mut queue: Queue<AnyEngine, P>,
+        mut done: impl FnMut(P, Result<(), Errno>),
+    ) {
+        while let Err(errno) = queue.drain(&mut done) {
+            self.replace(&mut queue, errno);
         }
         self.give(queue);
-        drained
     }
 }
 
-impl std::fmt::Debug for Queues {
+impl<P> std::fmt::Debug for Queues<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queues").field("depth", &self.depth).finish_non_exhaustive()
     }

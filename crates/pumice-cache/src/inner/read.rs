@@ -63,9 +63,9 @@ impl Inner {
         let (file, bytes) = (self.data.reference(), Bytes::Run { at, len: FRAME_SIZE });
         let request = Request { file, direction: Direction::Read, bytes, offset, token: 0 };
         // SAFETY: the bytes are borrowed, and the file is there, until the queue is empty, or dropped.
-        unsafe { queue.submit(request) }?;
+        unsafe { queue.submit(request, ()) }.map_err(|(errno, ())| errno)?;
         let mut went = Ok(());
-        queues.drain(queue, |_, result| went = result)?;
+        queues.drain(queue, |(), result| went = result);
         if went.is_err() && (self.state().is_being_cut || !self.is_whole(page)) {
             // The file ended before it, which is an error to a queue only.
             return self.read_plainly(page, from, into);

@@ -33,20 +33,19 @@ fn runs_come_back<E: Engine>(file: &BlockFile, engine: E) {
         for (index, run) in runs.iter_mut().enumerate() {
             let at = NonNull::from(&mut run.0).cast();
             let len = FRAMES * FRAME_SIZE;
-            let (offset, token) = ((index * len) as u64, index as u64);
             let request = Request {
                 file: file.reference(),
                 direction,
                 bytes: Bytes::Run { at, len },
-                offset,
-                token,
+                offset: (index * len) as u64,
+                token: 0,
             };
             // SAFETY: the runs stay until the queue is empty.
-            unsafe { queue.submit(request) }.expect("room");
+            unsafe { queue.submit(request, index) }.expect("room");
         }
         let mut done = Vec::new();
-        queue.drain(|token, result| done.push((token, result))).expect("it goes on");
-        done.sort_by_key(|&(token, _)| token);
+        queue.drain(|index, result| done.push((index, result))).expect("it goes on");
+        done.sort_by_key(|&(index, _)| index);
         assert_eq!(done, [(0, Ok(())), (1, Ok(())), (2, Ok(()))]);
         for (index, run) in runs.iter_mut().enumerate() {
             let byte = if direction == Direction::Write { 0 } else { index as u8 + 1 };
@@ -91,12 +90,12 @@ fn frames_come_back<E: Engine>(file: &BlockFile, engine: E) {
             direction,
             bytes,
             offset: FRAME_SIZE as u64,
-            token: 3,
+            token: 0,
         };
         // SAFETY: the run and the list stay until the queue is empty.
-        unsafe { queue.submit(request) }.expect("room");
+        unsafe { queue.submit(request, 3) }.expect("room");
         let mut said = None;
-        queue.drain(|token, result| said = Some((token, result))).expect("it goes on");
+        queue.drain(|payload, result| said = Some((payload, result))).expect("it goes on");
         assert_eq!(said, Some((3, Ok(()))));
     }
     for (frame, bytes) in run.0.chunks_exact(FRAME_SIZE).enumerate() {
@@ -125,15 +124,16 @@ fn a_queue_says_when_it_is_full_and_what_lies_past_the_end() {
     let at = NonNull::from(&mut run.0).cast();
     let bytes = Bytes::Run { at, len: FRAME_SIZE };
     let file = file.reference();
-    let request = Request { file, direction: Direction::Read, bytes, offset: 1 << 30, token: 7 };
+    let request = Request { file, direction: Direction::Read, bytes, offset: 1 << 30, token: 0 };
     // SAFETY: the run stays until the queue is empty.
-    unsafe { queue.submit(request) }.expect("room");
+    unsafe { queue.submit(request, 7) }.expect("room");
+    assert_eq!(queue.payloads().collect::<Vec<_>>(), [&7]);
     // SAFETY: as above.
-    assert_eq!(unsafe { queue.submit(request) }, Err(Errno::BUSY));
-    let mut said = None;
-    queue.reap(|token, result| said = Some((token, result))).expect("it goes on");
-    assert_eq!(said, Some((7, Err(Errno::IO))));
-    assert_eq!((queue.room(), queue.in_flight()), (1, 0));
+    assert_eq!(unsafe { queue.submit(request, 8) }, Err((Errno::BUSY, 8)));
+    queue.reap().expect("it goes on");
+    assert_eq!((queue.room(), queue.in_flight()), (1, 1));
+    assert_eq!(queue.pop(), Some((7, Err(Errno::IO))));
+    assert_eq!((queue.pop(), queue.in_flight()), (None, 0));
     let _ = fs::remove_file(path);
 }
 
@@ -151,11 +151,11 @@ fn one_queue_serves_many_files() {
             let at = unsafe { at.add(nth * FRAME_SIZE) };
             let bytes = Bytes::Run { at, len: FRAME_SIZE };
             let file = file.reference();
-            let request = Request { file, direction, bytes, offset: 0, token: nth as u64 };
+            let request = Request { file, direction, bytes, offset: 0, token: 0 };
             // SAFETY: the run and the files stay until the queue is empty.
-            unsafe { queue.submit(request) }.expect("room");
+            unsafe { queue.submit(request, ()) }.expect("room");
         }
-        queue.drain(|_, result| assert_eq!(result, Ok(()))).expect("it goes on");
+        queue.drain(|(), result| assert_eq!(result, Ok(()))).expect("it goes on");
     }
     for (nth, (path, _)) in files.iter().enumerate() {
         let byte = nth as u8 + 1;

@@ -242,8 +242,8 @@ unsafe impl Backing for InPlace {
         let bytes = Bytes::Run { at: NonNull::from(&mut *into).cast(), len: FRAME_SIZE };
         let request = Request { file, direction, bytes, offset: InPlace::offset(page), token: 0 };
         // SAFETY: the bytes are borrowed until the queue is empty.
-        unsafe { queue.submit(request) }.expect("room");
-        queue.drain(|_, went| went.expect("it was written")).expect("a queue");
+        unsafe { queue.submit(request, ()) }.expect("room");
+        queue.drain(|(), went| went.expect("it was written")).expect("a queue");
         self.readers.give(queue);
         Ok(())
     }

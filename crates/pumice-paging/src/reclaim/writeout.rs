@@ -66,8 +66,8 @@ pub(super) struct Leaving {
 }
 
 /// Pages that are being written: one space's.
+#[derive(Default)]
 struct Write {
-    place: Option<Place>,
     pages: Vec<Leaving>,
     outgoing: Vec<Outgoing>,
     pieces: Vec<Piece>,
@@ -75,10 +75,11 @@ struct Write {
 
 /// Writes in flight.
 pub(super) struct Writes {
-    queue: Queue<AnyEngine>,
-    /// By the requests' tokens, and those of which none is in flight.
-    writes: Vec<Write>,
-    vacant: Vec<usize>,
+    queue: Queue<AnyEngine, (Place, Write)>,
+    /// Requests that it takes at a time.
+    depth: usize,
+    /// Lists of writes to come.
+    spare: Vec<Write>,
     pages: usize,
     /// Those asked about at the moment.
     outgoing: Vec<Outgoing>,
@@ -92,24 +93,14 @@ unsafe impl Send for Writes {}
 impl Writes {
     pub fn new(engines: &Engines, depth: u32) -> Writes {
         let queue = Queue::new(engines.make(depth), (depth as usize).min(MOST_WRITES));
-        let places = queue.room();
-        let write =
-            |_| Write { place: None, pages: Vec::new(), outgoing: Vec::new(), pieces: Vec::new() };
         Writes {
+            depth: queue.room(),
             queue,
-            writes: (0..places).map(write).collect(),
-            vacant: (0..places).collect(),
+            spare: Vec::new(),
             pages: 0,
             outgoing: Vec::new(),
             engines: engines.clone(),
         }
-    }
-
-    /// A queue that can't be asked is no use: it goes, and with it, once the kernel is done, all that was asked of it.
-    /// Returns which requests these were.
-    fn replace_queue(&mut self) -> Vec<usize> {
-        self.engines.replace(&mut self.queue, self.writes.len() as u32);
-        (0..self.writes.len()).filter(|&turn| self.writes[turn].place.is_some()).collect()
     }
 
     /// Pages in flight.
@@ -305,15 +296,11 @@ impl<P: Policy + Send> Round<'_, P> {
     /// earlier ones, if it has to wait for a turn.
     fn write(&mut self, place: Place, pages: Drain<'_, Leaving>) -> usize {
         let mut freed = 0;
-        let turn = loop {
-            match self.writes.vacant.pop() {
-                Some(turn) => break turn,
-                None => freed += self.complete(true),
-            }
-        };
-        let Writes { queue, writes, outgoing, .. } = &mut self.writes;
-        let write = &mut writes[turn];
-        write.place = Some(place);
+        while self.writes.queue.room() == 0 {
+            freed += self.complete(true);
+        }
+        let Writes { queue, spare, outgoing, .. } = &mut self.writes;
+        let mut write = spare.pop().unwrap_or_default();
         write.pages.clear();
         write.pages.extend(pages);
         let (pages, member) = (write.pages.len(), write.pages[0].member());
@@ -328,17 +315,16 @@ impl<P: Policy + Send> Round<'_, P> {
                 Bytes::Frames { pieces, count }
             }
         };
-        let (direction, token) = (Direction::Write, turn as u64);
-        let request = Request { file: place.file, direction, bytes, offset: place.offset, token };
-        // SAFETY: the frames stay as in `place`, the file as its backing says, and the list is not touched before the
-        // request is done.
-        let asked = unsafe { queue.submit(request) };
+        let Place { file, offset, .. } = place;
+        let request = Request { file, direction: Direction::Write, bytes, offset, token: 0 };
+        // SAFETY: the frames stay as in `place`, the file as its backing says, and the queue has the list.
+        let asked = unsafe { queue.submit(request, (place, write)) };
         self.writes.pages += pages;
         self.known[member].leaving += pages;
         match asked {
             Ok(()) => self.notes.writes += 1,
-            Err(errno) => {
-                self.end_write(turn, Err(errno));
+            Err((errno, write)) => {
+                self.end_write(write, Err(errno));
             }
         }
         freed
@@ -352,70 +338,62 @@ impl<P: Policy + Send> Round<'_, P> {
 
     /// Ends what writes were for that are done. Returns how many frames are free.
     fn complete(&mut self, is_to_wait: bool) -> usize {
-        let mut done = [(0usize, Ok(())); MOST_WRITES];
-        let mut len = 0;
-        let note = |turn: u64, result| {
-            done[len] = (turn as usize, result);
-            len += 1;
-        };
-        let queue = &mut self.writes.queue;
-        let reaped = if is_to_wait { queue.reap(note) } else { queue.poll(note) };
-        let mut freed =
-            done[..len].iter().map(|&(turn, result)| self.end_write(turn, result)).sum();
-        if let Err(errno) = reaped {
+        let Writes { queue, engines, depth, .. } = &mut self.writes;
+        if let Err(errno) = if is_to_wait { queue.reap() } else { queue.poll() } {
             self.notes.errors += 1;
             self.failures += 1;
-            for turn in self.writes.replace_queue() {
-                freed += self.end_write(turn, Err(errno));
-            }
+            // It is no use: it goes, and with it, once the kernel is done, all that was asked of it.
+            engines.replace(queue, *depth as u32, errno);
+        }
+        let mut freed = 0;
+        while let Some((write, result)) = self.writes.queue.pop() {
+            freed += self.end_write(write, result);
         }
         freed
     }
 
     /// A request is over. Returns how many frames are free.
-    fn end_write(&mut self, turn: usize, result: Result<(), Errno>) -> usize {
-        let write = &mut self.writes.writes[turn];
-        let mut pages = std::mem::take(&mut write.pages);
-        let outgoing = std::mem::take(&mut write.outgoing);
-        let place = write.place.take();
-        self.writes.vacant.push(turn);
-        let count = pages.len();
+    fn end_write(
+        &mut self,
+        (place, mut write): (Place, Write),
+        result: Result<(), Errno>,
+    ) -> usize {
+        let (count, member) = (write.pages.len(), write.pages[0].member());
         self.writes.pages -= count;
+        let known = &mut self.known[member];
+        known.leaving -= count;
+        // It is known for as long as pages are in flight.
+        let space = known.space.clone().expect("a space with pages in flight");
+        space.backing().written(&place, &write.outgoing, result);
+        let task = space.task();
         let mut freed = 0;
-        if let (Some(place), Some(member)) = (place, pages.first().map(Leaving::member)) {
-            let known = &mut self.known[member];
-            known.leaving -= count;
-            // It is known for as long as pages are in flight.
-            let space = known.space.clone().expect("a space with pages in flight");
-            space.backing().written(&place, &outgoing, result);
-            let task = space.task();
-            for (nth, (leaving, page)) in pages.drain(..).zip(&outgoing).enumerate() {
-                let went = match leaving.way {
-                    Way::Transit(transit) => {
-                        let backing = space.backing();
-                        let to = result.ok().and_then(|()| backing.evicted(&place, nth, page));
-                        let note = &mut |bytes: &Page| backing.note_content(&place, nth, bytes);
-                        end_in_transit(&task, transit, to, Some(note))
-                    }
-                    Way::Held(begun) => end_in_place(&space, &task, begun, page, result.is_ok()),
-                };
-                if went {
-                    freed += 1;
-                } else {
-                    self.notes.rescued += u64::from(result.is_ok());
-                    space.backing().give_up(&place, nth);
-                    self.notes.stay.push((leaving.victim, false));
+        for (nth, (leaving, page)) in write.pages.drain(..).zip(&write.outgoing).enumerate() {
+            let went = match leaving.way {
+                Way::Transit(transit) => {
+                    let backing = space.backing();
+                    let to = result.ok().and_then(|()| backing.evicted(&place, nth, page));
+                    let note = &mut |bytes: &Page| backing.note_content(&place, nth, bytes);
+                    end_in_transit(&task, transit, to, Some(note))
                 }
+                Way::Held(begun) => end_in_place(&space, &task, begun, page, result.is_ok()),
+            };
+            if went {
+                freed += 1;
+            } else {
+                self.notes.rescued += u64::from(result.is_ok());
+                space.backing().give_up(&place, nth);
+                self.notes.stay.push((leaving.victim, false));
             }
-            self.known[member].has_frames |= freed > 0;
-            self.notes.pswpout += if result.is_ok() { count as u64 } else { 0 };
-            if result.is_err() {
+        }
+        self.known[member].has_frames |= freed > 0;
+        match result {
+            Ok(()) => self.notes.pswpout += count as u64,
+            Err(_) => {
                 self.failures += 1;
                 self.notes.errors += 1;
             }
         }
-        let write = &mut self.writes.writes[turn];
-        (write.pages, write.outgoing) = (pages, outgoing);
+        self.writes.spare.push(write);
         freed
     }
 

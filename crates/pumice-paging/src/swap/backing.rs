@@ -1,5 +1,6 @@
 //! Swap as what anonymous pages are copies of.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
@@ -21,9 +22,9 @@ use pumice_io::{Bytes, Engines, Queues};
 #[derive(Debug)]
 pub struct SwapBacking {
     swap: Swap,
-    /// Queues for one page, and for many.
+    /// Queues for one page, and for many: for runs of those that are asked for.
     readers: Queues,
-    ahead_readers: Queues,
+    ahead_readers: Queues<Range<usize>>,
     last_error: Mutex<Option<SwapError>>,
     holders: CopyHolders,
 }
@@ -64,12 +65,10 @@ impl SwapBacking {
         let mut reader = self.readers.take();
         let at = NonNull::from(&mut *into).cast();
         // SAFETY: the bytes are borrowed until the queue is empty, or dropped.
-        unsafe { self.swap.read(&mut reader, slot, Bytes::Run { at, len: FRAME_SIZE }, 0) }?;
+        unsafe { self.swap.read(&mut reader, slot, Bytes::Run { at, len: FRAME_SIZE }, ()) }?;
         let mut went = Ok(());
-        self.readers
-            .drain(reader, |_, result| went = result)
-            .and(went)
-            .map_err(|errno| SwapError::Read { slot, errno })?;
+        self.readers.drain(reader, |(), result| went = result);
+        went.map_err(|errno| SwapError::Read { slot, errno })?;
         self.swap.check(slot, into)
     }
 
@@ -77,35 +76,33 @@ impl SwapBacking {
     ///
     /// # Safety
     /// The frames are this call's.
-    unsafe fn read_many(&self, pages: &mut [Incoming]) -> Result<(), Errno> {
+    unsafe fn read_many(&self, pages: &mut [Incoming]) {
         // Before the queue, which is dropped first.
         let pieces: Vec<Piece> = pages.iter().map(|page| Piece::frame(page.into.cast())).collect();
         let mut reader = self.ahead_readers.take();
         let slots: Vec<Slot> = pages.iter().map(|page| slot_of(page.from)).collect();
         pages.iter_mut().for_each(|page| page.result = Err(ReadFailed));
-        let mut runs = Vec::with_capacity(pages.len());
         let mut first = 0;
         for run in slots.chunk_by(|one, next| one.0 + 1 == next.0) {
             let list = NonNull::from(&pieces[first..]).cast();
             let bytes = Bytes::Frames { pieces: list, count: run.len() };
+            let own = first..first + run.len();
+            first = own.end;
             // SAFETY: the caller's promise, and the list stays until the queue is empty, or dropped.
-            if unsafe { self.swap.read(&mut reader, run[0], bytes, runs.len() as u64) }.is_err() {
+            if unsafe { self.swap.read(&mut reader, run[0], bytes, own) }.is_err() {
                 break;
             }
-            runs.push(first..first + run.len());
-            first += run.len();
         }
         self.ahead_readers.drain(reader, |run, went| {
             if went.is_ok() {
-                pages[runs[run as usize].clone()].iter_mut().for_each(|page| page.result = Ok(()));
+                pages[run].iter_mut().for_each(|page| page.result = Ok(()));
             }
-        })?;
+        });
         for (page, slot) in pages.iter_mut().zip(slots).filter(|(page, _)| page.result.is_ok()) {
             // SAFETY: the caller's promise.
             let bytes = unsafe { page.into.as_mut() };
             page.result = self.swap.check(slot, bytes).map_err(|_| ReadFailed);
         }
-        Ok(())
     }
 }
 
@@ -145,10 +142,7 @@ unsafe impl Backing for SwapBacking {
 
     unsafe fn read_all(&self, space: SpaceId, pages: &mut [Incoming]) {
         // SAFETY: the caller's promise.
-        if unsafe { self.read_many(pages) }.is_err() {
-            // The queue is gone, and with it all that it had to do.
-            pages.iter_mut().for_each(|page| page.result = Err(ReadFailed));
-        }
+        unsafe { self.read_many(pages) };
         if let Some(first) = pages.first_mut().filter(|first| first.result.is_err()) {
             // By itself: it may have failed for another's sake, and somebody is to be told why.
             // SAFETY: as above.

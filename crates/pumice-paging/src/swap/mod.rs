@@ -239,9 +239,9 @@ impl Swap {
         u64::from(slot.0) * FRAME_SIZE as u64
     }
 
-    fn request(&self, direction: Direction, first: Slot, bytes: Bytes, token: u64) -> Request {
+    fn request(&self, direction: Direction, first: Slot, bytes: Bytes) -> Request {
         let offset = Swap::offset(first);
-        Request { file: self.file.reference(), direction, bytes, offset, token }
+        Request { file: self.file.reference(), direction, bytes, offset, token: 0 }
     }
 
     /// Keeps the checksum of what a slot of the caller's has, or is to have, by when it may be read.
@@ -257,21 +257,22 @@ impl Swap {
     /// caller's.
     ///
     /// # Errors
-    /// [`SwapError::Write`] if it can't be asked for; else the queue says how it went, under `token`.
+    /// [`SwapError::Write`] if it can't be asked for; else the queue says how it went, with the payload.
     ///
     /// # Safety
     /// As [`Queue::submit`]: the frames stay until then, and so does this.
     #[cfg(test)]
-    pub(crate) unsafe fn write<E: Engine>(
+    pub(crate) unsafe fn write<E: Engine, P>(
         &self,
-        queue: &mut Queue<E>,
+        queue: &mut Queue<E, P>,
         first: Slot,
         bytes: Bytes,
-        token: u64,
+        payload: P,
     ) -> Result<(), SwapError> {
-        let request = self.request(Direction::Write, first, bytes, token);
+        let request = self.request(Direction::Write, first, bytes);
         // SAFETY: the caller's promise.
-        unsafe { queue.submit(request) }.map_err(|errno| SwapError::Write { slot: first, errno })
+        unsafe { queue.submit(request, payload) }
+            .map_err(|(errno, _)| SwapError::Write { slot: first, errno })
     }
 
     /// Asks `queue` to read pages from slots from `first` on; when it is done, [`Swap::check`] says whether each is the
@@ -282,16 +283,17 @@ impl Swap {
     ///
     /// # Safety
     /// As [`Queue::submit`]: the frames are the queue's until then, and this stays.
-    pub(crate) unsafe fn read<E: Engine>(
+    pub(crate) unsafe fn read<E: Engine, P>(
         &self,
-        queue: &mut Queue<E>,
+        queue: &mut Queue<E, P>,
         first: Slot,
         bytes: Bytes,
-        token: u64,
+        payload: P,
     ) -> Result<(), SwapError> {
-        let request = self.request(Direction::Read, first, bytes, token);
+        let request = self.request(Direction::Read, first, bytes);
         // SAFETY: the caller's promise.
-        unsafe { queue.submit(request) }.map_err(|errno| SwapError::Read { slot: first, errno })
+        unsafe { queue.submit(request, payload) }
+            .map_err(|(errno, _)| SwapError::Read { slot: first, errno })
     }
 
     /// Whether a page that was read from a slot is the one that was written there.

@@ -44,7 +44,11 @@ impl Drop for Scratch {
     }
 }
 
-fn read_in<E: Engine>(swap: &Swap, queue: &mut Queue<E>, slot: Slot) -> Result<Frame, SwapError> {
+fn read_in<E: Engine>(
+    swap: &Swap,
+    queue: &mut Queue<E, usize>,
+    slot: Slot,
+) -> Result<Frame, SwapError> {
     let mut frame = Frame([0; FRAME_SIZE]);
     // SAFETY: the frame is here until the queue is empty.
     unsafe { swap.read(queue, slot, Bytes::Run { at: frame.at(), len: FRAME_SIZE }, 0)? };
@@ -59,37 +63,37 @@ fn read_in<E: Engine>(swap: &Swap, queue: &mut Queue<E>, slot: Slot) -> Result<F
 /// The frame stays until the request is done.
 unsafe fn write<E: Engine>(
     swap: &Swap,
-    queue: &mut Queue<E>,
+    queue: &mut Queue<E, usize>,
     (slot, note): (Slot, u32),
     at: NonNull<u8>,
-    token: u64,
+    page: usize,
 ) -> Result<(), SwapError> {
     // SAFETY: the caller's promise.
     unsafe {
         swap.seal(slot, at.cast().as_ref());
         swap.set_note(slot, note);
-        swap.write(queue, slot, Bytes::Run { at, len: FRAME_SIZE }, token)
+        swap.write(queue, slot, Bytes::Run { at, len: FRAME_SIZE }, page)
     }
 }
 
 /// Writes pages, some of which fail, and reads back those that did not.
-fn survives<E: Engine>(swap: &Swap, mut queue: Queue<E>, pages: u64) -> (usize, usize) {
+fn survives<E: Engine>(swap: &Swap, mut queue: Queue<E, usize>, pages: u64) -> (usize, usize) {
     let mut frames: Vec<(Frame, Slot, bool)> = Vec::new();
     for page in 0..pages {
         frames.push((Frame::of(page), swap.get().expect("a free slot"), false));
     }
     for page in 0..frames.len() {
         while queue.room() == 0 {
-            queue
-                .reap(|token, result| frames[token as usize].2 = result.is_ok())
-                .expect("it goes on");
+            queue.reap().expect("it goes on");
+            while let Some((page, result)) = queue.pop() {
+                frames[page].2 = result.is_ok();
+            }
         }
         let (frame, slot, _) = &mut frames[page];
         // SAFETY: the frames stay until the queue is empty.
-        unsafe { write(swap, &mut queue, (*slot, page as u32), frame.at(), page as u64) }
-            .expect("room");
+        unsafe { write(swap, &mut queue, (*slot, page as u32), frame.at(), page) }.expect("room");
     }
-    queue.drain(|token, result| frames[token as usize].2 = result.is_ok()).expect("it goes on");
+    queue.drain(|page, result| frames[page].2 = result.is_ok()).expect("it goes on");
     let (mut written, mut read) = (0, 0);
     for (page, (frame, slot, is_written)) in frames.iter().enumerate() {
         if *is_written {
