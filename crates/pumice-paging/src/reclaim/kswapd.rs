@@ -14,6 +14,7 @@ use pumice_io::sync::in_policy;
 
 use super::direct::Memalloc;
 use super::policy::Policy;
+use super::progress::Progress;
 use super::settings::Settings;
 use super::shrinker::Ask;
 use super::spaces::Attached;
@@ -83,22 +84,7 @@ pub(super) struct Round<'r, P: Policy> {
     /// Findings of the scan of accessed bits, and of the look for pages that were never reported.
     looked_at: Vec<(u32, Owner, Seen)>,
     pub found: Vec<LruPage>,
-    /// Turns round all page tables since a page went in which there was none to unmap.
-    pub idle_turns: usize,
-    /// Rounds in a row by which nothing became free, writes that failed and that the zone has not been told of, whether
-    /// there was nothing more to try, and how many had asked for frames when the first of them began, if one has.
-    pub fruitless: usize,
-    /// It has looked everywhere since.
-    pub has_swept: bool,
-    pub failures: usize,
-    pub has_failed: bool,
-    pub asked: Option<u64>,
-    /// Pages of the batch that must not be written yet, and rounds in a row in which that was so of most and nothing
-    /// went.
-    pub refused: usize,
-    pub put_off: usize,
-    /// There is no more to try.
-    pub is_at_end: bool,
+    pub progress: Progress,
 }
 
 impl<P: Policy + Send> ZoneReclaim<P> {
@@ -165,15 +151,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             notes: Notes::default(),
             looked_at: Vec::with_capacity(batch * settings.scanned_per_page),
             found: Vec::new(),
-            idle_turns: 0,
-            fruitless: 0,
-            has_swept: false,
-            failures: 0,
-            has_failed: false,
-            asked: None,
-            refused: 0,
-            put_off: 0,
-            is_at_end: false,
+            progress: Progress::default(),
         }
     }
 
@@ -181,7 +159,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     pub fn reclaim_directly(&mut self) -> bool {
         let pages = self.zone.state().policy.len();
         let most = (pages / self.settings.vm_scan_ratio).max(self.settings.swap_cluster_max);
-        while self.freed == 0 && !self.is_at_end && self.chosen <= most {
+        while self.freed == 0 && !self.progress.is_at_end() && self.chosen <= most {
             if self.shrink_caches(Ask::Owed) {
                 break;
             }
@@ -190,7 +168,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 self.reap(true);
             }
         }
-        if self.freed == 0 && !self.is_at_end {
+        if self.freed == 0 && !self.progress.is_at_end() {
             self.shrink_caches(Ask::LastResort);
         }
         self.freed > 0
@@ -210,7 +188,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             let is_failing = state.failures >= MANY_FAILURES && self.writes.pages() > 0;
             let has_room = state.leaving < self.settings.most_leaving && !is_failing;
             if is_short && !state.kswapd.is_stuck() && has_room {
-                self.asked.get_or_insert(state.asked);
+                self.progress.begin(state.asked);
                 drop(state);
                 self.meet_spaces();
                 return true;
@@ -401,11 +379,13 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 self.scan();
                 self.sweep_now_and_then();
                 self.choose();
-                self.has_failed |= self.victims.is_empty();
+                if self.victims.is_empty() {
+                    self.progress.exhaust();
+                }
             }
             ratio => self.choose_by_tables(ratio),
         }
-        self.refused = 0;
+        self.progress.note_chosen();
         // Beside each other where they are, so that they are written together.
         let mut victims = std::mem::take(&mut self.victims);
         victims.sort_unstable_by_key(|victim| victim.owner);

@@ -8,7 +8,7 @@
 //! - [`settings`]: what it goes by.
 //! - [`shrinker`]: caches outside the page lists, which give frames back.
 //! - `kswapd`: the thread that takes pages out; `kswapd_state`: what it does at the moment; `direct`: the thread that
-//!   asks for a frame takes pages out itself; `writeout`: how they go.
+//!   asks for a frame takes pages out itself; `progress`: whether there is more to try; `writeout`: how they go.
 //! - [`zoned`]: spaces over several zones.
 //! - `swap_out`: the published rule for mapped pages, by walks over page tables.
 //! - `contained`: a backing that panics has failed, and reclaim goes on.
@@ -45,6 +45,8 @@ mod models;
 #[cfg(not(loom))]
 pub mod paging;
 pub mod policy;
+#[cfg(not(loom))]
+mod progress;
 #[cfg(not(loom))]
 pub mod settings;
 #[cfg(not(loom))]

@@ -427,7 +427,7 @@ impl<P: Policy + Send> Round<'_, P> {
 
     /// Takes note of frames that a cache gave, and wakes who waits for them.
     fn note_shrunk(&mut self, frames: usize) {
-        (self.fruitless, self.has_failed, self.asked, self.put_off) = (0, false, None, 0);
+        self.progress.end_series();
         self.freed += frames;
         let mut state = self.zone.state();
         state.counts.shrunk += frames as u64;

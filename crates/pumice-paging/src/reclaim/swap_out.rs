@@ -27,8 +27,6 @@ use super::zone::Owner;
 const LOOKED_AT_ONCE: usize = 64;
 /// One in so many pages that are looked at may be mapped before tables are walked, as 2.4.17 has it.
 const LOOKED_AT_FOR_MAPPED: usize = 10;
-/// Turns without a page to unmap after which there is no more to try.
-const MOST_IDLE_TURNS: usize = 2;
 
 impl<P: Policy + Send> Round<'_, P> {
     /// Chooses a batch by the rule.
@@ -42,8 +40,7 @@ impl<P: Policy + Send> Round<'_, P> {
         self.pass_over_mapped(most_mapped, most);
         self.swap_out(batch);
         if self.victims.is_empty() {
-            self.idle_turns += 1;
-            self.has_failed |= self.idle_turns >= MOST_IDLE_TURNS;
+            self.progress.note_idle_turn();
         }
     }
 
@@ -162,7 +159,7 @@ impl<P: Policy + Send> Round<'_, P> {
             *young = huge.unwrap_or_else(|| task.test_and_clear_young(page.page));
         }
         drop(task);
-        let is_last_try = self.idle_turns > 0;
+        let is_last_try = self.progress.is_last_try();
         let mut state = self.zone.state();
         state.counts.walked += pages.len() as u64;
         if !state.members.is_open(place) {

@@ -7,6 +7,7 @@ use super::direct::Memalloc;
 use super::direct_tests::Gate;
 use super::kswapd::Round;
 use super::policy::table;
+use super::progress::Progress;
 use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
 use super::writeout::Writes;
 use super::{Settings, SwapPager, TwoList, ZoneReclaim};
@@ -160,7 +161,7 @@ fn what_was_accessed_is_activated_and_what_is_active_passed_over() {
     with_pages("accessed", None, |world| {
         world.with_round(|round| {
             assert!(world.choose(round).is_empty(), "all came to be used a moment ago");
-            round.idle_turns = 0;
+            round.progress = Progress::default();
             assert!(!world.is_active(0), "that is one use");
             (0..10).for_each(|page| drop(world.region.read(page).expect("there")));
             assert_eq!(world.choose(round), [10, 11, 12, 13]);

@@ -23,6 +23,7 @@ use pumice_io::{AnyEngine, Bytes, Engines, Queue, Request};
 
 use super::kswapd::Round;
 use super::policy::{Policy, Shadow};
+use super::progress::Outcome;
 use super::shrinker::Ask;
 use super::spaces::{AnyTask, Attached};
 use super::zone::{Copy as PageCopy, Owner};
@@ -30,10 +31,6 @@ use ending::{end_in_place, end_in_transit, give_up_write_back};
 
 /// Writes in flight at most, of any reclaimer.
 const MOST_WRITES: usize = 64;
-
-/// Rounds in a row after which who waits is told that there will be no frames, where nothing went since pages must not
-/// be written yet. With a pause after each, it is a second.
-const MOST_PUT_OFF: usize = 50;
 
 /// Writes that fail in a row, whoever writes, after which who waits is told the same at the next one: one that fails
 /// says nothing of other pages.
@@ -242,14 +239,16 @@ impl<P: Policy + Send> Round<'_, P> {
                     freed += self.write(place, dirty.drain(..pages));
                 }
                 Err(Refusal::NotNow) => {
-                    self.refused += 1;
+                    self.progress.note_refused();
                     self.stay(dirty.drain(..1));
                 }
                 Err(refusal) => {
                     let pages = rest.len();
                     self.stay(dirty.drain(..pages));
-                    self.has_failed |= refusal == Refusal::Full;
-                    self.failures += 1;
+                    if refusal == Refusal::Full {
+                        self.progress.exhaust();
+                    }
+                    self.progress.note_failure();
                     self.notes.errors += 1;
                 }
             }
@@ -341,7 +340,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let Writes { queue, engines, depth, .. } = &mut self.writes;
         if let Err(errno) = if is_to_wait { queue.reap() } else { queue.poll() } {
             self.notes.errors += 1;
-            self.failures += 1;
+            self.progress.note_failure();
             // It is no use: it goes, and with it, once the kernel is done, all that was asked of it.
             engines.replace(queue, *depth as u32, errno);
         }
@@ -389,7 +388,7 @@ impl<P: Policy + Send> Round<'_, P> {
         match result {
             Ok(()) => self.notes.pswpout += count as u64,
             Err(_) => {
-                self.failures += 1;
+                self.progress.note_failure();
                 self.notes.errors += 1;
             }
         }
@@ -448,9 +447,8 @@ impl<P: Policy + Send> Round<'_, P> {
                 state.policy.accessed(victim.frame);
             }
         }
-        let has_failed_now = self.failures > 0;
-        state.failures += std::mem::take(&mut self.failures);
-        let mut is_at_end = false;
+        let failures = self.progress.take_failures();
+        state.failures += failures;
         state.leaving = state.leaving + self.writes.pages - self.told.leaving;
         self.told.leaving = self.writes.pages;
         self.freed += freed;
@@ -461,41 +459,36 @@ impl<P: Policy + Send> Round<'_, P> {
                 self.zone.wake.notify_one();
             }
         }
-        if freed > 0 {
-            (self.fruitless, self.has_failed, self.asked, self.has_swept) = (0, false, None, false);
-            (self.put_off, self.idle_turns, state.failures) = (0, 0, 0);
-            self.zone.tell(&mut state, freed);
-        } else if self.refused * 2 > self.settings.swap_cluster_max {
-            // The condition for these writes takes its time.
-            self.put_off += usize::from(self.writes.pages == 0);
-            if self.writes.pages == 0 && self.direct.is_none() {
-                state.kswapd.get_stuck();
+        let (most, is_idle) = (self.settings.swap_cluster_max, self.writes.pages == 0);
+        let is_over = match self.progress.end_batch(freed, most, is_idle) {
+            Outcome::Freed => {
+                state.failures = 0;
+                self.zone.tell(&mut state, freed);
+                false
             }
-            is_at_end = self.put_off > MOST_PUT_OFF && self.writes.pages == 0;
-        } else {
-            // A round in which all pages had been accessed says nothing yet.
-            self.fruitless += 1;
-            let tried_all = self.has_failed
-                || has_failed_now && state.failures > MOST_FAILURES
-                || self.fruitless * self.settings.swap_cluster_max > 4 * state.policy.len();
-            is_at_end = self.writes.pages == 0 && tried_all;
-        }
-        self.refused = 0;
+            Outcome::PutOff => {
+                // The condition for these writes takes its time.
+                if is_idle && self.direct.is_none() {
+                    state.kswapd.get_stuck();
+                }
+                self.progress.is_put_off_too_long()
+            }
+            Outcome::Fruitless => {
+                // A round in which all pages had been accessed says nothing yet.
+                failures > 0 && state.failures > MOST_FAILURES
+                    || self.progress.has_tried_all(state.policy.len(), most)
+            }
+        };
         let has_lost_pages = state.has_lost_pages(self.zone.free());
         drop(state);
-        if is_at_end {
-            (self.fruitless, self.has_failed) = (0, false);
-            self.put_off = 0;
-            let asked = self.asked.take();
+        if is_over && is_idle {
+            let asked = self.progress.end_series();
             // Once: a page that several spaces have is found in each, and again.
-            let may_find = has_lost_pages && !std::mem::replace(&mut self.has_swept, true);
-            let finds_more = may_find && self.sweep_all();
+            let finds_more = has_lost_pages && self.progress.may_sweep() && self.sweep_all();
             if !finds_more && !self.shrink_caches(Ask::LastResort) {
-                self.is_at_end = true;
+                self.progress.end();
                 let mut state = self.zone.state();
-                // The next who asks has some more tried: things may have changed.
                 state.failures = state.failures.min(MANY_FAILURES);
-                self.has_swept = false;
                 if self.direct.is_none() {
                     let asked = asked.unwrap_or(state.refused);
                     self.zone.refuse(&mut state, asked);
