@@ -283,7 +283,7 @@ unsafe impl Backing for Files {
             Evicted::Shadow(0) | DROPPED => None,
             Evicted::Shadow(note) | Evicted::Swapped(note) => Some(note),
         };
-        Came { note, copy: 0 }
+        Came { note, slot: 0 }
     }
 
     fn free(&self, _: SpaceId, _: Evicted) {}

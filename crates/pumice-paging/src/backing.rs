@@ -41,8 +41,8 @@ pub struct Outgoing {
     pub page: usize,
     /// Its bytes. In transit, a fault may take the page back and write them; what was made of them is then not used.
     pub at: NonNull<u8>,
-    /// The [`Came::copy`] of when it came in; 0 for none.
-    pub copy: u32,
+    /// The [`Came::slot`] of when it came in; 0 for none.
+    pub slot: u32,
     /// The policy's note of it, in 28 bits.
     pub note: u32,
 }
@@ -78,9 +78,9 @@ pub enum Refusal {
 pub struct Came {
     /// The policy's note of it from when it went; `None` if it was never in memory.
     pub note: Option<u32>,
-    /// Names the copy that is left, to be given up by [`Backing::release`]; 0 for none that takes room. A backing that
-    /// names any has [`Backing::copy_holders`].
-    pub copy: u32,
+    /// The slot that the page keeps in the swap cache, until [`Backing::release`]; 0 for none. A backing that names any
+    /// has [`Backing::swap_caches`].
+    pub slot: u32,
 }
 
 /// See the module's top. A backing keeps its errors for later questions; a caller is only told that there was one.
@@ -98,9 +98,9 @@ pub unsafe trait Backing: Send + Sync {
         false
     }
 
-    /// The holders of copies that [`Came::copy`] named: with these, a full backing has room again, whichever zones the
-    /// pages are in. A backing that leaves no copies has none.
-    fn copy_holders(&self) -> Option<&CopyHolders> {
+    /// The swap caches of all zones: with their slots a full backing has room again, whichever zones the pages are in.
+    /// A backing whose pages keep no slots has none.
+    fn swap_caches(&self) -> Option<&SwapCaches> {
         None
     }
 
@@ -142,7 +142,7 @@ pub unsafe trait Backing: Send + Sync {
     }
 
     /// A page is in memory, clean, and no entry names where it was. It came in to be used so: of a page that is
-    /// written now, no copy is good for long; one that is not used at all was read ahead.
+    /// written now, no slot is good for long; one that is not used at all was read ahead.
     fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came;
 
     /// An entry of another space is to name where a page is as well, until each of the two is freed or came in by
@@ -168,7 +168,7 @@ pub unsafe trait Backing: Send + Sync {
     /// Their frames can be read.
     unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal>;
 
-    /// There was no room for pages, nor was there any when copies had been given up: now it is an error.
+    /// There was no room for pages, nor was there any when the swap caches had been freed: now it is an error.
     fn stays_full(&self) {}
 
     /// The request for a place is over, before anybody is told so of its pages.
@@ -186,34 +186,34 @@ pub unsafe trait Backing: Send + Sync {
     /// The `nth` page of a place stays in memory, and is dirty: it was not written, or a fault met it meanwhile.
     fn give_up(&self, place: &Place, nth: usize);
 
-    /// Nobody knows any more of copies that [`Came::copy`] named.
-    fn release(&self, copies: &mut dyn Iterator<Item = u32>);
+    /// These pages are in the swap cache no more, by the slots that [`Came::slot`] named.
+    fn release(&self, slots: &mut dyn Iterator<Item = u32>);
 }
 
-/// A holder of copies that pages in memory have: reclaim of a zone.
-pub trait HoldsCopies: Sync {
-    /// Gives up all that are of the backing which these are the holders of.
-    fn give_up_copies(&self, of: &CopyHolders);
+/// The swap cache of a zone: the pages in memory that keep their slots. Reclaim of the zone has it.
+pub trait HasSwapCache: Sync {
+    /// Frees the slots of the backing whose swap caches these are.
+    fn free_swap_cache(&self, of: &SwapCaches);
 }
 
-/// All who know of copies of one backing's. It is the backing's own, so it also says whether two are one: references
-/// to a backing have the same holders.
+/// The swap caches of one backing. They are the backing's own, so they also say whether two are one: references to a
+/// backing have the same.
 ///
 /// Its lock comes before those of reclaim, which come before those that [`Backing::release`] takes.
 #[derive(Default)]
-pub struct CopyHolders(Mutex<Holders>);
+pub struct SwapCaches(Mutex<Caches>);
 
 /// Each has a number of its own: two that are at one address, as a struct and its first field, are two.
 #[derive(Default)]
-struct Holders {
+struct Caches {
     next: u64,
-    all: Vec<(u64, &'static dyn HoldsCopies)>,
+    all: Vec<(u64, &'static dyn HasSwapCache)>,
 }
 
-impl CopyHolders {
-    /// While `work` is done, copies are to be had of `holder` as well.
-    pub fn with<R>(&self, holder: &dyn HoldsCopies, work: impl FnOnce() -> R) -> R {
-        struct Registration<'h>(&'h CopyHolders, u64);
+impl SwapCaches {
+    /// While `work` is done, slots are to be had of `cache` as well.
+    pub fn with<R>(&self, cache: &dyn HasSwapCache, work: impl FnOnce() -> R) -> R {
+        struct Registration<'h>(&'h SwapCaches, u64);
         impl Drop for Registration<'_> {
             fn drop(&mut self) {
                 self.0 .0.lock().all.retain(|one| one.0 != self.1);
@@ -221,26 +221,26 @@ impl CopyHolders {
         }
         // SAFETY: the lifetime is shorter than it then says: it is taken out when this call ends, however that is, and
         // whoever calls it has the lock for as long.
-        let holder =
-            unsafe { std::mem::transmute::<&dyn HoldsCopies, &'static dyn HoldsCopies>(holder) };
-        let mut holders = self.0.lock();
-        let number = holders.next;
-        holders.next += 1;
-        holders.all.push((number, holder));
-        drop(holders);
+        let cache =
+            unsafe { std::mem::transmute::<&dyn HasSwapCache, &'static dyn HasSwapCache>(cache) };
+        let mut caches = self.0.lock();
+        let number = caches.next;
+        caches.next += 1;
+        caches.all.push((number, cache));
+        drop(caches);
         let _registration = Registration(self, number);
         work()
     }
 
-    /// Has all of them give their copies up. Copies that another call gives up are given up too when this returns.
-    pub fn give_up_all(&self) {
-        self.0.lock().all.iter().for_each(|(_, holder)| holder.give_up_copies(self));
+    /// Frees all of them. Slots that another call frees are free too when this returns.
+    pub fn free_all(&self) {
+        self.0.lock().all.iter().for_each(|(_, cache)| cache.free_swap_cache(self));
     }
 }
 
-impl std::fmt::Debug for CopyHolders {
+impl std::fmt::Debug for SwapCaches {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "CopyHolders({})", self.0.lock().all.len())
+        write!(f, "SwapCaches({})", self.0.lock().all.len())
     }
 }
 
@@ -254,8 +254,8 @@ unsafe impl<B: Backing + ?Sized> Backing for &B {
         (**self).writes_in_place()
     }
 
-    fn copy_holders(&self) -> Option<&CopyHolders> {
-        (**self).copy_holders()
+    fn swap_caches(&self) -> Option<&SwapCaches> {
+        (**self).swap_caches()
     }
 
     fn hold(&self, space: SpaceId, page: usize) -> bool {
@@ -326,7 +326,7 @@ unsafe impl<B: Backing + ?Sized> Backing for &B {
         (**self).give_up(place, nth);
     }
 
-    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
-        (**self).release(copies);
+    fn release(&self, slots: &mut dyn Iterator<Item = u32>) {
+        (**self).release(slots);
     }
 }

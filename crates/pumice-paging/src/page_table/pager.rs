@@ -111,9 +111,9 @@ pub unsafe trait Pager: Sync {
         }
     }
 
-    /// A page is in memory, clean, and no entry names where it was: a copy to be kept for when it goes
+    /// A page is in memory, clean, and no entry names where it was: a slot to be kept for when it goes
     /// again, or freed. It does not go again before this returns. It came in to be used so: of a page that is
-    /// written now, no copy is good for long; one that is not used at all was read ahead.
+    /// written now, no slot is good for long; one that is not used at all was read ahead.
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights);
 
     /// A page that is not in memory is to be in two spaces: its copy stays until each of the two entries is read or

@@ -1,4 +1,4 @@
-//! Faults of a backing that reclaim must bear: it may be full of others' copies, and panic.
+//! Faults of a backing that reclaim must bear: it may be full by others' swap caches, and panic.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use pumice_io::Engines;
 #[test]
 fn copies_that_others_keep_are_given_up_where_swap_is_full() {
     const SLOTS: usize = 512;
-    let scratch = Scratch::new("copies");
+    let scratch = Scratch::new("slots");
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let policy = Adaptive::new(&mut entries);
     let pager = SwapPager::new(scratch.swap(SLOTS), policy, FRAMES, Settings::of(FRAMES));
@@ -144,7 +144,7 @@ fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
                     task.scan_present(0, |page| frame = Some(page.frame));
                     comes(1, frame.expect("it is there"), slot());
                     assert!(round.sweep_all());
-                    round.release_copies();
+                    round.release_slots();
                 }
             });
             attached.expect("a task");

@@ -6,7 +6,7 @@
 
 use rustix::io::Errno;
 
-use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
+use crate::backing::{Backing, Came, Outgoing, Place, Refusal, SwapCaches};
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
 use pumice_frames::addr::FRAME_SIZE;
@@ -20,13 +20,13 @@ pub(super) struct Contained<'b> {
     /// Its own answers from before anything could go wrong.
     needs: Gfp,
     writes_in_place: bool,
-    copy_holders: Option<&'b CopyHolders>,
+    swap_caches: Option<&'b SwapCaches>,
 }
 
 impl<'b> Contained<'b> {
     pub fn new(backing: &'b dyn Backing) -> Contained<'b> {
         let (needs, writes_in_place) = (backing.needs(), backing.writes_in_place());
-        Contained { backing, needs, writes_in_place, copy_holders: backing.copy_holders() }
+        Contained { backing, needs, writes_in_place, swap_caches: backing.swap_caches() }
     }
 
     pub fn needs(&self) -> Gfp {
@@ -37,8 +37,8 @@ impl<'b> Contained<'b> {
         self.writes_in_place
     }
 
-    pub fn copy_holders(&self) -> Option<&'b CopyHolders> {
-        self.copy_holders
+    pub fn swap_caches(&self) -> Option<&'b SwapCaches> {
+        self.swap_caches
     }
 
     pub fn hold(&self, space: SpaceId, page: usize) -> bool {
@@ -64,7 +64,7 @@ impl<'b> Contained<'b> {
         contain(|| unsafe { self.backing.place(pages) }).unwrap_or(Err(Refusal::Failed))
     }
 
-    /// As [`Contained::place`], when copies have been given up.
+    /// As [`Contained::place`], when the swap caches have been freed.
     ///
     /// # Safety
     /// As there.
@@ -94,8 +94,8 @@ impl<'b> Contained<'b> {
         contain(|| self.backing.give_up(place, nth));
     }
 
-    pub fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
-        contain(|| self.backing.release(copies));
+    pub fn release(&self, slots: &mut dyn Iterator<Item = u32>) {
+        contain(|| self.backing.release(slots));
     }
 }
 

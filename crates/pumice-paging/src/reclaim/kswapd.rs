@@ -250,7 +250,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         while self.writes.in_flight() > 0 {
             self.reap(true);
         }
-        self.release_copies();
+        self.release_slots();
         let state = self.zone.state();
         self.known.clear();
         self.changes = None;
@@ -309,7 +309,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 if state.frames[frame as usize].owner == owner && state.policy.contains(frame) {
                     match seen {
                         Seen::Nothing => {}
-                        Seen::Gone => self.notes.copies.extend(state.forget_gone(frame)),
+                        Seen::Gone => self.notes.slots.extend(state.forget_gone(frame)),
                         Seen::FirstUse => state.frames[frame as usize].is_new = false,
                         Seen::Use => state.policy.accessed(frame),
                     }
@@ -433,12 +433,12 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             let Some((frame, shadow)) = state.policy.evict() else { return };
             let known = std::mem::take(&mut state.frames[frame as usize]);
             if !known.owner.is_none() {
-                let (owner, mut copy, is_new) = (known.owner, known.copy, known.is_new);
-                if copy != 0 && self.space(owner.member()).is_none() {
-                    // It comes or goes. The page stays, and nobody else knows of its copy.
-                    state.members.release(owner.member(), std::mem::take(&mut copy));
+                let (owner, mut slot, is_new) = (known.owner, known.slot, known.is_new);
+                if slot != 0 && self.space(owner.member()).is_none() {
+                    // It comes or goes. The page stays, and nobody else knows of its slot.
+                    state.members.release(owner.member(), std::mem::take(&mut slot));
                 }
-                self.victims.push(Victim { frame, shadow, owner, copy, is_new });
+                self.victims.push(Victim { frame, shadow, owner, slot, is_new });
             }
         }
     }

@@ -18,7 +18,7 @@ use super::policy::Policy;
 use super::settings::Settings;
 use super::zone::ZoneReclaim;
 
-/// The pager of spaces whose pages are copies of one backing's, on a zone that others may be on as well.
+/// The pager of spaces whose pages go to one backing, on a zone that others may be on as well.
 #[derive(Debug)]
 pub struct Paging<P, B> {
     zone: Arc<ZoneReclaim<P>>,
@@ -39,7 +39,7 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
         &self.zone
     }
 
-    /// The backing that pages are copies of.
+    /// The backing that pages go to.
     pub fn backing(&self) -> &B {
         &self.backing
     }
@@ -167,8 +167,8 @@ unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
             // As any page that is new: the zone need not be told where it came from.
             return;
         }
-        if !self.zone.came_in(space, page, came, used) && came.copy != 0 {
-            self.backing.release(&mut std::iter::once(came.copy));
+        if !self.zone.came_in(space, page, came, used) && came.slot != 0 {
+            self.backing.release(&mut std::iter::once(came.slot));
         }
     }
 

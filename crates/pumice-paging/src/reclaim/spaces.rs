@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backing::{Backing, CopyHolders, HoldsCopies};
+use crate::backing::{Backing, HasSwapCache, SwapCaches};
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
 use crate::space::region::Page;
@@ -186,22 +186,22 @@ impl Members {
         self.places.len()
     }
 
-    /// Whether a place's pages are copies of what the backing has that these are the holders of.
-    fn is_backed_by(&self, place: usize, holders: &CopyHolders) -> bool {
+    /// Whether a place's pages go to the backing whose swap caches these are.
+    fn is_backed_by(&self, place: usize, caches: &SwapCaches) -> bool {
         let member = self.places.get(place).and_then(Option::as_ref);
-        let its = member.and_then(|member| member.space.backing.copy_holders());
-        its.is_some_and(|its| std::ptr::eq(its, holders))
+        let its = member.and_then(|member| member.space.backing.swap_caches());
+        its.is_some_and(|its| std::ptr::eq(its, caches))
     }
 
-    /// Gives up the copy of a member's page.
-    pub fn release(&self, place: usize, copy: u32) {
-        self.release_all(place, &mut std::iter::once(copy));
+    /// Takes a member's page out of the swap cache.
+    pub fn release(&self, place: usize, slot: u32) {
+        self.release_all(place, &mut std::iter::once(slot));
     }
 
     /// As [`Members::release`], of many.
-    fn release_all(&self, place: usize, copies: &mut dyn Iterator<Item = u32>) {
+    fn release_all(&self, place: usize, slots: &mut dyn Iterator<Item = u32>) {
         if let Some(Some(member)) = self.places.get(place) {
-            member.space.backing().release(copies);
+            member.space.backing().release(slots);
         }
     }
 
@@ -233,20 +233,20 @@ impl<P: Policy + Send> Drop for Membership<'_, P> {
     }
 }
 
-impl<P: Policy + Send> HoldsCopies for ZoneReclaim<P> {
-    fn give_up_copies(&self, of: &CopyHolders) {
+impl<P: Policy + Send> HasSwapCache for ZoneReclaim<P> {
+    fn free_swap_cache(&self, of: &SwapCaches) {
         let mut state = self.state();
-        if !std::mem::take(&mut state.may_have_copies) {
+        if !std::mem::take(&mut state.may_have_slots) {
             return;
         }
-        let State { frames, members, may_have_copies, .. } = &mut *state;
+        let State { frames, members, may_have_slots, .. } = &mut *state;
         // Those of pages that are no more too.
-        for frame in frames.iter_mut().filter(|frame| frame.copy != 0) {
+        for frame in frames.iter_mut().filter(|frame| frame.slot != 0) {
             let member = frame.owner.member();
             if members.is_backed_by(member, of) {
-                members.release(member, std::mem::take(&mut frame.copy));
+                members.release(member, std::mem::take(&mut frame.slot));
             } else {
-                *may_have_copies = true;
+                *may_have_slots = true;
             }
         }
     }
@@ -266,7 +266,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
     where
         F::List: Send,
     {
-        // Before any lock, of which that of holders comes before the zone's.
+        // Before any lock, of which that of caches comes before the zone's.
         in_policy::refuse();
         let task = space.enter()?;
         // It reclaims nothing, not even for itself.
@@ -277,7 +277,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let zone_at = frames.bytes(first).as_ptr() as usize;
         let free_frames: FreeFrames<'_> = Box::new(move || frames.free_frames(first));
         let backing = Contained::new(backing);
-        let holders = backing.copy_holders();
+        let caches = backing.swap_caches();
         // SAFETY: the lifetimes are shorter than they then say: `Membership` takes the member out when `work` is over,
         // however that ends, and waits until nobody has it.
         let (task, backing, free_frames) = unsafe {
@@ -301,8 +301,8 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             let _membership = Membership { zone: self, place };
             Ok(work())
         };
-        match holders {
-            Some(holders) => holders.with(self, while_attached),
+        match caches {
+            Some(caches) => caches.with(self, while_attached),
             None => while_attached(),
         }
     }
@@ -313,11 +313,11 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         if let Some(Some(member)) = state.members.places.get_mut(place) {
             member.is_leaving = true;
         }
-        let (mut copies, mut next) = (Vec::new(), Some(0));
+        let (mut slots, mut next) = (Vec::new(), Some(0));
         while let Some(first) = next {
-            next = state.forget_pages(place, first, FORGOTTEN_AT_ONCE, &mut copies);
+            next = state.forget_pages(place, first, FORGOTTEN_AT_ONCE, &mut slots);
             // At once: what others write has room there.
-            state.members.release_all(place, &mut copies.drain(..));
+            state.members.release_all(place, &mut slots.drain(..));
             if next.is_some() {
                 drop(state);
                 state = self.state();

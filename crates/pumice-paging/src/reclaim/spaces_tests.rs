@@ -249,7 +249,7 @@ unsafe impl Backing for InPlace {
     }
     fn came_in(&self, _: SpaceId, _: usize, from: Evicted, _: Rights) -> Came {
         let Evicted::Shadow(note) = from else { panic!("{from:?}") };
-        Came { note: Some(note), copy: 0 }
+        Came { note: Some(note), slot: 0 }
     }
     fn free(&self, _: SpaceId, _: Evicted) {}
     fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {

@@ -92,7 +92,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let mut state = self.zone.state();
         for (frame, owner) in pages.drain(..) {
             if state.frames[frame as usize].owner == owner && state.policy.contains(frame) {
-                self.notes.copies.extend(state.forget_gone(frame));
+                self.notes.slots.extend(state.forget_gone(frame));
             }
         }
     }
@@ -194,8 +194,8 @@ impl<P: Policy + Send> Round<'_, P> {
             let Some(shadow) = state.policy.evict_page(number) else { continue };
             let known = std::mem::take(&mut state.frames[nth]);
             // Its bit has been looked at: what it says by now is of no account if this is the last try.
-            let (owner, copy, is_new) = (known.owner, known.copy, is_last_try);
-            self.victims.push(Victim { frame: number, shadow, owner, copy, is_new });
+            let (owner, slot, is_new) = (known.owner, known.slot, is_last_try);
+            self.victims.push(Victim { frame: number, shadow, owner, slot, is_new });
         }
         left
     }

@@ -103,7 +103,7 @@ impl<'e> World<'_, 'e, '_> {
         let mut state = self.zone().state();
         let victims = std::mem::take(&mut round.victims);
         for victim in &victims {
-            let lost = state.stays(victim.owner, victim.frame, victim.copy, victim.shadow);
+            let lost = state.stays(victim.owner, victim.frame, victim.slot, victim.shadow);
             assert!(lost.is_none());
         }
         victims.iter().map(|victim| victim.owner.page() - self.first).collect()
@@ -204,7 +204,7 @@ fn dirty_pages_are_written_and_clean_ones_are_not() {
         world.zone().state().swap_out_from = (0, 0);
         assert!(world.with_round(|round| round.reclaim_directly()));
         let counts = world.pager.counts();
-        assert_eq!((counts.pswpout, counts.clean), (4, 4), "the copies are good");
+        assert_eq!((counts.pswpout, counts.clean), (4, 4), "their slots are good");
     });
 }
 

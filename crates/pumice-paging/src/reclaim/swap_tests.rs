@@ -318,7 +318,7 @@ fn a_page_that_comes_to_be_written_gives_its_slot_back() {
         assert_eq!(most, Some(50));
     };
     pager.attach(&space, work).expect("a task");
-    assert_eq!(pager.swap().usage().1, 0, "nobody keeps copies for a space that is not attached");
+    assert_eq!(pager.swap().usage().1, 0, "nobody keeps slots for a space that is not attached");
     assert_eq!(comes(101, Rights::READ), 0, "nor takes any");
 }
 

@@ -78,7 +78,7 @@ unsafe impl<W: Fn(Call) -> Result<(), Refusal> + Send + Sync> Backing for Watche
     fn give_up(&self, place: &Place, nth: usize) {
         self.swap.give_up(place, nth);
     }
-    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
-        self.swap.release(copies);
+    fn release(&self, slots: &mut dyn Iterator<Item = u32>) {
+        self.swap.release(slots);
     }
 }

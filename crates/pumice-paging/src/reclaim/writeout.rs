@@ -26,7 +26,7 @@ use super::policy::{Policy, Shadow};
 use super::progress::Outcome;
 use super::shrinker::Ask;
 use super::spaces::{AnyTask, Attached};
-use super::zone::{Copy as PageCopy, Owner};
+use super::zone::{CachedSlot, Owner};
 use ending::{end_in_place, end_in_transit, give_up_write_back};
 
 /// Writes in flight at most, of any reclaimer.
@@ -44,7 +44,7 @@ pub(super) struct Victim {
     pub frame: u32,
     pub shadow: Shadow,
     pub owner: Owner,
-    pub copy: u32,
+    pub slot: u32,
     pub is_new: bool,
 }
 
@@ -116,8 +116,8 @@ impl Writes {
 pub(super) struct Notes {
     /// They stay, and whether they were used.
     stay: Vec<(Victim, bool)>,
-    /// Copies that nobody knows of any more.
-    pub copies: Vec<PageCopy>,
+    /// Slots of pages that are in the swap cache no more.
+    pub slots: Vec<CachedSlot>,
     pswpout: u64,
     writes: u64,
     clean: u64,
@@ -163,14 +163,14 @@ impl<P: Policy + Send> Round<'_, P> {
             // Somebody has a guard, or several spaces share the frame; or it was unmapped.
             match task.test_and_clear_young(page) {
                 Some(_) => self.notes.stay.push((victim, false)),
-                None => self.notes.give_up_copy(victim),
+                None => self.notes.give_up_slot(victim),
             }
             return 0;
         };
         if transit.page().frame != self.zone.frame(victim.frame) {
             // The page came back in another frame, by which the policy knows it.
             task.cancel_swap_out(transit);
-            self.notes.give_up_copy(victim);
+            self.notes.give_up_slot(victim);
             return 0;
         }
         let outgoing = victim.outgoing(space.id, task.bytes(transit.page().frame));
@@ -182,8 +182,8 @@ impl<P: Policy + Send> Round<'_, P> {
                     return 1;
                 }
                 self.notes.rescued += 1;
-                self.notes.give_up_copy(victim);
-                self.notes.stay.push((victim.without_copy(), false));
+                self.notes.give_up_slot(victim);
+                self.notes.stay.push((victim.without_slot(), false));
             }
             None if !may_write => {
                 // Written in place, it has become dirty a moment ago.
@@ -191,9 +191,9 @@ impl<P: Policy + Send> Round<'_, P> {
                 self.notes.stay.push((victim, false));
             }
             None => {
-                self.notes.give_up_copy(victim);
+                self.notes.give_up_slot(victim);
                 let way = Way::Transit(transit);
-                self.dirty.push(Leaving { victim: victim.without_copy(), way });
+                self.dirty.push(Leaving { victim: victim.without_slot(), way });
             }
         }
         0
@@ -228,8 +228,8 @@ impl<P: Policy + Send> Round<'_, P> {
         let (mut freed, mut member) = (0, None);
         while let Some(first) = dirty.first() {
             if member.replace(first.member()) != Some(first.member()) {
-                // Copies that were given up make room for this very batch.
-                self.release_copies();
+                // Slots that are free make room for this very batch.
+                self.release_slots();
             }
             let rest = dirty.chunk_by(|one, next| one.member() == next.member()).next();
             let rest = rest.unwrap_or_default();
@@ -257,7 +257,7 @@ impl<P: Policy + Send> Round<'_, P> {
         freed
     }
 
-    /// Where pages go. If there is no room, pages in memory give up their copies, whoever's they are.
+    /// Where pages go. If there is no room, the swap caches are freed, whoever's they are.
     fn place(&mut self, pages: &[Leaving]) -> Result<Place, Refusal> {
         let member = pages[0].member();
         let space = self.space(member).cloned().ok_or(Refusal::Failed)?;
@@ -275,20 +275,20 @@ impl<P: Policy + Send> Round<'_, P> {
         if place != Err(Refusal::Full) {
             return place;
         }
-        self.give_up_copies(&space);
+        self.free_swap_cache(&space);
         // SAFETY: as above.
         unsafe { space.backing().place_at_last(&self.writes.outgoing) }
     }
 
-    /// Gives up all copies that there are of what a space's backing has: those of this batch's pages that stay, of
+    /// Frees all swap caches that there are of a space's backing: the slots of this batch's pages that stay, of
     /// which no zone knows at the moment, and those that zones know of. (Of a batch that another reclaimer has in hand,
     /// they are had a moment later.)
-    fn give_up_copies(&mut self, space: &Attached) {
-        let Some(holders) = space.backing().copy_holders() else { return };
-        let Notes { stay, copies, .. } = &mut self.notes;
-        copies.extend(stay.iter_mut().filter_map(|(victim, _)| victim.take_copy()));
-        self.release_copies();
-        holders.give_up_all();
+    fn free_swap_cache(&mut self, space: &Attached) {
+        let Some(caches) = space.backing().swap_caches() else { return };
+        let Notes { stay, slots, .. } = &mut self.notes;
+        slots.extend(stay.iter_mut().filter_map(|(victim, _)| victim.take_slot()));
+        self.release_slots();
+        caches.free_all();
     }
 
     /// Begins to write pages, the first of those that were asked about last. Returns how many frames are free, of
@@ -415,15 +415,15 @@ impl<P: Policy + Send> Round<'_, P> {
         }
     }
 
-    pub fn release_copies(&mut self) {
-        let mut copies = std::mem::take(&mut self.notes.copies);
-        for of_space in copies.chunk_by(|one, next| one.0 == next.0) {
+    pub fn release_slots(&mut self) {
+        let mut slots = std::mem::take(&mut self.notes.slots);
+        for of_space in slots.chunk_by(|one, next| one.0 == next.0) {
             if let Some(space) = self.space(of_space[0].0) {
-                space.backing().release(&mut of_space.iter().map(|&(_, copy)| copy));
+                space.backing().release(&mut of_space.iter().map(|&(_, slot)| slot));
             }
         }
-        copies.clear();
-        self.notes.copies = copies;
+        slots.clear();
+        self.notes.slots = slots;
     }
 
     /// Writes down what became of pages, and wakes who waits for `freed` frames, or for nothing.
@@ -434,7 +434,7 @@ impl<P: Policy + Send> Round<'_, P> {
                 space.task().give_frames_back();
             }
         }
-        let Notes { stay, copies, pswpout, writes, clean, rescued, errors } = &mut self.notes;
+        let Notes { stay, slots, pswpout, writes, clean, rescued, errors } = &mut self.notes;
         let mut state = self.zone.state();
         state.counts.pswpout += std::mem::take(pswpout);
         state.counts.writes += std::mem::take(writes);
@@ -442,7 +442,7 @@ impl<P: Policy + Send> Round<'_, P> {
         state.counts.rescued += std::mem::take(rescued);
         state.counts.errors += std::mem::take(errors);
         for (victim, is_used) in stay.drain(..) {
-            copies.extend(state.stays(victim.owner, victim.frame, victim.copy, victim.shadow));
+            slots.extend(state.stays(victim.owner, victim.frame, victim.slot, victim.shadow));
             if is_used && state.policy.contains(victim.frame) {
                 state.policy.accessed(victim.frame);
             }
@@ -495,7 +495,7 @@ impl<P: Policy + Send> Round<'_, P> {
                 }
             }
         }
-        self.release_copies();
+        self.release_slots();
     }
 }
 
@@ -505,24 +505,24 @@ impl Notes {
         self.stay.push((victim, false));
     }
 
-    fn give_up_copy(&mut self, victim: Victim) {
-        self.copies.extend({ victim }.take_copy());
+    fn give_up_slot(&mut self, victim: Victim) {
+        self.slots.extend({ victim }.take_slot());
     }
 }
 
 impl Victim {
     fn outgoing(&self, space: SpaceId, at: NonNull<u8>) -> Outgoing {
-        let Victim { owner, copy, shadow, .. } = *self;
-        Outgoing { space, page: owner.page(), at, copy, note: shadow.to_bits() }
+        let Victim { owner, slot, shadow, .. } = *self;
+        Outgoing { space, page: owner.page(), at, slot, note: shadow.to_bits() }
     }
 
-    fn take_copy(&mut self) -> Option<PageCopy> {
-        let copy = std::mem::take(&mut self.copy);
-        (copy != 0).then(|| (self.owner.member(), copy))
+    fn take_slot(&mut self) -> Option<CachedSlot> {
+        let slot = std::mem::take(&mut self.slot);
+        (slot != 0).then(|| (self.owner.member(), slot))
     }
 
-    fn without_copy(self) -> Victim {
-        Victim { copy: 0, ..self }
+    fn without_slot(self) -> Victim {
+        Victim { slot: 0, ..self }
     }
 }
 

@@ -73,15 +73,15 @@ impl Owner {
     }
 }
 
-/// The copy of a page that was a member's.
-pub(super) type Copy = (usize, u32);
+/// The slot of a page in the swap cache that was a member's.
+pub(super) type CachedSlot = (usize, u32);
 
 /// The zone's knowledge of a frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Frame {
     pub owner: Owner,
-    /// The backing's number for the copy of the page as it came, 0 for none.
-    pub copy: u32,
+    /// The slot that the page keeps since it came, 0 for none.
+    pub slot: u32,
     /// It came back from its backing; the policy has not been told.
     pub came: Option<Arrival>,
     /// Its accessed bit, when it is seen first, says no more than that it came to be used, or was read ahead of that.
@@ -89,8 +89,8 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    fn copy(&self) -> Option<Copy> {
-        (self.copy != 0).then(|| (self.owner.member(), self.copy))
+    fn slot(&self) -> Option<CachedSlot> {
+        (self.slot != 0).then(|| (self.owner.member(), self.slot))
     }
 }
 
@@ -101,8 +101,8 @@ pub(super) struct State<P> {
     pub frames: Vec<Frame>,
     first: usize,
     pub members: Members,
-    /// Whether a frame may have a copy: it was told of one since all were looked at.
-    pub may_have_copies: bool,
+    /// Whether a page may be in the swap cache: it was told of such since all were looked at.
+    pub may_have_slots: bool,
     pub shrinkers: Shrinkers,
     pub settings: Settings,
     pub counts: Counts,
@@ -150,7 +150,7 @@ impl<P: Policy> State<P> {
         (number < self.frames.len()).then_some(number)
     }
 
-    /// Pages of a member's are in frames. Copies of other pages, which were there before and were unmapped, are given
+    /// Pages of a member's are in frames. Slots of other pages, which were there before and were unmapped, are given
     /// up: now, for only as long as the frame says whose it was is that a member still.
     pub fn add_all(&mut self, member: usize, pages: &[LruPage]) {
         let mut arrivals = [(0, Arrival::Fresh); ADDED_AT_ONCE];
@@ -172,23 +172,23 @@ impl<P: Policy> State<P> {
         let frame = &mut self.frames[number];
         let came = frame.came.take().filter(|_| frame.owner == owner);
         let old = *frame;
-        let copy = if came.is_some() { old.copy } else { 0 };
-        *frame = Frame { owner, copy, came: None, is_new: true };
-        if let Some((member, old)) = old.copy().filter(|_| old.copy != copy) {
+        let slot = if came.is_some() { old.slot } else { 0 };
+        *frame = Frame { owner, slot, came: None, is_new: true };
+        if let Some((member, old)) = old.slot().filter(|_| old.slot != slot) {
             self.members.release(member, old);
         }
         Some((number as u32, came.unwrap_or(Arrival::Fresh)))
     }
 
-    /// A page that the policy knows was not there when it was looked at: it is nobody's any more, nor is the copy that
+    /// A page that the policy knows was not there when it was looked at: it is nobody's any more, nor is the slot that
     /// is returned. Unless it came back a moment ago, and whoever brought it is about to say so.
-    pub fn forget_gone(&mut self, number: u32) -> Option<Copy> {
+    pub fn forget_gone(&mut self, number: u32) -> Option<CachedSlot> {
         let frame = &mut self.frames[number as usize];
         if frame.came.is_some() {
             return None;
         }
         self.policy.forget(number);
-        std::mem::take(frame).copy()
+        std::mem::take(frame).slot()
     }
 
     /// Whether a thread reclaims at the moment.
@@ -210,9 +210,15 @@ impl<P: Policy> State<P> {
     }
 
     /// A page that was chosen stays. If the frame has become another page's meanwhile, the policy knows that already.
-    /// Returns a copy that nobody knows of any more.
-    pub fn stays(&mut self, owner: Owner, number: u32, copy: u32, shadow: Shadow) -> Option<Copy> {
-        let lost = (copy != 0).then(|| (owner.member(), copy));
+    /// Returns a slot that nobody knows of any more.
+    pub fn stays(
+        &mut self,
+        owner: Owner,
+        number: u32,
+        slot: u32,
+        shadow: Shadow,
+    ) -> Option<CachedSlot> {
+        let lost = (slot != 0).then(|| (owner.member(), slot));
         if self.policy.contains(number) || !self.members.is_open(owner.member()) {
             return lost;
         }
@@ -221,8 +227,8 @@ impl<P: Policy> State<P> {
         if !frame.owner.is_none() {
             return lost;
         }
-        (frame.owner, frame.copy, frame.is_new) = (owner, copy, false);
-        self.may_have_copies |= copy != 0;
+        (frame.owner, frame.slot, frame.is_new) = (owner, slot, false);
+        self.may_have_slots |= slot != 0;
         None
     }
 
@@ -233,7 +239,7 @@ impl<P: Policy> State<P> {
         member: usize,
         first: usize,
         most: usize,
-        copies: &mut Vec<u32>,
+        slots: &mut Vec<u32>,
     ) -> Option<usize> {
         let end = (first + most).min(self.frames.len());
         for number in first..end {
@@ -241,7 +247,7 @@ impl<P: Policy> State<P> {
             if frame.owner.is_none() || frame.owner.member() != member {
                 continue;
             }
-            copies.extend(frame.copy().map(|(_, copy)| copy));
+            slots.extend(frame.slot().map(|(_, slot)| slot));
             *frame = Frame::default();
             if self.policy.contains(number as u32) {
                 self.policy.forget(number as u32);
@@ -297,7 +303,7 @@ impl<P: Policy> ZoneReclaim<P> {
             frames: vec![Frame::default(); frames],
             first: 0,
             members: Members::default(),
-            may_have_copies: false,
+            may_have_slots: false,
             shrinkers: Shrinkers::default(),
             settings,
             counts: Counts::default(),
@@ -536,7 +542,7 @@ impl<P: Policy> ZoneReclaim<P> {
         self.read_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Pages of a space came in. Copies of pages that were in those frames before are given up.
+    /// Pages of a space came in. Slots of pages that were in those frames before are given up.
     pub(super) fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
         if in_policy::is_calling() {
             // Walks over the tables find them.
@@ -550,7 +556,7 @@ impl<P: Policy> ZoneReclaim<P> {
         }
     }
 
-    /// A page of a space came back from its backing. Returns whether what that says of a copy is kept.
+    /// A page of a space came back from its backing. Returns whether its slot is kept.
     pub(super) fn came_in(&self, space: SpaceId, page: LruPage, came: Came, used: Rights) -> bool {
         let arrival = match (used.is_empty(), came.note) {
             (true, _) => Arrival::ReadAhead,
@@ -563,18 +569,18 @@ impl<P: Policy> ZoneReclaim<P> {
         let mut state = self.state();
         state.counts.pswpin += 1;
         state.counts.read_ahead += u64::from(used.is_empty());
-        if came.copy == 0 && state.kswapd.get_unstuck() {
+        if came.slot == 0 && state.kswapd.get_unstuck() {
             // Where it was another may go.
             self.wake.notify_one();
         }
         let Some(member) = state.members.find(space) else { return false };
         let Some(number) = state.number(page.frame) else { return false };
         let (owner, frame) = (Owner::new(member, page.page), &mut state.frames[number]);
-        let new = Frame { owner, copy: came.copy, came: Some(arrival), is_new: true };
+        let new = Frame { owner, slot: came.slot, came: Some(arrival), is_new: true };
         let old = std::mem::replace(frame, new);
-        state.may_have_copies |= came.copy != 0;
-        if let Some((member, copy)) = old.copy() {
-            state.members.release(member, copy);
+        state.may_have_slots |= came.slot != 0;
+        if let Some((member, slot)) = old.slot() {
+            state.members.release(member, slot);
         }
         true
     }

@@ -6,8 +6,8 @@
 //! pages of a small zone live as long as those of a large one; but to one that had none that could go only now and
 //! then, for to find that out takes a look at all there is.
 //!
-//! Zones have one thing in common: where they write to. A backing that is full is so for all of them; copies of it that
-//! pages in memory keep are given up in all zones then, whichever the request names: no page goes by that.
+//! Zones have one thing in common: where they write to. A backing that is full is so for all of them; the slots
+//! that pages in memory keep are freed in all zones then, whichever the request names: no page goes by that.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -69,7 +69,7 @@ use super::paging::{is_pager_of, Paging};
 use super::policy::Policy;
 use super::zone::ZoneReclaim;
 
-/// The pager of spaces over several zones, whose pages are copies of one backing's. See the module's top.
+/// The pager of spaces over several zones, whose pages go to one backing. See the module's top.
 pub struct ZonedPaging<'b, P> {
     zones: Vec<Paging<P, &'b dyn Backing>>,
     /// Requests that have reclaimed. Relaxed: a number to spread them by.

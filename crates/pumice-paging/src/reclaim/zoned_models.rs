@@ -1,5 +1,5 @@
 //! Two zones that write to one swap, whose spaces come and go, under many random interleavings (shuttle): where it is
-//! full, each has copies of the other's pages given up, while these are read, written, and go themselves.
+//! full, each frees the other's swap cache, while these are read, written, and go themselves.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-/// Pages are written, and read after others have gone, so that they have copies.
+/// Pages are written, and read after others have gone, so that they are in the swap cache.
 fn use_pages(shared: &Shared<Atomic>, model: Model) {
     let task = shared.enter();
     let at = task.map(PAGES * PAGE, Rights::READ_WRITE).expect("room");
@@ -80,8 +80,8 @@ fn scenario() -> bool {
     pagers.iter().for_each(|pager| pager.stop());
     kswapds.into_iter().for_each(|kswapd| kswapd.join().expect("no panic"));
     assert_eq!(backing.swap().usage().1, 0, "slots were lost");
-    let holders = backing.copy_holders().expect("it leaves copies");
-    assert_eq!(format!("{holders:?}"), "CopyHolders(0)");
+    let caches = backing.swap_caches().expect("its pages keep slots");
+    assert_eq!(format!("{caches:?}"), "SwapCaches(0)");
     let error = backing.take_error();
     assert!(matches!(error, None | Some(SwapError::Full { .. })), "{error:?}");
     error.is_some()

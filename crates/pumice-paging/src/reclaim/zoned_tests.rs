@@ -48,7 +48,7 @@ impl Both<'_, '_> {
     }
 
     /// Has so many slots kept by what are said to be pages, in frames from `first` on.
-    fn keep_copies(&self, slots: usize, first: usize) {
+    fn keep_slots(&self, slots: usize, first: usize) {
         for page in 0..slots {
             let slot = self.backing.swap().get().expect("a slot");
             let frame = LruPage { page: 1 << 20 | page, frame: Pfn(first + page) };
@@ -371,9 +371,9 @@ fn copies_that_pages_of_another_zone_keep_are_given_up_where_swap_is_full() {
     const SLOTS: usize = 512;
     for kswapd in [Kswapd::None, Kswapd::EachZone] {
         for (zone, gfp) in [(0, A), (1, B)] {
-            on_two_zones_with(&format!("copies-{kswapd:?}-{zone}"), SLOTS, kswapd, |both| {
+            on_two_zones_with(&format!("caches-{kswapd:?}-{zone}"), SLOTS, kswapd, |both| {
                 let other = (1 - zone) * FRAMES;
-                both.keep_copies(SLOTS / 2, other);
+                both.keep_slots(SLOTS / 2, other);
                 with_region(both, 4 * FRAMES, |task, region, _| {
                     let _scope = task.gfp_scope(gfp);
                     let full = (0..4 * FRAMES).find(|&page| region.write(page).is_err());
@@ -387,13 +387,13 @@ fn copies_that_pages_of_another_zone_keep_are_given_up_where_swap_is_full() {
     }
 }
 
-/// Swap that is full of copies has room: it is an error where there are none left.
+/// Swap that is full of slots in the swap cache has room: it is an error where there are none left.
 #[test]
 fn swap_is_said_to_be_full_where_copies_make_no_room() {
     const SLOTS: usize = 512;
     for kswapd in [Kswapd::None, Kswapd::EachZone] {
         on_two_zones_with(&format!("stays-full-{kswapd:?}"), SLOTS, kswapd, |both| {
-            both.keep_copies(SLOTS / 2, FRAMES);
+            both.keep_slots(SLOTS / 2, FRAMES);
             with_region(both, 4 * FRAMES, |task, region, _| {
                 let _scope = task.gfp_scope(A);
                 let mut pages = 0..4 * FRAMES;
@@ -401,7 +401,7 @@ fn swap_is_said_to_be_full_where_copies_make_no_room() {
                     write(region, pages.next().map(|page| page..page + 1).expect("more"));
                 }
                 let error = both.backing.take_error();
-                assert!(error.is_none(), "copies made room: {error:?}");
+                assert!(error.is_none(), "slots made room: {error:?}");
                 assert!(pages.any(|page| region.write(page).is_err()), "memory and swap are full");
                 let error = both.backing.take_error();
                 assert!(matches!(error, Some(SwapError::Full { slots: 512 })), "{error:?}");

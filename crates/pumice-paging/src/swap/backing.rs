@@ -1,12 +1,12 @@
-//! Swap as what anonymous pages are copies of.
+//! Swap as the backing of anonymous pages.
 
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use super::{Slot, Swap, SwapError};
-use crate::backing::{Backing, Came, CopyHolders, Outgoing, Place, Refusal};
+use super::{Swap, SwapError, SwapSlot};
+use crate::backing::{Backing, Came, Outgoing, Place, Refusal, SwapCaches};
 use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
 use crate::page_table::Rights;
 use crate::space::swap_in::READ_AHEAD;
@@ -18,7 +18,8 @@ use pumice_io::{Bytes, Engines, Queues};
 
 /// A swap area as a [`Backing`]: pages that leave together get slots beside each other, as far as there are any.
 ///
-/// A page that comes back keeps its copy until it is written, or until slots are scarce (SPEC E7).
+/// A page that comes back keeps its slot until it is written, or until slots are scarce (SPEC E7): it is in the swap
+/// cache.
 #[derive(Debug)]
 pub struct SwapBacking {
     swap: Swap,
@@ -26,7 +27,7 @@ pub struct SwapBacking {
     readers: Queues,
     ahead_readers: Queues<Range<usize>>,
     last_error: Mutex<Option<SwapError>>,
-    holders: CopyHolders,
+    caches: SwapCaches,
 }
 
 impl SwapBacking {
@@ -37,7 +38,7 @@ impl SwapBacking {
             readers: Queues::new(engines.clone(), 1),
             ahead_readers: Queues::new(engines.clone(), READ_AHEAD as u32),
             last_error: Mutex::new(None),
-            holders: CopyHolders::default(),
+            caches: SwapCaches::default(),
         }
     }
 
@@ -61,7 +62,7 @@ impl SwapBacking {
         *self.last_error.lock() = Some(error);
     }
 
-    fn read_one(&self, slot: Slot, into: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {
+    fn read_one(&self, slot: SwapSlot, into: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {
         let mut reader = self.readers.take();
         let at = NonNull::from(&mut *into).cast();
         // SAFETY: the bytes are borrowed until the queue is empty, or dropped.
@@ -80,7 +81,7 @@ impl SwapBacking {
         // Before the queue, which is dropped first.
         let pieces: Vec<Piece> = pages.iter().map(|page| Piece::frame(page.into.cast())).collect();
         let mut reader = self.ahead_readers.take();
-        let slots: Vec<Slot> = pages.iter().map(|page| slot_of(page.from)).collect();
+        let slots: Vec<SwapSlot> = pages.iter().map(|page| slot_of(page.from)).collect();
         pages.iter_mut().for_each(|page| page.result = Err(ReadFailed));
         let mut first = 0;
         for run in slots.chunk_by(|one, next| one.0 + 1 == next.0) {
@@ -106,15 +107,15 @@ impl SwapBacking {
     }
 }
 
-fn slot_of(evicted: Evicted) -> Slot {
+fn slot_of(evicted: Evicted) -> SwapSlot {
     match evicted {
-        Evicted::Swapped(slot) | Evicted::Shadow(slot) => Slot(slot),
+        Evicted::Swapped(slot) | Evicted::Shadow(slot) => SwapSlot(slot),
     }
 }
 
 /// The slot of a page of a place.
-fn slot_at(place: &Place, nth: usize) -> Slot {
-    Slot(place.tag as u32 + nth as u32)
+fn slot_at(place: &Place, nth: usize) -> SwapSlot {
+    SwapSlot(place.tag as u32 + nth as u32)
 }
 
 // SAFETY: it knows of no task.
@@ -123,8 +124,8 @@ unsafe impl Backing for SwapBacking {
         Gfp::IO
     }
 
-    fn copy_holders(&self) -> Option<&CopyHolders> {
-        Some(&self.holders)
+    fn swap_caches(&self) -> Option<&SwapCaches> {
+        Some(&self.caches)
     }
 
     fn read(
@@ -155,10 +156,10 @@ unsafe impl Backing for SwapBacking {
         let slot = slot_of(from);
         let note = Some(self.swap.note(slot));
         if !used.contains(Rights::WRITE) && !self.swap.is_scarce() {
-            return Came { note, copy: slot.0 };
+            return Came { note, slot: slot.0 };
         }
         self.swap.put(slot);
-        Came { note, copy: 0 }
+        Came { note, slot: 0 }
     }
 
     fn share(&self, from: Evicted) -> bool {
@@ -170,17 +171,17 @@ unsafe impl Backing for SwapBacking {
     }
 
     fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
-        if page.copy == 0 {
+        if page.slot == 0 {
             return None;
         }
-        self.swap.set_note(Slot(page.copy), page.note);
-        Some(Evicted::Swapped(page.copy))
+        self.swap.set_note(SwapSlot(page.slot), page.note);
+        Some(Evicted::Swapped(page.slot))
     }
 
     unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
         let run = self.swap.get_run(pages.len() as u32);
         let (first, run) = run.map_err(|_| Refusal::Full)?;
-        for (slot, page) in (first.0..first.0 + run).map(Slot).zip(pages) {
+        for (slot, page) in (first.0..first.0 + run).map(SwapSlot).zip(pages) {
             self.swap.set_note(slot, page.note);
         }
         let (file, offset) = (self.swap.file().reference(), Swap::offset(first));
@@ -210,7 +211,7 @@ unsafe impl Backing for SwapBacking {
         self.swap.put(slot_at(place, nth));
     }
 
-    fn release(&self, copies: &mut dyn Iterator<Item = u32>) {
-        self.swap.put_all(copies.map(Slot));
+    fn release(&self, slots: &mut dyn Iterator<Item = u32>) {
+        self.swap.put_all(slots.map(SwapSlot));
     }
 }

@@ -36,7 +36,7 @@ use slots::SlotMap;
 
 /// A slot's number. The first is 1: in the place of 0 is the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(pub u32);
+pub struct SwapSlot(pub u32);
 
 /// Most slots there can be, as many as a page's entry has numbers for: 1 TiB.
 pub const MOST_SLOTS: u32 = (1 << 28) - 1;
@@ -84,7 +84,7 @@ pub enum SwapError {
     #[error("can't write slot {} of swap: {errno}", slot.0)]
     Write {
         /// Where it was to go.
-        slot: Slot,
+        slot: SwapSlot,
         /// The kernel's error; `ENOSPC` where the file system is full.
         errno: Errno,
     },
@@ -92,7 +92,7 @@ pub enum SwapError {
     #[error("can't read slot {} of swap: {errno}", slot.0)]
     Read {
         /// Where it is.
-        slot: Slot,
+        slot: SwapSlot,
         /// The kernel's error.
         errno: Errno,
     },
@@ -100,7 +100,7 @@ pub enum SwapError {
     #[error("slot {} of swap has other bytes than were written there; the device lost them", slot.0)]
     Checksum {
         /// Where it is.
-        slot: Slot,
+        slot: SwapSlot,
     },
 }
 
@@ -184,8 +184,8 @@ impl Swap {
         (map.len(), map.taken())
     }
 
-    /// Whether a page that came back should give its slot up at once: swap is more than half full. Else it keeps its
-    /// copy, which saves writing it again, until it is written to (SPEC E7).
+    /// Whether a page that came back should give its slot up at once: swap is more than half full. Else it keeps
+    /// it, in the swap cache, which saves writing it again, until it is written to (SPEC E7).
     pub(crate) fn is_scarce(&self) -> bool {
         // Relaxed: a hint, of a number that changes all the time.
         self.taken.load(Ordering::Relaxed) as usize > self.records.len() / 2
@@ -196,7 +196,7 @@ impl Swap {
     /// # Errors
     /// [`SwapError::Full`].
     #[cfg(test)]
-    pub(crate) fn get(&self) -> Result<Slot, SwapError> {
+    pub(crate) fn get(&self) -> Result<SwapSlot, SwapError> {
         self.get_run(1).map(|(first, _)| first)
     }
 
@@ -204,25 +204,25 @@ impl Swap {
     ///
     /// # Errors
     /// [`SwapError::Full`].
-    pub(crate) fn get_run(&self, most: u32) -> Result<(Slot, u32), SwapError> {
+    pub(crate) fn get_run(&self, most: u32) -> Result<(SwapSlot, u32), SwapError> {
         let mut map = self.map.lock();
         let run = map.get_run(most);
         self.taken.store(map.taken(), Ordering::Relaxed);
-        run.map(|(first, run)| (Slot(first), run)).ok_or(SwapError::Full { slots: map.len() })
+        run.map(|(first, run)| (SwapSlot(first), run)).ok_or(SwapError::Full { slots: map.len() })
     }
 
     /// One more has a slot, and gives it back by itself. `false`: it is not taken.
-    pub(crate) fn share(&self, slot: Slot) -> bool {
+    pub(crate) fn share(&self, slot: SwapSlot) -> bool {
         self.map.lock().share(slot.0)
     }
 
     /// Gives a slot back that its caller does not read any more. `false`: it is not taken.
-    pub(crate) fn put(&self, slot: Slot) -> bool {
+    pub(crate) fn put(&self, slot: SwapSlot) -> bool {
         self.put_all([slot])
     }
 
     /// As [`Swap::put`], of many. `false`: one of them is not taken.
-    pub(crate) fn put_all(&self, slots: impl IntoIterator<Item = Slot>) -> bool {
+    pub(crate) fn put_all(&self, slots: impl IntoIterator<Item = SwapSlot>) -> bool {
         let mut slots = slots.into_iter().peekable();
         if slots.peek().is_none() {
             return true;
@@ -235,17 +235,17 @@ impl Swap {
     }
 
     /// Where a slot is in the file.
-    fn offset(slot: Slot) -> u64 {
+    fn offset(slot: SwapSlot) -> u64 {
         u64::from(slot.0) * FRAME_SIZE as u64
     }
 
-    fn request(&self, direction: Direction, first: Slot, bytes: Bytes) -> Request {
+    fn request(&self, direction: Direction, first: SwapSlot, bytes: Bytes) -> Request {
         let offset = Swap::offset(first);
         Request { file: self.file.reference(), direction, bytes, offset, token: 0 }
     }
 
     /// Keeps the checksum of what a slot of the caller's has, or is to have, by when it may be read.
-    pub(crate) fn seal(&self, slot: Slot, page: &[u8; FRAME_SIZE]) {
+    pub(crate) fn seal(&self, slot: SwapSlot, page: &[u8; FRAME_SIZE]) {
         let sum = checksum::of_page(page, slot.0);
         if let Some(record) = self.records.get(slot.0 as usize) {
             let note = record.load(Ordering::Relaxed) & !u64::from(u32::MAX);
@@ -265,7 +265,7 @@ impl Swap {
     pub(crate) unsafe fn write<E: Engine, P>(
         &self,
         queue: &mut Queue<E, P>,
-        first: Slot,
+        first: SwapSlot,
         bytes: Bytes,
         payload: P,
     ) -> Result<(), SwapError> {
@@ -286,7 +286,7 @@ impl Swap {
     pub(crate) unsafe fn read<E: Engine, P>(
         &self,
         queue: &mut Queue<E, P>,
-        first: Slot,
+        first: SwapSlot,
         bytes: Bytes,
         payload: P,
     ) -> Result<(), SwapError> {
@@ -300,7 +300,7 @@ impl Swap {
     ///
     /// # Errors
     /// [`SwapError::Checksum`].
-    pub(crate) fn check(&self, slot: Slot, page: &[u8; FRAME_SIZE]) -> Result<(), SwapError> {
+    pub(crate) fn check(&self, slot: SwapSlot, page: &[u8; FRAME_SIZE]) -> Result<(), SwapError> {
         let record = self.records.get(slot.0 as usize).map(|record| record.load(Ordering::Relaxed));
         let sum = checksum::of_page(page, slot.0);
         match record {
@@ -310,7 +310,7 @@ impl Swap {
     }
 
     /// Notes something else of the page in a slot.
-    pub(crate) fn set_note(&self, slot: Slot, note: u32) {
+    pub(crate) fn set_note(&self, slot: SwapSlot, note: u32) {
         if let Some(record) = self.records.get(slot.0 as usize) {
             let sum = record.load(Ordering::Relaxed) & u64::from(u32::MAX);
             record.store(u64::from(note) << 32 | sum, Ordering::Relaxed);
@@ -318,7 +318,7 @@ impl Swap {
     }
 
     /// The note of the page in a slot.
-    pub(crate) fn note(&self, slot: Slot) -> u32 {
+    pub(crate) fn note(&self, slot: SwapSlot) -> u32 {
         let record = self.records.get(slot.0 as usize);
         record.map_or(0, |record| (record.load(Ordering::Relaxed) >> 32) as u32)
     }

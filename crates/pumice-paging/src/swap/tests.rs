@@ -47,7 +47,7 @@ impl Drop for Scratch {
 fn read_in<E: Engine>(
     swap: &Swap,
     queue: &mut Queue<E, usize>,
-    slot: Slot,
+    slot: SwapSlot,
 ) -> Result<Frame, SwapError> {
     let mut frame = Frame([0; FRAME_SIZE]);
     // SAFETY: the frame is here until the queue is empty.
@@ -64,7 +64,7 @@ fn read_in<E: Engine>(
 unsafe fn write<E: Engine>(
     swap: &Swap,
     queue: &mut Queue<E, usize>,
-    (slot, note): (Slot, u32),
+    (slot, note): (SwapSlot, u32),
     at: NonNull<u8>,
     page: usize,
 ) -> Result<(), SwapError> {
@@ -78,7 +78,7 @@ unsafe fn write<E: Engine>(
 
 /// Writes pages, some of which fail, and reads back those that did not.
 fn survives<E: Engine>(swap: &Swap, mut queue: Queue<E, usize>, pages: u64) -> (usize, usize) {
-    let mut frames: Vec<(Frame, Slot, bool)> = Vec::new();
+    let mut frames: Vec<(Frame, SwapSlot, bool)> = Vec::new();
     for page in 0..pages {
         frames.push((Frame::of(page), swap.get().expect("a free slot"), false));
     }
@@ -216,7 +216,7 @@ fn what_is_not_swap_is_left_alone() {
 fn full_swap_says_so() {
     let path = Scratch::new("full");
     let swap = Swap::create(&path.0, 8 * FRAME_SIZE as u64, Cached::No).expect("a swap area");
-    let slots: Vec<Slot> = (0..7).map(|_| swap.get().expect("a slot")).collect();
+    let slots: Vec<SwapSlot> = (0..7).map(|_| swap.get().expect("a slot")).collect();
     assert!(matches!(swap.get(), Err(SwapError::Full { slots: 7 })));
     assert!(swap.is_scarce());
     for slot in &slots[..4] {
