@@ -194,10 +194,10 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// Counts pages that came with `fork`, in a record that no thread has yet.
     fn count_inherited(&self, resident: i64, swapped: i64) -> Option<()> {
-        let slot = super::rss::Slot::take(&self.slots)?;
-        slot.count(Counter::Anon, resident);
-        slot.count(Counter::Swap, swapped);
-        slot.leave();
+        let record = super::rss::TaskRecord::take(&self.records)?;
+        record.count(Counter::Anon, resident);
+        record.count(Counter::Swap, swapped);
+        record.leave();
         Some(())
     }
 }

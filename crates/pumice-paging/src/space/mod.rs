@@ -137,7 +137,7 @@ use pumice_frames::sys::lock::SpinLock;
 use pumice_frames::sys::pair::Pairs;
 use pumice_io::sync::atomic::{AtomicUsize, Ordering};
 use records::Records;
-use rss::{Counter, Slots};
+use rss::{Counter, TaskRecords};
 use vma::{MapState, Vmas};
 
 /// Pages that a sequence of faults populates at once at most, until told otherwise.
@@ -156,7 +156,7 @@ pub const DEFAULT_PAGE_CLUSTER: usize = 5;
 #[derive(Debug)]
 pub struct VmSpace<F: FrameSource, T: TableOps = Atomic> {
     tables: Tables<F, T>,
-    slots: Slots<F>,
+    records: TaskRecords<F>,
     vmas: Vmas<F>,
     /// Taken by whoever maps, unmaps, protects or forks; never by a fault. It comes before the
     /// locks of the zone, of which there are none, and before that of [`crate::page_table::Emulated`].
@@ -188,7 +188,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
 
     fn of(frames: F, ops: T, paged: Counter) -> Result<VmSpace<F, T>> {
         let none = || VmError::OutOfRecords("space");
-        let slots = Records::new(frames).ok_or_else(none)?;
+        let records = Records::new(frames).ok_or_else(none)?;
         let vmas = Records::new(frames).ok_or_else(none)?;
         let tables = Tables::new(frames, ops).ok_or_else(none)?;
         let pairs = tables.ops.pairs();
@@ -200,7 +200,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         let page_cluster = AtomicUsize::new(DEFAULT_PAGE_CLUSTER);
         Ok(VmSpace {
             tables,
-            slots,
+            records,
             vmas,
             mmap_lock,
             prefault_pages,
@@ -247,17 +247,17 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
 
     /// Resident pages: anonymous ones and those of files. Exact if no thread counts meanwhile.
     pub fn rss(&self) -> usize {
-        self.anon_rss() + rss::sum(&self.slots, Counter::File)
+        self.anon_rss() + rss::sum(&self.records, Counter::File)
     }
 
     /// Resident anonymous pages. Pages that are still the zero page do not count.
     pub fn anon_rss(&self) -> usize {
-        rss::sum(&self.slots, Counter::Anon)
+        rss::sum(&self.records, Counter::Anon)
     }
 
     /// Pages in swap.
     pub fn swap_rss(&self) -> usize {
-        rss::sum(&self.slots, Counter::Swap)
+        rss::sum(&self.records, Counter::Swap)
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) enum Counter {
 }
 
 /// Words of a record.
-pub(super) const SLOT_WORDS: usize = 16;
+pub(super) const RECORD_WORDS: usize = 16;
 /// Regions that a thread can hold at a time; one more is for addresses.
 ///
 /// One in loom's models, which would go through the loads of all of them in every order.
@@ -45,23 +45,23 @@ pub(super) enum Hold {
     Region(u8),
 }
 
-pub(super) type Slots<F> = Records<F, SLOT_WORDS>;
+pub(super) type TaskRecords<F> = Records<F, RECORD_WORDS>;
 
 /// A thread's record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot<'s>(&'s [AtomicU64; SLOT_WORDS]);
+pub(super) struct TaskRecord<'s>(&'s [AtomicU64; RECORD_WORDS]);
 
-impl<'s> Slot<'s> {
+impl<'s> TaskRecord<'s> {
     /// Takes a record that no thread has.
-    pub fn take<F: FrameSource>(slots: &'s Slots<F>) -> Option<Slot<'s>> {
-        for index in 0..Slots::<F>::CAPACITY {
+    pub fn take<F: FrameSource>(records: &'s TaskRecords<F>) -> Option<TaskRecord<'s>> {
+        for index in 0..TaskRecords::<F>::CAPACITY {
             // Without frames this ends: who looks at all records looks no further than the first chunk
             // that is missing.
-            let words = slots.get_or_add(index)?;
+            let words = records.get_or_add(index)?;
             // Acquire: the counts go on from where the thread before left them.
             let taken = words[OWNED].compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {
-                return Some(Slot(words));
+                return Some(TaskRecord(words));
             }
         }
         None
@@ -98,8 +98,8 @@ impl<'s> Slot<'s> {
     }
 
     /// Whether any of these records says that its thread holds this VMA.
-    pub fn any_holds<F: FrameSource>(slots: &Slots<F>, vma: u64) -> bool {
-        slots.iter().any(|words| {
+    pub fn any_holds<F: FrameSource>(records: &TaskRecords<F>, vma: u64) -> bool {
+        records.iter().any(|words| {
             // Acquire: pairs with `hold`.
             let holds = |word: &AtomicU64| word.load(Ordering::Acquire) == vma;
             words[HOLDS - MAX_LEVEL..=HOLDS + MAX_HELD].iter().any(holds)
@@ -108,11 +108,11 @@ impl<'s> Slot<'s> {
 }
 
 /// Pages of a kind, of all threads there are and were. A thread may have given up more than it took.
-pub(super) fn sum<F: FrameSource>(slots: &Slots<F>, counter: Counter) -> usize {
+pub(super) fn sum<F: FrameSource>(records: &TaskRecords<F>, counter: Counter) -> usize {
     // Relaxed: exact when nobody counts; else what was counted is seen sooner or later.
-    let one = |words: &[AtomicU64; SLOT_WORDS]| {
+    let one = |words: &[AtomicU64; RECORD_WORDS]| {
         words[COUNTS + counter as usize].load(Ordering::Relaxed) as i64
     };
-    let all: i64 = slots.iter().map(one).sum();
+    let all: i64 = records.iter().map(one).sum();
     all.max(0) as usize
 }

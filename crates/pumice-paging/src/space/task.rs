@@ -5,7 +5,7 @@ use core::cell::{Cell, UnsafeCell};
 use super::ahead::Prefault;
 use super::error::Trap;
 use super::fault::LastWalk;
-use super::rss::{Counter, Hold, Slot, MAX_HELD, MAX_LEVEL};
+use super::rss::{Counter, Hold, TaskRecord, MAX_HELD, MAX_LEVEL};
 use super::swap_in::SwapAhead;
 use super::swap_out::Batch;
 use super::vma::VmaId;
@@ -26,7 +26,7 @@ const RESERVE_TRIES: u32 = 2;
 #[derive(Debug)]
 pub struct Task<'s, F: FrameSource, T: TableOps> {
     pub(super) space: &'s VmSpace<F, T>,
-    slot: Slot<'s>,
+    record: TaskRecord<'s>,
     list: UnsafeCell<F::List>,
     /// Flags for reclaim on behalf of its requests.
     gfp: Cell<Gfp>,
@@ -51,10 +51,10 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
 
 impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     pub(super) fn new(space: &'s VmSpace<F, T>) -> Result<Self> {
-        let slot = Slot::take(&space.slots).ok_or(VmError::OutOfRecords("thread"))?;
+        let record = TaskRecord::take(&space.records).ok_or(VmError::OutOfRecords("thread"))?;
         Ok(Task {
             space,
-            slot,
+            record,
             list: UnsafeCell::new(space.tables.source.list()),
             gfp: Cell::new(Gfp::KERNEL),
             is_paged: space.tables.source.pager().is_some(),
@@ -165,7 +165,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
 
     #[inline]
     pub(super) fn count(&self, counter: Counter, pages: i64) {
-        self.slot.count(counter, pages);
+        self.record.count(counter, pages);
     }
 
     /// Keeps the VMA of a granule, and so its tables, until the next call of this: its number.
@@ -196,7 +196,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     fn hold_in(&self, place: Hold, middle: Middle<'_>, id: VmaId) -> VmaId {
         let mut id = id;
         loop {
-            self.slot.hold(place, id);
+            self.record.hold(place, id);
             if id == 0 {
                 return 0;
             }
@@ -214,7 +214,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     /// Holds nothing for addresses any more.
     pub(super) fn let_go(&self) {
         self.last_walk.set(LastWalk::NONE);
-        self.slot.hold(Hold::Addresses(self.level.get()), 0);
+        self.record.hold(Hold::Addresses(self.level.get()), 0);
         self.held.set(0);
     }
 
@@ -260,7 +260,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     }
 
     pub(super) fn let_go_region(&self, place: u8) {
-        self.slot.hold(Hold::Region(place), 0);
+        self.record.hold(Hold::Region(place), 0);
         self.regions.set(self.regions.get() & !(1 << place));
     }
 
@@ -319,6 +319,6 @@ impl<F: FrameSource, T: TableOps> Drop for GfpScope<'_, '_, F, T> {
 impl<F: FrameSource, T: TableOps> Drop for Task<'_, F, T> {
     fn drop(&mut self) {
         self.lru_drain();
-        self.slot.leave();
+        self.record.leave();
     }
 }

@@ -245,7 +245,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         let mut id = core::mem::take(&mut state.retired);
         while let Some(vma) = self.vma(id) {
             let next = vma.get(NEXT) as VmaId;
-            if super::rss::Slot::any_holds(&self.slots, id) {
+            if super::rss::TaskRecord::any_holds(&self.records, id) {
                 vma.set(NEXT, state.retired as usize);
                 state.retired = id;
             } else {
