@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use support::served::{end, python, python_by};
+use support::served::{end, python_by};
 use support::{counters_of, folder, pumice, run_script, safe_folder, stderr, stdout};
 
 /// Nobody, to whom nothing belongs.
@@ -201,7 +201,7 @@ fn outlived(background: &str) -> Option<(u32, u32, Child)> {
     let script = "import os,sys,subprocess\nx = bytearray(1 << 25)\nr, w = os.pipe()\n\
                   line = [sys.executable, '-c', sys.argv[1], str(os.getppid()), str(w)]\n\
                   subprocess.Popen(line, pass_fds=[w])\nos.close(w)\nos.read(r, 1)\nos._exit(0)";
-    let mut run = pumice(&["run", "--", "python3", "-c", script, background])
+    let mut run = pumice(&["run", "--pool-max", "1G", "--", "python3", "-c", script, background])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -320,7 +320,8 @@ fn a_namespace_that_is_gone_gives_up_its_share() {
         "{ELSEWHERE}subprocess.run(line + [{inner:?}])\n\
          x = bytearray(1 << 20); say(os.getpid()); wait()"
     );
-    let Some((child, pid)) = python(&script) else { return };
+    let command = pumice(&["run", "--pool-max", "1G", "--", "python3"]);
+    let Some((child, pid)) = python_by(command, &script) else { return };
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         let shown = pumice(&["stat", "--json", &pid.to_string()]).output().expect("pumice starts");

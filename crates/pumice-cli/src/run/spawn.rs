@@ -1,9 +1,9 @@
 //! Starts the program and stands in for it: its signals, its stops, its end are ours.
 //!
 //! The program is a child in our process group, where somebody must be left to report, or to keep what all programs of
-//! a tree share; else [`become_program`] makes all this needless. The child starts as `posix_spawn` would start it, by a `clone` that shares our memory until it
-//! executes, so starting costs the same however large we are; `posix_spawn` itself can neither keep an
-//! ignored SIGCHLD ignored nor see to it that killing us kills the program.
+//! a tree share; else [`become_program`] makes all this needless. The child starts as `posix_spawn` would start it, by
+//! a `clone` that shares our memory until it executes, so starting costs the same however large we are; `posix_spawn`
+//! itself can neither keep an ignored SIGCHLD ignored nor see to it that killing us kills the program.
 //!
 //! While it runs, every signal that can be is blocked here and taken by `sigtimedwait`: no handler
 //! ever runs. A signal of a terminal goes to the whole group, so the program has it already. A signal
@@ -91,7 +91,7 @@ pub fn become_program(line: &[OsString]) -> io::Error {
 /// A program and its arguments, for the kernel.
 struct Words {
     argv: Vec<*const libc::c_char>,
-    /// What the pointers point to.
+    /// The pointers point to these.
     _strings: Vec<CString>,
 }
 
