@@ -53,7 +53,7 @@ fn help_goes_to_stdout() {
 #[test]
 fn settings_change_while_a_program_runs() {
     let script = "echo $PUMICE_STATS; read line";
-    let mut child = pumice(&["run", "--", "sh", "-c", script])
+    let mut child = pumice(&["run", "--pool-max", "1G", "--", "sh", "-c", script])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn a_tree_of_its_own_is_as_large_as_the_variables_say() {
         let given = Given(&[("PUMICE_POOL_MAX", "64M"), ("PUMICE_READY", "8M")]);
-        let tree = private_tree(&given).expect("memory");
+        let tree = own_tree(&given).expect("memory");
         assert_eq!((tree.pool_max(), tree.take_ready_bytes()), (64 << 20, 8 << 20));
         assert!(shared_tree(&given).is_none());
         for nowhere in [
