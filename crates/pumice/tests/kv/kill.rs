@@ -212,6 +212,9 @@ fn what_was_committed_is_there_after_a_kill() {
                 done[thread] += 1;
             }
         }
+        if kill % 100 == 99 {
+            println!("{} of {kills} kills", kill + 1);
+        }
     }
     println!("{kills} kills, {done:?} changes");
     assert!(done.iter().all(|&changes| changes > 0), "{done:?}");
