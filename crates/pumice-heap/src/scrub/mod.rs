@@ -23,7 +23,8 @@
 //! Where the user names an engine beside the processor, scrubd keeps batches of claims in flight there
 //! (`by_engine`, `flight`), and does the rest itself.
 //!
-//! [`Source`] is where the first two find their work; the heap implements it over its zones. The layers are
+//! `scrubd` decides when a freed block is zeroed (`Scrubd::work`), the governor whether that may be now, and the heap
+//! which block is old enough (`heap/source.rs`): [`Source`] is where the first two find their work. The layers are
 //! kept this way round so that policy (here) and the ledger (below) can be tested apart.
 
 #[cfg_attr(loom, allow(dead_code, reason = "the threads themselves are not modelled"))]

@@ -1,4 +1,5 @@
-//! The questions to a policy and the reports to it.
+//! The questions to a policy and the reports to it. [`Adaptive`](super::Adaptive) is the one that is used if none is
+//! named: its `evict` decides which page goes next.
 
 use super::list::Page;
 

@@ -3,6 +3,9 @@
 //! Find the granule and hold its VMA, walk, install what tables are missing, then go by the page's
 //! word: each step below is one compare-and-swap from what was read to what it should be, and starts
 //! over when the word has become another. The loser gives its frame back, still zeroed.
+//!
+//! The frame comes from the thread's list (`List` of [`mem_map`](super::mem_map)), which is filled from the processor's
+//! (`Pcp` of `pumice_frames::frame`), and that from the block that the processor has reserved (`frame/reserve.rs`).
 
 use core::ptr::NonNull;
 use core::time::Duration;
