@@ -25,6 +25,7 @@ use pumice_io::{AnyEngine, Bytes, Engines, Plain, Queue, Request};
 use pumice_paging::page_table::pager::ReadFailed;
 use pumice_paging::page_table::FrameSource;
 use pumice_paging::space::file::{Begun, Filling, Overtaken, Patience, Use};
+use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::region::Page;
 
 /// Requests of a thread in flight at a time.

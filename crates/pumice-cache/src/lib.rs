@@ -99,6 +99,7 @@ use pumice_io::sync::{in_policy, RwLock};
 use pumice_io::Opening;
 use pumice_paging::page_table::{Atomic, FrameSource, Rights};
 use pumice_paging::space::file::Use;
+use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::{Frames, Task, VmError, VmSpace};
 use settings::shared;
 use table::{Counters, Files, Opened};

@@ -17,6 +17,7 @@ use pumice_frames::sys::lock::Backoff;
 use pumice_io::sync::atomic::{AtomicU64, Ordering};
 use pumice_paging::page_table::Atomic;
 use pumice_paging::space::file::Noted;
+use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::region::{Page, Words};
 use pumice_paging::space::{Frames, ReadGuard, Region, VmError, WriteGuard};
 

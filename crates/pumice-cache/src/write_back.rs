@@ -28,6 +28,7 @@ use pumice_io::sync::atomic::Ordering;
 use pumice_io::sync::pause_in_models;
 use pumice_io::{AnyEngine, Bytes, Queue, Queues, Request};
 use pumice_paging::page_table::FrameSource;
+use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::write_back::{StillHeld, WriteBack, WriteFailed};
 
 /// Requests in flight at a time.

@@ -111,7 +111,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// # Errors
     /// As [`Task::map`].
-    pub fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize> {
+    pub(crate) fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize> {
         self.map_granules(bytes, Entry::absent_file(rights), Entry::absent_file(rights))
     }
 
@@ -120,7 +120,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// # Errors
     /// [`super::VmError::Unmapped`]; [`super::VmError::OutOfFrames`] without any for a table.
-    pub fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
+    pub(crate) fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
         let address = page.saturating_mul(pumice_frames::addr::FRAME_SIZE);
         let error = |trap| self.error(trap, address, Access::Read);
         let walked = self.walk(page).map_err(error)?;
@@ -161,7 +161,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// # Safety
     /// It was begun in this space, and taken over in this space only; [`Task::begin_fill`] says what holds since.
     /// Nobody uses its frame any more.
-    pub unsafe fn end_fill(
+    pub(crate) unsafe fn end_fill(
         &self,
         filling: Filling,
         read: core::result::Result<(), ReadFailed>,
@@ -184,7 +184,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Takes a read over that may not end for long, to read the page into another frame; what is left of the first is
     /// its own frame. The claim stays, so the page is nobody else's in between. `Err` without a frame.
-    pub fn take_over(
+    pub(crate) fn take_over(
         &self,
         filling: Filling,
     ) -> core::result::Result<(Filling, Overtaken), Filling> {
@@ -201,12 +201,12 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// # Safety
     /// It was begun in this space, and nobody uses its frame any more.
-    pub unsafe fn end_overtaken(&self, overtaken: Overtaken) {
+    pub(crate) unsafe fn end_overtaken(&self, overtaken: Overtaken) {
         self.with_list(|list| list.put(overtaken.frame));
     }
 
     /// Whether somebody reads a page.
-    pub fn is_being_read(&self, page: usize) -> bool {
+    pub(crate) fn is_being_read(&self, page: usize) -> bool {
         let walked = self.walk_if_there(page);
         let entry = walked.map(|walked| self.space.tables.ops.ptep_get(walked.ptep));
         entry.is_some_and(|entry| Evicted::of(entry).is_some() && entry.latch() != 0)
@@ -214,7 +214,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Says of pages that are dirty which they are, in the order of their numbers. One that is held for writing is,
     /// and one whose transit somebody has begun who is going to find it dirty.
-    pub fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
+    pub(crate) fn scan_dirty(&self, pages: Range<usize>, mut found: impl FnMut(usize)) {
         let ops = &self.space.tables.ops;
         self.scan(pages, |page, ptep| {
             let entry = ops.ptep_get(ptep);
@@ -226,7 +226,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Forgets pages, in memory or not: they are as they were when their region was mapped. Waits for those who have
     /// guards of them, or read them; `waits` is called each time, with the first of these. How many were dirty.
-    pub fn forget(&self, pages: Range<usize>, mut waits: impl FnMut(usize)) -> usize {
+    pub(crate) fn forget(&self, pages: Range<usize>, mut waits: impl FnMut(usize)) -> usize {
         let mut dirty = 0;
         let mut later = [0; 64];
         let mut start = pages.start;

@@ -88,6 +88,7 @@ mod entry;
 mod error;
 mod fault;
 pub mod file;
+pub mod file_ops;
 mod fork;
 mod huge;
 mod map;

@@ -38,7 +38,7 @@ impl WriteBack {
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Whether a page is in memory and was dirty a moment ago.
-    pub fn is_dirty(&self, page: usize) -> bool {
+    pub(crate) fn is_dirty(&self, page: usize) -> bool {
         let walked = self.walk_if_there(page);
         let entry = walked.map(|walked| self.space.tables.ops.ptep_get(walked.ptep));
         let is_there = |entry: &Entry| matches!(entry.state(), State::Present | State::InTransit);
@@ -50,7 +50,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// From here to [`Task::end_write_back`], which any task of the space may call, its region is not unmapped, or
     /// somebody holds it ([`super::Region`]).
-    pub fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
+    pub(crate) fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
         match self.look_to_write_back(page) {
             Look::Begun(begun) => Some(begun),
             Look::Held(_) | Look::Nothing => None,
@@ -85,7 +85,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// # Errors
     /// The page has such a guard, which was not to be waited for.
-    pub fn wait_to_write_back(
+    pub(crate) fn wait_to_write_back(
         &self,
         page: usize,
         may_wait: bool,
@@ -108,7 +108,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ///
     /// # Safety
     /// It was begun in this space, and [`Task::begin_write_back`] says what holds since.
-    pub unsafe fn end_write_back(&self, begun: WriteBack, went: Result<(), WriteFailed>) {
+    pub(crate) unsafe fn end_write_back(&self, begun: WriteBack, went: Result<(), WriteFailed>) {
         let Some(walked) = self.walk_if_there(begun.page.page) else { return };
         let ops = &self.space.tables.ops;
         if went.is_err() {

@@ -1,0 +1,86 @@
+//! The steps by which a page cache fills and cleans the pages of its files.
+//!
+//! They are no methods of a task's own, so that a program which has one through `pumice` can't take them: it would end
+//! no read, and no write-back, that it begins.
+
+use core::ops::Range;
+
+use super::file::{Begun, Filling, Overtaken, Patience, Use};
+use super::task::Task;
+use super::write_back::{StillHeld, WriteBack, WriteFailed};
+use super::Result;
+use crate::page_table::pager::ReadFailed;
+use crate::page_table::{FrameSource, Rights, TableOps};
+
+/// See the module's top. Each method is as the task's of the same name.
+#[allow(clippy::missing_errors_doc, clippy::missing_safety_doc, missing_docs, reason = "see there")]
+pub trait FileOps {
+    fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize>;
+    fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun>;
+    unsafe fn end_fill(
+        &self,
+        filling: Filling,
+        read: core::result::Result<(), ReadFailed>,
+        used: Use,
+    );
+    fn take_over(&self, filling: Filling) -> core::result::Result<(Filling, Overtaken), Filling>;
+    unsafe fn end_overtaken(&self, overtaken: Overtaken);
+    fn is_being_read(&self, page: usize) -> bool;
+    fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize));
+    fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize;
+    fn begin_write_back(&self, page: usize) -> Option<WriteBack>;
+    fn wait_to_write_back(
+        &self,
+        page: usize,
+        may_wait: bool,
+    ) -> core::result::Result<Option<WriteBack>, StillHeld>;
+    unsafe fn end_write_back(&self, begun: WriteBack, went: core::result::Result<(), WriteFailed>);
+}
+
+impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
+    fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize> {
+        self.map_file(bytes, rights)
+    }
+    fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
+        self.begin_fill(page, patience)
+    }
+    unsafe fn end_fill(
+        &self,
+        filling: Filling,
+        read: core::result::Result<(), ReadFailed>,
+        used: Use,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_fill(filling, read, used) }
+    }
+    fn take_over(&self, filling: Filling) -> core::result::Result<(Filling, Overtaken), Filling> {
+        self.take_over(filling)
+    }
+    unsafe fn end_overtaken(&self, overtaken: Overtaken) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_overtaken(overtaken) }
+    }
+    fn is_being_read(&self, page: usize) -> bool {
+        self.is_being_read(page)
+    }
+    fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize)) {
+        self.scan_dirty(pages, found)
+    }
+    fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize {
+        self.forget(pages, waits)
+    }
+    fn begin_write_back(&self, page: usize) -> Option<WriteBack> {
+        self.begin_write_back(page)
+    }
+    fn wait_to_write_back(
+        &self,
+        page: usize,
+        may_wait: bool,
+    ) -> core::result::Result<Option<WriteBack>, StillHeld> {
+        self.wait_to_write_back(page, may_wait)
+    }
+    unsafe fn end_write_back(&self, begun: WriteBack, went: core::result::Result<(), WriteFailed>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_write_back(begun, went) }
+    }
+}
