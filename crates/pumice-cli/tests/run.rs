@@ -42,8 +42,8 @@ fn the_status_is_the_programs() {
 #[test]
 fn a_signals_death_is_the_programs() {
     for number in [2, 6, 9, 11, 13, 15] {
-        let [into, beside] = both_ways(&format!("kill -{number} $$"))
-            .map(|mut run| run.output().expect("it starts"));
+        let [into, beside] =
+            both_ways(&format!("kill -{number} $$")).map(|mut run| run.output().expect("it starts"));
         assert_eq!(into.status.signal(), Some(number));
         assert_eq!(beside.status.signal(), Some(number));
         assert!(!beside.status.core_dumped(), "one core is enough");
