@@ -23,7 +23,6 @@ use pumice_io::engine::{Direction, Piece};
 use pumice_io::sync::{Mutex, MutexGuard};
 use pumice_io::{AnyEngine, Bytes, Engines, Plain, Queue, Request};
 use pumice_paging::page_table::pager::ReadFailed;
-use pumice_paging::page_table::FrameSource;
 use pumice_paging::space::file::{Begun, Filling, Overtaken, Patience, Use};
 use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::region::Page;
@@ -298,8 +297,7 @@ impl State {
 
     fn submit(&mut self, task: &FileTask<'_>, mut read: Read, counters: &Counters) {
         let Read { file, why, pages, pieces, .. } = &mut read;
-        let frames = task.space().frames();
-        let bytes = Bytes::of_frames(pages.iter().map(|page| frames.bytes(page.frame())), pieces);
+        let bytes = Bytes::of_frames(pages.iter().map(|page| task.bytes(page.frame())), pieces);
         let offset = ((pages[0].page() - file.first_page) * FRAME_SIZE) as u64;
         let file = file.data.reference();
         let request = Request { file, direction: Direction::Read, bytes, offset, token: 0 };
@@ -333,7 +331,7 @@ impl State {
     /// Reads a single page of which not all is in the file, waiting.
     fn read_now(&mut self, task: &FileTask<'_>, read: Read) {
         let filling = &read.pages[0];
-        let mut at = task.space().frames().bytes(filling.frame()).cast::<Page>();
+        let mut at = task.bytes(filling.frame()).cast::<Page>();
         let page = filling.page() - read.file.first_page;
         // SAFETY: the frame is this read's.
         let result = read.file.read_plainly(page, filling.from(), unsafe { at.as_mut() });
@@ -342,13 +340,12 @@ impl State {
 
     fn end(&mut self, task: &FileTask<'_>, read: Read, result: Result<(), ReadFailed>) {
         let Read { file, why, mut pages, overtaken, pieces } = read;
-        let frames = task.space().frames();
         for filling in pages.drain(..) {
             if why == Why::Asked {
                 self.arrived.push(filling.page());
             }
             let used = why.used(filling.page());
-            let at = frames.bytes(filling.frame()).cast::<Page>();
+            let at = task.bytes(filling.frame()).cast::<Page>();
             // SAFETY: the frame is this read's, which is done.
             let is_right = result.is_err()
                 || file.is_as_written(filling.page() - file.first_page, unsafe { at.as_ref() });

@@ -97,7 +97,7 @@ use pumice_io::file::{FileId, Wait};
 use pumice_io::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pumice_io::sync::{in_policy, RwLock};
 use pumice_io::Opening;
-use pumice_paging::page_table::{Atomic, FrameSource, Rights};
+use pumice_paging::page_table::{Atomic, Rights};
 use pumice_paging::space::file::Use;
 use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::{Frames, Task, VmError, VmSpace};
@@ -285,7 +285,7 @@ impl<'c> Cache<'c> {
         let taken = fills.iter().find_map(|fills| fills.take_over(task, page));
         drop(fills);
         let Some((file, filling)) = taken else { return false };
-        let mut at = task.space().frames().bytes(filling.frame()).cast();
+        let mut at = task.bytes(filling.frame()).cast();
         // SAFETY: the frame is this read's alone.
         let read = self.files.read_page(&file, page, filling.from(), unsafe { at.as_mut() });
         // SAFETY: it was begun and taken over in this space, the file's region stays mapped, and the read is over.

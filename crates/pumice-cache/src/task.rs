@@ -225,13 +225,15 @@ impl<'c> CacheTask<'c> {
     /// Forgets pages of a file that is cut off or closed: how many were dirty.
     pub(super) fn forget(&self, pages: std::ops::Range<usize>) -> usize {
         let mut waits = 0;
-        self.task.forget(pages, |page| {
+        let wait = |page| {
             waits += 1;
             let is_any = matches!(self.fills.reap(&self.task, 0), Ok(true));
             if !is_any && !self.cache.help(&self.task) && waits > WAITS_FOR_A_THREAD {
                 self.cache.take_over(&self.task, page);
             }
-        })
+        };
+        // SAFETY: a file's region stays until the cache ends, and what waits ends reads only.
+        unsafe { self.task.forget(pages, wait) }
     }
 
     /// Has frames of reads that are on their way be pages, which reclaim can take. Whether there were any; of other

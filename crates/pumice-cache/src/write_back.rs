@@ -27,7 +27,6 @@ use pumice_io::engine::{Direction, Piece};
 use pumice_io::sync::atomic::Ordering;
 use pumice_io::sync::pause_in_models;
 use pumice_io::{AnyEngine, Bytes, Queue, Queues, Request};
-use pumice_paging::page_table::FrameSource;
 use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::write_back::{StillHeld, WriteBack, WriteFailed};
 
@@ -94,7 +93,8 @@ impl<'w, 'c> Writer<'w, 'c> {
         let (first, end) = (file.first_page, file.first_page + file.room);
         file.dirty.take(which, pages, |granule| {
             let granule = first + granule.start..(first + granule.end).min(end);
-            self.task.scan_dirty(granule, |page| dirty.push(page));
+            // SAFETY: a file's region stays until the cache ends, and the closure only takes note.
+            unsafe { self.task.scan_dirty(granule, |page| dirty.push(page)) };
         });
         for page in dirty {
             match self.task.begin_write_back(page) {
@@ -220,10 +220,10 @@ impl<'w, 'c> Writer<'w, 'c> {
             while self.queue.room() == 0 {
                 self.reap();
             }
-            let frames = self.task.space().frames();
-            let pages = batch.iter().map(|begun| {
-                (begun.page().page - file.first_page, frames.bytes(begun.page().frame))
-            });
+            let task = self.task;
+            let pages = batch
+                .iter()
+                .map(|begun| (begun.page().page - file.first_page, task.bytes(begun.page().frame)));
             // SAFETY: the pages are held for reading until their write-back is ended.
             match unsafe { file.admit(pages) } {
                 Ok(admitted) => {
@@ -240,8 +240,8 @@ impl<'w, 'c> Writer<'w, 'c> {
     }
 
     fn write(&mut self, file: &Arc<Inner>, admitted: Admitted, pages: Vec<WriteBack>) {
-        let (frames, mut pieces) = (self.task.space().frames(), Vec::new());
-        let at = pages.iter().map(|page| frames.bytes(page.page().frame));
+        let (task, mut pieces) = (self.task, Vec::new());
+        let at = pages.iter().map(|page| task.bytes(page.page().frame));
         // Less than all of it only if it is one.
         let bytes = Bytes::of_frames(at, &mut pieces).first(admitted.bytes);
         let write = Write { file: file.clone(), admitted, pages, _pieces: pieces };

@@ -14,16 +14,9 @@ fn signal(name: &str, pid: u32) {
     assert!(sent.expect("kill is installed").success());
 }
 
-/// A script under a pumice that becomes the program, and under one that stays beside it.
-fn both_ways(script: &str) -> [Command; 2] {
-    let mut beside = run_script(script);
-    beside.env("PUMICE_POOL_MAX", "1G");
-    [run_script(script), beside]
-}
-
-/// Starts it and returns when the script has written its first line.
-fn start_and_wait_for_line(mut run: Command) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child = run.stdout(Stdio::piped()).spawn().expect("pumice starts");
+/// Starts a script under pumice and returns when it has written its first line.
+fn start_and_wait_for_line(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = run_script(script).stdout(Stdio::piped()).spawn().expect("pumice starts");
     let (_, output) = support::first_line(child.stdout.take());
     (child, output)
 }
@@ -31,22 +24,18 @@ fn start_and_wait_for_line(mut run: Command) -> (Child, BufReader<std::process::
 #[test]
 fn the_status_is_the_programs() {
     for status in [0, 1, 2, 77, 255] {
-        for mut run in both_ways(&format!("exit {status}")) {
-            let output = run.output().expect("pumice starts");
-            assert_eq!(output.status.code(), Some(status));
-            assert!(output.stderr.is_empty(), "{}", stderr(&output));
-        }
+        let output = run_script(&format!("exit {status}")).output().expect("pumice starts");
+        assert_eq!(output.status.code(), Some(status));
+        assert!(output.stderr.is_empty(), "{}", stderr(&output));
     }
 }
 
 #[test]
 fn a_signals_death_is_the_programs() {
     for number in [2, 6, 9, 11, 13, 15] {
-        let [into, beside] =
-            both_ways(&format!("kill -{number} $$")).map(|mut run| run.output().expect("it starts"));
-        assert_eq!(into.status.signal(), Some(number));
-        assert_eq!(beside.status.signal(), Some(number));
-        assert!(!beside.status.core_dumped(), "one core is enough");
+        let output = run_script(&format!("kill -{number} $$")).output().expect("pumice starts");
+        assert_eq!(output.status.signal(), Some(number));
+        assert!(!output.status.core_dumped(), "one core is enough");
     }
 }
 
@@ -54,90 +43,57 @@ fn a_signals_death_is_the_programs() {
 fn signals_reach_the_program() {
     for name in ["TERM", "INT", "HUP", "USR1", "QUIT", "ABRT"] {
         let script = format!("trap 'kill $!; echo {name}; exit 5' {name}; sleep 100 & echo; wait");
-        for run in both_ways(&script) {
-            let (mut child, mut output) = start_and_wait_for_line(run);
-            signal(name, child.id());
-            assert_eq!(child.wait().expect("waited").code(), Some(5), "{name}");
-            let mut line = String::new();
-            output.read_line(&mut line).expect("a line");
-            assert_eq!(line.trim_end(), name);
-        }
+        let (mut child, mut output) = start_and_wait_for_line(&script);
+        signal(name, child.id());
+        assert_eq!(child.wait().expect("waited").code(), Some(5), "{name}");
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line.trim_end(), name);
     }
-    for run in both_ways("echo; exec sleep 100") {
-        let (mut child, _output) = start_and_wait_for_line(run);
-        signal("TERM", child.id());
-        assert_eq!(child.wait().expect("waited").signal(), Some(15));
-    }
-}
-
-#[test]
-fn pumice_becomes_the_program_where_nobody_is_needed_beside_it() {
-    let [into, beside] = both_ways("echo $PPID; exec python3 -c 'print(len(bytearray(1 << 20)))'")
-        .map(start_and_wait_for_pid);
-    assert_eq!(into, std::process::id());
-    assert_ne!(beside, std::process::id());
-    let mut none = pumice(&["run", "--", "/no/such/program"]);
-    let output = none.output().expect("pumice starts");
-    assert_eq!(output.status.code(), Some(127));
-    assert!(stderr(&output).contains("no program /no/such/program"), "{}", stderr(&output));
-}
-
-/// The number that the script writes first.
-fn start_and_wait_for_pid(mut run: Command) -> u32 {
-    let output = run.output().expect("pumice starts");
-    assert!(output.status.success(), "{}", stderr(&output));
-    let said = stdout(&output);
-    said.lines().next().and_then(|line| line.parse().ok()).expect("a number")
+    let (mut child, _output) = start_and_wait_for_line("echo; exec sleep 100");
+    signal("TERM", child.id());
+    assert_eq!(child.wait().expect("waited").signal(), Some(15));
 }
 
 #[test]
 fn killing_pumice_kills_the_program() {
-    for run in both_ways("echo; exec sleep 100") {
-        let (mut child, mut output) = start_and_wait_for_line(run);
-        signal("KILL", child.id());
-        child.wait().expect("waited");
-        // The program holds the pipe's other end: this ends when it does.
-        let mut rest = String::new();
-        output.read_line(&mut rest).expect("the end of the pipe");
-        assert_eq!(rest, "");
-        assert!(counters_of(child.id()).is_empty(), "and nothing is left");
-    }
+    let (mut child, mut output) = start_and_wait_for_line("echo; exec sleep 100");
+    signal("KILL", child.id());
+    child.wait().expect("waited");
+    // The program holds the pipe's other end: this ends when it does.
+    let mut rest = String::new();
+    output.read_line(&mut rest).expect("the end of the pipe");
+    assert_eq!(rest, "");
+    assert!(counters_of(child.id()).is_empty(), "and nothing is left");
 }
 
 #[test]
 fn a_stopped_program_stops_pumice_and_goes_on() {
-    for run in both_ways("echo; kill -STOP $$; exit 9") {
-        let (mut child, _output) = start_and_wait_for_line(run);
-        let stat = format!("/proc/{}/stat", child.id());
-        let state = || {
-            let stat = fs::read_to_string(&stat).expect("not reaped yet");
-            stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next())
-        };
-        while state() != Some('T') {
-            std::thread::yield_now();
-        }
-        signal("CONT", child.id());
-        assert_eq!(child.wait().expect("waited").code(), Some(9));
+    let (mut child, _output) = start_and_wait_for_line("echo; kill -STOP $$; exit 9");
+    let stat = format!("/proc/{}/stat", child.id());
+    let state = || {
+        let stat = fs::read_to_string(&stat).expect("not reaped yet");
+        stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next())
+    };
+    while state() != Some('T') {
+        std::thread::yield_now();
     }
+    signal("CONT", child.id());
+    assert_eq!(child.wait().expect("waited").code(), Some(9));
 }
 
 #[test]
 fn dispositions_are_inherited() {
-    let ignored = |pumice: Option<&str>, pool_max: &str| {
+    let ignored = |pumice: Option<&str>| {
         let script = "trap '' PIPE HUP; exec $0 sh -c 'grep SigIgn: /proc/self/status'";
         let mut command = Command::new("sh");
         let words = pumice.map_or(String::new(), |path| format!("{path} run --"));
-        command.args(["-c", &script.replace("$0", &words)]).env("PUMICE_POOL_MAX", pool_max);
+        command.args(["-c", &script.replace("$0", &words)]);
         stdout(&command.output().expect("sh starts"))
     };
-    for pool_max in ["", "1G"] {
-        let pumice = Some(env!("CARGO_BIN_EXE_pumice"));
-        assert_eq!(ignored(pumice, pool_max), ignored(None, pool_max));
-    }
-    for mut run in both_ways("grep SigBlk: /proc/self/status") {
-        let blocked = run.output().expect("pumice starts");
-        assert!(stdout(&blocked).ends_with("0000000000000000"), "{}", stdout(&blocked));
-    }
+    assert_eq!(ignored(Some(env!("CARGO_BIN_EXE_pumice"))), ignored(None));
+    let blocked = run_script("grep SigBlk: /proc/self/status").output().expect("pumice starts");
+    assert!(stdout(&blocked).ends_with("0000000000000000"), "{}", stdout(&blocked));
 }
 
 #[test]

@@ -10,10 +10,8 @@ use crate::stats::CounterSlot;
 
 /// Turns everything off when it says `off` (also `0`, `no`, `false`).
 pub const ENV_SWITCH: &str = "PUMICE";
-/// Number of the shared memory that has the tree's counters ([`crate::stats::Tree`]), or [`OWN_STATS`].
+/// Number of the shared memory that has the tree's counters ([`crate::stats::Tree`]).
 pub const ENV_STATS: &str = "PUMICE_STATS";
-/// Each process makes such memory for itself, for others to look at.
-pub const OWN_STATS: &str = "own";
 /// Bytes to have ready, populated in the background, in the first process that asks.
 pub const ENV_READY: &str = "PUMICE_READY";
 /// Process id of the `pumice run` whose child is to populate that as soon as it runs; not set

@@ -155,22 +155,17 @@ pub fn shared_tree(variables: &impl Variables) -> Option<&'static Tree> {
     unsafe { Tree::open(memory) }
 }
 
-/// The tree that is shared, or one for this process and the children that it forks: a process that comes to run under
-/// another user, or in another namespace of shared memory, or when all others of the tree are gone, counts for itself.
+/// The tree that is shared, or one for this process alone: a process that comes to run under another user, or in
+/// another namespace of shared memory, or when all others of the tree are gone, counts for itself.
 fn tree(variables: &impl Variables) -> Option<&'static Tree> {
-    shared_tree(variables).or_else(|| own_tree(variables))
+    shared_tree(variables).or_else(|| private_tree(variables))
 }
 
-/// A tree for this process, as its variables say: where others may look at it, if they ask for that.
-fn own_tree(variables: &impl Variables) -> Option<&'static Tree> {
+/// A tree for this process alone, as its variables say.
+fn private_tree(variables: &impl Variables) -> Option<&'static Tree> {
     let size = |name| variables.get(name).and_then(config::parse_size);
-    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory) as u64;
-    let ready = size(config::ENV_READY).unwrap_or(0) as u64;
-    let is_shown = variables.get(config::ENV_STATS) == Some(config::OWN_STATS);
-    let shown = is_shown.then(|| segment::create(TREE_SIZE).ok()).flatten();
-    // SAFETY: a new segment's bytes are zeros, and it is never unmapped.
-    let shown = shown.map(|(_, memory)| unsafe { Tree::create(memory, pool_max, ready) });
-    shown.or_else(|| Tree::private(pool_max, ready).ok())
+    let pool_max = size(config::ENV_POOL_MAX).unwrap_or_else(half_of_memory);
+    Tree::private(pool_max as u64, size(config::ENV_READY).unwrap_or(0) as u64).ok()
 }
 
 fn half_of_memory() -> usize {
@@ -329,7 +324,7 @@ mod tests {
     #[test]
     fn a_tree_of_its_own_is_as_large_as_the_variables_say() {
         let given = Given(&[("PUMICE_POOL_MAX", "64M"), ("PUMICE_READY", "8M")]);
-        let tree = own_tree(&given).expect("memory");
+        let tree = private_tree(&given).expect("memory");
         assert_eq!((tree.pool_max(), tree.take_ready_bytes()), (64 << 20, 8 << 20));
         assert!(shared_tree(&given).is_none());
         for nowhere in [

@@ -77,13 +77,13 @@ impl Bytes {
         match self {
             Bytes::Run { at, len } => {
                 let done = done.min(len);
-                // SAFETY: within the bytes, or at their end.
-                Bytes::Run { at: unsafe { at.add(done) }, len: len - done }
+                let rest = NonNull::new(at.as_ptr().wrapping_add(done));
+                Bytes::Run { at: rest.unwrap_or(NonNull::dangling()), len: len - done }
             }
             Bytes::Frames { pieces, count } => {
                 let done = (done / FRAME_SIZE).min(count);
-                // SAFETY: within the list, or at its end.
-                Bytes::Frames { pieces: unsafe { pieces.add(done) }, count: count - done }
+                let rest = NonNull::new(pieces.as_ptr().wrapping_add(done));
+                Bytes::Frames { pieces: rest.unwrap_or(NonNull::dangling()), count: count - done }
             }
         }
     }

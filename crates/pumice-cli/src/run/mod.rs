@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use pumice_heap::config::{
     parse_size, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_FIRST, ENV_POOL_MAX, ENV_READY, ENV_STATS,
-    ENV_THRESHOLD, OWN_STATS,
+    ENV_THRESHOLD,
 };
 use pumice_heap::stats::{CounterSlot, Owner, Tree};
 
@@ -46,8 +46,7 @@ const STATUS_NOT_EXECUTABLE: u8 = 126;
 /// How often to look for processes of other namespaces that are gone.
 const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs the program and returns its exit status. Does not return where a signal killed it, and where nobody is needed
-/// beside it: then this process becomes the program, which counts for itself.
+/// Runs the program and returns its exit status; does not return where a signal killed it.
 pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let plan = arguments.plan()?;
     let typed = plan.variables.iter().find(|(name, _)| *name == ENV_CLEAR);
@@ -57,22 +56,17 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let preload = shim_file::preload_list(&shim, env::var_os("LD_PRELOAD"));
     env::set_var("LD_PRELOAD", preload);
     env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
-    for (name, value) in &plan.variables {
-        env::set_var(name, value);
-    }
-    env::set_var(ENV_CLEAR, clearer.to_string());
-    // A tree has it, for the first process that asks.
+    let tree = share_tree(plan.pool_max_bytes, plan.ready_bytes)?;
+    // The tree has it, for the first process that asks.
     env::remove_var(ENV_READY);
-    if plan.report.is_none() && plan.ready_bytes == 0 && !plan.has_pool_max {
-        env::set_var(ENV_STATS, OWN_STATS);
-        env::remove_var(ENV_FIRST);
-        return Err(not_run(&plan.program[0], &spawn::become_program(&plan.program)));
-    }
     match plan.ready_bytes {
         0 => env::remove_var(ENV_FIRST),
         _ => env::set_var(ENV_FIRST, std::process::id().to_string()),
     }
-    let tree = share_tree(plan.pool_max_bytes, plan.ready_bytes)?;
+    for (name, value) in &plan.variables {
+        env::set_var(name, value);
+    }
+    env::set_var(ENV_CLEAR, clearer.to_string());
 
     let started = Instant::now();
     let ended = spawn::run_and_look(&plan.program, &mut || sweep(tree));

@@ -139,9 +139,8 @@ pub struct Plan {
     pub variables: Vec<(&'static str, OsString)>,
     /// Bytes to have ready in the first process.
     pub ready_bytes: usize,
-    /// The most bytes of pool in the tree, and whether that was asked for.
+    /// The most bytes of pool in the tree.
     pub pool_max_bytes: usize,
-    pub has_pool_max: bool,
     /// The report wanted, if one is.
     pub report: Option<ReportTo>,
 }
@@ -175,8 +174,7 @@ impl RunArgs {
             Ok(ReportTo { form, file })
         });
         let report = report.transpose()?;
-        let (program, has_pool_max) = (self.program, pool_max.is_some());
-        Ok(Plan { program, variables, ready_bytes, pool_max_bytes, has_pool_max, report })
+        Ok(Plan { program: self.program, variables, ready_bytes, pool_max_bytes, report })
     }
 }
 

@@ -1,9 +1,10 @@
 //! Starts the program and stands in for it: its signals, its stops, its end are ours.
 //!
-//! The program is a child in our process group, where somebody must be left to report, or to keep what all programs of
-//! a tree share; else [`become_program`] makes all this needless. The child starts as `posix_spawn` would start it, by
-//! a `clone` that shares our memory until it executes, so starting costs the same however large we are; `posix_spawn`
-//! itself can neither keep an ignored SIGCHLD ignored nor see to it that killing us kills the program.
+//! The program is a child in our process group. (To become the program by `exec` would make all
+//! this needless, but nobody would be left to report.) The
+//! child starts as `posix_spawn` would start it, by a `clone` that shares our memory until it
+//! executes, so starting costs the same however large we are; `posix_spawn` itself can neither keep an
+//! ignored SIGCHLD ignored nor see to it that killing us kills the program.
 //!
 //! While it runs, every signal that can be is blocked here and taken by `sigtimedwait`: no handler
 //! ever runs. A signal of a terminal goes to the whole group, so the program has it already. A signal
@@ -74,33 +75,6 @@ pub fn run_and_look(
                 Waited::InVain => pause = look(),
             },
         }
-    }
-}
-
-/// Has this process execute a program, with all that it was started with but its environment. Returns the reason where
-/// that fails.
-pub fn become_program(line: &[OsString]) -> io::Error {
-    let failed = |words: &Words| {
-        // SAFETY: the strings end in zeros, and the array in a null pointer.
-        unsafe { libc::execvp(words.argv[0], words.argv.as_ptr()) };
-        io::Error::last_os_error()
-    };
-    Words::new(line).map_or_else(|error| error, |words| failed(&words))
-}
-
-/// A program and its arguments, for the kernel.
-struct Words {
-    argv: Vec<*const libc::c_char>,
-    /// The pointers point to these.
-    _strings: Vec<CString>,
-}
-
-impl Words {
-    fn new(line: &[OsString]) -> io::Result<Words> {
-        let strings = line.iter().map(|word| CString::new(word.as_bytes()));
-        let strings = strings.collect::<Result<Vec<_>, _>>()?;
-        let argv = strings.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
-        Ok(Words { argv, _strings: strings })
     }
 }
 
@@ -330,7 +304,11 @@ struct Start<'a> {
 }
 
 fn spawn(line: &[OsString], signals: &Signals) -> io::Result<libc::pid_t> {
-    let Words { argv, _strings } = Words::new(line)?;
+    let strings = line.iter().map(|word| CString::new(word.as_bytes()));
+    let strings = strings.collect::<Result<Vec<_>, _>>()?;
+    let mut argv: Vec<_> = strings.iter().map(|word| word.as_ptr()).collect();
+    argv.push(std::ptr::null());
+
     // execvp keeps a path there, and for a script without `#!` a copy of argv.
     let stack_size = ((64 << 10) + size_of_val(&*argv)).next_multiple_of(4096);
     let protection = ProtFlags::READ | ProtFlags::WRITE;

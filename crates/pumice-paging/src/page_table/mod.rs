@@ -15,5 +15,4 @@ pub(crate) mod tables;
 
 pub use entry::{Entry, Rights, State};
 pub use ops::{Atomic, Emulated, TableOps};
-pub use tables::FrameSource;
-pub(crate) use tables::{Middle, Tables};
+pub(crate) use tables::{FrameSource, Middle, Tables};

@@ -4,6 +4,7 @@
 //! no read, and no write-back, that it begins.
 
 use core::ops::Range;
+use core::ptr::NonNull;
 
 use super::file::{Begun, Filling, Overtaken, Patience, Use};
 use super::task::Task;
@@ -11,10 +12,17 @@ use super::write_back::{StillHeld, WriteBack, WriteFailed};
 use super::Result;
 use crate::page_table::pager::ReadFailed;
 use crate::page_table::{FrameSource, Rights, TableOps};
+use pumice_frames::addr::Pfn;
 
 /// See the module's top. Each method is as the task's of the same name.
+///
+/// # Safety
+/// Of [`FileOps::scan_dirty`] and [`FileOps::forget`]: the regions of these pages stay, and what they call maps and
+/// unmaps nothing in the space.
 #[allow(clippy::missing_errors_doc, clippy::missing_safety_doc, missing_docs, reason = "see there")]
 pub trait FileOps {
+    /// Where a frame of the space is.
+    fn bytes(&self, frame: Pfn) -> NonNull<u8>;
     fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize>;
     fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun>;
     unsafe fn end_fill(
@@ -26,8 +34,8 @@ pub trait FileOps {
     fn take_over(&self, filling: Filling) -> core::result::Result<(Filling, Overtaken), Filling>;
     unsafe fn end_overtaken(&self, overtaken: Overtaken);
     fn is_being_read(&self, page: usize) -> bool;
-    fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize));
-    fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize;
+    unsafe fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize));
+    unsafe fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize;
     fn begin_write_back(&self, page: usize) -> Option<WriteBack>;
     fn wait_to_write_back(
         &self,
@@ -38,6 +46,10 @@ pub trait FileOps {
 }
 
 impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
+    fn bytes(&self, frame: Pfn) -> NonNull<u8> {
+        self.space().frames().bytes(frame)
+    }
+
     fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize> {
         self.map_file(bytes, rights)
     }
@@ -63,10 +75,10 @@ impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
     fn is_being_read(&self, page: usize) -> bool {
         self.is_being_read(page)
     }
-    fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize)) {
+    unsafe fn scan_dirty(&self, pages: Range<usize>, found: impl FnMut(usize)) {
         self.scan_dirty(pages, found)
     }
-    fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize {
+    unsafe fn forget(&self, pages: Range<usize>, waits: impl FnMut(usize)) -> usize {
         self.forget(pages, waits)
     }
     fn begin_write_back(&self, page: usize) -> Option<WriteBack> {

@@ -208,10 +208,9 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         let (at, len) = (self.ledger.backing.at(claimed.start), claimed.len() * BLOCK_SIZE);
         // SAFETY: the blocks were absent, and are claimed by this call.
         if let Err(errno) = unsafe { self.memory().commit(at, len) } {
-            for block in claimed.clone() {
-                self.ledger.remove_block(block);
-            }
+            // Counted first: another thread that has claimed one subtracts it.
             self.removed.fetch_add(claimed.len(), Ordering::Relaxed);
+            claimed.for_each(|block| self.ledger.remove_block(block));
             return Err(errno.into());
         }
         self.ledger.backing.set_huge(at, len);
@@ -252,9 +251,9 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         let is_out = !is_held
             && unsafe { self.memory().decommit(self.ledger.backing.at(block), BLOCK_SIZE) }.is_ok();
         if is_out {
+            self.removed.fetch_add(1, Ordering::Relaxed);
             self.ledger.remove_block(block);
             self.ledger.backing.uncharge(1);
-            self.removed.fetch_add(1, Ordering::Relaxed);
         } else {
             self.ledger.release_block(block, word);
         }
