@@ -187,9 +187,10 @@ pub fn pid_namespace() -> u32 {
 /// The process that made a value. A child of `fork` has a copy of the value, but not of memory that was kept from
 /// it, at whose addresses it may have something else.
 ///
-/// Process numbers would not do: a child that is the first of its namespace has the number that its parent may have.
+/// Process numbers alone would not do: a child that is the first of its namespace has the number that its parent may
+/// have. Nor would a page that fork wipes: an emulator of processes (qemu) may not wipe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Maker(usize);
+pub struct Maker(usize, u32);
 
 /// A page that the kernel wipes in a fork's child, 0 before the first use, and how many processes have used theirs,
 /// this one's ancestors before it forked included.
@@ -199,7 +200,7 @@ static GENERATIONS: StaticUsize = StaticUsize::new(0);
 impl Maker {
     /// The calling process.
     pub fn here() -> Maker {
-        Maker(Maker::word().map_or(process_id() as usize, Maker::generation))
+        Maker(Maker::word().map_or(0, Maker::generation), process_id())
     }
 
     /// Whether the caller is that process.
