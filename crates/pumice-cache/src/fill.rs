@@ -321,7 +321,7 @@ impl State {
         }
         let mut is_any = false;
         while let Some((read, result)) = self.queue.pop() {
-            // Why, who wants the page finds out: it is read once more then.
+            // A thread that wants the page reads it once more, and finds out why.
             self.end(task, read, result.map_err(|_| ReadFailed));
             is_any = true;
         }

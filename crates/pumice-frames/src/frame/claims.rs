@@ -233,7 +233,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     /// In a child that was just forked: blocks that threads of the parent had claimed, or were adding, belong to
-    /// nobody now. The zone grows. Those in the middle of a split or a join are lost to the child.
+    /// nobody now. Those in the middle of a split or a join are lost to the child.
     pub(super) fn adopt_claims(&self, refreshed: impl Fn(usize) -> bool) {
         if let Some((word, frames)) = self.working.forget() {
             let (block, index) = (word / G::WORDS_PER_BLOCK, word % G::WORDS_PER_BLOCK);
@@ -241,9 +241,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             let dirt = Dirt::all::<G>(from, frames.len());
             self.release_span(block, from, frames.len(), &dirt);
         }
+        // At its end, what is out of the zone may be others' memory.
+        let grows = !self.is_at_its_end();
         for block in 0..self.grown() {
             let word = self.block(block);
-            if word == BlockWord::CLAIMED_REMOVED || self.is_being_added(block) {
+            if word == BlockWord::CLAIMED_REMOVED || grows && self.is_being_added(block) {
                 self.remove_block(block);
             } else if word.state() == BlockState::Claimed && refreshed(block) {
                 self.release_block(block, BlockWord::FRESH.with_hidden(word.hidden()));

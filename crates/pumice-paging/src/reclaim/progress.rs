@@ -13,7 +13,7 @@
 
 /// Turns round all tables without a page to unmap after which there is no more to try.
 const MOST_IDLE_TURNS: usize = 2;
-/// Batches in a row after which who waits is told that there will be no frames, where nothing went since pages must not
+/// Batches in a row after which waiters are told that there will be no frames, where nothing went since pages must not
 /// be written yet. With a pause after each, it is a second.
 const MOST_PUT_OFF: usize = 50;
 
@@ -128,7 +128,7 @@ impl Progress {
         !std::mem::replace(&mut self.has_swept, true)
     }
 
-    /// There is no more to try. The next who asks has some more tried: things may have changed.
+    /// There is no more to try. The next request tries some more: things may have changed.
     pub fn end(&mut self) {
         (self.is_at_end, self.has_swept) = (true, false);
     }

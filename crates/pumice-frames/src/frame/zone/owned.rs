@@ -91,14 +91,11 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
     /// that they were adding are to be had by growing again.
     pub fn adopt(&self) {
         let ledger = &self.zone.ledger;
-        // Then nothing is added, and what is out of the zone may be others' memory.
-        if !ledger.is_at_its_end() {
-            ledger.adopt_claims(|block| self.discard(block..block + 1));
-            let is_removed = |&block: &usize| ledger.is_absent(block);
-            // Relaxed: there is no other thread that may use the zone.
-            let removed = (0..ledger.grown()).filter(is_removed).count();
-            self.zone.removed.store(removed, Ordering::Relaxed);
-        }
+        ledger.adopt_claims(|block| self.discard(block..block + 1));
+        let is_removed = |&block: &usize| ledger.block(block) == BlockWord::REMOVED;
+        // Relaxed: there is no other thread that may use the zone.
+        let removed = (0..ledger.grown()).filter(is_removed).count();
+        self.zone.removed.store(removed, Ordering::Relaxed);
     }
 
     /// Calls `visit` with each block that the kernel has refused, or that was removed: it is out of the zone for good,
