@@ -278,7 +278,8 @@ fn after_a_scan<P: Policy + Send>(name: &str, policy: P) -> (usize, usize) {
         }
         found.1 = in_memory(&view, 0..64);
         let others = in_memory(&view, 3000..3360);
-        assert!(others > 250, "{others} of 360 are in memory, {found:?} of 64");
+        // 240 to 330 of them, by the processor that each frame was freed on.
+        assert!(others > 180, "{others} of 360 are in memory, {found:?} of 64");
     });
     found
 }
