@@ -84,8 +84,12 @@ pub struct BlockWord {
     /// ledger begins a word anew, as when a block is freed.
     #[bits(8)]
     pub payload: u8,
-    #[bits(18)]
-    __: u32,
+    /// Frames of it that the zone's user expects to be resident, where it counts them. A hint that goes with the
+    /// block's pages: allocating and freeing it as a whole leave it as it is.
+    #[bits(10)]
+    pub expected: u16,
+    #[bits(8)]
+    __: u8,
 }
 
 /// [`BlockWord::room`] of a block of which nothing is known.
@@ -115,7 +119,7 @@ impl BlockWord {
     #[inline]
     #[must_use]
     pub const fn emptied(self) -> BlockWord {
-        self.with_zeroed(true).with_ready(false)
+        self.with_zeroed(true).with_ready(false).with_expected(0)
     }
 
     /// Whether a run of `frames` may be free in this block.

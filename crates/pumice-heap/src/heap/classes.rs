@@ -10,6 +10,7 @@
 //! a huge page for each page that is touched, and memory that is never freed is never looked at.
 
 use super::Content;
+use pumice_frames::addr::BLOCK_FRAMES;
 use pumice_frames::sync::atomic::{AtomicU32, Ordering};
 
 /// Classes for each doubling of the size.
@@ -135,6 +136,12 @@ impl Classes {
     pub(super) fn is_worth_retaining(&self, frames: usize) -> bool {
         let word = self.class(frames).load(Ordering::Relaxed);
         self.density(frames) == Density::Sparse && word & ZERO == 0 && word >> 24 > 0
+    }
+
+    /// The frames of a block that a request of a class is likely to touch.
+    pub(super) fn touched_of_block(&self, frames: usize) -> usize {
+        let share = self.class(frames).load(Ordering::Relaxed) >> 24;
+        (BLOCK_FRAMES * share as usize).div_ceil(255)
     }
 
     /// Counts a request of a class of this density, and says whether it is one to look at.

@@ -40,11 +40,13 @@ impl Heap {
     /// Puts back the end of a run.
     pub(super) fn release_demand(&'static self, zone: &PoolZone, end: RunEnd) {
         let mut promoted = 0;
+        let whole = whole_blocks(end.range);
+        self.end_use(zone, whole.start + (end.kept / BLOCK_FRAMES).min(whole.len())..whole.end);
         if end.kept == 0 {
             // Before attributes are taken off: that takes the pages, too.
             self.look_back(zone, end.range);
-            if !whole_blocks(end.range).is_empty() {
-                self.end_sample(zone, zone.ledger().block(end.range.start.block()));
+            if !whole.is_empty() {
+                self.end_sample(zone, zone.ledger().block(whole.start));
             }
             promoted = if end.is_recycled { self.promote(zone, end.range) } else { 0 };
         }
@@ -71,6 +73,7 @@ impl Heap {
         if is_sample {
             if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
                 self.classes.learn(range.frames, touched, range.frames);
+                self.expect(zone, whole, touched);
             }
         }
     }
@@ -90,7 +93,7 @@ impl Heap {
             }
             for block in from..whole.end {
                 let word = zone.ledger().block(block);
-                zone.set_owned(block, word.with_zeroed(done).with_ready(false));
+                zone.set_owned(block, word.emptied().with_zeroed(done));
             }
         }
         if kept % BLOCK_FRAMES != 0 && kept / BLOCK_FRAMES < whole.len() {

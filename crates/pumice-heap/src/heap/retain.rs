@@ -2,46 +2,127 @@
 //!
 //! A program that asks for much, touches some of it here and there and frees it, over and over, finds the pages it
 //! touched still there under other allocators, and would fault them in each time here. So pages that a sparse class
-//! has touched stay when they are freed, if its requests do not ask for zeros: a little in all, counted page by page,
-//! and not for longer than anything else that is free.
+//! has touched stay when they are freed, if its requests do not ask for zeros, and not for longer than anything else
+//! that is free.
+//!
+//! Counting them takes a `mincore` of all of a run, which costs more than many faults. So the pages are *expected*:
+//! each block's word says how many there are, a request adds what its class touches, and only where that seems to be
+//! too much for the limit are they counted. What stays, and what is expected in memory in use, is together never more
+//! than the most that was expected in use at a time, or a little more than is in use now.
 
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone, ZoneKind};
-use pumice_frames::addr::{PageRange, BLOCK_SIZE, FRAME_SIZE};
+use core::ops::Range;
+use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
-/// Frames that may stay.
-const MOST_FRAMES: usize = (16 << 20) / FRAME_SIZE;
+/// Frames that may stay in any case.
+const SOME_FRAMES: usize = (32 << 20) / FRAME_SIZE;
 
-/// Frames that have stayed. Relaxed: an amount that orders nothing.
+/// Runs that may stay of which the pages of one are counted.
+const COUNT_ONE_IN: usize = 8;
+
+/// Blocks that may be counted for each that is freed: a word is looked at in a ns, and a page in ten.
+const BLOCKS_COUNTED: usize = 256;
+
+/// Sums of the frames that are expected in the demand zones' blocks. Relaxed: amounts that order nothing.
 #[derive(Debug)]
-pub(super) struct Retained(AtomicUsize);
+pub(super) struct Retained {
+    /// In free blocks.
+    free: AtomicUsize,
+    /// In blocks in use.
+    in_use: AtomicUsize,
+    /// The most that [`Retained::in_use`] was.
+    most: AtomicUsize,
+    /// The part of what a request touches, in 256ths, that was not there when its blocks had pages: requests that touch
+    /// the same pages again and again add none.
+    added_share: AtomicUsize,
+    /// Runs that could stay, so far.
+    runs: AtomicUsize,
+}
+
+fn subtract(from: &AtomicUsize, frames: usize) {
+    let less = |now: usize| Some(now.saturating_sub(frames));
+    let _ = from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+}
 
 impl Retained {
     pub(super) fn new() -> Retained {
-        Retained(AtomicUsize::new(0))
+        let zero = || AtomicUsize::new(0);
+        let added_share = AtomicUsize::new(256);
+        Retained { free: zero(), in_use: zero(), most: zero(), added_share, runs: zero() }
     }
 
     pub(super) fn is_any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
+        self.free.load(Ordering::Relaxed) > 0
     }
 
+    /// Frames that may stay.
+    fn limit(&self) -> usize {
+        let in_use = self.in_use.load(Ordering::Relaxed);
+        self.most.load(Ordering::Relaxed).saturating_sub(in_use).max(SOME_FRAMES)
+    }
+
+    /// Lets `frames` more stay, if they may.
     fn add(&self, frames: usize) -> bool {
-        let within = |now: usize| Some(now + frames).filter(|&sum| sum <= MOST_FRAMES);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+        let limit = self.limit();
+        let within = |now: usize| Some(now + frames).filter(|&sum| sum <= limit);
+        self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
     }
 
-    pub(super) fn subtract(&self, frames: usize) {
-        let less = |now: usize| Some(now.saturating_sub(frames));
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    /// Whether the pages of a run that may stay are to be counted.
+    fn is_sample(&self) -> bool {
+        self.runs.fetch_add(1, Ordering::Relaxed) % COUNT_ONE_IN == 0
     }
 
+    /// The frames that are expected in a block with `before` of them, of which a request touches so many.
+    fn sum(&self, before: usize, touched: usize) -> usize {
+        let added = touched * self.added_share.load(Ordering::Relaxed) / 256;
+        touched.max(before + added).min(BLOCK_FRAMES)
+    }
+
+    /// Learns that in blocks where `expected` frames were expected, `touched` of which were a request's, `seen` are.
+    fn learn(&self, expected: usize, touched: usize, seen: usize) {
+        let share = self.added_share.load(Ordering::Relaxed);
+        let before = expected.saturating_sub(touched * share / 256);
+        if before > 0 && touched > 0 {
+            let sample = (seen.saturating_sub(before) * 256 / touched).min(256);
+            // More is believed at once, less bit by bit.
+            self.added_share.store(sample.max(share - share.div_ceil(4)), Ordering::Relaxed);
+        }
+    }
+
+    fn begin_use(&self, frames: usize) {
+        let in_use = self.in_use.fetch_add(frames, Ordering::Relaxed) + frames;
+        self.most.fetch_max(in_use, Ordering::Relaxed);
+    }
+
+    /// Frames that have stayed and should not have.
+    fn surplus(&self) -> usize {
+        self.free.load(Ordering::Relaxed).saturating_sub(self.limit())
+    }
+
+    /// In a fork's child, which keeps nothing that is free.
     pub(super) fn forget(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.free.store(0, Ordering::Relaxed);
     }
 }
 
 impl Heap {
+    /// Frames that are expected in blocks of a zone.
+    fn expected(&self, zone: &PoolZone, blocks: Range<usize>) -> usize {
+        blocks.map(|block| usize::from(zone.ledger().block(block).expected())).sum()
+    }
+
+    /// Writes down that `frames` frames are expected in these blocks, as many in each.
+    pub(super) fn expect(&self, zone: &PoolZone, blocks: Range<usize>, frames: usize) {
+        let each = frames.div_ceil(blocks.len().max(1)).min(BLOCK_FRAMES);
+        for block in blocks {
+            let word = zone.ledger().block(block);
+            zone.set_owned(block, word.with_expected(each as u16));
+        }
+    }
+
     /// Whether the pages of a run of the demand zone that is being freed are to stay. Its blocks
     /// say so from now on.
     pub(super) fn retain(&self, zone: &PoolZone, range: PageRange) -> bool {
@@ -49,10 +130,14 @@ impl Heap {
         if whole.is_empty() || !self.classes.is_worth_retaining(range.frames) {
             return false;
         }
-        let at = zone.block_address(whole.start);
-        let touched = self.resident(zone, at, whole.len() * BLOCK_SIZE);
-        if !touched.is_some_and(|touched| self.retained.add(touched)) {
-            return false;
+        let expected = self.expected(zone, whole.clone());
+        let is_known = expected > 0 && !self.retained.is_sample();
+        if !(is_known && self.retained.add(expected)) {
+            let Some(seen) = self.count_expected(zone, range) else { return false };
+            let is_room = || self.retained.add(seen);
+            if !(is_room() || self.recounts(zone, whole.clone()) && is_room()) {
+                return false;
+            }
         }
         let epoch = zone.ledger().epoch();
         for block in whole {
@@ -62,15 +147,86 @@ impl Heap {
         true
     }
 
-    /// Counts what had stayed in blocks of the demand zone that are somebody's now.
-    pub(super) fn take_retained(&self, zone: &PoolZone, blocks: core::ops::Range<usize>) {
-        let has_pages = |block: usize| !zone.ledger().block(block).zeroed();
-        let may_have = zone.kind == ZoneKind::Demand && self.retained.is_any();
-        if !may_have || !blocks.clone().any(has_pages) {
-            return;
+    /// Counts the frames of a run's blocks that are resident, and learns from it.
+    fn count_expected(&self, zone: &PoolZone, range: PageRange) -> Option<usize> {
+        let whole = whole_blocks(range);
+        let at = zone.block_address(whole.start);
+        let seen = self.resident(zone, at, whole.len() * BLOCK_SIZE)?;
+        let touched = self.classes.touched_of_block(range.frames) * whole.len();
+        self.retained.learn(self.expected(zone, whole.clone()), touched, seen);
+        self.expect(zone, whole.clone(), seen);
+        Some(self.expected(zone, whole))
+    }
+
+    /// A request of a sparse class has got a run of the demand zone: the pages that stayed there, and those that its
+    /// class touches, are in use.
+    pub(super) fn expect_more(&self, zone: &PoolZone, range: PageRange) {
+        let blocks = whole_blocks(range);
+        let touched = self.classes.touched_of_block(range.frames);
+        let mut sum = 0;
+        for block in blocks {
+            let word = zone.ledger().block(block);
+            let expected = self.retained.sum(usize::from(word.expected()), touched);
+            zone.set_owned(block, word.with_expected(expected as u16));
+            sum += expected;
         }
-        let at = zone.block_address(blocks.start);
-        let resident = self.resident(zone, at, blocks.len() * BLOCK_SIZE);
-        self.retained.subtract(resident.unwrap_or(usize::MAX));
+        self.retained.begin_use(sum);
+        if self.retained.surplus() > 0 {
+            self.drop_retained();
+        }
+    }
+
+    /// Blocks of the demand zone are not in use any more.
+    pub(super) fn end_use(&self, zone: &PoolZone, blocks: Range<usize>) {
+        subtract(&self.retained.in_use, self.expected(zone, blocks));
+    }
+
+    /// Takes off what had stayed in blocks of the demand zone that were free until now.
+    pub(super) fn take_retained(&self, zone: &PoolZone, blocks: Range<usize>) {
+        if zone.kind == ZoneKind::Demand && self.retained.is_any() {
+            subtract(&self.retained.free, self.expected(zone, blocks));
+        }
+    }
+
+    /// Gives back what has stayed and is too much, the last blocks first, and an eighth of the rest with it.
+    #[cold]
+    fn drop_retained(&self) {
+        let free = self.retained.free.load(Ordering::Relaxed);
+        let mut left = self.retained.surplus() + free / 8;
+        for zone in self.zones.all_of(ZoneKind::Demand) {
+            let mut from = zone.ledger().grown();
+            while from > 0 && left > 0 {
+                from -= 1;
+                let word = zone.ledger().block(from);
+                let expected = if super::is_free(word) { word.expected() } else { 0 };
+                left = left.saturating_sub(usize::from(expected));
+            }
+            self.drop_free_blocks(zone, from, |word| word.expected() > 0);
+        }
+    }
+
+    /// Counts anew where that costs little beside so many blocks: whether it did.
+    fn recounts(&self, zone: &PoolZone, blocks: Range<usize>) -> bool {
+        let is_cheap = zone.ledger().grown() <= blocks.len() * BLOCKS_COUNTED;
+        if is_cheap {
+            self.recount_retained();
+            // They are about to be freed.
+            self.end_use(zone, blocks);
+        }
+        is_cheap
+    }
+
+    /// Counts the demand zones' sums anew: blocks that were taken apart have not been subtracted.
+    pub(super) fn recount_retained(&self) {
+        let (mut free, mut in_use) = (0, 0);
+        for zone in self.zones.all_of(ZoneKind::Demand) {
+            for block in 0..zone.ledger().grown() {
+                let word = zone.ledger().block(block);
+                *(if super::is_free(word) { &mut free } else { &mut in_use }) +=
+                    usize::from(word.expected());
+            }
+        }
+        self.retained.free.store(free, Ordering::Relaxed);
+        self.retained.in_use.store(in_use, Ordering::Relaxed);
     }
 }

@@ -95,6 +95,9 @@ impl Heap {
         let (zone, run) = self.zones.by_distance(node, kind).find_map(get)?;
         self.take_retained(zone, whole_blocks(run.range));
         self.settle(zone, &run, keeps);
+        if zone.kind == ZoneKind::Demand && density == Density::Sparse {
+            self.expect_more(zone, run.range);
+        }
         let can_look = !from_ready || (density != Density::Unknown && blocks >= SAMPLE_BLOCKS);
         if is_sample && blocks > 0 && can_look {
             match zone.kind {
@@ -315,6 +318,8 @@ impl Heap {
         if self.quiet.load(Ordering::Relaxed) {
             return None;
         }
+        #[cfg(test)]
+        super::tests::LOOKS.set(super::tests::LOOKS.get() + 1);
         // SAFETY: as the caller says, the range is committed.
         unsafe { zone.memory().resident(at, len) }.ok()
     }

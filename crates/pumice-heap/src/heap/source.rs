@@ -272,6 +272,7 @@ unsafe impl Source for Heap {
                 zone.set_ready_blocks(count_ready(zone));
             }
         }
+        self.recount_retained();
         match is_any_left {
             true => Left::More,
             false => Left::Nothing,

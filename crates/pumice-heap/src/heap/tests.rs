@@ -68,6 +68,11 @@ fn scrub_all(heap: &'static Heap) {
 
 use pumice_frames::addr::{Order, BLOCK_SIZE};
 
+std::thread_local! {
+    /// Calls of `mincore` by this thread.
+    pub(super) static LOOKS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+}
+
 fn get(heap: &'static Heap, size: usize, content: Content) -> *mut u8 {
     heap.allocate(size, 16, content).expect("memory").as_ptr()
 }

@@ -77,17 +77,82 @@ fn what_is_touched_here_and_there_stays_for_the_next() {
 fn little_stays_of_what_is_touched_here_and_there() {
     let heap = heap(0, u64::MAX);
     let size = 32 << 20;
-    for _ in 0..8 {
+    for count in [2, 10, 10, 10, 10] {
         // All at once, so that none can use another's pages.
-        let all: Vec<_> = (0..4).map(|_| get(heap, size, Content::Any)).collect();
+        let all: Vec<_> = (0..count).map(|_| get(heap, size, Content::Any)).collect();
         all.iter().for_each(|&at| touch(at, size, 5));
         all.iter().for_each(|&at| free(heap, at));
     }
+    let in_use = 10 * size / FRAME_SIZE / 5;
+    let held = held_in_demand(heap);
+    assert!(held > in_use / 2 && held <= in_use + in_use / 4, "{held} frames, {in_use} in use");
+    // Zeros can't use the pages that are there: they go, as much as there would be too much.
+    let all: Vec<_> = (0..8).map(|_| get(heap, size + size / 2, Content::Zero)).collect();
+    for &at in &all {
+        touch(at, size + size / 2, 5);
+    }
+    all.iter().for_each(|&at| free(heap, at));
+    let all: Vec<_> = (0..8).map(|_| get(heap, size + size / 2, Content::Zero)).collect();
+    all.iter().for_each(|&at| touch(at, size + size / 2, 5));
+    let (held, in_use) = (held_in_demand(heap), 8 * 3 * size / 2 / FRAME_SIZE / 5);
+    assert!(held <= in_use + (40 << 20) / FRAME_SIZE, "{held} frames, {in_use} in use");
+    all.iter().for_each(|&at| free(heap, at));
+}
+
+fn held_in_demand(heap: &'static Heap) -> usize {
     let zone = heap.zones.local(0, ZoneKind::Demand);
-    let held: usize = (0..zone.ledger().grown())
-        .map(|block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore"))
-        .sum();
-    assert!(held > 0 && held <= (16 << 20) / FRAME_SIZE, "{held} frames");
+    let held = |block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore");
+    (0..zone.ledger().grown()).map(held).sum()
+}
+
+/// Six runs of 64 KiB to 64 MiB at a time, of which every sixteenth page is written, or pages at random.
+fn sparse_requests(heap: &'static Heap, requests: usize, is_random: bool) {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut held: Vec<*mut u8> = Vec::new();
+    for _ in 0..requests {
+        if held.len() == 6 {
+            free(heap, held.swap_remove(random.usize(..6)));
+        }
+        let base = (64 << 10) << random.usize(..10);
+        let size = base + random.usize(..base);
+        let at = get(heap, size, Content::Any);
+        let skip = if is_random { random.usize(..16) * FRAME_SIZE } else { 0 };
+        touch(at.wrapping_add(skip), size - skip, 16);
+        held.push(at);
+    }
+    held.into_iter().for_each(|at| free(heap, at));
+}
+
+/// Calls, not time: what is touched here and there is seldom counted, and seldom faulted in.
+#[test]
+fn what_is_touched_here_and_there_is_seldom_counted() {
+    let heap = heap(0, u64::MAX);
+    sparse_requests(heap, 400, false);
+    let (looks, faults) = (LOOKS.get(), faults());
+    sparse_requests(heap, 1000, false);
+    let (looks, faults) = (LOOKS.get() - looks, self::faults() - faults);
+    assert!(looks < 500, "{looks} looks for 1000 requests");
+    // 150 pages are touched for each.
+    assert!(faults < 30_000, "{faults} faults for 1000 requests");
+}
+
+/// Where each request touches other pages, more stay than its class touches, but not more than may.
+#[test]
+fn pages_touched_at_random_are_counted_in_time() {
+    let heap = heap(0, u64::MAX);
+    for _ in 0..10 {
+        sparse_requests(heap, 100, true);
+        let held = held_in_demand(heap);
+        assert!(held <= (64 << 20) / FRAME_SIZE, "{held} frames");
+    }
+}
+
+fn faults() -> i64 {
+    // SAFETY: all of a `rusage` may be zero, and the kernel fills it.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: `usage` is one.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_minflt
 }
 
 #[test]
