@@ -465,7 +465,7 @@ fn what_comes_in_is_told_in_batches_and_what_is_used_is_young() {
         for page in 0..100 {
             task.fault(at + page * PAGE, Access::Write).expect("mapped");
         }
-        assert_eq!(disk.told().len(), swap_out::BATCH_PAGES);
+        assert_eq!(disk.told().len(), history::BATCH_PAGES);
         task.lru_drain();
         let told = disk.told();
         assert_eq!(told.len(), space.anon_rss());
