@@ -4,11 +4,11 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use super::kswapd::Round;
 use super::policy::table;
+use super::round::Round;
 use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
 use super::watched::{Call, Watched};
-use super::writeout::Writes;
+use super::writes::Writes;
 use super::{Adaptive, Paging, Settings, SwapPager, ZoneReclaim};
 use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};

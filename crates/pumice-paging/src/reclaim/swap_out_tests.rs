@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::direct::Memalloc;
 use super::direct_tests::Gate;
-use super::kswapd::Round;
 use super::policy::table;
 use super::progress::Progress;
+use super::round::Round;
 use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
-use super::writeout::Writes;
+use super::writes::Writes;
 use super::{Settings, SwapPager, TwoList, ZoneReclaim};
 use crate::page_table::pager::LruPage;
 use crate::page_table::{Atomic, Rights};
