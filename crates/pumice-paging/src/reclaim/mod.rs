@@ -72,6 +72,8 @@ mod swap_out_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod swap_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
+mod testing;
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod two_list;
 #[cfg(all(test, not(any(loom, shuttle))))]
