@@ -113,10 +113,7 @@ fn growing_leaves_what_others_have_written() {
 #[test]
 fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
     let scratch = Scratch::new("grown-by-two");
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |cache, _, file, view| {
         let grow: [fn(&View<'_, '_>) -> Result<()>; 3] = [
             |view| view.write_or_grow(1).map(drop),
             |view| view.set_len(2 * FRAME_SIZE as u64 - 50),
@@ -129,7 +126,7 @@ fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
             last[100..].fill(0);
             let started = Barrier::new(2);
             std::thread::scope(|scope| {
-                let (file, started) = (&file, &started);
+                let (file, started) = (file, &started);
                 let other = scope.spawn(move || {
                     let task = cache.task().expect("room");
                     let view = task.view(file).expect("room");
@@ -149,8 +146,7 @@ fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
             assert_eq!(view.read(0).expect("there")[200], 7, "way {which}");
             view.sync().expect("the device is there");
         }
-    })
-    .expect("a cache");
+    });
 }
 
 #[test]
