@@ -33,7 +33,7 @@ pub(super) fn taken(zone: &Zone) -> usize {
 }
 
 /// Runs a test on a space, and sees that every frame comes back.
-fn with_space<T: TableOps + Default>(test: impl FnOnce(&VmSpace<Frames<'_>, T>)) {
+pub(super) fn with_space<T: TableOps + Default>(test: impl FnOnce(&VmSpace<Frames<'_>, T>)) {
     let zone = zone();
     let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
     let before = taken(&zone);
@@ -390,7 +390,7 @@ fn without_a_free_block_pages_come_one_by_one() {
 }
 
 /// As [`with_space`], with a pager; no slot may be in use at the end.
-fn with_pager(test: impl FnOnce(&VmSpace<Frames<'_>>, &Disk)) {
+pub(super) fn with_pager(test: impl FnOnce(&VmSpace<Frames<'_>>, &Disk)) {
     let (zone, disk) = (zone(), Disk::default());
     let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
     let before = taken(&zone);
