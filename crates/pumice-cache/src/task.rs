@@ -123,8 +123,8 @@ impl<'c> CacheTask<'c> {
     /// its pages go: the next who opens it reads them from the device.
     ///
     /// # Errors
-    /// As [`View::sync`](super::View::sync); the file is then still there, but where all is written and [`CacheError::Sync`] says that it
-    /// can't be made durable. [`CacheError::OtherCache`]: it stays in that one.
+    /// As [`View::sync`](super::View::sync); the file is then still there, but where all is written and
+    /// [`CacheError::Sync`] says that it can't be made durable. [`CacheError::OtherCache`]: it stays in that one.
     pub fn close(&self, file: File) -> Result<()> {
         self.check_own(&file.inner)?;
         let File { inner, seen, user } = file;

@@ -1,4 +1,4 @@
-//! What the tests of reclaim share: swap files, pages that say which they are, and spaces with a pager.
+//! Fixtures of the tests of reclaim: swap files, pages that say which they are, and spaces with a pager.
 
 use std::path::PathBuf;
 

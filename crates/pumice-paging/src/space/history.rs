@@ -1,4 +1,4 @@
-//! What a task remembers from one fault to the next.
+//! The records that a task keeps from one fault to the next.
 //!
 //! The task has it, and one thread uses it. `fault` notes where a walk ended, `ahead` and `swap_in` how sequences went,
 //! and `swap_out` which pages came in.
