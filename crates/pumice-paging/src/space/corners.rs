@@ -57,21 +57,16 @@ fn records_have_no_holes() {
 
 #[test]
 fn in_a_shortage_a_thread_has_its_own_frames() {
-    let (zone, disk) = (zone(), Disk::default());
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
-    let source = map.frames();
-    let space = VmSpace::new(source, Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
-    task.write_at(at, &[5]).expect("mapped");
-    assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
-    let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
-    assert_eq!(byte(&task, at), Ok(5));
-    all.into_iter().for_each(|frame| source.put_run(frame));
-    drop(task);
-    drop(space);
-    drop(map);
-    assert_eq!(taken(&zone), 0);
+    with_pager(|space, disk| {
+        let source = space.frames();
+        let task = space.enter().expect("frames");
+        let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+        task.write_at(at, &[5]).expect("mapped");
+        assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
+        let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
+        assert_eq!(byte(&task, at), Ok(5));
+        all.into_iter().for_each(|frame| source.put_run(frame));
+    });
 }
 
 #[test]
@@ -339,19 +334,18 @@ fn many_sleeping_threads_hold_few_frames() {
 
 #[test]
 fn frames_of_pages_that_went_are_there_for_others() {
-    let (zone, disk) = (zone(), Disk::default());
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
-    let source = map.frames();
-    let space = VmSpace::new(source, Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
-    task.write_at(at, &[5]).expect("mapped");
-    let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
-    assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
-    task.give_frames_back();
-    let frame = source.get_run(1).expect("the page's");
-    source.put_run(frame);
-    all.into_iter().for_each(|frame| source.put_run(frame));
+    with_pager(|space, disk| {
+        let source = space.frames();
+        let task = space.enter().expect("frames");
+        let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+        task.write_at(at, &[5]).expect("mapped");
+        let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
+        assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
+        task.give_frames_back();
+        let frame = source.get_run(1).expect("the page's");
+        source.put_run(frame);
+        all.into_iter().for_each(|frame| source.put_run(frame));
+    });
 }
 
 #[test]
