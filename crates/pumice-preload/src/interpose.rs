@@ -10,7 +10,7 @@
 //! says why.
 
 use core::ffi::{c_int, c_void};
-use core::ptr::{null_mut, NonNull};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_frames::error::Error;
@@ -18,11 +18,10 @@ use pumice_heap::heap::{Content, Heap};
 use pumice_heap::stats::Event;
 
 use crate::environment::page_size;
+use crate::errno::out_of_memory;
 use crate::start::{self, Owned};
-use crate::{fatal, next, symbols, weak};
+use crate::{fatal, next, symbols};
 
-/// Out of memory, on every architecture.
-pub(crate) const ENOMEM: c_int = 12;
 /// The alignment that `malloc` promises: for any type.
 const MALLOC_ALIGN: usize = 16;
 /// The largest request the heap is asked for: no object may be larger in C.
@@ -264,23 +263,6 @@ fn report(error: Error) {
         Error::NotAllocated => fatal::misuse("free(): invalid pointer", start::verbosity()),
         // The memory is free; the step that failed only costs memory.
         Error::OutOfFrames | Error::PoolLimit | Error::BadAlignment | Error::Os(_) => {}
-    }
-}
-
-/// Null, with `errno` set.
-#[cold]
-pub(crate) fn out_of_memory() -> *mut c_void {
-    set_errno(ENOMEM);
-    null_mut()
-}
-
-/// Sets the calling thread's `errno`, and returns what it was.
-pub(crate) fn set_errno(value: c_int) -> c_int {
-    type Location = unsafe extern "C" fn() -> *mut c_int;
-    match weak::function!("__errno_location": Location) {
-        // SAFETY: the address is that of the calling thread's own errno.
-        Some(location) => unsafe { location().replace(value) },
-        None => value,
     }
 }
 

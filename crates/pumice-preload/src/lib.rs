@@ -10,6 +10,7 @@
 //! | [`start`] | reading the environment, starting the heap and retiring it |
 //! | [`fork`] | what keeps the two and `fork` out of each other's way |
 //! | [`environment`] | the variables, the program's name |
+//! | [`errno`] | `errno`, and the C library's way of answering |
 //! | [`sanitizer`] | programs built with one, which are left alone |
 //! | [`symbols`] | the next definition of a function, found without the loader's lock |
 //! | [`calls`] | `syscall` and `prctl`: other doors to all that follows |
@@ -42,6 +43,7 @@ mod builtins;
 mod calls;
 mod early;
 mod environment;
+mod errno;
 mod fatal;
 mod fork;
 mod interpose;

@@ -11,8 +11,7 @@ use pumice_heap::heap::Calls;
 use pumice_heap::stats::Reason;
 use rustix::io::Errno;
 
-use crate::calls::answer;
-use crate::interpose::set_errno;
+use crate::errno::{self, answer};
 use crate::start;
 use crate::symbols::{self, c_name};
 
@@ -82,9 +81,7 @@ fn before_setting(process: u32, resource: usize, new: usize) {
         return;
     }
     if read_limit(new).is_some_and(|limit| limit.soft != INFINITE) {
-        let errno = set_errno(0);
-        start::retire(Calls::OfFree, Reason::AddressSpace);
-        set_errno(errno);
+        errno::keep(|| start::retire(Calls::OfFree, Reason::AddressSpace));
     }
 }
 

@@ -19,7 +19,7 @@ use pumice_heap::heap::{Calls, Effect, Heap, Part};
 use pumice_heap::stats::Reason;
 use rustix::io::Errno;
 
-use crate::calls::answer;
+use crate::errno::{answer, Outcome};
 use crate::{pins, start, symbols, weak};
 
 mod advice;
@@ -46,8 +46,6 @@ const SERVED: c_int = (linux::MAP_PRIVATE | linux::MAP_ANONYMOUS) as c_int;
 const INDIFFERENT: c_int = (linux::MAP_NORESERVE | linux::MAP_STACK | linux::MAP_POPULATE) as c_int;
 /// As large as an address space: larger requests are the kernel's to refuse.
 const LARGEST: usize = (1 << if cfg!(target_arch = "aarch64") { 48 } else { 47 }) - FRAME_SIZE;
-
-pub(crate) type Outcome = Result<usize, Errno>;
 
 #[no_mangle]
 unsafe extern "C" fn mmap(

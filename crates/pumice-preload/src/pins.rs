@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use linux_raw_sys::general as linux;
 use pumice_frames::sys::raw;
 
-use crate::calls::answer;
+use crate::errno::answer;
 use crate::symbols::{self, c_name};
 use crate::{start, weak};
 

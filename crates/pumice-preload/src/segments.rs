@@ -11,9 +11,8 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::{raw, segment};
 use rustix::io::Errno;
 
-use crate::calls::answer;
-use crate::mapping::{self, Outcome};
-use crate::start;
+use crate::errno::{answer, Outcome};
+use crate::{mapping, start};
 
 const SHM_RND: c_int = 0o20_000;
 const SHM_REMAP: c_int = 0o40_000;

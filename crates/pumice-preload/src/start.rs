@@ -28,8 +28,7 @@ use pumice_heap::stats::{Event, Reason};
 
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
-use crate::interpose::set_errno;
-use crate::{fork, mapping, pins, sanitizer, symbols, weak};
+use crate::{errno, fork, mapping, pins, sanitizer, symbols, weak};
 
 /// Requests of this many bytes and more come to [`heap_for`]. One frame until the environment is
 /// read, everything once the state is OFF. Relaxed: a stale value sends a request the wrong way,
@@ -351,13 +350,13 @@ fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
     if STATE.compare_exchange(from, busy, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return false;
     }
-    let errno = set_errno(0);
-    let next = step().unwrap_or_else(|reason| {
-        turn_all_away();
-        note(reason);
-        OFF
+    let next = errno::keep(|| {
+        step().unwrap_or_else(|reason| {
+            turn_all_away();
+            note(reason);
+            OFF
+        })
     });
-    set_errno(errno);
     // Release: pairs with the Acquire in `published`.
     STATE.store(next, Ordering::Release);
     next == SERVING
@@ -416,13 +415,10 @@ fn start() -> Result<u32, Reason> {
 /// Gives the pages of memory that was allocated back, in the sight of libraries that watch for that: MPI's and
 /// libfabric's libraries keep memory registered with a device until they see it go, by `madvise` for one.
 fn discard(at: *mut u8, len: usize) -> bool {
-    let errno = set_errno(0);
     let advice = linux_raw_sys::general::MADV_DONTNEED as c_int;
+    // `free` leaves `errno` alone.
     // SAFETY: the heap owns the range, and needs nothing in it.
-    let done = unsafe { mapping::madvise(at.cast(), len, advice) };
-    // `free` leaves it alone.
-    set_errno(errno);
-    done == 0
+    errno::keep(|| unsafe { mapping::madvise(at.cast(), len, advice) }) == 0
 }
 
 /// Tells the tree why nothing is served here, if there is a tree that others read.

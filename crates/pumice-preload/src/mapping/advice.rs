@@ -7,8 +7,8 @@ use pumice_frames::sys::{raw, thread};
 use pumice_heap::heap::Effect;
 use rustix::io::Errno;
 
-use super::{concerned, each_part, has_hole, note, AtHole, Outcome};
-use crate::calls::answer;
+use super::{concerned, each_part, has_hole, note, AtHole};
+use crate::errno::{answer, Outcome};
 use crate::start;
 
 // Called as others call it: one of them may have written a jump over its beginning.

@@ -8,9 +8,9 @@ use pumice_heap::heap::{Heap, Part};
 use rustix::io::Errno;
 
 use super::{
-    concerned, has_mapped, populate_if_asked, Outcome, Request, FIXED, INDIFFERENT, READ_WRITE,
-    SERVED,
+    concerned, has_mapped, populate_if_asked, Request, FIXED, INDIFFERENT, READ_WRITE, SERVED,
 };
+use crate::errno::Outcome;
 
 /// `mmap` at an address of the heap's.
 ///

@@ -11,9 +11,8 @@ use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
 use super::plain::{advice_of, is_one_mapping, protection_of};
-use super::{
-    concerned, has_hole, round_up, unmap, Holes, Outcome, Request, LARGEST, READ_WRITE, SERVED,
-};
+use super::{concerned, has_hole, round_up, unmap, Holes, Request, LARGEST, READ_WRITE, SERVED};
+use crate::errno::Outcome;
 use crate::start;
 
 /// The arguments of `mremap`.
