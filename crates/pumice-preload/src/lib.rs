@@ -22,6 +22,8 @@
 //! | [`accounts`] | `mallinfo` and its relations |
 //! | [`weak`] | symbols that may be missing |
 //! | [`mapping`] | `mmap` and its relations |
+//! | [`advice`] | `madvise` and its relations |
+//! | [`parts`] | ranges of which some is the heap's, and calls on each part |
 //! | [`fatal`] | the two ways this ends a program |
 //! | `builtins` | the memory functions that compiled code calls |
 //!
@@ -38,6 +40,7 @@
 )]
 
 mod accounts;
+mod advice;
 #[cfg(feature = "freestanding")]
 mod builtins;
 mod calls;
@@ -50,6 +53,7 @@ mod interpose;
 mod limits;
 mod mapping;
 mod next;
+mod parts;
 mod pins;
 mod rights;
 mod sanitizer;

@@ -28,7 +28,7 @@ use pumice_heap::stats::{Event, Reason};
 
 use crate::environment::{self, Environment};
 use crate::fatal::Verbosity;
-use crate::{errno, fork, mapping, pins, sanitizer, symbols, weak};
+use crate::{advice, errno, fork, pins, sanitizer, symbols, weak};
 
 /// Requests of this many bytes and more come to [`heap_for`]. One frame until the environment is
 /// read, everything once the state is OFF. Relaxed: a stale value sends a request the wrong way,
@@ -418,7 +418,7 @@ fn discard(at: *mut u8, len: usize) -> bool {
     let advice = linux_raw_sys::general::MADV_DONTNEED as c_int;
     // `free` leaves `errno` alone.
     // SAFETY: the heap owns the range, and needs nothing in it.
-    errno::keep(|| unsafe { mapping::madvise(at.cast(), len, advice) }) == 0
+    errno::keep(|| unsafe { advice::madvise(at.cast(), len, advice) }) == 0
 }
 
 /// Tells the tree why nothing is served here, if there is a tree that others read.

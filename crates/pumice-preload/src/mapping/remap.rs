@@ -11,8 +11,10 @@ use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
 use super::plain::{advice_of, is_one_mapping, protection_of};
-use super::{concerned, has_hole, round_up, unmap, Holes, Request, LARGEST, READ_WRITE, SERVED};
+use super::{unmap, Holes, Request, READ_WRITE, SERVED};
+use crate::advice::madvise;
 use crate::errno::Outcome;
+use crate::parts::{concerned, has_hole, round_up, LARGEST};
 use crate::start;
 
 /// The arguments of `mremap`.
@@ -148,7 +150,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
                 // Memory that is new, or was copied, has not been given it.
                 // SAFETY: as the caller promises.
                 advice.each().for_each(|advice| unsafe {
-                    super::madvise(place as *mut c_void, new, advice);
+                    madvise(place as *mut c_void, new, advice);
                 });
             }
         }

@@ -7,8 +7,8 @@ use pumice_frames::sys::{raw, thread};
 use pumice_heap::heap::Effect;
 use rustix::io::Errno;
 
-use super::{concerned, each_part, has_hole, note, AtHole};
 use crate::errno::{answer, Outcome};
+use crate::parts::{concerned, each_part, has_hole, note, AtHole};
 use crate::start;
 
 // Called as others call it: one of them may have written a jump over its beginning.
@@ -34,7 +34,7 @@ unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -
 ///
 /// # Safety
 /// As `madvise`.
-pub(super) unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
+pub(crate) unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
     let effect = match advice as u32 {
         linux::MADV_HUGEPAGE
             if start::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
@@ -75,7 +75,7 @@ struct Piece {
 }
 
 #[no_mangle]
-pub(super) unsafe extern "C" fn process_madvise(
+pub(crate) unsafe extern "C" fn process_madvise(
     process: c_int,
     pieces: *const c_void,
     count: usize,
