@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::errno::{answer, Outcome};
 use crate::parts::{concerned, each_part, has_hole, note, AtHole};
-use crate::start;
+use crate::state;
 
 // Called as others call it: one of them may have written a jump over its beginning.
 #[inline(never)]
@@ -37,7 +37,7 @@ unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -
 pub(crate) unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
     let effect = match advice as u32 {
         linux::MADV_HUGEPAGE
-            if start::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
+            if state::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
         {
             None
         }
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn process_madvise(
 ) -> isize {
     // For any process: where another's has the same addresses, that costs a fresh mapping.
     let args = [process as usize, pieces as usize, count, advice as usize, flags as usize, 0];
-    if start::serving_heap().is_none() {
+    if state::serving_heap().is_none() {
         // SAFETY: forwarded with the caller's promise.
         return answer(unsafe { raw::syscall(linux::__NR_process_madvise, args) }) as isize;
     }

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | [`interpose`] | the functions that programs see, and the rules of C and POSIX for each |
 //! | [`next`] | the next allocator in line, found once; [`early`] serves while it is looked for |
-//! | [`start`] | reading the environment, starting the heap and retiring it |
+//! | [`load`] | what the loader and the C library's `fork` call |
+//! | [`start`] | reading the environment and starting the heap |
+//! | [`state`] | the heap's states, and retiring it |
 //! | [`fork`] | what keeps the two and `fork` out of each other's way |
 //! | [`environment`] | the variables, the program's name |
 //! | [`errno`] | `errno`, and the C library's way of answering |
@@ -51,6 +53,7 @@ mod fatal;
 mod fork;
 mod interpose;
 mod limits;
+mod load;
 mod mapping;
 mod next;
 mod parts;
@@ -60,5 +63,6 @@ mod sanitizer;
 mod seccomp;
 mod segments;
 mod start;
+mod state;
 mod symbols;
 mod weak;

@@ -12,7 +12,7 @@ use pumice_heap::stats::Reason;
 use rustix::io::Errno;
 
 use crate::errno::{self, answer};
-use crate::start;
+use crate::state;
 use crate::symbols::{self, c_name};
 
 /// `struct rlimit64`.
@@ -77,11 +77,11 @@ unsafe fn set(number: u32, args: [usize; 6]) -> c_long {
 /// gone no thread would get anything. Where the call then fails, that has cost speed.
 fn before_setting(process: u32, resource: usize, new: usize) {
     let counts_addresses = matches!(resource as u32, linux::RLIMIT_AS | linux::RLIMIT_DATA);
-    if !counts_addresses || new == 0 || start::is_retired() || !is_own(process) {
+    if !counts_addresses || new == 0 || state::is_retired() || !is_own(process) {
         return;
     }
     if read_limit(new).is_some_and(|limit| limit.soft != INFINITE) {
-        errno::keep(|| start::retire(Calls::OfFree, Reason::AddressSpace));
+        errno::keep(|| state::retire(Calls::OfFree, Reason::AddressSpace));
     }
 }
 

@@ -24,7 +24,7 @@ use crate::parts::{
     concerned, each_part, first_hole, has_hole, has_mapped, note, overlapping, round_up, AtHole,
     LARGEST,
 };
-use crate::{pins, start, symbols, weak};
+use crate::{pins, start, state, symbols, weak};
 
 mod fixed;
 mod plain;
@@ -176,7 +176,7 @@ unsafe extern "C" fn mincore(at: *mut c_void, len: usize, seen: *mut u8) -> c_in
 #[no_mangle]
 unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // Reserved memory counts for the limit on locked memory, and no free memory may become resident.
-    start::retire(Calls::OfFree, Reason::Locked);
+    state::retire(Calls::OfFree, Reason::Locked);
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { raw::syscall(linux::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
 }
@@ -330,7 +330,7 @@ unsafe fn map(request: Request) -> Outcome {
             }
         }
     }
-    let is_served = len >= start::mmap_threshold()
+    let is_served = len >= state::mmap_threshold()
         && len <= LARGEST
         && protection == READ_WRITE
         && flags & !INDIFFERENT == SERVED
@@ -370,7 +370,7 @@ pub(crate) unsafe fn unmap(at: usize, len: usize) -> Outcome {
     let Some((heap, rounded)) = overlapping(at, len).filter(|_| is_well_formed) else {
         return make(at, len);
     };
-    if !start::is_current() {
+    if !state::is_current() {
         // A child that retires its heap just now, or is about to make it its own in another thread: then it
         // stays where it is, for there must be no gap in the heap's addresses.
         return if heap.is_retired() { make(at, len) } else { Ok(0) };

@@ -8,7 +8,7 @@ use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
 use crate::errno::Outcome;
-use crate::start;
+use crate::state;
 
 /// As large as an address space: larger requests are the kernel's to refuse.
 pub(crate) const LARGEST: usize =
@@ -100,12 +100,12 @@ pub(crate) fn has_mapped(heap: &Heap, at: usize, len: usize) -> bool {
 /// forked child makes it its own here, before it looks at words that another thread of its parent's may
 /// have been about to change.
 pub(crate) fn concerned(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
-    overlapping(at, len).filter(|_| start::is_current())
+    overlapping(at, len).filter(|_| state::is_current())
 }
 
 /// The heap and the range's length in whole pages, if any of it is the heap's.
 pub(crate) fn overlapping(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
-    let heap = start::serving_heap()?;
+    let heap = state::serving_heap()?;
     let fits = len <= LARGEST && at.checked_add(len).is_some();
     let rounded = if fits { round_up(len) } else { return None };
     heap.overlaps(at as *const u8, rounded).then_some((heap, rounded))

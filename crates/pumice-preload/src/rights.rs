@@ -20,7 +20,7 @@ use linux_raw_sys::general as linux;
 use pumice_frames::sys::thread;
 
 use crate::symbols::{self, c_name};
-use crate::{errno, start};
+use crate::{errno, state};
 
 /// The threads whose rights a call changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,12 +131,12 @@ pub(crate) fn changed_by_prctl(option: c_int) -> Option<Whose> {
 
 /// Makes a call that changes rights, without helpers. Its answer, and `errno`, are the call's.
 pub(crate) fn around(whose: Whose, call: impl Fn() -> c_long) -> c_long {
-    let Some(withheld) = start::withhold_helpers() else {
+    let Some(withheld) = state::withhold_helpers() else {
         let result = call();
-        if whose == Whose::Thread && result != -1 && !start::is_quiet() {
+        if whose == Whose::Thread && result != -1 && !state::is_quiet() {
             errno::keep(|| {
                 if !is_only_thread(false) {
-                    start::go_alone();
+                    state::go_alone();
                 }
             });
         }
