@@ -23,6 +23,7 @@
 //! process's threads and `kswapd`; *mach* is everybody's, interrupts and the kernel's writing included, and so
 //! whatever else ran.
 
+mod backend;
 mod buffered;
 mod direct;
 mod fio;
