@@ -6,7 +6,7 @@ use pumice_frames::addr::FRAME_SIZE;
 
 use super::job::{Op, CHUNK};
 use crate::proc_file;
-use crate::team::spent::kernel_threads_cpu_s;
+use crate::spent::kernel_threads_cpu_s;
 
 /// Pages of a chunk.
 pub const CHUNK_PAGES: usize = CHUNK / FRAME_SIZE;
