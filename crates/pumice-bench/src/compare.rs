@@ -380,9 +380,9 @@ fn short(value: f64) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::all::machine::Machine;
-    use super::super::all::weather::{Noise, Weather};
     use super::*;
+    use crate::machine::Machine;
+    use crate::weather::{Noise, Weather};
 
     fn results(rows: &[(&str, &[f64])], fault_ns: f64) -> Results {
         let mut results = Results::new("2026-01-02T03:04:05Z".to_owned(), true, Machine::default());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::builder::RangedU64ValueParser;
 use clap::Args;
 use pumice_slots::file::Populating;
-use pumice_slots::message::Reason;
+use pumice_slots::refusal::Reason;
 use pumice_slots::{Client, Error, LeaseRequest, PageKind, SlotFile};
 use serde_json::json;
 

@@ -19,6 +19,9 @@
 //! | [`neighbours`] | programs that do something else meanwhile |
 //! | [`c_program`] | programs that know nothing of pumice |
 //! | [`proc_file`] | numbers that the kernel tells under names |
+//! | [`spent`] | processor time of a process, of the kernel's threads, of the machine |
+//! | [`machine`] | the machine of the measurements |
+//! | [`weather`] | how quiet it was meanwhile |
 //! | [`cpu`] | processor time of a thread, and its processors |
 //!
 //! The experiments measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-io`, `pumice-paging`,
@@ -41,6 +44,7 @@ mod harness;
 mod interrupts;
 mod io;
 mod lease;
+mod machine;
 mod map;
 mod names;
 mod neighbours;
@@ -58,11 +62,13 @@ mod scrub;
 mod show;
 mod sizes;
 mod slot_daemon;
+mod spent;
 mod start;
 mod start_line;
 mod team;
 mod three_ways;
 mod vm;
+mod weather;
 
 use clap::{Args, Subcommand};
 

@@ -10,9 +10,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::all::machine::Machine;
-use super::all::weather::{Noise, Weather};
+use super::machine::Machine;
 use super::registry::Row;
+use super::weather::{Noise, Weather};
 use crate::names::named;
 use pumice_command::Failure;
 

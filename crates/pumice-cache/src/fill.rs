@@ -23,9 +23,10 @@ use pumice_io::engine::{Direction, Piece};
 use pumice_io::sync::{Mutex, MutexGuard};
 use pumice_io::{AnyEngine, Bytes, Engines, Plain, Queue, Request};
 use pumice_paging::page_table::pager::ReadFailed;
-use pumice_paging::space::file::{Begun, Filling, Overtaken, Patience, Use};
+use pumice_paging::space::file::{Begun, Filling, Overtaken, Patience};
 use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::region::Page;
+use pumice_paging::space::swap_in::Use;
 
 /// Requests of a thread in flight at a time.
 pub(super) const DEPTH: usize = 256;

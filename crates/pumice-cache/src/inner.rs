@@ -14,7 +14,7 @@
 mod admit;
 mod read;
 
-pub(super) use admit::Refused;
+pub(super) use admit::{Refused, Write, WRITE_DEPTH};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -27,9 +27,9 @@ use rustix::io::Errno;
 use super::checksum::Checksum;
 use super::dirty::DirtyMap;
 use super::error::{CacheError, Otherwise};
+use super::open::{errno_of, Opened};
 use super::rule::WriteAhead;
 use super::settings::Options;
-use super::table::{self, Opened};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::thread::Maker;
 use pumice_io::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -438,7 +438,7 @@ impl Inner {
         self.data.sync_data()?;
         let mut folders = self.folders.lock();
         while let Some(folder) = folders.last() {
-            match folder.sync_all().map_err(|error| table::errno_of(&error)) {
+            match folder.sync_all().map_err(|error| errno_of(&error)) {
                 // The file system does no such thing, and says that of all its folders.
                 Ok(()) | Err(Errno::INVAL) => drop(folders.pop()),
                 Err(errno) => return Err(errno),

@@ -7,7 +7,7 @@
 //!   `sync`.
 //! - [`settings`]: how large a cache is, and how a file is opened; [`rule`]: the log before the page.
 //! - `bytes`: pages that are written whole, and bytes at any place; `checksum`: pages that say whether they are right.
-//! - `inner`: a file as all threads share it; `table`: files as reclaim sees them.
+//! - `inner`: a file as all threads share it; `open`: how it is opened; `table`: files as reclaim sees them.
 //! - `readahead`: which pages will be wanted.
 //! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`: writing; `length`: growing and cutting
 //!   off.
@@ -63,6 +63,7 @@ mod inner;
 mod length;
 #[cfg(all(test, shuttle))]
 mod models;
+mod open;
 mod readahead;
 pub mod rule;
 #[cfg(not(shuttle))]
@@ -92,17 +93,18 @@ use rustix::io::Errno;
 use checksum::Checksum;
 use fill::Fills;
 use inner::Inner;
+use open::Opened;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_io::file::{FileId, Wait};
 use pumice_io::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pumice_io::sync::{in_policy, RwLock};
 use pumice_io::Opening;
 use pumice_paging::page_table::{Atomic, Rights};
-use pumice_paging::space::file::Use;
 use pumice_paging::space::file_ops::FileOps;
+use pumice_paging::space::swap_in::Use;
 use pumice_paging::space::{Frames, Task, VmError, VmSpace};
 use settings::shared;
-use table::{Counters, Files, Opened};
+use table::{Counters, Files};
 
 /// A task in the space of files.
 type FileTask<'c> = Task<'c, Frames<'c>, Atomic>;
@@ -174,7 +176,7 @@ impl<'c> Cache<'c> {
         in_policy::refuse();
         let mut wait = Wait::new();
         loop {
-            if let Some(file) = self.open_once(path, options, table::open(path, options)?)? {
+            if let Some(file) = self.open_once(path, options, open::open(path, options)?)? {
                 return Ok(file);
             }
             if !wait.pause() {

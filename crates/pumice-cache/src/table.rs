@@ -1,23 +1,18 @@
 //! The files that a cache has open, and what they are to reclaim.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::error::{CacheError, Result};
-use super::inner::{Admitted, Inner};
-use super::settings::{shared, Options, Settings};
-use super::write_back;
+use super::inner::{Admitted, Inner, Write, WRITE_DEPTH};
+use super::settings::Settings;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
 use pumice_io::file::FileId;
 use pumice_io::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use pumice_io::sync::{Condvar, Mutex, MutexGuard, RwLock};
-use pumice_io::{BlockFile, Cached, Opening, Queues};
+use pumice_io::Queues;
 use pumice_paging::backing::{Backing, Came, Outgoing, Place, Refusal};
 use pumice_paging::page_table::pager::{Evicted, ReadFailed, SpaceId};
 use pumice_paging::page_table::Rights;
@@ -51,7 +46,7 @@ pub(super) struct Files {
     /// Regions of closed files: first pages, and how many.
     pub vacant: Mutex<Vec<(usize, usize)>>,
     readers: Queues,
-    pub writers: Queues<write_back::Write>,
+    pub writers: Queues<Write>,
     /// The program's work is over: what guards are there were forgotten. Relaxed: the thread that says so asks.
     pub is_ending: AtomicBool,
     /// Dirty pages of all files.
@@ -80,7 +75,7 @@ impl Files {
             opening: Mutex::new(()),
             vacant: Mutex::default(),
             readers: Queues::new(settings.engines.clone(), 1),
-            writers: Queues::new(settings.engines.clone(), write_back::DEPTH as u32),
+            writers: Queues::new(settings.engines.clone(), WRITE_DEPTH as u32),
             is_ending: AtomicBool::new(false),
             dirty: Arc::default(),
             counters: Counters::default(),
@@ -148,7 +143,7 @@ impl Files {
         page: usize,
         from: Evicted,
         into: &mut [u8; FRAME_SIZE],
-    ) -> core::result::Result<(), ReadFailed> {
+    ) -> Result<(), ReadFailed> {
         let page = page - file.first_page;
         file.read(&self.readers, page, from, into).map_err(|errno| {
             file.note_read_error(page, errno);
@@ -162,7 +157,7 @@ impl Files {
     }
 
     /// The file of pages that go.
-    fn file_of(&self, page: usize) -> core::result::Result<Arc<Inner>, Refusal> {
+    fn file_of(&self, page: usize) -> Result<Arc<Inner>, Refusal> {
         self.find(page).ok_or(Refusal::Failed)
     }
 }
@@ -180,72 +175,6 @@ impl std::fmt::Debug for Files {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Files").finish_non_exhaustive()
     }
-}
-
-/// The file's descriptors, as they were opened.
-pub(super) struct Opened {
-    pub data: BlockFile,
-    /// For the end of a file that direct I/O does not take.
-    pub tail: Option<BlockFile>,
-    /// The folder of a file that may be written, until its name is known to be durable.
-    pub folder: Option<File>,
-}
-
-/// Opens a file.
-pub(super) fn open(path: &Path, options: &Options) -> Result<Opened> {
-    let error = |errno| match errno {
-        // A mounted device, of a kernel that lets nobody else write to such.
-        Errno::BUSY => CacheError::InUse(shared(path)),
-        errno => CacheError::Open { path: shared(path), errno },
-    };
-    let there = match options.opening {
-        Opening::Create => Opening::Write,
-        opening => opening,
-    };
-    let (data, is_made) = match BlockFile::open_to(path, there, options.cached) {
-        Err(Errno::NOENT) if options.opening == Opening::Create => {
-            (BlockFile::open_to(path, Opening::Create, options.cached), true)
-        }
-        data => (data, false),
-    };
-    let data = data.map_err(error)?;
-    let folder = if data.is_device() {
-        None
-    } else if is_made {
-        Some(folder_of(path).map_err(|io| error(errno_of(&io)))?)
-    } else if options.opening != Opening::Read {
-        // It may have been made by somebody who was killed before its name was durable. If not, it has a name, in a
-        // folder that need not be ours to open.
-        match folder_of(path).map_err(|io| errno_of(&io)) {
-            Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => None,
-            folder => Some(folder.map_err(error)?),
-        }
-    } else {
-        None
-    };
-    let needs_tail = data.cached() == Cached::No && !data.is_device();
-    let tail = if needs_tail && options.opening != Opening::Read {
-        let tail = BlockFile::open_to(path, Opening::Write, Cached::Yes).map_err(error)?;
-        // Another file has its name meanwhile.
-        if tail.id() != data.id() {
-            return Err(error(Errno::AGAIN));
-        }
-        Some(tail)
-    } else {
-        None
-    };
-    Ok(Opened { data, tail, folder })
-}
-
-/// The folder that a file lies in, wherever its links lead.
-fn folder_of(path: &Path) -> io::Result<File> {
-    let path = path.canonicalize()?;
-    File::open(path.parent().unwrap_or(&path))
-}
-
-/// The kernel's error.
-pub(super) fn errno_of(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// Where a page is from now on that had been in memory, by what the policy notes of it: not where it never was.
@@ -273,7 +202,7 @@ unsafe impl Backing for Files {
         page: usize,
         from: Evicted,
         into: &mut [u8; FRAME_SIZE],
-    ) -> core::result::Result<(), ReadFailed> {
+    ) -> Result<(), ReadFailed> {
         let file = self.find(page).ok_or(ReadFailed)?;
         self.read_page(&file, page, from, into)
     }
@@ -292,7 +221,7 @@ unsafe impl Backing for Files {
         Some(elsewhere(page.note))
     }
 
-    unsafe fn place(&self, pages: &[Outgoing]) -> core::result::Result<Place, Refusal> {
+    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
         let first = pages.first().ok_or(Refusal::Failed)?;
         let file = self.file_of(first.page)?;
         let own = pages.iter().take_while(|page| page.page < file.first_page + file.room);
@@ -302,7 +231,7 @@ unsafe impl Backing for Files {
         Ok(Place { file, offset, pages, bytes, tag: epoch as u64 })
     }
 
-    fn written(&self, place: &Place, pages: &[Outgoing], result: core::result::Result<(), Errno>) {
+    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
         let Some(file) = pages.first().and_then(|first| self.find(first.page)) else { return };
         let &Place { file: reference, offset, pages, bytes, tag } = place;
         let write = Admitted { file: reference, offset, pages, bytes, epoch: tag as usize };

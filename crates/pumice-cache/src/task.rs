@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use super::error::{CacheError, Result};
 use super::fill::Fills;
 use super::inner::Inner;
-use super::view::View;
 use super::write_back::Writer;
 use super::{Cache, FileTask};
 use pumice_frames::sys::lock::Backoff;
@@ -98,21 +97,8 @@ impl<'c> CacheTask<'c> {
         Ok(CacheTask { cache, task, fills })
     }
 
-    /// A file as this thread sees it. A task has seven views at a time.
-    ///
-    /// # Errors
-    /// [`CacheError::Space`] for the eighth; [`CacheError::OtherCache`].
-    ///
-    /// # Panics
-    /// As [`Cache::task`].
-    pub fn view<'t>(&'t self, file: &File) -> Result<View<'t, 'c>> {
-        in_policy::refuse();
-        self.check_own(&file.inner)?;
-        View::new(self, file)
-    }
-
     /// The pages of another cache's file are numbered as others are here.
-    fn check_own(&self, file: &Inner) -> Result<()> {
+    pub(super) fn check_own(&self, file: &Inner) -> Result<()> {
         match file.dirty.counts_in(&self.cache.files.dirty) {
             true => Ok(()),
             false => Err(CacheError::OtherCache(file.path.clone())),
@@ -122,7 +108,7 @@ impl<'c> CacheTask<'c> {
     /// Writes what is dirty of all files back and makes it durable.
     ///
     /// # Errors
-    /// As [`View::sync`], the first there is; the others are synced all the same.
+    /// As [`View::sync`](super::View::sync), the first there is; the others are synced all the same.
     pub fn sync_all(&self) -> Result<()> {
         let mut result = Ok(());
         for file in self.cache.files.all() {
@@ -137,8 +123,8 @@ impl<'c> CacheTask<'c> {
     /// its pages go: the next who opens it reads them from the device.
     ///
     /// # Errors
-    /// As [`View::sync`]; the file is then still there, but where all is written and [`CacheError::Sync`] says that it
-    /// can't be made durable. [`CacheError::OtherCache`]: it stays in that one.
+    /// As [`View::sync`](super::View::sync); the file is then still there, but where all is written and
+    /// [`CacheError::Sync`] says that it can't be made durable. [`CacheError::OtherCache`]: it stays in that one.
     pub fn close(&self, file: File) -> Result<()> {
         self.check_own(&file.inner)?;
         let File { inner, seen, user } = file;

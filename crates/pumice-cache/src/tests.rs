@@ -82,6 +82,21 @@ fn settings(frames: usize) -> Settings {
     Settings { huge: pumice_frames::sys::mem::Huge::No, ..Settings::new(frames) }
 }
 
+/// A cache with one file, as a thread of it sees that.
+fn with_file(
+    settings: &Settings,
+    scratch: &Scratch,
+    work: impl FnOnce(&Cache<'_>, &CacheTask<'_>, &File, &View<'_, '_>),
+) {
+    run(settings, |cache| {
+        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
+        let task = cache.task().expect("room");
+        let view = task.view(&file).expect("room");
+        work(cache, &task, &file, &view);
+    })
+    .expect("a cache");
+}
+
 /// Threads write to and read pages of a file at random, each its own versions; at the end all is there.
 fn survives(name: &str, settings: &Settings, pages: usize, (threads, times): (usize, usize)) {
     let scratch = Scratch::new(name);
@@ -251,10 +266,7 @@ fn sequences_are_read_ahead_by_few_requests() {
         fill(page.try_into().expect("a page"), nth, 1);
     }
     fs::write(&scratch.0, &bytes).expect("a file");
-    run(&settings(1024), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("the file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(1024), &scratch, |cache, _, _, view| {
         let orders: [&dyn Fn(usize) -> usize; 3] =
             [&|nth| nth, &|nth| PAGES - 1 - nth, &|nth| nth * 3 % (PAGES - 1)];
         for (which, order) in orders.iter().enumerate() {
@@ -273,31 +285,26 @@ fn sequences_are_read_ahead_by_few_requests() {
         let before = cache.counts().read_ahead;
         (0..500).for_each(|page| check(&view.read(page).expect("there"), page, 1));
         assert_eq!(cache.counts().read_ahead, before);
-    })
-    .expect("a cache");
+    });
 }
 
 #[test]
 fn who_wants_what_another_thread_reads_does_not_wait_for_that_thread() {
     let scratch = Scratch::new("another");
     fs::write(&scratch.0, vec![7; 64 * FRAME_SIZE]).expect("a file");
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("the file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |cache, _, file, view| {
         // This thread asks, and looks for nothing afterwards.
         assert_eq!(view.prefetch(&[3, 4, 5, 9]), 4);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let task = cache.task().expect("room");
-                let view = task.view(&file).expect("room");
+                let view = task.view(file).expect("room");
                 assert_eq!(view.read(4).expect("there")[100], 7);
                 view.write(9).expect("there")[0] = 1;
             });
         });
         assert_eq!(view.read(9).expect("there")[0], 1);
-    })
-    .expect("a cache");
+    });
 }
 
 #[test]

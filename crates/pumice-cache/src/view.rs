@@ -15,6 +15,7 @@ use super::task::{CacheTask, File};
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::lock::Backoff;
 use pumice_io::sync::atomic::{AtomicU64, Ordering};
+use pumice_io::sync::in_policy;
 use pumice_paging::page_table::Atomic;
 use pumice_paging::space::file::Noted;
 use pumice_paging::space::file_ops::FileOps;
@@ -30,6 +31,21 @@ pub struct View<'t, 'c> {
     pattern: Pattern,
     /// Dropped after the file: who closes waits for that, and finds no user then.
     _user: Arc<()>,
+}
+
+impl<'c> CacheTask<'c> {
+    /// A file as this thread sees it. A task has seven views at a time.
+    ///
+    /// # Errors
+    /// [`CacheError::Space`] for the eighth; [`CacheError::OtherCache`].
+    ///
+    /// # Panics
+    /// As [`Cache::task`].
+    pub fn view<'t>(&'t self, file: &File) -> Result<View<'t, 'c>> {
+        in_policy::refuse();
+        self.check_own(&file.inner)?;
+        View::new(self, file)
+    }
 }
 
 /// A page that nobody else writes.

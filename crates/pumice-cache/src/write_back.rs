@@ -18,20 +18,18 @@ use rustix::io::Errno;
 
 use super::dirty::Which;
 use super::error::CacheError;
-use super::inner::{Admitted, Inner, Refused, MOST_PAGES};
+use super::inner::{Admitted, Inner, Refused, Write, MOST_PAGES};
 use super::table::{count, Counters, Files};
 use super::FileTask;
 use pumice_frames::sys::lock::Backoff;
 use pumice_frames::sys::thread;
-use pumice_io::engine::{Direction, Piece};
+use pumice_io::engine::Direction;
 use pumice_io::sync::atomic::Ordering;
 use pumice_io::sync::pause_in_models;
 use pumice_io::{AnyEngine, Bytes, Queue, Queues, Request};
 use pumice_paging::space::file_ops::FileOps;
 use pumice_paging::space::write_back::{StillHeld, WriteBack, WriteFailed};
 
-/// Requests in flight at a time.
-pub(super) const DEPTH: usize = 32;
 /// How long it is waited between looks whether the log is durable by now.
 const LOG_LOOK: Duration = Duration::from_micros(100);
 
@@ -51,15 +49,6 @@ pub(super) struct Writer<'w, 'c> {
     refused: Vec<(usize, Refused)>,
     /// Pages of requests for several that failed.
     failed: Vec<(Arc<Inner>, usize)>,
-}
-
-/// Pages on their way to the device.
-pub(super) struct Write {
-    file: Arc<Inner>,
-    admitted: Admitted,
-    pages: Vec<WriteBack>,
-    /// For the kernel only.
-    _pieces: Vec<Piece>,
 }
 
 impl<'w, 'c> Writer<'w, 'c> {

@@ -1,5 +1,4 @@
-//! An engine that fails on demand: errors, short transfers and late completions, at random from a seed; and a file's
-//! calls that do.
+//! An engine that fails on demand: errors, short transfers and late completions, at random from a seed.
 
 #[cfg(all(shuttle, any(test, feature = "fake")))]
 pub mod late;
@@ -11,8 +10,6 @@ use std::collections::VecDeque;
 use rustix::io::Errno;
 
 use super::engine::{Completion, Direction, Engine, Request};
-#[cfg(any(test, feature = "fake"))]
-use crate::sys::block;
 use pumice_frames::addr::FRAME_SIZE;
 
 /// Of how many requests one goes wrong in each way; 0 for none.
@@ -26,65 +23,6 @@ pub struct Faults {
     pub short: u32,
     /// Said to be done later than others that were asked for later.
     pub late: u32,
-}
-
-/// Results that replace the kernel's for the next calls to sync a file, to make it so long, or to give it blocks, in
-/// order; `None`: the kernel's own.
-#[cfg(any(test, feature = "fake"))]
-#[derive(Debug, Default)]
-pub struct FailingCalls {
-    /// `fdatasync`.
-    pub sync: std::sync::Mutex<VecDeque<Option<Errno>>>,
-    /// `ftruncate`.
-    pub set_len: std::sync::Mutex<VecDeque<Option<Errno>>>,
-    /// `fallocate`, which has done half of it then, unless it can't be done so at all.
-    pub allocate: std::sync::Mutex<VecDeque<Option<Errno>>>,
-    /// A model's flush, in place of the device's.
-    #[cfg(shuttle)]
-    pub flush: Flush,
-}
-
-/// Makes durable what a model's device has been handed by now, or says why it can't.
-#[cfg(all(shuttle, any(test, feature = "fake")))]
-#[derive(Default)]
-pub struct Flush(pub std::sync::OnceLock<Box<dyn Fn() -> Result<(), Errno> + Send + Sync>>);
-
-#[cfg(all(shuttle, any(test, feature = "fake")))]
-impl Flush {
-    pub(super) fn go(&self) -> Result<(), Errno> {
-        self.0.get().map_or(Ok(()), |flush| flush())
-    }
-}
-
-#[cfg(all(shuttle, any(test, feature = "fake")))]
-impl std::fmt::Debug for Flush {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Flush")
-    }
-}
-
-#[cfg(any(test, feature = "fake"))]
-impl FailingCalls {
-    /// Whether a call may go to the kernel.
-    pub(super) fn next(of: &std::sync::Mutex<VecDeque<Option<Errno>>>) -> Result<(), Errno> {
-        of.lock().expect("no panic").pop_front().flatten().map_or(Ok(()), Err)
-    }
-
-    /// Whether blocks may be asked of the kernel.
-    pub(super) fn fallocate(
-        &self,
-        file: &std::os::fd::OwnedFd,
-        end: block::End,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), Errno> {
-        FailingCalls::next(&self.allocate).inspect_err(|&errno| {
-            // As where a device is full in the middle of it.
-            if errno != Errno::OPNOTSUPP {
-                let _ = block::fallocate(file, end, offset, len / 2);
-            }
-        })
-    }
 }
 
 /// See the module's top. Requests that are neither errors nor short really happen.

@@ -117,7 +117,7 @@ pub struct BlockFile {
     claim: Mutex<Option<OwnedFd>>,
     /// Calls that fail next.
     #[cfg(any(test, feature = "fake"))]
-    pub fails: super::fake::FailingCalls,
+    pub fails: super::fails::FailingCalls,
 }
 
 impl BlockFile {
@@ -158,7 +158,7 @@ impl BlockFile {
             locked_by: None,
             claim: Mutex::default(),
             #[cfg(any(test, feature = "fake"))]
-            fails: super::fake::FailingCalls::default(),
+            fails: super::fails::FailingCalls::default(),
         })
     }
 
@@ -310,7 +310,7 @@ impl BlockFile {
     /// The kernel's error.
     pub fn set_len(&self, len: u64) -> Result<(), Errno> {
         #[cfg(any(test, feature = "fake"))]
-        super::fake::FailingCalls::next(&self.fails.set_len)?;
+        super::fails::FailingCalls::next(&self.fails.set_len)?;
         block::set_len(&self.file, len)
     }
 
@@ -329,7 +329,7 @@ impl BlockFile {
 
     fn sync_data_once(&self) -> Result<(), Errno> {
         #[cfg(any(test, feature = "fake"))]
-        super::fake::FailingCalls::next(&self.fails.sync)?;
+        super::fails::FailingCalls::next(&self.fails.sync)?;
         #[cfg(all(shuttle, any(test, feature = "fake")))]
         self.fails.flush.go()?;
         block::sync_data(&self.file)

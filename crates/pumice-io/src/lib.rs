@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`sync`] | the atomics, and locks to sleep on |
 //! | [`sys`] | system calls on files and devices |
+//! | `fails` | a file's calls that fail on demand, for tests |
 //! | [`file`](mod@file) | an open file or device |
 //! | [`engine`] | one face over the ways there are: [`Plain`], [`Ring`] |
 //! | [`queue`] | requests that are done when all of their bytes went, whatever the engine makes of them |
@@ -19,6 +20,8 @@
 mod contained;
 #[cfg(not(loom))]
 pub mod engine;
+#[cfg(all(not(loom), any(test, feature = "fake")))]
+pub mod fails;
 #[cfg(not(loom))]
 pub mod fake;
 #[cfg(not(loom))]

@@ -7,7 +7,7 @@
 use core::ffi::c_int;
 use core::fmt::Write;
 
-use crate::{fatal, start, symbols};
+use crate::{fatal, state, symbols};
 
 /// `struct mallinfo2` of `<malloc.h>`.
 #[repr(C)]
@@ -37,7 +37,7 @@ extern "C" fn mallinfo2() -> Accounts {
     type Next = extern "C" fn() -> Accounts;
     let next = symbols::next!(c"mallinfo2", Next);
     let mut accounts = next.map_or_else(Accounts::default, |next| next());
-    let (count, bytes) = start::handed_out();
+    let (count, bytes) = state::handed_out();
     accounts.hblks += count;
     accounts.hblkhd += bytes;
     accounts
@@ -48,7 +48,7 @@ extern "C" fn mallinfo() -> NarrowAccounts {
     type Next = extern "C" fn() -> NarrowAccounts;
     let next = symbols::next!(c"mallinfo", Next);
     let mut accounts = next.map_or_else(NarrowAccounts::default, |next| next());
-    let (count, bytes) = start::handed_out();
+    let (count, bytes) = state::handed_out();
     let [.., hblks, hblkhd, _, _, _, _, _] = &mut accounts.fields;
     *hblks = hblks.wrapping_add(count as c_int);
     *hblkhd = hblkhd.wrapping_add(bytes as c_int);
@@ -61,7 +61,7 @@ extern "C" fn malloc_stats() {
     if let Some(next) = symbols::next!(c"malloc_stats", Next) {
         next();
     }
-    let (count, bytes) = start::handed_out();
+    let (count, bytes) = state::handed_out();
     if count > 0 {
         // Nothing to be done if it can't be written.
         let _ = writeln!(

@@ -10,9 +10,8 @@
 use core::ffi::{c_int, c_long};
 
 use pumice_frames::sys::raw;
-use rustix::io::Errno;
 
-use crate::interpose::set_errno;
+use crate::errno::answer;
 use crate::{limits, mapping, pins, rights, seccomp, segments, symbols};
 
 type Prctl = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
@@ -68,16 +67,5 @@ unsafe extern "C" fn syscall(
     match rights::changed_by_number(known, args) {
         Some(whose) => rights::around(whose, call),
         None => call(),
-    }
-}
-
-/// The C library's way of answering: `errno`, and -1 for a failure.
-pub(crate) fn answer(outcome: Result<usize, Errno>) -> c_long {
-    match outcome {
-        Ok(value) => value as c_long,
-        Err(errno) => {
-            set_errno(errno.raw_os_error());
-            -1
-        }
     }
 }

@@ -20,13 +20,10 @@
 //! A raw `fork` or `clone` system call runs no handlers, and its child may find the heap half-way. Such a child serves
 //! nothing, and may keep reserved addresses.
 
-use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 
 use pumice_frames::sys::thread;
-
-use crate::{start, weak};
 
 /// The threads that are in `fork`, by their thread pointers, which take no system call to read. More forks than this
 /// at a time are not waited for.
@@ -47,8 +44,18 @@ pub(crate) fn is_under_way() -> bool {
     UNDER_WAY.iter().any(|it| ![NONE, own].contains(&it.load(Ordering::SeqCst)))
 }
 
-/// Announces a fork.
-fn begin() {
+/// Announces a fork, once the heap does not retire.
+pub(crate) fn begin() {
+    announce();
+    // SeqCst: see the module's top.
+    while RETIRING.load(Ordering::SeqCst) > 0 {
+        end();
+        thread::sleep(PAUSE);
+        announce();
+    }
+}
+
+fn announce() {
     let own = thread::pointer();
     // SeqCst: see the module's top. Relaxed on failure: another's.
     let is_taken = |it: &AtomicUsize| {
@@ -58,7 +65,7 @@ fn begin() {
 }
 
 /// Withdraws one announcement. After a fork within a fork handler the child withdraws its parent's, too.
-fn end() {
+pub(crate) fn end() {
     let own = thread::pointer();
     let is_own = |it: &AtomicUsize| {
         it.compare_exchange(own, NONE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -90,39 +97,9 @@ impl Drop for Retiring {
     }
 }
 
-extern "C" fn before() {
-    begin();
-    while RETIRING.load(Ordering::SeqCst) > 0 {
-        end();
-        thread::sleep(PAUSE);
-        begin();
-    }
-    start::before_fork();
-}
-
-extern "C" fn in_parent() {
-    end();
-}
-
-extern "C" fn in_child() {
+/// Forgets the parent's other threads, in the child.
+pub(crate) fn forget() {
     // Relaxed: there is no other thread.
     UNDER_WAY.iter().for_each(|it| it.store(NONE, Ordering::Relaxed));
     RETIRING.store(0, Ordering::Relaxed);
-    start::after_fork_in_child();
-}
-
-/// Registers the fork handlers. Called when the shim is loaded.
-pub(crate) fn watch() {
-    type Handler = Option<extern "C" fn()>;
-    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *const c_void) -> c_int;
-    type PthreadAtfork = unsafe extern "C" fn(Handler, Handler, Handler) -> c_int;
-    // Without them the parent is slower after a fork, and the first of the two that makes a request has the memory.
-    if let Some(register) = weak::function!("__register_atfork": Register) {
-        let this_library = (&raw const UNDER_WAY).cast();
-        // SAFETY: as pthread_atfork; the last argument names the library that the handlers are in.
-        let _ = unsafe { register(Some(before), Some(in_parent), Some(in_child), this_library) };
-    } else if let Some(register) = weak::function!("pthread_atfork": PthreadAtfork) {
-        // SAFETY: as pthread_atfork(3).
-        let _ = unsafe { register(Some(before), Some(in_parent), Some(in_child)) };
-    }
 }

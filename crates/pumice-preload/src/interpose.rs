@@ -10,7 +10,7 @@
 //! says why.
 
 use core::ffi::{c_int, c_void};
-use core::ptr::{null_mut, NonNull};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_frames::error::Error;
@@ -18,11 +18,10 @@ use pumice_heap::heap::{Content, Heap};
 use pumice_heap::stats::Event;
 
 use crate::environment::page_size;
-use crate::start::{self, Owned};
-use crate::{fatal, next, symbols, weak};
+use crate::errno::out_of_memory;
+use crate::state::{self, Owned};
+use crate::{fatal, next, start, symbols};
 
-/// Out of memory, on every architecture.
-pub(crate) const ENOMEM: c_int = 12;
 /// The alignment that `malloc` promises: for any type.
 const MALLOC_ALIGN: usize = 16;
 /// The largest request the heap is asked for: no object may be larger in C.
@@ -32,7 +31,7 @@ const LARGEST_ALIGN: usize = 1 << 30;
 
 #[no_mangle]
 unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
-    if size >= start::threshold() {
+    if size >= state::threshold() {
         if let Some(at) = serve(size, MALLOC_ALIGN, Content::Any) {
             return at;
         }
@@ -45,7 +44,7 @@ unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     // An overflow is the next allocator's to refuse.
     let bytes = count.checked_mul(size).unwrap_or(0);
-    if bytes >= start::threshold() {
+    if bytes >= state::threshold() {
         if let Some(at) = serve(bytes, MALLOC_ALIGN, Content::Zero) {
             return at;
         }
@@ -56,7 +55,7 @@ unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 
 #[no_mangle]
 unsafe extern "C" fn free(at: *mut c_void) {
-    if let Some(owned) = start::owned(at) {
+    if let Some(owned) = state::owned(at) {
         return free_owned(owned, at);
     }
     // SAFETY: forwarded with the caller's promise.
@@ -71,11 +70,11 @@ unsafe extern "C" fn cfree(at: *mut c_void) {
 
 #[no_mangle]
 unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
-    if let Some(owned) = start::owned(at) {
+    if let Some(owned) = state::owned(at) {
         // SAFETY: forwarded with the caller's promise.
         return unsafe { realloc_owned(owned, at, size) };
     }
-    if size >= start::threshold() {
+    if size >= state::threshold() {
         // SAFETY: forwarded with the caller's promise.
         if let Some(new) = unsafe { take_over(at, size) } {
             return new;
@@ -88,7 +87,7 @@ unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
 #[no_mangle]
 unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
     type Next = unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void;
-    let next = (start::threshold() == usize::MAX && start::owned(at).is_none())
+    let next = (state::threshold() == usize::MAX && state::owned(at).is_none())
         .then(|| symbols::next!(c"reallocarray", Next))
         .flatten();
     match (next, count.checked_mul(size)) {
@@ -103,7 +102,7 @@ unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) ->
 
 #[no_mangle]
 unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    if size >= start::threshold() && align >= size_of::<*const c_void>() {
+    if size >= state::threshold() && align >= size_of::<*const c_void>() {
         if let Some(at) = serve(size, align, Content::Any) {
             // SAFETY: the caller says where the address goes.
             unsafe { out.write(at) };
@@ -116,7 +115,7 @@ unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: u
 
 #[no_mangle]
 unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    if size >= start::threshold() {
+    if size >= state::threshold() {
         if let Some(at) = serve(size, align, Content::Any) {
             return at;
         }
@@ -127,7 +126,7 @@ unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 
 #[no_mangle]
 unsafe extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    if size >= start::threshold() {
+    if size >= state::threshold() {
         if let Some(at) = serve(size, align, Content::Any) {
             return at;
         }
@@ -154,7 +153,7 @@ unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 
 #[no_mangle]
 unsafe extern "C" fn malloc_usable_size(at: *mut c_void) -> usize {
-    match start::owned(at) {
+    match state::owned(at) {
         Some(owned) => owned.heap.usable_size(at.cast()),
         // SAFETY: forwarded with the caller's promise.
         None => unsafe { next::usable_size(at) },
@@ -186,7 +185,7 @@ fn prime_next() {
 
 #[cold]
 fn free_owned(owned: Owned, at: *mut c_void) {
-    if !owned.heap.is_retired() && !start::is_current() && !owned.heap.is_retired() {
+    if !owned.heap.is_retired() && !state::is_current() && !owned.heap.is_retired() {
         // In a handler, or another thread, of a child that is about to make the heap its own.
         return;
     }
@@ -212,7 +211,7 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     if usable == 0 {
         report(Error::NotAllocated);
     }
-    if size >= start::threshold() && size <= LARGEST && start::is_current() {
+    if size >= state::threshold() && size <= LARGEST && state::is_current() {
         // SAFETY: the caller owns it.
         if unsafe { owned.heap.resize_in_place(at.cast(), size) } {
             return at;
@@ -222,7 +221,7 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
             return new.as_ptr().cast();
         }
     }
-    start::count(Event::ReallocMoved);
+    state::count(Event::ReallocMoved);
     // SAFETY: both are allocations, and each is at least as long as what is copied.
     unsafe {
         let new = malloc(size);
@@ -244,7 +243,7 @@ unsafe fn take_over(at: *mut c_void, size: usize) -> Option<*mut c_void> {
     let Some(old) = NonNull::new(at) else { return serve(size, MALLOC_ALIGN, Content::Any) };
     // SAFETY: the caller owns it, and the next allocator made it.
     let usable = unsafe { next::usable_size(old.as_ptr()) };
-    if usable == 0 || usable >= start::threshold() {
+    if usable == 0 || usable >= state::threshold() {
         return None;
     }
     let new = serve(size, MALLOC_ALIGN, Content::Any)?;
@@ -253,34 +252,17 @@ unsafe fn take_over(at: *mut c_void, size: usize) -> Option<*mut c_void> {
         new.cast::<u8>().copy_from_nonoverlapping(at.cast(), usable);
         next::free(at);
     }
-    start::count(Event::ReallocMoved);
+    state::count(Event::ReallocMoved);
     Some(new)
 }
 
 #[cold]
 fn report(error: Error) {
     match error {
-        Error::DoubleFree => fatal::misuse("free(): freed twice", start::verbosity()),
-        Error::NotAllocated => fatal::misuse("free(): invalid pointer", start::verbosity()),
+        Error::DoubleFree => fatal::misuse("free(): freed twice", state::verbosity()),
+        Error::NotAllocated => fatal::misuse("free(): invalid pointer", state::verbosity()),
         // The memory is free; the step that failed only costs memory.
         Error::OutOfFrames | Error::PoolLimit | Error::BadAlignment | Error::Os(_) => {}
-    }
-}
-
-/// Null, with `errno` set.
-#[cold]
-pub(crate) fn out_of_memory() -> *mut c_void {
-    set_errno(ENOMEM);
-    null_mut()
-}
-
-/// Sets the calling thread's `errno`, and returns what it was.
-pub(crate) fn set_errno(value: c_int) -> c_int {
-    type Location = unsafe extern "C" fn() -> *mut c_int;
-    match weak::function!("__errno_location": Location) {
-        // SAFETY: the address is that of the calling thread's own errno.
-        Some(location) => unsafe { location().replace(value) },
-        None => value,
     }
 }
 

@@ -7,9 +7,12 @@
 //! |---|---|
 //! | [`interpose`] | the functions that programs see, and the rules of C and POSIX for each |
 //! | [`next`] | the next allocator in line, found once; [`early`] serves while it is looked for |
-//! | [`start`] | reading the environment, starting the heap and retiring it |
+//! | [`load`] | what the loader and the C library's `fork` call |
+//! | [`start`] | reading the environment and starting the heap |
+//! | [`state`] | the heap's states, and retiring it |
 //! | [`fork`] | what keeps the two and `fork` out of each other's way |
 //! | [`environment`] | the variables, the program's name |
+//! | [`errno`] | `errno`, and the C library's way of answering |
 //! | [`sanitizer`] | programs built with one, which are left alone |
 //! | [`symbols`] | the next definition of a function, found without the loader's lock |
 //! | [`calls`] | `syscall` and `prctl`: other doors to all that follows |
@@ -21,6 +24,8 @@
 //! | [`accounts`] | `mallinfo` and its relations |
 //! | [`weak`] | symbols that may be missing |
 //! | [`mapping`] | `mmap` and its relations |
+//! | [`advice`] | `madvise` and its relations |
+//! | [`parts`] | ranges of which some is the heap's, and calls on each part |
 //! | [`fatal`] | the two ways this ends a program |
 //! | `builtins` | the memory functions that compiled code calls |
 //!
@@ -37,22 +42,27 @@
 )]
 
 mod accounts;
+mod advice;
 #[cfg(feature = "freestanding")]
 mod builtins;
 mod calls;
 mod early;
 mod environment;
+mod errno;
 mod fatal;
 mod fork;
 mod interpose;
 mod limits;
+mod load;
 mod mapping;
 mod next;
+mod parts;
 mod pins;
 mod rights;
 mod sanitizer;
 mod seccomp;
 mod segments;
 mod start;
+mod state;
 mod symbols;
 mod weak;

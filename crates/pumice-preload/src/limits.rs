@@ -11,9 +11,8 @@ use pumice_heap::heap::Calls;
 use pumice_heap::stats::Reason;
 use rustix::io::Errno;
 
-use crate::calls::answer;
-use crate::interpose::set_errno;
-use crate::start;
+use crate::errno::{self, answer};
+use crate::state;
 use crate::symbols::{self, c_name};
 
 /// `struct rlimit64`.
@@ -78,13 +77,11 @@ unsafe fn set(number: u32, args: [usize; 6]) -> c_long {
 /// gone no thread would get anything. Where the call then fails, that has cost speed.
 fn before_setting(process: u32, resource: usize, new: usize) {
     let counts_addresses = matches!(resource as u32, linux::RLIMIT_AS | linux::RLIMIT_DATA);
-    if !counts_addresses || new == 0 || start::is_retired() || !is_own(process) {
+    if !counts_addresses || new == 0 || state::is_retired() || !is_own(process) {
         return;
     }
     if read_limit(new).is_some_and(|limit| limit.soft != INFINITE) {
-        let errno = set_errno(0);
-        start::retire(Calls::OfFree, Reason::AddressSpace);
-        set_errno(errno);
+        errno::keep(|| state::retire(Calls::OfFree, Reason::AddressSpace));
     }
 }
 

@@ -10,26 +10,26 @@
 //! call, as the C library's own do. So they work before the C library is ready, and in handlers.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
-use core::ops::Range;
 
 use linux_raw_sys::general as linux;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::raw;
-use pumice_heap::heap::{Calls, Effect, Heap, Part};
+use pumice_heap::heap::{Calls, Effect, Part};
 use pumice_heap::stats::Reason;
 use rustix::io::Errno;
 
-use crate::calls::answer;
-use crate::{pins, start, symbols, weak};
+use crate::advice::{advise, process_madvise};
+use crate::errno::{answer, Outcome};
+use crate::parts::{
+    concerned, each_part, first_hole, has_hole, has_mapped, note, overlapping, round_up, AtHole,
+    LARGEST,
+};
+use crate::{pins, start, state, symbols, weak};
 
-mod advice;
 mod fixed;
 mod plain;
 mod remap;
 
-use advice::{advise, process_madvise};
-
-pub(crate) use advice::madvise;
 use fixed::{map_fixed, Holes};
 use remap::Remap;
 
@@ -44,11 +44,6 @@ const FIXED: c_int = (linux::MAP_FIXED | linux::MAP_FIXED_NOREPLACE) as c_int;
 const SERVED: c_int = (linux::MAP_PRIVATE | linux::MAP_ANONYMOUS) as c_int;
 /// ... and may be besides.
 const INDIFFERENT: c_int = (linux::MAP_NORESERVE | linux::MAP_STACK | linux::MAP_POPULATE) as c_int;
-/// As large as an address space: larger requests are the kernel's to refuse.
-const LARGEST: usize = (1 << if cfg!(target_arch = "aarch64") { 48 } else { 47 }) - FRAME_SIZE;
-
-pub(crate) type Outcome = Result<usize, Errno>;
-
 #[no_mangle]
 unsafe extern "C" fn mmap(
     at: *mut c_void,
@@ -181,7 +176,7 @@ unsafe extern "C" fn mincore(at: *mut c_void, len: usize, seen: *mut u8) -> c_in
 #[no_mangle]
 unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     // Reserved memory counts for the limit on locked memory, and no free memory may become resident.
-    start::retire(Calls::OfFree, Reason::Locked);
+    state::retire(Calls::OfFree, Reason::Locked);
     // SAFETY: forwarded with the caller's promise.
     answer(unsafe { raw::syscall(linux::__NR_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }) as c_int
 }
@@ -278,18 +273,6 @@ unsafe fn seal(at: usize, len: usize, flags: usize) -> Outcome {
     outcome
 }
 
-/// Notes the effect on a range of a call that is the kernel's alone.
-fn note(at: usize, len: usize, effect: Effect) {
-    if let Some((heap, len)) = concerned(at, len) {
-        heap.parts(at, len, |part, kind| {
-            if kind == Part::Mapped {
-                heap.note(part.start, part.len(), effect);
-            }
-            true
-        });
-    }
-}
-
 /// The arguments of `mmap`.
 #[derive(Clone, Copy)]
 struct Request {
@@ -347,7 +330,7 @@ unsafe fn map(request: Request) -> Outcome {
             }
         }
     }
-    let is_served = len >= start::mmap_threshold()
+    let is_served = len >= state::mmap_threshold()
         && len <= LARGEST
         && protection == READ_WRITE
         && flags & !INDIFFERENT == SERVED
@@ -387,7 +370,7 @@ pub(crate) unsafe fn unmap(at: usize, len: usize) -> Outcome {
     let Some((heap, rounded)) = overlapping(at, len).filter(|_| is_well_formed) else {
         return make(at, len);
     };
-    if !start::is_current() {
+    if !state::is_current() {
         // A child that retires its heap just now, or is about to make it its own in another thread: then it
         // stays where it is, for there must be no gap in the heap's addresses.
         return if heap.is_retired() { make(at, len) } else { Ok(0) };
@@ -414,101 +397,6 @@ pub(crate) fn is_heaps(at: usize) -> bool {
     concerned(at, 1).is_some()
 }
 
-/// The behaviour of a call that comes to a hole.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AtHole {
-    /// It fails there.
-    Stop,
-    /// It goes on, and fails at the end.
-    GoOn,
-}
-
-/// Makes a call whose first two arguments are a range on each mapped part of it.
-///
-/// # Safety
-/// As the system call.
-unsafe fn each_part(
-    number: u32,
-    args: [usize; 6],
-    effect: Option<Effect>,
-    at_hole: AtHole,
-) -> Outcome {
-    let [at, len, ..] = args;
-    let rounded = concerned(at, len).filter(|_| at % FRAME_SIZE == 0 && len > 0);
-    let Some((heap, len)) = rounded else {
-        // SAFETY: as the caller promises.
-        return unsafe { raw::syscall(number, args) };
-    };
-    let (mut outcome, mut met_hole) = (Ok(0), false);
-    heap.parts(at, len, |part: Range<usize>, kind| {
-        if kind == Part::Hole {
-            // Errors of the call itself come first. Of a range of no length the kernel checks nothing else.
-            let mut args = args;
-            args[1] = 0;
-            // SAFETY: a range of no length.
-            outcome = unsafe { raw::syscall(number, args) };
-            met_hole = true;
-            return outcome.is_ok() && at_hole == AtHole::GoOn;
-        }
-        if let (Part::Mapped, Some(effect)) = (kind, effect) {
-            heap.note(part.start, part.len(), effect);
-        }
-        let mut args = args;
-        (args[0], args[1]) = (part.start, part.len());
-        // SAFETY: as the caller promises, for a part of the range.
-        outcome = unsafe { raw::syscall(number, args) };
-        // An address range beside the heap's may have holes of its own.
-        if at_hole == AtHole::GoOn && outcome == Err(Errno::NOMEM) {
-            (outcome, met_hole) = (Ok(0), true);
-        }
-        outcome.is_ok()
-    });
-    if met_hole {
-        outcome = outcome.and(Err(Errno::NOMEM));
-    }
-    outcome
-}
-
-fn has_hole(heap: &Heap, at: usize, len: usize) -> bool {
-    first_hole(heap, at, len).is_some()
-}
-
-/// Where the first hole in a range begins.
-fn first_hole(heap: &Heap, at: usize, len: usize) -> Option<usize> {
-    let mut found = None;
-    heap.parts(at, len, |part, kind| {
-        if kind == Part::Hole {
-            found = Some(part.start);
-        }
-        found.is_none()
-    });
-    found
-}
-
-fn has_mapped(heap: &Heap, at: usize, len: usize) -> bool {
-    let mut found = false;
-    heap.parts(at, len, |_, kind| {
-        found |= kind == Part::Mapped;
-        !found
-    });
-    found
-}
-
-/// The heap and the range's length in whole pages, if any of it is the heap's, and the heap this process's: a
-/// forked child makes it its own here, before it looks at words that another thread of its parent's may
-/// have been about to change.
-fn concerned(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
-    overlapping(at, len).filter(|_| start::is_current())
-}
-
-/// The heap and the range's length in whole pages, if any of it is the heap's.
-fn overlapping(at: usize, len: usize) -> Option<(&'static Heap, usize)> {
-    let heap = start::serving_heap()?;
-    let fits = len <= LARGEST && at.checked_add(len).is_some();
-    let rounded = if fits { round_up(len) } else { return None };
-    heap.overlaps(at as *const u8, rounded).then_some((heap, rounded))
-}
-
 /// A range as calls that lock memory take it: every page that it touches.
 fn whole_pages(at: *const c_void, len: usize) -> (usize, usize) {
     let before = at as usize % FRAME_SIZE;
@@ -520,8 +408,4 @@ fn rounded(at: usize, len: usize) -> (usize, usize) {
     let start = at & !(FRAME_SIZE - 1);
     let end = at.wrapping_add(len).wrapping_add(FRAME_SIZE - 1) & !(FRAME_SIZE - 1);
     (start, end.wrapping_sub(start))
-}
-
-fn round_up(len: usize) -> usize {
-    len.checked_next_multiple_of(FRAME_SIZE).unwrap_or(usize::MAX)
 }

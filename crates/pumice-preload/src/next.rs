@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::early::{self, Refusal};
-use crate::interpose::{out_of_memory, ENOMEM};
+use crate::errno::{out_of_memory, ENOMEM};
 use crate::symbols;
 
 type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;

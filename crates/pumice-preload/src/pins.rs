@@ -8,9 +8,9 @@ use core::ffi::{c_int, c_uint, c_void};
 use linux_raw_sys::general as linux;
 use pumice_frames::sys::raw;
 
-use crate::calls::answer;
+use crate::errno::answer;
 use crate::symbols::{self, c_name};
-use crate::{start, weak};
+use crate::{state, weak};
 
 const SOL_SOCKET: c_int = 1;
 const SO_ZEROCOPY: c_int = 60;
@@ -38,7 +38,7 @@ macro_rules! pins {
 
 // A socket that is sent by may have come with the option set.
 pins! {
-    vmsplice(pipe: c_int, pieces: *const c_void, count: usize, flags: c_uint) -> isize, start::stop_recycling(),
+    vmsplice(pipe: c_int, pieces: *const c_void, count: usize, flags: c_uint) -> isize, state::stop_recycling(),
         __NR_vmsplice, [pipe as usize, pieces as usize, count, flags as usize, 0, 0];
     setsockopt(
         socket: c_int, level: c_int, option: c_int, value: *const c_void, len: c_uint
@@ -61,7 +61,7 @@ pins! {
 fn before_sending(flags: c_int) {
     const MSG_ZEROCOPY: c_int = 0x400_0000;
     if flags & MSG_ZEROCOPY != 0 {
-        start::stop_recycling();
+        state::stop_recycling();
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn before_call(number: u32, args: [usize; 6]) {
         linux::__NR_vmsplice
         | linux::__NR_io_setup
         | linux::__NR_io_uring_setup
-        | linux::__NR_io_uring_register => start::stop_recycling(),
+        | linux::__NR_io_uring_register => state::stop_recycling(),
         linux::__NR_sendto | linux::__NR_sendmmsg => before_sending(args[3] as c_int),
         linux::__NR_sendmsg => before_sending(args[2] as c_int),
         linux::__NR_setsockopt => before_option(args[1] as c_int, args[2] as c_int),
@@ -81,7 +81,7 @@ pub(crate) fn before_call(number: u32, args: [usize; 6]) {
 
 fn before_option(level: c_int, option: c_int) {
     if matches!((level, option), (SOL_SOCKET, SO_ZEROCOPY) | (SOL_XDP, XDP_UMEM_REG)) {
-        start::stop_recycling();
+        state::stop_recycling();
     }
 }
 
@@ -90,10 +90,10 @@ pub(crate) fn before_mapping(file: c_int, flags: c_int) {
     const S_IFMT: u32 = 0o170_000;
     const S_IFREG: u32 = 0o100_000;
     // Under a filter no call may be made that the program would not make.
-    if start::is_quiet()
+    if state::is_quiet()
         || file < 0
         || flags & linux::MAP_SHARED as c_int == 0
-        || !start::is_recycling()
+        || !state::is_recycling()
     {
         return;
     }
@@ -101,7 +101,7 @@ pub(crate) fn before_mapping(file: c_int, flags: c_int) {
     let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(file) };
     let is_regular = rustix::fs::fstat(file).map_or(true, |it| it.st_mode & S_IFMT == S_IFREG);
     if !is_regular && is_held(file) {
-        start::stop_recycling();
+        state::stop_recycling();
     }
 }
 

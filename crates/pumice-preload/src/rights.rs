@@ -19,9 +19,8 @@ use core::time::Duration;
 use linux_raw_sys::general as linux;
 use pumice_frames::sys::thread;
 
-use crate::interpose::set_errno;
-use crate::start;
 use crate::symbols::{self, c_name};
+use crate::{errno, state};
 
 /// The threads whose rights a call changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +92,7 @@ changes_rights! {
 /// A function that the C library lacks, and that nobody can have been linked to: `ENOSYS`.
 fn unknown() -> c_long {
     const ENOSYS: c_int = 38;
-    set_errno(ENOSYS);
+    errno::set(ENOSYS);
     -1
 }
 
@@ -132,30 +131,30 @@ pub(crate) fn changed_by_prctl(option: c_int) -> Option<Whose> {
 
 /// Makes a call that changes rights, without helpers. Its answer, and `errno`, are the call's.
 pub(crate) fn around(whose: Whose, call: impl Fn() -> c_long) -> c_long {
-    let Some(withheld) = start::withhold_helpers() else {
+    let Some(withheld) = state::withhold_helpers() else {
         let result = call();
-        if whose == Whose::Thread && result != -1 && !start::is_quiet() {
-            let errno = set_errno(0);
-            if !is_only_thread(false) {
-                start::go_alone();
-            }
-            set_errno(errno);
+        if whose == Whose::Thread && result != -1 && !state::is_quiet() {
+            errno::keep(|| {
+                if !is_only_thread(false) {
+                    state::go_alone();
+                }
+            });
         }
         return result;
     };
     let mut result = call();
     let mut attempts = if withheld.had_any { ATTEMPTS } else { 0 };
-    while result == -1 && attempts > 0 && errno() == EINVAL {
+    while result == -1 && attempts > 0 && errno::get() == EINVAL {
         attempts -= 1;
         thread::sleep(PAUSE);
         result = call();
     }
-    let errno = set_errno(0);
-    if whose == Whose::Thread && result != -1 && !is_only_thread(withheld.had_any) {
-        withheld.heap.go_on_alone();
-    }
-    withheld.heap.readmit_helpers(withheld.had_any);
-    set_errno(errno);
+    errno::keep(|| {
+        if whose == Whose::Thread && result != -1 && !is_only_thread(withheld.had_any) {
+            withheld.heap.go_on_alone();
+        }
+        withheld.heap.readmit_helpers(withheld.had_any);
+    });
     result
 }
 
@@ -171,10 +170,4 @@ fn is_only_thread(had_helpers: bool) -> bool {
         }
         threads() == 1
     })
-}
-
-fn errno() -> c_int {
-    let errno = set_errno(0);
-    set_errno(errno);
-    errno
 }

@@ -10,7 +10,7 @@ use linux_raw_sys::general as linux;
 use pumice_heap::heap::Calls;
 use pumice_heap::stats::Reason;
 
-use crate::start;
+use crate::state;
 
 const PR_SET_SECCOMP: c_int = 22;
 const SECCOMP_MODE_STRICT: usize = 1;
@@ -22,9 +22,9 @@ const SECCOMP_SET_MODE_FILTER: c_uint = 1;
 pub(crate) fn before_prctl(option: c_int, mode: usize, filter: usize) {
     if option == PR_SET_SECCOMP {
         if mode == SECCOMP_MODE_STRICT {
-            start::retire(Calls::None, Reason::Seccomp);
+            state::retire(Calls::None, Reason::Seccomp);
         } else if filter != 0 {
-            start::retire(Calls::OfFree, Reason::Seccomp);
+            state::retire(Calls::OfFree, Reason::Seccomp);
         }
     }
 }
@@ -34,10 +34,10 @@ pub(crate) fn before_call(number: u32, [a, b, c, ..]: [usize; 6]) {
     match number {
         linux::__NR_prctl => before_prctl(a as c_int, b, c),
         linux::__NR_seccomp if a as c_uint == SECCOMP_SET_MODE_STRICT => {
-            start::retire(Calls::None, Reason::Seccomp);
+            state::retire(Calls::None, Reason::Seccomp);
         }
         linux::__NR_seccomp if a as c_uint == SECCOMP_SET_MODE_FILTER && c != 0 => {
-            start::retire(Calls::OfFree, Reason::Seccomp);
+            state::retire(Calls::OfFree, Reason::Seccomp);
         }
         _ => {}
     }

@@ -11,9 +11,8 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::{raw, segment};
 use rustix::io::Errno;
 
-use crate::calls::answer;
-use crate::mapping::{self, Outcome};
-use crate::start;
+use crate::errno::{answer, Outcome};
+use crate::{mapping, state};
 
 const SHM_RND: c_int = 0o20_000;
 const SHM_REMAP: c_int = 0o40_000;
@@ -52,7 +51,7 @@ unsafe fn attach(id: c_int, at: usize, flags: c_int) -> Outcome {
         // SAFETY: as the caller promises.
         unsafe { raw::syscall(linux::__NR_shmat, args) }
     };
-    if at == 0 || start::serving_heap().is_none() {
+    if at == 0 || state::serving_heap().is_none() {
         return make(flags);
     }
     let place = if flags & SHM_RND != 0 { at - at % FRAME_SIZE } else { at };

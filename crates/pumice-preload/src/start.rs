@@ -1,270 +1,25 @@
-//! Reading the environment, starting the heap, and following it through `fork`.
+//! Starting the heap: its two steps, and the requests that take them.
 //!
-//! # States
-//! ```text
-//! UNREAD --first request of a frame or more--> READ --first over the threshold--> SERVING
-//!    |                                           |
-//!    +------------- not wanted here -------------+------ not possible here -----> OFF
-//! ```
-//! Each arrow passes through BUSY, which one thread at a time holds. Nobody waits for it: a request that finds it, a
-//! signal handler's included, goes to the next allocator. The heap and the rest ([`Served`]) are written before the
-//! Release store of SERVING and read after an Acquire load of it.
-//!
-//! Where memory is to be populated ahead, both steps are taken as soon as the shim is loaded.
-//! How it follows a `fork`: [`crate::fork`] and [`pumice_heap::process`].
+//! [`crate::state`] has the states. Where memory is to be populated ahead, both steps are taken as soon as the shim is
+//! loaded.
 
 use core::cell::UnsafeCell;
-use core::ffi::{c_int, c_void};
-use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use core::time::Duration;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_frames::sys::sched::Affinity;
-use pumice_frames::sys::thread;
 use pumice_heap::config;
-use pumice_heap::heap::{Calls, Heap};
-use pumice_heap::process::{self, Host, ProcessWord, Served, Variables, ZeroCheck};
-use pumice_heap::stats::{Event, Reason};
+use pumice_heap::heap::Heap;
+use pumice_heap::process::{self, Host, Served, Variables, ZeroCheck};
+use pumice_heap::stats::Reason;
 
 use crate::environment::{self, Environment};
-use crate::fatal::Verbosity;
-use crate::interpose::set_errno;
-use crate::{fork, mapping, pins, sanitizer, symbols, weak};
-
-/// Requests of this many bytes and more come to [`heap_for`]. One frame until the environment is
-/// read, everything once the state is OFF. Relaxed: a stale value sends a request the wrong way,
-/// and both ways are right.
-static THRESHOLD: AtomicUsize = AtomicUsize::new(config::MIN_THRESHOLD);
-
-/// Mappings of this many bytes and more come to [`heap_for_mapping`]. One frame until the environment is read, and
-/// everything from then on unless it says otherwise. Relaxed, as [`THRESHOLD`].
-static MMAP_THRESHOLD: AtomicUsize = AtomicUsize::new(config::MIN_THRESHOLD);
-
-static STATE: AtomicU32 = AtomicU32::new(UNREAD);
-const UNREAD: u32 = 0;
-const READ: u32 = 1;
-/// And the thread that has it, in one word.
-const BUSY: u32 = 1 << 31;
-const SERVING: u32 = 3;
-const OFF: u32 = 4;
-
-struct ServedCell(UnsafeCell<MaybeUninit<Served>>);
-
-// SAFETY: written by the one thread that holds BUSY, and only read from SERVING on.
-unsafe impl Sync for ServedCell {}
-
-static SERVED: ServedCell = ServedCell(UnsafeCell::new(MaybeUninit::uninit()));
-/// Whether a thread was seen to have changed rights that others have kept, before there was a heap.
-static ALONE: AtomicBool = AtomicBool::new(false);
-/// Whether a seccomp filter is about to be installed, or is. Relaxed: the thread that installs it
-/// sets it, and others are not bound by its filter until the kernel has synchronised them.
-static QUIET: AtomicBool = AtomicBool::new(false);
-
-/// Whether the heap has retired, or will not start. Relaxed: a thread that sees it late retires it once more.
-static RETIRED: AtomicBool = AtomicBool::new(false);
-
-/// Whether somebody beside the process may hold its pages. Relaxed: see [`stop_recycling`].
-static MAY_PIN: AtomicBool = AtomicBool::new(false);
-
-struct HomeCell(UnsafeCell<Affinity>);
-
-// SAFETY: written once, and read only after that.
-unsafe impl Sync for HomeCell {}
-
-/// The processors that the program was started on.
-static HOME: HomeCell = HomeCell(UnsafeCell::new(Affinity::UNKNOWN));
-static HOME_IS_KNOWN: AtomicBool = AtomicBool::new(false);
-
-fn home() -> Affinity {
-    // Acquire: pairs with the Release in `at_load`.
-    match HOME_IS_KNOWN.load(Ordering::Acquire) {
-        // SAFETY: written before, and not since.
-        true => unsafe { *HOME.0.get() },
-        false => Affinity::UNKNOWN,
-    }
-}
-
-/// The heap, for an address in its zones.
-#[derive(Clone, Copy)]
-pub(crate) struct Owned {
-    /// The heap.
-    pub(crate) heap: &'static Heap,
-}
-
-/// See [`THRESHOLD`].
-#[inline(always)]
-pub(crate) fn threshold() -> usize {
-    THRESHOLD.load(Ordering::Relaxed)
-}
-
-/// See [`MMAP_THRESHOLD`].
-#[inline(always)]
-pub(crate) fn mmap_threshold() -> usize {
-    MMAP_THRESHOLD.load(Ordering::Relaxed)
-}
-
-/// The heap, if mappings at its addresses are its business.
-#[inline(always)]
-pub(crate) fn serving_heap() -> Option<&'static Heap> {
-    published().filter(|heap| !heap.is_retired())
-}
-
-/// The heap that is to serve a mapping of `len` bytes; `None`: the kernel.
-pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
-    if QUIET.load(Ordering::Relaxed) {
-        // A filter may know `mmap` and none of the calls that it takes to serve one.
-        return None;
-    }
-    if STATE.load(Ordering::Relaxed) == UNREAD {
-        advance(UNREAD, read_environment);
-    }
-    if len < mmap_threshold() {
-        return None;
-    }
-    heap_for(len.max(threshold()))
-}
-
-/// Ends serving for good, and gives free memory up: to be called before a call that leaves no room for a heap, and
-/// while every system call is still allowed.
-pub(crate) fn retire(calls: Calls, reason: Reason) {
-    if is_retired() {
-        // No call is made: a filter may be in force that does not know it.
-        if let (Some(heap), Calls::None) = (published(), calls) {
-            heap.keep_what_is_freed();
-        }
-        return;
-    }
-    // A forked child makes the heap its own first: a wait for helpers would be a wait for its parent's.
-    if published().is_some() {
-        if is_borrowed() {
-            return;
-        }
-        is_current();
-    } else if reason == Reason::AddressSpace && has_borrowed() == Some(true) {
-        // It limits only itself, and the owner's heap may start yet.
-        return;
-    }
-    let signals = thread::BlockedSignals::block();
-    let _retiring = fork::Retiring::begin(&signals);
-    QUIET.store(true, Ordering::Relaxed);
-    turn_all_away();
-    // A heap that has not started would need calls that may not be allowed any more.
-    loop {
-        for from in [UNREAD, READ] {
-            advance(from, || Err(reason));
-        }
-        // Acquire: as in `published`.
-        if !wait_for_step() || matches!(STATE.load(Ordering::Acquire), SERVING | OFF) {
-            break;
-        }
-    }
-    let heap = published();
-    if let Some(heap) = heap {
-        heap.retire(calls);
-    }
-    let is_off = STATE.load(Ordering::Acquire) == OFF;
-    RETIRED.store(is_off || heap.is_some_and(Heap::is_retired), Ordering::Relaxed);
-}
-
-/// Waits for another thread that starts the heap, or makes it this process's own. `false` where no thread of this
-/// process does.
-fn wait_for_step() -> bool {
-    const PAUSE: Duration = Duration::from_micros(50);
-    let word = served().map(Served::word);
-    let stepping = || {
-        // SeqCst: as in `published`, and, before a fork, as `fork` says.
-        let state = STATE.load(Ordering::SeqCst);
-        let starting = (state & BUSY != 0).then_some(state & !BUSY);
-        starting.or_else(|| word.and_then(ProcessWord::adopting_thread))
-    };
-    while let Some(thread) = stepping() {
-        // A handler of that thread asks, or it stayed with the parent of a fork.
-        if thread == thread::thread_id() || !thread::thread_exists(thread) {
-            return false;
-        }
-        thread::sleep(PAUSE);
-    }
-    true
-}
-
-/// Whether the heap is another process's, whose memory this one has until it starts a program (`vfork`): changes of
-/// its own rights and limits do not matter to the heap, whose threads are not in it.
-fn is_borrowed() -> bool {
-    served().is_some_and(|served| served.word().is_borrowed())
-}
-
-/// As [`is_borrowed`], where no heap knows the memory's owner; `None` where that can't be told. glibc registers each
-/// thread's robust list, but not a `vfork` child's; else the kernel compares the memory with the parent's.
-fn has_borrowed() -> Option<bool> {
-    match weak::is_glibc() && !thread::may_have_borrowed() {
-        true => Some(false),
-        false => thread::shares_memory_with_parent(),
-    }
-}
-
-/// From now on memory that is freed goes back to the kernel: somebody else may hold its pages.
-pub(crate) fn stop_recycling() {
-    // Relaxed: the call that makes it so comes after, and a heap that starts meanwhile looks after it is published.
-    MAY_PIN.store(true, Ordering::Relaxed);
-    if let Some(heap) = published() {
-        heap.stop_recycling();
-    }
-}
-
-/// Whether memory that is freed is used again.
-pub(crate) fn is_recycling() -> bool {
-    !MAY_PIN.load(Ordering::Relaxed)
-}
-
-/// Allocations that the heap has handed out, and their bytes.
-pub(crate) fn handed_out() -> (usize, usize) {
-    published().map_or((0, 0), Heap::handed_out)
-}
-
-/// Helpers that are not to run for now.
-pub(crate) struct Withheld {
-    /// The heap that they work for.
-    pub(crate) heap: &'static Heap,
-    /// Whether there was any.
-    pub(crate) had_any: bool,
-}
-
-/// Ends the heap's helper threads until they are readmitted. `None` where there is no heap, and in a forked child
-/// that has not used its own yet: there are none.
-pub(crate) fn withhold_helpers() -> Option<Withheld> {
-    let served = served().filter(|served| served.word().is_adopted())?;
-    let heap = served.heap();
-    if heap.is_retired() || served.word().is_borrowed() {
-        return None;
-    }
-    Some(Withheld { heap, had_any: heap.withhold_helpers() })
-}
-
-/// From now on the threads of this process have different rights: a heap that starts later has no helpers.
-pub(crate) fn go_alone() {
-    ALONE.store(true, Ordering::Relaxed);
-}
-
-/// Whether nothing is served, for good.
-pub(crate) fn is_quiet() -> bool {
-    QUIET.load(Ordering::Relaxed)
-}
-
-/// Whether there is nothing left to [`retire`].
-pub(crate) fn is_retired() -> bool {
-    RETIRED.load(Ordering::Relaxed)
-}
-
-/// The heap if `at` lies in its zones, and in no mapping that another allocator may have made.
-#[inline(always)]
-pub(crate) fn owned(at: *const c_void) -> Option<Owned> {
-    let heap = published()?;
-    (heap.owns(at.cast()) && heap.has(at.cast())).then_some(Owned { heap })
-}
+use crate::state::{self, advance, mmap_threshold, threshold, READ, SERVING, UNREAD};
+use crate::{advice, errno, fork, pins, sanitizer, symbols, weak};
 
 /// The heap that is to serve a request of `size` bytes; `None`: the next allocator.
 pub(crate) fn heap_for(size: usize) -> Option<&'static Heap> {
-    match STATE.load(Ordering::Acquire) {
+    match state::current() {
         SERVING => {}
         UNREAD => {
             advance(UNREAD, read_environment);
@@ -279,18 +34,31 @@ pub(crate) fn heap_for(size: usize) -> Option<&'static Heap> {
         }
         _ => return None,
     }
-    is_current().then(published).flatten()
+    state::is_current().then(state::published).flatten()
 }
 
-/// Run by the loader, before the program: has memory populated where this is the process it is for.
-#[used]
-#[link_section = ".init_array"]
-static AT_LOAD: extern "C" fn() = at_load;
+/// The heap that is to serve a mapping of `len` bytes; `None`: the kernel.
+pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
+    if state::is_quiet() {
+        // A filter may know `mmap` and none of the calls that it takes to serve one.
+        return None;
+    }
+    if state::current() == UNREAD {
+        advance(UNREAD, read_environment);
+    }
+    if len < mmap_threshold() {
+        return None;
+    }
+    heap_for(len.max(threshold()))
+}
 
-extern "C" fn at_load() {
-    fork::watch();
+/// Before the program: has memory populated where this is the process it is for.
+///
+/// # Safety
+/// The loader calls it once.
+pub(crate) unsafe fn at_load() {
     // Before the program binds its threads to processors.
-    // SAFETY: the loader calls this once, and nobody reads it before it is known.
+    // SAFETY: it is called once, and nobody reads it before it is known.
     unsafe { *HOME.0.get() = Affinity::here() };
     // Release: pairs with the Acquire in `home`.
     HOME_IS_KNOWN.store(true, Ordering::Release);
@@ -305,64 +73,6 @@ extern "C" fn at_load() {
 /// A request that no threshold turns away.
 const LARGE_ENOUGH: usize = usize::MAX - 1;
 
-/// Whether this process may use the heap. Makes a forked child's heap its own.
-pub(crate) fn is_current() -> bool {
-    // SAFETY: written before SERVING, which the caller has seen, and not since.
-    let served = unsafe { (*SERVED.0.get()).assume_init_ref() };
-    served.word().is_current(|| adopt(served))
-}
-
-/// Counts an event of this process.
-pub(crate) fn count(event: Event) {
-    if let Some(served) = served() {
-        served.slot().add(event, 1);
-    }
-}
-
-/// Whether the user asked to be told what is wrong.
-pub(crate) fn verbosity() -> Verbosity {
-    match served().is_some_and(Served::verify) {
-        true => Verbosity::Explain,
-        false => Verbosity::Silent,
-    }
-}
-
-#[inline(always)]
-fn published() -> Option<&'static Heap> {
-    served().map(Served::heap)
-}
-
-#[inline(always)]
-fn served() -> Option<&'static Served> {
-    // Acquire: pairs with the Release in `advance`.
-    let serving = STATE.load(Ordering::Acquire) == SERVING;
-    // SAFETY: written before SERVING was stored, and not since.
-    serving.then(|| unsafe { (*SERVED.0.get()).assume_init_ref() })
-}
-
-/// Takes a step from `from`, unless another thread does. Whether the heap now serves.
-#[cold]
-fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
-    // A handler of the program's may set limits or install filters, which wait for the step.
-    let _all_signals = thread::BlockedSignals::block();
-    // SeqCst: the writes of the thread that took the step before are seen, and a fork that begins sees this or is
-    // seen: `fork`.
-    let busy = BUSY | thread::thread_id();
-    if STATE.compare_exchange(from, busy, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-        return false;
-    }
-    let errno = set_errno(0);
-    let next = step().unwrap_or_else(|reason| {
-        turn_all_away();
-        note(reason);
-        OFF
-    });
-    set_errno(errno);
-    // Release: pairs with the Acquire in `published`.
-    STATE.store(next, Ordering::Release);
-    next == SERVING
-}
-
 /// UNREAD to READ, unless the C library is not ready yet.
 fn read_environment() -> Result<u32, Reason> {
     let Some(environment) = Environment::find() else { return Ok(UNREAD) };
@@ -373,20 +83,19 @@ fn read_environment() -> Result<u32, Reason> {
     // A program that has a `free` of its own, and leaves some of the family to others, frees their memory.
     let is_freed_elsewhere = frees_by_others || !symbols::is_first(c"free");
     let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };
-    THRESHOLD.store(threshold, Ordering::Relaxed);
     let wanted = environment.get(config::ENV_MMAP_THRESHOLD).and_then(config::parse_mmap_threshold);
-    MMAP_THRESHOLD.store(wanted.unwrap_or(usize::MAX), Ordering::Relaxed);
+    state::set_thresholds(threshold, wanted.unwrap_or(usize::MAX));
     Ok(READ)
 }
 
 /// READ to SERVING, unless something is in the way.
 fn start() -> Result<u32, Reason> {
-    if QUIET.load(Ordering::Relaxed) {
+    if state::is_quiet() {
         return Err(Reason::Seccomp);
     }
     // A process that has another's memory for a while must not have its heap: the owner starts one. A fork's child
     // would have it half-way.
-    if has_borrowed().unwrap_or_else(weak::is_glibc) || fork::is_under_way() {
+    if state::has_borrowed().unwrap_or_else(weak::is_glibc) || fork::is_under_way() {
         return Ok(READ);
     }
     let environment = Environment::find().ok_or(Reason::Unknown)?;
@@ -395,91 +104,21 @@ fn start() -> Result<u32, Reason> {
     find_obstacle(&environment, name)?;
     let host = Host { home: home(), discard: Some(discard), zero_check: ZeroCheck::ByHeap };
     let served = Served::start(&environment, name, host)?;
-    // SAFETY: this thread holds BUSY, and nobody else touches the cell before SERVING.
-    let heap = unsafe { (*SERVED.0.get()).write(served) }.heap();
     if pins::has_library() {
-        MAY_PIN.store(true, Ordering::Relaxed);
+        state::stop_recycling();
     }
-    // Set by another thread meanwhile, which found nothing published.
-    if MAY_PIN.load(Ordering::Relaxed) {
-        heap.stop_recycling();
-    }
-    if ALONE.load(Ordering::Relaxed) {
-        heap.go_on_alone();
-    }
-    if QUIET.load(Ordering::Relaxed) {
-        heap.retire(Calls::OfFree);
-    }
+    // SAFETY: `advance` takes this step, and to SERVING.
+    unsafe { state::install(served) };
     Ok(SERVING)
 }
 
 /// Gives the pages of memory that was allocated back, in the sight of libraries that watch for that: MPI's and
 /// libfabric's libraries keep memory registered with a device until they see it go, by `madvise` for one.
 fn discard(at: *mut u8, len: usize) -> bool {
-    let errno = set_errno(0);
     let advice = linux_raw_sys::general::MADV_DONTNEED as c_int;
+    // `free` leaves `errno` alone.
     // SAFETY: the heap owns the range, and needs nothing in it.
-    let done = unsafe { mapping::madvise(at.cast(), len, advice) };
-    // `free` leaves it alone.
-    set_errno(errno);
-    done == 0
-}
-
-/// Tells the tree why nothing is served here, if there is a tree that others read.
-fn note(reason: Reason) {
-    if reason == Reason::SetUserId {
-        // It must not be led by its caller's environment.
-        return;
-    }
-    let Some(environment) = Environment::find() else { return };
-    let mut name = [0; 16];
-    let name = process::program_name(&mut name);
-    let tree = process::shared_tree(&environment);
-    if let Some(slot) = tree.and_then(|tree| process::take_slot(tree, name, &environment)) {
-        slot.set_reason(reason);
-    }
-}
-
-/// In the parent, before a `fork` that the C library makes, when a child may come to be at any moment.
-pub(crate) fn before_fork() {
-    // A step that begins from now on finds the fork under way, and does nothing.
-    wait_for_step();
-    if let Some(heap) = published() {
-        heap.before_fork();
-    }
-}
-
-/// In the child of such a `fork`, before anything else runs there.
-pub(crate) fn after_fork_in_child() {
-    // A step that began since then found the fork under way. Relaxed: there is no other thread.
-    if STATE.load(Ordering::Relaxed) & BUSY != 0 {
-        STATE.store(UNREAD, Ordering::Relaxed);
-    }
-    // A filter may be in force that does not know the calls.
-    if is_quiet() {
-        return;
-    }
-    if let Some(served) = served() {
-        served.word().note_fork();
-    }
-}
-
-/// Makes a forked child's heap its own, or has it retire. Whether the child may use it.
-fn adopt(served: &'static Served) -> bool {
-    // As in `advance`.
-    let _all_signals = thread::BlockedSignals::block();
-    if !QUIET.load(Ordering::Relaxed) && served.adopt() {
-        return true;
-    }
-    turn_all_away();
-    served.heap().after_fork_alone();
-    false
-}
-
-/// Leaves all requests to the next allocator.
-fn turn_all_away() {
-    THRESHOLD.store(usize::MAX, Ordering::Relaxed);
-    MMAP_THRESHOLD.store(usize::MAX, Ordering::Relaxed);
+    errno::keep(|| unsafe { advice::madvise(at.cast(), len, advice) }) == 0
 }
 
 /// Whether glibc was told to fill memory that is allocated and freed, so that programs that rely on its content fail.
@@ -503,4 +142,22 @@ fn find_obstacle(environment: &Environment, name: &[u8]) -> Result<(), Reason> {
         return Err(Reason::Sanitizer);
     }
     Ok(())
+}
+
+struct HomeCell(UnsafeCell<Affinity>);
+
+// SAFETY: written once, and read only after that.
+unsafe impl Sync for HomeCell {}
+
+/// The processors that the program was started on.
+static HOME: HomeCell = HomeCell(UnsafeCell::new(Affinity::UNKNOWN));
+static HOME_IS_KNOWN: AtomicBool = AtomicBool::new(false);
+
+fn home() -> Affinity {
+    // Acquire: pairs with the Release in `at_load`.
+    match HOME_IS_KNOWN.load(Ordering::Acquire) {
+        // SAFETY: written before, and not since.
+        true => unsafe { *HOME.0.get() },
+        false => Affinity::UNKNOWN,
+    }
 }

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
 
-use super::error::{Error, Refusal};
+use super::error::Error;
 use super::file::Populating;
 use super::message::{
-    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reason, Reply, Request, MAX_ROWS,
+    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reply, Request, MAX_ROWS,
 };
 use super::pages::{Charge, PageKind};
 use super::peer::Trusted;
+use super::refusal::{Reason, Refusal};
 use super::settings::PaceSetting;
 use super::socket;
 

@@ -5,6 +5,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`pages`] | kinds of pages, and the side that is charged for them |
+//! | [`refusal`] | a daemon's no, and its reasons |
 //! | [`message`] | the protocol's messages and their bytes |
 //! | [`settings`] | what can be changed in a daemon that runs |
 //! | [`stat`] | what a daemon counts |
@@ -45,13 +46,15 @@ pub mod memory;
 pub mod message;
 pub mod pages;
 pub mod peer;
+pub mod refusal;
 pub mod serving;
 pub mod settings;
 pub mod socket;
 pub mod stat;
 
 pub use client::{default_socket, Client, Lease};
-pub use error::{Error, Refusal, ServeError};
+pub use error::{Error, ServeError};
 pub use file::SlotFile;
 pub use message::LeaseRequest;
 pub use pages::{Charge, PageKind};
+pub use refusal::Refusal;

@@ -4,8 +4,8 @@
 //! body whose length the kind gives. Numbers are little endian. Nothing is longer than
 //! [`MAX_BYTES`], and a packet with a byte too few or too many is none.
 
-use super::error::Refusal;
 use super::pages::{Charge, PageKind};
+use super::refusal::{Reason, Refusal};
 use super::settings::PaceSetting;
 use wire::{Reader, Writer};
 
@@ -158,42 +158,6 @@ pub struct LeaseRow {
     pub pid: u32,
     /// For how long, in milliseconds.
     pub age_ms: u64,
-}
-
-pumice_frames::table! {
-    /// Why a daemon says no, in words, with what to do.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    #[repr(u16)]
-    pub enum Reason {
-        /// the daemon could not read the request
-        Malformed = 1,
-        /// the daemon speaks another version of the protocol; install the same pumice
-        Version = 2,
-        /// you may not lease here; 'pumice serve --allow user:NAME' lets a user
-        NotAllowed = 3,
-        /// this would be more than your quota; end another lease first
-        Quota = 4,
-        /// this is larger than any slot
-        TooLarge = 5,
-        /// there are no slots of that size and kind of pages
-        NoSuchPages = 6,
-        /// no slot of that size is ready; 'pumice slots' lists them, '--wait 1m' waits
-        NoneReady = 7,
-        /// no slot of that size became ready in time; 'pumice slots' lists them
-        TimedOut = 8,
-        /// the daemon has as many connections or requests of yours as it takes at a time
-        Busy = 9,
-        /// the daemon is ending and grants nothing more
-        Draining = 10,
-        /// the connection is not in a state for this request
-        OutOfTurn = 11,
-        /// the descriptor is no slot
-        NotASlot = 12,
-        /// only root and the daemon's own user may do this
-        NotYours = 13,
-        /// the machine has not enough free memory for it now
-        NoMemory = 14,
-    }
 }
 
 mod kind {

@@ -3,16 +3,12 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`child`] | one experiment as a child process |
-//! | [`machine`] | the machine of the measurements |
-//! | [`weather`] | how quiet it was meanwhile |
 //! | [`progress`] | how far it is |
 //!
 //! Results are written after each experiment, so the measurements are kept however this ends.
 
 mod child;
-pub mod machine;
-pub mod progress;
-pub mod weather;
+mod progress;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -21,16 +17,16 @@ use clap::Args;
 
 use super::arguments::check_writable;
 use super::interrupts::Interrupts;
+use super::machine::Machine;
 use super::page;
 use super::registry::{Entry, Setting, ENTRIES};
 use super::results::{write_whole, Ending, Measured, Results};
 use super::team::folder::Folder;
+use super::weather::{Noise, Ticks, Weather};
 use child::{End, Ran};
-use machine::Machine;
 use progress::Progress;
 use pumice_command::table::Table;
 use pumice_command::{Explain, Failure};
-use weather::{Noise, Ticks, Weather};
 
 /// `--quick` ends within five minutes; the page takes none of the rest.
 const QUICK: Duration = Duration::from_secs(290);

@@ -2,10 +2,11 @@
 //! longer the experiments before took than the registry says.
 
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::page::minutes;
 use crate::registry::Entry;
 use crate::results::{Ending, Measured};
 
@@ -102,10 +103,4 @@ impl Counts {
             false => 1.0,
         }
     }
-}
-
-/// As people say it.
-pub fn minutes(seconds: f64) -> String {
-    let whole = Duration::from_secs(seconds.max(0.0).round() as u64);
-    humantime::format_duration(whole).to_string()
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use pumice_frames::addr::FRAME_SIZE;
 use rustix::fs::{fadvise, fallocate, Advice, FallocateFlags};
 
+use super::backend::{change, check, fill, Backend, PageAccess, CHUNK_PAGES};
 use super::job::{Op, Setup, CHUNK};
-use super::worker::{change, check, fill, Backend, PageAccess, CHUNK_PAGES};
 
 /// A file of the kernel's.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::path::Path;
 use pumice_cache::{Advice, Cache, CacheError, CacheTask, File, Options, Settings, View};
 use pumice_frames::addr::FRAME_SIZE;
 
+use super::backend::{change, check, fill, pages_of, Backend, PageAccess};
 use super::job::{Op, Setup};
-use super::worker::{change, check, fill, pages_of, Backend, PageAccess};
 use pumice_command::Failure;
 
 /// A file in a cache of ours.

@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 use pumice_frames::addr::FRAME_SIZE;
 use rustix::mm::{madvise, mmap, Advice, MapFlags, ProtFlags};
 
+use super::backend::{change, check, fill, pages_of, Backend, PageAccess};
 use super::buffered::{advise, empty, open};
 use super::job::{Op, Setup};
-use super::worker::{change, check, fill, pages_of, Backend, PageAccess};
 
 /// A file that is mapped for the rest of the process.
 #[derive(Debug)]

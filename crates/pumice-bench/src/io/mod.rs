@@ -23,6 +23,7 @@
 //! process's threads and `kswapd`; *mach* is everybody's, interrupts and the kernel's writing included, and so
 //! whatever else ran.
 
+mod backend;
 mod buffered;
 mod direct;
 mod fio;
@@ -44,10 +45,10 @@ use super::interrupts::Interrupts;
 use super::registry::field::text;
 use super::registry::paging::IO;
 use super::registry::Row;
+use super::spent::machine_cpu_s;
 use super::team::answer::Answer;
 use super::team::control_group::ControlGroup;
 use super::team::folder::Folder;
-use super::team::spent::machine_cpu_s;
 use super::team::worker::Worker;
 use job::{Op, Request, Setup};
 use pumice_command::Failure;

@@ -19,9 +19,10 @@ mod tables;
 
 pub use picture::draw;
 
+use std::time::Duration;
+
 use maud::{html, Markup, PreEscaped, DOCTYPE};
 
-use super::all::progress::minutes;
 use super::registry::field::decimal;
 use super::registry::{self, Entry, Part, Plot, Row};
 use super::results::{Ending, Measured, Results};
@@ -197,4 +198,10 @@ fn others(results: &Results) -> Markup {
             }
         }
     }
+}
+
+/// A time as people say it.
+pub fn minutes(seconds: f64) -> String {
+    let whole = Duration::from_secs(seconds.max(0.0).round() as u64);
+    humantime::format_duration(whole).to_string()
 }

@@ -10,8 +10,8 @@ use rustix::mm::{madvise, mmap_anonymous, Advice, MapFlags, ProtFlags};
 use super::job::Request;
 use super::worker::{Memory, Touch};
 use crate::proc_file;
+use crate::spent::kernel_threads_cpu_s;
 use crate::team::answer::Answer;
-use crate::team::spent::kernel_threads_cpu_s;
 
 /// A private anonymous mapping in pages of 4 KiB.
 #[derive(Debug)]

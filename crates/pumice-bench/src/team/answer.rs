@@ -4,10 +4,10 @@ use pumice_frames::sys::thread::now_ns;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::spent::{machine_cpu_s, process_cpu_s};
 use super::waits::Waits;
 use crate::harness::{figures, middle};
 use crate::registry::Row;
+use crate::spent::{machine_cpu_s, process_cpu_s};
 use crate::start_line::StartLine;
 
 /// The work of a measurement, and its cost. An experiment leaves the fields at 0 that it has no use for.

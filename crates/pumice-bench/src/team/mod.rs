@@ -7,13 +7,11 @@
 //! | [`control_group`] | a control group that limits the kernel's, or neighbours |
 //! | [`folder`] | where files lie that go when it is over |
 //! | [`waits`] | how long accesses took |
-//! | [`spent`] | processor time of a process, of the kernel's threads, of the machine |
 //! | [`zone`] | frames of a process of ours |
 
 pub mod answer;
 pub mod control_group;
 pub mod folder;
-pub mod spent;
 pub mod waits;
 pub mod worker;
 pub mod zone;

@@ -1,13 +1,19 @@
 //! Which pages may be written, and by one request.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::{Admitted, Inner, FRAME, MOST_PAGES};
 use crate::error::CacheError;
+use pumice_io::engine::Piece;
 use pumice_io::sync::atomic::Ordering;
 use pumice_io::sync::contain;
 use pumice_io::{BlockFile, Way};
 use pumice_paging::backing::Refusal;
+use pumice_paging::space::write_back::WriteBack;
+
+/// Requests in flight at a time.
+pub const WRITE_DEPTH: usize = 32;
 
 /// Why the first of some pages can't be written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +22,15 @@ pub enum Refused {
     Log,
     /// The file's length is being changed, or ends before it by now; or the file is the parent's of this process.
     Length,
+}
+
+/// Pages on their way to the device.
+pub struct Write {
+    pub file: Arc<Inner>,
+    pub admitted: Admitted,
+    pub pages: Vec<WriteBack>,
+    /// For the kernel only.
+    pub _pieces: Vec<Piece>,
 }
 
 impl From<Refused> for Refusal {

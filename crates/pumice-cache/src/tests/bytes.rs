@@ -6,10 +6,7 @@ use super::*;
 fn bytes_are_where_they_were_written_and_the_file_is_as_long() {
     let scratch = Scratch::new("at");
     let mut expected: Vec<u8> = Vec::new();
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |_, _, _, view| {
         let mut random = 1;
         for round in 0..600 {
             random = mix(random);
@@ -42,8 +39,7 @@ fn bytes_are_where_they_were_written_and_the_file_is_as_long() {
         assert!(matches!(error, CacheError::NoRoom { .. }), "{error}");
         view.write_at(u64::MAX, &[]).expect("nothing to do");
         view.sync().expect("the device is there");
-    })
-    .expect("a cache");
+    });
     assert!(fs::read(&scratch.0).expect("the file") == expected);
 }
 
@@ -52,10 +48,7 @@ fn what_is_written_whole_is_not_read() {
     let scratch = Scratch::new("whole");
     const PAGES: usize = 2000;
     fs::write(&scratch.0, vec![9; PAGES * FRAME_SIZE]).expect("a file");
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("the file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |cache, task, _, view| {
         let mut bytes = [0; FRAME_SIZE];
         for round in 1..4 {
             for page in 0..PAGES {
@@ -73,8 +66,7 @@ fn what_is_written_whole_is_not_read() {
         }
         let other = cache.open(&scratch.0, &Options::new().read_only()).expect("the file");
         assert!(task.view(&other).expect("room").overwrite(0, &bytes).is_ok());
-    })
-    .expect("a cache");
+    });
     run(&settings(512), |cache| {
         let file = cache.open(&scratch.0, &Options::new().read_only()).expect("the file");
         let task = cache.task().expect("room");
@@ -91,10 +83,7 @@ fn nobody_sees_a_part_of_a_page_or_what_was_in_its_frame() {
     let scratch = Scratch::new("instant");
     const PAGES: usize = 1200;
     const TIMES: u64 = 6000;
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |cache, _, file, view| {
         view.set_len((PAGES * FRAME_SIZE) as u64).expect("room");
         let past_end = |result: Result<()>| match result {
             Ok(()) | Err(CacheError::PastEnd { .. }) => {}
@@ -141,6 +130,5 @@ fn nobody_sees_a_part_of_a_page_or_what_was_in_its_frame() {
         view.set_len(0).expect("shorter");
         let counts = cache.counts();
         assert_eq!((counts.dirty, counts.resident), (0, 0), "{counts:?}");
-    })
-    .expect("a cache");
+    });
 }

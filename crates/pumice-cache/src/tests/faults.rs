@@ -36,10 +36,7 @@ fn errors_reach_who_asks_and_nothing_is_lost_by_them() {
     let faults = Faults { error: 40, no_space: 60, short: 9, late: 5 };
     let settings = Settings { engines: engines(faults, seed()), ..settings(512) };
     let mut versions = vec![0u8; PAGES];
-    run(&settings, |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings, &scratch, |_, _, file, view| {
         view.set_len((PAGES * FRAME_SIZE) as u64).expect("room");
         let mut errors = 0;
         for round in 0..8000 {
@@ -74,8 +71,7 @@ fn errors_reach_who_asks_and_nothing_is_lost_by_them() {
             check(page, nth, versions[nth]);
         }
         // The thread that makes caches writes the pages that are dirty at the end, and may be told of an error.
-    })
-    .expect("a cache");
+    });
 }
 
 #[test]
@@ -200,10 +196,7 @@ fn a_sync_that_fails_is_told_to_all_who_wait_and_pages_stay() {
 fn a_length_that_can_not_be_changed_stays_what_it_was() {
     let scratch = Scratch::new("refused");
     const PAGES: usize = 1100;
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |_, _, file, view| {
         let fails = &file.inner.data.fails.set_len;
         for page in 0..20 {
             fill(&mut view.write_or_grow(page).expect("room"), page, 1);
@@ -227,8 +220,7 @@ fn a_length_that_can_not_be_changed_stays_what_it_was() {
         let in_file = plainly(&scratch.0);
         assert_eq!(in_file.len(), PAGES);
         (0..20).chain([PAGES - 1]).for_each(|page| check(&in_file[page], page, 1));
-    })
-    .expect("a cache");
+    });
 }
 
 /// The device is full when half of the blocks are there.
@@ -236,10 +228,7 @@ fn a_length_that_can_not_be_changed_stays_what_it_was() {
 fn blocks_that_can_not_be_had_leave_the_file_as_long_and_as_large_as_it_was() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new("half-allocated");
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |_, _, file, view| {
         let there = || {
             let there = fs::metadata(&scratch.0).expect("the file");
             (there.len(), there.blocks() * 512)
@@ -266,8 +255,7 @@ fn blocks_that_can_not_be_had_leave_the_file_as_long_and_as_large_as_it_was() {
             [0, 3 * FRAME_SIZE + 4, 3 * FRAME_SIZE + 5, 9 * FRAME_SIZE].map(|at| in_file[at]),
             [7, 7, 0, 8]
         );
-    })
-    .expect("a cache");
+    });
 }
 
 #[test]
@@ -345,10 +333,7 @@ impl pumice_io::Engine for Failing {
 fn blocks_that_were_had_stay_where_more_can_not_be_had() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new("promised");
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |_, _, file, view| {
         view.write_at(0, &[7; 3 * FRAME_SIZE]).expect("room");
         view.sync().expect("the device is there");
         // Longer than on the device.
@@ -359,18 +344,14 @@ fn blocks_that_were_had_stay_where_more_can_not_be_had() {
         say(&file.inner.data.fails.allocate, &[Some(Errno::NOSPC)]);
         view.allocate(4 << 20).expect_err("no room");
         assert!(blocks() >= before, "{} of {before}", blocks());
-    })
-    .expect("a cache");
+    });
 }
 
 /// As NFS: what gets blocks becomes longer by that.
 #[test]
 fn where_there_are_no_blocks_beyond_the_end_the_file_is_longer_if_it_gets_them_and_else_is_not() {
     let scratch = Scratch::new("as-nfs");
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |_, _, file, view| {
         let len = || fs::metadata(&scratch.0).expect("the file").len();
         view.write_at(0, &[7; 3 * FRAME_SIZE + 5]).expect("room");
         view.sync().expect("the device is there");
@@ -397,8 +378,7 @@ fn where_there_are_no_blocks_beyond_the_end_the_file_is_longer_if_it_gets_them_a
             [0, 3 * FRAME_SIZE + 4, 3 * FRAME_SIZE + 5, 9 * FRAME_SIZE].map(|at| in_file[at]),
             [7, 7, 0, 8]
         );
-    })
-    .expect("a cache");
+    });
 }
 
 /// The call in which an engine panics.

@@ -52,10 +52,7 @@ fn a_file_is_as_long_as_it_says_to_the_byte() {
 #[test]
 fn what_was_cut_off_does_not_come_back() {
     let scratch = Scratch::new("cut");
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |cache, _, file, view| {
         for round in 1..6u8 {
             for page in 0..1200 {
                 fill(&mut view.write_or_grow(page).expect("room"), page, round);
@@ -90,8 +87,7 @@ fn what_was_cut_off_does_not_come_back() {
         assert!(matches!(error, CacheError::NoRoom { .. }), "{error}");
         let counts = cache.counts();
         assert_eq!((counts.dirty, counts.resident), (0, 0), "{counts:?}");
-    })
-    .expect("a cache");
+    });
 }
 
 /// Threads read and write a file that another one cuts off and grows: what they get is theirs, or an error that says

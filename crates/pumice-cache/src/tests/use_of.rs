@@ -113,10 +113,7 @@ fn growing_leaves_what_others_have_written() {
 #[test]
 fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
     let scratch = Scratch::new("grown-by-two");
-    run(&settings(512), |cache| {
-        let file = cache.open(&scratch.0, &Options::new()).expect("a file");
-        let task = cache.task().expect("room");
-        let view = task.view(&file).expect("room");
+    with_file(&settings(512), &scratch, |cache, _, file, view| {
         let grow: [fn(&View<'_, '_>) -> Result<()>; 3] = [
             |view| view.write_or_grow(1).map(drop),
             |view| view.set_len(2 * FRAME_SIZE as u64 - 50),
@@ -129,7 +126,7 @@ fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
             last[100..].fill(0);
             let started = Barrier::new(2);
             std::thread::scope(|scope| {
-                let (file, started) = (&file, &started);
+                let (file, started) = (file, &started);
                 let other = scope.spawn(move || {
                     let task = cache.task().expect("room");
                     let view = task.view(file).expect("room");
@@ -149,8 +146,7 @@ fn who_finds_a_file_grown_clears_nothing_and_makes_it_no_shorter() {
             assert_eq!(view.read(0).expect("there")[200], 7, "way {which}");
             view.sync().expect("the device is there");
         }
-    })
-    .expect("a cache");
+    });
 }
 
 #[test]
@@ -235,9 +231,9 @@ fn the_name_of_a_file_is_synced_whoever_of_two_opens_it_first() {
     let scratch = Scratch::new("made");
     run(&settings(512), |cache| {
         let options = Options::new();
-        let made = table::open(&scratch.0, &options).expect("a file");
+        let made = open::open(&scratch.0, &options).expect("a file");
         fs::write(&scratch.0, [1]).expect("the file");
-        let found = table::open(&scratch.0, &options).expect("the file");
+        let found = open::open(&scratch.0, &options).expect("the file");
         assert!(made.folder.is_some() && found.folder.is_some());
         let open = |opened| cache.open_once(&scratch.0, &options, opened).expect("a file");
         let file = open(found).expect("nobody's");
@@ -255,7 +251,7 @@ fn who_waits_for_a_file_has_the_one_with_its_name() {
         let task = cache.task().expect("room");
         let file = cache.open(&scratch.0, &options).expect("a file");
         fs::write(&new.0, [1; FRAME_SIZE]).expect("another file");
-        let found = table::open(&scratch.0, &options).expect("the file");
+        let found = open::open(&scratch.0, &options).expect("the file");
         fs::rename(&new.0, &scratch.0).expect("a name");
         task.close(file).expect("the device is there");
         assert!(cache.open_once(&scratch.0, &options, found).expect("a file").is_none());
@@ -287,7 +283,7 @@ fn the_files_of_a_cache_that_is_no_more_are_nobodys_though_handles_of_them_are_t
     let open = |cache: &Cache<'_>| cache.open(&scratch.0, &options).expect("nobody's");
     let (file, kept) = run(&settings(512), |cache| {
         let file = open(cache);
-        let refused = table::open(&scratch.0, &options).expect("the file").data.try_lock();
+        let refused = open::open(&scratch.0, &options).expect("the file").data.try_lock();
         assert_eq!(refused, Ok(false), "it is the cache's");
         // As a child has one.
         let kept = file.inner.data.descriptor().try_clone().expect("a descriptor");
@@ -298,7 +294,7 @@ fn the_files_of_a_cache_that_is_no_more_are_nobodys_though_handles_of_them_are_t
         let again = open(cache);
         // A handle that goes only now is the other's no more.
         drop((file, kept));
-        let refused = table::open(&scratch.0, &options).expect("the file").data.try_lock();
+        let refused = open::open(&scratch.0, &options).expect("the file").data.try_lock();
         assert_eq!(refused, Ok(false), "it is this cache's");
         drop(again);
     })

@@ -1,6 +1,15 @@
 //! The keeper of the pages that are not in memory: a [`super::FrameSource`] may have one, and spaces call it.
 //!
 //! `space::swap_out` says how pages go and come back.
+//!
+//! A [`Pager`] and a `backing::Backing` are two sides of reclaim: spaces call the pager, and reclaim calls the backing.
+//! They are two traits for these reasons:
+//! - The pager tells a zone's lists of each page that came. The backing knows a page's note and slot, the zone decides
+//!   whether they are kept, and the pager joins the two.
+//! - Only backings write pages. With one trait, each pager would have seven methods that nobody calls.
+//! - Loom's models have pagers, but no files and no locks to sleep on. A backing needs both.
+//! - The zone's policy and the backing are type parameters of the pager. So on one zone a swap-in makes one dynamic
+//!   call, and the backing's code is inlined behind it. A space that had a backing too would make a second one.
 
 use core::ptr::NonNull;
 

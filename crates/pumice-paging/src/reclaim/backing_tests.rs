@@ -4,47 +4,55 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use super::kswapd::Round;
 use super::policy::table;
-use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
+use super::round::Round;
+use super::testing::{self, fill, is_filled, zone_of, Random, Scratch, Space, FRAMES};
 use super::watched::{Call, Watched};
-use super::writeout::Writes;
-use super::{Adaptive, Paging, Settings, SwapPager, ZoneReclaim};
+use super::writes::Writes;
+use super::{Adaptive, Paging, Settings, ZoneReclaim};
 use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{MemMap, VmError, VmSpace};
 use crate::swap::backing::SwapBacking;
+use crate::swap::Swap;
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
-use pumice_frames::frame::{Gfp, Zone};
-use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_frames::frame::Gfp;
 use pumice_io::Engines;
+
+/// Slots of the swap that two tests fill.
+const SLOTS: usize = 512;
+
+/// Half of the slots are kept by pages of a space, as if they had come back and were unmapped, of which nobody says so.
+fn keep_half(swap: &Swap, pager: &dyn Pager, of: &Space<'_>) {
+    for page in 0..SLOTS / 2 {
+        let slot = swap.get().expect("a slot");
+        let frame = LruPage { page, frame: Pfn(page) };
+        pager.swapped_in(of.id(), frame, Evicted::Swapped(slot.0), Rights::READ);
+    }
+    assert_eq!(swap.usage().1 as usize, SLOTS / 2);
+}
+
+/// Writes pages until memory and swap are full.
+fn fill_up(space: &Space<'_>) {
+    testing::with_region(space, 2 * FRAMES, |_, region| {
+        let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
+        assert!(full.is_some(), "memory and swap are full");
+        assert_eq!(space.swap_rss(), SLOTS, "all of swap is used");
+    });
+}
 
 /// SPEC E7: memory and swap add up. Slots that pages of another space keep, or have kept that are unmapped, are had.
 #[test]
 fn copies_that_others_keep_are_given_up_where_swap_is_full() {
-    const SLOTS: usize = 512;
     let scratch = Scratch::new("slots");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(SLOTS), policy, FRAMES, Settings::of(FRAMES));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let pager = scratch.pager(SLOTS);
+    let zone = zone_of(FRAMES);
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
     let [other, space] = [0, 1].map(|_| VmSpace::new(map.frames(), Atomic).expect("frames"));
     let work = || {
-        // As pages that came back and were unmapped, of which nobody says so.
-        for page in 0..SLOTS / 2 {
-            let slot = pager.swap().get().expect("a slot");
-            let frame = LruPage { page, frame: Pfn(page) };
-            pager.swapped_in(other.id(), frame, Evicted::Swapped(slot.0), Rights::READ);
-        }
-        assert_eq!(pager.swap().usage().1 as usize, SLOTS / 2);
-        let task = space.enter().expect("a task");
-        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        let region = task.region(at).expect("mapped");
-        let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
-        assert!(full.is_some(), "memory and swap are full");
-        assert_eq!(space.swap_rss(), SLOTS, "all of swap is used");
+        keep_half(pager.swap(), &pager, &other);
+        fill_up(&space);
     };
     pager.attach(&other, || pager.attach(&space, work)).expect("a task").expect("a task");
 }
@@ -52,7 +60,6 @@ fn copies_that_others_keep_are_given_up_where_swap_is_full() {
 /// As above, where what keeps the slots is on the same zone or on another, and has but a reference to the swap.
 #[test]
 fn copies_are_given_up_by_all_who_have_a_reference_to_the_swap() {
-    const SLOTS: usize = 512;
     let scratch = Scratch::new("references");
     let swap = SwapBacking::new(scratch.swap(SLOTS), &Engines::default());
     let mut entries = [(); 2].map(|()| table::<Adaptive<'_>>(FRAMES));
@@ -61,26 +68,14 @@ fn copies_are_given_up_by_all_who_have_a_reference_to_the_swap() {
     });
     for kept_on in [0, 1] {
         let pagers = [kept_on, 0].map(|nth| Paging::on(Arc::clone(&reclaim[nth]), &swap));
-        let zones = [(); 2]
-            .map(|()| Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone"));
+        let zones = [(); 2].map(|()| zone_of(FRAMES));
         let maps =
             zones.each_ref().map(|zone| MemMap::new(zone, Clearer::detect()).expect("tables"));
         let sources = [maps[kept_on].frames_of(&pagers[0]), maps[0].frames_of(&pagers[1])];
         let [other, space] = sources.map(|frames| VmSpace::new(frames, Atomic).expect("frames"));
         let work = || {
-            for page in 0..SLOTS / 2 {
-                let slot = swap.swap().get().expect("a slot");
-                let frame = LruPage { page, frame: Pfn(page) };
-                let from = Evicted::Swapped(slot.0);
-                pagers[0].swapped_in(other.id(), frame, from, Rights::READ);
-            }
-            assert_eq!(swap.swap().usage().1 as usize, SLOTS / 2);
-            let task = space.enter().expect("a task");
-            let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-            let region = task.region(at).expect("mapped");
-            let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
-            assert!(full.is_some(), "memory and swap are full");
-            assert_eq!(space.swap_rss(), SLOTS, "all of swap is used");
+            keep_half(swap.swap(), &pagers[0], &other);
+            fill_up(&space);
         };
         let attached = pagers[0].attach(&other, || pagers[1].attach(&space, work));
         attached.expect("a task").expect("a task");
@@ -102,7 +97,7 @@ fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
         let reclaim = ZoneReclaim::new(Adaptive::new(&mut entries), FRAMES, Settings::of(FRAMES));
         let reclaim = Arc::new(reclaim);
         let late_pager = Paging::on(Arc::clone(&reclaim), &swap);
-        let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+        let zone = zone_of(FRAMES);
         let map = MemMap::new(&zone, Clearer::detect()).expect("tables");
         let late = VmSpace::new(map.frames_of(&late_pager), Atomic).expect("frames");
         let comes = |page: usize, frame: Pfn, slot: u32| {
@@ -164,7 +159,7 @@ fn a_backing_that_panics_has_failed() {
         let scratch = Scratch::new(&format!("panics-{panics:?}"));
         let mut entries = table::<Adaptive<'_>>(FEW);
         let policy = Adaptive::new(&mut entries);
-        let zone = Zone::new(FEW * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+        let zone = zone_of(FEW);
         let reclaim = Arc::new(ZoneReclaim::new(policy, FEW, Settings::of(FEW)));
         let swap = SwapBacking::new(scratch.swap(2 * FEW), &Engines::default());
         let calls = AtomicUsize::new(0);

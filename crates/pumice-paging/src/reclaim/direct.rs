@@ -13,9 +13,10 @@ use pumice_frames::addr::Pfn;
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
 use pumice_io::sync::{current_thread, in_policy, ThreadId};
 
-use super::kswapd::Round;
 use super::policy::Policy;
-use super::writeout::{Writes, MANY_FAILURES};
+use super::round::Round;
+use super::shrinker::Ask;
+use super::writes::{Writes, MANY_FAILURES};
 use super::zone::ZoneReclaim;
 
 /// Writes in flight at most, of one who reclaims for itself: a batch is one, or some.
@@ -180,5 +181,26 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let writes = round.end();
         self.idle_writes.lock().push(writes);
         is_worth_it
+    }
+}
+
+impl<P: Policy + Send> Round<'_, P> {
+    /// Takes batches out, each written when the next begins, until frames are free. `false`: there is no more to try.
+    pub fn reclaim_directly(&mut self) -> bool {
+        let pages = self.zone.state().policy.len();
+        let most = (pages / self.settings.vm_scan_ratio).max(self.settings.swap_cluster_max);
+        while self.freed == 0 && !self.progress.is_at_end() && self.chosen <= most {
+            if self.shrink_caches(Ask::Owed) {
+                break;
+            }
+            self.take_out();
+            while self.writes.in_flight() > 0 {
+                self.reap(true);
+            }
+        }
+        if self.freed == 0 && !self.progress.is_at_end() {
+            self.shrink_caches(Ask::LastResort);
+        }
+        self.freed > 0
     }
 }

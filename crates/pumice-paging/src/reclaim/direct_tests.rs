@@ -7,37 +7,28 @@ use rustix::io::Errno;
 
 use super::policy::table;
 use super::spaces_tests::{use_pages, InPlace};
-use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
+use super::testing::{self, *};
 use super::{Adaptive, Paging, Settings, SwapPager};
 use crate::page_table::{Atomic, Rights};
-use crate::space::{Access, Frames, MemMap, Region, Task, VmError, VmSpace};
+use crate::space::{Access, MemMap, VmError, VmSpace};
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
-use pumice_frames::frame::{Gfp, Pressure, Reclaim, Watermarks, Zone};
-use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_frames::frame::{Gfp, Pressure, Reclaim, Watermarks};
 use pumice_io::engine::{Completion, Direction, Engine, Request};
 use pumice_io::AnyEngine;
-
-type Pager<'e> = SwapPager<Adaptive<'e>>;
-type ATask<'t> = Task<'t, Frames<'t>, Atomic>;
 
 /// A region of four times the frames, with swap for so many pages and nobody in the background.
 fn with_region(
     name: &str,
     swap_pages: usize,
-    work: impl FnOnce(&Pager<'_>, &ATask<'_>, &Region<'_, Frames<'_>, Atomic>),
+    work: impl FnOnce(&Pager, &ATask<'_, '_>, &ARegion<'_, '_>),
 ) {
     let scratch = Scratch::new(name);
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(swap_pages), policy, FRAMES, Settings::of(FRAMES));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let attached = pager.attach(&space, || {
-        let task = space.enter().expect("a task");
-        let at = task.map(4 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        work(&pager, &task, &task.region(at).expect("mapped"));
+    let pager = scratch.pager(swap_pages);
+    let attached = with_space(&pager, |_, space| {
+        pager.attach(space, || {
+            testing::with_region(space, 4 * FRAMES, |task, region| work(&pager, task, region));
+        })
     });
     attached.expect("a task");
 }
@@ -45,23 +36,17 @@ fn with_region(
 #[test]
 fn who_asks_reclaims_for_itself() {
     let scratch = Scratch::new("direct");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let work = || {
-        std::thread::scope(|scope| {
-            for seed in 1..5 {
-                scope.spawn({
-                    let space = &space;
-                    move || use_pages(space, FRAMES / 2, FRAMES, seed)
-                });
-            }
-        });
-    };
-    pager.attach(&space, work).expect("a task");
+    let pager = scratch.pager(5 * FRAMES);
+    with_space(&pager, |_, space| {
+        let work = || {
+            std::thread::scope(|scope| {
+                for seed in 1..5 {
+                    scope.spawn(move || use_pages(space, FRAMES / 2, FRAMES, seed));
+                }
+            });
+        };
+        pager.attach(space, work).expect("a task");
+    });
     let counts = pager.counts();
     assert!(counts.direct > FRAMES as u64, "{counts:?}");
     assert_eq!(pager.swap().usage().1, 0, "all is unmapped");
@@ -132,20 +117,18 @@ fn who_can_not_wait_is_told_at_once_and_scopes_end() {
 #[test]
 fn without_files_pages_go_to_swap_and_those_of_files_only_clean() {
     let scratch = [Scratch::new("nofs-file"), Scratch::new("nofs-swap")];
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch[1].swap(4 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
+    let pager = scratch[1].pager(4 * FRAMES);
     let files = Paging::on(Arc::clone(pager.zone()), InPlace::new(&scratch[0]));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let zone = zone_of(FRAMES);
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables");
     let spaces = [map.frames_of(&files), map.frames_of(&pager)]
         .map(|frames| VmSpace::new(frames, Atomic).expect("frames"));
     let work = || {
         let tasks = spaces.each_ref().map(|space| space.enter().expect("a task"));
-        let map = |task: &ATask<'_>| task.map(4 * FRAMES * FRAME_SIZE, Rights::READ_WRITE);
+        let map = |task: &ATask<'_, '_>| task.map(4 * FRAMES * FRAME_SIZE, Rights::READ_WRITE);
         let at = tasks.each_ref().map(|task| map(task).expect("addresses"));
         let [file, anonymous] = [0, 1].map(|which| tasks[which].region(at[which]).expect("mapped"));
-        let write = |region: &Region<'_, Frames<'_>, Atomic>, page: usize| {
+        let write = |region: &ARegion<'_, '_>, page: usize| {
             fill(&mut region.write(page).expect("a frame"), page, 1);
         };
         let placed = || files.backing().placed.load(Ordering::Relaxed);
@@ -207,7 +190,7 @@ fn frames_that_were_not_to_be_had_count_as_free() {
     let settings = Settings { watermarks, ..Settings::of(FRAMES) };
     let policy = Adaptive::new(&mut entries);
     let pager = SwapPager::new(scratch.swap(FRAMES), policy, FRAMES, settings);
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let zone = zone_of(FRAMES);
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
     let attached = pager.attach(&space, || {
@@ -396,47 +379,44 @@ impl Engine for Gate {
 fn a_page_unmapped_while_it_is_read_is_no_error_of_the_device() {
     let (gates, keeper) = Gate::engines(Direction::Read);
     let scratch = Scratch::new("unmapped");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(2 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
+    let pager = scratch.pager(2 * FRAMES);
     let pager = pager.with_engines(gates);
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let work = || {
-        let task = space.enter().expect("a task");
-        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        let region = task.region(at).expect("mapped");
-        (0..FRAMES + FRAMES / 4)
-            .for_each(|page| fill(&mut region.write(page).expect("room"), page, 1));
-        let swapped =
-            (0..FRAMES).find(|&page| region.translate(page).is_none()).expect("some went");
-        keeper.is_armed.store(true, Ordering::Relaxed);
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let task = space.enter().expect("a task");
-                task.fault(at + swapped * FRAME_SIZE, Access::Read).map(drop)
+    with_space(&pager, |_, space| {
+        let work = || {
+            let task = space.enter().expect("a task");
+            let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+            let region = task.region(at).expect("mapped");
+            (0..FRAMES + FRAMES / 4)
+                .for_each(|page| fill(&mut region.write(page).expect("room"), page, 1));
+            let swapped =
+                (0..FRAMES).find(|&page| region.translate(page).is_none()).expect("some went");
+            keeper.is_armed.store(true, Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    let task = space.enter().expect("a task");
+                    task.fault(at + swapped * FRAME_SIZE, Access::Read).map(drop)
+                });
+                keeper.has_begun.recv().expect("it reads");
+                task.unmap(at + swapped * FRAME_SIZE, FRAME_SIZE).expect("mapped");
+                // The thread that gets the slot now writes to it.
+                let (page, mut taken) = ([7; FRAME_SIZE], Vec::new());
+                while let Ok(slot) = pager.swap().get() {
+                    pager.swap().seal(slot, &page);
+                    taken.push(slot);
+                }
+                keeper.go_on.send(()).expect("it waits");
+                let read = reader.join().expect("no panic");
+                assert!(matches!(read, Err(VmError::Unmapped(_))), "{read:?}");
+                assert!(pager.swap().put_all(taken));
             });
-            keeper.has_begun.recv().expect("it reads");
-            task.unmap(at + swapped * FRAME_SIZE, FRAME_SIZE).expect("mapped");
-            // The thread that gets the slot now writes to it.
-            let (page, mut taken) = ([7; FRAME_SIZE], Vec::new());
-            while let Ok(slot) = pager.swap().get() {
-                pager.swap().seal(slot, &page);
-                taken.push(slot);
-            }
-            keeper.go_on.send(()).expect("it waits");
-            let read = reader.join().expect("no panic");
-            assert!(matches!(read, Err(VmError::Unmapped(_))), "{read:?}");
-            assert!(pager.swap().put_all(taken));
-        });
-        assert!(pager.take_error().is_none(), "nothing is wrong with the device");
-        assert_eq!(pager.counts().errors, 0);
-        drop(region);
-        task.unmap(at, 2 * FRAMES * FRAME_SIZE).expect("mapped");
-    };
-    pager.attach(&space, work).expect("a task");
-    assert_eq!((pager.swap().usage().1, space.swap_rss()), (0, 0), "no slot is lost");
+            assert!(pager.take_error().is_none(), "nothing is wrong with the device");
+            assert_eq!(pager.counts().errors, 0);
+            drop(region);
+            task.unmap(at, 2 * FRAMES * FRAME_SIZE).expect("mapped");
+        };
+        pager.attach(space, work).expect("a task");
+        assert_eq!((pager.swap().usage().1, space.swap_rss()), (0, 0), "no slot is lost");
+    });
 }
 
 #[test]

@@ -1,91 +1,23 @@
-//! The thread that takes pages out, and the rounds in which it does.
+//! The thread that takes pages out, between the low and the high watermark.
 //!
-//! A round: look which pages were accessed, have the policy choose a batch, begin to take them out, and write those
-//! of which there is no good copy ([`super::writeout`]). Several rounds' writes are in flight at a time; when one is
-//! done, its pages' frames are free. Accessed bits are looked at round robin, some for each page that goes, so that
-//! all are looked at some times while the memory turns over once.
+//! It goes from one [`Round`] to the next, and sleeps where there is nothing to do, or nothing more to try.
 
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
 
-use crate::page_table::pager::LruPage;
 use pumice_frames::frame::Gfp;
 use pumice_io::sync::in_policy;
 
 use super::direct::Memalloc;
 use super::policy::Policy;
-use super::progress::Progress;
-use super::settings::Settings;
+use super::round::Round;
 use super::shrinker::Ask;
-use super::spaces::Attached;
-use super::writeout::{Leaving, Notes, Victim, Writes, MANY_FAILURES};
-use super::zone::{Owner, State, ZoneReclaim};
+use super::writes::{Writes, MANY_FAILURES};
+use super::zone::ZoneReclaim;
 
 /// Requests of `kswapd` in flight at most.
 const DEPTH: u32 = 64;
 /// Times that `kswapd` has nothing to do in a row, after which its pauses get no longer.
 const MOST_PAUSES: u32 = 6;
-
-/// A space as a reclaimer knows it.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    pub space: Option<Arc<Attached>>,
-    /// Pages of it in flight: it is known until there are none.
-    pub leaving: usize,
-    /// Frames of it have gone that its task still has.
-    pub has_frames: bool,
-}
-
-/// The meaning of a page's accessed bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    Nothing,
-    /// The page is not in memory: it was unmapped.
-    Gone,
-    /// It was used once: it came for that, or was read ahead before (SPEC E3: what is only read ahead is not marked).
-    FirstUse,
-    Use,
-}
-
-/// The zone's count of pages in flight; when it goes there are none.
-pub(super) struct Told<'r, P: Policy> {
-    zone: &'r ZoneReclaim<P>,
-    pub leaving: usize,
-}
-
-impl<P: Policy> Drop for Told<'_, P> {
-    fn drop(&mut self) {
-        if self.leaving > 0 {
-            self.zone.state().leaving -= self.leaving;
-        }
-    }
-}
-
-/// A reclaimer's own.
-pub(super) struct Round<'r, P: Policy> {
-    pub zone: &'r ZoneReclaim<P>,
-    /// The flags of the request; `None`: `kswapd`, which may do all.
-    pub direct: Option<Gfp>,
-    /// As they were when this round began.
-    pub settings: Settings,
-    /// Before the spaces: who unwinds waits here for what is in flight.
-    pub writes: Writes,
-    /// Spaces by place, and how many changes there were when they were looked at.
-    pub known: Vec<Known>,
-    changes: Option<u64>,
-    /// Pages in flight that the zone knows of.
-    pub told: Told<'r, P>,
-    /// Frames freed in all, and pages looked at.
-    pub freed: usize,
-    chosen: usize,
-    pub victims: Vec<Victim>,
-    pub dirty: Vec<Leaving>,
-    pub notes: Notes,
-    /// Findings of the scan of accessed bits, and of the look for pages that were never reported.
-    looked_at: Vec<(u32, Owner, Seen)>,
-    pub found: Vec<LruPage>,
-    pub progress: Progress,
-}
 
 impl<P: Policy + Send> ZoneReclaim<P> {
     /// Takes pages of spaces that are attached out as it is needed, until [`ZoneReclaim::stop`]. One thread does this
@@ -132,48 +64,7 @@ impl<P: Policy> ZoneReclaim<P> {
     }
 }
 
-impl<'r, P: Policy + Send> Round<'r, P> {
-    pub fn new(zone: &'r ZoneReclaim<P>, writes: Writes, gfp: Gfp) -> Round<'r, P> {
-        let settings = zone.settings();
-        let batch = settings.swap_cluster_max;
-        Round {
-            zone,
-            direct: Some(gfp),
-            settings,
-            known: Vec::new(),
-            changes: None,
-            writes,
-            told: Told { zone, leaving: 0 },
-            freed: 0,
-            chosen: 0,
-            victims: Vec::with_capacity(batch),
-            dirty: Vec::with_capacity(batch),
-            notes: Notes::default(),
-            looked_at: Vec::with_capacity(batch * settings.scanned_per_page),
-            found: Vec::new(),
-            progress: Progress::default(),
-        }
-    }
-
-    /// Takes batches out, each written when the next begins, until frames are free. `false`: there is no more to try.
-    pub fn reclaim_directly(&mut self) -> bool {
-        let pages = self.zone.state().policy.len();
-        let most = (pages / self.settings.vm_scan_ratio).max(self.settings.swap_cluster_max);
-        while self.freed == 0 && !self.progress.is_at_end() && self.chosen <= most {
-            if self.shrink_caches(Ask::Owed) {
-                break;
-            }
-            self.take_out();
-            while self.writes.in_flight() > 0 {
-                self.reap(true);
-            }
-        }
-        if self.freed == 0 && !self.progress.is_at_end() {
-            self.shrink_caches(Ask::LastResort);
-        }
-        self.freed > 0
-    }
-
+impl<P: Policy + Send> Round<'_, P> {
     /// Waits until there is something to do. `false`: no more.
     fn wait(&mut self) -> bool {
         let zone = self.zone;
@@ -199,7 +90,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                 self.meet_spaces();
                 continue;
             }
-            if self.changes != Some(state.members.changes) {
+            if !self.has_met_all(&state) {
                 drop(state);
                 self.meet_spaces();
                 continue;
@@ -221,225 +112,6 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             state.kswapd.wake_up();
             zone.is_kswapd_asleep.store(false, Ordering::Relaxed);
             zone.count_free(&mut state);
-        }
-    }
-
-    /// Lets go of spaces that leave, and takes note of new ones. None is being worked on but those that pages are in
-    /// flight of.
-    pub fn meet_spaces(&mut self) {
-        let state = self.zone.state();
-        if self.changes == Some(state.members.changes) {
-            return;
-        }
-        self.known.resize_with(state.members.len().max(self.known.len()), Known::default);
-        let mut are_waiting = false;
-        for (place, known) in self.known.iter_mut().enumerate() {
-            if known.leaving == 0 {
-                known.space = state.members.get(place).cloned();
-            } else {
-                // It is not another's before this one is done with it.
-                are_waiting |= !state.members.is_open(place);
-            }
-        }
-        self.changes = (!are_waiting).then_some(state.members.changes);
-        self.zone.let_go.notify_all();
-    }
-
-    /// Ends all that is in flight, and lets go of all spaces, before something that may take its time.
-    pub fn let_go_of_all(&mut self) {
-        while self.writes.in_flight() > 0 {
-            self.reap(true);
-        }
-        self.release_slots();
-        let state = self.zone.state();
-        self.known.clear();
-        self.changes = None;
-        drop(state);
-        self.zone.let_go.notify_all();
-    }
-
-    /// Lets go of all spaces; nothing is in flight. Its writers are for the next.
-    pub fn end(mut self) -> Writes {
-        let state = self.zone.state();
-        self.known.clear();
-        drop(state);
-        self.zone.let_go.notify_all();
-        self.writes
-    }
-
-    /// The space of a page that was chosen, or is looked at.
-    pub fn space(&self, place: usize) -> Option<&Arc<Attached>> {
-        self.known.get(place)?.space.as_ref()
-    }
-
-    /// Tells the policy what was accessed.
-    fn scan(&mut self) {
-        let mut looked_at = std::mem::take(&mut self.looked_at);
-        looked_at.clear();
-        let mut state = self.zone.state();
-        let most = self.settings.swap_cluster_max * self.settings.scanned_per_page;
-        for _ in 0..most.min(state.frames.len()) {
-            let hand = (state.hand + 1) % state.frames.len();
-            state.hand = hand;
-            let frame = &mut state.frames[hand];
-            let (owner, is_new) = (frame.owner, frame.is_new);
-            if !owner.is_none() && state.policy.contains(hand as u32) {
-                let seen = if is_new { Seen::FirstUse } else { Seen::Use };
-                looked_at.push((hand as u32, owner, seen));
-            }
-        }
-        drop(state);
-        for of_space in looked_at.chunk_by_mut(|one, next| one.1.member() == next.1.member()) {
-            let Some(space) = self.space(of_space[0].1.member()) else {
-                of_space.iter_mut().for_each(|looked_at| looked_at.2 = Seen::Nothing);
-                continue;
-            };
-            let task = space.task();
-            for (_, owner, seen) in of_space {
-                match task.test_and_clear_young(owner.page()) {
-                    Some(true) => {}
-                    Some(false) => *seen = Seen::Nothing,
-                    None => *seen = Seen::Gone,
-                }
-            }
-        }
-        if looked_at.iter().any(|&(_, _, seen)| seen != Seen::Nothing) {
-            let mut state = self.zone.state();
-            for &(frame, owner, seen) in looked_at.iter() {
-                if state.frames[frame as usize].owner == owner && state.policy.contains(frame) {
-                    match seen {
-                        Seen::Nothing => {}
-                        Seen::Gone => self.notes.slots.extend(state.forget_gone(frame)),
-                        Seen::FirstUse => state.frames[frame as usize].is_new = false,
-                        Seen::Use => state.policy.accessed(frame),
-                    }
-                }
-            }
-        }
-        self.looked_at = looked_at;
-    }
-
-    /// Meets pages that are in memory and that the policy does not know, as 2.4's `swap_out` goes round page tables:
-    /// those in the batches of threads that sleep, and those whose frame is said to be another page's by a thread
-    /// that told late.
-    fn sweep_now_and_then(&mut self) {
-        let mut state = self.zone.state();
-        state.since_sweep += 1;
-        if state.since_sweep >= self.settings.batches_per_sweep {
-            state.since_sweep = 0;
-            drop(state);
-            self.sweep();
-        }
-    }
-
-    /// Looks at the next 2 MiB that have a table, of one space after the other. Returns how many pages were found.
-    fn sweep(&mut self) -> usize {
-        let (place, from) = self.zone.state().sweep_from;
-        let mut found = std::mem::take(&mut self.found);
-        let next = match self.space(place) {
-            Some(space) => space.task().scan_present(from, &mut |page| found.push(page)),
-            None => 0,
-        };
-        let (mut many, mut state) = (0, self.zone.state());
-        state.sweep_from = match next {
-            0 if place + 1 < self.known.len() => (place + 1, 0),
-            0 => (0, 0),
-            next => (place, next),
-        };
-        let is_open = state.members.is_open(place);
-        for page in found.drain(..).filter(|_| is_open) {
-            // Others are of another zone.
-            if state.number(page.frame).is_some() && !state.knows(place, page) {
-                many += 1;
-                state.add_all(place, &[page]);
-            }
-        }
-        drop(state);
-        self.found = found;
-        many
-    }
-
-    /// Looks at all there are until some are found. Returns whether any were.
-    pub fn sweep_all(&mut self) -> bool {
-        self.zone.state().sweep_from = (0, 0);
-        loop {
-            if self.sweep() > 0 {
-                return true;
-            }
-            if self.zone.state().sweep_from == (0, 0) {
-                return false;
-            }
-        }
-    }
-
-    /// Takes a batch out, or begins to.
-    fn take_out(&mut self) {
-        match self.settings.vm_mapped_ratio.unwrap_or(P::VM_MAPPED_RATIO) {
-            0 => {
-                self.scan();
-                self.sweep_now_and_then();
-                self.choose();
-                if self.victims.is_empty() {
-                    self.progress.exhaust();
-                }
-            }
-            ratio => self.choose_by_tables(ratio),
-        }
-        self.progress.note_chosen();
-        // Beside each other where they are, so that they are written together.
-        let mut victims = std::mem::take(&mut self.victims);
-        victims.sort_unstable_by_key(|victim| victim.owner);
-        // Frames of which it is said that they have the same page: one has it at most, and the others are met again.
-        let notes = &mut self.notes;
-        victims.dedup_by(|other, first| {
-            let is_double = other.owner == first.owner;
-            if is_double {
-                notes.stays(*other);
-            }
-            is_double
-        });
-        let mut freed = 0;
-        for of_space in victims.chunk_by(|one, next| one.owner.member() == next.owner.member()) {
-            freed += self.begin_all(of_space);
-        }
-        victims.clear();
-        self.victims = victims;
-        freed += self.write_out();
-        self.note(freed);
-        if self.writes.in_flight() > 0 {
-            // Ends requests that are done by now, and hands over those that wait for the kernel to take them.
-            self.reap(false);
-        }
-    }
-
-    /// How many pages are to be chosen now.
-    pub fn begin_batch(&mut self, state: &mut State<P>) -> usize {
-        let pages = state.policy.len();
-        let batch = self.settings.swap_cluster_max.min(pages / 8 + 1);
-        self.chosen += batch;
-        state.shrinkers.note_scanned(batch, pages, &self.settings);
-        batch
-    }
-
-    /// Has the policy choose a batch.
-    fn choose(&mut self) {
-        let mut state = self.zone.state();
-        let batch = self.begin_batch(&mut state);
-        // A policy that says the same frame again and again does not keep this from ending.
-        for _ in 0..state.frames.len() {
-            if self.victims.len() >= batch {
-                return;
-            }
-            let Some((frame, shadow)) = state.policy.evict() else { return };
-            let known = std::mem::take(&mut state.frames[frame as usize]);
-            if !known.owner.is_none() {
-                let (owner, mut slot, is_new) = (known.owner, known.slot, known.is_new);
-                if slot != 0 && self.space(owner.member()).is_none() {
-                    // It comes or goes. The page stays, and nobody else knows of its slot.
-                    state.members.release(owner.member(), std::mem::take(&mut slot));
-                }
-                self.victims.push(Victim { frame, shadow, owner, slot, is_new });
-            }
         }
     }
 }

@@ -4,11 +4,13 @@
 //! - [`two_list`]: Linux 2.4's active and inactive lists.
 //! - [`adaptive`]: ours, and the default.
 //! - [`zone`]: what is known of a zone's pages, whichever space's they are; who waits for frames.
-//! - `spaces`: the spaces whose pages may go, which come and go themselves.
+//! - `members`: the spaces whose pages may go; `spaces`: how they come and go.
 //! - [`settings`]: what it goes by.
-//! - [`shrinker`]: caches outside the page lists, which give frames back.
+//! - [`shrinker`]: caches outside the page lists, which give frames back; `shrink`: how they are asked.
 //! - `kswapd`: the thread that takes pages out; `kswapd_state`: what it does at the moment; `direct`: the thread that
-//!   asks for a frame takes pages out itself; `progress`: whether there is more to try; `writeout`: how they go.
+//!   asks for a frame takes pages out itself.
+//! - `round`: one round of either; `progress`: whether there is more to try; `writes`: the pages that are chosen;
+//!   `writeout`: how they go.
 //! - [`zoned`]: spaces over several zones.
 //! - `swap_out`: the published rule for mapped pages, by walks over page tables.
 //! - `contained`: a backing that panics has failed, and reclaim goes on.
@@ -40,6 +42,8 @@ mod kswapd;
 #[cfg(not(loom))]
 mod kswapd_state;
 mod list;
+#[cfg(not(loom))]
+mod members;
 #[cfg(all(test, shuttle))]
 mod models;
 #[cfg(not(loom))]
@@ -48,7 +52,11 @@ pub mod policy;
 #[cfg(not(loom))]
 mod progress;
 #[cfg(not(loom))]
+mod round;
+#[cfg(not(loom))]
 pub mod settings;
+#[cfg(not(loom))]
+mod shrink;
 #[cfg(not(loom))]
 pub mod shrinker;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -64,12 +72,16 @@ mod swap_out_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod swap_tests;
 #[cfg(all(test, not(any(loom, shuttle))))]
+mod testing;
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod two_list;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod watched;
 #[cfg(not(loom))]
 mod writeout;
+#[cfg(not(loom))]
+mod writes;
 #[cfg(not(loom))]
 pub mod zone;
 #[cfg(not(loom))]

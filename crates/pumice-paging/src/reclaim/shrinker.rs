@@ -71,12 +71,9 @@
 use std::sync::Arc;
 
 use pumice_frames::frame::Gfp;
-use pumice_io::sync::{contain, current_thread, ThreadId};
+use pumice_io::sync::{current_thread, ThreadId};
 
-use super::kswapd::Round;
-use super::policy::Policy;
 use super::settings::Settings;
-use super::zone::ZoneReclaim;
 
 /// A cache that reclaim may ask for memory. Several threads may ask at a time.
 ///
@@ -121,7 +118,7 @@ unsafe impl<S: Shrinker + ?Sized> Shrinker for &S {
 }
 
 /// A share of the pages in memory, or of a cache, in parts of [`ALL`].
-type Share = u64;
+pub(super) type Share = u64;
 const ALL: Share = 1 << 32;
 /// The share of a cache after which it is asked for its size again.
 const COUNTED_ANEW: Share = ALL / 8;
@@ -143,13 +140,30 @@ pub(super) enum Ask {
 
 /// Whether what it says is true.
 #[derive(Clone, Copy, Debug, Default)]
-struct Trust {
+pub(super) struct Trust {
     calls: u32,
     /// Times in a row that frames were not seen.
     unseen: u32,
 }
 
-struct Entry {
+impl Trust {
+    /// Whether this call is looked at closer.
+    pub fn is_to_check(&self) -> bool {
+        self.unseen > 0 || self.calls % CALLS_PER_CHECK == 1
+    }
+
+    /// Takes note of whether frames that were said to be free were seen.
+    pub fn note(&mut self, is_seen: bool) {
+        self.unseen = if is_seen { 0 } else { self.unseen + 1 };
+    }
+
+    /// Whether it is believed no more.
+    pub fn is_lost(&self) -> bool {
+        self.unseen > MOST_UNSEEN
+    }
+}
+
+pub(super) struct Entry {
     id: u64,
     shrinker: Arc<dyn Shrinker>,
     needs: Gfp,
@@ -190,20 +204,20 @@ pub(super) struct Shrinkers {
 }
 
 /// A call of one, begun.
-struct Call {
-    id: u64,
-    shrinker: Arc<dyn Shrinker>,
-    owed: Share,
-    trust: Trust,
+pub(super) struct Call {
+    pub id: u64,
+    pub shrinker: Arc<dyn Shrinker>,
+    pub owed: Share,
+    pub trust: Trust,
 }
 
 /// How a call went.
 #[derive(Default)]
-struct Outcome {
-    count: usize,
-    asked: usize,
-    freed: usize,
-    has_panicked: bool,
+pub(super) struct Outcome {
+    pub count: usize,
+    pub asked: usize,
+    pub freed: usize,
+    pub has_panicked: bool,
 }
 
 impl Shrinkers {
@@ -216,7 +230,7 @@ impl Shrinkers {
     }
 
     /// The next one after `after` that is to be asked where `gfp` is allowed. Its debt is this call's.
-    fn begin(&mut self, after: u64, ask: Ask, gfp: Gfp, settings: &Settings) -> Option<Call> {
+    pub fn begin(&mut self, after: u64, ask: Ask, gfp: Gfp, settings: &Settings) -> Option<Call> {
         let scanned = self.scanned;
         let may =
             |entry: &&mut Entry| entry.id > after && !entry.is_closed && gfp.contains(entry.needs);
@@ -235,7 +249,7 @@ impl Shrinkers {
     }
 
     /// Ends a call for who may do `gfp`.
-    fn end(&mut self, id: u64, owed: Share, outcome: &Outcome, trust: Trust, gfp: Gfp) {
+    pub fn end(&mut self, id: u64, owed: Share, outcome: &Outcome, trust: Trust, gfp: Gfp) {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
         let me = current_thread().id();
         if let Some(at) = entry.callers.iter().position(|&caller| caller == me) {
@@ -260,7 +274,7 @@ impl Shrinkers {
         }
     }
 
-    fn add(&mut self, shrinker: Arc<dyn Shrinker>, needs: Gfp, frames: usize) -> u64 {
+    pub fn add(&mut self, shrinker: Arc<dyn Shrinker>, needs: Gfp, frames: usize) -> u64 {
         self.last_id += 1;
         self.entries.push(Entry {
             id: self.last_id,
@@ -277,7 +291,7 @@ impl Shrinkers {
     }
 
     /// Has nobody ask it any more. Whether a thread is in it, but this one.
-    fn close(&mut self, id: u64) -> bool {
+    pub fn close(&mut self, id: u64) -> bool {
         let me = current_thread().id();
         let entry = self.entries.iter_mut().find(|entry| entry.id == id);
         entry.is_some_and(|entry| {
@@ -286,7 +300,7 @@ impl Shrinkers {
         })
     }
 
-    fn remove(&mut self, id: u64) -> Option<Entry> {
+    pub fn remove(&mut self, id: u64) -> Option<Entry> {
         let at = self.entries.iter().position(|entry| entry.id == id)?;
         // In order: a pass goes by their numbers.
         Some(self.entries.remove(at))
@@ -299,144 +313,6 @@ impl std::fmt::Debug for Shrinkers {
     }
 }
 
-fn part(frames: usize, share: Share) -> usize {
+pub(super) fn part(frames: usize, share: Share) -> usize {
     ((frames as u128 * u128::from(share)) / u128::from(ALL)) as usize
-}
-
-/// Ends a registration when it is dropped, after the calls that are in progress: but for one that the calling thread
-/// itself is in.
-#[must_use = "a registration ends when it is dropped"]
-pub struct Registration<'r, P: Policy> {
-    zone: &'r ZoneReclaim<P>,
-    id: u64,
-}
-
-impl<P: Policy> Drop for Registration<'_, P> {
-    fn drop(&mut self) {
-        let mut state = self.zone.state();
-        while state.shrinkers.close(self.id) {
-            state = self.zone.let_go.wait(state);
-        }
-        let entry = state.shrinkers.remove(self.id);
-        drop(state);
-        // Its drop may run others' code, so no lock is held.
-        drop(entry);
-    }
-}
-
-impl<P: Policy> ZoneReclaim<P> {
-    /// Asks a cache for frames too, from now on until the registration is dropped.
-    pub fn register_shrinker(&self, shrinker: Arc<dyn Shrinker>) -> Registration<'_, P> {
-        let (needs, frames) = (shrinker.needs(), shrinker.count());
-        let id = self.state().shrinkers.add(shrinker, needs, frames);
-        // Where it waits since nothing could go, there may be something now.
-        self.wake.notify_all();
-        Registration { zone: self, id }
-    }
-
-    /// Asks a cache for frames too while `work` is done.
-    pub fn with_shrinker<R>(&self, shrinker: &dyn Shrinker, work: impl FnOnce() -> R) -> R {
-        // SAFETY: the lifetime is shorter than it then says: the registration ends with this call, however that ends,
-        // and waits for calls of it. The calling thread is in none, for one that it is in has begun after this.
-        let shrinker =
-            unsafe { std::mem::transmute::<&dyn Shrinker, &'static dyn Shrinker>(shrinker) };
-        let _registration = self.register_shrinker(Arc::new(shrinker));
-        work()
-    }
-
-    /// Frames that are free now, if anybody knows.
-    fn count_now(&self) -> Option<usize> {
-        self.state().members.free_frames()
-    }
-}
-
-impl<P: Policy + Send> Round<'_, P> {
-    /// Has caches give frames. Whether any did.
-    pub fn shrink_caches(&mut self, ask: Ask) -> bool {
-        let gfp = self.direct.unwrap_or(Gfp::KERNEL);
-        let (mut after, mut has_freed) = (0, false);
-        loop {
-            let mut state = self.zone.state();
-            let Some(call) = state.shrinkers.begin(after, ask, gfp, &self.settings) else { break };
-            drop(state);
-            if after == 0 {
-                self.let_go_of_all();
-            }
-            after = call.id;
-            has_freed |= self.shrink_cache(call, ask, gfp);
-            if has_freed && !self.needs_more() {
-                break;
-            }
-        }
-        if after != 0 {
-            self.meet_spaces();
-        }
-        has_freed
-    }
-
-    /// Has one give what it owes, as far as it is needed. Whether it gave any.
-    fn shrink_cache(&mut self, call: Call, ask: Ask, gfp: Gfp) -> bool {
-        let Call { id, shrinker, owed, mut trust } = call;
-        let mut outcome = Outcome::default();
-        let went = contain(|| {
-            // It goes in here: what it does then may panic as well.
-            let shrinker = shrinker;
-            let batch = self.settings.shrink_batch;
-            outcome.count = shrinker.count();
-            let wanted = match ask {
-                Ask::Owed => part(outcome.count, owed).max(outcome.count.min(1)),
-                Ask::LastResort => outcome.count.min(batch),
-            };
-            while outcome.asked < wanted {
-                let some = batch.min(wanted - outcome.asked);
-                outcome.asked += some;
-                let freed = self.scan_cache(&*shrinker, some, gfp, &mut trust);
-                outcome.freed += freed;
-                if freed == 0 || !self.needs_more() {
-                    break;
-                }
-            }
-        });
-        outcome.has_panicked = went.is_none();
-        self.zone.state().shrinkers.end(id, owed, &outcome, trust, gfp);
-        self.zone.let_go.notify_all();
-        outcome.freed > 0
-    }
-
-    /// One batch. How many frames are free by it, as far as that is believed.
-    fn scan_cache(
-        &mut self,
-        shrinker: &dyn Shrinker,
-        frames: usize,
-        gfp: Gfp,
-        trust: &mut Trust,
-    ) -> usize {
-        let is_checked = trust.unseen > 0 || trust.calls % CALLS_PER_CHECK == 1;
-        let before = if is_checked { self.zone.count_now() } else { None };
-        let said = shrinker.scan(frames, gfp).min(self.zone.frames());
-        if let (Some(before), true) = (before, said > 0) {
-            let is_seen = self.zone.count_now().is_none_or(|now| now > before);
-            trust.unseen = if is_seen { 0 } else { trust.unseen + 1 };
-        }
-        if said == 0 || trust.unseen > MOST_UNSEEN {
-            return 0;
-        }
-        self.note_shrunk(said);
-        said
-    }
-
-    /// Takes note of frames that a cache gave, and wakes who waits for them.
-    fn note_shrunk(&mut self, frames: usize) {
-        self.progress.end_series();
-        self.freed += frames;
-        let mut state = self.zone.state();
-        state.counts.shrunk += frames as u64;
-        self.zone.tell(&mut state, frames);
-    }
-
-    /// Whether who asked for frames, or the zone, is still short of them.
-    fn needs_more(&self) -> bool {
-        let mut state = self.zone.state();
-        self.direct.is_none() && !state.is_stopped && state.is_short(self.zone.free())
-    }
 }

@@ -3,19 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
-use super::policy::table;
 use super::spaces_tests::use_pages;
-use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
-use super::{Adaptive, Settings, Shrinker, SwapPager};
+use super::testing::with_space as with_space_by;
+use super::testing::{fill, is_filled, zone_of, Pager, Scratch, Space, FRAMES};
+use super::{Settings, Shrinker};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, MemMap, Region, Task, VmError, VmSpace};
 use pumice_frames::addr::{Order, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::{Gfp, Zone};
-use pumice_frames::sys::{cpu, mem::Huge};
-
-type Pager<'e> = SwapPager<Adaptive<'e>>;
-type Space<'s> = VmSpace<Frames<'s>, Atomic>;
 
 /// Frames of a zone, which nobody needs.
 struct Slab<'z> {
@@ -90,23 +86,20 @@ unsafe impl<F: Fn(usize) -> usize + Send + Sync> Shrinker for Odd<F> {
 }
 
 /// A space on a zone, with swap for so many pages.
-fn with_space(name: &str, swap_pages: usize, work: impl FnOnce(&Zone, &Pager<'_>, &Space<'_>)) {
+fn with_space(name: &str, swap_pages: usize, work: impl FnOnce(&Zone, &Pager, &Space<'_>)) {
     let scratch = Scratch::new(&format!("shrink-{name}"));
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(swap_pages), policy, FRAMES, Settings::of(FRAMES));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    pager.attach(&space, || work(&zone, &pager, &space)).expect("a task");
+    let pager = scratch.pager(swap_pages);
+    with_space_by(&pager, |zone, space| {
+        pager.attach(space, || work(zone, &pager, space)).expect("a task");
+    });
 }
 
 /// With `kswapd` beside it, or without.
-fn beside_kswapd(has_kswapd: bool, pager: &Pager<'_>, work: impl FnOnce()) {
+fn beside_kswapd(has_kswapd: bool, pager: &Pager, work: impl FnOnce()) {
     std::thread::scope(|scope| {
         let kswapd = has_kswapd.then(|| scope.spawn(|| pager.zone().kswapd()));
-        struct Stop<'p, 'e>(&'p Pager<'e>);
-        impl Drop for Stop<'_, '_> {
+        struct Stop<'p>(&'p Pager);
+        impl Drop for Stop<'_> {
             fn drop(&mut self) {
                 self.0.stop();
             }
@@ -388,12 +381,9 @@ fn caches_come_and_go_while_they_are_asked() {
 
 #[test]
 fn a_cache_that_ends_its_own_registration() {
-    let entries = Box::leak(table::<Adaptive<'_>>(FRAMES).into_boxed_slice());
     let scratch = Scratch::new("shrink-itself");
-    let policy = Adaptive::new(entries);
-    let pager = SwapPager::new(scratch.swap(4 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
-    let pager: &'static Pager<'static> = Box::leak(Box::new(pager));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let pager: &'static Pager = Box::leak(Box::new(scratch.pager(4 * FRAMES)));
+    let zone = zone_of(FRAMES);
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(pager);
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
     let registration = Arc::new(Mutex::new(None));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::policy::table;
-use super::swap_tests::{fill, is_filled, Random, Scratch, FRAMES};
+use super::testing::{fill, is_filled, zone_of, Random, Scratch, FRAMES};
 use super::watched::{Call, Watched};
 use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
@@ -20,7 +20,6 @@ use crate::swap::backing::SwapBacking;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::{Gfp, Zone};
-use pumice_frames::sys::{cpu, mem::Huge};
 use pumice_io::engine::{self, Direction};
 use pumice_io::fake::{FakeEngine, Faults};
 use pumice_io::{AnyEngine, BlockFile, Bytes, Cached, Engines, Queues, Request};
@@ -51,7 +50,7 @@ pub(super) fn use_pages<F: FrameSource>(space: &VmSpace<F>, pages: usize, steps:
 
 fn on_a_zone<P: Policy + Send>(policy: P, work: impl FnOnce(&Zone, &Arc<ZoneReclaim<P>>)) {
     let reclaim = Arc::new(ZoneReclaim::new(policy, FRAMES, Settings::of(FRAMES)));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
+    let zone = zone_of(FRAMES);
     std::thread::scope(|scope| {
         let kswapd = scope.spawn(|| reclaim.kswapd());
         let worked = catch_unwind(AssertUnwindSafe(|| work(&zone, &reclaim)));

@@ -18,10 +18,10 @@
 
 use crate::page_table::pager::LruPage;
 
-use super::kswapd::Round;
+use super::members::Owner;
 use super::policy::Policy;
-use super::writeout::Victim;
-use super::zone::Owner;
+use super::round::Round;
+use super::writes::Victim;
 
 /// Pages looked at under one lock.
 const LOOKED_AT_ONCE: usize = 64;

@@ -5,19 +5,16 @@ use std::time::Duration;
 
 use super::direct::Memalloc;
 use super::direct_tests::Gate;
-use super::kswapd::Round;
-use super::policy::table;
 use super::progress::Progress;
-use super::swap_tests::{fill, is_filled, Scratch, FRAMES};
-use super::writeout::Writes;
+use super::round::Round;
+use super::testing::{fill, is_filled, two_list, with_space, Scratch, FRAMES};
+use super::writes::Writes;
 use super::{Settings, SwapPager, TwoList, ZoneReclaim};
 use crate::page_table::pager::LruPage;
 use crate::page_table::{Atomic, Rights};
-use crate::space::{Frames, MemMap, Region, Task, VmSpace};
+use crate::space::{Frames, Region, Task, VmSpace};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
-use pumice_frames::clear::Clearer;
-use pumice_frames::frame::{Gfp, Zone};
-use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_frames::frame::Gfp;
 use pumice_io::engine::Direction;
 use pumice_io::Engines;
 
@@ -42,25 +39,22 @@ struct World<'w, 'e, 'f> {
 /// nobody reclaims but who asks.
 fn with_pages(name: &str, engines: Option<Engines>, work: impl FnOnce(World<'_, '_, '_>)) {
     let scratch = Scratch::new(name);
-    let mut entries = table::<TwoList<'_>>(FRAMES);
-    let policy = TwoList::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(4 * FRAMES), policy, FRAMES, SETTINGS);
+    let pager = SwapPager::new(scratch.swap(4 * FRAMES), two_list(), FRAMES, SETTINGS);
     if let Some(engines) = engines {
         pager.zone().set_engines(&engines);
     }
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let attached = pager.attach(&space, || {
-        let task = space.enter().expect("a task");
-        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        let region = task.region(at).expect("mapped");
-        for page in (0..PAGES).rev() {
-            fill(&mut region.write(page).expect("room"), page, 1);
-        }
-        task.lru_drain();
-        let (pager, space, task, region) = (&pager, &space, &task, &region);
-        work(World { pager, space, task, region, first: at / FRAME_SIZE });
+    let attached = with_space(&pager, |_, space| {
+        pager.attach(space, || {
+            let task = space.enter().expect("a task");
+            let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+            let region = task.region(at).expect("mapped");
+            for page in (0..PAGES).rev() {
+                fill(&mut region.write(page).expect("room"), page, 1);
+            }
+            task.lru_drain();
+            let (pager, space, task, region) = (&pager, space, &task, &region);
+            work(World { pager, space, task, region, first: at / FRAME_SIZE });
+        })
     });
     attached.expect("a task");
 }

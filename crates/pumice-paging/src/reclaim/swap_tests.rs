@@ -1,70 +1,16 @@
 //! Regions many times larger than their frames, with a pattern that says what each page should be.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::policy::table;
-use super::{Adaptive, Policy, TwoList};
-use super::{Settings, SwapPager};
-use crate::page_table::pager::{Evicted, LruPage, Pager, SpaceId};
-use crate::page_table::{Atomic, Rights};
-use crate::space::{MemMap, VmError, VmSpace};
-use crate::swap::{Swap, SwapError};
+use super::testing::*;
+use super::{Policy, Settings, SwapPager};
+use crate::page_table::pager::{Evicted, LruPage, Pager as _, SpaceId};
+use crate::page_table::Rights;
+use crate::space::VmError;
+use crate::swap::SwapError;
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
-use pumice_frames::clear::Clearer;
-use pumice_frames::frame::Zone;
-use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_io::engine;
 use pumice_io::fake::{FakeEngine, Faults};
-use pumice_io::{engine, Cached};
-
-pub(super) const FRAMES: usize = 2048;
-
-/// A swap file that is gone with this.
-pub(super) struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("pumice-reclaim-{name}-{}", std::process::id())))
-    }
-
-    pub fn swap(&self, pages: usize) -> Swap {
-        Swap::create(&self.0, ((pages + 1) * FRAME_SIZE) as u64, Cached::No).expect("a swap area")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// A page whose every word says which page it is, and how often it was written.
-pub(super) fn fill(bytes: &mut [u8; FRAME_SIZE], page: usize, version: u32) {
-    for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&word_of(page, version, at).to_le_bytes());
-    }
-}
-
-pub(super) fn is_filled(bytes: &[u8; FRAME_SIZE], page: usize, version: u32) -> bool {
-    // A page that was never written is zero.
-    let word = |at: usize| if version == 0 { 0 } else { word_of(page, version, at) };
-    bytes.chunks_exact(8).enumerate().all(|(at, bytes)| bytes == word(at).to_le_bytes())
-}
-
-fn word_of(page: usize, version: u32, at: usize) -> u64 {
-    (page as u64) << 40 ^ u64::from(version) << 10 ^ at as u64
-}
-
-pub(super) struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
-}
 
 /// Threads write and read pages of a region at random, each its own; nothing may be lost but by errors, of which
 /// it returns how many there were.
@@ -74,71 +20,75 @@ fn pages_survive<P: Policy + Send>(
     threads: usize,
     steps: usize,
 ) -> usize {
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let errors = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let kswapd = scope.spawn(|| pager.kswapd(&space));
-        let at = {
-            let task = space.enter().expect("a task");
-            task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses")
-        };
-        let versions: Vec<AtomicU32> = (0..pages).map(|_| AtomicU32::new(0)).collect();
+    with_space(pager, |_, space| {
+        let errors = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let (space, versions, errors) = (&space, &versions, &errors);
-                scope.spawn(move || {
-                    let task = space.enter().expect("a task");
-                    let region = task.region(at).expect("mapped");
-                    let mut random = Random(thread as u64 + 1);
-                    for step in 0..steps {
-                        // Half of it in order, so that there is something of everything.
-                        let any =
-                            if step % 2 == 0 { random.below(pages / threads) } else { step / 2 };
-                        let page = any % (pages / threads) * threads + thread;
-                        // Relaxed: the page is this thread's.
-                        let version = versions[page].load(Ordering::Relaxed);
-                        if random.below(2) == 0 {
-                            match region.write(page) {
-                                Ok(mut guard) => {
-                                    assert!(is_filled(&guard, page, version), "page {page}");
-                                    fill(&mut guard, page, version + 1);
-                                    versions[page].store(version + 1, Ordering::Relaxed);
+            let kswapd = scope.spawn(|| pager.kswapd(space));
+            let at = {
+                let task = space.enter().expect("a task");
+                task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses")
+            };
+            let versions: Vec<AtomicU32> = (0..pages).map(|_| AtomicU32::new(0)).collect();
+            std::thread::scope(|scope| {
+                for thread in 0..threads {
+                    let (versions, errors) = (&versions, &errors);
+                    scope.spawn(move || {
+                        let task = space.enter().expect("a task");
+                        let region = task.region(at).expect("mapped");
+                        let mut random = Random(thread as u64 + 1);
+                        for step in 0..steps {
+                            // Half of it in order, so that there is something of everything.
+                            let any = if step % 2 == 0 {
+                                random.below(pages / threads)
+                            } else {
+                                step / 2
+                            };
+                            let page = any % (pages / threads) * threads + thread;
+                            // Relaxed: the page is this thread's.
+                            let version = versions[page].load(Ordering::Relaxed);
+                            if random.below(2) == 0 {
+                                match region.write(page) {
+                                    Ok(mut guard) => {
+                                        assert!(is_filled(&guard, page, version), "page {page}");
+                                        fill(&mut guard, page, version + 1);
+                                        versions[page].store(version + 1, Ordering::Relaxed);
+                                    }
+                                    Err(error) => count(errors, &error),
                                 }
-                                Err(error) => count(errors, &error),
-                            }
-                        } else {
-                            match region.read(page) {
-                                Ok(guard) => {
-                                    assert!(is_filled(&guard, page, version), "page {page}")
+                            } else {
+                                match region.read(page) {
+                                    Ok(guard) => {
+                                        assert!(is_filled(&guard, page, version), "page {page}")
+                                    }
+                                    Err(error) => count(errors, &error),
                                 }
-                                Err(error) => count(errors, &error),
                             }
                         }
-                    }
-                });
-            }
-        });
-        let task = space.enter().expect("a task");
-        for (page, version) in versions.iter().enumerate() {
-            let mut tries = 0;
-            let good = loop {
-                tries += 1;
-                match task.region(at).expect("mapped").read(page) {
-                    Ok(guard) => break is_filled(&guard, page, version.load(Ordering::Relaxed)),
-                    Err(error) => count(&errors, &error),
+                    });
                 }
-                assert!(tries < 1000, "page {page} can't be read");
-            };
-            assert!(good, "page {page} at the end");
-        }
-        task.unmap(at, pages * FRAME_SIZE).expect("mapped");
-        drop(task);
-        pager.stop();
-        kswapd.join().expect("no panic").expect("a task");
-    });
-    errors.into_inner()
+            });
+            let task = space.enter().expect("a task");
+            for (page, version) in versions.iter().enumerate() {
+                let mut tries = 0;
+                let good = loop {
+                    tries += 1;
+                    match task.region(at).expect("mapped").read(page) {
+                        Ok(guard) => {
+                            break is_filled(&guard, page, version.load(Ordering::Relaxed))
+                        }
+                        Err(error) => count(&errors, &error),
+                    }
+                    assert!(tries < 1000, "page {page} can't be read");
+                };
+                assert!(good, "page {page} at the end");
+            }
+            task.unmap(at, pages * FRAME_SIZE).expect("mapped");
+            drop(task);
+            pager.stop();
+            kswapd.join().expect("no panic").expect("a task");
+        });
+        errors.into_inner()
+    })
 }
 
 fn count(errors: &AtomicUsize, error: &VmError) {
@@ -150,9 +100,7 @@ fn count(errors: &AtomicUsize, error: &VmError) {
 #[test]
 fn nothing_is_lost_in_four_times_the_memory() {
     let scratch = Scratch::new("adaptive");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
+    let pager = scratch.pager(5 * FRAMES);
     assert_eq!(pages_survive(&pager, 4 * FRAMES, 4, 3 * FRAMES), 0);
     let counts = pager.counts();
     assert!(counts.pswpout > FRAMES as u64 && counts.pswpin > FRAMES as u64, "{counts:?}");
@@ -162,9 +110,7 @@ fn nothing_is_lost_in_four_times_the_memory() {
 #[test]
 fn two_lists_lose_nothing_either() {
     let scratch = Scratch::new("two-list");
-    let mut entries = table::<TwoList<'_>>(FRAMES);
-    let policy = TwoList::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(3 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
+    let pager = SwapPager::new(scratch.swap(3 * FRAMES), two_list(), FRAMES, Settings::of(FRAMES));
     assert_eq!(pages_survive(&pager, 3 * FRAMES, 2, 4 * FRAMES), 0);
 }
 
@@ -173,15 +119,11 @@ fn two_lists_lose_nothing_either() {
 fn nothing_is_lost_whoever_chooses_what_is_unmapped() {
     let settings = |ratio| Settings { vm_mapped_ratio: Some(ratio), ..Settings::of(FRAMES) };
     let scratch = Scratch::new("adaptive-by-tables");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(3 * FRAMES), policy, FRAMES, settings(100));
+    let pager = SwapPager::new(scratch.swap(3 * FRAMES), adaptive(), FRAMES, settings(100));
     assert_eq!(pages_survive(&pager, 2 * FRAMES, 2, 2 * FRAMES), 0);
     assert!(pager.counts().walked > 0 && pager.counts().pswpout > 0, "{:?}", pager.counts());
     let scratch = Scratch::new("two-list-by-owner");
-    let mut entries = table::<TwoList<'_>>(FRAMES);
-    let policy = TwoList::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(3 * FRAMES), policy, FRAMES, settings(0));
+    let pager = SwapPager::new(scratch.swap(3 * FRAMES), two_list(), FRAMES, settings(0));
     assert_eq!(pages_survive(&pager, 2 * FRAMES, 2, 2 * FRAMES), 0);
     assert_eq!((pager.counts().walked, pager.counts().passed_over), (0, 0));
 }
@@ -190,24 +132,20 @@ fn nothing_is_lost_whoever_chooses_what_is_unmapped() {
 #[test]
 fn swap_and_memory_add_up() {
     let scratch = Scratch::new("sum");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(FRAMES), policy, FRAMES, Settings::of(FRAMES));
+    let pager = scratch.pager(FRAMES);
     assert_eq!(pages_survive(&pager, FRAMES + FRAMES * 3 / 4, 2, 4 * FRAMES), 0);
 }
 
 #[test]
 fn errors_of_the_device_reach_who_asks_and_nobody_else() {
     let scratch = Scratch::new("errors");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
     let swap = scratch.swap(5 * FRAMES);
     let seed = u64::from(std::process::id());
     eprintln!("seed {seed}");
     let faults = Faults { error: 50, no_space: 70, short: 5, late: 3 };
     let made = AtomicU64::new(0);
     let pager =
-        SwapPager::new(swap, policy, FRAMES, Settings::of(FRAMES)).with_engines(move |depth| {
+        SwapPager::new(swap, adaptive(), FRAMES, Settings::of(FRAMES)).with_engines(move |depth| {
             // Each with a seed of its own: one that fails is replaced, and the next is not to fail at the same place.
             let seed = seed.wrapping_add(made.fetch_add(1, Ordering::Relaxed) << 32);
             Box::new(FakeEngine::new(engine::best(depth), faults, seed))
@@ -219,18 +157,8 @@ fn errors_of_the_device_reach_who_asks_and_nobody_else() {
 #[test]
 fn full_swap_ends_in_an_error() {
     let scratch = Scratch::new("full");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(256), policy, FRAMES, Settings::of(FRAMES));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    std::thread::scope(|scope| {
-        let kswapd = scope.spawn(|| pager.kswapd(&space));
-        let task = space.enter().expect("a task");
-        let pages = 4 * FRAMES;
-        let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        let region = task.region(at).expect("mapped");
+    let pager = scratch.pager(256);
+    with_kswapd(&pager, 4 * FRAMES, |_, _, region| {
         let mut written = 0;
         let error = loop {
             match region.write(written) {
@@ -246,8 +174,6 @@ fn full_swap_ends_in_an_error() {
         for page in (0..written).rev().take(FRAMES / 2) {
             assert!(is_filled(&region.read(page).expect("there"), page, 1));
         }
-        pager.stop();
-        kswapd.join().expect("no panic").expect("a task");
     });
 }
 
@@ -255,18 +181,9 @@ fn full_swap_ends_in_an_error() {
 #[test]
 fn pages_that_somebody_told_of_too_late_hide_no_others() {
     let scratch = Scratch::new("late");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(5 * FRAMES), policy, FRAMES, Settings::of(FRAMES));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    std::thread::scope(|scope| {
-        let kswapd = scope.spawn(|| pager.kswapd(&space));
-        let task = space.enter().expect("a task");
-        let pages = 2 * FRAMES;
-        let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        let region = task.region(at).expect("mapped");
+    let pager = scratch.pager(5 * FRAMES);
+    let pages = 2 * FRAMES;
+    with_kswapd(&pager, pages, |_, task, region| {
         let write = |page: usize| fill(&mut region.write(page).expect("a frame"), page, 1);
         (0..FRAMES / 2).for_each(write);
         task.lru_drain();
@@ -285,8 +202,6 @@ fn pages_that_somebody_told_of_too_late_hide_no_others() {
         for page in 0..pages {
             assert!(is_filled(&region.read(page).expect("there"), page, 1), "page {page}");
         }
-        pager.stop();
-        kswapd.join().expect("no panic").expect("a task");
     });
 }
 
@@ -294,56 +209,44 @@ fn pages_that_somebody_told_of_too_late_hide_no_others() {
 #[test]
 fn a_page_that_comes_to_be_written_gives_its_slot_back() {
     let scratch = Scratch::new("slot");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let pager = SwapPager::new(
-        scratch.swap(100),
-        Adaptive::new(&mut entries),
-        FRAMES,
-        Settings::of(FRAMES),
-    );
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let comes = |page: usize, used: Rights| {
-        let slot = pager.swap().get().expect("a slot");
-        let frame = LruPage { page, frame: Pfn(page) };
-        pager.swapped_in(space.id(), frame, Evicted::Swapped(slot.0), used);
-        pager.swap().usage().1
-    };
-    let work = || {
-        assert_eq!(comes(1, Rights::WRITE), 0);
-        assert_eq!(comes(2, Rights::READ), 1);
-        assert_eq!(comes(3, Rights::WRITE), 1);
-        let most = (4..100).map(|page| comes(page, Rights::READ)).max();
-        assert_eq!(most, Some(50));
-    };
-    pager.attach(&space, work).expect("a task");
-    assert_eq!(pager.swap().usage().1, 0, "nobody keeps slots for a space that is not attached");
-    assert_eq!(comes(101, Rights::READ), 0, "nor takes any");
+    let pager = scratch.pager(100);
+    with_space(&pager, |_, space| {
+        let comes = |page: usize, used: Rights| {
+            let slot = pager.swap().get().expect("a slot");
+            let frame = LruPage { page, frame: Pfn(page) };
+            pager.swapped_in(space.id(), frame, Evicted::Swapped(slot.0), used);
+            pager.swap().usage().1
+        };
+        let work = || {
+            assert_eq!(comes(1, Rights::WRITE), 0);
+            assert_eq!(comes(2, Rights::READ), 1);
+            assert_eq!(comes(3, Rights::WRITE), 1);
+            let most = (4..100).map(|page| comes(page, Rights::READ)).max();
+            assert_eq!(most, Some(50));
+        };
+        pager.attach(space, work).expect("a task");
+        assert_eq!(
+            pager.swap().usage().1,
+            0,
+            "nobody keeps slots for a space that is not attached"
+        );
+        assert_eq!(comes(101, Rights::READ), 0, "nor takes any");
+    });
 }
 
 /// Pages that are read in order are read ahead, and are as they should be; others are not.
 #[test]
 fn sequences_are_read_ahead() {
     let scratch = Scratch::new("ahead");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
     let swap = scratch.swap(8 * FRAMES);
     let seed = u64::from(std::process::id());
     eprintln!("seed {seed}");
     // Short, which is no error, and late.
     let faults = Faults { short: 7, late: 5, ..Faults::default() };
-    let pager = SwapPager::new(swap, policy, FRAMES, Settings::of(FRAMES))
+    let pager = SwapPager::new(swap, adaptive(), FRAMES, Settings::of(FRAMES))
         .with_engines(move |depth| Box::new(FakeEngine::new(engine::best(depth), faults, seed)));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    std::thread::scope(|scope| {
-        let kswapd = scope.spawn(|| pager.kswapd(&space));
-        let task = space.enter().expect("a task");
-        let pages = 4 * FRAMES;
-        let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        let region = task.region(at).expect("mapped");
+    let pages = 4 * FRAMES;
+    with_kswapd(&pager, pages, |space, _, region| {
         for page in 0..pages {
             fill(&mut region.write(page).expect("frames"), page, 1);
         }
@@ -375,8 +278,6 @@ fn sequences_are_read_ahead() {
                 "{before:?} {after:?}"
             );
         }
-        pager.stop();
-        kswapd.join().expect("no panic").expect("a task");
     });
 }
 
@@ -384,41 +285,38 @@ fn sequences_are_read_ahead() {
 #[test]
 fn kswapd_rests_where_nothing_can_go() {
     let scratch = Scratch::new("rest");
-    let mut entries = table::<Adaptive<'_>>(FRAMES);
-    let policy = Adaptive::new(&mut entries);
-    let pager = SwapPager::new(scratch.swap(64), policy, FRAMES, Settings::of(FRAMES));
-    let zone = Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone");
-    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let (started, of_thread) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        let kswapd = scope.spawn(|| {
-            started.send(rustix::thread::gettid()).expect("somebody listens");
-            pager.kswapd(&space)
-        });
-        let thread = of_thread.recv().expect("a thread").as_raw_nonzero();
-        let task = space.enter().expect("a task");
-        let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        let region = task.region(at).expect("mapped");
-        let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
-        assert!(full.is_some(), "swap is too small for all of it");
-        // The time that it ran, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
-        let ran = || {
-            let path = format!("/proc/self/task/{thread}/schedstat");
-            let text = std::fs::read_to_string(path).ok()?;
-            text.split_whitespace().next()?.parse::<u64>().ok()
-        };
-        match ran() {
-            Some(before) => {
-                let start = std::time::Instant::now();
-                std::thread::sleep(std::time::Duration::from_millis(400));
-                let wall = start.elapsed().as_nanos() as u64;
-                let ran = ran().expect("it was there") - before;
-                assert!(ran * 20 < wall, "{ran} ns of {wall}");
+    let pager = scratch.pager(64);
+    with_space(&pager, |_, space| {
+        let (started, of_thread) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let kswapd = scope.spawn(|| {
+                started.send(rustix::thread::gettid()).expect("somebody listens");
+                pager.kswapd(space)
+            });
+            let thread = of_thread.recv().expect("a thread").as_raw_nonzero();
+            let task = space.enter().expect("a task");
+            let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+            let region = task.region(at).expect("mapped");
+            let full = (0..2 * FRAMES).find(|&page| region.write(page).is_err());
+            assert!(full.is_some(), "swap is too small for all of it");
+            // The time that it ran, in nanoseconds (`Documentation/scheduler/sched-stats.rst`).
+            let ran = || {
+                let path = format!("/proc/self/task/{thread}/schedstat");
+                let text = std::fs::read_to_string(path).ok()?;
+                text.split_whitespace().next()?.parse::<u64>().ok()
+            };
+            match ran() {
+                Some(before) => {
+                    let start = std::time::Instant::now();
+                    std::thread::sleep(std::time::Duration::from_millis(400));
+                    let wall = start.elapsed().as_nanos() as u64;
+                    let ran = ran().expect("it was there") - before;
+                    assert!(ran * 20 < wall, "{ran} ns of {wall}");
+                }
+                None => eprintln!("skipped: no schedstat"),
             }
-            None => eprintln!("skipped: no schedstat"),
-        }
-        pager.stop();
-        kswapd.join().expect("no panic").expect("a task");
+            pager.stop();
+            kswapd.join().expect("no panic").expect("a task");
+        });
     });
 }

@@ -12,118 +12,19 @@ use std::vec::Drain;
 
 use rustix::io::Errno;
 
-use crate::backing::{Outgoing, Place, Refusal};
-use crate::page_table::pager::SpaceId;
+use crate::backing::{Place, Refusal};
 use crate::space::region::Page;
-use crate::space::write_back::WriteBack;
-use crate::space::Transit;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_io::engine::{Direction, Piece};
-use pumice_io::{AnyEngine, Bytes, Engines, Queue, Request};
+use pumice_io::{Bytes, Request};
 
-use super::kswapd::Round;
-use super::policy::{Policy, Shadow};
+use super::members::{AnyTask, Attached};
+use super::policy::Policy;
 use super::progress::Outcome;
+use super::round::Round;
 use super::shrinker::Ask;
-use super::spaces::{AnyTask, Attached};
-use super::zone::{CachedSlot, Owner};
+use super::writes::{Leaving, Notes, Victim, Way, Write, Writes, MANY_FAILURES, MOST_FAILURES};
 use ending::{end_in_place, end_in_transit, give_up_write_back};
-
-/// Writes in flight at most, of any reclaimer.
-const MOST_WRITES: usize = 64;
-
-/// Writes that fail in a row, whoever writes, after which who waits is told the same at the next one: one that fails
-/// says nothing of other pages.
-const MOST_FAILURES: usize = 16;
-/// How many are left of these when that was said.
-pub(super) const MANY_FAILURES: usize = MOST_FAILURES - 4;
-
-/// A page that the policy chose.
-#[derive(Clone, Copy)]
-pub(super) struct Victim {
-    pub frame: u32,
-    pub shadow: Shadow,
-    pub owner: Owner,
-    pub slot: u32,
-    pub is_new: bool,
-}
-
-/// How a page is kept while it is written.
-enum Way {
-    /// A thread that wants the page takes it back.
-    Transit(Transit),
-    /// A thread that wants to write the page waits: it is written in place.
-    Held(WriteBack),
-}
-
-/// A page on its way out.
-pub(super) struct Leaving {
-    victim: Victim,
-    way: Way,
-}
-
-/// Pages that are being written: one space's.
-#[derive(Default)]
-struct Write {
-    pages: Vec<Leaving>,
-    outgoing: Vec<Outgoing>,
-    pieces: Vec<Piece>,
-}
-
-/// Writes in flight.
-pub(super) struct Writes {
-    queue: Queue<AnyEngine, (Place, Write)>,
-    /// Requests that it takes at a time.
-    depth: usize,
-    /// Lists of writes to come.
-    spare: Vec<Write>,
-    pages: usize,
-    /// Those asked about at the moment.
-    outgoing: Vec<Outgoing>,
-    /// For another queue when this one fails.
-    engines: Engines,
-}
-
-// SAFETY: what it names of frames is used by who has it, while the frames' pages are on their way out.
-unsafe impl Send for Writes {}
-
-impl Writes {
-    pub fn new(engines: &Engines, depth: u32) -> Writes {
-        let queue = Queue::new(engines.make(depth), (depth as usize).min(MOST_WRITES));
-        Writes {
-            depth: queue.room(),
-            queue,
-            spare: Vec::new(),
-            pages: 0,
-            outgoing: Vec::new(),
-            engines: engines.clone(),
-        }
-    }
-
-    /// Pages in flight.
-    pub fn pages(&self) -> usize {
-        self.pages
-    }
-
-    /// Requests in flight.
-    pub fn in_flight(&self) -> usize {
-        self.queue.in_flight()
-    }
-}
-
-/// A batch's results that are noted under one lock.
-#[derive(Default)]
-pub(super) struct Notes {
-    /// They stay, and whether they were used.
-    stay: Vec<(Victim, bool)>,
-    /// Slots of pages that are in the swap cache no more.
-    pub slots: Vec<CachedSlot>,
-    pswpout: u64,
-    writes: u64,
-    clean: u64,
-    rescued: u64,
-    errors: u64,
-}
 
 impl<P: Policy + Send> Round<'_, P> {
     /// Begins to take out pages of one space. Returns frames that are free by it: of those that need not be written.
@@ -496,38 +397,5 @@ impl<P: Policy + Send> Round<'_, P> {
             }
         }
         self.release_slots();
-    }
-}
-
-impl Notes {
-    /// A page stays, and was not used.
-    pub fn stays(&mut self, victim: Victim) {
-        self.stay.push((victim, false));
-    }
-
-    fn give_up_slot(&mut self, victim: Victim) {
-        self.slots.extend({ victim }.take_slot());
-    }
-}
-
-impl Victim {
-    fn outgoing(&self, space: SpaceId, at: NonNull<u8>) -> Outgoing {
-        let Victim { owner, slot, shadow, .. } = *self;
-        Outgoing { space, page: owner.page(), at, slot, note: shadow.to_bits() }
-    }
-
-    fn take_slot(&mut self) -> Option<CachedSlot> {
-        let slot = std::mem::take(&mut self.slot);
-        (slot != 0).then(|| (self.owner.member(), slot))
-    }
-
-    fn without_slot(self) -> Victim {
-        Victim { slot: 0, ..self }
-    }
-}
-
-impl Leaving {
-    fn member(&self) -> usize {
-        self.victim.owner.member()
     }
 }

@@ -36,45 +36,16 @@ use pumice_io::Engines;
 use super::contained_policy::ContainedPolicy;
 use super::counts::Counts;
 use super::kswapd_state::Kswapd;
+use super::members::{CachedSlot, Members, Owner};
 use super::policy::{Arrival, Policy, Shadow};
 use super::settings::Settings;
 use super::shrinker::Shrinkers;
-use super::spaces::Members;
-use super::writeout::Writes;
+use super::writes::Writes;
 
 /// Pages that the policy is told of by one call.
 const ADDED_AT_ONCE: usize = 32;
 /// Frames that are free where nobody knows.
 const UNKNOWN: isize = isize::MAX / 2;
-
-/// The owner of a frame's page: which member of the zone's spaces, and the page's number in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Owner(u64);
-
-impl Owner {
-    const PAGE_BITS: u32 = 40;
-
-    pub fn new(member: usize, page: usize) -> Owner {
-        debug_assert!(page < 1 << Self::PAGE_BITS);
-        Owner((member as u64 + 1) << Self::PAGE_BITS | page as u64)
-    }
-
-    pub fn is_none(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Its place among the spaces; it is somebody's.
-    pub fn member(self) -> usize {
-        (self.0 >> Self::PAGE_BITS) as usize - 1
-    }
-
-    pub fn page(self) -> usize {
-        (self.0 & ((1 << Self::PAGE_BITS) - 1)) as usize
-    }
-}
-
-/// The slot of a page in the swap cache that was a member's.
-pub(super) type CachedSlot = (usize, u32);
 
 /// The zone's knowledge of a frame.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::policy::table;
 use super::spaces_tests::use_pages;
-use super::swap_tests::{fill, is_filled, Scratch};
+use super::testing::{fill, is_filled, zone_of, Scratch};
 use super::{Adaptive, Counts, Settings, ZoneReclaim, ZonedPaging};
 use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
@@ -16,7 +16,6 @@ use pumice_frames::addr::{Pfn, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::error::Error;
 use pumice_frames::frame::{Gfp, Pressure, Reclaim, Zone};
-use pumice_frames::sys::cpu;
 use pumice_frames::sys::mem::{Huge, Os};
 use pumice_io::Engines;
 
@@ -98,8 +97,7 @@ fn on_two_zones_with(
         Arc::new(reclaim.starting_at(Pfn(firsts.next().expect("two"))))
     });
     let pager = ZonedPaging::on(&reclaim, &backing);
-    let zones =
-        [(); 2].map(|()| Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone"));
+    let zones = [(); 2].map(|()| zone_of(FRAMES));
     let zones = zones.each_ref();
     let maps = zones.map(|zone| MemMap::new(zone, Clearer::detect()).expect("tables"));
     let members = [(&maps[0], &*reclaim[0] as &dyn Reclaim), (&maps[1], &*reclaim[1])];
@@ -313,8 +311,7 @@ fn zones_that_have_frames_again_are_asked_again() {
             Arc::new(reclaim.starting_at(firsts.next().expect("one for each")))
         });
         let pager = ZonedPaging::on(&reclaim, &backing);
-        let zones = [(); ZONES]
-            .map(|()| Zone::new(FRAMES * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone"));
+        let zones = [(); ZONES].map(|()| zone_of(FRAMES));
         let maps =
             zones.each_ref().map(|zone| MemMap::new(zone, Clearer::detect()).expect("tables"));
         let mut each = maps.iter().zip(&reclaim);

@@ -7,20 +7,13 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
+use super::history::Prefault;
 use super::task::Task;
 use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, TableOps};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::sys::prefetch::prefetch_write;
 use pumice_io::sync::atomic::Ordering;
-
-/// How a thread's faults have gone: what would be the next of a sequence, and how many pages were
-/// populated at once last.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Prefault {
-    next: usize,
-    batch: usize,
-}
 
 /// Words of a table in a cache line.
 const WORDS_PER_LINE: usize = 8;

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::vec::Vec;
 
 use super::disk::Disk;
-use super::tests::{byte, taken};
+use super::tests::{byte, taken, with_pager, with_space};
 use super::*;
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
 use crate::page_table::Rights;
@@ -57,21 +57,16 @@ fn records_have_no_holes() {
 
 #[test]
 fn in_a_shortage_a_thread_has_its_own_frames() {
-    let (zone, disk) = (zone(), Disk::default());
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
-    let source = map.frames();
-    let space = VmSpace::new(source, Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
-    task.write_at(at, &[5]).expect("mapped");
-    assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
-    let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
-    assert_eq!(byte(&task, at), Ok(5));
-    all.into_iter().for_each(|frame| source.put_run(frame));
-    drop(task);
-    drop(space);
-    drop(map);
-    assert_eq!(taken(&zone), 0);
+    with_pager(|space, disk| {
+        let source = space.frames();
+        let task = space.enter().expect("frames");
+        let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+        task.write_at(at, &[5]).expect("mapped");
+        assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
+        let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
+        assert_eq!(byte(&task, at), Ok(5));
+        all.into_iter().for_each(|frame| source.put_run(frame));
+    });
 }
 
 #[test]
@@ -103,90 +98,86 @@ fn a_page_in_transit_goes_though_it_is_seen_to_be_old() {
 
 #[test]
 fn a_child_has_no_copies_elsewhere_and_its_copies_are_of_another_version() {
-    let (zone, disk) = (zone(), Disk::default());
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
-    let page = at / PAGE;
-    task.write_at(at, &[5]).expect("mapped");
-    assert!(disk.swap_out(&task, page, Evicted::Shadow));
-    // Read in again, since only slots are shared: clean in the parent.
-    let child = task.fork().expect("frames");
-    let version = || space.tables.ops.ptep_get(task.walk(page).expect("mapped").ptep).version();
-    let before = version();
-    task.fault(at, Access::Write).expect("mapped");
-    assert_ne!(version(), before, "it has another frame");
-    let kid = child.enter().expect("frames");
-    let transit = kid.begin_swap_out(page).expect("its own now");
-    assert!(transit.is_dirty(), "the pager has nothing of the child's");
-    kid.cancel_swap_out(transit);
-    assert_eq!(byte(&kid, at), Ok(5));
+    with_pager(|space, disk| {
+        let task = space.enter().expect("frames");
+        let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
+        let page = at / PAGE;
+        task.write_at(at, &[5]).expect("mapped");
+        assert!(disk.swap_out(&task, page, Evicted::Shadow));
+        // Read in again, since only slots are shared: clean in the parent.
+        let child = task.fork().expect("frames");
+        let version = || space.tables.ops.ptep_get(task.walk(page).expect("mapped").ptep).version();
+        let before = version();
+        task.fault(at, Access::Write).expect("mapped");
+        assert_ne!(version(), before, "it has another frame");
+        let kid = child.enter().expect("frames");
+        let transit = kid.begin_swap_out(page).expect("its own now");
+        assert!(transit.is_dirty(), "the pager has nothing of the child's");
+        kid.cancel_swap_out(transit);
+        assert_eq!(byte(&kid, at), Ok(5));
+    });
 }
 
 #[test]
 fn a_region_ends_where_it_ends() {
-    let zone = zone();
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let at = task.map(3 * PAGE, Rights::READ_WRITE).expect("room");
-    for _ in 0..2 * rss::MAX_HELD {
-        assert!(matches!(task.region(at + 3 * PAGE), Err(VmError::Unmapped(_))));
-    }
-    assert!(task.region(at + 3 * PAGE - 1).is_ok());
+    with_space::<Atomic>(|space| {
+        let task = space.enter().expect("frames");
+        let at = task.map(3 * PAGE, Rights::READ_WRITE).expect("room");
+        for _ in 0..2 * rss::MAX_HELD {
+            assert!(matches!(task.region(at + 3 * PAGE), Err(VmError::Unmapped(_))));
+        }
+        assert!(task.region(at + 3 * PAGE - 1).is_ok());
+    });
 }
 
 #[test]
 fn who_waits_for_a_page_for_long_sleeps() {
-    let zone = zone();
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
-    let region = task.region(at).expect("mapped");
-    let guard = region.write(0).expect("mapped");
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let task = space.enter().expect("frames");
-            let (from_ns, used_ns) = (thread::now_ns(), thread::cpu_time_ns());
-            assert_eq!(byte(&task, at), Ok(3));
-            (thread::now_ns() - from_ns, thread::cpu_time_ns() - used_ns)
+    with_space::<Atomic>(|space| {
+        let task = space.enter().expect("frames");
+        let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+        let region = task.region(at).expect("mapped");
+        let guard = region.write(0).expect("mapped");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let task = space.enter().expect("frames");
+                let (from_ns, used_ns) = (thread::now_ns(), thread::cpu_time_ns());
+                assert_eq!(byte(&task, at), Ok(3));
+                (thread::now_ns() - from_ns, thread::cpu_time_ns() - used_ns)
+            });
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let mut guard = guard;
+            guard[0] = 3;
+            drop(guard);
+            let (waited_ns, used_ns) = waiter.join().expect("no panic");
+            assert!(used_ns < waited_ns / 4, "{used_ns} of {waited_ns}");
         });
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        let mut guard = guard;
-        guard[0] = 3;
-        drop(guard);
-        let (waited_ns, used_ns) = waiter.join().expect("no panic");
-        assert!(used_ns < waited_ns / 4, "{used_ns} of {waited_ns}");
     });
 }
 
 /// Its rights may be gone before it is written to, or a pager may look at it.
 #[test]
 fn a_page_with_a_new_frame_is_dirty_at_once() {
-    let (zone, disk) = (zone(), Disk::default());
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
-    let is_dirty_once_writable = |page: usize| {
-        let walked = task.walk(page).expect("mapped");
-        let entry = space.tables.ops.ptep_get(walked.ptep);
-        assert!(!entry.dirty() && !entry.can_write());
-        assert!(task.make_writable(&walked, entry).expect("frames").can_write());
-        let transit = task.begin_swap_out(page).expect("its own now");
-        let is_dirty = transit.is_dirty();
-        task.cancel_swap_out(transit);
-        is_dirty
-    };
-    assert_eq!(byte(&task, at), Ok(0));
-    assert!(is_dirty_once_writable(at / PAGE), "it was the zero page");
-    task.write_at(at + PAGE, &[5]).expect("mapped");
-    assert!(disk.swap_out(&task, at / PAGE + 1, Evicted::Shadow));
-    let child = task.fork().expect("frames");
-    assert!(is_dirty_once_writable(at / PAGE + 1), "it was shared");
-    drop(child);
+    with_pager(|space, disk| {
+        let task = space.enter().expect("frames");
+        let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
+        let is_dirty_once_writable = |page: usize| {
+            let walked = task.walk(page).expect("mapped");
+            let entry = space.tables.ops.ptep_get(walked.ptep);
+            assert!(!entry.dirty() && !entry.can_write());
+            assert!(task.make_writable(&walked, entry).expect("frames").can_write());
+            let transit = task.begin_swap_out(page).expect("its own now");
+            let is_dirty = transit.is_dirty();
+            task.cancel_swap_out(transit);
+            is_dirty
+        };
+        assert_eq!(byte(&task, at), Ok(0));
+        assert!(is_dirty_once_writable(at / PAGE), "it was the zero page");
+        task.write_at(at + PAGE, &[5]).expect("mapped");
+        assert!(disk.swap_out(&task, at / PAGE + 1, Evicted::Shadow));
+        let child = task.fork().expect("frames");
+        assert!(is_dirty_once_writable(at / PAGE + 1), "it was shared");
+        drop(child);
+    });
 }
 
 /// A pager that others meet twice while it is told that a page came.
@@ -343,52 +334,50 @@ fn many_sleeping_threads_hold_few_frames() {
 
 #[test]
 fn frames_of_pages_that_went_are_there_for_others() {
-    let (zone, disk) = (zone(), Disk::default());
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
-    let source = map.frames();
-    let space = VmSpace::new(source, Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
-    task.write_at(at, &[5]).expect("mapped");
-    let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
-    assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
-    task.give_frames_back();
-    let frame = source.get_run(1).expect("the page's");
-    source.put_run(frame);
-    all.into_iter().for_each(|frame| source.put_run(frame));
+    with_pager(|space, disk| {
+        let source = space.frames();
+        let task = space.enter().expect("frames");
+        let at = task.map(PAGE, Rights::READ_WRITE).expect("room");
+        task.write_at(at, &[5]).expect("mapped");
+        let all: Vec<_> = core::iter::from_fn(|| source.get_run(1)).collect();
+        assert!(disk.swap_out(&task, at / PAGE, Evicted::Swapped));
+        task.give_frames_back();
+        let frame = source.get_run(1).expect("the page's");
+        source.put_run(frame);
+        all.into_iter().for_each(|frame| source.put_run(frame));
+    });
 }
 
 #[test]
 fn a_page_is_what_it_is_when_its_entry_is_asked_and_not_when_it_was_looked_up() {
-    let zone = zone();
-    let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
-    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
-    let task = space.enter().expect("frames");
-    let pages = BLOCK_FRAMES + 3;
-    let at = task.map_huge(pages * PAGE, Rights::READ_WRITE).expect("room");
-    let region = task.region(at).expect("mapped");
-    let bytes = |entry: &PageEntry<'_, '_, _, _>| {
-        entry.fetch_entry();
-        entry.fetch_entry_to_guard();
-        entry.fetch(PAGE - 1);
-        let by_guard = entry.read().map(|guard| guard[0])?;
-        let by_words = entry.read_optimistic(|words| words.load(0).to_ne_bytes()[0])?;
-        assert_eq!(by_words, by_guard);
-        Ok(by_guard)
-    };
-    // Of what has no word yet: a huge page, a page that was never touched, and what is no page of the region.
-    task.fault(at, Access::Write).expect("frames");
-    let [huge, untouched, beyond] = [7, BLOCK_FRAMES + 1, pages].map(|page| region.entry(page));
-    assert_eq!([bytes(&huge), bytes(&untouched)], [Ok(0), Ok(0)]);
-    assert!(matches!(bytes(&beyond), Err(VmError::Unmapped(_))));
-    for page in [7, BLOCK_FRAMES + 1] {
-        region.write(page).expect("mapped")[0] = 9;
-    }
-    assert_eq!([bytes(&huge), bytes(&untouched)], [Ok(9), Ok(9)]);
-    let split = region.entry(7);
-    assert_eq!(bytes(&split), Ok(9));
-    task.unmap(at + 7 * PAGE, PAGE).expect("aligned");
-    assert!([&huge, &split]
-        .into_iter()
-        .all(|entry| matches!(bytes(entry), Err(VmError::Unmapped(_)))));
+    with_space::<Atomic>(|space| {
+        let task = space.enter().expect("frames");
+        let pages = BLOCK_FRAMES + 3;
+        let at = task.map_huge(pages * PAGE, Rights::READ_WRITE).expect("room");
+        let region = task.region(at).expect("mapped");
+        let bytes = |entry: &PageEntry<'_, '_, _, _>| {
+            entry.fetch_entry();
+            entry.fetch_entry_to_guard();
+            entry.fetch(PAGE - 1);
+            let by_guard = entry.read().map(|guard| guard[0])?;
+            let by_words = entry.read_optimistic(|words| words.load(0).to_ne_bytes()[0])?;
+            assert_eq!(by_words, by_guard);
+            Ok(by_guard)
+        };
+        // Of what has no word yet: a huge page, a page that was never touched, and what is no page of the region.
+        task.fault(at, Access::Write).expect("frames");
+        let [huge, untouched, beyond] = [7, BLOCK_FRAMES + 1, pages].map(|page| region.entry(page));
+        assert_eq!([bytes(&huge), bytes(&untouched)], [Ok(0), Ok(0)]);
+        assert!(matches!(bytes(&beyond), Err(VmError::Unmapped(_))));
+        for page in [7, BLOCK_FRAMES + 1] {
+            region.write(page).expect("mapped")[0] = 9;
+        }
+        assert_eq!([bytes(&huge), bytes(&untouched)], [Ok(9), Ok(9)]);
+        let split = region.entry(7);
+        assert_eq!(bytes(&split), Ok(9));
+        task.unmap(at + 7 * PAGE, PAGE).expect("aligned");
+        assert!([&huge, &split]
+            .into_iter()
+            .all(|entry| matches!(bytes(entry), Err(VmError::Unmapped(_)))));
+    });
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 use std::vec::Vec;
 
-use super::file::{Begun, Patience, Use};
+use super::file::{Begun, Patience};
 use super::region::Page;
+use super::swap_in::Use;
 use super::write_back::WriteFailed;
 use super::Task;
 use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};

@@ -11,6 +11,7 @@ use core::ptr::NonNull;
 use core::time::Duration;
 
 use super::error::Trap;
+use super::history::LastWalk;
 use super::rss::Counter;
 use super::task::Task;
 use super::{Access, Result, VmSpace};
@@ -29,28 +30,6 @@ const WAITS_AWAKE: u32 = 192;
 /// How long it then sleeps, and up to how many times as long when it finds that it has to go on.
 const SLEEP: Duration = Duration::from_micros(50);
 const MOST_SLEEPS: u32 = 20;
-
-/// The table of pages that a thread's last walk by address ended in. It can be used again without
-/// walking for as long as its VMA is held: it is the granule's table until nobody holds that, and what is
-/// unmapped meanwhile its words say.
-#[derive(Debug)]
-pub(super) struct LastWalk<F> {
-    granule: usize,
-    leaf: Option<Table<F>>,
-    /// The word that named it, for the rights of untouched pages.
-    rights: Entry,
-}
-
-impl<F> LastWalk<F> {
-    pub const NONE: LastWalk<F> = LastWalk { granule: 0, leaf: None, rights: Entry::new() };
-}
-
-impl<F> Clone for LastWalk<F> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<F> Copy for LastWalk<F> {}
 
 /// Where the walk has ended: a page's word.
 #[derive(Clone, Copy, Debug)]

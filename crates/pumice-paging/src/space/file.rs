@@ -11,7 +11,7 @@ use super::error::Trap;
 use super::fault::Walked;
 use super::region::{ReadGuard, Region, WriteGuard};
 use super::rss::Counter;
-use super::swap_in::Claim;
+use super::swap_in::{Claim, Use};
 use super::task::Task;
 use super::{Access, Result, VmSpace};
 use crate::page_table::entry::EXCLUSIVE;
@@ -361,28 +361,6 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
         ops.ptep_cmpxchg(walked.ptep, entry, entry.held_for_writing()).ok()?;
         let noted = if entry.dirty() { Noted::Dirty } else { Noted::Clean };
         Some((self.held_for_writing(walked, entry.frame()), noted))
-    }
-}
-
-/// The use of a page that comes in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// Nobody has asked for it yet.
-    None,
-    /// Somebody has, and is going to use it: that is its first use, and not that it has come.
-    Soon,
-    /// It is used.
-    Now(Rights),
-}
-
-impl Use {
-    /// The rights of the use; none, if no thread has asked for it.
-    pub(super) fn rights(self) -> Rights {
-        match self {
-            Use::None => Rights::empty(),
-            Use::Soon => Rights::READ,
-            Use::Now(rights) => rights,
-        }
     }
 }
 

@@ -6,7 +6,8 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::file::{Begun, Filling, Overtaken, Patience, Use};
+use super::file::{Begun, Filling, Overtaken, Patience};
+use super::swap_in::Use;
 use super::task::Task;
 use super::write_back::{StillHeld, WriteBack, WriteFailed};
 use super::Result;

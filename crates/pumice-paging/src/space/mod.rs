@@ -6,7 +6,7 @@
 //! reads and writes by guards.
 //!
 //! - [`mem_map`]: what spaces on one zone have in common; [`zonelist`]: frames of several zones.
-//! - `task`: a thread in a space; [`rss`]: its counts, and what it holds.
+//! - `task`: a thread in a space; `history`: its records of its last faults; [`rss`]: its counts, and what it holds.
 //! - `fault`: the fault path, copying on write, prefaulting.
 //! - `crowd`: very many readers of a page.
 //! - `huge`: pages of 2 MiB, and how they become small ones.
@@ -90,6 +90,7 @@ mod fault;
 pub mod file;
 pub mod file_ops;
 mod fork;
+mod history;
 mod huge;
 mod map;
 #[cfg(not(any(loom, shuttle)))]

@@ -6,9 +6,9 @@
 
 use super::error::Trap;
 use super::fault::Walked;
-use super::file::{Noted, Use};
+use super::file::Noted;
 use super::region::{Page, Region, WriteGuard};
-use super::swap_in::Claim;
+use super::swap_in::{Claim, Use};
 use super::{Access, Result};
 use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::Evicted;

@@ -13,7 +13,8 @@ use core::ptr::NonNull;
 
 use super::error::Trap;
 use super::fault::{Latch, Walked};
-use super::file::{Noted, Use};
+use super::file::Noted;
+use super::history::SwapAhead;
 use super::region::Page;
 use super::rss::Counter;
 use super::task::Task;
@@ -21,7 +22,7 @@ use super::Access;
 use crate::page_table::entry::EXCLUSIVE;
 use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed};
 use crate::page_table::tables::FrameList;
-use crate::page_table::{Entry, FrameSource, State, TableOps};
+use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
 use pumice_frames::addr::Pfn;
 use pumice_frames::sys::lock::Backoff;
 use pumice_io::sync::atomic::{AtomicU64, Ordering};
@@ -32,13 +33,6 @@ pub const READ_AHEAD: usize = 32;
 /// Pages that the second fault of a sequence reads.
 const FIRST_WINDOW: usize = 4;
 
-/// How a thread's pages have come back: which would be the next of a sequence, and how many were asked for last.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SwapAhead {
-    next: usize,
-    window: usize,
-}
-
 /// A page that this thread reads, and everybody else waits for.
 #[derive(Clone, Copy)]
 pub(super) struct Claim<'t> {
@@ -46,6 +40,28 @@ pub(super) struct Claim<'t> {
     pub page: usize,
     pub claimed: Entry,
     pub from: Evicted,
+}
+
+/// The use of a page that comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Nobody has asked for it yet.
+    None,
+    /// Somebody has, and is going to use it: that is its first use, and not that it has come.
+    Soon,
+    /// It is used.
+    Now(Rights),
+}
+
+impl Use {
+    /// The rights of the use; none, if no thread has asked for it.
+    pub(super) fn rights(self) -> Rights {
+        match self {
+            Use::None => Rights::empty(),
+            Use::Soon => Rights::READ,
+            Use::Now(rights) => rights,
+        }
+    }
 }
 
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {

@@ -23,6 +23,7 @@
 //! and [`Task::test_and_clear_young`] asks. [`super::Region::translate`] does not mark.
 
 use super::fault::Walked;
+use super::history::Batch;
 use super::region::Page;
 use super::rss::Counter;
 use super::task::Task;
@@ -33,9 +34,6 @@ use crate::page_table::tables::{sharers_in, FrameList, IN_TRANSIT};
 use crate::page_table::{Entry, FrameSource, State, TableOps, Tables};
 use pumice_frames::addr::Pfn;
 use pumice_io::sync::atomic::{AtomicU64, Ordering};
-
-/// Pages in a batch: with 15, as in Linux, a fault costs a fifth more.
-pub const BATCH_PAGES: usize = 64;
 
 /// A page on its way out, begun by [`Task::begin_swap_out`], and to be ended or cancelled once, in its space.
 ///
@@ -66,18 +64,6 @@ impl Transit {
     }
 }
 
-/// Pages that came in by one thread, and that the pager has not been told of.
-#[derive(Debug)]
-pub(super) struct Batch {
-    pages: [LruPage; BATCH_PAGES],
-    len: usize,
-}
-
-impl Batch {
-    pub const EMPTY: Batch =
-        Batch { pages: [LruPage { page: 0, frame: Pfn(0) }; BATCH_PAGES], len: 0 };
-}
-
 impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Notes that a page came in, for the pager if there is one.
     #[inline]
@@ -89,12 +75,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     #[inline(never)]
     fn add_to_batch(&self, page: LruPage) {
-        let is_full = self.with_batch(|batch| {
-            batch.pages[batch.len % BATCH_PAGES] = page;
-            batch.len += 1;
-            batch.len == BATCH_PAGES
-        });
-        if is_full {
+        if self.with_batch(|batch| batch.add(page)) {
             self.lru_drain();
         }
     }
@@ -104,10 +85,10 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     pub fn lru_drain(&self) {
         let Some(pager) = self.space.tables.source.pager() else { return };
         // A copy: a policy of the program's is told, which may come back to this task.
-        let (pages, len) = self.with_batch(|batch| (batch.pages, core::mem::take(&mut batch.len)));
+        let (pages, len) = self.with_batch(Batch::take);
         if len > 0 {
             // Where it can't be told, walks over the tables find the pages.
-            self.let_others_run(|| pager.lru_add(self.space.id(), &pages[..len.min(BATCH_PAGES)]));
+            self.let_others_run(|| pager.lru_add(self.space.id(), &pages[..len]));
         }
     }
 

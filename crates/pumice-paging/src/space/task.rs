@@ -2,12 +2,9 @@
 
 use core::cell::{Cell, UnsafeCell};
 
-use super::ahead::Prefault;
 use super::error::Trap;
-use super::fault::LastWalk;
+use super::history::{Batch, LastWalk, Prefault, SwapAhead};
 use super::rss::{Counter, Hold, TaskRecord, MAX_HELD, MAX_LEVEL};
-use super::swap_in::SwapAhead;
-use super::swap_out::Batch;
 use super::vma::VmaId;
 use super::{Access, Place, Result, VmError, VmSpace};
 use crate::page_table::tables::FrameList;

@@ -33,7 +33,7 @@ pub(super) fn taken(zone: &Zone) -> usize {
 }
 
 /// Runs a test on a space, and sees that every frame comes back.
-fn with_space<T: TableOps + Default>(test: impl FnOnce(&VmSpace<Frames<'_>, T>)) {
+pub(super) fn with_space<T: TableOps + Default>(test: impl FnOnce(&VmSpace<Frames<'_>, T>)) {
     let zone = zone();
     let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
     let before = taken(&zone);
@@ -390,7 +390,7 @@ fn without_a_free_block_pages_come_one_by_one() {
 }
 
 /// As [`with_space`], with a pager; no slot may be in use at the end.
-fn with_pager(test: impl FnOnce(&VmSpace<Frames<'_>>, &Disk)) {
+pub(super) fn with_pager(test: impl FnOnce(&VmSpace<Frames<'_>>, &Disk)) {
     let (zone, disk) = (zone(), Disk::default());
     let map = MemMap::new(&zone, Clearer::detect()).expect("frames").with_pager(&disk);
     let before = taken(&zone);
@@ -465,7 +465,7 @@ fn what_comes_in_is_told_in_batches_and_what_is_used_is_young() {
         for page in 0..100 {
             task.fault(at + page * PAGE, Access::Write).expect("mapped");
         }
-        assert_eq!(disk.told().len(), swap_out::BATCH_PAGES);
+        assert_eq!(disk.told().len(), history::BATCH_PAGES);
         task.lru_drain();
         let told = disk.told();
         assert_eq!(told.len(), space.anon_rss());

@@ -211,12 +211,7 @@ fn a_device_that_loses_writes_is_found_out() {
     };
     let swap = Swap::create(&device.0, 32 * MIB, Cached::No).expect("a device");
     with_region(swap, |pager, region| {
-        let mut written = 0;
-        while let Ok(mut guard) = region.write(written) {
-            fill(&mut guard, written, 1);
-            drop(guard);
-            written += 1;
-        }
+        let written = fill_up(region);
         assert!((FRAMES..PAGES).contains(&written), "{written}");
         let _ = pager.take_error();
         // Each of those that find no frame waits for some writes to fail: not all of them.
@@ -236,18 +231,23 @@ fn a_device_that_loses_writes_is_found_out() {
     drop(device);
 }
 
+/// Writes pages for as long as there is room. Returns how many.
+fn fill_up(region: &Region<'_, Frames<'_>, Atomic>) -> usize {
+    (0..)
+        .take_while(|&page| {
+            let guard = region.write(page);
+            guard.map(|mut guard| fill(&mut guard, page, 1)).is_ok()
+        })
+        .count()
+}
+
 /// Swap that is too small ends in an error for who wants more, and only for them.
 #[test]
 fn a_full_swap_leaves_what_is_there() {
     let path = super::pattern::Scratch::new("full-swap");
     let swap = Swap::create(&path.0, 2 * MIB, Cached::No).expect("a file");
     with_region(swap, |pager, region| {
-        let mut written = 0;
-        while let Ok(mut guard) = region.write(written) {
-            fill(&mut guard, written, 1);
-            drop(guard);
-            written += 1;
-        }
+        let written = fill_up(region);
         assert!(matches!(pager.take_error(), Some(SwapError::Full { slots: 511 })));
         let check = |page: usize| {
             region.read(page).map(|guard| {

@@ -7,10 +7,9 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_heap::heap::{Heap, Part};
 use rustix::io::Errno;
 
-use super::{
-    concerned, has_mapped, populate_if_asked, Outcome, Request, FIXED, INDIFFERENT, READ_WRITE,
-    SERVED,
-};
+use super::{populate_if_asked, Request, FIXED, INDIFFERENT, READ_WRITE, SERVED};
+use crate::errno::Outcome;
+use crate::parts::{concerned, has_mapped};
 
 /// `mmap` at an address of the heap's.
 ///

@@ -11,10 +11,11 @@ use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
 use super::plain::{advice_of, is_one_mapping, protection_of};
-use super::{
-    concerned, has_hole, round_up, unmap, Holes, Outcome, Request, LARGEST, READ_WRITE, SERVED,
-};
-use crate::start;
+use super::{unmap, Holes, Request, READ_WRITE, SERVED};
+use crate::advice::madvise;
+use crate::errno::Outcome;
+use crate::parts::{concerned, has_hole, round_up, LARGEST};
+use crate::{start, state};
 
 /// The arguments of `mremap`.
 #[derive(Clone, Copy)]
@@ -47,7 +48,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
     let to_fixed = flags & linux::MREMAP_FIXED != 0;
     let from = concerned(at, old_len);
     let target = if to_fixed { concerned(to, new_len) } else { None };
-    let Some((heap, _)) = from.or(target).filter(|_| start::is_current()) else {
+    let Some((heap, _)) = from.or(target).filter(|_| state::is_current()) else {
         // SAFETY: as the caller promises.
         return unsafe { request.make() };
     };
@@ -149,7 +150,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
                 // Memory that is new, or was copied, has not been given it.
                 // SAFETY: as the caller promises.
                 advice.each().for_each(|advice| unsafe {
-                    super::madvise(place as *mut c_void, new, advice);
+                    madvise(place as *mut c_void, new, advice);
                 });
             }
         }
@@ -164,7 +165,7 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
 
 /// Memory of the heap's to grow into, of any size: memory that is the heap's already can stay so.
 fn room(len: usize) -> Option<usize> {
-    let least = start::mmap_threshold();
+    let least = state::mmap_threshold();
     let heap = (least < usize::MAX).then(|| start::heap_for_mapping(len.max(least)))??;
     heap.map(len).map(|room| room.as_ptr() as usize)
 }

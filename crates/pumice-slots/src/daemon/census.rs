@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::message::Reason;
+use crate::refusal::Reason;
 use crate::stat::{Counter, WAIT_BOUNDS_US, WAIT_BUCKETS};
 
 /// See the module's text.

@@ -70,7 +70,7 @@ mod tests {
         let mut census = Census::default();
         census.granted(Duration::from_micros(70));
         census.granted(Duration::from_secs(7_000));
-        census.refused(crate::message::Reason::Quota);
+        census.refused(crate::refusal::Reason::Quota);
         let page = page(&census, &[]);
         assert!(page.contains("\npumice_slots_granted_total 2\n"), "{page}");
         assert!(page.contains("pumice_slots_refused_total{reason=\"quota\"} 1\n"));

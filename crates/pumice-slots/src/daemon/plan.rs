@@ -7,8 +7,8 @@ use pumice_frames::sys::mempolicy;
 
 use super::allow::Allowed;
 use super::pool::Key;
-use crate::error::size;
 use crate::memory;
+use crate::refusal::size;
 use crate::serving::http::Address;
 use crate::settings::PaceSetting;
 use crate::ServeError;

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::message::{ClassRow, Reason};
+use crate::message::ClassRow;
+use crate::refusal::Reason;
 use crate::{PageKind, SlotFile};
 
 use super::turns::{Owed, Precedence, Rank, Tags, Taker, WaitQueue};

@@ -10,8 +10,8 @@ use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::message::{Reason, Reply};
-use crate::Refusal;
+use crate::message::Reply;
+use crate::refusal::{Reason, Refusal};
 use rustix::buffer::spare_capacity;
 use rustix::event::{epoll, eventfd, EventfdFlags};
 

@@ -2,7 +2,7 @@
 
 use crate::backing::Outgoing;
 use crate::page_table::pager::Evicted;
-use crate::reclaim::spaces::{AnyTask, Attached};
+use crate::reclaim::members::{AnyTask, Attached};
 use crate::space::region::Page;
 use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::Transit;

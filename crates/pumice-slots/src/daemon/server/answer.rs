@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::message::{
-    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reason, Reply, Request, MAX_ROWS,
+    ClassRow, Grant, LeaseRequest, LeaseRow, Malformed, Reply, Request, MAX_ROWS,
 };
+use crate::refusal::{Reason, Refusal};
 use crate::settings::PaceSetting;
 use crate::stat::Counter;
-use crate::{socket, Charge, PageKind, Refusal, SlotFile};
+use crate::{socket, Charge, PageKind, SlotFile};
 use rustix::event::epoll;
 
 use super::super::allow::is_master;

@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::size;
-use crate::message::Reason;
+use crate::refusal::{size, Reason};
 use crate::stat::Counter;
 
 use super::super::connection::ConnectionState;

@@ -7,9 +7,9 @@ use pumice_frames::sys::{raw, thread};
 use pumice_heap::heap::Effect;
 use rustix::io::Errno;
 
-use super::{concerned, each_part, has_hole, note, AtHole, Outcome};
-use crate::calls::answer;
-use crate::start;
+use crate::errno::{answer, Outcome};
+use crate::parts::{concerned, each_part, has_hole, note, AtHole};
+use crate::state;
 
 // Called as others call it: one of them may have written a jump over its beginning.
 #[inline(never)]
@@ -34,10 +34,10 @@ unsafe extern "C" fn posix_madvise(at: *mut c_void, len: usize, advice: c_int) -
 ///
 /// # Safety
 /// As `madvise`.
-pub(super) unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
+pub(crate) unsafe fn advise(at: *mut c_void, len: usize, advice: c_int) -> Outcome {
     let effect = match advice as u32 {
         linux::MADV_HUGEPAGE
-            if start::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
+            if state::serving_heap().is_some_and(|heap| heap.has_huge_advice(at as usize)) =>
         {
             None
         }
@@ -75,7 +75,7 @@ struct Piece {
 }
 
 #[no_mangle]
-pub(super) unsafe extern "C" fn process_madvise(
+pub(crate) unsafe extern "C" fn process_madvise(
     process: c_int,
     pieces: *const c_void,
     count: usize,
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn process_madvise(
 ) -> isize {
     // For any process: where another's has the same addresses, that costs a fresh mapping.
     let args = [process as usize, pieces as usize, count, advice as usize, flags as usize, 0];
-    if start::serving_heap().is_none() {
+    if state::serving_heap().is_none() {
         // SAFETY: forwarded with the caller's promise.
         return answer(unsafe { raw::syscall(linux::__NR_process_madvise, args) }) as isize;
     }

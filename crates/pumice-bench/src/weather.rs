@@ -12,7 +12,7 @@ use crate::cpu::usage_of;
 use crate::names::named;
 use crate::registry::field::samples;
 use crate::registry::{Entry, Row, Scale};
-use crate::team::spent::machine_ticks;
+use crate::spent::machine_ticks;
 use pumice_command::costs::Costs;
 use pumice_command::statistics::median;
 

@@ -1,0 +1,124 @@
+//! Fixtures of the tests of reclaim: swap files, pages that say which they are, and spaces with a pager.
+
+use std::path::PathBuf;
+
+use super::policy::table;
+use super::{Adaptive, Policy, Settings, SwapPager, TwoList};
+use crate::page_table::pager::Pager as AnyPager;
+use crate::page_table::{Atomic, Rights};
+use crate::space::{Frames, MemMap, Region, Task, VmSpace};
+use crate::swap::Swap;
+use pumice_frames::addr::FRAME_SIZE;
+use pumice_frames::clear::Clearer;
+use pumice_frames::frame::Zone;
+use pumice_frames::sys::{cpu, mem::Huge};
+use pumice_io::Cached;
+
+pub(super) type Pager = SwapPager<Adaptive<'static>>;
+pub(super) type Space<'m> = VmSpace<Frames<'m>, Atomic>;
+pub(super) type ATask<'t, 'm> = Task<'t, Frames<'m>, Atomic>;
+pub(super) type ARegion<'t, 'm> = Region<'t, Frames<'m>, Atomic>;
+
+pub(super) const FRAMES: usize = 2048;
+
+/// A swap file that is gone with this.
+pub(super) struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        Scratch(std::env::temp_dir().join(format!("pumice-reclaim-{name}-{}", std::process::id())))
+    }
+
+    pub fn swap(&self, pages: usize) -> Swap {
+        Swap::create(&self.0, ((pages + 1) * FRAME_SIZE) as u64, Cached::No).expect("a swap area")
+    }
+
+    /// A pager by our policy, with swap for so many pages.
+    pub fn pager(&self, pages: usize) -> Pager {
+        SwapPager::new(self.swap(pages), adaptive(), FRAMES, Settings::of(FRAMES))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A page whose every word says which page it is, and how often it was written.
+pub(super) fn fill(bytes: &mut [u8; FRAME_SIZE], page: usize, version: u32) {
+    for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&word_of(page, version, at).to_le_bytes());
+    }
+}
+
+pub(super) fn is_filled(bytes: &[u8; FRAME_SIZE], page: usize, version: u32) -> bool {
+    // A page that was never written is zero.
+    let word = |at: usize| if version == 0 { 0 } else { word_of(page, version, at) };
+    bytes.chunks_exact(8).enumerate().all(|(at, bytes)| bytes == word(at).to_le_bytes())
+}
+
+fn word_of(page: usize, version: u32, at: usize) -> u64 {
+    (page as u64) << 40 ^ u64::from(version) << 10 ^ at as u64
+}
+
+pub(super) struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+/// A policy for [`FRAMES`] frames. Its table is leaked.
+pub(super) fn adaptive() -> Adaptive<'static> {
+    Adaptive::new(table::<Adaptive<'_>>(FRAMES).leak())
+}
+
+/// As [`adaptive`].
+pub(super) fn two_list() -> TwoList<'static> {
+    TwoList::new(table::<TwoList<'_>>(FRAMES).leak())
+}
+
+/// A zone of so many frames.
+pub(super) fn zone_of(frames: usize) -> Zone {
+    Zone::new(frames * FRAME_SIZE, cpu::count(), Huge::No).expect("a zone")
+}
+
+/// A space over a zone of [`FRAMES`] frames, with a pager.
+pub(super) fn with_space<R>(pager: &dyn AnyPager, work: impl FnOnce(&Zone, &Space<'_>) -> R) -> R {
+    let zone = zone_of(FRAMES);
+    let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(pager);
+    let space = VmSpace::new(map.frames(), Atomic).expect("frames");
+    work(&zone, &space)
+}
+
+/// A task in a space, and a region of so many pages.
+pub(super) fn with_region(
+    space: &Space<'_>,
+    pages: usize,
+    work: impl FnOnce(&ATask<'_, '_>, &ARegion<'_, '_>),
+) {
+    let task = space.enter().expect("a task");
+    let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
+    work(&task, &task.region(at).expect("mapped"));
+}
+
+/// A space with a region of so many pages, and `kswapd` beside it.
+pub(super) fn with_kswapd<P: Policy + Send>(
+    pager: &SwapPager<P>,
+    pages: usize,
+    work: impl FnOnce(&Space<'_>, &ATask<'_, '_>, &ARegion<'_, '_>),
+) {
+    with_space(pager, |_, space| {
+        std::thread::scope(|scope| {
+            let kswapd = scope.spawn(|| pager.kswapd(space));
+            with_region(space, pages, |task, region| work(space, task, region));
+            pager.stop();
+            kswapd.join().expect("no panic").expect("a task");
+        });
+    });
+}
