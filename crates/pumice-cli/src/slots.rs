@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pumice_slots::error::size;
 use pumice_slots::message::{ClassRow, LeaseRow};
+use pumice_slots::refusal::size;
 use pumice_slots::settings::PaceSetting;
 use pumice_slots::stat::{Counter, WAIT_BOUNDS_US};
 use pumice_slots::{default_socket, Client};

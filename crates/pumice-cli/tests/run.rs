@@ -224,3 +224,68 @@ fn off_runs_the_program_all_the_same() {
     assert_eq!(stdout(&output), "off");
     assert!(output.status.success());
 }
+
+/// An allocator that lies in a folder that the loader is told of: small requests are its own, large ones pumice's.
+#[test]
+fn small_requests_go_to_the_allocator_that_was_asked_for() {
+    const ALLOCATOR: &str = r#"
+        #include <stddef.h>
+        static char memory[1 << 22];
+        static size_t used;
+        static void *next(size_t size) {
+            size_t at = (used + 31) & ~15ul;
+            if (size > sizeof memory - at - 16) return 0;
+            used = at + size;
+            *(size_t *)(memory + at - 16) = size;
+            return memory + at;
+        }
+        int owns_small(void *at) { return (char *)at >= memory && (char *)at < memory + sizeof memory; }
+        void *malloc(size_t size) { return next(size); }
+        void *calloc(size_t n, size_t size) { return next(n * size); }
+        void free(void *at) { (void)at; }
+        size_t malloc_usable_size(void *at) { return at ? *(size_t *)((char *)at - 16) : 0; }
+        void *realloc(void *at, size_t size) {
+            char *to = next(size);
+            size_t old = malloc_usable_size(at);
+            for (size_t i = 0; to && at && i < size && i < old; i++) to[i] = ((char *)at)[i];
+            return to;
+        }"#;
+    const PROGRAM: &str = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        extern int owns_small(void *) __attribute__((weak));
+        int main(void) {
+            void *small = malloc(100), *large = malloc(1 << 20);
+            printf("%d %d\n", owns_small && owns_small(small), owns_small && owns_small(large));
+            return 0;
+        }"#;
+    let folder = folder("small-allocator");
+    let compile = |name: &str, source: &str, options: &[&str]| {
+        let file = folder.join(format!("{name}.c"));
+        fs::write(&file, source).expect("room");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-o"]).arg(folder.join(name)).arg(&file).args(options);
+        assert!(cc.status().expect("cc is installed").success());
+    };
+    compile("libjemalloc.so.2", ALLOCATOR, &["-shared", "-fPIC", "-fno-builtin"]);
+    compile("program", PROGRAM, &[]);
+    // Another version, and files that are no library of this processor.
+    fs::write(folder.join("libjemalloc.so.9"), "no library").expect("room");
+    let run = |arguments: &[&str]| {
+        let mut command = pumice(arguments);
+        command.env("LD_LIBRARY_PATH", &*folder).arg("--").arg(folder.join("program"));
+        let output = command.output().expect("pumice starts");
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    assert_eq!(run(&["run"]), "0 0");
+    assert_eq!(run(&["run", "--small", "jemalloc"]), "1 0");
+    let mut command = pumice(&["env", "--small", "jemalloc"]);
+    let output = command.env("LD_LIBRARY_PATH", &*folder).output().expect("pumice starts");
+    let said = stdout(&output);
+    let library = folder.join("libjemalloc.so.2");
+    assert!(said.contains(&format!(":{}'", library.display())), "{said}");
+    let unknown = pumice(&["run", "--small", "dlmalloc", "true"]).output().expect("pumice starts");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("tcmalloc"), "{}", stderr(&unknown));
+}

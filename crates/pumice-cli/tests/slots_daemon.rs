@@ -14,7 +14,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pumice_slots::message::Reason;
+use pumice_slots::refusal::Reason;
 use pumice_slots::stat::Counter;
 use pumice_slots::{Error, LeaseRequest};
 

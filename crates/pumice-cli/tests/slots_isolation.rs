@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-use pumice_slots::message::{Reason, Reply, Request};
+use pumice_slots::message::{Reply, Request};
+use pumice_slots::refusal::Reason;
 use pumice_slots::{socket, PageKind};
 use rustix::mm::{mmap, MapFlags, ProtFlags};
 

@@ -8,7 +8,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use pumice_slots::message::{Reason, Reply, Request, MAX_BYTES};
+use pumice_slots::message::{Reply, Request, MAX_BYTES};
+use pumice_slots::refusal::Reason;
 use pumice_slots::settings::PaceSetting;
 use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
 use rustix::net::{sendmsg, sockopt, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};

@@ -12,7 +12,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixDatagram;
 
 use pumice_slots::file::Populating;
-use pumice_slots::message::{Reason, Reply, Request};
+use pumice_slots::message::{Reply, Request};
+use pumice_slots::refusal::Reason;
 use pumice_slots::settings::PaceSetting;
 use pumice_slots::stat::Counter;
 use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};

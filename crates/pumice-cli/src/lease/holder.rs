@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use pumice_slots::message::Reason;
+use pumice_slots::refusal::Reason;
 use pumice_slots::{Error, Lease};
 use rustix::event::{poll, PollFd, PollFlags};
 

@@ -7,8 +7,8 @@
 //!
 //! Counting them takes a `mincore` of all of a run, which costs more than many faults. So the pages are *expected*:
 //! each block's word says how many there are, a request adds what its class touches, and only where that seems to be
-//! too much for the limit are they counted. What stays, and what is expected in memory in use, is together never more
-//! than the most that was expected in use at a time, or a little more than is in use now.
+//! too much for the limit are they counted. The frames that stay, with those expected in memory in use, are never
+//! more than the most that were expected in use at a time, or a little more than are in use now.
 
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone, ZoneKind};
