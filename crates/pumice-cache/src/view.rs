@@ -40,7 +40,7 @@ impl<'c> CacheTask<'c> {
     /// [`CacheError::Space`] for the eighth; [`CacheError::OtherCache`].
     ///
     /// # Panics
-    /// As [`Cache::task`].
+    /// As [`Cache::task`](crate::Cache::task).
     pub fn view<'t>(&'t self, file: &File) -> Result<View<'t, 'c>> {
         in_policy::refuse();
         self.check_own(&file.inner)?;
