@@ -28,11 +28,11 @@ named! {
         /// `pumice run`
         Pumice = "pumice",
         /// `pumice run --small mimalloc`
-        PumiceMimalloc = "pumice+mimalloc",
+        PumiceMimalloc = "pumice-mimalloc",
         /// `pumice run --small jemalloc`
-        PumiceJemalloc = "pumice+jemalloc",
+        PumiceJemalloc = "pumice-jemalloc",
         /// `pumice run --small tcmalloc`
-        PumiceTcmalloc = "pumice+tcmalloc",
+        PumiceTcmalloc = "pumice-tcmalloc",
     }
 }
 
