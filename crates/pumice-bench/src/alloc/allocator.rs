@@ -2,13 +2,13 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ValueEnum;
 
 use crate::names::named;
 use crate::slot_daemon::own_program;
-use pumice_command::small::Small;
 use pumice_command::Failure;
 
 named! {
@@ -27,12 +27,6 @@ named! {
         Tcmalloc = "tcmalloc",
         /// `pumice run`
         Pumice = "pumice",
-        /// `pumice run --small mimalloc`
-        PumiceMimalloc = "pumice-mimalloc",
-        /// `pumice run --small jemalloc`
-        PumiceJemalloc = "pumice-jemalloc",
-        /// `pumice run --small tcmalloc`
-        PumiceTcmalloc = "pumice-tcmalloc",
     }
 }
 
@@ -45,38 +39,29 @@ impl Allocator {
     /// How a program is started under it; Debian's package if it is not installed.
     pub fn find(self) -> Result<Result<Preload, &'static str>, Failure> {
         let (mut before, mut variable) = (Vec::new(), None);
-        if self == Allocator::GlibcHuge {
-            variable = Some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1".into()));
-        }
-        let small = self.small();
-        let library = small.map(|small| small.find().ok_or(small.package())).transpose();
-        let library = match library {
-            Ok(library) => library,
-            Err(package) => return Ok(Err(package)),
-        };
-        if self.is_pumice() {
-            before = vec![own_program()?.into(), "run".into()];
-            let name = small.and_then(|small| small.to_possible_value());
-            before.extend(name.map(|name| format!("--small={}", name.get_name()).into()));
-            before.push("--".into());
-        } else {
-            variable = library.map(|path| ("LD_PRELOAD", path.into())).or(variable);
+        match self {
+            Allocator::Glibc => {}
+            Allocator::GlibcHuge => {
+                variable = Some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1".into()));
+            }
+            Allocator::Pumice => {
+                before = vec![own_program()?.into(), "run".into(), "--".into()];
+            }
+            Allocator::Mimalloc | Allocator::Jemalloc | Allocator::Tcmalloc => {
+                let (file, package) = self.library();
+                let Some(path) = find_library(file) else { return Ok(Err(package)) };
+                variable = Some(("LD_PRELOAD", path.into()));
+            }
         }
         Ok(Ok(Preload { allocator: self, before, variable }))
     }
 
-    fn is_pumice(self) -> bool {
-        use Allocator::{Pumice, PumiceJemalloc, PumiceMimalloc, PumiceTcmalloc};
-        matches!(self, Pumice | PumiceMimalloc | PumiceJemalloc | PumiceTcmalloc)
-    }
-
-    /// The library that serves all requests, or the small ones.
-    fn small(self) -> Option<Small> {
+    /// How the name of the library's file starts, and Debian's package.
+    fn library(self) -> (&'static str, &'static str) {
         match self {
-            Allocator::Glibc | Allocator::GlibcHuge | Allocator::Pumice => None,
-            Allocator::Mimalloc | Allocator::PumiceMimalloc => Some(Small::Mimalloc),
-            Allocator::Jemalloc | Allocator::PumiceJemalloc => Some(Small::Jemalloc),
-            Allocator::Tcmalloc | Allocator::PumiceTcmalloc => Some(Small::Tcmalloc),
+            Allocator::Mimalloc => ("libmimalloc.so.2", "libmimalloc2.0"),
+            Allocator::Jemalloc => ("libjemalloc.so.2", "libjemalloc2"),
+            _ => ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
         }
     }
 }
@@ -113,6 +98,21 @@ fn is_about_allocators(name: &OsString) -> bool {
     const PREFIXES: [&str; 6] =
         ["PUMICE", "LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_"];
     PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+}
+
+/// The first file in the linker's usual folders whose name starts so.
+fn find_library(prefix: &str) -> Option<PathBuf> {
+    let of_debian = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
+    let folders = [&*of_debian, "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+    folders.iter().find_map(|folder| {
+        let entries = Path::new(folder).read_dir().ok()?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let is_it = |path: &PathBuf| {
+            path.file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+        };
+        paths.filter(is_it).min()
+    })
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ mod variables;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::iter;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -54,8 +53,7 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let clearer = clear_plan::for_children(typed.map(|(_, value)| value.clone()))?;
     let shim = shim_file::find_or_write()?;
 
-    let first: Vec<_> = iter::once(&shim).chain(&plan.small).collect();
-    let preload = shim_file::preload_list(&first, env::var_os("LD_PRELOAD"));
+    let preload = shim_file::preload_list(&shim, env::var_os("LD_PRELOAD"));
     env::set_var("LD_PRELOAD", preload);
     env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
     let tree = share_tree(plan.pool_max_bytes, plan.ready_bytes)?;

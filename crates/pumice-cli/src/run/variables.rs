@@ -6,7 +6,6 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write;
-use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
@@ -15,7 +14,6 @@ use super::options::{check_pool, variables, PoolArgs, ScrubArgs};
 use super::shim_file::{self, LoadedFrom};
 use pumice_command::engines::{self, Choice};
 use pumice_command::safe_path;
-use pumice_command::small::Small;
 use pumice_command::{print, Failure};
 
 /// Print the variables that give programs the shim without 'pumice run', for a service or an image
@@ -67,16 +65,13 @@ impl Form {
 pub fn print_variables(arguments: &EnvArgs) -> Result<(), Failure> {
     check_pool(&arguments.pool)?;
     check_engine(&arguments.pool, arguments.format)?;
-    let small = arguments.pool.small.map(Small::find_or_explain).transpose()?;
     let typed = variables(&arguments.pool, &arguments.scrub);
     let mut pairs = Vec::new();
     for (name, value) in typed {
         pairs.push((name, text(name, &value)?));
     }
     let shim = shim(arguments)?;
-    let first: Vec<_> = iter::once(&shim).chain(&small).collect();
-    let preload = shim_file::preload_list(&first, None);
-    pairs.insert(0, ("LD_PRELOAD", text("LD_PRELOAD", &preload)?));
+    pairs.insert(0, ("LD_PRELOAD", text("LD_PRELOAD", shim.as_os_str())?));
     print(write(arguments.format, &pairs).as_bytes())
 }
 
