@@ -33,6 +33,7 @@ programs! {
     threads_that_lock_or_limit_at_once_are_not_refused: "together", &[], &[];
     a_child_has_what_its_parent_was_adding: "growing", &[], &[];
     a_fork_leaves_nothing_half_way: "forks", &[], &[];
+    a_fork_in_a_handler_goes_on_with_what_it_interrupted: "interrupted", &[], &[];
     accounts_count_what_is_served: "accounts", &[], &[];
     a_debugger_sees_the_threads_of_the_program: "traced", &[], &[];
     libraries_that_patch_the_c_library_see_what_goes_away: "patched", &["--decay", "100ms"], &[];

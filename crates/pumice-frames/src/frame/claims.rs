@@ -61,6 +61,14 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.set_block(block, BlockWord::REMOVED);
     }
 
+    /// Gives a block that this thread adds its word, `false` if it adds it no more: a signal handler may have forked
+    /// meanwhile, and the child has [adopted](Ledger::adopt_claims) the block.
+    pub(super) fn end_adding(&self, block: usize, word: BlockWord) -> bool {
+        let old = self.block(block);
+        let is_being_added = old == BlockWord::new() || old == BlockWord::CLAIMED_REMOVED;
+        is_being_added && self.swap_block(block, old, word)
+    }
+
     /// Claims a block that was removed, for growing again.
     pub(super) fn claim_removed(&self, block: usize) -> bool {
         self.swap_block(block, BlockWord::REMOVED, BlockWord::CLAIMED_REMOVED)

@@ -512,14 +512,12 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Makes `blocks` more blocks part of the zone: they must be touchable, and zero. They are
     /// the ones that [`Ledger::claim_growth`] returned. `hidden`: core dumps leave them out.
     pub(super) fn grow(&self, blocks: Range<usize>, hidden: bool) {
-        self.count_free_blocks(blocks.len(), 0);
+        let fresh = BlockWord::FRESH.with_hidden(hidden).with_epoch(self.epoch());
         if hidden {
             self.hidden_ranges.add(1);
         }
-        for block in blocks {
-            let word = BlockWord::FRESH.with_hidden(hidden);
-            self.set_block(block, word.with_epoch(self.epoch()));
-        }
+        let added = blocks.filter(|&block| self.end_adding(block, fresh)).count();
+        self.count_free_blocks(added, 0);
         self.note_change();
     }
 

@@ -14,6 +14,7 @@ use pumice_frames::frame::{BlockState, BlockWord, Native, Run};
 use pumice_frames::sync::atomic::Ordering;
 use pumice_frames::sys::cpu;
 use pumice_frames::sys::mem::Memory;
+use pumice_frames::sys::thread::BlockedSignals;
 
 /// Dense requests of this many blocks and more are looked at again by one of their blocks;
 /// smaller ones go through the demand zone once for that.
@@ -138,7 +139,7 @@ impl Heap {
         let ledger = &zone.ledger();
         if blocks == 0 {
             let get = || ledger.get_run(cpu::current(), frames, align, want);
-            return get().or_else(|| self.grow(zone, 1).then(get).flatten());
+            return get().or_else(|| self.get_in_new_block(zone, get));
         }
         let align = align.div_ceil(BLOCK_FRAMES);
         if zone.is_refused(blocks) {
@@ -163,6 +164,21 @@ impl Heap {
             zone.refuse(blocks, changes);
         }
         found
+    }
+
+    /// Gets a run within a block of a zone in which there was none. The kernel is not asked again for a block that it
+    /// refused until something has been freed.
+    #[cold]
+    fn get_in_new_block(&self, zone: &PoolZone, get: impl Fn() -> Option<Run>) -> Option<Run> {
+        let changes = zone.ledger().changes();
+        if zone.is_refused(1) {
+            return None;
+        }
+        if !self.grow(zone, 1) {
+            zone.refuse(1, changes);
+            return None;
+        }
+        get()
     }
 
     /// Makes `blocks` more blocks of a zone usable, and some to spare.
@@ -376,7 +392,15 @@ impl Heap {
         let grown = ledger.grown();
         let (mut block, mut dropped) = (from, 0);
         while block < grown {
-            if !(is_free(ledger.block(block)) && claim(block)) {
+            let word = ledger.block(block);
+            if !is_free(word) || word.is_pristine() || !wanted(word) {
+                block += 1;
+                continue;
+            }
+            // A signal handler may fork, and the child frees what threads of its parent have claimed: this one goes on
+            // there, and would empty what is somebody's by then.
+            let _blocked = (!self.is_quiet()).then(BlockedSignals::block);
+            if !claim(block) {
                 block += 1;
                 continue;
             }

@@ -210,7 +210,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         if let Err(errno) = unsafe { self.memory().commit(at, len) } {
             // Counted first: another thread that has claimed one subtracts it.
             self.removed.fetch_add(claimed.len(), Ordering::Relaxed);
-            claimed.for_each(|block| self.ledger.remove_block(block));
+            self.give_up_adding(claimed);
             return Err(errno.into());
         }
         self.ledger.backing.set_huge(at, len);
@@ -227,15 +227,23 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         let (mut start, grown) = (0, self.ledger.grown());
         for block in 0..grown {
             if !self.ledger.claim_removed(block) {
-                (start..block).for_each(|claimed| self.ledger.remove_block(claimed));
+                self.give_up_adding(start..block);
                 start = block + 1;
             } else if block + 1 - start == blocks && !self.ledger.is_at_its_end() {
-                self.removed.fetch_sub(blocks, Ordering::Relaxed);
+                // They may not be counted any more in a child that a signal handler has forked meanwhile.
+                let less = |removed: usize| Some(removed.saturating_sub(blocks));
+                let _ = self.removed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
                 return Some(start..block + 1);
             }
         }
-        (start..grown).for_each(|claimed| self.ledger.remove_block(claimed));
+        self.give_up_adding(start..grown);
         None
+    }
+
+    fn give_up_adding(&self, blocks: Range<usize>) {
+        for block in blocks {
+            self.ledger.end_adding(block, BlockWord::REMOVED);
+        }
     }
 
     /// Takes a claimed block out of the zone: its pages go, and its addresses can't be touched. It stays, free as it
