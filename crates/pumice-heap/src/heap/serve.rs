@@ -400,7 +400,7 @@ impl Heap {
             // A signal handler may fork, and the child frees what threads of its parent have claimed: this one goes on
             // there, and would empty what is somebody's by then.
             let _blocked = (!self.is_quiet()).then(BlockedSignals::block);
-            if !claim(block) {
+            if ledger.claim_block(block, |now| now == word).is_none() {
                 block += 1;
                 continue;
             }
