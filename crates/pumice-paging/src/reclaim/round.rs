@@ -260,7 +260,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             0 => {
                 self.scan();
                 self.sweep_now_and_then();
-                self.choose();
+                self.choose_batch();
                 if self.victims.is_empty() {
                     self.progress.exhaust();
                 }
@@ -304,7 +304,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     }
 
     /// Has the policy choose a batch.
-    fn choose(&mut self) {
+    fn choose_batch(&mut self) {
         let mut state = self.zone.state();
         let batch = self.begin_batch(&mut state);
         // A policy that says the same frame again and again does not keep this from ending.

@@ -4,8 +4,9 @@
 //! word: each step below is one compare-and-swap from what was read to what it should be, and starts
 //! over when the word has become another. The loser gives its frame back, still zeroed.
 //!
-//! The frame comes from the thread's list (`List` of [`mem_map`](super::mem_map)), which is filled from the processor's
-//! (`Pcp` of `pumice_frames::frame`), and that from the block that the processor has reserved (`frame/reserve.rs`).
+//! The frame comes from the thread's list (`List::get_zeroed` of [`mem_map`](super::mem_map)), which is filled from the
+//! processor's (`Pcp::get` of `pumice_frames::frame`), and that from the block that the processor has reserved
+//! (`Ledger::get_bits`, else `Ledger::get_elsewhere` in `frame/reserve.rs`). With several zones, `zonelist` comes first.
 
 use core::ptr::NonNull;
 use core::time::Duration;

@@ -1,4 +1,5 @@
-//! The common parts of all spaces on a zone: the zone, its zero page, and how often frames are shared.
+//! The common parts of all spaces on a zone: the zone, its zero page, the threads' lists of frames (`List::get_zeroed`:
+//! which frame a fault gets), and how often frames are shared.
 
 use core::ptr::NonNull;
 
