@@ -24,9 +24,10 @@
 //! (`by_engine`, `flight`), and does the rest itself.
 //!
 //! `scrubd` decides when a freed block is zeroed (`Scrubd::work`), the governor whether that may be now, and the heap
-//! which block is old enough (`heap/source.rs`): [`Source`] is where the first two find their work. `Heap::notice_freed`
-//! wakes scrubd. What it has not come to is cleared when zeros are asked for (`heap/serve.rs`). The layers are
-//! kept this way round so that policy (here) and the ledger (below) can be tested apart.
+//! which block is old enough (`heap/source.rs`): [`Source`] is where the first two find their work.
+//! `Heap::notice_freed` wakes scrubd. Blocks that it has not come to are cleared when zeros are asked for
+//! (`heap/serve.rs`). The layers are kept this way round so that policy (here) and the ledger (below) can be tested
+//! apart.
 
 #[cfg_attr(loom, allow(dead_code, reason = "the threads themselves are not modelled"))]
 mod assist;

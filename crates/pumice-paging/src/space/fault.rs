@@ -6,7 +6,8 @@
 //!
 //! The frame comes from the thread's list (`List::get_zeroed` of [`mem_map`](super::mem_map)), which is filled from the
 //! processor's (`Pcp::get` of `pumice_frames::frame`), and that from the block that the processor has reserved
-//! (`Ledger::get_bits`, else `Ledger::get_elsewhere` in `frame/reserve.rs`). With several zones, `zonelist` comes first.
+//! (`Ledger::get_bits`, else `Ledger::get_elsewhere` in `frame/reserve.rs`). Of several zones, `zonelist` chooses one
+//! first.
 
 use core::ptr::NonNull;
 use core::time::Duration;
