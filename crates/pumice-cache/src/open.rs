@@ -42,8 +42,8 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened> {
     } else if is_made {
         Some(folder_of(path).map_err(|io| error(errno_of(&io)))?)
     } else if options.opening != Opening::Read {
-        // It may have been made by somebody who was killed before its name was durable. If not, it has a name, in a
-        // folder that need not be ours to open.
+        // A process may have made it that was killed before its name was durable. If not, it has a name, in a folder
+        // that need not be ours to open.
         match folder_of(path).map_err(|io| errno_of(&io)) {
             Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => None,
             folder => Some(folder.map_err(error)?),

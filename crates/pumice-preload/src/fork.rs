@@ -93,6 +93,7 @@ impl Retiring {
 
 impl Drop for Retiring {
     fn drop(&mut self) {
+        // SeqCst: see the module's top.
         RETIRING.fetch_sub(1, Ordering::SeqCst);
     }
 }

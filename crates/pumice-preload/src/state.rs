@@ -137,7 +137,7 @@ fn wait_for_step() -> bool {
     const PAUSE: Duration = Duration::from_micros(50);
     let word = served().map(Served::word);
     let stepping = || {
-        // SeqCst: as in `published`, and, before a fork, as `fork` says.
+        // SeqCst: as in `advance`, and, before a fork, as `fork` says.
         let state = STATE.load(Ordering::SeqCst);
         let starting = (state & BUSY != 0).then_some(state & !BUSY);
         starting.or_else(|| word.and_then(ProcessWord::adopting_thread))

@@ -84,10 +84,10 @@ pub struct BlockWord {
     /// ledger begins a word anew, as when a block is freed.
     #[bits(8)]
     pub payload: u8,
-    /// Frames of it that the zone's user expects to be resident, where it counts them. A hint that goes with the
-    /// block's pages: allocating and freeing it as a whole leave it as it is.
+    /// A number of the zone's user about the block's pages, which the ledger does not read either. It goes with them:
+    /// allocating and freeing the block as a whole leave it as it is, and it is 0 once they are gone.
     #[bits(10)]
-    pub expected: u16,
+    pub of_pages: u16,
     #[bits(8)]
     __: u8,
 }
@@ -119,7 +119,7 @@ impl BlockWord {
     #[inline]
     #[must_use]
     pub const fn emptied(self) -> BlockWord {
-        self.with_zeroed(true).with_ready(false).with_expected(0)
+        self.with_zeroed(true).with_ready(false).with_of_pages(0)
     }
 
     /// Whether a run of `frames` may be free in this block.

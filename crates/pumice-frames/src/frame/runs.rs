@@ -222,7 +222,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_ready(now.ready())
                 .with_tainted(now.tainted())
                 .with_hidden(now.hidden())
-                .with_expected(now.expected())
+                .with_of_pages(now.of_pages())
                 .with_epoch(now.epoch());
             pristine += usize::from(free.is_pristine());
             self.set_block(block, free);

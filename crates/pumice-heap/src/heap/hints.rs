@@ -4,6 +4,7 @@
 //! moment, and they go when the ledger begins a word anew.
 
 use bitfield_struct::bitfield;
+use pumice_frames::addr::BLOCK_FRAMES;
 use pumice_frames::frame::BlockWord;
 
 /// The greatest [`Hints::age`].
@@ -28,7 +29,15 @@ pub(super) struct Hints {
 }
 
 /// A word with the heap's hints.
-pub(super) trait WithHints {
+pub(super) trait WithHints: Sized {
+    /// Frames of a block of the demand zone that are expected to be resident ([`super::retain`]). It lies in
+    /// [`BlockWord::of_pages`], and stays when the block is freed.
+    fn expected(self) -> usize;
+
+    /// The word with another number of them, [`BLOCK_FRAMES`] at most.
+    #[must_use]
+    fn with_expected(self, frames: usize) -> Self;
+
     /// The hints.
     fn hints(self) -> Hints;
 
@@ -38,6 +47,16 @@ pub(super) trait WithHints {
 }
 
 impl WithHints for BlockWord {
+    #[inline]
+    fn expected(self) -> usize {
+        usize::from(self.of_pages())
+    }
+
+    #[inline]
+    fn with_expected(self, frames: usize) -> BlockWord {
+        self.with_of_pages(frames.min(BLOCK_FRAMES) as u16)
+    }
+
     #[inline]
     fn hints(self) -> Hints {
         Hints::from_bits(self.payload())

@@ -10,6 +10,7 @@
 //! too much for the limit are they counted. The frames that stay, with those expected in memory in use, are never
 //! more than the most that were expected in use at a time, or a little more than are in use now.
 
+use super::hints::WithHints;
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone, ZoneKind};
 use core::ops::Range;
@@ -22,7 +23,7 @@ const SOME_FRAMES: usize = (32 << 20) / FRAME_SIZE;
 /// Runs that may stay of which the pages of one are counted.
 const COUNT_ONE_IN: usize = 8;
 
-/// Blocks that may be counted for each that is freed: a word is looked at in a ns, and a page in ten.
+/// Blocks that may be counted for each that is freed: a look at a word takes a nanosecond, and a fault hundreds.
 const BLOCKS_COUNTED: usize = 256;
 
 /// Sums of the frames that are expected in the demand zones' blocks. Relaxed: amounts that order nothing.
@@ -111,15 +112,15 @@ impl Retained {
 impl Heap {
     /// Frames that are expected in blocks of a zone.
     fn expected(&self, zone: &PoolZone, blocks: Range<usize>) -> usize {
-        blocks.map(|block| usize::from(zone.ledger().block(block).expected())).sum()
+        blocks.map(|block| zone.ledger().block(block).expected()).sum()
     }
 
     /// Writes down that `frames` frames are expected in these blocks, as many in each.
     pub(super) fn expect(&self, zone: &PoolZone, blocks: Range<usize>, frames: usize) {
-        let each = frames.div_ceil(blocks.len().max(1)).min(BLOCK_FRAMES);
+        let each = frames.div_ceil(blocks.len().max(1));
         for block in blocks {
             let word = zone.ledger().block(block);
-            zone.set_owned(block, word.with_expected(each as u16));
+            zone.set_owned(block, word.with_expected(each));
         }
     }
 
@@ -166,8 +167,8 @@ impl Heap {
         let mut sum = 0;
         for block in blocks {
             let word = zone.ledger().block(block);
-            let expected = self.retained.sum(usize::from(word.expected()), touched);
-            zone.set_owned(block, word.with_expected(expected as u16));
+            let expected = self.retained.sum(word.expected(), touched);
+            zone.set_owned(block, word.with_expected(expected));
             sum += expected;
         }
         self.retained.begin_use(sum);
@@ -188,18 +189,23 @@ impl Heap {
         }
     }
 
-    /// Gives back what has stayed and is too much, the last blocks first, and an eighth of the rest with it.
+    /// Gives back what has stayed and is too much, the last blocks first, and an eighth of all with it.
     #[cold]
     fn drop_retained(&self) {
-        let free = self.retained.free.load(Ordering::Relaxed);
-        let mut left = self.retained.surplus() + free / 8;
+        // A sum that is too large would have all of it go at each request.
+        self.recount_retained();
+        let surplus = self.retained.surplus();
+        if surplus == 0 {
+            return;
+        }
+        let mut left = surplus + self.retained.free.load(Ordering::Relaxed) / 8;
         for zone in self.zones.all_of(ZoneKind::Demand) {
             let mut from = zone.ledger().grown();
             while from > 0 && left > 0 {
                 from -= 1;
                 let word = zone.ledger().block(from);
                 let expected = if super::is_free(word) { word.expected() } else { 0 };
-                left = left.saturating_sub(usize::from(expected));
+                left = left.saturating_sub(expected);
             }
             self.drop_free_blocks(zone, from, |word| word.expected() > 0);
         }
@@ -222,8 +228,7 @@ impl Heap {
         for zone in self.zones.all_of(ZoneKind::Demand) {
             for block in 0..zone.ledger().grown() {
                 let word = zone.ledger().block(block);
-                *(if super::is_free(word) { &mut free } else { &mut in_use }) +=
-                    usize::from(word.expected());
+                *(if super::is_free(word) { &mut free } else { &mut in_use }) += word.expected();
             }
         }
         self.retained.free.store(free, Ordering::Relaxed);

@@ -174,6 +174,10 @@ impl Heap {
         if zone.is_refused(1) {
             return None;
         }
+        // Memory that came free before `changes` was read is found now, or it would be refused.
+        if let Some(run) = get() {
+            return Some(run);
+        }
         if !self.grow(zone, 1) {
             zone.refuse(1, changes);
             return None;

@@ -59,7 +59,7 @@ pub(super) struct Round<'r, P: Policy> {
     pub direct: Option<Gfp>,
     /// As they were when this round began.
     pub settings: Settings,
-    /// Before the spaces: who unwinds waits here for what is in flight.
+    /// Before the spaces: a thread that unwinds waits here for what is in flight.
     pub writes: Writes,
     /// Spaces by place, and how many changes there were when they were looked at.
     pub known: Vec<Known>,

@@ -132,7 +132,7 @@ impl<P: Policy + Send> Round<'_, P> {
         said
     }
 
-    /// Takes note of frames that a cache gave, and wakes who waits for them.
+    /// Takes note of frames that a cache gave, and wakes threads that wait for them.
     fn note_shrunk(&mut self, frames: usize) {
         self.progress.end_series();
         self.freed += frames;
@@ -141,7 +141,7 @@ impl<P: Policy + Send> Round<'_, P> {
         self.zone.tell(&mut state, frames);
     }
 
-    /// Whether who asked for frames, or the zone, is still short of them.
+    /// Whether the thread that asked for frames, or the zone, is still short of them.
     fn needs_more(&self) -> bool {
         let mut state = self.zone.state();
         self.direct.is_none() && !state.is_stopped && state.is_short(self.zone.free())

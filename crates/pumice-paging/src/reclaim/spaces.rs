@@ -22,7 +22,7 @@ use super::zone::{State, ZoneReclaim};
 
 /// Frames looked at under one lock when a member goes.
 const FORGOTTEN_AT_ONCE: usize = 4096;
-/// How long it is waited before it is looked again whether a member can go; who lets go of it wakes who waits.
+/// The time between two looks whether a member can go. A thread that lets go of it wakes those that wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Ends a membership when it is dropped.

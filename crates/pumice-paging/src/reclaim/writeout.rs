@@ -327,7 +327,7 @@ impl<P: Policy + Send> Round<'_, P> {
         self.notes.slots = slots;
     }
 
-    /// Writes down what became of pages, and wakes who waits for `freed` frames, or for nothing.
+    /// Writes down what became of pages, and wakes threads that wait for `freed` frames, or for nothing.
     pub fn note(&mut self, freed: usize) {
         for known in self.known.iter_mut().filter(|known| known.has_frames) {
             known.has_frames = false;

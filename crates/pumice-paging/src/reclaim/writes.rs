@@ -17,8 +17,8 @@ use super::policy::Shadow;
 /// Writes in flight at most, of any reclaimer.
 const MOST_WRITES: usize = 64;
 
-/// Writes that fail in a row, whoever writes, after which who waits is told the same at the next one: one that fails
-/// says nothing of other pages.
+/// Writes that fail in a row, of any thread, after which the next failure is told to the threads that wait: a single
+/// one says nothing of other pages.
 pub(super) const MOST_FAILURES: usize = 16;
 /// How many are left of these when that was said.
 pub(super) const MANY_FAILURES: usize = MOST_FAILURES - 4;
@@ -69,7 +69,7 @@ pub(super) struct Writes {
     pub engines: Engines,
 }
 
-// SAFETY: what it names of frames is used by who has it, while the frames' pages are on their way out.
+// SAFETY: the frames that it names are used by its owner, while the frames' pages are on their way out.
 unsafe impl Send for Writes {}
 
 impl Writes {
