@@ -1,4 +1,9 @@
 //! Free memory that scrubd, decay or growth works on: claimed, so absent to everyone else.
+//!
+//! A fork's child takes what is [`BlockState::Claimed`] for work of a thread that it does not have, and frees it
+//! ([`Ledger::adopt_claims`]). A signal handler may fork in the middle of any step of its own thread, which goes on in
+//! the child. So a thread that signals reach claims in another way: as [`BlockState::Whole`] ([`Ledger::take_block`]),
+//! or with signals blocked.
 
 use core::ops::Range;
 
@@ -29,18 +34,35 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         wanted: impl Fn(BlockWord) -> bool,
     ) -> Option<BlockWord> {
         let word = self.block(block);
-        let free = word.state() == BlockState::Free && wanted(word);
-        if !(free && self.swap_block(block, word, word.with_state(BlockState::Claimed))) {
-            return None;
+        let is_wanted = word.state() == BlockState::Free && wanted(word);
+        (is_wanted && self.take_free(block, word, BlockState::Claimed)).then_some(word)
+    }
+
+    /// Makes a free block the caller's, in the middle of a run that nobody has: its word as it was. It is charged for
+    /// as by [`Ledger::claim_block`].
+    pub(super) fn take_block(
+        &self,
+        block: usize,
+        wanted: impl Fn(BlockWord) -> bool,
+    ) -> Option<BlockWord> {
+        let word = self.block(block);
+        let is_wanted = word.state() == BlockState::Free && wanted(word);
+        (is_wanted && self.take_free(block, word, BlockState::Whole)).then_some(word)
+    }
+
+    fn take_free(&self, block: usize, word: BlockWord, state: BlockState) -> bool {
+        let taken = word.with_state(state).with_first(false).with_last(false);
+        if !self.swap_block(block, word, taken) {
+            return false;
         }
         if word.is_pristine() && !self.backing.charge(1) {
             self.set_block(block, word);
             self.note_change();
-            return None;
+            return false;
         }
         self.count_free_blocks(0, 1);
         self.count_held_blocks(0, usize::from(!word.is_pristine()));
-        Some(word)
+        true
     }
 
     /// Makes a claimed block free again, as `word` says it is.
@@ -119,7 +141,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// Allocates a free block where it is, as a run of its own: its word as it was.
     pub fn occupy_block(&self, block: usize) -> Option<BlockWord> {
-        let word = self.claim_block(block, |_| true)?;
+        let word = self.take_block(block, |_| true)?;
         let whole = word.with_state(BlockState::Whole).with_first(true).with_last(true);
         self.set_block(block, whole);
         self.show(block..block + 1);
@@ -242,7 +264,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// In a child that was just forked: blocks that threads of the parent had claimed, or were adding, belong to
     /// nobody now. Those in the middle of a split or a join are lost to the child.
-    pub(super) fn adopt_claims(&self, refreshed: impl Fn(usize) -> bool) {
+    pub(super) fn adopt_claims(&self, refreshed: impl Fn(usize, BlockWord) -> bool) {
         if let Some((word, frames)) = self.working.forget() {
             let (block, index) = (word / G::WORDS_PER_BLOCK, word % G::WORDS_PER_BLOCK);
             let from = index * G::FRAMES_PER_WORD as usize + frames.start as usize;
@@ -255,9 +277,130 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             let word = self.block(block);
             if word == BlockWord::CLAIMED_REMOVED || grows && self.is_being_added(block) {
                 self.remove_block(block);
-            } else if word.state() == BlockState::Claimed && refreshed(block) {
+            } else if word.state() == BlockState::Claimed && refreshed(block, word) {
                 self.release_block(block, BlockWord::FRESH.with_hidden(word.hidden()));
             }
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::ledger::{Native, Storage};
+    use super::*;
+    use crate::addr::PageRange;
+    use crate::sync::atomic::AtomicU64;
+    use std::sync::{Mutex, OnceLock};
+
+    const BLOCKS: usize = 4;
+
+    /// Memory with a signal handler: at one of the calls it forks, and goes on as the child, which takes all that is
+    /// free.
+    #[derive(Default)]
+    struct Interrupted {
+        ledger: OnceLock<&'static Ledger<Native, Interrupted>>,
+        calls_before: Mutex<Option<usize>>,
+        taken: Mutex<Vec<PageRange>>,
+    }
+
+    impl Interrupted {
+        fn call(&self) {
+            {
+                let mut before = self.calls_before.lock().expect("no panic");
+                let Some(left) = *before else { return };
+                *before = left.checked_sub(1);
+                if left > 0 {
+                    return;
+                }
+            }
+            let ledger = self.ledger.get().expect("set");
+            ledger.adopt_claims(|_, _| true);
+            ledger.advance_epoch();
+            let any_block = || ledger.get_blocks(1, 0, 1, |_| true);
+            let any_frame = || ledger.get_run(1, 1, 1, Want::Dirty);
+            while let Some(run) = any_block().or_else(any_frame) {
+                self.taken.lock().expect("no panic").push(run.range);
+            }
+        }
+    }
+
+    impl Backing for Interrupted {
+        fn refresh(&self, _block: usize, _word: BlockWord) -> bool {
+            self.call();
+            true
+        }
+
+        fn charge(&self, _blocks: usize) -> bool {
+            self.call();
+            true
+        }
+
+        fn show(&self, _blocks: Range<usize>) -> bool {
+            self.call();
+            true
+        }
+    }
+
+    fn ledger() -> &'static Ledger<Native, Interrupted> {
+        fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
+            Vec::leak((0..count).map(|_| make()).collect())
+        }
+        let storage = Storage {
+            words: leak(BLOCKS * Native::WORDS_PER_BLOCK, || AtomicU64::new(0)),
+            blocks: leak(BLOCKS, || AtomicU64::new(0)),
+            cpus: leak(2, Default::default),
+        };
+        let ledger = Box::leak(Box::new(Ledger::new(storage, Interrupted::default())));
+        let all = ledger.claim_growth(BLOCKS).expect("room");
+        ledger.grow(all, false);
+        assert!(ledger.backing.ledger.set(ledger).is_ok());
+        ledger
+    }
+
+    /// A step of a request that claims memory, and the frames it ends with.
+    type Request = fn(&Ledger<Native, Interrupted>) -> Option<PageRange>;
+
+    #[test]
+    fn a_child_of_a_handler_gets_nothing_that_the_interrupted_request_goes_on_with() {
+        let frames = Native::FRAMES_PER_BLOCK;
+        let requests: [Request; 4] = [
+            |ledger| ledger.get_run(0, 100, 1, Want::Zeroed).map(|run| run.range),
+            |ledger| ledger.get_blocks(2, 0, 1, |_| true).map(|run| run.range),
+            |ledger| ledger.get_blocks(1, 7, 1, |_| true).map(|run| run.range),
+            |ledger| {
+                let start = Ledger::<Native, Interrupted>::block_start(2);
+                let frames = Native::FRAMES_PER_BLOCK;
+                ledger.occupy_block(2).map(|_| PageRange { start, frames })
+            },
+        ];
+        let mut interrupted = 0;
+        for request in requests {
+            for (is_hidden, is_stale, calls) in
+                (0..16).map(|it| (it & 1 > 0, it & 2 > 0, it as usize / 4))
+            {
+                let ledger = ledger();
+                for block in 0..BLOCKS {
+                    let word = ledger.block(block);
+                    let word = word.with_hidden(is_hidden).with_ready(is_stale);
+                    let is_free = ledger.claim_block(block, |_| true).is_some();
+                    assert!(is_free);
+                    ledger.release_block(block, word);
+                }
+                if is_stale {
+                    ledger.advance_epoch();
+                }
+                *ledger.backing.calls_before.lock().expect("no panic") = Some(calls);
+                let own = request(ledger);
+                let taken = ledger.backing.taken.lock().expect("no panic").clone();
+                interrupted += usize::from(!taken.is_empty());
+                let Some(own) = own else { continue };
+                for of_child in taken {
+                    let overlaps = own.start < of_child.end() && of_child.start < own.end();
+                    assert!(!overlaps, "{own:?} {of_child:?}, hidden {is_hidden}, call {calls}");
+                }
+                assert!(own.frames <= 2 * frames);
+            }
+        }
+        assert!(interrupted >= 8, "{interrupted}");
     }
 }

@@ -417,15 +417,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Turns a free block into one in parts whose first `taken` frames are allocated as one run.
     /// `false` if somebody else was first.
     pub(super) fn split(&self, block: usize, word: BlockWord, taken: usize) -> bool {
-        if !self.swap_block(block, word, word.with_state(BlockState::Claimed)) {
+        if self.take_block(block, |now| now == word).is_none() {
             return false;
         }
-        if word.is_pristine() && !self.backing.charge(1) {
-            self.set_block(block, word);
-            return false;
-        }
-        self.count_free_blocks(0, 1);
-        self.count_held_blocks(0, usize::from(!word.is_pristine()));
         if word.hidden() {
             self.show(block..block + 1);
         }

@@ -24,6 +24,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             slot.store(run.range.end().0, Ordering::Relaxed);
             return Some(run);
         }
+        let has_room = || self.free_blocks() > 0 && self.backing.room() > 0;
+        let is_in_vain = || align == 1 && self.is_known_to_have_no_run(frames);
+        if self.held_blocks() == 0 && is_in_vain() && !has_room() {
+            return None;
+        }
         let recent = recent / G::FRAMES_PER_BLOCK;
         let grown = self.grown();
         let order = (recent..grown).chain(0..recent.min(grown));
@@ -34,7 +39,6 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let split = |fits: fn(BlockWord) -> bool| {
             self.get_run_by_splitting(order.clone(), frames, want, fits)
         };
-        let has_room = || self.free_blocks() > 0 && self.backing.room() > 0;
         let found = self
             .get_run_among(near, frames, align, want)
             .or_else(|| if self.held_blocks() > 0 { split(there) } else { None })
@@ -44,11 +48,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             slot.store(run.range.end().0, Ordering::Relaxed);
             return found;
         }
-        // Without belief in hints, once for each change: a frame that comes free changes its block's hint.
-        let now = (self.changes() + 1) * G::FRAMES_PER_BLOCK;
-        // Relaxed: a hint, too.
-        let before = self.found_no_run.load(Ordering::Relaxed);
-        if align == 1 && (now..=now + frames).contains(&before) {
+        // Without belief in hints, once for each change.
+        let now = self.found_no_run_now();
+        if is_in_vain() {
             return None;
         }
         let parts = |block: &usize| self.block(*block).state() == BlockState::Parts;
@@ -58,6 +60,20 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             self.found_no_run.store(now + frames, Ordering::Relaxed);
         }
         found
+    }
+
+    /// Whether a search of all blocks in parts found no run of so many frames, and nothing has come free since: a frame
+    /// that comes free changes its block's hint, and that is counted.
+    fn is_known_to_have_no_run(&self, frames: usize) -> bool {
+        let now = self.found_no_run_now();
+        // Relaxed: a hint.
+        let before = self.found_no_run.load(Ordering::Relaxed);
+        (now..=now + frames).contains(&before)
+    }
+
+    /// [`Ledger::found_no_run`] of a search for no frame that begins now.
+    fn found_no_run_now(&self) -> usize {
+        (self.changes() + 1) * G::FRAMES_PER_BLOCK
     }
 
     /// Gets a run from one of these blocks, if it is in parts and its hint does not rule it out.

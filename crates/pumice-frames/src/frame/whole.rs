@@ -65,8 +65,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Gets all frames of a free block that is zeroed, each as a run of its own: its first frame.
     pub fn get_frames_of_block(&self) -> Option<Pfn> {
         let (block, word) = (0..self.grown()).find_map(|block| {
-            let claimed = self.claim_block(block, |word| word.zeroed() && !self.is_stale(word));
-            Some((block, claimed?))
+            let taken = self.take_block(block, |word| word.zeroed() && !self.is_stale(word));
+            Some((block, taken?))
         })?;
         if word.hidden() {
             self.show(block..block + 1);

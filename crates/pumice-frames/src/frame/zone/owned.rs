@@ -91,7 +91,7 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
     /// that they were adding are to be had by growing again.
     pub fn adopt(&self) {
         let ledger = &self.zone.ledger;
-        ledger.adopt_claims(|block| self.discard(block..block + 1));
+        ledger.adopt_claims(|block, word| ledger.backing.refresh(block, word));
         let is_removed = |&block: &usize| ledger.block(block) == BlockWord::REMOVED;
         // Relaxed: there is no other thread that may use the zone.
         let removed = (0..ledger.grown()).filter(is_removed).count();
