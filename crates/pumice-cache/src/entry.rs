@@ -59,8 +59,7 @@ impl<'v, 'c> PageEntry<'v, '_, 'c> {
         let is_there = self.entry.page() < self.view.pages();
         match is_there.then(|| self.entry.read_optimistic_at_once(&mut read)).flatten() {
             Some(result) => Ok(result),
-            // Waiting for it is not the region's.
-            None => Ok(self.read()?.read_copy(read)),
+            None => self.view.read_copied(self.entry.page(), read),
         }
     }
 }

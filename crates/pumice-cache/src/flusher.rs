@@ -83,6 +83,7 @@ impl Cache<'_> {
 
     /// Waits where more is dirty than may be.
     #[cold]
+    #[inline(never)]
     pub(super) fn throttle(&self) {
         let files = self.files;
         count(&files.counters.throttled, 1);

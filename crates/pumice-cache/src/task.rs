@@ -225,6 +225,7 @@ impl<'c> CacheTask<'c> {
     /// Has frames of reads that are on their way be pages, which reclaim can take. Whether there were any; of other
     /// threads' it may be that none is done.
     #[cold]
+    #[inline(never)]
     pub(super) fn end_reads(&self) -> bool {
         let begun = Instant::now();
         let mut backoff = Backoff::default();
@@ -242,6 +243,7 @@ impl<'c> CacheTask<'c> {
 
     /// Waits for who has a page: reads it, or has a guard of it.
     #[cold]
+    #[inline(never)]
     pub(super) fn wait_for(&self, page: usize, backoff: &mut Backoff) {
         if self.task.is_being_read(page) {
             if matches!(self.fills.reap(&self.task, 1), Ok(true)) {

@@ -158,6 +158,7 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     #[cold]
+    #[inline(never)]
     fn read_slowly(&self, page: usize) -> Result<PageRef<'_, 'c>> {
         self.read_ahead(page);
         let mut backoff = Backoff::default();
@@ -268,9 +269,19 @@ impl<'t, 'c> View<'t, 'c> {
         }
         match self.region.read_optimistic_at_once(page, &mut read) {
             Some(result) => Ok(result),
-            // Waiting for it is not the region's.
-            None => Ok(self.read(page)?.read_copy(read)),
+            None => self.read_copied(page, read),
         }
+    }
+
+    /// Of a page that is not there, or written to again and again. Waiting for it is not the region's.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_copied<R>(
+        &self,
+        page: usize,
+        read: impl FnOnce(Words<'_>) -> R,
+    ) -> Result<R> {
+        Ok(self.read(page)?.read_copy(read))
     }
 
     /// Where a page's frame is, if it is in memory, as [`Region::translate`]. To reclaim that is no use of the page,
@@ -374,6 +385,7 @@ impl<'t, 'c> View<'t, 'c> {
     /// A page that is wanted is not in memory: it is read with those that will be wanted next, if it is one of a
     /// sequence.
     #[cold]
+    #[inline(never)]
     fn read_ahead(&self, page: usize) {
         if self.task.task.is_being_read(self.file.first_page + page) {
             return;
@@ -385,6 +397,7 @@ impl<'t, 'c> View<'t, 'c> {
 
     /// The thread has come to where it is time to read on.
     #[cold]
+    #[inline(never)]
     fn read_on(&self) {
         self.begin_window(self.pattern.reached(), None);
     }
@@ -398,6 +411,7 @@ impl<'t, 'c> View<'t, 'c> {
 
     /// A page that was clean has a guard for writing.
     #[cold]
+    #[inline(never)]
     pub(super) fn made_dirty<'v>(
         &'v self,
         page: usize,
@@ -449,6 +463,7 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     #[cold]
+    #[inline(never)]
     pub(super) fn error(&self, error: VmError, page: usize) -> CacheError {
         match error {
             VmError::ReadFailed(_) => self.file.read_error(page),

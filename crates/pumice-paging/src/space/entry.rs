@@ -96,7 +96,7 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
     pub fn read_optimistic<R>(&self, mut read: impl FnMut(Words<'_>) -> R) -> Result<R> {
         match self.read_optimistic_at_once(&mut read) {
             Some(result) => Ok(result),
-            None => Ok(self.region.read(self.page)?.read_copy(read)),
+            None => self.region.read_copied(self.page, read),
         }
     }
 
@@ -104,6 +104,19 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
     #[inline(always)]
     pub fn read_optimistic_at_once<R>(&self, read: impl FnMut(Words<'_>) -> R) -> Option<R> {
         self.region.read_entry_optimistic(self.ptep?, read)
+    }
+}
+
+impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
+    /// [`Region::read_optimistic`] of a page that is not there, or written to again and again.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_copied<R>(
+        &self,
+        page: usize,
+        read: impl FnOnce(Words<'_>) -> R,
+    ) -> Result<R> {
+        Ok(self.read(page)?.read_copy(read))
     }
 }
 

@@ -332,6 +332,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// In a policy's method, where nothing is held by the access that waits: it may be the caller's own fault that
     /// holds the page, or that of one who waits for the policy.
     #[cold]
+    #[inline(never)]
     pub(super) fn wait(
         &self,
         walked: &Walked<'_, F>,
@@ -452,6 +453,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// Does the work that `unmap` left to the last guard of a page, or that a crowd of readers leaves to the last of
     /// them.
     #[cold]
+    #[inline(never)]
     fn finish_doomed(&self, ptep: &AtomicU64, doomed: Entry) {
         if !self.leave_crowd(ptep) {
             self.give_up_doomed(ptep, doomed);

@@ -61,6 +61,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Installs a huge page, if a block can be had: the entry, or what is there instead.
     #[cold]
+    #[inline(never)]
     fn install_huge(
         &self,
         middle: Middle<'_>,

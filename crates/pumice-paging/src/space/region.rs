@@ -298,6 +298,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     #[cold]
+    #[inline(never)]
     fn fault_without_table(&self, page: usize, access: Access) -> core::result::Result<Pfn, Trap> {
         let middle = self.middle(page).ok_or(Trap::Unmapped)?;
         if let Some(frame) = self.task.fault_huge(middle, self.first_page + page, access)? {
@@ -324,7 +325,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     ) -> Result<R> {
         match self.read_optimistic_at_once(page, &mut read) {
             Some(result) => Ok(result),
-            None => Ok(self.read(page)?.read_copy(read)),
+            None => self.read_copied(page, read),
         }
     }
 
@@ -482,12 +483,14 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     #[cold]
+    #[inline(never)]
     fn walk_slowly(&self, page: usize) -> core::result::Result<Walked<'_, F>, Trap> {
         let middle = self.middle(page).ok_or(Trap::Unmapped)?;
         self.task.walk_from(middle, self.first_page + page)
     }
 
     #[cold]
+    #[inline(never)]
     pub(super) fn error(&self, trap: Trap, page: usize, access: Access) -> VmError {
         let address = page.saturating_add(self.first_page).saturating_mul(FRAME_SIZE);
         trap.at(Place { address, region: Some(self.extent()) }, access)

@@ -263,6 +263,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
 
     /// Where an address is, for an error.
     #[cold]
+    #[inline(never)]
     pub(super) fn place(&self, address: usize) -> Place {
         let granule = (address / FRAME_SIZE) >> F::TABLE_BITS;
         let middle =
@@ -273,6 +274,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     }
 
     #[cold]
+    #[inline(never)]
     pub(super) fn error(&self, trap: Trap, address: usize, access: Access) -> VmError {
         trap.at(self.place(address), access)
     }

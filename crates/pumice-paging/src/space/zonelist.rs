@@ -64,6 +64,7 @@ impl<M: Memory, L: Budget> Member<'_, M, L> {
 
     /// Tells the zone how often it was passed over.
     #[cold]
+    #[inline(never)]
     fn tell(&self, times: &mut u32) {
         self.reclaim.passed_over(core::mem::take(times) as usize);
     }
