@@ -72,7 +72,7 @@ mod weather;
 
 use clap::{Args, Subcommand};
 
-use pumice_command::Failure;
+use pumice_command::{report_lost_output, Failure};
 
 /// Options of `pumice bench`.
 #[derive(Args, Debug)]
@@ -128,6 +128,7 @@ enum Experiment {
 
 /// Runs an experiment, prints its table, and returns the exit status.
 pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
+    report_lost_output();
     let ran = match options.experiment {
         Experiment::Compare(options) => return compare::compare(&options),
         Experiment::All(options) => all::all(&options),

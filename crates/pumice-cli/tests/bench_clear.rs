@@ -86,3 +86,14 @@ fn bad_values_get_one_line() {
         assert_eq!(said.lines().count(), 1, "{said}");
     }
 }
+
+#[test]
+fn a_table_that_can_not_be_written_is_an_error_in_one_line() {
+    let folder = folder("bench-clear-full");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let mut command = pumice(&["bench", "clear", "--seconds-per-cell", "0.001"]);
+    let output = command.env("XDG_CACHE_HOME", &folder).stdout(full).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("pumice: can't write: No space left"), "{output:?}");
+    assert!(!stderr(&output).contains("panicked"), "{output:?}");
+}

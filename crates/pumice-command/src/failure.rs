@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::{panic, process};
 
 /// Exit status for input that can't be used, as shells and getopt programs have it.
 pub const STATUS_USAGE: u8 = 2;
@@ -43,6 +44,18 @@ impl<T, E: Display> Explain<T> for Result<T, E> {
     fn or_fail(self, what: impl Display) -> Result<T, Failure> {
         self.map_err(|error| Failure::system(format!("{what}: {error}")))
     }
+}
+
+/// From now on, text that `println` can't write ends the program with one line, as another failure does.
+pub fn report_lost_output() {
+    let default = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| match panic.payload().downcast_ref::<String>() {
+        Some(text) if text.starts_with("failed printing to stdout") => {
+            let reason = text.rsplit_once("stdout: ").map_or("", |(_, reason)| reason);
+            process::exit(i32::from(Failure::system(format!("can't write: {reason}")).report()));
+        }
+        _ => default(panic),
+    }));
 }
 
 /// Writes to stdout; a reader that has gone away has seen enough.

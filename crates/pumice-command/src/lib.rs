@@ -27,5 +27,5 @@ pub mod safe_path;
 pub mod statistics;
 pub mod table;
 
-pub use failure::{print, Explain, Failure, STATUS_USAGE};
+pub use failure::{print, report_lost_output, Explain, Failure, STATUS_USAGE};
 pub use pumice_slots::memory;
