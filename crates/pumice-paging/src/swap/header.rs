@@ -12,12 +12,38 @@
 //! it.
 
 use xxhash_rust::xxh3::xxh3_64;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use pumice_frames::addr::FRAME_SIZE;
 
 const MAGIC: [u8; 8] = *b"PUMISWAP";
 const VERSION: u32 = 1;
-const SUMMED: usize = 24;
+
+/// What the checksum is of.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Summed {
+    magic: [u8; 8],
+    version: U32,
+    slot_bytes: U32,
+    slots: U32,
+    zero: U32,
+}
+
+/// See the module's top.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layout {
+    summed: Summed,
+    sum: U64,
+}
+
+impl Summed {
+    fn sum(&self) -> U64 {
+        xxh3_64(self.as_bytes()).into()
+    }
+}
 
 /// The contents of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +72,17 @@ pub enum HeaderError {
 impl Header {
     /// Into the first frame.
     pub fn write(self, frame: &mut [u8; FRAME_SIZE]) {
+        let summed = Summed {
+            magic: MAGIC,
+            version: VERSION.into(),
+            slot_bytes: (FRAME_SIZE as u32).into(),
+            slots: self.slots.into(),
+            zero: U32::ZERO,
+        };
         frame.fill(0);
-        frame[..8].copy_from_slice(&MAGIC);
-        frame[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        frame[12..16].copy_from_slice(&(FRAME_SIZE as u32).to_le_bytes());
-        frame[16..20].copy_from_slice(&self.slots.to_le_bytes());
-        let sum = xxh3_64(&frame[..SUMMED]);
-        frame[SUMMED..SUMMED + 8].copy_from_slice(&sum.to_le_bytes());
+        let layout = Layout { summed, sum: summed.sum() };
+        let fits = layout.write_to_prefix(frame);
+        debug_assert!(fits.is_ok(), "a frame is longer");
     }
 
     /// From the first frame.
@@ -60,23 +90,24 @@ impl Header {
     /// # Errors
     /// [`HeaderError`].
     pub fn read(frame: &[u8; FRAME_SIZE]) -> Result<Header, HeaderError> {
-        let word = |at: usize| {
-            frame[at..].first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        let Ok((Layout { summed, sum }, _)) = Layout::read_from_prefix(frame) else {
+            return Err(HeaderError::Magic);
         };
-        if frame[..8] != MAGIC {
+        if summed.magic != MAGIC {
             return Err(HeaderError::Magic);
         }
-        if word(8) != VERSION {
-            return Err(HeaderError::Version(word(8)));
+        if summed.version != VERSION {
+            return Err(HeaderError::Version(summed.version.get()));
         }
-        if frame[SUMMED..SUMMED + 8] != xxh3_64(&frame[..SUMMED]).to_le_bytes() {
+        if sum != summed.sum() {
             return Err(HeaderError::Checksum);
         }
-        let header = Header { slots: word(16) };
-        if word(12) as usize != FRAME_SIZE || !(1..=super::MOST_SLOTS).contains(&header.slots) {
+        let slots = summed.slots.get();
+        let is_possible = (1..=super::MOST_SLOTS).contains(&slots);
+        if summed.slot_bytes != FRAME_SIZE as u32 || !is_possible {
             return Err(HeaderError::Numbers);
         }
-        Ok(header)
+        Ok(Header { slots })
     }
 }
 
@@ -107,10 +138,9 @@ mod tests {
             let mut frame = [0; FRAME_SIZE];
             frame[..40].copy_from_slice(&bytes);
             if begins_well {
-                frame[..8].copy_from_slice(&MAGIC);
-                frame[8..12].copy_from_slice(&VERSION.to_le_bytes());
-                let sum = xxh3_64(&frame[..SUMMED]);
-                frame[SUMMED..SUMMED + 8].copy_from_slice(&sum.to_le_bytes());
+                let (layout, _) = Layout::mut_from_prefix(&mut frame).expect("long enough");
+                (layout.summed.magic, layout.summed.version) = (MAGIC, VERSION.into());
+                layout.sum = layout.summed.sum();
             }
             if let Ok(Header { slots }) = Header::read(&frame) {
                 prop_assert!((1..=super::super::MOST_SLOTS).contains(&slots));
