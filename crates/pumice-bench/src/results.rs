@@ -64,7 +64,7 @@ pub struct Measured {
 
 named! {
     /// How an experiment ended.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Ending {
         /// As it should.

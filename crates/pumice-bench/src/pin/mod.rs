@@ -56,7 +56,6 @@ pub struct PinArgs {
 
 named! {
     /// How memory is pinned.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Pin {
         Registered = "registered",
         Mlock = "mlock",

@@ -91,7 +91,6 @@ pub struct Setting {
 
 named! {
     /// The parts of SPEC.md, the design that is carried over, with their headings.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Part {
         A = "Pre-zeroed pages",
         B = "Page fault scalability",
