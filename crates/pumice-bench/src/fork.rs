@@ -7,11 +7,11 @@
 
 use clap::Args;
 
-use super::harness::{Output, OutputArgs};
+use super::harness::Output;
 use super::pft::backend::Backend;
 use super::registry::processes::FORK;
 use super::registry::Row;
-use super::three_ways::{self, Measured, Program};
+use super::three_ways::{self, Measured, Program, WaysArgs};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("fork/snapshot.c");
@@ -21,14 +21,11 @@ const MIB: u64 = 1 << 20;
 /// Options of `pumice bench fork`.
 #[derive(Args, Debug)]
 pub struct ForkArgs {
-    /// Rounds; each runs every load once in every way
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
+    #[command(flatten)]
+    ways: WaysArgs<7>,
     /// A sixteenth of the memory
     #[arg(long)]
     quick: bool,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 /// The program's work.
@@ -72,11 +69,12 @@ const SAMPLED: [&str; 3] = ["snapshot_ms", "all_ms", "peak_kib"];
 /// Runs the experiment and prints its table.
 pub fn fork(options: &ForkArgs) -> Result<(), Failure> {
     let program = Program::compile("fork", SOURCE)?;
-    let mut output = Output::create(&options.output, &FORK.plots[0])?;
+    let WaysArgs { rounds, output } = &options.ways;
+    let mut output = Output::create(output, &FORK.plots[0])?;
     output.begin(&FORK.tables[0]);
     for load in LOADS {
         let run = |way| run(&program, load, way, options.quick);
-        three_ways::compare(load.name, options.rounds, FIELDS, &SAMPLED, run, ratios, &mut output)?;
+        three_ways::compare(load.name, *rounds, FIELDS, &SAMPLED, run, ratios, &mut output)?;
     }
     output.finish()
 }

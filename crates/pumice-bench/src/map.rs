@@ -7,11 +7,11 @@
 use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
 
-use super::harness::{Output, OutputArgs};
+use super::harness::Output;
 use super::pft::backend::Backend;
 use super::registry::processes::MAP;
 use super::registry::Row;
-use super::three_ways::{self, Measured, Program};
+use super::three_ways::{self, Measured, Program, WaysArgs};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("map/loop.c");
@@ -20,14 +20,11 @@ const MIB: u64 = 1 << 20;
 /// Options of `pumice bench map`.
 #[derive(Args, Debug)]
 pub struct MapArgs {
-    /// Rounds; each runs every load once in every way
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
+    #[command(flatten)]
+    ways: WaysArgs<9>,
     /// A hundredth of the repetitions, and memory of an eighth
     #[arg(long)]
     quick: bool,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 /// The program's work.
@@ -68,7 +65,8 @@ const FIELDS: [&str; 4] = [
 /// Runs the experiment and prints its table.
 pub fn map(options: &MapArgs) -> Result<(), Failure> {
     let program = Program::compile("map", SOURCE)?;
-    let mut output = Output::create(&options.output, &MAP.plots[0])?;
+    let WaysArgs { rounds, output } = &options.ways;
+    let mut output = Output::create(output, &MAP.plots[0])?;
     output.begin(&MAP.tables[0]);
     for load in LOADS {
         let run = |way| run(&program, load, way, options.quick);
@@ -79,7 +77,7 @@ pub fn map(options: &MapArgs) -> Result<(), Failure> {
                 .set("times_faster_than_thp", measured.ratio(Backend::KernelThp, way, time))
         };
         let sampled = ["wall_ns", "cpu_ns"];
-        three_ways::compare(load.name, options.rounds, FIELDS, &sampled, run, ratios, &mut output)?;
+        three_ways::compare(load.name, *rounds, FIELDS, &sampled, run, ratios, &mut output)?;
     }
     output.finish()
 }

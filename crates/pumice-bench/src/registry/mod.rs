@@ -302,6 +302,23 @@ pub struct Lines {
     pub series: &'static [Series],
 }
 
+impl Lines {
+    /// Of the rows with the largest value of this field only.
+    pub const fn only_largest(self, field: Word) -> Lines {
+        Lines { largest: field, ..self }
+    }
+}
+
+/// Lines of all rows, over two logarithmic axes: a title, the axes, and the lines.
+pub const fn lines(
+    title: Word,
+    x: (Word, Word),
+    y: (Word, Word),
+    series: &'static [Series],
+) -> Lines {
+    Lines { title, largest: "", scale: YScale::Logarithmic, x, y, series }
+}
+
 /// A y axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum YScale {
