@@ -5,8 +5,6 @@
 //! under `pumice run`. Ratios are within a round: above 1, the server takes longer, or more memory, under
 //! pumice.
 
-use clap::Args;
-
 use super::harness::Output;
 use super::pft::backend::Backend;
 use super::registry::processes::FORK;
@@ -17,16 +15,6 @@ use pumice_command::Failure;
 const SOURCE: &str = include_str!("fork/snapshot.c");
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-
-/// Options of `pumice bench fork`.
-#[derive(Args, Debug)]
-pub struct ForkArgs {
-    #[command(flatten)]
-    ways: WaysArgs<7>,
-    /// A sixteenth of the memory
-    #[arg(long)]
-    quick: bool,
-}
 
 /// The program's work.
 #[derive(Clone, Copy, Debug)]
@@ -67,19 +55,19 @@ const FIELDS: [&str; 5] = [
 const SAMPLED: [&str; 3] = ["snapshot_ms", "all_ms", "peak_kib"];
 
 /// Runs the experiment and prints its table.
-pub fn fork(options: &ForkArgs) -> Result<(), Failure> {
+pub fn fork(options: &WaysArgs<7>) -> Result<(), Failure> {
     let program = Program::compile("fork", SOURCE)?;
-    let WaysArgs { rounds, output } = &options.ways;
-    let mut output = Output::create(output, &FORK.plots[0])?;
+    let mut output = Output::create(&options.output, &FORK.plots[0])?;
     output.begin(&FORK.tables[0]);
     for load in LOADS {
         let run = |way| run(&program, load, way, options.quick);
-        three_ways::compare(load.name, *rounds, FIELDS, &SAMPLED, run, ratios, &mut output)?;
+        three_ways::compare(load.name, options.rounds, FIELDS, &SAMPLED, run, ratios, &mut output)?;
     }
     output.finish()
 }
 
 fn run(program: &Program, load: Load, way: Backend, quick: bool) -> Result<[f64; 5], Failure> {
+    // Of the memory.
     let share = if quick { 16 } else { 1 };
     let mut command = program.command(way, &[]);
     let numbers = [load.bytes / share, load.least, load.most, load.written / share, load.times];

@@ -4,7 +4,6 @@
 //! `pumice run --mmap`, where it advises nothing. It times itself; ratios are within a round. Memory that
 //! `--ready` has ready is measured by its first touch; the last columns have the cost of making it ready, too.
 
-use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
 
 use super::harness::Output;
@@ -16,16 +15,6 @@ use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("map/loop.c");
 const MIB: u64 = 1 << 20;
-
-/// Options of `pumice bench map`.
-#[derive(Args, Debug)]
-pub struct MapArgs {
-    #[command(flatten)]
-    ways: WaysArgs<9>,
-    /// A hundredth of the repetitions, and memory of an eighth
-    #[arg(long)]
-    quick: bool,
-}
 
 /// The program's work.
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +52,9 @@ const FIELDS: [&str; 4] = [
 ];
 
 /// Runs the experiment and prints its table.
-pub fn map(options: &MapArgs) -> Result<(), Failure> {
+pub fn map(options: &WaysArgs<9>) -> Result<(), Failure> {
     let program = Program::compile("map", SOURCE)?;
-    let WaysArgs { rounds, output } = &options.ways;
-    let mut output = Output::create(output, &MAP.plots[0])?;
+    let mut output = Output::create(&options.output, &MAP.plots[0])?;
     output.begin(&MAP.tables[0]);
     for load in LOADS {
         let run = |way| run(&program, load, way, options.quick);
@@ -77,7 +65,7 @@ pub fn map(options: &MapArgs) -> Result<(), Failure> {
                 .set("times_faster_than_thp", measured.ratio(Backend::KernelThp, way, time))
         };
         let sampled = ["wall_ns", "cpu_ns"];
-        three_ways::compare(load.name, *rounds, FIELDS, &sampled, run, ratios, &mut output)?;
+        three_ways::compare(load.name, options.rounds, FIELDS, &sampled, run, ratios, &mut output)?;
     }
     output.finish()
 }

@@ -22,6 +22,9 @@ pub struct WaysArgs<const USUAL: u32> {
     /// Rounds; each runs every load once in every way
     #[arg(long, value_name = "N", default_value_t = USUAL, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
+    /// Less memory, and fewer repetitions of a load that is repeated
+    #[arg(long)]
+    pub quick: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -13,7 +13,7 @@ use super::testing::{fill, is_filled, zone_of, Random, Scratch, FRAMES};
 use super::watched::{Call, Watched};
 use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
-use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, Page, ReadResult, SpaceId};
 use crate::page_table::{Atomic, FrameSource, Rights};
 use crate::space::{MemMap, VmSpace};
 use crate::swap::backing::SwapBacking;
@@ -229,13 +229,7 @@ unsafe impl Backing for InPlace {
     fn dirty_again(&self, _: SpaceId, _: usize) {
         self.dirty_again.fetch_add(1, Ordering::Relaxed);
     }
-    fn read(
-        &self,
-        _: SpaceId,
-        page: usize,
-        _: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
+    fn read(&self, _: SpaceId, page: usize, _: Evicted, into: &mut Page) -> ReadResult {
         let mut queue = self.readers.take();
         let (file, direction) = (self.file.reference(), Direction::Read);
         let bytes = Bytes::Run { at: NonNull::from(&mut *into).cast(), len: FRAME_SIZE };

@@ -72,7 +72,8 @@ unsafe fn write<E: Engine>(
     unsafe {
         swap.seal(slot, at.cast().as_ref());
         swap.set_note(slot, note);
-        swap.write(queue, slot, Bytes::Run { at, len: FRAME_SIZE }, page)
+        let request = swap.request(Direction::Write, slot, Bytes::Run { at, len: FRAME_SIZE });
+        queue.submit(request, page).map_err(|(errno, _)| SwapError::Write { slot, errno })
     }
 }
 
