@@ -1,6 +1,8 @@
 //! The thread that takes pages out spends next to nothing where it can't. A file of its own: nothing else may run in
 //! the process.
 
+#![cfg(not(any(loom, shuttle)))]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::policy::table;
-use super::testing::{fill, is_filled, zone_of, Random, Scratch, FRAMES};
+use super::testing::{beside, fill, is_filled, zone_of, Random, Scratch, FRAMES};
 use super::watched::{Call, Watched};
 use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
@@ -51,13 +51,7 @@ pub(super) fn use_pages<F: FrameSource>(space: &VmSpace<F>, pages: usize, steps:
 fn on_a_zone<P: Policy + Send>(policy: P, work: impl FnOnce(&Zone, &Arc<ZoneReclaim<P>>)) {
     let reclaim = Arc::new(ZoneReclaim::new(policy, FRAMES, Settings::of(FRAMES)));
     let zone = zone_of(FRAMES);
-    std::thread::scope(|scope| {
-        let kswapd = scope.spawn(|| reclaim.kswapd());
-        let worked = catch_unwind(AssertUnwindSafe(|| work(&zone, &reclaim)));
-        reclaim.stop();
-        kswapd.join().expect("no panic");
-        worked.expect("no panic");
-    });
+    beside(&reclaim, || reclaim.kswapd(), || work(&zone, &reclaim));
 }
 
 #[test]

@@ -22,8 +22,8 @@ fn pages_survive<P: Policy + Send>(
 ) -> usize {
     with_space(pager, |_, space| {
         let errors = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            let kswapd = scope.spawn(|| pager.kswapd(space));
+        let kswapd = || pager.kswapd(space).expect("a task");
+        beside(pager.zone(), kswapd, || {
             let at = {
                 let task = space.enter().expect("a task");
                 task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses")
@@ -83,9 +83,6 @@ fn pages_survive<P: Policy + Send>(
                 assert!(good, "page {page} at the end");
             }
             task.unmap(at, pages * FRAME_SIZE).expect("mapped");
-            drop(task);
-            pager.stop();
-            kswapd.join().expect("no panic").expect("a task");
         });
         errors.into_inner()
     })
@@ -285,14 +282,14 @@ fn sequences_are_read_ahead() {
 #[test]
 fn kswapd_rests_where_nothing_can_go() {
     let scratch = Scratch::new("rest");
-    let pager = scratch.pager(64);
-    with_space(&pager, |_, space| {
+    let pager = &scratch.pager(64);
+    with_space(pager, |_, space| {
         let (started, of_thread) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            let kswapd = scope.spawn(|| {
-                started.send(rustix::thread::gettid()).expect("somebody listens");
-                pager.kswapd(space)
-            });
+        let kswapd = move || {
+            started.send(rustix::thread::gettid()).expect("somebody listens");
+            pager.kswapd(space).expect("a task");
+        };
+        beside(pager.zone(), kswapd, || {
             let thread = of_thread.recv().expect("a thread").as_raw_nonzero();
             let task = space.enter().expect("a task");
             let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
@@ -315,8 +312,6 @@ fn kswapd_rests_where_nothing_can_go() {
                 }
                 None => eprintln!("skipped: no schedstat"),
             }
-            pager.stop();
-            kswapd.join().expect("no panic").expect("a task");
         });
     });
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::policy::table;
-use super::{Adaptive, Policy, Settings, SwapPager, TwoList};
+use super::{Adaptive, Policy, Settings, SwapPager, TwoList, ZoneReclaim};
 use crate::page_table::pager::Pager as AnyPager;
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, MemMap, Region, Task, VmSpace};
@@ -114,11 +114,44 @@ pub(super) fn with_kswapd<P: Policy + Send>(
     work: impl FnOnce(&Space<'_>, &ATask<'_, '_>, &ARegion<'_, '_>),
 ) {
     with_space(pager, |_, space| {
-        std::thread::scope(|scope| {
-            let kswapd = scope.spawn(|| pager.kswapd(space));
+        let kswapd = || pager.kswapd(space).expect("a task");
+        beside(pager.zone(), kswapd, || {
             with_region(space, pages, |task, region| work(space, task, region));
-            pager.stop();
-            kswapd.join().expect("no panic").expect("a task");
         });
     });
+}
+
+/// With `kswapd` beside it, or without.
+pub(super) fn beside_kswapd<R>(has_kswapd: bool, pager: &Pager, work: impl FnOnce() -> R) -> R {
+    let kswapd = || {
+        if has_kswapd {
+            pager.zone().kswapd();
+        }
+    };
+    beside(pager.zone(), kswapd, work)
+}
+
+/// Works beside a thread that does `kswapd` for a zone. The thread ends with the work, also where the work panics.
+pub(super) fn beside<P: Policy + Send, R>(
+    zone: &ZoneReclaim<P>,
+    kswapd: impl FnOnce() + Send,
+    work: impl FnOnce() -> R,
+) -> R {
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(kswapd);
+        let stopping = Stopping(zone);
+        let worked = work();
+        drop(stopping);
+        kswapd.join().expect("no panic");
+        worked
+    })
+}
+
+/// Ends `kswapd` of a zone with it, also in a panic: a scope waits for its threads.
+pub(super) struct Stopping<'r, P: Policy + Send>(pub &'r ZoneReclaim<P>);
+
+impl<P: Policy + Send> Drop for Stopping<'_, P> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
