@@ -6,6 +6,7 @@
 #[path = "../../examples/kv/store/mod.rs"]
 mod store;
 
+mod child;
 mod crash;
 mod errors;
 mod kill;

@@ -6,13 +6,11 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
-use pumice::cache::{self, CacheError, Options, Settings};
-use pumice::io::{Engines, Plain};
-use pumice::sys::mem::Huge;
+use pumice::cache::{self, CacheError, Options};
 
 use super::disk::{Disk, Image, SECTOR};
 use super::trace::Event;
-use super::{crashes, in_memory, record, seed, wanted, Crash};
+use super::{crashes, in_memory, record, seed, settings, settings_of_child, wanted, Crash};
 use crate::{Folder, Random};
 
 const PAGES: u64 = 24;
@@ -48,23 +46,13 @@ fn content(step: u64) -> [u8; PAGE] {
     page
 }
 
-fn settings() -> Settings {
-    let mut settings = Settings::new(512);
-    settings.huge = Huge::No;
-    settings.engines = Engines::new(|_| Box::new(Plain::new()));
-    settings
-}
-
 /// The process that is traced.
 #[test]
 #[ignore = "what_was_synced_survives_a_crash runs it, as the process that is traced"]
 fn child() {
     let Ok(folder) = std::env::var("KV_FOLDER") else { return };
     let seed: u64 = std::env::var("KV_SEED").expect("a seed").parse().expect("a number");
-    let mut settings = settings();
-    settings.dirty_background = 1;
-    settings.dirty_age = std::time::Duration::from_millis(2);
-    cache::run(&settings, |cache| {
+    cache::run(&settings_of_child(), |cache| {
         let options = Options::new().checksums(CHECKSUM);
         let file = cache.open(&Path::new(&folder).join("pages"), &options).expect("a file");
         let task = cache.task().expect("a task");
