@@ -3,8 +3,6 @@
 mod slots;
 mod support;
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use pumice_slots::message::{Reply, Request, MAX_BYTES};
 use pumice_slots::refusal::Reason;
 use pumice_slots::settings::PaceSetting;
 use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
-use rustix::net::{sendmsg, sockopt, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use slots::{waiting, Daemon, PATIENCE};
 
@@ -191,24 +189,13 @@ fn descriptors_that_are_sent_are_not_kept() {
     std::fs::remove_file(&path).expect("removed");
 }
 
-/// A socket whose last close waits longer than any client, unless somebody sees to it; and its other end.
-fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let full = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (other_end, _) = listener.accept().expect("connected");
-    full.set_nonblocking(true).expect("set");
-    while (&full).write(&[0; 1 << 16]).is_ok() {}
-    sockopt::set_socket_linger(&full, Some(10 * PATIENCE)).expect("set");
-    (full, other_end)
-}
-
 #[test]
 fn what_is_slow_to_close_holds_up_nobody() {
     let daemon = daemon("linger");
     serves(&daemon);
     let quick = std::fs::File::open("/dev/null").expect("there");
     for (first, is_stopped) in [(Request::Stat.encode(), false), (b"x".to_vec(), true)] {
-        let (slow, _other_end) = lingering();
+        let (slow, _other_end) = slots::lingering();
         let connection = connect(&daemon);
         if is_stopped {
             // Messages after garbage stay in the queue of a socket that is closed.
@@ -238,7 +225,7 @@ fn what_is_slow_to_close_does_not_keep_the_daemon() {
     let mut other_ends = Vec::new();
     for connection in &connections {
         for _ in 0..8 {
-            let (slow, other_end) = lingering();
+            let (slow, other_end) = slots::lingering();
             other_ends.push(other_end);
             let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
