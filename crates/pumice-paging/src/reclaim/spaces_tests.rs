@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use rustix::io::Errno;
 
 use super::policy::table;
-use super::testing::{beside, fill, is_filled, zone_of, Random, Scratch, FRAMES};
+use super::testing::{beside, fill, is_filled, zone_of, Scratch, FRAMES};
 use super::watched::{Call, Watched};
 use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
@@ -30,10 +31,10 @@ pub(super) fn use_pages<F: FrameSource>(space: &VmSpace<F>, pages: usize, steps:
     let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
     let region = task.region(at).expect("mapped");
     let mut versions = vec![0; pages];
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     for step in 0..pages + steps {
-        let page = if step < pages { step } else { random.below(pages) };
-        if step < pages || random.below(2) == 0 {
+        let page = if step < pages { step } else { random.usize(..pages) };
+        if step < pages || random.bool() {
             let mut guard = region.write(page).expect("a frame");
             assert!(is_filled(&guard, page, versions[page]), "page {page}");
             versions[page] += 1;

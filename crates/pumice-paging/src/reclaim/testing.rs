@@ -1,6 +1,6 @@
 //! Fixtures of the tests of reclaim: swap files, pages that say which they are, and spaces with a pager.
 
-use std::path::PathBuf;
+use tempfile::TempPath;
 
 use super::policy::table;
 use super::{Adaptive, Policy, Settings, SwapPager, TwoList, ZoneReclaim};
@@ -21,12 +21,14 @@ pub(super) type ARegion<'t, 'm> = Region<'t, Frames<'m>, Atomic>;
 
 pub(super) const FRAMES: usize = 2048;
 
-/// A swap file that is gone with this.
-pub(super) struct Scratch(pub PathBuf);
+/// A path for a swap file, which is gone with this.
+pub(super) struct Scratch(pub TempPath);
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("pumice-reclaim-{name}-{}", std::process::id())))
+        let prefix = format!("pumice-reclaim-{name}-");
+        let unmade = tempfile::Builder::new().prefix(&prefix).make(|_| Ok(()));
+        Scratch(unmade.expect("a path for a temporary file").into_temp_path())
     }
 
     pub fn swap(&self, pages: usize) -> Swap {
@@ -36,12 +38,6 @@ impl Scratch {
     /// A pager by our policy, with swap for so many pages.
     pub fn pager(&self, pages: usize) -> Pager {
         SwapPager::new(self.swap(pages), adaptive(), FRAMES, Settings::of(FRAMES))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -60,17 +56,6 @@ pub(super) fn is_filled(bytes: &[u8; FRAME_SIZE], page: usize, version: u32) -> 
 
 fn word_of(page: usize, version: u32, at: usize) -> u64 {
     (page as u64) << 40 ^ u64::from(version) << 10 ^ at as u64
-}
-
-pub(super) struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
 }
 
 /// A policy for [`FRAMES`] frames. Its table is leaked.

@@ -14,13 +14,14 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use rustix::fs::FlockOperation;
 
 use crate::child::{apply, Change, Map, Orders, Work};
 use crate::store::check::check;
 use crate::store::log::Log;
 use crate::store::{record, Error, Store};
-use crate::{with_cache, Folder, Random};
+use crate::{with_cache, Folder};
 
 const THREADS: usize = 3;
 /// Kills in tests; `ci/crash` asks for more (`PUMICE_KILLS`).
@@ -31,14 +32,14 @@ const FRAMES: usize = 512;
 
 /// A thread's nth change.
 fn change(seed: u64, thread: usize, nth: u64) -> Change {
-    let mut random = Random(seed ^ (thread as u64) << 56 ^ nth << 8);
+    let mut random = Rng::with_seed(seed ^ (thread as u64) << 56 ^ nth << 8);
     let mut key = vec![thread as u8];
     // So many and so long that they are several times as large as the cache.
-    key.extend((random.below(6000) as u16).to_be_bytes());
-    let len = 8 + random.below(850) as usize;
+    key.extend((random.u64(..6000) as u16).to_be_bytes());
+    let len = 8 + random.u64(..850) as usize;
     let mut value = nth.to_le_bytes().to_vec();
-    value.resize(len, random.next() as u8);
-    (key, (random.below(4) > 0).then_some(value))
+    value.resize(len, random.u8(..));
+    (key, (random.u64(..4) > 0).then_some(value))
 }
 
 /// The child, which never ends by itself.
@@ -69,7 +70,7 @@ fn command(child: &str, folder: &Path) -> Command {
 
 /// Runs a child until it has committed something, and a while longer, or only until it is about to open: what
 /// each thread said was committed last.
-fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> Vec<u64> {
+fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Rng) -> Vec<u64> {
     let mut command = command("kill::child", folder);
     command.envs(Orders::variables(seed, done));
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
@@ -81,7 +82,7 @@ fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> 
         }
     });
     let mut heard = Vec::new();
-    if random.below(4) > 0 {
+    if random.u64(..4) > 0 {
         // The test harness says something, too.
         let is_first = |line: &String| line.starts_with(|digit: char| digit.is_ascii_digit());
         while let Ok(line) = lines.recv_timeout(Duration::from_secs(60)) {
@@ -90,9 +91,9 @@ fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> 
                 break;
             }
         }
-        std::thread::sleep(Duration::from_micros(random.below(400_000) >> random.below(6)));
+        std::thread::sleep(Duration::from_micros(random.u64(..400_000) >> random.u64(..6)));
     } else {
-        std::thread::sleep(Duration::from_micros(random.below(150_000) >> random.below(4)));
+        std::thread::sleep(Duration::from_micros(random.u64(..150_000) >> random.u64(..4)));
     }
     assert!(child.try_wait().expect("a child").is_none(), "it ended by itself: {heard:?}");
     child.kill().expect("a child");
@@ -110,7 +111,7 @@ fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> 
 }
 
 /// Leaves half of some pages that the log is about as they are, and writes something else over the rest.
-fn tear(folder: &Path, random: &mut Random) {
+fn tear(folder: &Path, random: &mut Rng) {
     let Ok(tree) = OpenOptions::new().write(true).open(folder.join("tree")) else { return };
     // Writes of the one that was killed may be in flight still, and have its file locked until they end.
     rustix::fs::flock(&tree, FlockOperation::LockExclusive).expect("a lock");
@@ -124,18 +125,18 @@ fn tear(folder: &Path, random: &mut Random) {
     let len = tree.metadata().expect("ours").len();
     for page in pages {
         let at = u64::from(page) * 4096;
-        if at + 4096 <= len && random.below(2) == 0 {
-            let rubbish = vec![random.next() as u8; 2048];
-            tree.write_all_at(&rubbish, at + 2048 * random.below(2)).expect("ours");
+        if at + 4096 <= len && random.bool() {
+            let rubbish = vec![random.u8(..); 2048];
+            tree.write_all_at(&rubbish, at + 2048 * random.u64(..2)).expect("ours");
         }
     }
 }
 
 #[test]
 fn what_was_committed_is_there_after_a_kill() {
-    let seed = Random(std::process::id().into()).next();
+    let seed = Rng::with_seed(std::process::id().into()).u64(..);
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let folder = Folder::make("kill");
     let mut done = vec![0; THREADS];
     let mut maps = vec![Map::new(); THREADS];

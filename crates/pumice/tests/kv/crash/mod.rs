@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use pumice::cache::Settings;
 use pumice::io::{Engines, Plain};
 use pumice::sys::mem::Huge;
@@ -19,7 +21,7 @@ use pumice::sys::mem::Huge;
 use disk::{Disk, Image, Kept};
 use trace::Event;
 
-use crate::{Folder, Random};
+use crate::Folder;
 
 /// How many states are looked at, in tests.
 const CRASHES: usize = 1000;
@@ -90,8 +92,8 @@ struct Crash<'a> {
 fn crashes(
     events: &[Event],
     mut disk: Disk,
-    random: &mut Random,
-    mut look: impl FnMut(&[Event], &Crash<'_>, &mut Random) -> bool,
+    random: &mut Rng,
+    mut look: impl FnMut(&[Event], &Crash<'_>, &mut Rng) -> bool,
 ) {
     let mut seen = 0;
     for (index, event) in events.iter().enumerate() {

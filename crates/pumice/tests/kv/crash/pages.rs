@@ -6,12 +6,14 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
+use fastrand::Rng;
+
 use pumice::cache::{self, CacheError, Options};
 
 use super::disk::{Disk, Image, SECTOR};
 use super::trace::Event;
 use super::{crashes, in_memory, record, seed, settings, settings_of_child, wanted, Crash};
-use crate::{Folder, Random};
+use crate::Folder;
 
 const PAGES: u64 = 24;
 const STEPS: u64 = 250;
@@ -29,19 +31,19 @@ enum Step {
 }
 
 fn step(seed: u64, nth: u64) -> Step {
-    let mut random = Random(seed ^ nth << 8);
-    match random.below(20) {
+    let mut random = Rng::with_seed(seed ^ nth << 8);
+    match random.u64(..20) {
         0..=2 => Step::Sync,
-        3 => Step::SetLen(random.below(PAGES) as usize),
-        _ => Step::Write(random.below(PAGES) as usize),
+        3 => Step::SetLen(random.u64(..PAGES) as usize),
+        _ => Step::Write(random.u64(..PAGES) as usize),
     }
 }
 
 /// The contents of a page that a step has written.
 fn content(step: u64) -> [u8; PAGE] {
     let mut page = [0; PAGE];
-    let mut random = Random(step);
-    page.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
+    let mut random = Rng::with_seed(step);
+    page.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.u64(..).to_le_bytes()));
     page[CHECKSUM..].fill(0);
     page
 }
@@ -196,14 +198,14 @@ fn open(path: &Path, file: &[u8], whole: &[bool]) -> Result<(), String> {
 #[test]
 fn what_was_synced_survives_a_crash() {
     let seed = seed();
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     // They are looked at in place, but for some.
     let wanted = wanted() * 10;
     let replay = in_memory("pages");
     let (mut looked_at, mut torn, mut lives) = (0, 0, 0);
     while looked_at < wanted {
         let folder = Folder::make("crash-pages");
-        let own = random.next();
+        let own = random.u64(..);
         let Some(events) = record("crash::pages::child", &folder, &[("KV_SEED", own.to_string())])
         else {
             return;
@@ -218,7 +220,7 @@ fn what_was_synced_survives_a_crash() {
                 torn += whole.iter().filter(|whole| !**whole).count();
             });
             if let Ok(whole) = &result {
-                if random.below(50) == 0 && image.file("pages").is_some() {
+                if random.u64(..50) == 0 && image.file("pages").is_some() {
                     image.write(&replay, None);
                     let opened = open(&replay.join("pages"), file, whole);
                     result = opened.map(|()| Vec::new());

@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use fastrand::Rng;
+
 use pumice::cache;
 
 use super::disk::{Disk, Image, Kept};
@@ -14,7 +16,7 @@ use super::{crashes, in_memory, record, seed, settings, settings_of_child, wante
 use crate::child::{apply, Change, Map, Orders, Work};
 use crate::store::check::check;
 use crate::store::Store;
-use crate::{Folder, Random};
+use crate::Folder;
 
 const THREADS: usize = 2;
 /// Changes of a thread in a process's life, and from one commit to the next at most.
@@ -27,12 +29,12 @@ type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 type Failed = Box<dyn std::error::Error>;
 
 fn change(seed: u64, thread: usize, nth: u64) -> Change {
-    let mut random = Random(seed ^ (thread as u64) << 56 ^ nth << 8);
-    let key = vec![thread as u8, random.below(KEYS) as u8];
+    let mut random = Rng::with_seed(seed ^ (thread as u64) << 56 ^ nth << 8);
+    let key = vec![thread as u8, random.u64(..KEYS) as u8];
     let mut value = nth.to_le_bytes().to_vec();
     // Of few entries a page, so that nodes are split.
-    value.resize(8 + random.below(800) as usize, random.next() as u8);
-    (key, (random.below(4) > 0).then_some(value))
+    value.resize(8 + random.u64(..800) as usize, random.u8(..));
+    (key, (random.u64(..4) > 0).then_some(value))
 }
 
 /// The process that is traced. It ends well.
@@ -42,7 +44,8 @@ fn child() {
     let Some(orders) = Orders::of_this_process() else { return };
     // The output begins a line.
     println!();
-    let commits = |thread, nth| nth % UNCOMMITTED == 2 * thread as u64 || Random(nth).below(4) == 0;
+    let commits =
+        |thread, nth| nth % UNCOMMITTED == 2 * thread as u64 || Rng::with_seed(nth).u64(..4) == 0;
     let work = Work { change, changes: CHANGES, commits, changes_per_checkpoint: 25 };
     cache::run(&settings_of_child(), |cache| work.run(cache, &orders)).expect("a cache");
 }
@@ -110,7 +113,7 @@ struct Start {
 #[test]
 fn a_crash_loses_nothing_that_was_committed() {
     let seed = seed();
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let wanted = wanted();
     let replay = in_memory("store");
     let (mut looked_at, mut lives, mut changes) = (0, 0, 0);
@@ -118,7 +121,7 @@ fn a_crash_loses_nothing_that_was_committed() {
     let mut start = Start {
         disk: Disk::new(image.clone()),
         image,
-        known: Known::new(random.next()),
+        known: Known::new(random.u64(..)),
         begin: vec![0; THREADS],
     };
     while looked_at < wanted {
@@ -157,7 +160,7 @@ fn a_crash_loses_nothing_that_was_committed() {
             // Opening it adds files to those of the image.
             last = Some(Image::read(&replay));
             // The next process begins after any of these, or after a kill, which loses nothing yet.
-            if random.below(nth) == 0 || crash.kept == Kept::All && random.below(nth) < 5 {
+            if random.u64(..nth) == 0 || crash.kept == Kept::All && random.u64(..nth) < 5 {
                 let image = crash.image.clone();
                 next = Some(if crash.kept == Kept::All {
                     let begin = found.done.clone();
