@@ -19,37 +19,40 @@ pub fn check_writable(path: &Path) -> Result<(), Failure> {
     opened.map(drop).map_err(failure)
 }
 
-/// A size in this range; otherwise the message says which sizes there are.
+/// The value of an argument, or a message that says which values there are.
+type Parsed<T> = Result<T, &'static str>;
+
+/// Reads a size in this range.
 pub fn size_in(
-    text: &str,
     range: RangeInclusive<usize>,
     message: &'static str,
-) -> Result<usize, &'static str> {
-    parse_size(text).filter(|bytes| range.contains(bytes)).ok_or(message)
+) -> impl Fn(&str) -> Parsed<usize> + Clone {
+    move |text| parse_size(text).filter(|bytes| range.contains(bytes)).ok_or(message)
 }
 
-/// A size in steps of 2 MiB, this at least.
-pub fn size_in_steps(text: &str, least: u64, message: &'static str) -> Result<u64, &'static str> {
-    let bytes = parse_size(text).map(|bytes| bytes as u64);
-    bytes.filter(|&bytes| bytes >= least && bytes % (2 << 20) == 0).ok_or(message)
+/// Reads a size in steps of 2 MiB, this at least.
+pub fn size_in_steps(least: u64, message: &'static str) -> impl Fn(&str) -> Parsed<u64> + Clone {
+    move |text| {
+        let bytes = parse_size(text).map(|bytes| bytes as u64);
+        bytes.filter(|&bytes| bytes >= least && bytes % (2 << 20) == 0).ok_or(message)
+    }
 }
 
-/// A number in this range.
+/// Reads a number in this range.
 pub fn number_in(
-    text: &str,
     range: RangeInclusive<f64>,
     message: &'static str,
-) -> Result<f64, &'static str> {
-    text.parse().ok().filter(|number| range.contains(number)).ok_or(message)
+) -> impl Fn(&str) -> Parsed<f64> + Clone {
+    move |text| text.parse().ok().filter(|number| range.contains(number)).ok_or(message)
 }
 
 /// Memory for the pages of a process that is compared with another, in whole blocks.
-pub fn frames_size(text: &str) -> Result<usize, &'static str> {
-    let bytes = size_in(text, 16 << 20..=1 << 37, "a size from 16M to 128G, such as 1G")?;
+pub fn frames_size(text: &str) -> Parsed<usize> {
+    let bytes = size_in(16 << 20..=1 << 37, "a size from 16M to 128G, such as 1G")(text)?;
     Ok(bytes.next_multiple_of(BLOCK_SIZE))
 }
 
 /// How long something is measured.
-pub fn seconds(text: &str) -> Result<f64, &'static str> {
-    number_in(text, 0.01..=3600.0, "seconds from 0.01 to 3600, such as 1.5")
+pub fn seconds(text: &str) -> Parsed<f64> {
+    number_in(0.01..=3600.0, "seconds from 0.01 to 3600, such as 1.5")(text)
 }

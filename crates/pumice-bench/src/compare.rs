@@ -55,7 +55,7 @@ pub struct CompareArgs {
 
 named! {
     /// The kind of a change.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
     enum Verdict {
         Worse = "worse",

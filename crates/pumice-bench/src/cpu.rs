@@ -72,7 +72,6 @@ pub fn usage_of(who: libc::c_int) -> CpuTime {
 
 named! {
     /// The part of the machine that two processors share.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Shares {
         /// No cache: evictions by one do not concern the other.
         Nothing = "nothing",

@@ -5,31 +5,16 @@
 //! under `pumice run`. Ratios are within a round: above 1, the server takes longer, or more memory, under
 //! pumice.
 
-use clap::Args;
-
-use super::harness::{Output, OutputArgs};
+use super::harness::Output;
 use super::pft::backend::Backend;
 use super::registry::processes::FORK;
 use super::registry::Row;
-use super::three_ways::{self, Measured, Program};
+use super::three_ways::{self, Measured, Program, WaysArgs};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("fork/snapshot.c");
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-
-/// Options of `pumice bench fork`.
-#[derive(Args, Debug)]
-pub struct ForkArgs {
-    /// Rounds; each runs every load once in every way
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// A sixteenth of the memory
-    #[arg(long)]
-    quick: bool,
-    #[command(flatten)]
-    output: OutputArgs,
-}
 
 /// The program's work.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +55,7 @@ const FIELDS: [&str; 5] = [
 const SAMPLED: [&str; 3] = ["snapshot_ms", "all_ms", "peak_kib"];
 
 /// Runs the experiment and prints its table.
-pub fn fork(options: &ForkArgs) -> Result<(), Failure> {
+pub fn fork(options: &WaysArgs<7>) -> Result<(), Failure> {
     let program = Program::compile("fork", SOURCE)?;
     let mut output = Output::create(&options.output, &FORK.plots[0])?;
     output.begin(&FORK.tables[0]);
@@ -82,6 +67,7 @@ pub fn fork(options: &ForkArgs) -> Result<(), Failure> {
 }
 
 fn run(program: &Program, load: Load, way: Backend, quick: bool) -> Result<[f64; 5], Failure> {
+    // Of the memory.
     let share = if quick { 16 } else { 1 };
     let mut command = program.command(way, &[]);
     let numbers = [load.bytes / share, load.least, load.most, load.written / share, load.times];

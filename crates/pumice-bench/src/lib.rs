@@ -95,7 +95,7 @@ enum Experiment {
     /// Page faults in an address space of our own: one lock, a short lock, none; the kernel's
     Fault(fault::FaultArgs),
     /// A server with a large heap that takes snapshots by fork: time and memory
-    Fork(fork::ForkArgs),
+    Fork(three_ways::WaysArgs<7>),
     /// The cost of getting and putting frames, beside a peer's if one is given
     Frame(frame::FrameArgs),
     /// Files through the kernel's page cache and through ours, under the same memory: the bonnie table
@@ -103,7 +103,7 @@ enum Experiment {
     /// How soon leased memory is in hand, and the resources that thousands of leases leave behind
     Lease(lease::LeaseArgs),
     /// A loop of mmap, touch and munmap, and a first touch of memory that is ready
-    Map(map::MapArgs),
+    Map(three_ways::WaysArgs<9>),
     /// Page faults a second: a burst, ten in a row, 1 to 64 lines a page, sparse
     Pft(pft::PftArgs),
     /// Pinning memory by registered buffers and mlock: fresh memory against a slot

@@ -4,31 +4,17 @@
 //! `pumice run --mmap`, where it advises nothing. It times itself; ratios are within a round. Memory that
 //! `--ready` has ready is measured by its first touch; the last columns have the cost of making it ready, too.
 
-use clap::Args;
 use pumice_frames::addr::FRAME_SIZE;
 
-use super::harness::{Output, OutputArgs};
+use super::harness::Output;
 use super::pft::backend::Backend;
 use super::registry::processes::MAP;
 use super::registry::Row;
-use super::three_ways::{self, Measured, Program};
+use super::three_ways::{self, Measured, Program, WaysArgs};
 use pumice_command::Failure;
 
 const SOURCE: &str = include_str!("map/loop.c");
 const MIB: u64 = 1 << 20;
-
-/// Options of `pumice bench map`.
-#[derive(Args, Debug)]
-pub struct MapArgs {
-    /// Rounds; each runs every load once in every way
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// A hundredth of the repetitions, and memory of an eighth
-    #[arg(long)]
-    quick: bool,
-    #[command(flatten)]
-    output: OutputArgs,
-}
 
 /// The program's work.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +52,7 @@ const FIELDS: [&str; 4] = [
 ];
 
 /// Runs the experiment and prints its table.
-pub fn map(options: &MapArgs) -> Result<(), Failure> {
+pub fn map(options: &WaysArgs<9>) -> Result<(), Failure> {
     let program = Program::compile("map", SOURCE)?;
     let mut output = Output::create(&options.output, &MAP.plots[0])?;
     output.begin(&MAP.tables[0]);

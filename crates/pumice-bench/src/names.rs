@@ -1,6 +1,6 @@
 //! Enums whose values have names, in tables and in JSON.
 
-/// An enum with the name of each value behind it, `ALL` and `name`.
+/// A plain enum with the name of each value behind it, `ALL` and `name`.
 macro_rules! named {
     (
         $(#[$about:meta])*
@@ -8,6 +8,7 @@ macro_rules! named {
             $($(#[$of_value:meta])* $Value:ident = $name:literal,)+
         }
     ) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         $(#[$about])*
         $visibility enum $Enum {
             $($(#[$of_value])* $Value,)+

@@ -64,7 +64,7 @@ pub struct Measured {
 
 named! {
     /// How an experiment ended.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Ending {
         /// As it should.
@@ -190,16 +190,14 @@ mod tests {
     #[test]
     fn no_folder_need_be_writable() {
         use std::os::unix::fs::PermissionsExt;
-        let folder = std::env::temp_dir().join(format!("pumice-read-only-{}", std::process::id()));
-        fs::create_dir(&folder).expect("made");
-        let path = folder.join("results");
+        let folder = tempfile::tempdir().expect("made");
+        let path = folder.path().join("results");
         fs::write(&path, "old").expect("written");
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o500)).expect("ours");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o500)).expect("ours");
         // Root makes a file beside it all the same.
         write_whole(&path, "new").expect("written");
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("ours");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).expect("ours");
         assert_eq!(fs::read_to_string(&path).expect("there"), "new");
-        fs::remove_dir_all(&folder).expect("ours");
     }
 
     #[test]

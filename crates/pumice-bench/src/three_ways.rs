@@ -4,16 +4,30 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use clap::Args;
 use serde_json::{json, Value};
 
 use super::c_program;
-use super::harness::{figures, in_turns, Output, WarmUp};
+use super::harness::{figures, in_turns, Output, OutputArgs, WarmUp};
 use super::registry::Row;
 use super::slot_daemon::own_program;
 use super::team::folder::Folder;
 use crate::pft::backend::Backend;
 use pumice_command::statistics::Ratio;
 use pumice_command::Failure;
+
+/// Options of the experiments that run it so, and how many rounds they have where nobody says.
+#[derive(Args, Debug)]
+pub struct WaysArgs<const USUAL: u32> {
+    /// Rounds; each runs every load once in every way
+    #[arg(long, value_name = "N", default_value_t = USUAL, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Less memory, and fewer repetitions of a load that is repeated
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
 
 /// The program, compiled in a folder that goes with it.
 #[derive(Debug)]
@@ -114,7 +128,6 @@ pub fn printed<const N: usize>(mut command: Command) -> Result<[f64; N], Failure
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::OutputArgs;
     use crate::registry::field::{number, samples};
     use crate::registry::processes::MAP;
 

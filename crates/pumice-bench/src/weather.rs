@@ -135,7 +135,7 @@ pub struct Noise {
 
 named! {
     /// In a word.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Level {
         /// Nothing was measured, so nothing is known.

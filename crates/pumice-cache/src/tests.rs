@@ -12,15 +12,16 @@ mod use_of;
 mod used;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
 use pumice_paging::space::region::Page;
+use tempfile::TempPath;
 
 /// A path that is nobody else's, gone with this.
-struct Scratch(PathBuf);
+struct Scratch(TempPath);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
@@ -28,24 +29,15 @@ impl Scratch {
     }
 
     fn in_folder(folder: &Path, name: &str) -> Scratch {
-        let scratch = Scratch(folder.join(format!("pumice-cache-{name}-{}", std::process::id())));
-        let _ = fs::remove_file(&scratch.0);
-        scratch
+        let prefix = format!("pumice-cache-{name}-");
+        let unmade = tempfile::Builder::new().prefix(&prefix).make_in(folder, |_| Ok(()));
+        Scratch(unmade.expect("a path for a temporary file").into_temp_path())
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// Steele, Lea and Flood's SplitMix64.
+/// A number that looks random, and follows from another.
 fn mix(state: u64) -> u64 {
-    let z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    fastrand::Rng::with_seed(state).u64(..)
 }
 
 /// Fills a page as it is when it was written for the `version`th time: words that say where and when, and a sum of

@@ -3,8 +3,6 @@
 mod slots;
 mod support;
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use pumice_slots::message::{Reply, Request, MAX_BYTES};
 use pumice_slots::refusal::Reason;
 use pumice_slots::settings::PaceSetting;
 use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
-use rustix::net::{sendmsg, sockopt, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use slots::{waiting, Daemon, PATIENCE};
 
@@ -73,13 +71,7 @@ fn garbage_is_refused_and_the_connection_closed() {
 #[test]
 fn noise_stops_nobody() {
     let daemon = daemon("noise");
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = fastrand::Rng::with_seed(1);
     let requests = [
         Request::Lease(LeaseRequest::new(SMALL)),
         Request::End,
@@ -93,12 +85,12 @@ fn noise_stops_nobody() {
     for round in 0..400 {
         let connection = connect(&daemon);
         for _ in 0..4 {
-            let mut bytes = requests[random() as usize % requests.len()].encode();
-            for _ in 0..random() % 4 {
-                let at = random() as usize % bytes.len();
-                bytes[at] = random() as u8;
+            let mut bytes = requests[random.usize(..requests.len())].encode();
+            for _ in 0..random.usize(..4) {
+                let at = random.usize(..bytes.len());
+                bytes[at] = random.u8(..);
             }
-            bytes.truncate(random() as usize % (bytes.len() * 2));
+            bytes.truncate(random.usize(..bytes.len() * 2));
             // It may be closed by now.
             if bytes.is_empty() || socket::send(&connection, &bytes, None).is_err() {
                 break;
@@ -160,17 +152,18 @@ fn descriptors_that_are_sent_are_not_kept() {
     serves(&daemon);
     // The daemon opens and closes files of its own at any time, so what is counted is one that only
     // this test has.
-    let path = std::env::temp_dir().join(format!("pumice-descriptors-{}", std::process::id()));
-    let file = std::fs::File::create_new(&path).expect("created");
+    let file = tempfile::NamedTempFile::new().expect("created");
     let count = || {
         let folder = format!("/proc/{}/fd", daemon.pid());
         let entries = std::fs::read_dir(folder).expect("the daemon runs").flatten();
-        entries.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path)).count()
+        entries
+            .filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == file.path()))
+            .count()
     };
     for request in [Request::Resume, Request::Stat, Request::End] {
         let connection = connect(&daemon);
         // More than there is room for.
-        let descriptors = [file.as_fd(); 20];
+        let descriptors = [file.as_file().as_fd(); 20];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(20))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
@@ -188,18 +181,6 @@ fn descriptors_that_are_sent_are_not_kept() {
         assert!(std::time::Instant::now() < until, "{} descriptors were kept", count());
         std::thread::sleep(Duration::from_millis(10));
     }
-    std::fs::remove_file(&path).expect("removed");
-}
-
-/// A socket whose last close waits longer than any client, unless somebody sees to it; and its other end.
-fn lingering() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let full = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (other_end, _) = listener.accept().expect("connected");
-    full.set_nonblocking(true).expect("set");
-    while (&full).write(&[0; 1 << 16]).is_ok() {}
-    sockopt::set_socket_linger(&full, Some(10 * PATIENCE)).expect("set");
-    (full, other_end)
 }
 
 #[test]
@@ -208,7 +189,7 @@ fn what_is_slow_to_close_holds_up_nobody() {
     serves(&daemon);
     let quick = std::fs::File::open("/dev/null").expect("there");
     for (first, is_stopped) in [(Request::Stat.encode(), false), (b"x".to_vec(), true)] {
-        let (slow, _other_end) = lingering();
+        let (slow, _other_end) = slots::lingering();
         let connection = connect(&daemon);
         if is_stopped {
             // Messages after garbage stay in the queue of a socket that is closed.
@@ -238,7 +219,7 @@ fn what_is_slow_to_close_does_not_keep_the_daemon() {
     let mut other_ends = Vec::new();
     for connection in &connections {
         for _ in 0..8 {
-            let (slow, other_end) = lingering();
+            let (slow, other_end) = slots::lingering();
             other_ends.push(other_end);
             let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);

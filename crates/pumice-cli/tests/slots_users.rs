@@ -4,9 +4,8 @@ mod slots;
 mod support;
 
 use std::ffi::CString;
-use std::io::Write;
 use std::mem::size_of;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixDatagram;
@@ -19,7 +18,6 @@ use pumice_slots::stat::Counter;
 use pumice_slots::{socket, Client, Error, LeaseRequest, PageKind, SlotFile};
 
 use rustix::event::{poll, PollFd, PollFlags};
-use rustix::net::sockopt;
 
 use slots::{as_user, is_root, waiting, Daemon};
 
@@ -183,17 +181,22 @@ fn subordinate_numbers_have_one_quota() {
     let _other = lease(SUBORDINATE + 10).expect("nobody's number but its own");
 }
 
+/// A daemon that two users may lease from.
+fn daemon_of_two(name: &str, slots: &[&str]) -> Daemon {
+    let allow = [FRIEND, STRANGER].map(|user| format!("user:{user}"));
+    let daemon =
+        Daemon::start(name, &[slots, &["--allow", &allow[0], "--allow", &allow[1]]].concat());
+    open_folders(&daemon);
+    daemon
+}
+
 /// One has had much, and has many requests in line already; the other comes later, and has its turns first.
 #[test]
 fn a_user_that_comes_again_and_again_starves_nobody() {
     if !is_root() {
         return;
     }
-    let allow = [format!("user:{FRIEND}"), format!("user:{STRANGER}")];
-    let slots = ["--slot", "64K=1", "--slot", "256K=1", "--pages", "4k"];
-    let arguments = [&slots[..], &["--allow", &allow[0], "--allow", &allow[1]]].concat();
-    let daemon = Daemon::start("turns", &arguments);
-    open_folders(&daemon);
+    let daemon = daemon_of_two("turns", &["--slot", "64K=1", "--slot", "256K=1", "--pages", "4k"]);
     let client = daemon.client();
     let held = daemon.lease(SMALL);
     as_user(FRIEND, &[], || client.lease(&waiting(4 * SMALL)).map(drop)).expect("a lease");
@@ -234,11 +237,7 @@ fn with_a_share_who_ends_much_leaves_ready_slots_to_others() {
     if !is_root() {
         return;
     }
-    let allow = [format!("user:{FRIEND}"), format!("user:{STRANGER}")];
-    let slots = ["--slot", "4M=4", "--pages", "4k", "--share", "50"];
-    let arguments = [&slots[..], &["--allow", &allow[0], "--allow", &allow[1]]].concat();
-    let daemon = Daemon::start("share", &arguments);
-    open_folders(&daemon);
+    let daemon = daemon_of_two("share", &["--slot", "4M=4", "--pages", "4k", "--share", "50"]);
     let client = daemon.client();
     daemon.until("ready", |row| row.ready == 4);
     // From here on nothing is populated that nobody waits for.
@@ -255,12 +254,7 @@ fn with_a_share_who_ends_much_leaves_ready_slots_to_others() {
 
 /// A socket in whose queue is another, whose last close waits for longer than any client; and what holds that up.
 fn slow_to_close() -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let full = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (other_end, _) = listener.accept().expect("connected");
-    full.set_nonblocking(true).expect("set");
-    while (&full).write(&[0; 1 << 16]).is_ok() {}
-    sockopt::set_socket_linger(&full, Some(10 * slots::PATIENCE)).expect("set");
+    let (full, other_end) = slots::lingering();
     let (outer, inner) = UnixDatagram::pair().expect("a pair");
     socket::send(&outer, b"x", Some(full.as_fd())).expect("sent");
     (inner.into(), other_end)

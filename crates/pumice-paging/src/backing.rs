@@ -25,9 +25,8 @@ use core::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, Incoming, Page, ReadResult, SpaceId};
 use crate::page_table::Rights;
-use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
 use pumice_io::sync::Mutex;
 use pumice_io::FileRef;
@@ -120,14 +119,8 @@ pub unsafe trait Backing: Send + Sync {
     /// when this has returned.
     ///
     /// # Errors
-    /// [`ReadFailed`]: the page stays where it is.
-    fn read(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed>;
+    /// [`ReadFailed`](crate::page_table::pager::ReadFailed): the page stays where it is.
+    fn read(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult;
 
     /// As [`Backing::read`], of pages of which somebody wants the first, and the others perhaps later.
     ///
@@ -179,7 +172,7 @@ pub unsafe trait Backing: Send + Sync {
 
     /// Notes the content that the `nth` page of a place had when it went there: nobody can write it any more, and
     /// nobody reads it back before this returns.
-    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+    fn note_content(&self, place: &Place, nth: usize, bytes: &Page) {
         let _ = (place, nth, bytes);
     }
 
@@ -270,13 +263,7 @@ unsafe impl<B: Backing + ?Sized> Backing for &B {
         (**self).dirty_again(space, page);
     }
 
-    fn read(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
+    fn read(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
         (**self).read(space, page, from, into)
     }
 
@@ -318,7 +305,7 @@ unsafe impl<B: Backing + ?Sized> Backing for &B {
         (**self).evicted(place, nth, page)
     }
 
-    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+    fn note_content(&self, place: &Place, nth: usize, bytes: &Page) {
         (**self).note_content(place, nth, bytes);
     }
 

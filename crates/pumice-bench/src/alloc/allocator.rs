@@ -13,7 +13,7 @@ use pumice_command::Failure;
 
 named! {
     /// The allocators.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    #[derive(ValueEnum)]
     pub enum Allocator {
         /// nothing preloaded
         Glibc = "glibc",

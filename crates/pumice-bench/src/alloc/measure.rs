@@ -145,12 +145,8 @@ mod tests {
     fn run_script(script: &str) -> Result<Spent, NoRun> {
         let preload = Allocator::Glibc.find().expect("it is there").expect("it is there");
         let line = ["sh", "-c", script].map(OsString::from);
-        let test = std::thread::current().name().unwrap_or("test").replace(':', "-");
-        let folder = std::env::temp_dir().join(format!("{test}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        let spent = run(&preload, &line, &folder, &Interrupts::none());
-        fs::remove_dir_all(&folder).expect("ours");
-        spent
+        let folder = tempfile::tempdir().expect("a folder for temporary files");
+        run(&preload, &line, folder.path(), &Interrupts::none())
     }
 
     #[test]

@@ -74,20 +74,24 @@ pub struct ClearArgs {
     #[command(flatten)]
     output: OutputArgs,
     /// How long each cell of the table is measured, all rounds together
-    #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = parse_seconds)]
+    #[arg(long, value_name = "S", default_value_t = 0.2,
+          value_parser = number_in(0.001..=60.0, "expected seconds from 0.001 to 60"))]
     seconds_per_cell: f64,
     /// Memory to measure in, at least 128M; 1G or a quarter of the memory if that is less
-    #[arg(long, value_name = "SIZE", value_parser = parse_region)]
+    #[arg(long, value_name = "SIZE",
+          value_parser = size_in(MIN_REGION_BYTES..=usize::MAX, "expected a size such as 1G, 128M or more"))]
     region: Option<usize>,
     /// Of the batches, measure only this engine's; cuda is not measured unless named
     #[arg(long, value_name = "NAME", value_parser = engines::parse)]
     engine: Option<Choice>,
     /// Memory the neighbour walks through; if not given, parts of the last-level cache, all of it, and this
     /// program's share of it
-    #[arg(long, value_name = "SIZE", value_parser = parse_working_set)]
+    #[arg(long, value_name = "SIZE",
+          value_parser = size_in(64 << 10..=usize::MAX, "expected a size such as 32M, 64K or more"))]
     working_set: Option<usize>,
     /// The rate of zeroing beside the neighbour, in GB/s
-    #[arg(long, value_name = "RATE", default_value_t = 8.0, value_parser = parse_rate)]
+    #[arg(long, value_name = "RATE", default_value_t = 8.0,
+          value_parser = number_in(0.1..=100.0, "expected GB/s from 0.1 to 100"))]
     beside_gb_per_s: f64,
     /// Rounds of the neighbour's table, in each of which every engine has a window; if not given, by --seconds-per-cell
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
@@ -103,22 +107,6 @@ impl ClearArgs {
         let rounds = self.neighbour_rounds.map_or(rounds, usize::from);
         Neighbours { working_set, rate_gb_per_s: self.beside_gb_per_s, window_ns, rounds }
     }
-}
-
-fn parse_seconds(text: &str) -> Result<f64, &'static str> {
-    number_in(text, 0.001..=60.0, "expected seconds from 0.001 to 60")
-}
-
-fn parse_rate(text: &str) -> Result<f64, &'static str> {
-    number_in(text, 0.1..=100.0, "expected GB/s from 0.1 to 100")
-}
-
-fn parse_working_set(text: &str) -> Result<usize, &'static str> {
-    size_in(text, 64 << 10..=usize::MAX, "expected a size such as 32M, 64K or more")
-}
-
-fn parse_region(text: &str) -> Result<usize, &'static str> {
-    size_in(text, MIN_REGION_BYTES..=usize::MAX, "expected a size such as 1G, 128M or more")
 }
 
 /// Measures, and prints the table.

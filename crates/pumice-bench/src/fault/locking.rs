@@ -9,7 +9,6 @@ use crate::names::named;
 
 named! {
     /// The threads that exclude each other.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Locking {
         /// The kernel's own faults, however it locks.
         Kernel = "kernel",

@@ -24,7 +24,6 @@ const MAPPER_PAGES: usize = 16;
 
 named! {
     /// The pages of each thread.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Pattern {
         /// A piece of the region for each thread.
         Own = "own",

@@ -56,14 +56,11 @@ const LEAST_SHARE: usize = BLOCK_FRAMES;
 #[derive(Args, Debug)]
 pub struct FaultArgs {
     /// Bytes of the region that all threads touch together
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "1G",
+          value_parser = size_in(128 << 20..=1 << 38, "a size from 128M to 256G, such as 1G"))]
     size: usize,
     #[command(flatten)]
     rounds: RoundsArgs,
-}
-
-fn size(text: &str) -> Result<usize, &'static str> {
-    size_in(text, 128 << 20..=1 << 38, "a size from 128M to 256G, such as 1G")
 }
 
 /// Runs all experiments.

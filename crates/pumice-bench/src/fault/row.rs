@@ -23,7 +23,6 @@ pub struct FaultMode {
 
 named! {
     /// Pages that a region of ours asks for.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum PageSize {
         /// 4 KiB.
         Small = "4k",

@@ -10,7 +10,7 @@ pub const CHUNK: usize = 1 << 20;
 
 named! {
     /// The operations on a file.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[derive(Serialize, Deserialize, ValueEnum)]
     #[serde(rename_all = "kebab-case")]
     pub enum Op {
         /// All of it is written in order, for the first time, and made durable.

@@ -76,22 +76,12 @@ pub struct IoArgs {
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(2..=1024))]
     depth: u32,
     /// Only these operations [default: all]; files are written first in any case
-    #[arg(
-        long,
-        value_name = "LIST",
-        default_value = "out,rewrite,in,random,random-ahead,scan",
-        hide_default_value = true,
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "LIST", value_enum, default_values_t = Op::ALL, hide_default_value = true,
+          value_delimiter = ',')]
     ops: Vec<Op>,
     /// Only these backends [default: all]
-    #[arg(
-        long,
-        value_name = "LIST",
-        default_value = "buffered,mmap,direct",
-        hide_default_value = true,
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "LIST", value_enum, default_values_t = Kind::ALL, hide_default_value = true,
+          value_delimiter = ',')]
     backends: Vec<Kind>,
     /// Pages in memory that are read at random, 0 for none [default: 2G, or 32M with --quick]
     #[arg(long, value_name = "SIZE", default_value = "2G", default_value_if("quick", "true", "32M"),

@@ -26,7 +26,6 @@ use pumice_command::{Explain, Failure};
 
 named! {
     /// How a page is read.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Reading {
         Unguarded = "unguarded",
         Shared = "shared",

@@ -23,7 +23,7 @@ const STRIDE: usize = 64;
 
 named! {
     /// How a worker reads and writes.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+    #[derive(clap::ValueEnum)]
     pub enum Kind {
         Buffered = "buffered",
         Mmap = "mmap",

@@ -18,7 +18,6 @@ use pumice_command::{Explain, Failure};
 
 named! {
     /// The provider of the memory.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Backend {
         /// `mmap`, `MADV_NOHUGEPAGE`, `munmap`
         Kernel4k = "kernel-4k",

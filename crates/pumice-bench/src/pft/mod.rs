@@ -61,14 +61,11 @@ pub struct RoundsArgs {
 #[derive(Args, Debug)]
 pub struct PftArgs {
     /// Bytes that all threads allocate together
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "256M",
+          value_parser = size_in(1 << 20..=1 << 40, "a size from 1M to 1T, such as 256M"))]
     size: usize,
     #[command(flatten)]
     rounds: RoundsArgs,
-}
-
-fn size(text: &str) -> Result<usize, &'static str> {
-    size_in(text, 1 << 20..=1 << 40, "a size from 1M to 1T, such as 256M")
 }
 
 /// Runs all experiments.

@@ -39,7 +39,8 @@ const BUFFER_BYTES: usize = 1 << 30;
 pub struct PinArgs {
     /// Memory to pin (can be repeated, or separated by commas); 1, 2, 4 and 8 GiB, as far as they fit, if not
     /// given
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',',
+          value_parser = size_in_steps(2 << 20, "a size is such as 512M or 4G, in steps of 2M"))]
     sizes: Vec<u64>,
     /// Only these kinds of pages: 4k, thp or hugetlb-2m (can be repeated, or separated by commas)
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = pages)]
@@ -56,7 +57,6 @@ pub struct PinArgs {
 
 named! {
     /// How memory is pinned.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Pin {
         Registered = "registered",
         Mlock = "mlock",
@@ -222,8 +222,4 @@ fn map_shared(file: &File, len: usize) -> io::Result<Mapping> {
 fn pages(text: &str) -> Result<PageKind, String> {
     let kind = PageKind::parse(text).filter(|kind| KINDS.contains(kind));
     kind.ok_or_else(|| format!("kinds of pages here are {}", KINDS.map(PageKind::name).join(", ")))
-}
-
-fn size(text: &str) -> Result<u64, &'static str> {
-    size_in_steps(text, 2 << 20, "a size is such as 512M or 4G, in steps of 2M")
 }

@@ -7,18 +7,16 @@ use crate::names::named;
 
 named! {
     /// Which pages are touched, in what order, and how.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+    #[derive(Serialize, Deserialize, ValueEnum)]
     #[serde(rename_all = "kebab-case")]
     pub enum Pattern {
         /// All of the region in order, for the first time.
         #[value(skip)]
         Fill = "fill",
         /// Any page, each as likely.
-        RandomWrite = "random-write",
-        RandomRead = "random-read",
+        RandomWrite = "random-write", RandomRead = "random-read",
         /// Each thread its share in order, and round again.
-        SequentialWrite = "sequential-write",
-        SequentialRead = "sequential-read",
+        SequentialWrite = "sequential-write", SequentialRead = "sequential-read",
         /// Few pages often: Zipf with exponent 0.99.
         ZipfWrite = "zipf-write",
         /// The "google testcase": much memory is in use, a part of it often, and a file is read all the time.
@@ -29,8 +27,7 @@ named! {
         #[value(skip)]
         DeviceMixed = "device-mixed",
         /// Read guards on pages that are there: each thread its own, or all the same.
-        Hit = "hit",
-        HitShared = "hit-shared",
+        Hit = "hit", HitShared = "hit-shared",
     }
 }
 

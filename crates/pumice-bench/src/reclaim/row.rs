@@ -12,13 +12,10 @@ use crate::team::answer::Answer;
 
 named! {
     /// The sides.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Backend {
-        Pumice = "pumice",
-        Kernel = "kernel-swap",
+        Pumice = "pumice", Kernel = "kernel-swap",
         /// Both, on a device of compressed memory each.
-        PumiceZram = "pumice-zram",
-        KernelZram = "kernel-zram",
+        PumiceZram = "pumice-zram", KernelZram = "kernel-zram",
         Device = "device",
     }
 }

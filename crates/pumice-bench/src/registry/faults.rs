@@ -2,8 +2,8 @@
 
 use super::field::equals;
 use super::{
-    is, less, more, number, series, table, words, Condition, Entry, Lines, Part, Plot, Published,
-    Setting, YScale,
+    is, less, lines, more, number, series, table, words, Condition, Entry, Part, Plot, Published,
+    Setting,
 };
 
 /// `bench fault`
@@ -56,13 +56,10 @@ pub static FAULT: Entry = Entry {
             number("ns", "ns", 1),
         ]),
     ],
-    plots: &[Plot::Lines(Lines {
-        title: "Rate against threads: each its share, one line written",
-        largest: "",
-        scale: YScale::Logarithmic,
-        x: ("thr", "threads"),
-        y: ("flt_wall_s", "faults per second"),
-        series: &[
+    plots: &[Plot::Lines(lines(
+        "Rate against threads: each its share, one line written",
+        ("thr", "threads"), ("flt_wall_s", "faults per second"),
+        &[
             series("kernel, 4 KiB pages", &[OWN, ONE_LINE, is("backend", "kernel-4k")]),
             series("kernel, huge pages", &[OWN, ONE_LINE, is("backend", "kernel-thp")]),
             series("one lock over the fault", &[OWN, ONE_LINE, ALONE, is("locking", "whole")]),
@@ -73,7 +70,7 @@ pub static FAULT: Entry = Entry {
                 &[OWN, ONE_LINE, equals("prefault_pages", 16.0), is("locking", "atomic")],
             ),
         ],
-    })],
+    ))],
 };
 
 const OWN: Condition = is("pattern", "own");

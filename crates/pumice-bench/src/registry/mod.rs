@@ -91,7 +91,6 @@ pub struct Setting {
 
 named! {
     /// The parts of SPEC.md, the design that is carried over, with their headings.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Part {
         A = "Pre-zeroed pages",
         B = "Page fault scalability",
@@ -301,6 +300,23 @@ pub struct Lines {
     pub x: (&'static str, &'static str),
     pub y: (&'static str, &'static str),
     pub series: &'static [Series],
+}
+
+impl Lines {
+    /// Of the rows with the largest value of this field only.
+    pub const fn only_largest(self, field: Word) -> Lines {
+        Lines { largest: field, ..self }
+    }
+}
+
+/// Lines of all rows, over two logarithmic axes: a title, the axes, and the lines.
+pub const fn lines(
+    title: Word,
+    x: (Word, Word),
+    y: (Word, Word),
+    series: &'static [Series],
+) -> Lines {
+    Lines { title, largest: "", scale: YScale::Logarithmic, x, y, series }
 }
 
 /// A y axis.

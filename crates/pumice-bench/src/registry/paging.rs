@@ -2,8 +2,8 @@
 
 use super::field::{begins, equals};
 use super::{
-    bars, is, less, lower_share, more, number, series, table, times, value, words, Better, Column,
-    Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Value, YScale,
+    bars, is, less, lines, lower_share, more, number, series, table, times, value, words, Better,
+    Column, Condition, Entry, Figure, Lines, Part, Plot, Published, Scale, Setting, Value, YScale,
 };
 
 /// `bench reclaim`
@@ -36,19 +36,16 @@ pub static RECLAIM: Entry = Entry {
         table("On a region 4 times the memory", &[equals("times", 4.0)], &COLUMNS),
         table("The device alone", &[is("backend", "device")], &COLUMNS),
     ],
-    plots: &[Plot::Lines(Lines {
-        title: "Accesses against threads, on a region {times} times the memory",
-        largest: "times",
-        scale: YScale::Logarithmic,
-        x: ("threads", "threads"),
-        y: ("accesses_per_s", "accesses per second"),
-        series: &[
+    plots: &[Plot::Lines(lines(
+        "Accesses against threads, on a region {times} times the memory",
+        ("threads", "threads"), ("accesses_per_s", "accesses per second"),
+        &[
             series("kernel, uniform writes", &[UNIFORM, begins("backend", "kernel-")]),
             series("pumice, uniform writes", &[UNIFORM, begins("backend", "pumice")]),
             series("kernel, Zipf writes", &[ZIPF, begins("backend", "kernel-")]),
             series("pumice, Zipf writes", &[ZIPF, begins("backend", "pumice")]),
         ],
-    })],
+    ).only_largest("times"))],
 };
 
 const UNIFORM: Condition = is("pattern", "random-write");
@@ -110,13 +107,9 @@ pub static IO: Entry = Entry {
         table("A working set, and a scan of ten times the memory", &[is("op", "scan")], &IO_COLUMNS),
         table("Pages in memory, at random", &[begins("op", "resident")], &IO_COLUMNS),
     ],
-    plots: &[Plot::Lines(Lines {
-        title: "Pages read at random against threads",
-        largest: "",
-        scale: YScale::Logarithmic,
-        x: ("threads", "threads"),
-        y: ("in_per_s", "pages per second"),
-        series: &[
+    plots: &[Plot::Lines(lines(
+        "Pages read at random against threads", ("threads", "threads"), ("in_per_s", "pages per second"),
+        &[
             series("direct, asked ahead", &[is("op", "random-ahead"), is("backend", "direct")]),
             series("direct, one at a time", &[is("op", "random"), is("backend", "direct")]),
             series("fio, asked ahead", &[is("op", "random-ahead"), is("backend", "fio")]),
@@ -124,7 +117,7 @@ pub static IO: Entry = Entry {
             series("mmap, asked ahead", &[is("op", "random-ahead"), is("backend", "mmap")]),
             series("mmap, one at a time", &[is("op", "random"), is("backend", "mmap")]),
         ],
-    })],
+    ))],
 };
 
 const IO_COLUMNS: [Column; 17] = [

@@ -2,8 +2,8 @@
 
 use super::field::{begins, equals, float, text, Row};
 use super::{
-    bars, by, interval, is, less, lower_share, more, number, scaled, series, table, times, value,
-    words, Condition, Entry, Lines, Part, Plot, Published, Series, Setting, YScale,
+    bars, by, interval, is, less, lines, lower_share, more, number, scaled, series, table, times,
+    value, words, Condition, Entry, Part, Plot, Published, Series, Setting,
 };
 
 /// `bench pft`
@@ -56,13 +56,10 @@ pub static PFT: Entry = Entry {
         ]),
     ],
     plots: &[
-        Plot::Lines(Lines {
-            title: "Rate against lines touched: one thread, the pool full",
-            largest: "",
-            scale: YScale::Logarithmic,
-            x: ("lines", "cache lines written in each 4 KiB page (of 64)"),
-            y: ("flt_cpu_s", "pages per CPU second"),
-            series: &[
+        Plot::Lines(lines(
+            "Rate against lines touched: one thread, the pool full",
+            ("lines", "cache lines written in each 4 KiB page (of 64)"), ("flt_cpu_s", "pages per CPU second"),
+            &[
                 series("kernel, 4 KiB pages", &[BURST, ONE_THREAD, SMALL]),
                 series("kernel, huge pages", &[BURST, ONE_THREAD, HUGE]),
                 series("pumice", &[BURST, ONE_THREAD, PUMICE]),
@@ -72,19 +69,16 @@ pub static PFT: Entry = Entry {
                     y: Some("flt_cpu_s_with_filling"),
                 },
             ],
-        }),
-        Plot::Lines(Lines {
-            title: "Rate against threads: one line a page, the pool full",
-            largest: "",
-            scale: YScale::Logarithmic,
-            x: ("thr", "threads"),
-            y: ("flt_wall_s", "pages per second"),
-            series: &[
+        )),
+        Plot::Lines(lines(
+            "Rate against threads: one line a page, the pool full",
+            ("thr", "threads"), ("flt_wall_s", "pages per second"),
+            &[
                 series("kernel, 4 KiB pages", &[BURST, ONE_LINE, SMALL]),
                 series("kernel, huge pages", &[BURST, ONE_LINE, HUGE]),
                 series("pumice", &[BURST, ONE_LINE, PUMICE]),
             ],
-        }),
+        )),
     ],
 };
 

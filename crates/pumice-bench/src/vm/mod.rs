@@ -28,12 +28,15 @@ use super::team::folder::Folder;
 use pumice_command::statistics::median;
 use pumice_command::Failure;
 
+const SIZES: &str = "a machine's size is such as 512M or 4G: 16M at least, in steps of 2M";
+
 /// Options of `pumice bench vm`.
 #[derive(Args, Debug)]
 pub struct VmArgs {
     /// Memory of the machines (can be repeated, or separated by commas); 1, 2, 4 and 8 GiB, as far as they
     /// fit, if not given
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',',
+          value_parser = size_in_steps(16 << 20, SIZES))]
     sizes: Vec<u64>,
     /// Rounds; each starts every machine once in every way
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -236,9 +239,4 @@ fn start(
 /// Whether this user may use KVM.
 fn usable_kvm() -> bool {
     fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
-}
-
-fn size(text: &str) -> Result<u64, &'static str> {
-    let message = "a machine's size is such as 512M or 4G: 16M at least, in steps of 2M";
-    size_in_steps(text, 16 << 20, message)
 }

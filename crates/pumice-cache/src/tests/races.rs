@@ -198,7 +198,7 @@ fn who_cuts_off_a_file_that_is_being_written_makes_it_so_short() {
     let scratch = Scratch::new("cuts");
     let settings = Settings { dirty_background: 0, ..settings(512) };
     run(&settings, |cache| {
-        let path = scratch.0.clone();
+        let path = scratch.0.to_path_buf();
         let hook = Hook(Mutex::new(Some(Box::new(move || {
             for _ in 0..200 {
                 if fs::metadata(&path).expect("the file").len() == 100 {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::faults::Faults;
 use super::verdict::{Bounds, Range, Verdict};
-use crate::run::spawn::{End, Usage};
+use crate::run::spawn::{End, Ran, Usage};
 use pumice_command::costs::{Cost, Costs};
 use pumice_command::statistics::mean_interval;
 use pumice_command::table::thousands;
@@ -20,12 +20,8 @@ const MUCH: f64 = 0.05;
 /// An estimate: one JSON object with these names. Times are in seconds where the name says so.
 #[derive(Debug, Serialize)]
 pub struct Estimate {
-    program: String,
-    exit_status: Option<u8>,
-    signal: Option<i32>,
-    wall_s: f64,
-    user_s: f64,
-    system_s: f64,
+    #[serde(flatten)]
+    ran: Ran,
     peak_resident_bytes: u64,
     /// All zero-fill faults, and those that brought small and huge pages.
     zfod: u64,
@@ -153,18 +149,9 @@ impl Estimate {
         bounds: &Bounds,
     ) -> Estimate {
         let words: Vec<_> = program.iter().map(|word| word.to_string_lossy()).collect();
-        let (exit_status, signal) = match end {
-            End::Exited(status) => (Some(status), None),
-            End::Killed(signal) => (None, Some(signal)),
-        };
         let counts = &faults.counts;
         Estimate {
-            program: words.join(" "),
-            exit_status,
-            signal,
-            wall_s,
-            user_s: usage.user.as_secs_f64(),
-            system_s: usage.system.as_secs_f64(),
+            ran: Ran::new(words.join(" "), wall_s, end, usage),
             peak_resident_bytes: usage.peak_resident_bytes,
             zfod: counts.small + counts.huge,
             zfod_small: counts.small,
@@ -251,7 +238,7 @@ impl Estimate {
             None => format!(
                 "translation {low:.0} to {high:.4} s of its own {:.3} s: {steps}; how many of its accesses are \
                  random is not known, since no misses are counted on this machine",
-                self.user_s
+                self.ran.user_s
             ),
         }
     }
@@ -263,9 +250,9 @@ impl Estimate {
         let huge = self.served_huge + self.heap_huge;
         let mut lines = vec![format!(
             "program     {:.3} s; {:.3} s of processor time, {:.3} s of these in the kernel",
-            self.wall_s,
-            self.user_s + self.system_s,
-            self.system_s
+            self.ran.wall_s,
+            self.ran.user_s + self.ran.system_s,
+            self.ran.system_s
         )];
         if let Some(error) = why_not_split {
             lines.push(format!(
@@ -352,7 +339,7 @@ impl Estimate {
                 format!("at most {percent:.1} %: it may be too close to call; try --try")
             }
             Verdict::Try => {
-                let low = 100.0 * self.bound_range_s.low / self.wall_s.max(f64::MIN_POSITIVE);
+                let low = 100.0 * self.bound_range_s.low / self.ran.wall_s.max(f64::MIN_POSITIVE);
                 let least = match percent - low >= 1.0 {
                     true => format!(" ({low:.0} % if it writes all of its memory)"),
                     false => String::new(),
@@ -360,14 +347,14 @@ impl Estimate {
                 format!(
                     "up to {percent:.0} %{least}: try 'pumice run -- {}', and with --mmap if it maps memory itself \
                      instead of by malloc (--try tells)",
-                    self.program
+                    self.ran.program
                 )
             }
         };
         // Beside a known time, an unknown one is worth a word only if it is long.
         let unknown_s = self.translation_s.high - self.translation_s.low;
         let besides =
-            if unknown_s > MUCH * self.wall_s { "; translation comes on top" } else { "" };
+            if unknown_s > MUCH * self.ran.wall_s { "; translation comes on top" } else { "" };
         lines.push(format!("verdict     {verdict}{besides}"));
         if self.lost_records > 0 {
             lines.push(format!(

@@ -208,14 +208,13 @@ mod tests {
 
     #[test]
     fn scripts_lead_to_their_interpreter() {
-        let path = env::temp_dir().join(format!("pumice-script-{}", std::process::id()));
+        let path = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
         fs::write(&path, "#!/usr/bin/env -S sh -e\n").expect("writable");
         assert_eq!(interpreter(&path), in_path(OsStr::new("sh")));
         fs::write(&path, "#! /bin/sh -e\n").expect("writable");
         assert_eq!(interpreter(&path), Some(PathBuf::from("/bin/sh")));
         fs::write(&path, "#!").expect("writable");
         assert_eq!(interpreter(&path), None);
-        fs::remove_file(&path).expect("there");
     }
 
     proptest! {

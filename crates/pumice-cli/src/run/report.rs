@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::elf;
 use super::options::{show, ReportForm, ReportTo};
-use super::spawn::{End, Usage};
+use super::spawn::{End, Ran, Usage};
 use crate::counters::program_name;
 use pumice_command::Failure;
 
@@ -20,15 +20,8 @@ use pumice_command::Failure;
 /// bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    program: String,
-    /// `null` if a signal ended the program.
-    exit_status: Option<u8>,
-    /// `null` if it exited.
-    signal: Option<i32>,
-    wall_s: f64,
-    /// The time that the programs used, the helper threads' part included.
-    user_s: f64,
-    system_s: f64,
+    #[serde(flatten)]
+    ran: Ran,
     minor_faults: u64,
     major_faults: u64,
     peak_resident_bytes: u64,
@@ -65,17 +58,9 @@ pub fn report(
 ) -> Report {
     let events: BTreeMap<_, _> =
         Event::ALL.into_iter().map(|event| (event.name(), tree.total(event))).collect();
-    let (exit_status, signal) = match end {
-        End::Exited(status) => (Some(status), None),
-        End::Killed(signal) => (None, Some(signal)),
-    };
+    let name = program.to_string_lossy().into_owned();
     Report {
-        program: program.to_string_lossy().into_owned(),
-        exit_status,
-        signal,
-        wall_s: wall.as_secs_f64(),
-        user_s: usage.user.as_secs_f64(),
-        system_s: usage.system.as_secs_f64(),
+        ran: Ran::new(name, wall.as_secs_f64(), end, usage),
         minor_faults: usage.minor_faults,
         major_faults: usage.major_faults,
         peak_resident_bytes: usage.peak_resident_bytes,
@@ -199,16 +184,16 @@ impl Report {
                 "programs' CPU",
                 format!(
                     "{:.3} s user, {:.3} s system, the scrubber's included",
-                    self.user_s, self.system_s
+                    self.ran.user_s, self.ran.system_s
                 ),
             ),
             (
                 "their faults",
                 format!("{} without I/O, {} with", self.minor_faults, self.major_faults),
             ),
-            ("wall", format!("{:.3} s", self.wall_s)),
+            ("wall", format!("{:.3} s", self.ran.wall_s)),
         ];
-        let mut table = format!("pumice report: {}\n", self.program.escape_debug());
+        let mut table = format!("pumice report: {}\n", self.ran.program.escape_debug());
         for (name, value) in rows {
             // Writing to a String can't fail.
             let _ = writeln!(table, "  {name:<14} {value}");

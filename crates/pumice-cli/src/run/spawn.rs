@@ -18,6 +18,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
+use serde::Serialize;
 
 /// The time of the first look at the running program.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -44,6 +45,35 @@ pub struct Usage {
     pub major_faults: u64,
     /// The most memory one process of them had resident, in bytes.
     pub peak_resident_bytes: u64,
+}
+
+/// A run of a program, as objects for machines have it. Times are in seconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ran {
+    /// Its words, or its name.
+    pub program: String,
+    /// `null` if a signal ended the program.
+    pub exit_status: Option<u8>,
+    /// `null` if it exited.
+    pub signal: Option<i32>,
+    /// The time it took.
+    pub wall_s: f64,
+    /// The time that the programs used, the helper threads' part included.
+    pub user_s: f64,
+    /// See [`Ran::user_s`].
+    pub system_s: f64,
+}
+
+impl Ran {
+    /// Puts together what a run that took `wall_s` seconds came to.
+    pub fn new(program: String, wall_s: f64, end: End, usage: &Usage) -> Ran {
+        let (exit_status, signal) = match end {
+            End::Exited(status) => (Some(status), None),
+            End::Killed(signal) => (None, Some(signal)),
+        };
+        let (user_s, system_s) = (usage.user.as_secs_f64(), usage.system.as_secs_f64());
+        Ran { program, exit_status, signal, wall_s, user_s, system_s }
+    }
 }
 
 /// Runs `line` (a program, looked up in `PATH`, and its arguments) in this process's environment

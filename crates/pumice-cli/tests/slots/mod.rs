@@ -1,12 +1,14 @@
 //! A daemon of a test's own, in a folder of its own.
 
-use std::io::BufRead;
+use std::io::{BufRead, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pumice_slots::message::ClassRow;
 use pumice_slots::{Client, Lease, LeaseRequest};
+use rustix::net::sockopt;
 
 use crate::support::{first_line, folder, pumice, Folder};
 
@@ -156,4 +158,16 @@ pub fn is_root() -> bool {
         eprintln!("skipped: only root can act as other users");
     }
     is_root
+}
+
+/// A socket whose last close waits longer than any client, unless somebody sees to it; and its other end.
+#[allow(dead_code, reason = "not every test file needs it")]
+pub fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let full = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (other_end, _) = listener.accept().expect("connected");
+    full.set_nonblocking(true).expect("set");
+    while (&full).write(&[0; 1 << 16]).is_ok() {}
+    sockopt::set_socket_linger(&full, Some(10 * PATIENCE)).expect("set");
+    (full, other_end)
 }

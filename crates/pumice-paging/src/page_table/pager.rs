@@ -72,6 +72,12 @@ impl Evicted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadFailed;
 
+/// How reading a page went.
+pub type ReadResult = Result<(), ReadFailed>;
+
+/// The contents of a page.
+pub type Page = [u8; FRAME_SIZE];
+
 /// A page to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
@@ -80,9 +86,9 @@ pub struct Incoming {
     /// Where it is.
     pub from: Evicted,
     /// A frame for it.
-    pub into: NonNull<[u8; FRAME_SIZE]>,
+    pub into: NonNull<Page>,
     /// How that went.
-    pub result: Result<(), ReadFailed>,
+    pub result: ReadResult,
 }
 
 /// Reclaim as spaces see it. It is called by threads that fault, and by those that unmap and fork, which hold
@@ -99,13 +105,7 @@ pub unsafe trait Pager: Sync {
     ///
     /// # Errors
     /// [`ReadFailed`]: the fault ends in `VmError::ReadFailed`, and the page stays where it is.
-    fn swap_in(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed>;
+    fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult;
 
     /// As [`Pager::swap_in`], of pages of which somebody wants the first, and the others perhaps later. All of
     /// them are waited for.

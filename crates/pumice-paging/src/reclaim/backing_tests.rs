@@ -4,9 +4,11 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
+use fastrand::Rng;
+
 use super::policy::table;
 use super::round::Round;
-use super::testing::{self, fill, is_filled, zone_of, Random, Scratch, Space, FRAMES};
+use super::testing::{self, fill, is_filled, zone_of, Scratch, Space, FRAMES};
 use super::watched::{Call, Watched};
 use super::writes::Writes;
 use super::{Adaptive, Paging, Settings, ZoneReclaim};
@@ -194,10 +196,10 @@ fn use_pages_insisting(space: &VmSpace<crate::space::Frames<'_>>, pages: usize, 
     let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
     let region = task.region(at).expect("mapped");
     let mut versions = vec![0; pages];
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     for step in 0..3 * pages {
-        let page = if step < pages { step } else { random.below(pages) };
-        let is_writing = step < pages || random.below(5) == 0;
+        let page = if step < pages { step } else { random.usize(..pages) };
+        let is_writing = step < pages || random.usize(..5) == 0;
         let mut tries = 0;
         loop {
             let did = if is_writing {

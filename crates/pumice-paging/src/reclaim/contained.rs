@@ -7,9 +7,8 @@
 use rustix::io::Errno;
 
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal, SwapCaches};
-use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, Incoming, Page, ReadFailed, ReadResult, SpaceId};
 use crate::page_table::Rights;
-use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
 use pumice_io::sync::contain;
 
@@ -86,7 +85,7 @@ impl<'b> Contained<'b> {
         contain(|| self.backing.evicted(place, nth, page))
     }
 
-    pub fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+    pub fn note_content(&self, place: &Place, nth: usize, bytes: &Page) {
         contain(|| self.backing.note_content(place, nth, bytes));
     }
 
@@ -105,8 +104,8 @@ pub(super) fn read(
     space: SpaceId,
     page: usize,
     from: Evicted,
-    into: &mut [u8; FRAME_SIZE],
-) -> Result<(), ReadFailed> {
+    into: &mut Page,
+) -> ReadResult {
     contain(|| backing.read(space, page, from, into)).unwrap_or(Err(ReadFailed))
 }
 

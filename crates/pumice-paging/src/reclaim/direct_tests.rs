@@ -226,10 +226,7 @@ fn frames_that_were_not_to_be_had_count_as_free() {
 fn pages_come_back_though_swap_and_memory_are_full() {
     for has_kswapd in [false, true] {
         with_region(&format!("full-{has_kswapd}"), 512, |pager, _, region| {
-            std::thread::scope(|scope| {
-                if has_kswapd {
-                    scope.spawn(|| pager.zone().kswapd());
-                }
+            beside_kswapd(has_kswapd, pager, || {
                 let mut written = 0;
                 while let Ok(mut guard) = region.write(written) {
                     fill(&mut guard, written, 1);
@@ -244,7 +241,6 @@ fn pages_come_back_though_swap_and_memory_are_full() {
                         assert!(is_filled(&guard, page, 1), "{page}");
                     }
                 }
-                pager.stop();
             });
         });
     }
@@ -281,8 +277,7 @@ fn a_ring_that_fails_for_good_is_replaced_and_nobody_waits_for_it() {
                 Box::new(Broken(pumice_io::engine::best(depth), waits))
             };
             pager.zone().set_engines(&pumice_io::Engines::new(make));
-            std::thread::scope(|scope| {
-                let kswapd = scope.spawn(|| pager.zone().kswapd());
+            let written = beside_kswapd(true, pager, || {
                 let mut written = 0;
                 while written < 2 * FRAMES {
                     match region.write(written) {
@@ -294,12 +289,11 @@ fn a_ring_that_fails_for_good_is_replaced_and_nobody_waits_for_it() {
                 // Where rings serve a while before they fail, pages go by one ring after the other; where they never
                 // do, by plain calls.
                 assert!(written > FRAMES / 2 && pager.counts().errors > 0, "{written}");
-                pager.stop();
-                kswapd.join().expect("no panic");
-                for page in (0..written).rev().take(FRAMES / 2) {
-                    assert!(is_filled(&region.read(page).expect("there"), page, 1), "{page}");
-                }
+                written
             });
+            for page in (0..written).rev().take(FRAMES / 2) {
+                assert!(is_filled(&region.read(page).expect("there"), page, 1), "{page}");
+            }
         });
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! All randomness is shuttle's, so that the output of a failure repeats it.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -37,11 +36,8 @@ const TRIES: usize = 5000;
 
 /// A swap area, of which the file is only the header's.
 pub(super) fn swap(slots: u64) -> Swap {
-    let name = format!("pumice-shuttle-{}-{:?}", std::process::id(), std::thread::current().id());
-    let path: PathBuf = std::env::temp_dir().join(name);
-    let swap = Swap::create(&path, (slots + 1) * FRAME_SIZE as u64, Cached::Yes).expect("room");
-    std::fs::remove_file(&path).expect("ours");
-    swap
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    Swap::create(file.path(), (slots + 1) * FRAME_SIZE as u64, Cached::Yes).expect("room")
 }
 
 /// Does it again while the device fails, or memory is short because of that.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use crate::backing::{Backing, Came};
-use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::pager::{
+    Evicted, Incoming, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId,
+};
 use crate::page_table::{FrameSource, Rights, TableOps};
 use crate::space::{Result, VmError, VmSpace};
 use crate::swap::backing::SwapBacking;
 use crate::swap::{Swap, SwapError};
-use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Reclaim;
 use pumice_io::{AnyEngine, Engines};
 
@@ -49,29 +50,21 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
     /// # Errors
     /// [`VmError::OtherPager`] where it is another, [`VmError::OtherZone`] where spaces on another zone are attached;
     /// else as [`VmSpace::enter`].
-    pub fn attach<F: FrameSource, T: TableOps, R>(
+    pub fn attach<F: FrameSource<List: Send>, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,
         work: impl FnOnce() -> R,
-    ) -> Result<R>
-    where
-        F::List: Send,
-    {
-        if !is_pager_of(self, space) {
-            return Err(VmError::OtherPager);
-        }
+    ) -> Result<R> {
+        check_pager(self, space)?;
         self.attach_part(space, work)
     }
 
     /// As [`Paging::attach`], where the space's pager is this or one that has this for one of its zones.
-    pub(super) fn attach_part<F: FrameSource, T: TableOps, R>(
+    pub(super) fn attach_part<F: FrameSource<List: Send>, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,
         work: impl FnOnce() -> R,
-    ) -> Result<R>
-    where
-        F::List: Send,
-    {
+    ) -> Result<R> {
         self.zone.attach(space, &self.backing, work)
     }
 
@@ -80,10 +73,10 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
     ///
     /// # Errors
     /// As [`Paging::attach`].
-    pub fn kswapd<F: FrameSource, T: TableOps>(&self, space: &VmSpace<F, T>) -> Result<()>
-    where
-        F::List: Send,
-    {
+    pub fn kswapd(
+        &self,
+        space: &VmSpace<impl FrameSource<List: Send>, impl TableOps>,
+    ) -> Result<()> {
         self.attach(space, || self.zone.kswapd())
     }
 
@@ -98,13 +91,14 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
     }
 }
 
-/// Whether pages of a space go by this pager and come back by it.
-pub(super) fn is_pager_of<G: Pager, F: FrameSource, T: TableOps>(
+/// Looks whether pages of a space go by this pager and come back by it.
+pub(super) fn check_pager<G: Pager, F: FrameSource, T: TableOps>(
     pager: &G,
     space: &VmSpace<F, T>,
-) -> bool {
+) -> Result<()> {
     let frames = space.frames();
-    frames.pager().is_some_and(|its| core::ptr::addr_eq(its, pager))
+    let is_its = frames.pager().is_some_and(|its| core::ptr::addr_eq(its, pager));
+    is_its.then_some(()).ok_or(VmError::OtherPager)
 }
 
 impl<P: Policy + Send> SwapPager<P> {
@@ -142,13 +136,7 @@ unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
         self.zone.lru_add(space, pages);
     }
 
-    fn swap_in(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> core::result::Result<(), ReadFailed> {
+    fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
         let read = contained::read(&self.backing, space, page, from, into);
         read.inspect_err(|ReadFailed| self.zone.note_read_error())
     }

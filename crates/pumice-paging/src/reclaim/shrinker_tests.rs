@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use super::spaces_tests::use_pages;
 use super::testing::with_space as with_space_by;
-use super::testing::{fill, is_filled, zone_of, Pager, Scratch, Space, FRAMES};
+use super::testing::{beside_kswapd, fill, is_filled, zone_of, Pager, Scratch, Space, FRAMES};
 use super::{Settings, Shrinker};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, MemMap, Region, Task, VmError, VmSpace};
@@ -91,25 +91,6 @@ fn with_space(name: &str, swap_pages: usize, work: impl FnOnce(&Zone, &Pager, &S
     let pager = scratch.pager(swap_pages);
     with_space_by(&pager, |zone, space| {
         pager.attach(space, || work(zone, &pager, space)).expect("a task");
-    });
-}
-
-/// With `kswapd` beside it, or without.
-fn beside_kswapd(has_kswapd: bool, pager: &Pager, work: impl FnOnce()) {
-    std::thread::scope(|scope| {
-        let kswapd = has_kswapd.then(|| scope.spawn(|| pager.zone().kswapd()));
-        struct Stop<'p>(&'p Pager);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.stop();
-            }
-        }
-        let stop = Stop(pager);
-        work();
-        drop(stop);
-        if let Some(kswapd) = kswapd {
-            kswapd.join().expect("no panic");
-        }
     });
 }
 

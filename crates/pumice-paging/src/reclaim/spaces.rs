@@ -61,15 +61,12 @@ impl<P: Policy + Send> ZoneReclaim<P> {
     ///
     /// # Errors
     /// [`VmError::OtherZone`]; as [`VmSpace::enter`].
-    pub(super) fn attach<F: FrameSource, T: TableOps, R>(
+    pub(super) fn attach<F: FrameSource<List: Send>, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,
         backing: &dyn Backing,
         work: impl FnOnce() -> R,
-    ) -> Result<R>
-    where
-        F::List: Send,
-    {
+    ) -> Result<R> {
         // Before any lock, of which that of caches comes before the zone's.
         in_policy::refuse();
         let task = space.enter()?;

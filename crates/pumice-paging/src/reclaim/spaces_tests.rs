@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use rustix::io::Errno;
 
 use super::policy::table;
-use super::testing::{fill, is_filled, zone_of, Random, Scratch, FRAMES};
+use super::testing::{beside, fill, is_filled, zone_of, Scratch, FRAMES};
 use super::watched::{Call, Watched};
 use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
-use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, Page, ReadResult, SpaceId};
 use crate::page_table::{Atomic, FrameSource, Rights};
 use crate::space::{MemMap, VmSpace};
 use crate::swap::backing::SwapBacking;
@@ -30,10 +31,10 @@ pub(super) fn use_pages<F: FrameSource>(space: &VmSpace<F>, pages: usize, steps:
     let at = task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
     let region = task.region(at).expect("mapped");
     let mut versions = vec![0; pages];
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     for step in 0..pages + steps {
-        let page = if step < pages { step } else { random.below(pages) };
-        if step < pages || random.below(2) == 0 {
+        let page = if step < pages { step } else { random.usize(..pages) };
+        if step < pages || random.bool() {
             let mut guard = region.write(page).expect("a frame");
             assert!(is_filled(&guard, page, versions[page]), "page {page}");
             versions[page] += 1;
@@ -51,13 +52,7 @@ pub(super) fn use_pages<F: FrameSource>(space: &VmSpace<F>, pages: usize, steps:
 fn on_a_zone<P: Policy + Send>(policy: P, work: impl FnOnce(&Zone, &Arc<ZoneReclaim<P>>)) {
     let reclaim = Arc::new(ZoneReclaim::new(policy, FRAMES, Settings::of(FRAMES)));
     let zone = zone_of(FRAMES);
-    std::thread::scope(|scope| {
-        let kswapd = scope.spawn(|| reclaim.kswapd());
-        let worked = catch_unwind(AssertUnwindSafe(|| work(&zone, &reclaim)));
-        reclaim.stop();
-        kswapd.join().expect("no panic");
-        worked.expect("no panic");
-    });
+    beside(&reclaim, || reclaim.kswapd(), || work(&zone, &reclaim));
 }
 
 #[test]
@@ -229,13 +224,7 @@ unsafe impl Backing for InPlace {
     fn dirty_again(&self, _: SpaceId, _: usize) {
         self.dirty_again.fetch_add(1, Ordering::Relaxed);
     }
-    fn read(
-        &self,
-        _: SpaceId,
-        page: usize,
-        _: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
+    fn read(&self, _: SpaceId, page: usize, _: Evicted, into: &mut Page) -> ReadResult {
         let mut queue = self.readers.take();
         let (file, direction) = (self.file.reference(), Direction::Read);
         let bytes = Bytes::Run { at: NonNull::from(&mut *into).cast(), len: FRAME_SIZE };

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use fastrand::Rng;
+
 use super::testing::*;
 use super::{Policy, Settings, SwapPager};
 use crate::page_table::pager::{Evicted, LruPage, Pager as _, SpaceId};
@@ -22,8 +24,8 @@ fn pages_survive<P: Policy + Send>(
 ) -> usize {
     with_space(pager, |_, space| {
         let errors = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            let kswapd = scope.spawn(|| pager.kswapd(space));
+        let kswapd = || pager.kswapd(space).expect("a task");
+        beside(pager.zone(), kswapd, || {
             let at = {
                 let task = space.enter().expect("a task");
                 task.map(pages * FRAME_SIZE, Rights::READ_WRITE).expect("addresses")
@@ -35,18 +37,18 @@ fn pages_survive<P: Policy + Send>(
                     scope.spawn(move || {
                         let task = space.enter().expect("a task");
                         let region = task.region(at).expect("mapped");
-                        let mut random = Random(thread as u64 + 1);
+                        let mut random = Rng::with_seed(thread as u64 + 1);
                         for step in 0..steps {
                             // Half of it in order, so that there is something of everything.
                             let any = if step % 2 == 0 {
-                                random.below(pages / threads)
+                                random.usize(..pages / threads)
                             } else {
                                 step / 2
                             };
                             let page = any % (pages / threads) * threads + thread;
                             // Relaxed: the page is this thread's.
                             let version = versions[page].load(Ordering::Relaxed);
-                            if random.below(2) == 0 {
+                            if random.bool() {
                                 match region.write(page) {
                                     Ok(mut guard) => {
                                         assert!(is_filled(&guard, page, version), "page {page}");
@@ -83,9 +85,6 @@ fn pages_survive<P: Policy + Send>(
                 assert!(good, "page {page} at the end");
             }
             task.unmap(at, pages * FRAME_SIZE).expect("mapped");
-            drop(task);
-            pager.stop();
-            kswapd.join().expect("no panic").expect("a task");
         });
         errors.into_inner()
     })
@@ -250,9 +249,9 @@ fn sequences_are_read_ahead() {
         for page in 0..pages {
             fill(&mut region.write(page).expect("frames"), page, 1);
         }
-        let mut random = Random(7);
+        let mut random = Rng::with_seed(7);
         for _ in 0..FRAMES {
-            let page = random.below(pages);
+            let page = random.usize(..pages);
             assert!(is_filled(&region.read(page).expect("there"), page, 1), "page {page}");
         }
         let random = pager.counts();
@@ -285,14 +284,14 @@ fn sequences_are_read_ahead() {
 #[test]
 fn kswapd_rests_where_nothing_can_go() {
     let scratch = Scratch::new("rest");
-    let pager = scratch.pager(64);
-    with_space(&pager, |_, space| {
+    let pager = &scratch.pager(64);
+    with_space(pager, |_, space| {
         let (started, of_thread) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            let kswapd = scope.spawn(|| {
-                started.send(rustix::thread::gettid()).expect("somebody listens");
-                pager.kswapd(space)
-            });
+        let kswapd = move || {
+            started.send(rustix::thread::gettid()).expect("somebody listens");
+            pager.kswapd(space).expect("a task");
+        };
+        beside(pager.zone(), kswapd, || {
             let thread = of_thread.recv().expect("a thread").as_raw_nonzero();
             let task = space.enter().expect("a task");
             let at = task.map(2 * FRAMES * FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
@@ -315,8 +314,6 @@ fn kswapd_rests_where_nothing_can_go() {
                 }
                 None => eprintln!("skipped: no schedstat"),
             }
-            pager.stop();
-            kswapd.join().expect("no panic").expect("a task");
         });
     });
 }

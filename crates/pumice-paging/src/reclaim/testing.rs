@@ -1,9 +1,9 @@
 //! Fixtures of the tests of reclaim: swap files, pages that say which they are, and spaces with a pager.
 
-use std::path::PathBuf;
+use tempfile::TempPath;
 
 use super::policy::table;
-use super::{Adaptive, Policy, Settings, SwapPager, TwoList};
+use super::{Adaptive, Policy, Settings, SwapPager, TwoList, ZoneReclaim};
 use crate::page_table::pager::Pager as AnyPager;
 use crate::page_table::{Atomic, Rights};
 use crate::space::{Frames, MemMap, Region, Task, VmSpace};
@@ -21,12 +21,14 @@ pub(super) type ARegion<'t, 'm> = Region<'t, Frames<'m>, Atomic>;
 
 pub(super) const FRAMES: usize = 2048;
 
-/// A swap file that is gone with this.
-pub(super) struct Scratch(pub PathBuf);
+/// A path for a swap file, which is gone with this.
+pub(super) struct Scratch(pub TempPath);
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("pumice-reclaim-{name}-{}", std::process::id())))
+        let prefix = format!("pumice-reclaim-{name}-");
+        let unmade = tempfile::Builder::new().prefix(&prefix).make(|_| Ok(()));
+        Scratch(unmade.expect("a path for a temporary file").into_temp_path())
     }
 
     pub fn swap(&self, pages: usize) -> Swap {
@@ -36,12 +38,6 @@ impl Scratch {
     /// A pager by our policy, with swap for so many pages.
     pub fn pager(&self, pages: usize) -> Pager {
         SwapPager::new(self.swap(pages), adaptive(), FRAMES, Settings::of(FRAMES))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -60,17 +56,6 @@ pub(super) fn is_filled(bytes: &[u8; FRAME_SIZE], page: usize, version: u32) -> 
 
 fn word_of(page: usize, version: u32, at: usize) -> u64 {
     (page as u64) << 40 ^ u64::from(version) << 10 ^ at as u64
-}
-
-pub(super) struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
 }
 
 /// A policy for [`FRAMES`] frames. Its table is leaked.
@@ -114,11 +99,44 @@ pub(super) fn with_kswapd<P: Policy + Send>(
     work: impl FnOnce(&Space<'_>, &ATask<'_, '_>, &ARegion<'_, '_>),
 ) {
     with_space(pager, |_, space| {
-        std::thread::scope(|scope| {
-            let kswapd = scope.spawn(|| pager.kswapd(space));
+        let kswapd = || pager.kswapd(space).expect("a task");
+        beside(pager.zone(), kswapd, || {
             with_region(space, pages, |task, region| work(space, task, region));
-            pager.stop();
-            kswapd.join().expect("no panic").expect("a task");
         });
     });
+}
+
+/// With `kswapd` beside it, or without.
+pub(super) fn beside_kswapd<R>(has_kswapd: bool, pager: &Pager, work: impl FnOnce() -> R) -> R {
+    let kswapd = || {
+        if has_kswapd {
+            pager.zone().kswapd();
+        }
+    };
+    beside(pager.zone(), kswapd, work)
+}
+
+/// Works beside a thread that does `kswapd` for a zone. The thread ends with the work, also where the work panics.
+pub(super) fn beside<P: Policy + Send, R>(
+    zone: &ZoneReclaim<P>,
+    kswapd: impl FnOnce() + Send,
+    work: impl FnOnce() -> R,
+) -> R {
+    std::thread::scope(|scope| {
+        let kswapd = scope.spawn(kswapd);
+        let stopping = Stopping(zone);
+        let worked = work();
+        drop(stopping);
+        kswapd.join().expect("no panic");
+        worked
+    })
+}
+
+/// Ends `kswapd` of a zone with it, also in a panic: a scope waits for its threads.
+pub(super) struct Stopping<'r, P: Policy + Send>(pub &'r ZoneReclaim<P>);
+
+impl<P: Policy + Send> Drop for Stopping<'_, P> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }

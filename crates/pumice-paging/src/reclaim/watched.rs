@@ -3,10 +3,9 @@
 use rustix::io::Errno;
 
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
-use crate::page_table::pager::{Evicted, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, Page, ReadResult, SpaceId};
 use crate::page_table::Rights;
 use crate::swap::backing::SwapBacking;
-use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::frame::Gfp;
 
 /// The method that is called.
@@ -36,13 +35,7 @@ unsafe impl<W: Fn(Call) -> Result<(), Refusal> + Send + Sync> Backing for Watche
     fn needs(&self) -> Gfp {
         self.swap.needs()
     }
-    fn read(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
+    fn read(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
         self.tell(Call::Read);
         self.swap.read(space, page, from, into)
     }
@@ -72,7 +65,7 @@ unsafe impl<W: Fn(Call) -> Result<(), Refusal> + Send + Sync> Backing for Watche
         self.tell(Call::Evicted);
         self.swap.evicted(place, nth, page)
     }
-    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+    fn note_content(&self, place: &Place, nth: usize, bytes: &Page) {
         self.swap.note_content(place, nth, bytes);
     }
     fn give_up(&self, place: &Place, nth: usize) {

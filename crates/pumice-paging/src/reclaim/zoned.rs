@@ -59,13 +59,14 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use crate::backing::Backing;
-use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::pager::{
+    Evicted, Incoming, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId,
+};
 use crate::page_table::{FrameSource, Rights, TableOps};
-use crate::space::{Result, VmError, VmSpace};
-use pumice_frames::addr::FRAME_SIZE;
+use crate::space::{Result, VmSpace};
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
 
-use super::paging::{is_pager_of, Paging};
+use super::paging::{check_pager, Paging};
 use super::policy::Policy;
 use super::zone::ZoneReclaim;
 
@@ -96,18 +97,13 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
     /// `kswapd` is a thread of the caller's ([`ZoneReclaim::kswapd`]).
     ///
     /// # Errors
-    /// [`VmError::OtherPager`] where it is another; else as [`VmSpace::enter`].
-    pub fn attach<F: FrameSource, T: TableOps, R>(
+    /// [`OtherPager`](crate::space::VmError::OtherPager) where it is another; else as [`VmSpace::enter`].
+    pub fn attach<F: FrameSource<List: Send>, T: TableOps, R>(
         &self,
         space: &VmSpace<F, T>,
         work: impl FnOnce() -> R,
-    ) -> Result<R>
-    where
-        F::List: Send,
-    {
-        if !is_pager_of(self, space) {
-            return Err(VmError::OtherPager);
-        }
+    ) -> Result<R> {
+        check_pager(self, space)?;
         let (mut work, mut result) = (Some(work), None);
         let mut once = || result = work.take().map(|work| work());
         attach_to_all(&self.zones, space, &mut once)?;
@@ -139,14 +135,11 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
 /// 2^64 by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-fn attach_to_all<P: Policy + Send, F: FrameSource, T: TableOps>(
+fn attach_to_all<P: Policy + Send, F: FrameSource<List: Send>, T: TableOps>(
     zones: &[Paging<P, &dyn Backing>],
     space: &VmSpace<F, T>,
     work: &mut dyn FnMut(),
-) -> Result<()>
-where
-    F::List: Send,
-{
+) -> Result<()> {
     match zones.split_first() {
         Some((zone, rest)) => zone.attach_part(space, || attach_to_all(rest, space, work))?,
         None => {
@@ -211,13 +204,7 @@ unsafe impl<P: Policy + Send> Pager for ZonedPaging<'_, P> {
         }
     }
 
-    fn swap_in(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> core::result::Result<(), ReadFailed> {
+    fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
         self.zones.first().ok_or(ReadFailed)?.swap_in(space, page, from, into)
     }
 

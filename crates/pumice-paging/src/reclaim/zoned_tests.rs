@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::policy::table;
 use super::spaces_tests::use_pages;
-use super::testing::{fill, is_filled, zone_of, Scratch};
+use super::testing::{fill, is_filled, zone_of, Scratch, Stopping};
 use super::{Adaptive, Counts, Settings, ZoneReclaim, ZonedPaging};
 use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
@@ -107,12 +107,6 @@ fn on_two_zones_with(
     let both = Both { zones, reclaim: reclaim.clone(), space: &space, pager, backing };
     let used = pager.attach(&space, || {
         std::thread::scope(|scope| {
-            struct Stop<'r, 'e>(&'r [Arc<ZoneReclaim<Adaptive<'e>>>; 2]);
-            impl Drop for Stop<'_, '_> {
-                fn drop(&mut self) {
-                    self.0.iter().for_each(|zone| zone.stop());
-                }
-            }
             let threads = reclaim.each_ref().map(|zone| {
                 scope.spawn(move || {
                     if kswapd == Kswapd::EachZone {
@@ -122,9 +116,9 @@ fn on_two_zones_with(
                     used.tv_sec as u128 * 1_000_000_000 + used.tv_nsec as u128
                 })
             });
-            let stop = Stop(&reclaim);
+            let stopping = reclaim.each_ref().map(|zone| Stopping(zone));
             work(&both);
-            drop(stop);
+            drop(stopping);
             threads.map(|thread| thread.join().expect("no panic"))
         })
     });

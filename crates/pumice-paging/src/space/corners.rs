@@ -8,7 +8,7 @@ use std::vec::Vec;
 use super::disk::Disk;
 use super::tests::{byte, taken, with_pager, with_space};
 use super::*;
-use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, LruPage, Page, Pager, ReadResult, SpaceId};
 use crate::page_table::Rights;
 use pumice_frames::addr::{Pfn, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
@@ -191,13 +191,7 @@ unsafe impl Pager for Slow {
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
         self.disk.lru_add(space, pages);
     }
-    fn swap_in(
-        &self,
-        space: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut region::Page,
-    ) -> core::result::Result<(), ReadFailed> {
+    fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
         self.disk.swap_in(space, page, from, into)
     }
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {

@@ -7,11 +7,10 @@ use std::sync::Mutex;
 use std::vec::Vec;
 
 use super::file::{Begun, Patience};
-use super::region::Page;
 use super::swap_in::Use;
 use super::write_back::WriteFailed;
 use super::Task;
-use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId};
 use crate::page_table::{FrameSource, Rights, TableOps};
 use pumice_frames::addr::FRAME_SIZE;
 
@@ -151,13 +150,7 @@ unsafe impl Pager for Disk {
         self.told.lock().expect("no panic").extend(pages);
     }
 
-    fn swap_in(
-        &self,
-        _: SpaceId,
-        page: usize,
-        from: Evicted,
-        into: &mut Page,
-    ) -> Result<(), ReadFailed> {
+    fn swap_in(&self, _: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
         if self.fails.load(Ordering::Relaxed) {
             return Err(ReadFailed);
         }

@@ -15,7 +15,7 @@ use super::swap_in::{Claim, Use};
 use super::task::Task;
 use super::{Access, Result, VmSpace};
 use crate::page_table::entry::EXCLUSIVE;
-use crate::page_table::pager::{Evicted, ReadFailed};
+use crate::page_table::pager::{Evicted, ReadFailed, ReadResult};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps, Tables};
 use pumice_frames::addr::Pfn;
@@ -161,12 +161,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     /// # Safety
     /// It was begun in this space, and taken over in this space only; [`Task::begin_fill`] says what holds since.
     /// Nobody uses its frame any more.
-    pub(crate) unsafe fn end_fill(
-        &self,
-        filling: Filling,
-        read: core::result::Result<(), ReadFailed>,
-        used: Use,
-    ) {
+    pub(crate) unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use) {
         let Filling { page, frame, claimed, from } = filling;
         let Some(walked) = self.walk_if_there(page) else {
             self.with_list(|list| list.put(frame));

@@ -11,7 +11,7 @@ use super::swap_in::Use;
 use super::task::Task;
 use super::write_back::{StillHeld, WriteBack, WriteFailed};
 use super::Result;
-use crate::page_table::pager::ReadFailed;
+use crate::page_table::pager::ReadResult;
 use crate::page_table::{FrameSource, Rights, TableOps};
 use pumice_frames::addr::Pfn;
 
@@ -26,12 +26,7 @@ pub trait FileOps {
     fn bytes(&self, frame: Pfn) -> NonNull<u8>;
     fn map_file(&self, bytes: usize, rights: Rights) -> Result<usize>;
     fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun>;
-    unsafe fn end_fill(
-        &self,
-        filling: Filling,
-        read: core::result::Result<(), ReadFailed>,
-        used: Use,
-    );
+    unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use);
     fn take_over(&self, filling: Filling) -> core::result::Result<(Filling, Overtaken), Filling>;
     unsafe fn end_overtaken(&self, overtaken: Overtaken);
     fn is_being_read(&self, page: usize) -> bool;
@@ -57,12 +52,7 @@ impl<F: FrameSource, T: TableOps> FileOps for Task<'_, F, T> {
     fn begin_fill(&self, page: usize, patience: Patience) -> Result<Begun> {
         self.begin_fill(page, patience)
     }
-    unsafe fn end_fill(
-        &self,
-        filling: Filling,
-        read: core::result::Result<(), ReadFailed>,
-        used: Use,
-    ) {
+    unsafe fn end_fill(&self, filling: Filling, read: ReadResult, used: Use) {
         // SAFETY: the caller's promise.
         unsafe { self.end_fill(filling, read, used) }
     }

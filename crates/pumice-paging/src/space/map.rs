@@ -10,7 +10,7 @@ use super::task::{GfpScope, Task};
 use super::vma::MapState;
 use super::{Access, Extent, Place, Result, VmError, VmSpace};
 use crate::page_table::pager::Evicted;
-use crate::page_table::tables::FrameList;
+use crate::page_table::tables::{FrameList, Table};
 use crate::page_table::{Entry, FrameSource, Middle, Rights, State, TableOps, Tables};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::frame::Gfp;
@@ -177,26 +177,41 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         part: &Range<usize>,
         own: &Range<usize>,
     ) -> core::result::Result<usize, Stop> {
+        Ok(match self.change_middle(middle, part, own, Entry::gone)? {
+            Changed::Not(leaf) => part.clone().filter(|&page| self.zap(leaf.entry(page))).count(),
+            Changed::From(pmd) => {
+                if pmd.state() == State::Present {
+                    self.give_up_block(pmd.frame());
+                }
+                part.len()
+            }
+            Changed::Nothing => 0,
+        })
+    }
+
+    /// Changes the word of the middle level, of which `part` is to be changed and which has `own`. Where that is not
+    /// all, or there is a table, the words of the pages are the caller's to change.
+    #[inline]
+    fn change_middle(
+        &self,
+        middle: Middle<'_>,
+        part: &Range<usize>,
+        own: &Range<usize>,
+        change: impl Fn(Entry) -> Entry,
+    ) -> core::result::Result<Changed<F>, Stop> {
         let tables = &self.space.tables;
         loop {
             let pmd = tables.ops.ptep_get(middle.pmdp);
             match pmd.state() {
-                State::Table => {
-                    // SAFETY: only who holds the lock frees tables.
-                    let leaf = unsafe { tables.leaf(pmd) };
-                    let gone = part.clone().filter(|&page| self.zap(leaf.entry(page)));
-                    return Ok(gone.count());
-                }
+                // SAFETY: only who holds the lock frees tables.
+                State::Table => return Ok(Changed::Not(unsafe { tables.leaf(pmd) })),
                 State::Absent | State::Present if part == own => {
-                    if tables.ops.ptep_cmpxchg(middle.pmdp, pmd, pmd.gone()).is_ok() {
-                        if pmd.state() == State::Present {
-                            self.give_up_block(pmd.frame());
-                        }
-                        return Ok(part.len());
+                    if tables.ops.ptep_cmpxchg(middle.pmdp, pmd, change(pmd)).is_ok() {
+                        return Ok(Changed::From(pmd));
                     }
                 }
                 State::Absent | State::Present => self.add_table(middle, pmd, part.start)?,
-                _ => return Ok(0),
+                _ => return Ok(Changed::Nothing),
             }
         }
     }
@@ -235,30 +250,14 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         own: &Range<usize>,
         rights: Rights,
     ) -> core::result::Result<(), Stop> {
-        let tables = &self.space.tables;
-        loop {
-            let pmd = tables.ops.ptep_get(middle.pmdp);
-            match pmd.state() {
-                State::Table => {
-                    // SAFETY: only who holds the lock frees tables.
-                    let leaf = unsafe { tables.leaf(pmd) };
-                    for page in part.clone() {
-                        if !self.set_rights(leaf.entry(page), rights) {
-                            return Change::Protect(rights).on_nothing(page);
-                        }
-                    }
-                    return Ok(());
-                }
-                State::Absent | State::Present if part == own => {
-                    let changed = pmd.with_rights(rights);
-                    if tables.ops.ptep_cmpxchg(middle.pmdp, pmd, changed).is_ok() {
-                        return Ok(());
-                    }
-                }
-                State::Absent | State::Present => self.add_table(middle, pmd, part.start)?,
-                _ => return Change::Protect(rights).on_nothing(part.start),
+        let unmapped = match self.change_middle(middle, part, own, |pmd| pmd.with_rights(rights))? {
+            Changed::Not(leaf) => {
+                part.clone().find(|&page| !self.set_rights(leaf.entry(page), rights))
             }
-        }
+            Changed::From(_) => None,
+            Changed::Nothing => Some(part.start),
+        };
+        unmapped.map_or(Ok(()), |page| Change::Protect(rights).on_nothing(page))
     }
 
     /// Sets the rights of a page; `false` if it is unmapped.
@@ -298,6 +297,16 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             }
         });
     }
+}
+
+/// How a word of the middle level was changed.
+enum Changed<F: FrameSource> {
+    /// It was so before.
+    From(Entry),
+    /// It has this table, whose words are to be changed.
+    Not(Table<F>),
+    /// Nothing is mapped.
+    Nothing,
 }
 
 /// Operations on pages.

@@ -252,6 +252,50 @@ pub(crate) fn add(task: &Task<'_, Model, impl TableOps>, address: usize) -> Resu
     Ok(())
 }
 
+/// A step of a model: a task, and the address that all steps are about.
+#[cfg(loom)]
+type Step = fn(&Task<'_, Model, Atomic>, usize);
+
+/// Maps the region that a model is about.
+#[cfg(loom)]
+type Map = fn(&Task<'_, Model, Atomic>) -> Result<usize>;
+
+/// Two things that threads do to a region, after a step that prepares it; and what must hold afterwards.
+#[cfg(loom)]
+fn race_on(shared: fn() -> Shared<Atomic>, map: Map, [prepare, one, two, after]: [Step; 4]) {
+    loom::model(move || {
+        let shared = shared();
+        let task = shared.enter();
+        let at = map(&task).expect("room");
+        prepare(&task, at);
+        let other = shared.enter();
+        let thread = loom::thread::spawn(move || two(&other, at));
+        one(&task, at);
+        thread.join().expect("no panic");
+        after(&task, at);
+        drop(task);
+        shared.end();
+    });
+}
+
+#[cfg(loom)]
+fn nothing(_: &Task<'_, Model, Atomic>, _: usize) {}
+
+#[cfg(loom)]
+fn unmap_one(task: &Task<'_, Model, Atomic>, at: usize) {
+    task.unmap(at, PAGE).expect("aligned");
+}
+
+#[cfg(loom)]
+fn try_add(task: &Task<'_, Model, Atomic>, at: usize) {
+    let _ = add(task, at);
+}
+
+#[cfg(loom)]
+fn try_write(task: &Task<'_, Model, Atomic>, at: usize) {
+    let _ = task.fault(at, Access::Write);
+}
+
 #[cfg(test)]
 mod crowd;
 #[cfg(loom)]
@@ -262,99 +306,53 @@ mod write_back;
 #[cfg(loom)]
 mod loom_models {
     use super::*;
-    use loom::thread;
 
     /// Two things that threads do to a page of a region of two, and what must hold afterwards.
-    fn race<T: TableOps + Default + 'static>(
-        prepare: fn(&Task<'_, Model, T>, usize),
-        one: fn(&Task<'_, Model, T>, usize),
-        two: fn(&Task<'_, Model, T>, usize),
-        after: fn(&Task<'_, Model, T>, usize),
-    ) {
+    fn race(prepare: Step, one: Step, two: Step, after: Step) {
         race_in(Shared::new, prepare, one, two, after);
     }
 
-    fn race_in<T: TableOps + Default + 'static>(
-        shared: fn() -> Shared<T>,
-        prepare: fn(&Task<'_, Model, T>, usize),
-        one: fn(&Task<'_, Model, T>, usize),
-        two: fn(&Task<'_, Model, T>, usize),
-        after: fn(&Task<'_, Model, T>, usize),
-    ) {
-        loom::model(move || {
-            let shared = shared();
-            let task = shared.enter();
-            let at = task.map(2 * PAGE, Rights::READ_WRITE).expect("room");
-            prepare(&task, at);
-            let other = shared.enter();
-            let thread = thread::spawn(move || two(&other, at));
-            one(&task, at);
-            thread.join().expect("no panic");
-            after(&task, at);
-            drop(task);
-            shared.end();
-        });
+    fn race_in(shared: fn() -> Shared<Atomic>, prepare: Step, one: Step, two: Step, after: Step) {
+        let map: Map = |task| task.map(2 * PAGE, Rights::READ_WRITE);
+        race_on(shared, map, [prepare, one, two, after]);
     }
 
-    fn nothing<T: TableOps>(_: &Task<'_, Model, T>, _: usize) {}
-
-    fn write<T: TableOps>(task: &Task<'_, Model, T>, at: usize) {
+    fn write(task: &Task<'_, Model, Atomic>, at: usize) {
         task.fault(at, Access::Write).expect("mapped");
     }
 
-    fn read<T: TableOps>(task: &Task<'_, Model, T>, at: usize) {
+    fn read(task: &Task<'_, Model, Atomic>, at: usize) {
         task.fault(at, Access::Read).expect("mapped");
     }
 
-    fn one_resident<T: TableOps>(task: &Task<'_, Model, T>, _: usize) {
+    fn one_resident(task: &Task<'_, Model, Atomic>, _: usize) {
         assert_eq!(task.space().anon_rss(), 1);
     }
 
     /// Both populate the middle level, and one gives its table and its frame back.
     #[test]
     fn loom_two_faults_populate() {
-        race::<Atomic>(nothing, write, write, one_resident);
+        race(nothing, write, write, one_resident);
     }
 
     #[test]
     fn loom_a_fault_for_writing_and_one_for_reading() {
-        race::<Atomic>(nothing, write, read, one_resident);
+        race(nothing, write, read, one_resident);
     }
 
     #[test]
     fn loom_no_update_is_lost() {
-        fn add_once(task: &Task<'_, Model, Atomic>, at: usize) {
-            add(task, at).expect("mapped");
-        }
-        race::<Atomic>(read, add_once, add_once, |task, at| assert_eq!(word(task, at), Ok(2)));
+        race(read, add_one, add_one, |task, at| assert_eq!(word(task, at), Ok(2)));
     }
 
     #[test]
     fn loom_a_guard_and_unmap() {
-        let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
-            task.unmap(at, PAGE).expect("aligned");
-        };
-        let add = |task: &Task<'_, Model, Atomic>, at: usize| {
-            let _ = add(task, at);
-        };
-        race::<Atomic>(write, unmap, add, |task, at| {
-            assert!(task.fault(at, Access::Read).is_err());
-            assert_eq!(task.space().anon_rss(), 0);
-        });
+        race(write, unmap_one, try_add, all_is_unmapped);
     }
 
     #[test]
     fn loom_a_fault_and_unmap_of_part() {
-        let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
-            task.unmap(at, PAGE).expect("aligned");
-        };
-        let fault = |task: &Task<'_, Model, Atomic>, at: usize| {
-            let _ = task.fault(at, Access::Write);
-        };
-        race::<Atomic>(nothing, unmap, fault, |task, at| {
-            assert!(task.fault(at, Access::Read).is_err());
-            assert_eq!(task.space().anon_rss(), 0);
-        });
+        race(nothing, unmap_one, try_write, all_is_unmapped);
     }
 
     #[test]
@@ -363,10 +361,7 @@ mod loom_models {
             task.protect(at, PAGE, Rights::READ).expect("mapped");
             assert!(task.fault(at, Access::Write).is_err());
         };
-        let fault = |task: &Task<'_, Model, Atomic>, at: usize| {
-            let _ = task.fault(at, Access::Write);
-        };
-        race::<Atomic>(nothing, protect, fault, |task, at| {
+        race(nothing, protect, try_write, |task, at| {
             assert!(task.fault(at, Access::Write).is_err());
         });
     }
@@ -379,8 +374,14 @@ mod loom_models {
         swap_out(task, at);
     }
 
-    fn unmap_one(task: &Task<'_, Model, Atomic>, at: usize) {
-        task.unmap(at, PAGE).expect("aligned");
+    fn add_and_out(task: &Task<'_, Model, Atomic>, at: usize) {
+        add_one(task, at);
+        assert!(swap_out(task, at));
+    }
+
+    fn all_is_unmapped(task: &Task<'_, Model, Atomic>, at: usize) {
+        assert!(task.fault(at, Access::Read).is_err());
+        assert_eq!((task.space().anon_rss(), task.space().swap_rss()), (0, 0));
     }
 
     #[test]
@@ -402,7 +403,7 @@ mod loom_models {
         let young = |task: &Task<'_, Model, Atomic>, at: usize| {
             task.test_and_clear_young(at / PAGE);
         };
-        race::<Atomic>(write, unmap, young, |task, _| assert_eq!(task.space().anon_rss(), 0));
+        race(write, unmap, young, |task, _| assert_eq!(task.space().anon_rss(), 0));
     }
 
     #[test]
@@ -415,19 +416,12 @@ mod loom_models {
 
     #[test]
     fn loom_swap_out_and_unmap() {
-        race_in(Shared::paged, add_one, out, unmap_one, |task, at| {
-            assert!(word(task, at).is_err());
-            assert_eq!((task.space().anon_rss(), task.space().swap_rss()), (0, 0));
-        });
+        race_in(Shared::paged, add_one, out, unmap_one, all_is_unmapped);
     }
 
     #[test]
     fn loom_two_faults_swap_in() {
-        let prepare = |task: &Task<'_, Model, Atomic>, at: usize| {
-            add_one(task, at);
-            assert!(swap_out(task, at));
-        };
-        race_in(Shared::paged, prepare, add_one, add_one, |task, at| {
+        race_in(Shared::paged, add_and_out, add_one, add_one, |task, at| {
             assert_eq!(word(task, at), Ok(3));
             assert_eq!((task.space().anon_rss(), task.space().swap_rss()), (1, 0));
         });
@@ -435,39 +429,16 @@ mod loom_models {
 
     #[test]
     fn loom_swap_in_and_unmap() {
-        let prepare = |task: &Task<'_, Model, Atomic>, at: usize| {
-            add_one(task, at);
-            assert!(swap_out(task, at));
-        };
         let read = |task: &Task<'_, Model, Atomic>, at: usize| {
             let _ = word(task, at);
         };
-        race_in(Shared::paged, prepare, read, unmap_one, |task, at| {
-            assert!(word(task, at).is_err());
-            assert_eq!((task.space().anon_rss(), task.space().swap_rss()), (0, 0));
-        });
+        race_in(Shared::paged, add_and_out, read, unmap_one, all_is_unmapped);
     }
 
-    /// A region of one huge page, and what two threads do to it.
-    fn race_huge(
-        prepare: fn(&Task<'_, Model, Atomic>, usize),
-        one: fn(&Task<'_, Model, Atomic>, usize),
-        two: fn(&Task<'_, Model, Atomic>, usize),
-        after: fn(&Task<'_, Model, Atomic>, usize),
-    ) {
-        loom::model(move || {
-            let shared = Shared::<Atomic>::new();
-            let task = shared.enter();
-            let at = task.map_huge(PAGE << BITS, Rights::READ_WRITE).expect("room");
-            prepare(&task, at);
-            let other = shared.enter();
-            let thread = thread::spawn(move || two(&other, at));
-            one(&task, at);
-            thread.join().expect("no panic");
-            after(&task, at);
-            drop(task);
-            shared.end();
-        });
+    /// As [`race`], of a region of one huge page.
+    fn race_huge(prepare: Step, one: Step, two: Step, after: Step) {
+        let map: Map = |task| task.map_huge(PAGE << BITS, Rights::READ_WRITE);
+        race_on(Shared::new, map, [prepare, one, two, after]);
     }
 
     #[test]
@@ -492,10 +463,7 @@ mod loom_models {
 
     #[test]
     fn loom_a_guard_and_unmap_of_part_of_a_huge_page() {
-        let add = |task: &Task<'_, Model, Atomic>, at: usize| {
-            let _ = add(task, at);
-        };
-        race_huge(write, unmap_one, add, |task, at| {
+        race_huge(write, unmap_one, try_add, |task, at| {
             assert!(task.fault(at, Access::Read).is_err());
             assert_eq!(task.space().anon_rss(), (1 << BITS) - 1);
         });
@@ -506,13 +474,7 @@ mod loom_models {
         let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
             task.unmap(at, PAGE << BITS).expect("aligned");
         };
-        let fault = |task: &Task<'_, Model, Atomic>, at: usize| {
-            let _ = task.fault(at, Access::Write);
-        };
-        race_huge(nothing, unmap, fault, |task, at| {
-            assert!(task.fault(at, Access::Read).is_err());
-            assert_eq!(task.space().anon_rss(), 0);
-        });
+        race_huge(nothing, unmap, try_write, all_is_unmapped);
     }
 
     /// The fence of `hold` against that of `unmap`: nobody walks into a table that was freed.
@@ -524,7 +486,7 @@ mod loom_models {
         let fault = |task: &Task<'_, Model, Atomic>, at: usize| {
             let _ = task.fault(at, Access::Read);
         };
-        race::<Atomic>(write, unmap, fault, |task, at| {
+        race(write, unmap, fault, |task, at| {
             assert!(task.fault(at, Access::Read).is_err());
         });
     }

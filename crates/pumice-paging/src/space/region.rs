@@ -22,15 +22,14 @@ use super::error::Trap;
 use super::fault::{Latch, Walked};
 use super::task::Task;
 use super::{Access, Extent, Place, Result, VmError};
+pub use crate::page_table::pager::Page;
+
 use crate::page_table::entry::{CROWDED, EXCLUSIVE};
 use crate::page_table::tables::{MiddleRow, Table};
 use crate::page_table::{Entry, FrameSource, Middle, State, TableOps, Tables};
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::sys::lock::Backoff;
 use pumice_io::sync::atomic::{fence, AtomicU64, Ordering};
-
-/// The contents of a page.
-pub type Page = [u8; FRAME_SIZE];
 
 /// Optimistic reads of a page before a guard is taken.
 const OPTIMISTIC_TRIES: usize = 8;

@@ -15,12 +15,11 @@ use super::error::Trap;
 use super::fault::{Latch, Walked};
 use super::file::Noted;
 use super::history::SwapAhead;
-use super::region::Page;
 use super::rss::Counter;
 use super::task::Task;
 use super::Access;
 use crate::page_table::entry::EXCLUSIVE;
-use crate::page_table::pager::{Evicted, Incoming, LruPage, Pager, ReadFailed};
+use crate::page_table::pager::{Evicted, Incoming, LruPage, Page, Pager, ReadFailed, ReadResult};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Entry, FrameSource, Rights, State, TableOps};
 use pumice_frames::addr::Pfn;
@@ -108,7 +107,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         walked: &Walked<'_, F>,
         claim: Claim<'_>,
         frame: Pfn,
-    ) -> Result<(), ReadFailed> {
+    ) -> ReadResult {
         let SwapAhead { next, window } = self.swap_ahead.get();
         // Some in between may have been there.
         let is_next = (next..next + window.max(1)).contains(&claim.page) && next != 0;
@@ -135,7 +134,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         walked: &Walked<'_, F>,
         first: (Claim<'_>, Pfn),
         window: usize,
-    ) -> Result<(), ReadFailed> {
+    ) -> ReadResult {
         let ops = &self.space.tables.ops;
         let mut claims = [first; READ_AHEAD];
         let mut len = 1;

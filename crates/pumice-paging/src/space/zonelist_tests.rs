@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 
 use super::{Access, MemMap, VmSpace, ZonedFrames, Zonelist};
-use crate::page_table::pager::{Evicted, LruPage, Pager, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId};
 use crate::page_table::tables::FrameList;
 use crate::page_table::{Atomic, FrameSource, Rights, Tables};
 use pumice_frames::addr::{Order, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -46,13 +46,7 @@ struct Nobody;
 // SAFETY: it uses no task.
 unsafe impl Pager for Nobody {
     fn lru_add(&self, _: SpaceId, _: &[LruPage]) {}
-    fn swap_in(
-        &self,
-        _: SpaceId,
-        _: usize,
-        _: Evicted,
-        _: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
+    fn swap_in(&self, _: SpaceId, _: usize, _: Evicted, _: &mut Page) -> ReadResult {
         Err(ReadFailed)
     }
     fn swapped_in(&self, _: SpaceId, _: LruPage, _: Evicted, _: Rights) {}

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{Swap, SwapError, SwapSlot};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal, SwapCaches};
-use crate::page_table::pager::{Evicted, Incoming, ReadFailed, SpaceId};
+use crate::page_table::pager::{Evicted, Incoming, Page, ReadFailed, ReadResult, SpaceId};
 use crate::page_table::Rights;
 use crate::space::swap_in::READ_AHEAD;
 use pumice_frames::addr::FRAME_SIZE;
@@ -62,7 +62,7 @@ impl SwapBacking {
         *self.last_error.lock() = Some(error);
     }
 
-    fn read_one(&self, slot: SwapSlot, into: &mut [u8; FRAME_SIZE]) -> Result<(), SwapError> {
+    fn read_one(&self, slot: SwapSlot, into: &mut Page) -> Result<(), SwapError> {
         let mut reader = self.readers.take();
         let at = NonNull::from(&mut *into).cast();
         // SAFETY: the bytes are borrowed until the queue is empty, or dropped.
@@ -128,13 +128,7 @@ unsafe impl Backing for SwapBacking {
         Some(&self.caches)
     }
 
-    fn read(
-        &self,
-        _space: SpaceId,
-        _page: usize,
-        from: Evicted,
-        into: &mut [u8; FRAME_SIZE],
-    ) -> Result<(), ReadFailed> {
+    fn read(&self, _space: SpaceId, _page: usize, from: Evicted, into: &mut Page) -> ReadResult {
         self.read_one(slot_of(from), into).map_err(|error| {
             self.note_error(error);
             ReadFailed
@@ -203,7 +197,7 @@ unsafe impl Backing for SwapBacking {
         Evicted::Swapped(slot_at(place, nth).0)
     }
 
-    fn note_content(&self, place: &Place, nth: usize, bytes: &[u8; FRAME_SIZE]) {
+    fn note_content(&self, place: &Place, nth: usize, bytes: &Page) {
         self.swap.seal(slot_at(place, nth), bytes);
     }
 

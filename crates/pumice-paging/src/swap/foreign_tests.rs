@@ -1,11 +1,10 @@
 //! Files that look like devices with something on them.
 
-use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 use proptest::prelude::*;
+use tempfile::NamedTempFile;
 
 use super::foreign::{places, Foreign, END, FAR, FORMATS, START};
 use super::{Cached, Swap, SwapError};
@@ -20,18 +19,14 @@ const LENGTHS: [u64; 5] =
     [4 * MIB, 20 * MIB + 512, 65 * MIB + 4096, GIB + 7 * 65536 + 3584, 300 * GIB];
 
 /// A sparse file that is gone with this.
-struct Image {
-    path: PathBuf,
-    file: File,
-}
+struct Image(NamedTempFile);
 
 impl Image {
     /// `None`, and a line, where the file system has no files so long.
     fn new(name: &str, len: u64) -> Option<Image> {
-        let path = std::env::temp_dir().join(format!("pumice-{name}-{}", std::process::id()));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-        let image = Image { path, file: file.expect("a file") };
-        match image.file.set_len(len) {
+        let file = tempfile::Builder::new().prefix(&format!("pumice-{name}-")).tempfile();
+        let image = Image(file.expect("a file"));
+        match image.0.as_file().set_len(len) {
             Ok(()) => Some(image),
             Err(error) => {
                 eprintln!("skipped: no file of {len} bytes ({error})");
@@ -41,12 +36,12 @@ impl Image {
     }
 
     fn put(&self, at: u64, bytes: &[u8]) {
-        self.file.write_all_at(bytes, at).expect("room");
+        self.0.as_file().write_all_at(bytes, at).expect("room");
     }
 
     /// The reason for its refusal; `None` if it was taken, of which nothing is left then.
     fn refusal(&self) -> Option<Foreign> {
-        match Swap::create(&self.path, BYTES, Cached::No) {
+        match Swap::create(self.0.path(), BYTES, Cached::No) {
             Ok(swap) => {
                 drop(swap);
                 self.put(0, &[0; FRAME_SIZE]);
@@ -55,12 +50,6 @@ impl Image {
             Err(SwapError::NotSwap { reason, .. }) => Some(reason),
             Err(error) => panic!("{error}"),
         }
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -81,7 +70,7 @@ fn every_known_format_is_refused_by_its_name() {
             let is_named = matches!(reason, Some(Foreign::Known { .. }));
             assert!(is_named, "{format:?} at {at} of {len}: {reason:?}");
             let mut back = vec![0; format.magic.len()];
-            image.file.read_exact_at(&mut back, at).expect("it is there");
+            image.0.as_file().read_exact_at(&mut back, at).expect("it is there");
             assert_eq!(back, format.magic, "left as it was");
             image.put(at, &vec![0; format.magic.len()]);
         }
@@ -142,7 +131,7 @@ fn disks_that_were_formatted_are_refused() {
         let image = Image::new("formatted", 300 * MIB).expect("room");
         let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
         let made =
-            Command::new(tool[0]).args(&tool[1..]).arg(&image.path).env("PATH", path).output();
+            Command::new(tool[0]).args(&tool[1..]).arg(image.0.path()).env("PATH", path).output();
         match made {
             Ok(output) if output.status.success() => {
                 let reason = image.refusal();
@@ -160,10 +149,10 @@ fn disks_that_were_formatted_are_refused() {
 fn an_area_does_not_grow_over_a_raid() {
     let len = 16 * MIB;
     let image = Image::new("member", len).expect("room");
-    drop(Swap::create(&image.path, len - 64 * 1024, Cached::No).expect("zeros"));
+    drop(Swap::create(image.0.path(), len - 64 * 1024, Cached::No).expect("zeros"));
     image.put(len - 8192, b"\xfc\x4e\x2b\xa9");
-    drop(Swap::create(&image.path, len - 64 * 1024, Cached::No).expect("as large as it was"));
-    let error = Swap::create(&image.path, len, Cached::No).expect_err("over the metadata");
+    drop(Swap::create(image.0.path(), len - 64 * 1024, Cached::No).expect("as large as it was"));
+    let error = Swap::create(image.0.path(), len, Cached::No).expect_err("over the metadata");
     assert!(error.to_string().contains("md 1.0"), "{error}");
 }
 
@@ -187,7 +176,7 @@ proptest! {
         };
         image.put(at, &[byte]);
         prop_assert!(image.refusal().is_some(), "{} at {} of {}", byte, at, len);
-        prop_assert!(Swap::create_over_anything(&image.path, BYTES, Cached::No).is_ok());
+        prop_assert!(Swap::create_over_anything(image.0.path(), BYTES, Cached::No).is_ok());
     }
 
     #[test]

@@ -253,28 +253,6 @@ impl Swap {
         }
     }
 
-    /// Asks `queue` to write pages, each sealed before it is read back, to slots from `first` on, which are the
-    /// caller's.
-    ///
-    /// # Errors
-    /// [`SwapError::Write`] if it can't be asked for; else the queue says how it went, with the payload.
-    ///
-    /// # Safety
-    /// As [`Queue::submit`]: the frames stay until then, and so does this.
-    #[cfg(test)]
-    pub(crate) unsafe fn write<E: Engine, P>(
-        &self,
-        queue: &mut Queue<E, P>,
-        first: SwapSlot,
-        bytes: Bytes,
-        payload: P,
-    ) -> Result<(), SwapError> {
-        let request = self.request(Direction::Write, first, bytes);
-        // SAFETY: the caller's promise.
-        unsafe { queue.submit(request, payload) }
-            .map_err(|(errno, _)| SwapError::Write { slot: first, errno })
-    }
-
     /// Asks `queue` to read pages from slots from `first` on; when it is done, [`Swap::check`] says whether each is the
     /// one that went.
     ///

@@ -3,6 +3,7 @@
 use std::fs;
 
 use proptest::prelude::*;
+use tempfile::TempPath;
 
 use super::*;
 use pumice_io::fake::{FakeEngine, Faults};
@@ -29,18 +30,13 @@ impl Frame {
 }
 
 /// A path that is nobody else's, gone with this.
-struct Scratch(PathBuf);
+struct Scratch(TempPath);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let name = format!("pumice-swap-{name}-{}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let prefix = format!("pumice-swap-{name}-");
+        let unmade = tempfile::Builder::new().prefix(&prefix).make(|_| Ok(()));
+        Scratch(unmade.expect("a path for a temporary file").into_temp_path())
     }
 }
 
@@ -72,7 +68,8 @@ unsafe fn write<E: Engine>(
     unsafe {
         swap.seal(slot, at.cast().as_ref());
         swap.set_note(slot, note);
-        swap.write(queue, slot, Bytes::Run { at, len: FRAME_SIZE }, page)
+        let request = swap.request(Direction::Write, slot, Bytes::Run { at, len: FRAME_SIZE });
+        queue.submit(request, page).map_err(|(errno, _)| SwapError::Write { slot, errno })
     }
 }
 

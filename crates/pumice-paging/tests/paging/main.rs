@@ -8,6 +8,8 @@
 //! `PUMICE_SEED` repeats a run as far as threads allow; `PUMICE_SOAK_SECONDS` makes each scenario last so long
 //! (`ci/soak-paging`).
 
+#![cfg(not(any(loom, shuttle)))]
+
 mod pattern;
 mod places;
 mod scenario;

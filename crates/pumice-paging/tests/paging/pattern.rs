@@ -1,27 +1,13 @@
 //! The contents of a page: its number, how often it was written, and words that follow from both.
 
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use fastrand::Rng;
+use tempfile::TempPath;
 
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_paging::reclaim::Policy;
 use pumice_paging::reclaim::SwapPager;
-
-/// Numbers that look random: SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
 
 /// From `PUMICE_SEED`, or another each time; printed, so that a failure says it.
 pub fn seed(name: &str) -> u64 {
@@ -34,9 +20,9 @@ pub fn seed(name: &str) -> u64 {
 
 /// A page that was never written is zero.
 pub fn fill(bytes: &mut [u8; FRAME_SIZE], page: usize, version: u32) {
-    let mut random = Random((page as u64) << 32 | u64::from(version));
+    let mut random = Rng::with_seed((page as u64) << 32 | u64::from(version));
     for word in bytes.chunks_exact_mut(8) {
-        word.copy_from_slice(&random.next().to_le_bytes());
+        word.copy_from_slice(&random.u64(..).to_le_bytes());
     }
     bytes[..8].copy_from_slice(&(page as u64).to_le_bytes());
     bytes[8..16].copy_from_slice(&u64::from(version).to_le_bytes());
@@ -81,16 +67,12 @@ impl<P: Policy + Send> Drop for Ending<'_, P> {
 }
 
 /// A path for a swap file, which goes with this.
-pub struct Scratch(pub PathBuf);
+pub struct Scratch(pub TempPath);
 
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("pumice-paging-{name}-{}", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let prefix = format!("pumice-paging-{name}-");
+        let unmade = tempfile::Builder::new().prefix(&prefix).make(|_| Ok(()));
+        Scratch(unmade.expect("a path for a temporary file").into_temp_path())
     }
 }

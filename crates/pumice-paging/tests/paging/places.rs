@@ -16,8 +16,9 @@ use pumice_paging::reclaim::{Settings, SwapPager};
 use pumice_paging::space::{Frames, MemMap, Region, VmError, VmSpace};
 use pumice_paging::swap::{Swap, SwapError};
 use rustix::io::Errno;
+use tempfile::TempDir;
 
-use super::pattern::{describe, fill, version, Ending};
+use super::pattern::{describe, fill, version, Ending, Scratch};
 
 const FRAMES: usize = 1024;
 const PAGES: usize = 4 * FRAMES;
@@ -35,27 +36,21 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 }
 
 /// A file system that is mounted for a test.
-struct Mounted(PathBuf);
+struct Mounted(TempDir);
 
 impl Mounted {
     fn mount(name: &str, arguments: &[&str]) -> Result<Mounted, String> {
-        let path = std::env::temp_dir().join(format!("pumice-{name}-{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| error.to_string())?;
-        let at = path.to_string_lossy();
-        match run("mount", &[arguments, &[&*at]].concat()) {
-            Ok(_) => Ok(Mounted(path)),
-            Err(why) => {
-                let _ = fs::remove_dir(&path);
-                Err(why)
-            }
-        }
+        let folder = tempfile::Builder::new().prefix(&format!("pumice-{name}-")).tempdir();
+        let folder = folder.map_err(|error| error.to_string())?;
+        let at = folder.path().to_string_lossy();
+        run("mount", &[arguments, &[&*at]].concat())?;
+        Ok(Mounted(folder))
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = run("umount", &[&self.0.to_string_lossy()]);
-        let _ = fs::remove_dir(&self.0);
+        let _ = run("umount", &[&self.0.path().to_string_lossy()]);
     }
 }
 
@@ -140,9 +135,9 @@ fn write_all(swap: Swap, meanwhile: impl FnOnce()) -> (usize, Option<SwapError>)
 
 #[test]
 fn a_loop_device_is_swap() {
-    let path = std::env::temp_dir().join(format!("pumice-loop-{}", std::process::id()));
-    sparse_file(&path, 32 * MIB);
-    match LoopDevice::over(&path) {
+    let scratch = Scratch::new("loop");
+    sparse_file(&scratch.0, 32 * MIB);
+    match LoopDevice::over(&scratch.0) {
         Ok(device) => {
             let too_large = Swap::create(&device.0, 33 * MIB, Cached::No);
             assert!(
@@ -155,7 +150,6 @@ fn a_loop_device_is_swap() {
         }
         Err(why) => eprintln!("skipped: no loop device ({why})"),
     }
-    fs::remove_file(&path).expect("ours");
 }
 
 #[test]
@@ -165,12 +159,12 @@ fn a_swap_file_that_does_not_fit_says_so() {
         Err(why) => return eprintln!("skipped: no tmpfs ({why})"),
     };
     for cached in [Cached::No, Cached::Yes] {
-        let swap = Swap::create(&tmpfs.0.join("swap"), 32 * MIB, cached);
+        let swap = Swap::create(&tmpfs.0.path().join("swap"), 32 * MIB, cached);
         let is_full = matches!(swap, Err(SwapError::Open { errno: Errno::NOSPC, .. }));
         assert!(is_full, "{swap:?}");
     }
     // One that does is used as far as it goes, and what does not fit is told.
-    let swap = Swap::create(&tmpfs.0.join("small-swap"), 2 * MIB, Cached::No).expect("room");
+    let swap = Swap::create(&tmpfs.0.path().join("small-swap"), 2 * MIB, Cached::No).expect("room");
     assert_eq!(swap.usage(), (511, 0));
 }
 
@@ -178,7 +172,7 @@ fn a_swap_file_that_does_not_fit_says_so() {
 /// Pages that can't go stay; when there is room, all goes on.
 #[test]
 fn a_disk_that_fills_up_and_has_room_again() {
-    let image = super::pattern::Scratch::new("image");
+    let image = Scratch::new("image");
     sparse_file(&image.0, 48 * MIB);
     let path = image.0.to_string_lossy().into_owned();
     let mounted = run("mkfs.ext2", &["-q", "-F", "-m", "0", &path])
@@ -187,9 +181,10 @@ fn a_disk_that_fills_up_and_has_room_again() {
         Ok(mounted) => mounted,
         Err(why) => return eprintln!("skipped: no file system in a file ({why})"),
     };
-    let filler = mounted.0.join("filler");
+    let filler = mounted.0.path().join("filler");
     fs::write(&filler, vec![1; (38 * MIB) as usize]).expect("room");
-    let swap = Swap::create(&mounted.0.join("swap"), 32 * MIB, Cached::No).expect("no blocks yet");
+    let swap =
+        Swap::create(&mounted.0.path().join("swap"), 32 * MIB, Cached::No).expect("no blocks yet");
     let (written, why) = write_all(swap, || fs::remove_file(&filler).expect("it is there"));
     assert!((FRAMES..3 * FRAMES).contains(&written), "{written} {why:?}");
     assert!(matches!(why, Some(SwapError::Write { errno: Errno::NOSPC, .. })), "{why:?}");
@@ -203,7 +198,7 @@ fn a_device_that_loses_writes_is_found_out() {
         Ok(tmpfs) => tmpfs,
         Err(why) => return eprintln!("skipped: no tmpfs ({why})"),
     };
-    let file = tmpfs.0.join("disk");
+    let file = tmpfs.0.path().join("disk");
     sparse_file(&file, 32 * MIB);
     let device = match LoopDevice::over(&file) {
         Ok(device) => device,
@@ -244,7 +239,7 @@ fn fill_up(region: &Region<'_, Frames<'_>, Atomic>) -> usize {
 /// Swap that is too small ends in an error for who wants more, and only for them.
 #[test]
 fn a_full_swap_leaves_what_is_there() {
-    let path = super::pattern::Scratch::new("full-swap");
+    let path = Scratch::new("full-swap");
     let swap = Swap::create(&path.0, 2 * MIB, Cached::No).expect("a file");
     with_region(swap, |pager, region| {
         let written = fill_up(region);

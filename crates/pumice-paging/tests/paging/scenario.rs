@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
+
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::Zone;
@@ -20,7 +22,7 @@ use pumice_paging::reclaim::{Settings, SwapPager};
 use pumice_paging::space::{Frames, MemMap, Region, Task, VmError, VmSpace};
 use pumice_paging::swap::Swap;
 
-use super::pattern::{describe, fill, seed, version, Ending, Random, Scratch};
+use super::pattern::{describe, fill, seed, version, Ending, Scratch};
 
 /// The policy that chooses.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +182,7 @@ impl Run {
         // Pages that a child shares can't go: there is to be time without one.
         let is_forking = self.scenario.doing == Doing::Forks;
         let least = self.scenario.pages * if is_forking { 60 } else { 1 };
-        let mut random = Random(self.seed ^ (thread as u64) << 56);
+        let mut random = Rng::with_seed(self.seed ^ (thread as u64) << 56);
         let mut step = 0;
         loop {
             // Now and then another task, whose batch and frames go.
@@ -201,20 +203,20 @@ impl Run {
         &self,
         task: &Task<'_, Frames<'_>, Atomic>,
         region: &Region<'_, Frames<'_>, Atomic>,
-        random: &mut Random,
+        random: &mut Rng,
         step: usize,
     ) {
         let pages = self.scenario.pages;
         let page = match step / 500 % 3 {
-            0 => random.below(pages),
+            0 => random.usize(..pages),
             1 => step % pages,
             // Few pages, often.
             _ => {
-                let end = 1 + random.below(pages);
-                random.below(end)
+                let end = 1 + random.usize(..pages);
+                random.usize(..end)
             }
         };
-        let result = match random.below(8) {
+        let result = match random.usize(..8) {
             0..=2 => region.write(page).map(|mut guard| {
                 let old = self.versions[page].load(Ordering::Relaxed);
                 self.check(&guard, page, old);
@@ -255,10 +257,10 @@ impl Run {
 
     /// Regions of this thread's own.
     fn map_and_unmap(&self, space: &Space<'_>, thread: usize) {
-        let mut random = Random(self.seed ^ 0x6d61_7073 ^ (thread as u64) << 48);
+        let mut random = Rng::with_seed(self.seed ^ 0x6d61_7073 ^ (thread as u64) << 48);
         while !self.is_over.load(Ordering::Relaxed) {
             let task = space.enter().expect("a task");
-            let pages = 1 + random.below(self.scenario.frames / 8);
+            let pages = 1 + random.usize(..self.scenario.frames / 8);
             let at = match task.map(pages * FRAME_SIZE, Rights::READ_WRITE) {
                 Ok(at) => at,
                 Err(error) => {
@@ -269,7 +271,7 @@ impl Run {
             let mut written = vec![0; pages];
             for step in 0..2 * pages {
                 let region = task.region(at).expect("mapped");
-                let page = if step < pages { step } else { random.below(pages) };
+                let page = if step < pages { step } else { random.usize(..pages) };
                 match region.write(page) {
                     Ok(mut guard) => {
                         self.check(&guard, page, written[page]);
@@ -282,7 +284,7 @@ impl Run {
             // In parts, which fall on pages in memory, in swap and on their way.
             let mut first = 0;
             while first < pages {
-                let many = (1 + random.below(64)).min(pages - first);
+                let many = (1 + random.usize(..64)).min(pages - first);
                 let (start, bytes) = (at + first * FRAME_SIZE, many * FRAME_SIZE);
                 let mut tries = 0;
                 while let Err(error) = task.unmap(start, bytes) {
@@ -298,9 +300,9 @@ impl Run {
 
     /// Children, each looked at twice with a write in between.
     fn fork(&self, space: &Space<'_>, thread: usize) {
-        let mut random = Random(self.seed ^ 0x666f_726b ^ (thread as u64) << 48);
+        let mut random = Rng::with_seed(self.seed ^ 0x666f_726b ^ (thread as u64) << 48);
         while !self.is_over.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(random.below(8) as u64));
+            std::thread::sleep(Duration::from_millis(random.u64(..8)));
             let task = space.enter().expect("a task");
             let before: Vec<u32> =
                 self.versions.iter().map(|version| version.load(Ordering::Relaxed)).collect();
@@ -315,8 +317,8 @@ impl Run {
             let region = kid.region(self.at).expect("mapped");
             let mut seen = vec![None; self.scenario.pages];
             for _ in 0..2 * self.scenario.pages {
-                let page = random.below(self.scenario.pages);
-                let is_writing = random.below(4) == 0;
+                let page = random.usize(..self.scenario.pages);
+                let is_writing = random.usize(..4) == 0;
                 let looked_at = if is_writing {
                     region.write(page).map(|mut guard| {
                         let was = self.look(&guard, page, before[page], seen[page]);

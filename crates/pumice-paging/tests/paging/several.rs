@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
+use fastrand::Rng;
+
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::Zone;
@@ -18,7 +20,7 @@ use pumice_paging::space::{Frames, MemMap, Task, VmError, VmSpace};
 use pumice_paging::swap::backing::SwapBacking;
 use pumice_paging::swap::Swap;
 
-use super::pattern::{describe, fill, seed, version, Random, Scratch};
+use super::pattern::{describe, fill, seed, version, Scratch};
 use super::scenario::soak;
 
 const FRAMES: usize = 4096;
@@ -119,15 +121,15 @@ impl Pages {
     fn touch(
         &mut self,
         task: &Task<'_, Frames<'_>, Atomic>,
-        random: &mut Random,
+        random: &mut Rng,
     ) -> Result<(), VmError> {
-        let page = random.below(self.versions.len());
+        let page = random.usize(..self.versions.len());
         let region = task.region(self.at)?;
         let (old, name) = (self.versions[page], self.of | page);
         let check = |bytes: &[u8; FRAME_SIZE]| {
             assert!(version(bytes, name) == Some(old), "{}", describe(bytes, name, old));
         };
-        if random.below(3) == 0 {
+        if random.usize(..3) == 0 {
             return region.read(page).map(|guard| check(&guard));
         }
         let mut guard = region.write(page)?;
@@ -161,7 +163,7 @@ impl<P: Policy + Send> Run<'_, P> {
 
     /// One space after the other, each with pages of its own.
     fn come_and_go(&self, nth: usize) {
-        let mut random = Random(self.seed ^ (nth as u64) << 48);
+        let mut random = Rng::with_seed(self.seed ^ (nth as u64) << 48);
         for round in 0.. {
             let is_long_enough =
                 soak().map_or(round >= ROUNDS, |long| self.begun.elapsed() >= long);
@@ -169,7 +171,7 @@ impl<P: Policy + Send> Run<'_, P> {
                 return;
             }
             self.in_a_space(nth + round, |space| {
-                let pages = 1 + random.below(USED);
+                let pages = 1 + random.usize(..USED);
                 let touched = space.enter().and_then(|task| {
                     let mut own = Pages::map(&task, pages, nth << 8 | round & 255)?;
                     for _ in 0..3 * pages {
@@ -190,7 +192,7 @@ impl<P: Policy + Send> Run<'_, P> {
 
     /// A space that stays, and its children, of which some are attached as well.
     fn fork(&self, nth: usize) {
-        let mut random = Random(self.seed ^ (nth as u64) << 40);
+        let mut random = Rng::with_seed(self.seed ^ (nth as u64) << 40);
         self.in_a_space(nth, |space| {
             let task = space.enter().expect("a task");
             let mut own = Pages::map(&task, USED / 2, nth + 1).expect("addresses");

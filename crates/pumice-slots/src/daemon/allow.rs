@@ -1,6 +1,6 @@
 //! The users and groups that may lease, by name or number, each with a quota or none.
 
-use std::ffi::CString;
+use std::ffi::{c_char, c_int, CString};
 use std::mem::MaybeUninit;
 
 use pumice_heap::config::parse_size;
@@ -66,39 +66,33 @@ fn number_of(name: &str, look_up: fn(&str) -> Option<u32>) -> Option<u32> {
 }
 
 fn user_number(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let mut entry = MaybeUninit::<libc::passwd>::uninit();
-    let mut buffer = vec![0; 16 << 10];
-    let mut found = std::ptr::null_mut();
-    // SAFETY: all are valid for the call, and the buffer's length is its own.
-    unsafe {
-        let failed = libc::getpwnam_r(
-            name.as_ptr(),
-            entry.as_mut_ptr(),
-            buffer.as_mut_ptr(),
-            buffer.len(),
-            &mut found,
-        );
-        (failed == 0 && !found.is_null()).then(|| (*found).pw_uid)
-    }
+    look_up(name, 16 << 10, libc::getpwnam_r, |user| user.pw_uid)
 }
 
 fn group_number(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let mut entry = MaybeUninit::<libc::group>::uninit();
     // A group's members are all in there.
-    let mut buffer = vec![0; 1 << 20];
-    let mut found = std::ptr::null_mut();
-    // SAFETY: all are valid for the call, and the buffer's length is its own.
+    look_up(name, 1 << 20, libc::getgrnam_r, |group| group.gr_gid)
+}
+
+/// `getpwnam_r` or `getgrnam_r`.
+type GetByName<T> =
+    unsafe extern "C" fn(*const c_char, *mut T, *mut c_char, usize, *mut *mut T) -> c_int;
+
+/// The number in the entry of a name, whose strings have so many bytes of room.
+fn look_up<T>(
+    name: &str,
+    room_bytes: usize,
+    get: GetByName<T>,
+    number: fn(&T) -> u32,
+) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut entry = MaybeUninit::uninit();
+    let mut buffer = vec![0; room_bytes];
+    let (room, mut found) = (buffer.as_mut_ptr(), std::ptr::null_mut());
+    // SAFETY: all are valid for the call, and the buffer's length is its own. An entry that is found is valid.
     unsafe {
-        let failed = libc::getgrnam_r(
-            name.as_ptr(),
-            entry.as_mut_ptr(),
-            buffer.as_mut_ptr(),
-            buffer.len(),
-            &mut found,
-        );
-        (failed == 0 && !found.is_null()).then(|| (*found).gr_gid)
+        let failed = get(name.as_ptr(), entry.as_mut_ptr(), room, room_bytes, &mut found);
+        (failed == 0 && !found.is_null()).then(|| number(&*found))
     }
 }
 

@@ -7,20 +7,7 @@ use pumice::cache::{run, CacheError, Options, Settings, WriteAhead};
 use pumice::io::engine::best;
 use pumice::io::Engines;
 
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let name = format!("pumice-adversary-{name}-{}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+use crate::Scratch;
 
 #[test]
 fn a_file_outlives_its_cache_and_is_refused_in_others() {

@@ -5,13 +5,14 @@ use std::sync::{Arc, OnceLock};
 use pumice::addr::FRAME_SIZE;
 use pumice::clear::Clearer;
 use pumice::frame::Zone;
-use pumice::io::{Cached, Engines, Plain};
+use pumice::io::{Engines, Plain};
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
 use pumice::reclaim::{Settings, SwapPager, TwoList, ZoneReclaim};
 use pumice::space::{Frames, MemMap, VmSpace};
-use pumice::swap::Swap;
 use pumice::sys::mem::Huge;
+
+use crate::swap;
 
 const FRAMES: usize = 1024;
 
@@ -26,12 +27,9 @@ fn leak<T>(what: T) -> &'static T {
 fn who_makes_an_engine_does_not_wait_for_the_page_that_it_is_for() {
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let path = std::env::temp_dir().join(format!("pumice-makes-{}", std::process::id()));
-        let swap = Swap::create(&path, (8 * FRAMES * FRAME_SIZE) as u64, Cached::Yes);
-        std::fs::remove_file(&path).expect("ours");
         let entries = Box::leak(table::<TwoList<'_>>(FRAMES).into_boxed_slice());
         let settings = Settings::of(FRAMES);
-        let pager = SwapPager::new(swap.expect("swap"), TwoList::new(entries), FRAMES, settings);
+        let pager = SwapPager::new(swap(8 * FRAMES), TwoList::new(entries), FRAMES, settings);
         let pager = leak(pager.with_engines(|_| {
             if let Some(&(space, at)) = WANTED.get() {
                 let _ = space.enter().map(|task| task.read_at(at, &mut [0; 8]));

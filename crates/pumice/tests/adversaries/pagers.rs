@@ -6,28 +6,21 @@ use std::time::Duration;
 use pumice::addr::FRAME_SIZE;
 use pumice::clear::Clearer;
 use pumice::frame::Zone;
-use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::table;
 use pumice::reclaim::{Adaptive, Settings, SwapPager, TwoList};
 use pumice::space::{MemMap, VmError, VmSpace};
-use pumice::swap::Swap;
 use pumice::sys::mem::Huge;
 
-const FRAMES: usize = 1024;
+use crate::swap;
 
-fn swap(name: &str) -> Swap {
-    let path = std::env::temp_dir().join(format!("pumice-{name}-{}", std::process::id()));
-    let swap = Swap::create(&path, (4 * FRAMES * FRAME_SIZE) as u64, Cached::Yes).expect("swap");
-    std::fs::remove_file(&path).expect("ours");
-    swap
-}
+const FRAMES: usize = 1024;
 
 #[test]
 fn a_space_goes_by_its_own_pager() {
     let mut tables = [(); 2].map(|()| table::<TwoList<'_>>(FRAMES));
     let pagers = tables.each_mut().map(|table| {
-        SwapPager::new(swap("own"), TwoList::new(table), FRAMES, Settings::of(FRAMES))
+        SwapPager::new(swap(4 * FRAMES), TwoList::new(table), FRAMES, Settings::of(FRAMES))
     });
     let zone = Zone::new(FRAMES * FRAME_SIZE, 2, Huge::No).expect("a zone");
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables");
@@ -45,7 +38,7 @@ fn two_zones_of_one_pager_read_nothing_of_each_others_pages() {
     const PAGES: usize = 700;
     let mut entries = table::<Adaptive<'_>>(FRAMES);
     let settings = Settings::of(FRAMES).with_most_pages(200);
-    let pager = SwapPager::new(swap("zones"), Adaptive::new(&mut entries), FRAMES, settings);
+    let pager = SwapPager::new(swap(4 * FRAMES), Adaptive::new(&mut entries), FRAMES, settings);
     let zones = [(); 2].map(|()| Zone::new(FRAMES * FRAME_SIZE, 2, Huge::No).expect("a zone"));
     let maps = zones.each_ref().map(|zone| MemMap::new(zone, Clearer::detect()).expect("tables"));
     let spaces =

@@ -6,13 +6,13 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use pumice::addr::FRAME_SIZE;
 use pumice::clear::Clearer;
 use pumice::frame::Zone;
-use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
 use pumice::reclaim::policy::{table, Tunables};
 use pumice::reclaim::{Arrival, Policy, Settings, Shadow, SwapPager, TwoList, ZoneReclaim};
 use pumice::space::{Frames, MemMap, Task, VmSpace};
-use pumice::swap::Swap;
 use pumice::sys::mem::Huge;
+
+use crate::swap;
 
 const FRAMES: usize = 1024;
 const REGION: usize = 512 * FRAME_SIZE;
@@ -99,9 +99,7 @@ fn with_policy<W>(
 ) where
     W: FnMut(&'static str) + Send + 'static,
 {
-    let file = tempfile();
-    let swap = Swap::create(&file, (16 * FRAMES * FRAME_SIZE) as u64, Cached::Yes).expect("swap");
-    std::fs::remove_file(&file).expect("ours");
+    let swap = swap(16 * FRAMES);
     let entries = Box::leak(table::<TwoList<'_>>(FRAMES).into_boxed_slice());
     let policy = Watched { lists: TwoList::new(entries), watch, names };
     let pager = leak(SwapPager::new(swap, policy, FRAMES, settings));
@@ -110,13 +108,6 @@ fn with_policy<W>(
     let space = leak(VmSpace::new(map.frames_of(pager), Atomic).expect("frames"));
     let attached = pager.attach(space, || work(leak(space.enter().expect("frames"))));
     attached.expect("room");
-}
-
-fn tempfile() -> std::path::PathBuf {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static NTH: AtomicUsize = AtomicUsize::new(0);
-    let nth = NTH.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("pumice-adversary-{}-{nth}", std::process::id()))
 }
 
 #[test]
@@ -271,9 +262,7 @@ fn a_policy_that_names_one_page_for_ever_or_none_that_is_there_hangs_nothing() {
 
 #[test]
 fn a_policy_whose_table_is_too_short_has_failed() {
-    let file = tempfile();
-    let swap = Swap::create(&file, (4 * FRAMES * FRAME_SIZE) as u64, Cached::Yes).expect("swap");
-    std::fs::remove_file(&file).expect("ours");
+    let swap = swap(4 * FRAMES);
     let mut entries = table::<TwoList<'_>>(FRAMES / 4);
     let pager = SwapPager::new(swap, TwoList::new(&mut entries), FRAMES, Settings::of(FRAMES));
     let zone = Zone::new(FRAMES * FRAME_SIZE, 2, Huge::No).expect("a zone");

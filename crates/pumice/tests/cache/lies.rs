@@ -148,7 +148,7 @@ fn write_all(view: &View<'_, '_>, step: u64) {
 fn pages_with_checksums_are_right_or_errors() {
     for lie in [Lie::Flip, Lie::Tear, Lie::Stray, Lie::Lose] {
         let scratch = Scratch::new("lies");
-        let path = &scratch.0;
+        let path: &std::path::Path = &scratch.0;
         let is_in_reading = lie == Lie::Flip;
         with_view(path, None, |view| write_all(view, 1));
         with_view(path, Some(lie).filter(|_| !is_in_reading), |view| write_all(view, 2));
@@ -166,7 +166,7 @@ fn pages_with_checksums_are_right_or_errors() {
                         assert!(!is_lied_about(page) || may_be_old, "{lie:?}: page {page}");
                     }
                     Err(CacheError::Checksum { path: file, page: named }) => {
-                        assert_eq!((&*file, named), (path.as_path(), page));
+                        assert_eq!((&*file, named), (path, page));
                         let may_be = match lie {
                             Lie::Stray => is_lied_about(page + 1),
                             _ => is_lied_about(page),

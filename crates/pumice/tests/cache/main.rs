@@ -10,38 +10,27 @@ mod looped;
 mod odd_files;
 mod scanned;
 
-use std::path::PathBuf;
-
 use pumice::cache::Settings;
 use pumice::sys::mem::Huge;
+use tempfile::TempPath;
 
 /// Bytes of a page.
 const FRAME: usize = pumice::addr::FRAME_SIZE;
 
 /// A path that is nobody else's, gone with this.
-struct Scratch(PathBuf);
+struct Scratch(TempPath);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        let name = format!("pumice-cache-{name}-{}", std::process::id());
-        let scratch = Scratch(std::env::temp_dir().join(name));
-        let _ = std::fs::remove_file(&scratch.0);
-        scratch
+        let prefix = format!("pumice-cache-{name}-");
+        let unmade = tempfile::Builder::new().prefix(&prefix).make(|_| Ok(()));
+        Scratch(unmade.expect("a path for a temporary file").into_temp_path())
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Steele, Lea and Flood's SplitMix64.
+/// A number that looks random, and follows from another.
 fn mix(state: u64) -> u64 {
-    let z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    fastrand::Rng::with_seed(state).u64(..)
 }
 
 /// The content of a page after a step: the step is its first word, and each other word depends on it.

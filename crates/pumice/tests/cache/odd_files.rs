@@ -13,7 +13,7 @@ fn a_fifo_is_refused_at_once() {
     let name = std::ffi::CString::new(scratch.0.as_os_str().as_bytes()).expect("a name");
     // SAFETY: a name that ends.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    let path = scratch.0.clone();
+    let path = scratch.0.to_path_buf();
     let (said, answer) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         run(&Settings::new(512), |cache| {
@@ -31,17 +31,16 @@ fn a_fifo_is_refused_at_once() {
 /// `strace` shows that the folders of both names of a new file are made durable.
 #[test]
 fn both_folders_of_a_new_file_are_synced() {
-    let folder = std::env::temp_dir().join(format!("pumice-two-names-{}", std::process::id()));
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
     for name in ["a", "b"] {
-        std::fs::create_dir_all(folder.join(name)).expect("ours");
+        std::fs::create_dir(folder.path().join(name)).expect("ours");
     }
     let strace = std::process::Command::new("strace")
         .args(["-f", "-y", "-e", "trace=fsync,fdatasync"])
         .arg(std::env::current_exe().expect("this program"))
         .args(["--exact", "odd_files::child", "--ignored"])
-        .env("PUMICE_TWO_NAMES", &folder)
+        .env("PUMICE_TWO_NAMES", folder.path())
         .output();
-    let _ = std::fs::remove_dir_all(&folder);
     let Ok(said) = strace else {
         eprintln!("skipped: no strace");
         return;
@@ -60,7 +59,9 @@ fn both_folders_of_a_new_file_are_synced() {
 #[test]
 #[ignore = "both_folders_of_a_new_file_are_synced runs it, under strace"]
 fn child() {
-    let Some(folder) = std::env::var_os("PUMICE_TWO_NAMES").map(PathBuf::from) else { return };
+    let Some(folder) = std::env::var_os("PUMICE_TWO_NAMES").map(std::path::PathBuf::from) else {
+        return;
+    };
     run(&Settings::new(512), |cache| {
         let one = cache.open(&folder.join("a/f"), &Options::new()).expect("a file");
         std::fs::hard_link(folder.join("a/f"), folder.join("b/g")).expect("another name");

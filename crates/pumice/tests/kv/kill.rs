@@ -1,26 +1,27 @@
 //! Processes that are killed anywhere, also while they open: what was committed is there, nothing older shows, the
 //! tree is whole. Pages that the log is about are torn between, as by a power failure.
 //!
-//! A child's thread changes keys of its own. Its nth change follows from the seed, so its keys follow from the count of
-//! changes: as many as it said were committed, or some more.
+//! The keys of a child's thread follow from the count of its changes: as many as it said were committed, or some more.
 //!
 //! And processes that come while another has the store open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use rustix::fs::FlockOperation;
 
+use crate::child::{apply, Change, Map, Orders, Work};
 use crate::store::check::check;
 use crate::store::log::Log;
 use crate::store::{record, Error, Store};
-use crate::{with_cache, Folder, Random};
+use crate::{with_cache, Folder};
 
 const THREADS: usize = 3;
 /// Kills in tests; `ci/crash` asks for more (`PUMICE_KILLS`).
@@ -29,60 +30,26 @@ const KILLS: usize = 12;
 const UNCOMMITTED: u64 = 64;
 const FRAMES: usize = 512;
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// A thread's nth change: a key, and its value if it is not removed.
-fn change(seed: u64, thread: usize, nth: u64) -> (Vec<u8>, Option<Vec<u8>>) {
-    let mut random = Random(seed ^ (thread as u64) << 56 ^ nth << 8);
+/// A thread's nth change.
+fn change(seed: u64, thread: usize, nth: u64) -> Change {
+    let mut random = Rng::with_seed(seed ^ (thread as u64) << 56 ^ nth << 8);
     let mut key = vec![thread as u8];
     // So many and so long that they are several times as large as the cache.
-    key.extend((random.below(6000) as u16).to_be_bytes());
-    let len = 8 + random.below(850) as usize;
+    key.extend((random.u64(..6000) as u16).to_be_bytes());
+    let len = 8 + random.u64(..850) as usize;
     let mut value = nth.to_le_bytes().to_vec();
-    value.resize(len, random.next() as u8);
-    (key, (random.below(4) > 0).then_some(value))
+    value.resize(len, random.u8(..));
+    (key, (random.u64(..4) > 0).then_some(value))
 }
 
-/// The child, which never ends by itself. Arguments by the environment: folder, seed, and how many changes there were.
+/// The child, which never ends by itself.
 #[test]
 #[ignore = "what_was_committed_is_there_after_a_kill runs it, as the process that is killed"]
 fn child() {
-    let Ok(folder) = std::env::var("KV_FOLDER") else { return };
-    let seed: u64 = std::env::var("KV_SEED").expect("a seed").parse().expect("a number");
-    let done = std::env::var("KV_DONE").expect("numbers");
-    let done: Vec<u64> = done.split(',').map(|nth| nth.parse().expect("a number")).collect();
-    with_cache(FRAMES, |cache| {
-        let store = Store::open(cache, Path::new(&folder)).expect("a store");
-        std::thread::scope(|scope| {
-            for (thread, &first) in done.iter().enumerate() {
-                let store = &store;
-                scope.spawn(move || {
-                    let task = cache.task().expect("a task");
-                    let session = store.session(&task).expect("a session");
-                    // Removing a key that is not there changes nothing: then the change before it is committed.
-                    let mut last = None;
-                    for nth in first.. {
-                        let (key, value) = change(seed, thread, nth);
-                        let end = match value {
-                            Some(value) => Some(session.put(&key, &value).expect("room")),
-                            None => session.remove(&key).expect("a tree"),
-                        };
-                        last = end.or(last);
-                        if nth % UNCOMMITTED == 7 * thread as u64 {
-                            if let Some(end) = last {
-                                session.commit(end).expect("a disk");
-                            }
-                            let line = format!("{thread} {}\n", nth + 1);
-                            std::io::stdout().write_all(line.as_bytes()).expect("a parent");
-                        }
-                        if thread == 0 && nth % 700 == 699 {
-                            session.checkpoint().expect("a disk");
-                        }
-                    }
-                });
-            }
-        });
-    });
+    let Some(orders) = Orders::of_this_process() else { return };
+    let commits = |thread, nth| nth % UNCOMMITTED == 7 * thread as u64;
+    let work = Work { change, changes: u64::MAX, commits, changes_per_checkpoint: 700 };
+    with_cache(FRAMES, |cache| work.run(cache, &orders));
 }
 
 /// Another child, which opens the store too, and says what came of it.
@@ -103,10 +70,9 @@ fn command(child: &str, folder: &Path) -> Command {
 
 /// Runs a child until it has committed something, and a while longer, or only until it is about to open: what
 /// each thread said was committed last.
-fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> Vec<u64> {
+fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Rng) -> Vec<u64> {
     let mut command = command("kill::child", folder);
-    let list: Vec<_> = done.iter().map(u64::to_string).collect();
-    command.env("KV_SEED", seed.to_string()).env("KV_DONE", list.join(","));
+    command.envs(Orders::variables(seed, done));
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let (said, lines) = mpsc::channel();
     let output = child.stdout.take().expect("a pipe");
@@ -116,7 +82,7 @@ fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> 
         }
     });
     let mut heard = Vec::new();
-    if random.below(4) > 0 {
+    if random.u64(..4) > 0 {
         // The test harness says something, too.
         let is_first = |line: &String| line.starts_with(|digit: char| digit.is_ascii_digit());
         while let Ok(line) = lines.recv_timeout(Duration::from_secs(60)) {
@@ -125,9 +91,9 @@ fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> 
                 break;
             }
         }
-        std::thread::sleep(Duration::from_micros(random.below(400_000) >> random.below(6)));
+        std::thread::sleep(Duration::from_micros(random.u64(..400_000) >> random.u64(..6)));
     } else {
-        std::thread::sleep(Duration::from_micros(random.below(150_000) >> random.below(4)));
+        std::thread::sleep(Duration::from_micros(random.u64(..150_000) >> random.u64(..4)));
     }
     assert!(child.try_wait().expect("a child").is_none(), "it ended by itself: {heard:?}");
     child.kill().expect("a child");
@@ -145,7 +111,7 @@ fn run_and_kill(folder: &Path, seed: u64, done: &[u64], random: &mut Random) -> 
 }
 
 /// Leaves half of some pages that the log is about as they are, and writes something else over the rest.
-fn tear(folder: &Path, random: &mut Random) {
+fn tear(folder: &Path, random: &mut Rng) {
     let Ok(tree) = OpenOptions::new().write(true).open(folder.join("tree")) else { return };
     // Writes of the one that was killed may be in flight still, and have its file locked until they end.
     rustix::fs::flock(&tree, FlockOperation::LockExclusive).expect("a lock");
@@ -159,18 +125,18 @@ fn tear(folder: &Path, random: &mut Random) {
     let len = tree.metadata().expect("ours").len();
     for page in pages {
         let at = u64::from(page) * 4096;
-        if at + 4096 <= len && random.below(2) == 0 {
-            let rubbish = vec![random.next() as u8; 2048];
-            tree.write_all_at(&rubbish, at + 2048 * random.below(2)).expect("ours");
+        if at + 4096 <= len && random.bool() {
+            let rubbish = vec![random.u8(..); 2048];
+            tree.write_all_at(&rubbish, at + 2048 * random.u64(..2)).expect("ours");
         }
     }
 }
 
 #[test]
 fn what_was_committed_is_there_after_a_kill() {
-    let seed = Random(std::process::id().into()).next();
+    let seed = Rng::with_seed(std::process::id().into()).u64(..);
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let folder = Folder::make("kill");
     let mut done = vec![0; THREADS];
     let mut maps = vec![Map::new(); THREADS];
@@ -204,11 +170,7 @@ fn what_was_committed_is_there_after_a_kill() {
                     "seed {seed}, kill {kill}: thread {thread} said {} changes were committed",
                     committed[thread]
                 );
-                let (key, value) = change(seed, thread, done[thread]);
-                match value {
-                    Some(value) => map.insert(key, value),
-                    None => map.remove(&key),
-                };
+                apply(map, change(seed, thread, done[thread]));
                 done[thread] += 1;
             }
         }

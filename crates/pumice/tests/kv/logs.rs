@@ -4,12 +4,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
+
 use pumice::cache::WriteAhead;
 
 use crate::store::log::{Log, Part};
 use crate::store::node::{self, Page, Parts};
 use crate::store::record::{self, Change};
-use crate::{Folder, Random};
+use crate::Folder;
 
 fn page() -> Page {
     let mut page = [0; 4096];
@@ -93,9 +95,9 @@ fn after_a_checkpoint_pages_come_whole_again() {
 /// Wherever the end is cut off or wrong, what comes before it is there, and what is added then follows it.
 #[test]
 fn what_is_half_written_is_cut_off() {
-    let seed = Random(std::process::id().into()).next();
+    let seed = Rng::with_seed(std::process::id().into()).u64(..);
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     for round in 0..40 {
         let folder = Folder::make("log-torn");
         let log = Log::open(folder.path()).expect("a log");
@@ -106,11 +108,11 @@ fn what_is_half_written_is_cut_off() {
         let path = segments(folder.path()).pop().expect("a segment");
         let mut bytes = fs::read(&path).expect("ours");
         let first = ends[2] as usize - bytes.len();
-        let at = 16 + random.below(bytes.len() as u64 - 16) as usize;
+        let at = 16 + random.u64(..bytes.len() as u64 - 16) as usize;
         if round % 2 == 0 {
             bytes.truncate(at);
         } else {
-            bytes[at] ^= 1 << random.below(8);
+            bytes[at] ^= 1 << random.u64(..8);
         }
         fs::write(&path, bytes).expect("ours");
         let whole = ends.iter().filter(|&&end| end as usize - first <= at).count();

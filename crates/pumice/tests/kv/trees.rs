@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use fastrand::Rng;
+
 use pumice::cache::{Cache, CacheError, Options};
 
 use crate::store::check::check;
 use crate::store::{Error, Session, Store};
-use crate::{with_cache, Folder, Random};
+use crate::{with_cache, Folder};
 
 /// Few frames, so that pages come and go.
 const FRAMES: usize = 512;
@@ -23,10 +25,10 @@ fn with_session<R>(
     work(&session)
 }
 
-fn key(random: &mut Random, kinds: u64) -> Vec<u8> {
-    let kind = random.below(kinds);
+fn key(random: &mut Rng, kinds: u64) -> Vec<u8> {
+    let kind = random.u64(..kinds);
     // Lengths of all sizes, the same for the same key.
-    let len = Random(kind).below(if kind % 7 == 0 { 400 } else { 24 }) as usize;
+    let len = Rng::with_seed(kind).u64(..if kind % 7 == 0 { 400 } else { 24 }) as usize;
     let mut key = kind.to_be_bytes()[4..].to_vec();
     key.resize(key.len().max(len), b'k');
     key
@@ -42,9 +44,9 @@ fn compare(session: &Session<'_, '_>, map: &BTreeMap<Vec<u8>, Vec<u8>>) {
 /// Changes at random; now and then everything is closed and opened again, or a checkpoint is made.
 #[test]
 fn a_tree_is_a_map() {
-    let seed = Random(std::process::id().into()).next();
+    let seed = Rng::with_seed(std::process::id().into()).u64(..);
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     for kinds in [50, 2000, 20_000] {
         let folder = Folder::make("tree-map");
         let mut map = BTreeMap::new();
@@ -54,11 +56,11 @@ fn a_tree_is_a_map() {
                     compare(session, &map);
                     for _ in 0..4000 {
                         let key = key(&mut random, kinds);
-                        match random.below(10) {
+                        match random.u64(..10) {
                             0..=5 => {
-                                let most = if random.below(8) == 0 { 500 } else { 60 };
-                                let len = random.below(most) as usize;
-                                let value = vec![random.next() as u8; len];
+                                let most = if random.u64(..8) == 0 { 500 } else { 60 };
+                                let len = random.u64(..most) as usize;
+                                let value = vec![random.u8(..); len];
                                 session.put(&key, &value).expect("room");
                                 map.insert(key, value);
                             }
@@ -77,7 +79,7 @@ fn a_tree_is_a_map() {
                                 assert!(few.iter().map(|(key, value)| (key, value)).eq(wanted));
                             }
                         }
-                        if random.below(2000) == 0 {
+                        if random.u64(..2000) == 0 {
                             session.checkpoint().expect("a disk");
                         }
                     }
@@ -146,13 +148,13 @@ fn threads_do_not_lose_what_others_write() {
                 scope.spawn(move || {
                     let task = cache.task().expect("a task");
                     let session = store.session(&task).expect("a session");
-                    let mut random = Random(thread);
+                    let mut random = Rng::with_seed(thread);
                     let key = |nth: u64| (nth * 7919 % EACH * THREADS + thread).to_be_bytes();
                     for nth in 0..EACH {
                         session
-                            .put(&key(nth), &vec![thread as u8; random.below(80) as usize])
+                            .put(&key(nth), &vec![thread as u8; random.u64(..80) as usize])
                             .expect("room");
-                        let one = random.below(nth + 1);
+                        let one = random.u64(..nth + 1);
                         let value = session.get(&key(one)).expect("a tree").expect("it was put");
                         assert!(value.iter().all(|&byte| u64::from(byte) == thread));
                         if nth % 500 == 0 {

@@ -6,11 +6,7 @@ use loom::thread;
 use super::*;
 
 /// Two things that threads do to a region of two pages, of which each then tells.
-fn race(
-    prepare: fn(&Task<'_, Model, Atomic>, usize),
-    one: fn(&Task<'_, Model, Atomic>, usize),
-    two: fn(&Task<'_, Model, Atomic>, usize),
-) {
+fn race(prepare: Step, one: Step, two: Step) {
     loom::model(move || {
         let shared = Shared::<Atomic>::paged();
         let task = shared.enter();
@@ -33,8 +29,6 @@ fn race(
         shared.end();
     });
 }
-
-fn nothing(_: &Task<'_, Model, Atomic>, _: usize) {}
 
 fn add_to_both(task: &Task<'_, Model, Atomic>, at: usize) {
     add(task, at).expect("mapped");
@@ -67,16 +61,9 @@ fn loom_batches_of_pages_that_come_back() {
 
 #[test]
 fn loom_batches_beside_unmap() {
-    let unmap = |task: &Task<'_, Model, Atomic>, at: usize| {
-        task.unmap(at, PAGE).expect("aligned");
-    };
     let add = |task: &Task<'_, Model, Atomic>, at: usize| {
-        let _ = add(task, at);
-        add_one_more(task, at);
+        try_add(task, at);
+        add(task, at + PAGE).expect("mapped");
     };
-    race(nothing, add, unmap);
-}
-
-fn add_one_more(task: &Task<'_, Model, Atomic>, at: usize) {
-    add(task, at + PAGE).expect("mapped");
+    race(nothing, add, unmap_one);
 }

@@ -50,24 +50,10 @@ fn check(task: &Task<'_, Model, Atomic>, at: usize, expected: u64) {
 #[cfg(loom)]
 mod loom_models {
     use super::*;
-    use loom::thread;
-
-    type Step = fn(&Task<'_, Model, Atomic>, usize);
 
     fn race(prepare: Step, one: Step, two: Step, after: Step) {
-        loom::model(move || {
-            let shared = file();
-            let task = shared.enter();
-            let at = task.map_file(PAGE, Rights::READ_WRITE).expect("room");
-            prepare(&task, at);
-            let other = shared.enter();
-            let thread = thread::spawn(move || two(&other, at));
-            one(&task, at);
-            thread.join().expect("no panic");
-            after(&task, at);
-            drop(task);
-            shared.end();
-        });
+        let map: Map = |task| task.map_file(PAGE, Rights::READ_WRITE);
+        race_on(file, map, [prepare, one, two, after]);
     }
 
     fn evict(task: &Task<'_, Model, Atomic>, at: usize) {
@@ -118,12 +104,12 @@ mod loom_models {
 
     #[test]
     fn loom_a_fill_and_a_guard() {
-        race(|_, _| (), fill, add_noting, |task, at| check(task, at, 1));
+        race(nothing, fill, add_noting, |task, at| check(task, at, 1));
     }
 
     #[test]
     fn loom_two_fills() {
-        race(|_, _| (), fill, fill, |task, at| check(task, at, 0));
+        race(nothing, fill, fill, |task, at| check(task, at, 0));
     }
 
     #[test]
@@ -141,13 +127,12 @@ mod loom_models {
 
     #[test]
     fn loom_write_back_and_unmap() {
-        let unmap: Step = |task, at| task.unmap(at, PAGE).expect("aligned");
         let held: Step = |task, at| {
             if let Ok(_held) = task.region(at) {
                 write_back(task, at);
             }
         };
-        race(add_noting, held, unmap, |task, at| assert!(word(task, at).is_err()));
+        race(add_noting, held, unmap_one, |task, at| assert!(word(task, at).is_err()));
     }
 }
 

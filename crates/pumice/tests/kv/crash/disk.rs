@@ -10,8 +10,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use fastrand::Rng;
+
 use super::trace::{Call, Event};
-use crate::Random;
 
 /// The bytes that a device writes whole.
 pub const SECTOR: usize = 512;
@@ -266,7 +267,7 @@ impl Disk {
     }
 
     /// The contents after a crash now.
-    pub fn crash(&self, kept: Kept, random: &mut Random) -> Image {
+    pub fn crash(&self, kept: Kept, random: &mut Rng) -> Image {
         let mut image = self.durable.clone();
         // Of changes of a name, those from one on are lost.
         let mut lost = std::collections::BTreeSet::new();
@@ -276,7 +277,7 @@ impl Disk {
                 Kept::None => false,
                 Kept::AllBut(other) => place != other,
                 Kept::Only(other) => place == other,
-                Kept::Any => random.below(2) == 0,
+                Kept::Any => random.bool(),
             };
             if let Change::Name { name, .. } = &pending.change {
                 if !is_there {
@@ -287,9 +288,9 @@ impl Disk {
                 }
                 continue;
             }
-            let is_torn = kept == Kept::Any && random.below(4) == 0;
+            let is_torn = kept == Kept::Any && random.u64(..4) == 0;
             if is_torn {
-                image.apply(&pending.change, |_| random.below(2) == 0);
+                image.apply(&pending.change, |_| random.bool());
             } else if is_there {
                 image.apply(&pending.change, |_| true);
             }

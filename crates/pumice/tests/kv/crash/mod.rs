@@ -10,11 +10,18 @@ mod trace;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use pumice::cache::Settings;
+use pumice::io::{Engines, Plain};
+use pumice::sys::mem::Huge;
 
 use disk::{Disk, Image, Kept};
 use trace::Event;
 
-use crate::{Folder, Random};
+use crate::Folder;
 
 /// How many states are looked at, in tests.
 const CRASHES: usize = 1000;
@@ -38,6 +45,22 @@ fn in_memory(name: &str) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     folder.join(format!("pumice-crash-{}-{name}", std::process::id()))
+}
+
+/// A small cache, whose files are used by calls that say what they do when they are made.
+fn settings() -> Settings {
+    let mut settings = Settings::new(512);
+    settings.huge = Huge::No;
+    settings.engines = Engines::new(|_| Box::new(Plain::new()));
+    settings
+}
+
+/// The same of a child, which writes all dirty pages back whenever it may.
+fn settings_of_child() -> Settings {
+    let mut settings = settings();
+    settings.dirty_background = 1;
+    settings.dirty_age = Duration::from_millis(2);
+    settings
 }
 
 /// The calls of a child, one of this program's tests, on the files in a folder; `None` where it can't be traced.
@@ -69,8 +92,8 @@ struct Crash<'a> {
 fn crashes(
     events: &[Event],
     mut disk: Disk,
-    random: &mut Random,
-    mut look: impl FnMut(&[Event], &Crash<'_>, &mut Random) -> bool,
+    random: &mut Rng,
+    mut look: impl FnMut(&[Event], &Crash<'_>, &mut Rng) -> bool,
 ) {
     let mut seen = 0;
     for (index, event) in events.iter().enumerate() {

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
-use pumice::cache::{self, CacheError, Options, Settings};
-use pumice::io::{Engines, Plain};
-use pumice::sys::mem::Huge;
+use fastrand::Rng;
+
+use pumice::cache::{self, CacheError, Options};
 
 use super::disk::{Disk, Image, SECTOR};
 use super::trace::Event;
-use super::{crashes, in_memory, record, seed, wanted, Crash};
-use crate::{Folder, Random};
+use super::{crashes, in_memory, record, seed, settings, settings_of_child, wanted, Crash};
+use crate::Folder;
 
 const PAGES: u64 = 24;
 const STEPS: u64 = 250;
@@ -31,28 +31,21 @@ enum Step {
 }
 
 fn step(seed: u64, nth: u64) -> Step {
-    let mut random = Random(seed ^ nth << 8);
-    match random.below(20) {
+    let mut random = Rng::with_seed(seed ^ nth << 8);
+    match random.u64(..20) {
         0..=2 => Step::Sync,
-        3 => Step::SetLen(random.below(PAGES) as usize),
-        _ => Step::Write(random.below(PAGES) as usize),
+        3 => Step::SetLen(random.u64(..PAGES) as usize),
+        _ => Step::Write(random.u64(..PAGES) as usize),
     }
 }
 
 /// The contents of a page that a step has written.
 fn content(step: u64) -> [u8; PAGE] {
     let mut page = [0; PAGE];
-    let mut random = Random(step);
-    page.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
+    let mut random = Rng::with_seed(step);
+    page.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.u64(..).to_le_bytes()));
     page[CHECKSUM..].fill(0);
     page
-}
-
-fn settings() -> Settings {
-    let mut settings = Settings::new(512);
-    settings.huge = Huge::No;
-    settings.engines = Engines::new(|_| Box::new(Plain::new()));
-    settings
 }
 
 /// The process that is traced.
@@ -61,10 +54,7 @@ fn settings() -> Settings {
 fn child() {
     let Ok(folder) = std::env::var("KV_FOLDER") else { return };
     let seed: u64 = std::env::var("KV_SEED").expect("a seed").parse().expect("a number");
-    let mut settings = settings();
-    settings.dirty_background = 1;
-    settings.dirty_age = std::time::Duration::from_millis(2);
-    cache::run(&settings, |cache| {
+    cache::run(&settings_of_child(), |cache| {
         let options = Options::new().checksums(CHECKSUM);
         let file = cache.open(&Path::new(&folder).join("pages"), &options).expect("a file");
         let task = cache.task().expect("a task");
@@ -208,14 +198,14 @@ fn open(path: &Path, file: &[u8], whole: &[bool]) -> Result<(), String> {
 #[test]
 fn what_was_synced_survives_a_crash() {
     let seed = seed();
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     // They are looked at in place, but for some.
     let wanted = wanted() * 10;
     let replay = in_memory("pages");
     let (mut looked_at, mut torn, mut lives) = (0, 0, 0);
     while looked_at < wanted {
         let folder = Folder::make("crash-pages");
-        let own = random.next();
+        let own = random.u64(..);
         let Some(events) = record("crash::pages::child", &folder, &[("KV_SEED", own.to_string())])
         else {
             return;
@@ -230,7 +220,7 @@ fn what_was_synced_survives_a_crash() {
                 torn += whole.iter().filter(|whole| !**whole).count();
             });
             if let Ok(whole) = &result {
-                if random.below(50) == 0 && image.file("pages").is_some() {
+                if random.u64(..50) == 0 && image.file("pages").is_some() {
                     image.write(&replay, None);
                     let opened = open(&replay.join("pages"), file, whole);
                     result = opened.map(|()| Vec::new());

@@ -4,20 +4,19 @@
 //! As in `kill`, a thread's nth change follows from the seed: what its keys should be follows from how many changes
 //! there were.
 
-use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
-use pumice::cache::{self, Settings};
-use pumice::io::{Engines, Plain};
-use pumice::sys::mem::Huge;
+use fastrand::Rng;
+
+use pumice::cache;
 
 use super::disk::{Disk, Image, Kept};
 use super::trace::Event;
-use super::{crashes, in_memory, record, seed, wanted};
+use super::{crashes, in_memory, record, seed, settings, settings_of_child, wanted};
+use crate::child::{apply, Change, Map, Orders, Work};
 use crate::store::check::check;
 use crate::store::Store;
-use crate::{Folder, Random};
+use crate::Folder;
 
 const THREADS: usize = 2;
 /// Changes of a thread in a process's life, and from one commit to the next at most.
@@ -25,75 +24,30 @@ const CHANGES: u64 = 60;
 const UNCOMMITTED: u64 = 6;
 /// Keys of a thread.
 const KEYS: u64 = 40;
-const FRAMES: usize = 512;
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 type Failed = Box<dyn std::error::Error>;
 
-fn change(seed: u64, thread: usize, nth: u64) -> (Vec<u8>, Option<Vec<u8>>) {
-    let mut random = Random(seed ^ (thread as u64) << 56 ^ nth << 8);
-    let key = vec![thread as u8, random.below(KEYS) as u8];
+fn change(seed: u64, thread: usize, nth: u64) -> Change {
+    let mut random = Rng::with_seed(seed ^ (thread as u64) << 56 ^ nth << 8);
+    let key = vec![thread as u8, random.u64(..KEYS) as u8];
     let mut value = nth.to_le_bytes().to_vec();
     // Of few entries a page, so that nodes are split.
-    value.resize(8 + random.below(800) as usize, random.next() as u8);
-    (key, (random.below(4) > 0).then_some(value))
-}
-
-fn settings() -> Settings {
-    let mut settings = Settings::new(FRAMES);
-    settings.huge = Huge::No;
-    // By calls that say what they do when they are made.
-    settings.engines = Engines::new(|_| Box::new(Plain::new()));
-    settings
+    value.resize(8 + random.u64(..800) as usize, random.u8(..));
+    (key, (random.u64(..4) > 0).then_some(value))
 }
 
 /// The process that is traced. It ends well.
 #[test]
 #[ignore = "a_crash_loses_nothing_that_was_committed runs it, as the process that is traced"]
 fn child() {
-    let Ok(folder) = std::env::var("KV_FOLDER") else { return };
-    let seed: u64 = std::env::var("KV_SEED").expect("a seed").parse().expect("a number");
-    let done = std::env::var("KV_DONE").expect("numbers");
-    let done: Vec<u64> = done.split(',').map(|nth| nth.parse().expect("a number")).collect();
-    let mut settings = settings();
-    // All dirty pages are written back whenever the log allows it.
-    settings.dirty_background = 1;
-    settings.dirty_age = std::time::Duration::from_millis(2);
+    let Some(orders) = Orders::of_this_process() else { return };
     // The output begins a line.
     println!();
-    cache::run(&settings, |cache| {
-        let store = Store::open(cache, Path::new(&folder)).expect("a store");
-        std::thread::scope(|scope| {
-            for (thread, &first) in done.iter().enumerate() {
-                let store = &store;
-                scope.spawn(move || {
-                    let task = cache.task().expect("a task");
-                    let session = store.session(&task).expect("a session");
-                    let mut last = None;
-                    for nth in first..first + CHANGES {
-                        let (key, value) = change(seed, thread, nth);
-                        let end = match value {
-                            Some(value) => Some(session.put(&key, &value).expect("room")),
-                            None => session.remove(&key).expect("a tree"),
-                        };
-                        last = end.or(last);
-                        if nth % UNCOMMITTED == 2 * thread as u64 || Random(nth).below(4) == 0 {
-                            if let Some(end) = last {
-                                session.commit(end).expect("a disk");
-                            }
-                            let line = format!("{thread} {}\n", nth + 1);
-                            std::io::stdout().write_all(line.as_bytes()).expect("a parent");
-                        }
-                        if thread == 0 && nth % 25 == 24 {
-                            session.checkpoint().expect("a disk");
-                        }
-                    }
-                });
-            }
-        });
-    })
-    .expect("a cache");
+    let commits =
+        |thread, nth| nth % UNCOMMITTED == 2 * thread as u64 || Rng::with_seed(nth).u64(..4) == 0;
+    let work = Work { change, changes: CHANGES, commits, changes_per_checkpoint: 25 };
+    cache::run(&settings_of_child(), |cache| work.run(cache, &orders)).expect("a cache");
 }
 
 /// The keys of each thread, and after how many of its changes.
@@ -111,10 +65,7 @@ impl Known {
 
     fn go_on(&mut self, thread: usize, until: u64) {
         for nth in self.done[thread]..until {
-            match change(self.seed, thread, nth) {
-                (key, Some(value)) => self.maps[thread].insert(key, value),
-                (key, None) => self.maps[thread].remove(&key),
-            };
+            apply(&mut self.maps[thread], change(self.seed, thread, nth));
         }
         self.done[thread] = self.done[thread].max(until);
     }
@@ -162,7 +113,7 @@ struct Start {
 #[test]
 fn a_crash_loses_nothing_that_was_committed() {
     let seed = seed();
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let wanted = wanted();
     let replay = in_memory("store");
     let (mut looked_at, mut lives, mut changes) = (0, 0, 0);
@@ -170,7 +121,7 @@ fn a_crash_loses_nothing_that_was_committed() {
     let mut start = Start {
         disk: Disk::new(image.clone()),
         image,
-        known: Known::new(random.next()),
+        known: Known::new(random.u64(..)),
         begin: vec![0; THREADS],
     };
     while looked_at < wanted {
@@ -178,8 +129,7 @@ fn a_crash_loses_nothing_that_was_committed() {
         let folder = Folder::make("crash");
         std::fs::create_dir(folder.path().join("log")).expect("ours");
         image.write(folder.path(), Some(&Image::default()));
-        let done: Vec<_> = begin.iter().map(u64::to_string).collect();
-        let variables = [("KV_SEED", known.seed.to_string()), ("KV_DONE", done.join(","))];
+        let variables = Orders::variables(known.seed, &begin);
         let Some(events) = record("crash::store::child", &folder, &variables) else { return };
         lives += 1;
         let mut now = known.clone();
@@ -210,7 +160,7 @@ fn a_crash_loses_nothing_that_was_committed() {
             // Opening it adds files to those of the image.
             last = Some(Image::read(&replay));
             // The next process begins after any of these, or after a kill, which loses nothing yet.
-            if random.below(nth) == 0 || crash.kept == Kept::All && random.below(nth) < 5 {
+            if random.u64(..nth) == 0 || crash.kept == Kept::All && random.u64(..nth) < 5 {
                 let image = crash.image.clone();
                 next = Some(if crash.kept == Kept::All {
                     let begin = found.done.clone();
