@@ -20,7 +20,7 @@ use pumice_frames::addr::FRAME_SIZE;
 const MAGIC: [u8; 8] = *b"PUMISWAP";
 const VERSION: u32 = 1;
 
-/// What the checksum is of.
+/// The part that the checksum covers.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Summed {
