@@ -35,11 +35,12 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     ) -> Option<BlockWord> {
         let word = self.block(block);
         let is_wanted = word.state() == BlockState::Free && wanted(word);
-        (is_wanted && self.take_free(block, word, BlockState::Claimed)).then_some(word)
+        let claimed = word.with_state(BlockState::Claimed);
+        (is_wanted && self.take_free(block, word, claimed)).then_some(word)
     }
 
-    /// Makes a free block the caller's, in the middle of a run that nobody has: its word as it was. It is charged for
-    /// as by [`Ledger::claim_block`].
+    /// Makes a free block the caller's: its word as it was. It is charged for as by [`Ledger::claim_block`]. The block
+    /// looks like the end of a run without a beginning: a run in the next block must not seem to go on from it.
     pub(super) fn take_block(
         &self,
         block: usize,
@@ -47,11 +48,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     ) -> Option<BlockWord> {
         let word = self.block(block);
         let is_wanted = word.state() == BlockState::Free && wanted(word);
-        (is_wanted && self.take_free(block, word, BlockState::Whole)).then_some(word)
+        let taken = word.with_state(BlockState::Whole).with_last(true);
+        (is_wanted && self.take_free(block, word, taken)).then_some(word)
     }
 
-    fn take_free(&self, block: usize, word: BlockWord, state: BlockState) -> bool {
-        let taken = word.with_state(state).with_first(false).with_last(false);
+    fn take_free(&self, block: usize, word: BlockWord, taken: BlockWord) -> bool {
         if !self.swap_block(block, word, taken) {
             return false;
         }

@@ -266,6 +266,23 @@ fn run_and_run() {
 }
 
 #[test]
+fn a_run_is_found_beside_a_block_that_is_being_taken() {
+    let prepare = |ledger: &Model| assert!(ledger.split(1, ledger.block(1), 1));
+    let one = |ledger: &Model| {
+        let put = ledger.put_run(Pfn(2), |_, word| word);
+        assert_eq!(put, Ok(PageRange { start: Pfn(2), frames: 1 }));
+        -1
+    };
+    let split = |ledger: &Model| {
+        let word = ledger.block(0);
+        isize::from(word.state() == BlockState::Free && ledger.split(0, word, 1))
+    };
+    explore(race(2, 3, prepare, one, split));
+    let occupy = |ledger: &Model| ledger.occupy_block(0).map_or(0, |_| 2);
+    explore(race(2, 3, prepare, one, occupy));
+}
+
+#[test]
 fn give_back_and_allocate() {
     let one = |ledger: &Model| {
         if ledger.claim_block(0, |_| true).is_some() {
