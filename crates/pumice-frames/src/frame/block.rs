@@ -86,10 +86,8 @@ pub struct BlockWord {
     pub payload: u8,
     /// A number of the zone's user about the block's pages, which the ledger does not read either. It goes with them:
     /// allocating and freeing the block as a whole leave it as it is, and it is 0 once they are gone.
-    #[bits(10)]
-    pub of_pages: u16,
-    #[bits(8)]
-    __: u8,
+    #[bits(18)]
+    pub of_pages: u32,
 }
 
 /// [`BlockWord::room`] of a block of which nothing is known.

@@ -41,7 +41,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 
     /// Makes a free block the caller's: its word as it was. It is charged for as by [`Ledger::claim_block`]. The block
     /// looks like the end of a run without a beginning: a run in the next block must not seem to go on from it.
-    pub(super) fn take_block(
+    pub fn take_block(
         &self,
         block: usize,
         wanted: impl Fn(BlockWord) -> bool,
@@ -66,9 +66,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         true
     }
 
-    /// Makes a claimed block free again, as `word` says it is.
+    /// Makes a claimed or taken block free again, as `word` says it is.
     pub fn release_block(&self, block: usize, word: BlockWord) {
-        debug_assert_eq!(self.block(block).state(), BlockState::Claimed);
+        debug_assert!(matches!(self.block(block).state(), BlockState::Claimed | BlockState::Whole));
         self.count_free_blocks(1, 0);
         let word = word.with_state(BlockState::Free);
         self.count_held_blocks(usize::from(!word.is_pristine()), 0);

@@ -437,6 +437,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             .with_room(ROOM_ALL)
             .with_epoch(self.epoch());
         self.set_block(block, parts);
+        // A search that found nothing meanwhile did not see the rest of it.
+        self.note_change();
         true
     }
 

@@ -191,17 +191,27 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         range: PageRange,
         condition: impl FnMut(usize, BlockWord) -> BlockWord,
     ) {
+        self.put_range_and_rest(range, condition, Want::Dirty);
+    }
+
+    /// As [`Ledger::put_range`]. `rest`: the content of its frames in a block in parts.
+    pub fn put_range_and_rest(
+        &self,
+        range: PageRange,
+        condition: impl FnMut(usize, BlockWord) -> BlockWord,
+        rest: Want,
+    ) {
         let per_block = G::FRAMES_PER_BLOCK;
         let (first, offset) = (range.start.0 / per_block, range.start.0 % per_block);
         if self.block(first).state() != BlockState::Whole {
-            self.put_frames(first, offset, range.frames);
+            self.put_frames(first, offset, range.frames, rest);
             return;
         }
         let (blocks, tail) = (range.frames / per_block, range.frames % per_block);
         // The tail last: a run that begins where it was must not seem to go on from the blocks.
         self.put_blocks(first..first + blocks, condition);
         if tail > 0 {
-            self.put_frames(first + blocks, 0, tail);
+            self.put_frames(first + blocks, 0, tail, rest);
         }
     }
 
@@ -234,8 +244,9 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.note_change();
     }
 
-    /// Frees frames of a run in a block in parts, with unknown content.
-    fn put_frames(&self, block: usize, from: usize, frames: usize) {
+    /// Frees frames of a run in a block in parts.
+    fn put_frames(&self, block: usize, from: usize, frames: usize, content: Want) {
+        let zeroed = if content == Want::Zeroed { G::MASK } else { 0 };
         let first_word = self.words_of(block).start;
         let final_word = (from + frames - 1) / G::FRAMES_PER_WORD as usize;
         for (index, piece) in pieces::<G>(from, frames) {
@@ -243,12 +254,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             if piece == G::MASK && index != final_word {
                 // All 32 frames are the caller's: nobody else writes this word now. Release, for
                 // the next owner; the last word's SeqCst step comes before the look at the hint.
-                word.store(Word(0).0, Ordering::Release);
+                word.store(Word(0).release(0, zeroed).0, Ordering::Release);
                 continue;
             }
-            let _ = word::update(word, Ordering::SeqCst, |word| Some(word.release(piece, 0)));
+            let released = |word: Word| Some(word.release(piece, piece & zeroed));
+            let _ = word::update(word, Ordering::SeqCst, released);
         }
-        self.note_free(block, Want::Dirty);
+        self.note_free(block, content);
     }
 
     /// Lengthens a run to `frames` where it stands, if what follows it is free: the run that was
@@ -351,7 +363,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let (first, offset) = (range.start.0 / per_block, range.start.0 % per_block);
         if self.block(first).state() != BlockState::Whole {
             self.set_last(first, offset + frames - 1, true);
-            self.put_frames(first, offset + frames, range.frames - frames);
+            self.put_frames(first, offset + frames, range.frames - frames, Want::Dirty);
             return;
         }
         let (blocks, tail) = (range.frames / per_block, range.frames % per_block);
@@ -364,7 +376,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             } else {
                 self.set_last(first + blocks, new_tail - 1, true);
             }
-            self.put_frames(first + blocks, new_tail, tail - new_tail);
+            self.put_frames(first + blocks, new_tail, tail - new_tail, Want::Dirty);
             return;
         }
         let cut = first + keep;
@@ -389,7 +401,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         }
         self.put_blocks(freed, condition);
         if tail > 0 {
-            self.put_frames(first + blocks, 0, tail);
+            self.put_frames(first + blocks, 0, tail, Want::Dirty);
         }
     }
 }

@@ -7,9 +7,10 @@
 use super::classes::Density;
 use super::hints::WithHints;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd};
-use super::{blocks_and_tail, Heap, PoolZone, ZoneKind};
+use super::{Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE};
+use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Run};
 
 impl Heap {
@@ -50,13 +51,17 @@ impl Heap {
             }
             promoted = if end.is_recycled { self.promote(zone, end.range) } else { 0 };
         }
+        // Taking attributes off takes the pages, too.
+        let (rest_block, rest) =
+            (whole.end.min(end.range.end().block()), end.range.frames % BLOCK_FRAMES);
+        let is_rest_reset = rest > 0 && zone.ledger().block(rest_block).tainted();
         let Some(pages) = self.take_off(zone, end) else { return };
+        let (given_back, content) = match pages {
+            Pages::There => self.give_back_pages(zone, end, promoted, is_rest_reset),
+            Pages::Gone => (0, Want::Zeroed),
+        };
+        let freed_ready = promoted + self.put_end(zone, end, pages, content, |_, word| word);
         if pages == Pages::There {
-            self.give_back_blocks(zone, end.range, end.kept, promoted);
-        }
-        let freed_ready = promoted + self.put_end(zone, end, pages, |_, word| word);
-        if pages == Pages::There {
-            let given_back = blocks_and_tail(end.frames()).0 - promoted;
             self.notice_freed(end.frames() - given_back * BLOCK_FRAMES, freed_ready);
         }
     }
@@ -78,19 +83,25 @@ impl Heap {
         }
     }
 
-    /// Gives whole blocks of a run's end back to the kernel, but for the first
-    /// `gone`, which hold nothing any more.
-    fn give_back_blocks(&self, zone: &PoolZone, range: PageRange, kept: usize, gone: usize) {
-        if kept == 0 && gone == 0 && self.retain(zone, range) {
-            return;
-        }
+    /// Gives the pages of a run's end back to the kernel, but for the first `gone` blocks, which hold nothing any more,
+    /// and those that are retained. Returns how many blocks went back, and the content of the frames beside whole
+    /// blocks; `is_rest_reset`: they hold nothing any more.
+    fn give_back_pages(
+        &self,
+        zone: &PoolZone,
+        end: RunEnd,
+        gone: usize,
+        is_rest_reset: bool,
+    ) -> (usize, Want) {
+        let RunEnd { range, kept, .. } = end;
         let whole = whole_blocks(range);
         let from = whole.start + kept.div_ceil(BLOCK_FRAMES).max(gone);
-        if from < whole.end {
+        let is_retained = kept == 0 && gone == 0 && self.retain(zone, range);
+        let mut given_back = 0;
+        if !is_retained && from < whole.end {
             let done = zone.discard(from..whole.end);
-            if done {
-                self.slot().add(Event::GivenBackBytes, ((whole.end - from) * BLOCK_SIZE) as u64);
-            }
+            given_back = if done { whole.end - from } else { 0 };
+            self.slot().add(Event::GivenBackBytes, (given_back * BLOCK_SIZE) as u64);
             for block in from..whole.end {
                 let word = zone.ledger().block(block);
                 zone.set_owned(block, word.emptied().with_zeroed(done));
@@ -99,15 +110,19 @@ impl Heap {
         if kept % BLOCK_FRAMES != 0 && kept / BLOCK_FRAMES < whole.len() {
             let cut = whole.start + kept / BLOCK_FRAMES;
             zone.set_owned(cut, zone.ledger().block(cut).with_zeroed(false));
+            let start = range.start.0 + kept;
+            zone.discard_frames(Pfn(start), (cut + 1) * BLOCK_FRAMES - start);
         }
         // A run in a block with others stays where it is, and resident, for as long as one of them is in use. That is
         // much, where requests of its size have gone to the ready zone since.
-        let is_gone = || self.classes.density(range.frames) == Density::Dense;
-        if !whole.is_empty() || is_gone() {
-            let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
-            if start < range.end().0 {
-                zone.discard_frames(Pfn(start), range.end().0 - start);
-            }
-        }
+        let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
+        let is_rest = start < range.end().0;
+        let stays = match whole.is_empty() {
+            true => self.classes.density(range.frames) != Density::Dense,
+            false => is_retained,
+        };
+        let is_empty = is_rest_reset
+            || !stays && is_rest && zone.discard_frames(Pfn(start), range.end().0 - start);
+        (given_back, if is_empty { Want::Zeroed } else { Want::Dirty })
     }
 }

@@ -108,6 +108,13 @@ impl Heap {
         }
     }
 
+    /// As [`Heap::make_room`], for a run of a zone that has grown.
+    pub(super) fn make_room_in(&self, zone: &PoolZone) {
+        if zone.kind == ZoneKind::Ready {
+            self.make_room(zone.node);
+        }
+    }
+
     /// Before `frames` of the ready zones are freed: sees how much is resident, if it matters.
     #[inline]
     pub(super) fn before_free(&self, frames: usize) {

@@ -10,6 +10,9 @@ use pumice_frames::frame::BlockWord;
 /// The greatest [`Hints::age`].
 pub(super) const OLDEST: u8 = 7;
 
+const OWN_SHIFT: u32 = 10;
+const EXPECTED: u32 = (1 << OWN_SHIFT) - 1;
+
 /// See the module's top.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
@@ -30,13 +33,20 @@ pub(super) struct Hints {
 
 /// A word with the heap's hints.
 pub(super) trait WithHints: Sized {
-    /// Frames of a block of the demand zone that are expected to be resident ([`super::retain`]). It lies in
-    /// [`BlockWord::of_pages`], and stays when the block is freed.
+    /// Frames of a block of the demand zone that are expected to be resident ([`super::retain`]). This and the next lie
+    /// in [`BlockWord::of_pages`], and stay when the block is freed.
     fn expected(self) -> usize;
 
     /// The word with another number of them, [`BLOCK_FRAMES`] at most.
     #[must_use]
     fn with_expected(self, frames: usize) -> Self;
+
+    /// The frames of these that the request which got the block last was expected to touch.
+    fn own(self) -> usize;
+
+    /// The word with another number of them, of which it keeps the half.
+    #[must_use]
+    fn with_own(self, frames: usize) -> Self;
 
     /// The hints.
     fn hints(self) -> Hints;
@@ -49,12 +59,23 @@ pub(super) trait WithHints: Sized {
 impl WithHints for BlockWord {
     #[inline]
     fn expected(self) -> usize {
-        usize::from(self.of_pages())
+        (self.of_pages() & EXPECTED) as usize
     }
 
     #[inline]
     fn with_expected(self, frames: usize) -> BlockWord {
-        self.with_of_pages(frames.min(BLOCK_FRAMES) as u16)
+        self.with_of_pages(self.of_pages() & !EXPECTED | frames.min(BLOCK_FRAMES) as u32)
+    }
+
+    #[inline]
+    fn own(self) -> usize {
+        (self.of_pages() >> OWN_SHIFT) as usize * 2
+    }
+
+    #[inline]
+    fn with_own(self, frames: usize) -> BlockWord {
+        let halves = frames.min(BLOCK_FRAMES - 1) as u32 / 2;
+        self.with_of_pages(self.of_pages() & EXPECTED | halves << OWN_SHIFT)
     }
 
     #[inline]

@@ -9,6 +9,7 @@ use super::{Content, Heap, PoolZone, ZoneKind};
 use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE};
+use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Run};
 use pumice_frames::sys::mem::{Huge, Memory};
 
@@ -68,11 +69,14 @@ impl Heap {
         self.before_free(end.frames());
         self.footprint.subtract(end.frames());
         let Some(pages) = self.take_off(zone, end) else { return };
-        let freed_ready = self.put_end(zone, end, pages, |block, word| match end.cut() {
-            Some(cut) if cut == block && word.ready() => word,
-            Some(cut) if cut == block => word.with_ready(true).with_epoch(zone.ledger().epoch()),
-            _ => self.condition_of_freed(zone, end.range, block, word),
-        });
+        let freed_ready =
+            self.put_end(zone, end, pages, Want::Dirty, |block, word| match end.cut() {
+                Some(cut) if cut == block && word.ready() => word,
+                Some(cut) if cut == block => {
+                    word.with_ready(true).with_epoch(zone.ledger().epoch())
+                }
+                _ => self.condition_of_freed(zone, end.range, block, word),
+            });
         self.after_free(zone.node);
         if pages == Pages::There {
             self.notice_freed(end.frames(), freed_ready);

@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 
 use super::hints::WithHints;
 use super::serve::whole_blocks;
-use super::{blocks_and_tail, Heap, PoolZone};
+use super::{blocks_and_tail, Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
 use pumice_frames::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES};
 use pumice_frames::frame::{BlockWord, Run};
@@ -49,8 +49,12 @@ impl Heap {
             zone.ledger().put_range(run.range, |_, word| word.emptied());
             return None;
         }
+        if zone.kind == ZoneKind::Demand {
+            self.end_use(zone, whole_blocks(range));
+        }
         self.hand_over(zone, range, run.range);
         self.add_in_use(zone, frames - range.frames);
+        self.make_room_in(zone);
         self.slot().add(Event::ReallocMoved, 1);
         NonNull::new(to)
     }

@@ -7,8 +7,11 @@
 //!
 //! Counting them takes a `mincore` of all of a run, which costs more than many faults. So the pages are *expected*:
 //! each block's word says how many there are, a request adds what its class touches, and only where that seems to be
-//! too much for the limit are they counted. The frames that stay, with those expected in memory in use, are never
-//! more than the most that were expected in use at a time, or a little more than are in use now.
+//! too much for the limit are they counted.
+//!
+//! The limit is the memory that the process would have without this: the most that its requests of sparse classes were
+//! expected to touch at a time, and a little. Pages that stay lie in free blocks, or under a request that touches
+//! others. Both count. A request that would have more lie under it than the limit lets, gets blocks without pages.
 
 use super::hints::WithHints;
 use super::serve::whole_blocks;
@@ -17,8 +20,10 @@ use core::ops::Range;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
-/// Frames that may stay in any case.
-const SOME_FRAMES: usize = (32 << 20) / FRAME_SIZE;
+/// Frames beyond the most that was touched at a time: this share of it...
+const SPARE_SHARE: usize = 8;
+/// ... but at least so many.
+const SPARE_FRAMES: usize = (32 << 20) / FRAME_SIZE;
 
 /// Runs that may stay of which the pages of one are counted.
 const COUNT_ONE_IN: usize = 8;
@@ -26,14 +31,16 @@ const COUNT_ONE_IN: usize = 8;
 /// Blocks that may be counted for each that is freed: a look at a word takes a nanosecond, and a fault hundreds.
 const BLOCKS_COUNTED: usize = 256;
 
-/// Sums of the frames that are expected in the demand zones' blocks. Relaxed: amounts that order nothing.
+/// Sums over the demand zones' blocks. Relaxed: amounts that order nothing.
 #[derive(Debug)]
 pub(super) struct Retained {
-    /// In free blocks.
+    /// Frames that are expected in free blocks.
     free: AtomicUsize,
-    /// In blocks in use.
+    /// Frames that are expected in blocks in use.
     in_use: AtomicUsize,
-    /// The most that [`Retained::in_use`] was.
+    /// Frames that the requests which have these blocks are expected to touch.
+    own: AtomicUsize,
+    /// The most that [`Retained::own`] was.
     most: AtomicUsize,
     /// The part of what a request touches, in 256ths, that was not there when its blocks had pages: requests that touch
     /// the same pages again and again add none.
@@ -50,25 +57,32 @@ fn subtract(from: &AtomicUsize, frames: usize) {
 impl Retained {
     pub(super) fn new() -> Retained {
         let zero = || AtomicUsize::new(0);
-        let added_share = AtomicUsize::new(256);
-        Retained { free: zero(), in_use: zero(), most: zero(), added_share, runs: zero() }
+        let (free, in_use, own, most, runs) = (zero(), zero(), zero(), zero(), zero());
+        Retained { free, in_use, own, most, added_share: AtomicUsize::new(256), runs }
     }
 
     pub(super) fn is_any(&self) -> bool {
         self.free.load(Ordering::Relaxed) > 0
     }
 
-    /// Frames that may stay.
-    fn limit(&self) -> usize {
-        let in_use = self.in_use.load(Ordering::Relaxed);
-        self.most.load(Ordering::Relaxed).saturating_sub(in_use).max(SOME_FRAMES)
+    /// Frames that may be there, with `more` touched than now.
+    fn limit(&self, more: usize) -> usize {
+        let own = self.own.load(Ordering::Relaxed) + more;
+        let most = self.most.load(Ordering::Relaxed).max(own);
+        most + (most / SPARE_SHARE).max(SPARE_FRAMES)
     }
 
     /// Lets `frames` more stay, if they may.
     fn add(&self, frames: usize) -> bool {
-        let limit = self.limit();
+        let limit = self.limit(0).saturating_sub(self.in_use.load(Ordering::Relaxed));
         let within = |now: usize| Some(now + frames).filter(|&sum| sum <= limit);
         self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+    }
+
+    /// Whether a request that touches `frames` frames may get blocks in which others stayed.
+    fn may_reuse(&self, frames: usize) -> bool {
+        let there = self.free.load(Ordering::Relaxed) + self.in_use.load(Ordering::Relaxed);
+        there + frames <= self.limit(frames)
     }
 
     /// Whether the pages of a run that may stay are to be counted.
@@ -93,14 +107,16 @@ impl Retained {
         }
     }
 
-    fn begin_use(&self, frames: usize) {
-        let in_use = self.in_use.fetch_add(frames, Ordering::Relaxed) + frames;
-        self.most.fetch_max(in_use, Ordering::Relaxed);
+    fn begin_use(&self, frames: usize, own: usize) {
+        self.in_use.fetch_add(frames, Ordering::Relaxed);
+        let own = self.own.fetch_add(own, Ordering::Relaxed) + own;
+        self.most.fetch_max(own, Ordering::Relaxed);
     }
 
-    /// Frames that have stayed and should not have.
+    /// Frames that are there and should not be.
     fn surplus(&self) -> usize {
-        self.free.load(Ordering::Relaxed).saturating_sub(self.limit())
+        let there = self.free.load(Ordering::Relaxed) + self.in_use.load(Ordering::Relaxed);
+        there.saturating_sub(self.limit(0))
     }
 
     /// In a fork's child, which keeps nothing that is free.
@@ -148,15 +164,22 @@ impl Heap {
         true
     }
 
-    /// Counts the frames of a run's blocks that are resident, and learns from it.
+    /// Counts the frames of a run's blocks that are resident, and learns from it. `None`: it is not known, or there are
+    /// none.
     fn count_expected(&self, zone: &PoolZone, range: PageRange) -> Option<usize> {
         let whole = whole_blocks(range);
         let at = zone.block_address(whole.start);
-        let seen = self.resident(zone, at, whole.len() * BLOCK_SIZE)?;
+        let seen = self.resident(zone, at, whole.len() * BLOCK_SIZE).filter(|&seen| seen > 0)?;
         let touched = self.classes.touched_of_block(range.frames) * whole.len();
         self.retained.learn(self.expected(zone, whole.clone()), touched, seen);
         self.expect(zone, whole.clone(), seen);
         Some(self.expected(zone, whole))
+    }
+
+    /// Whether a request of a sparse class may get blocks in which pages of others stayed.
+    pub(super) fn may_reuse_retained(&self, frames: usize) -> bool {
+        let blocks = frames / BLOCK_FRAMES;
+        self.retained.may_reuse(self.classes.touched_of_block(frames) * blocks)
     }
 
     /// A request of a sparse class has got a run of the demand zone: the pages that stayed there, and those that its
@@ -164,14 +187,16 @@ impl Heap {
     pub(super) fn expect_more(&self, zone: &PoolZone, range: PageRange) {
         let blocks = whole_blocks(range);
         let touched = self.classes.touched_of_block(range.frames);
-        let mut sum = 0;
+        let (mut sum, mut own) = (0, 0);
         for block in blocks {
             let word = zone.ledger().block(block);
             let expected = self.retained.sum(word.expected(), touched);
-            zone.set_owned(block, word.with_expected(expected));
-            sum += expected;
+            let word = word.with_expected(expected).with_own(touched);
+            zone.set_owned(block, word);
+            sum += word.expected();
+            own += word.own();
         }
-        self.retained.begin_use(sum);
+        self.retained.begin_use(sum, own);
         if self.retained.surplus() > 0 {
             self.drop_retained();
         }
@@ -179,7 +204,9 @@ impl Heap {
 
     /// Blocks of the demand zone are not in use any more.
     pub(super) fn end_use(&self, zone: &PoolZone, blocks: Range<usize>) {
-        subtract(&self.retained.in_use, self.expected(zone, blocks));
+        subtract(&self.retained.in_use, self.expected(zone, blocks.clone()));
+        let own = |block| zone.ledger().block(block).own();
+        subtract(&self.retained.own, blocks.map(own).sum());
     }
 
     /// Takes off what had stayed in blocks of the demand zone that were free until now.
@@ -224,14 +251,20 @@ impl Heap {
 
     /// Counts the demand zones' sums anew: blocks that were taken apart have not been subtracted.
     pub(super) fn recount_retained(&self) {
-        let (mut free, mut in_use) = (0, 0);
+        let (mut free, mut in_use, mut own) = (0, 0, 0);
         for zone in self.zones.all_of(ZoneKind::Demand) {
             for block in 0..zone.ledger().grown() {
                 let word = zone.ledger().block(block);
-                *(if super::is_free(word) { &mut free } else { &mut in_use }) += word.expected();
+                if super::is_free(word) {
+                    free += word.expected();
+                } else {
+                    in_use += word.expected();
+                    own += word.own();
+                }
             }
         }
         self.retained.free.store(free, Ordering::Relaxed);
         self.retained.in_use.store(in_use, Ordering::Relaxed);
+        self.retained.own.store(own, Ordering::Relaxed);
     }
 }

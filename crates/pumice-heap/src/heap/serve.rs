@@ -20,6 +20,9 @@ use pumice_frames::sys::thread::BlockedSignals;
 /// smaller ones go through the demand zone once for that.
 const SAMPLE_BLOCKS: usize = 4;
 
+/// Shorter pieces of a run that may be touched little are cleared: that costs less than a call.
+const LEAST_DROPPED: usize = 16 * FRAME_SIZE;
+
 /// The part of its blocks' content that a new run keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
@@ -89,8 +92,11 @@ impl Heap {
             Density::Sparse => false,
         };
         let kind = if from_ready { ZoneKind::Ready } else { ZoneKind::Demand };
-        let takes_retained =
-            density == Density::Sparse && content == Content::Any && !is_sample && !from_ready;
+        let takes_retained = density == Density::Sparse
+            && content == Content::Any
+            && !is_sample
+            && !from_ready
+            && self.may_reuse_retained(frames);
         let keeps = if takes_retained { Keeps::Pages } else { kind.keeps() };
         let get = |zone| Some((zone, self.get(zone, frames, align, content, keeps)?));
         let (zone, run) = self.zones.by_distance(node, kind).find_map(get)?;
@@ -112,9 +118,22 @@ impl Heap {
                 // Relaxed: an amount that orders nothing.
                 self.zeros_asked.fetch_add(blocks, Ordering::Relaxed);
             }
-            // SAFETY: the run was just given to this request.
-            let clear = |at, len| unsafe { self.scrubber.clear(self, at, len, zone.node) };
-            let cleared = zone.clear_run(&run, clear);
+            let is_touched = !matches!(density, Density::Sparse | Density::Unknown);
+            let is_lazy = zone.kind == ZoneKind::Demand && !is_touched;
+            let mut cleared = 0;
+            zone.clear_run(&run, |at, len| {
+                // To write zeros would have all of it faulted in, where little may be touched.
+                // SAFETY: the run was just given to this request.
+                if is_lazy
+                    && len >= LEAST_DROPPED
+                    && unsafe { zone.memory().discard(at, len) }.is_ok()
+                {
+                    return;
+                }
+                cleared += len;
+                // SAFETY: as above.
+                unsafe { self.scrubber.clear(self, at, len, zone.node) };
+            });
             if cleared > 0 {
                 self.slot().add(Event::HotClearedBytes, cleared as u64);
             }
@@ -201,7 +220,9 @@ impl Heap {
         let needs = |block: &usize| {
             let word = ledger.block(*block);
             let is_fresh = word.zeroed() && !word.ready();
-            ledger.is_stale(word) || !(keeps == Keeps::Pages || is_fresh)
+            // Pages that stayed in a demand zone are shared with a child since.
+            let is_shared = word.expected() > 0 && word.epoch() != ledger.epoch();
+            ledger.is_stale(word) || is_shared || !(keeps == Keeps::Pages || is_fresh)
         };
         let mut next = whole.start;
         while let Some(start) = (next..whole.end).find(needs) {
@@ -281,23 +302,26 @@ impl Heap {
     }
 
     /// Takes attributes off the end of a run that is about to be freed, and gives its pages back if they may not be
-    /// used again. `None`: the kernel has no room for another mapping. Nobody may get memory with an attribute that
-    /// somebody else set, so the addresses stay where they are.
+    /// used again. `None`: the kernel has no room for another mapping, or keeps the pages. Nobody may get memory with an
+    /// attribute that somebody else set, or that somebody may hold, so the addresses stay where they are, without pages
+    /// if that can be.
     pub(super) fn take_off(&self, zone: &PoolZone, end: RunEnd) -> Option<Pages> {
         let is_plain = self.settle_taint(zone, end.range.start.0 + end.kept..end.range.end().0);
-        is_plain.then(|| match !end.is_recycled && self.give_back_all(zone, end) {
-            true => Pages::Gone,
-            false => Pages::There,
-        })
+        if is_plain && end.is_recycled {
+            return Some(Pages::There);
+        }
+        let is_gone = self.give_back_all(zone, end);
+        (is_plain && is_gone).then_some(Pages::Gone)
     }
 
     /// Frees the end of a run; the blocks that are ready and dirty now. `condition`: the new word of a block whose
-    /// pages are there.
+    /// pages are there. `rest`: the content of frames in a block in parts, if all of the run is freed.
     pub(super) fn put_end(
         &'static self,
         zone: &PoolZone,
         end: RunEnd,
         pages: Pages,
+        rest: Want,
         condition: impl Fn(usize, BlockWord) -> BlockWord,
     ) -> usize {
         let mut freed_ready = 0;
@@ -310,9 +334,15 @@ impl Heap {
             freed_ready += usize::from(now.ready() && !now.zeroed());
             now
         };
+        let rest = if pages == Pages::Gone { Want::Zeroed } else { rest };
         match end.kept {
-            0 => zone.ledger().put_range(end.range, condition),
+            0 => zone.ledger().put_range_and_rest(end.range, condition, rest),
             kept => zone.ledger().truncate_run(end.range, kept, condition),
+        }
+        let (blocks, tail) = blocks_and_tail(end.range.frames);
+        if blocks > 0 && tail > 0 {
+            // Requests of this size look for whole blocks.
+            zone.ledger().join(end.range.end().block());
         }
         self.retired_meanwhile(zone);
         freed_ready
@@ -360,6 +390,7 @@ impl Heap {
             // Not the block that the old end lies in: it holds the caller's data.
             self.settle_from(zone, &whole, range.frames.div_ceil(BLOCK_FRAMES));
         }
+        self.make_room_in(zone);
         true
     }
 
@@ -390,9 +421,15 @@ impl Heap {
         wanted: impl Fn(BlockWord) -> bool,
     ) -> usize {
         let ledger = &zone.ledger();
-        let claim = |block: usize| {
-            ledger.claim_block(block, |word| !word.is_pristine() && wanted(word)).is_some()
+        // A signal handler may fork, and the child frees what threads of its parent have claimed: this one goes on
+        // there, and would empty what is somebody's by then. So signals are blocked; where no call may be made for
+        // that, nothing is claimed that a child frees.
+        let is_quiet = self.is_quiet();
+        let claim_as = |block: usize, wanted: &dyn Fn(BlockWord) -> bool| match is_quiet {
+            true => ledger.take_block(block, wanted).is_some(),
+            false => ledger.claim_block(block, wanted).is_some(),
         };
+        let claim = |block: usize| claim_as(block, &|word| !word.is_pristine() && wanted(word));
         let grown = ledger.grown();
         let (mut block, mut dropped) = (from, 0);
         while block < grown {
@@ -401,10 +438,8 @@ impl Heap {
                 block += 1;
                 continue;
             }
-            // A signal handler may fork, and the child frees what threads of its parent have claimed: this one goes on
-            // there, and would empty what is somebody's by then.
-            let _blocked = (!self.is_quiet()).then(BlockedSignals::block);
-            if ledger.claim_block(block, |now| now == word).is_none() {
+            let _blocked = (!is_quiet).then(BlockedSignals::block);
+            if !claim_as(block, &|now| now == word) {
                 block += 1;
                 continue;
             }
@@ -418,6 +453,7 @@ impl Heap {
             for block in block..end {
                 let word = ledger.block(block);
                 let fresh = BlockWord::FRESH.with_hidden(word.hidden());
+                let word = word.with_last(false);
                 ledger.release_block(
                     block,
                     if done { fresh } else { word.with_hints(|it| it.with_age(0)) },
