@@ -124,10 +124,8 @@ impl Heap {
             zone.clear_run(&run, |at, len| {
                 // To write zeros would have all of it faulted in, where little may be touched.
                 // SAFETY: the run was just given to this request.
-                if is_lazy
-                    && len >= LEAST_DROPPED
-                    && unsafe { zone.memory().discard(at, len) }.is_ok()
-                {
+                let drop = || unsafe { zone.memory().discard(at, len) }.is_ok();
+                if is_lazy && len >= LEAST_DROPPED && drop() {
                     return;
                 }
                 cleared += len;
@@ -302,9 +300,9 @@ impl Heap {
     }
 
     /// Takes attributes off the end of a run that is about to be freed, and gives its pages back if they may not be
-    /// used again. `None`: the kernel has no room for another mapping, or keeps the pages. Nobody may get memory with an
-    /// attribute that somebody else set, or that somebody may hold, so the addresses stay where they are, without pages
-    /// if that can be.
+    /// used again. `None`: the kernel has no room for another mapping, or keeps the pages. Nobody may get memory with
+    /// an attribute that somebody else set, or that somebody may hold. So the addresses stay where they are, without
+    /// pages if that can be.
     pub(super) fn take_off(&self, zone: &PoolZone, end: RunEnd) -> Option<Pages> {
         let is_plain = self.settle_taint(zone, end.range.start.0 + end.kept..end.range.end().0);
         if is_plain && end.is_recycled {
