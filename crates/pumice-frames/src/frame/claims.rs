@@ -33,44 +33,45 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         block: usize,
         wanted: impl Fn(BlockWord) -> bool,
     ) -> Option<BlockWord> {
-        let word = self.block(block);
-        let is_wanted = word.state() == BlockState::Free && wanted(word);
-        let claimed = word.with_state(BlockState::Claimed);
-        (is_wanted && self.take_free(block, word, claimed)).then_some(word)
+        self.take_free(block, wanted, |word| word.with_state(BlockState::Claimed))
     }
 
-    /// Makes a free block the caller's: its word as it was. It is charged for as by [`Ledger::claim_block`]. The block
-    /// looks like the end of a run without a beginning: a run in the next block must not seem to go on from it.
+    /// As [`Ledger::claim_block`], for a thread that signals reach. The block looks like the end of a run without a
+    /// beginning: a run in the next block must not seem to go on from it.
     pub fn take_block(
         &self,
         block: usize,
         wanted: impl Fn(BlockWord) -> bool,
     ) -> Option<BlockWord> {
-        let word = self.block(block);
-        let is_wanted = word.state() == BlockState::Free && wanted(word);
-        let taken = word.with_state(BlockState::Whole).with_last(true);
-        (is_wanted && self.take_free(block, word, taken)).then_some(word)
+        self.take_free(block, wanted, |word| word.with_state(BlockState::Whole).with_last(true))
     }
 
-    fn take_free(&self, block: usize, word: BlockWord, taken: BlockWord) -> bool {
-        if !self.swap_block(block, word, taken) {
-            return false;
+    fn take_free(
+        &self,
+        block: usize,
+        wanted: impl Fn(BlockWord) -> bool,
+        taken: impl Fn(BlockWord) -> BlockWord,
+    ) -> Option<BlockWord> {
+        let word = self.block(block);
+        let is_wanted = word.state() == BlockState::Free && wanted(word);
+        if !(is_wanted && self.swap_block(block, word, taken(word))) {
+            return None;
         }
         if word.is_pristine() && !self.backing.charge(1) {
             self.set_block(block, word);
             self.note_change();
-            return false;
+            return None;
         }
         self.count_free_blocks(0, 1);
         self.count_held_blocks(0, usize::from(!word.is_pristine()));
-        true
+        Some(word)
     }
 
     /// Makes a claimed or taken block free again, as `word` says it is.
     pub fn release_block(&self, block: usize, word: BlockWord) {
         debug_assert!(matches!(self.block(block).state(), BlockState::Claimed | BlockState::Whole));
         self.count_free_blocks(1, 0);
-        let word = word.with_state(BlockState::Free);
+        let word = word.with_state(BlockState::Free).with_last(false);
         self.count_held_blocks(usize::from(!word.is_pristine()), 0);
         self.set_block(block, word);
         if word.is_pristine() {

@@ -417,7 +417,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     /// Turns a free block into one in parts whose first `taken` frames are allocated as one run.
     /// `false` if somebody else was first.
     pub(super) fn split(&self, block: usize, word: BlockWord, taken: usize) -> bool {
-        if self.take_block(block, |now| now == word).is_none() {
+        let is_beyond_budget = word.is_pristine() && self.backing.room() == 0;
+        if is_beyond_budget || self.take_block(block, |now| now == word).is_none() {
             return false;
         }
         if word.hidden() {

@@ -52,9 +52,8 @@ impl Heap {
             promoted = if end.is_recycled { self.promote(zone, end.range) } else { 0 };
         }
         // Taking attributes off takes the pages, too.
-        let (rest_block, rest) =
-            (whole.end.min(end.range.end().block()), end.range.frames % BLOCK_FRAMES);
-        let is_rest_reset = rest > 0 && zone.ledger().block(rest_block).tainted();
+        let has_rest = end.range.frames % BLOCK_FRAMES > 0;
+        let is_rest_reset = has_rest && zone.ledger().block(whole.end).tainted();
         let Some(pages) = self.take_off(zone, end) else { return };
         let (given_back, content) = match pages {
             Pages::There => self.give_back_pages(zone, end, promoted, is_rest_reset),

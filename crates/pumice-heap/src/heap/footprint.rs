@@ -138,7 +138,7 @@ impl Heap {
     }
 
     /// Blocks that the ready zones hold.
-    fn held_blocks(&self) -> usize {
+    pub(super) fn held_blocks(&self) -> usize {
         self.zones.all_of(ZoneKind::Ready).map(|zone| zone.budget().blocks()).sum()
     }
 

@@ -44,7 +44,7 @@ pub(super) trait WithHints: Sized {
     /// The frames of these that the request which got the block last was expected to touch.
     fn own(self) -> usize;
 
-    /// The word with another number of them, of which it keeps the half.
+    /// The word with another number of them, in steps of two.
     #[must_use]
     fn with_own(self, frames: usize) -> Self;
 
@@ -74,7 +74,7 @@ impl WithHints for BlockWord {
 
     #[inline]
     fn with_own(self, frames: usize) -> BlockWord {
-        let halves = frames.min(BLOCK_FRAMES - 1) as u32 / 2;
+        let halves = frames.min(BLOCK_FRAMES - 2).div_ceil(2) as u32;
         self.with_of_pages(self.of_pages() & EXPECTED | halves << OWN_SHIFT)
     }
 

@@ -118,8 +118,8 @@ impl Heap {
                 // Relaxed: an amount that orders nothing.
                 self.zeros_asked.fetch_add(blocks, Ordering::Relaxed);
             }
-            let is_touched = !matches!(density, Density::Sparse | Density::Unknown);
-            let is_lazy = zone.kind == ZoneKind::Demand && !is_touched;
+            let may_be_sparse = matches!(density, Density::Sparse | Density::Unknown);
+            let is_lazy = zone.kind == ZoneKind::Demand && may_be_sparse && !self.is_quiet();
             let mut cleared = 0;
             zone.clear_run(&run, |at, len| {
                 // To write zeros would have all of it faulted in, where little may be touched.
@@ -288,6 +288,10 @@ impl Heap {
                 zone.discard(block..block + 1);
             }
         }
+        let rest = range.frames % BLOCK_FRAMES;
+        if rest > 0 && zone.kind == ZoneKind::Demand {
+            zone.discard_frames(Pfn(range.end().0 - rest), rest);
+        }
     }
 
     /// Puts back the end of a run: all of it if `frames` is its length.
@@ -447,7 +451,6 @@ impl Heap {
             for block in block..end {
                 let word = ledger.block(block);
                 let fresh = BlockWord::FRESH.with_hidden(word.hidden());
-                let word = word.with_last(false);
                 ledger.release_block(
                     block,
                     if done { fresh } else { word.with_hints(|it| it.with_age(0)) },

@@ -1,5 +1,6 @@
 //! The heap against real memory.
 
+mod bounds;
 mod engines;
 mod full;
 mod nodes;

@@ -1,5 +1,6 @@
 //! Tests of which memory stays, which goes, and which sizes become known.
 
+use super::bounds::{faults, held_in_demand};
 use super::*;
 use pumice_frames::frame::ledger::Want;
 
@@ -99,12 +100,6 @@ fn little_stays_of_what_is_touched_here_and_there() {
     all.iter().for_each(|&at| free(heap, at));
 }
 
-fn held_in_demand(heap: &'static Heap) -> usize {
-    let zone = heap.zones.local(0, ZoneKind::Demand);
-    let held = |block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore");
-    (0..zone.ledger().grown()).map(held).sum()
-}
-
 /// Six runs of 64 KiB to 64 MiB at a time, of which every sixteenth page is written, or pages at random.
 fn sparse_requests(heap: &'static Heap, requests: usize, is_random: bool) {
     let mut random = fastrand::Rng::with_seed(7);
@@ -130,7 +125,7 @@ fn what_is_touched_here_and_there_is_seldom_counted() {
     sparse_requests(heap, 400, false);
     let (looks, faults) = (LOOKS.get(), faults());
     sparse_requests(heap, 1000, false);
-    let (looks, faults) = (LOOKS.get() - looks, self::faults() - faults);
+    let (looks, faults) = (LOOKS.get() - looks, bounds::faults() - faults);
     assert!(looks < 500, "{looks} looks for 1000 requests");
     // 150 pages are touched for each.
     assert!(faults < 30_000, "{faults} faults for 1000 requests");
@@ -145,14 +140,6 @@ fn pages_touched_at_random_are_counted_in_time() {
         let held = held_in_demand(heap);
         assert!(held <= (64 << 20) / FRAME_SIZE, "{held} frames");
     }
-}
-
-fn faults() -> i64 {
-    // SAFETY: all of a `rusage` may be zero, and the kernel fills it.
-    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
-    // SAFETY: `usage` is one.
-    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
-    usage.ru_minflt
 }
 
 #[test]

@@ -1,0 +1,130 @@
+//! Tests of how much stays, and of how much is faulted in, where little of much memory is touched: counts, not times.
+
+use super::*;
+
+/// Frames of the demand zone that are resident.
+pub(super) fn held_in_demand(heap: &'static Heap) -> usize {
+    let zone = heap.zones.local(0, ZoneKind::Demand);
+    let held = |block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE).expect("mincore");
+    (0..zone.ledger().grown()).map(held).sum()
+}
+
+/// Page faults of this thread so far.
+pub(super) fn faults() -> i64 {
+    // SAFETY: all of a `rusage` may be zero, and the kernel fills it.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: `usage` is one.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_minflt
+}
+
+/// Gets memory and writes to pages of it, at random.
+fn get_and_touch(heap: &'static Heap, size: usize, pages: usize, content: Content) -> *mut u8 {
+    let at = get(heap, size, content);
+    for _ in 0..pages {
+        let page = fastrand::usize(..size / FRAME_SIZE);
+        // SAFETY: within the memory.
+        unsafe { at.add(page * FRAME_SIZE).write(1) };
+    }
+    at
+}
+
+/// Replaces one of these after the other.
+fn replace(heap: &'static Heap, held: &mut [*mut u8], times: usize, new: impl Fn() -> *mut u8) {
+    for _ in 0..times {
+        let place = &mut held[fastrand::usize(..held.len())];
+        free(heap, *place);
+        *place = new();
+    }
+}
+
+/// A request leaves the pages of those before it under its own, and its own under those after it.
+#[test]
+fn pages_under_live_requests_are_bounded_as_those_in_free_blocks_are() {
+    fastrand::seed(1);
+    let heap = heap(0, u64::MAX);
+    let new = || get_and_touch(heap, 40 << 20, 200, Content::Any);
+    let mut held: Vec<_> = (0..16).map(|_| new()).collect();
+    replace(heap, &mut held, 1500, new);
+    let (there, live) = (held_in_demand(heap), 16 * 200);
+    assert!(there <= live + live / 8 + (40 << 20) / FRAME_SIZE, "{there} frames, {live} touched");
+    held.iter().for_each(|&at| free(heap, at));
+    decay_all(heap);
+    assert_eq!(held_in_demand(heap), 0);
+}
+
+/// Helpers are woken by it: else it never decays.
+#[test]
+fn memory_that_stays_is_told_of_as_freed() {
+    let heap = heap(0, u64::MAX);
+    let size = 40 << 20;
+    let get_and_free = || {
+        let before = heap.freed_frames.load(Ordering::Relaxed);
+        free(heap, get_and_touch(heap, size, 1000, Content::Any));
+        heap.freed_frames.load(Ordering::Relaxed) - before
+    };
+    let told = (0..8).map(|_| get_and_free()).filter(|&frames| frames == size / FRAME_SIZE);
+    assert!(told.count() >= 4);
+    assert!(held_in_demand(heap) > 0);
+}
+
+/// Runs within a block, tails, and both after an attribute was set on them.
+#[test]
+fn zeros_of_which_little_is_touched_are_not_written() {
+    fastrand::seed(2);
+    let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
+    for size in [256 << 10, 1 << 20, 3 << 20, 42_000 << 10] {
+        for is_guarded in [false, true] {
+            let new = || {
+                let at = get_and_touch(heap, size, 2, Content::Zero);
+                if is_guarded {
+                    heap.note(at as usize, FRAME_SIZE, Effect::Taints);
+                }
+                at
+            };
+            let mut held: Vec<_> = (0..32).map(|_| new()).collect();
+            replace(heap, &mut held, 100, new);
+            let before = faults();
+            replace(heap, &mut held, 300, new);
+            // Two pages, and sometimes a page table.
+            let faults = faults() - before;
+            assert!(faults < 300 * 6, "{faults} faults, {size} bytes, guarded {is_guarded}");
+            held.iter().for_each(|&at| free(heap, at));
+        }
+    }
+}
+
+/// As a vector that grows in small steps and shrinks in others, again and again.
+#[test]
+fn growing_in_place_keeps_to_the_limit() {
+    let heap = heap(0, u64::MAX);
+    let (step, most) = (64 << 10, 200 << 20);
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        let (mut at, mut size) = (get(heap, step, Content::Any), step);
+        fill(at, size);
+        while size < most {
+            // SAFETY: the heap's, and used at its new address only.
+            let is_longer = unsafe { heap.resize_in_place(at, size + step) };
+            if !is_longer {
+                // SAFETY: as above.
+                let moved = unsafe { heap.relocate(at, size + step) }.map(|at| at.as_ptr());
+                let new = moved.unwrap_or_else(|| get(heap, size + step, Content::Any));
+                if moved.is_none() {
+                    free(heap, at);
+                }
+                at = new;
+            }
+            fill(at.wrapping_add(size), step);
+            size += step;
+        }
+        held.push(heap.held_blocks() * (BLOCK_SIZE >> 20));
+        while size > 3 * step {
+            size -= 3 * step;
+            // SAFETY: as above.
+            assert!(unsafe { heap.resize_in_place(at, size) });
+        }
+        free(heap, at);
+    }
+    assert!(held.iter().all(|&mib| mib <= 240), "{held:?} MiB");
+}
