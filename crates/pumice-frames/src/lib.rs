@@ -4,6 +4,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | `table` | enums with a table behind them: [`table!`](crate::table!) |
+//! | `flags` | sets of flags: [`flags!`](crate::flags!) |
 //! | [`addr`] | frame numbers, orders, ranges: no bare integers for pages |
 //! | [`error`] | typed errors |
 //! | [`sync`] | the atomics: `core`'s, or those of loom or shuttle |
@@ -22,6 +23,7 @@
 pub mod addr;
 pub mod clear;
 pub mod error;
+mod flags;
 pub mod frame;
 pub mod sync;
 pub mod sys;
