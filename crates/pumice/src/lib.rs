@@ -19,16 +19,18 @@
 //! The items that it names are made in `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-io`, `pumice-paging`,
 //! `pumice-cache` and `pumice-slots`, its inside, which may change in any version.
 
+#[doc(hidden)]
 pub mod allocator;
 #[cfg(doctest)]
 pub mod misuse;
 
+#[doc(inline)]
 pub use allocator::Allocator;
 
 /// Frame numbers, orders and ranges: no bare integers for pages.
 pub mod addr {
     #[doc(inline)]
-    pub use pumice_frames::addr::{Order, PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+    pub use pumice_frames::addr::{Order, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 }
 
 /// Typed errors.
@@ -47,7 +49,7 @@ pub mod sys {
     /// The kernel's memory.
     pub mod mem {
         #[doc(inline)]
-        pub use pumice_frames::sys::mem::{Huge, Os};
+        pub use pumice_frames::sys::mem::Huge;
     }
 }
 
@@ -60,7 +62,7 @@ pub mod clear {
 /// Zones of frames.
 pub mod frame {
     #[doc(inline)]
-    pub use pumice_frames::frame::{Budget, FreeFrames, Gfp, Pressure, Reclaim, Watermarks, Zone};
+    pub use pumice_frames::frame::{Gfp, Watermarks, Zone};
 }
 
 /// How the entries of a space change, and what rights its pages have.
@@ -72,6 +74,8 @@ pub mod page_table {
 /// Address spaces.
 pub mod space {
     #[doc(inline)]
+    pub use pumice_paging::space::region::{Page, Words};
+    #[doc(inline)]
     pub use pumice_paging::space::{
         Access, Extent, Frames, GfpScope, MemMap, PageEntry, Place, ReadGuard, Region, Result,
         Task, VmError, VmSpace, WriteGuard, ZonedFrames, Zonelist,
@@ -81,25 +85,45 @@ pub mod space {
 /// Files and devices.
 pub mod io {
     #[doc(inline)]
+    pub use pumice_io::file::Buffered;
+    #[doc(inline)]
     pub use pumice_io::{
-        engine, AnyEngine, BlockFile, Bytes, Cached, Completion, Engine, Engines, FileRef, Opening,
-        Plain, Request, Ring, Way,
+        AnyEngine, BlockFile, Bytes, Cached, Completion, Engine, Engines, FileRef, Plain, Request,
+        Ring, Way,
     };
+
+    /// Parts of requests, and the engine that is best here.
+    pub mod engine {
+        #[doc(inline)]
+        pub use pumice_io::engine::{best, Direction, Piece};
+    }
 }
 
 /// Pages that are not in memory.
 pub mod swap {
     #[doc(inline)]
-    pub use pumice_paging::swap::{backing, Swap, SwapError};
+    pub use pumice_paging::swap::{Swap, SwapError};
+
+    /// What a pager knows swap by.
+    pub mod backing {
+        #[doc(inline)]
+        pub use pumice_paging::swap::backing::SwapBacking;
+    }
 }
 
 /// Which pages go when memory is short.
 pub mod reclaim {
     #[doc(inline)]
     pub use pumice_paging::reclaim::{
-        policy, Adaptive, Arrival, Counts, Page, Paging, Policy, Settings, Shadow, Shrinker,
+        Adaptive, Arrival, Counts, Page, Paging, Policy, Registration, Settings, Shadow, Shrinker,
         SwapPager, Tunables, TwoList, ZoneReclaim, ZonedPaging,
     };
+
+    /// Tables for policies.
+    pub mod policy {
+        #[doc(inline)]
+        pub use pumice_paging::reclaim::policy::table;
+    }
 }
 
 /// The page cache of files and devices.
@@ -126,13 +150,17 @@ pub mod stats {
 /// Memory that stays registered with a device.
 pub mod pinned {
     #[doc(inline)]
-    pub use pumice_accel::pinned::*;
+    pub use pumice_accel::cuda::{Cuda, CudaError};
+    #[doc(inline)]
+    pub use pumice_accel::pinned::{Buffer, Locked, Pool, PoolError, Registrar};
 }
 
 /// Memory that a daemon has ready, leased to programs.
 pub mod slots {
     #[doc(inline)]
+    pub use pumice_slots::refusal::Reason;
+    #[doc(inline)]
     pub use pumice_slots::{
-        default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind, Refusal, SlotFile,
+        default_socket, Charge, Client, Error, Lease, LeaseRequest, PageKind, Refusal,
     };
 }

@@ -8,8 +8,10 @@ use pumice::clear::Clearer;
 use pumice::frame::Zone;
 use pumice::io::Cached;
 use pumice::page_table::{Atomic, Rights};
-use pumice::reclaim::policy::{table, Tunables};
-use pumice::reclaim::{Arrival, Policy, Settings, Shadow, SwapPager, TwoList, ZoneReclaim};
+use pumice::reclaim::policy::table;
+use pumice::reclaim::{
+    Arrival, Policy, Settings, Shadow, SwapPager, Tunables, TwoList, ZoneReclaim,
+};
 use pumice::space::{Frames, MemMap, Task, VmSpace};
 use pumice::swap::Swap;
 use pumice::sys::mem::Huge;
