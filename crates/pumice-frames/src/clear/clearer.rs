@@ -108,7 +108,7 @@ impl Clearer {
     }
 }
 
-/// As [`Clearer::from_env_str`] reads it.
+/// As `Clearer::from_env_str` reads it.
 impl fmt::Display for Clearer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.plan, self.ahead.name())

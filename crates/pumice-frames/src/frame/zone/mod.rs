@@ -50,6 +50,10 @@ unsafe impl<M: Memory, L: Budget> Sync for Zone<M, L> {}
 
 impl Zone<Os> {
     /// A zone of the kernel's memory. `capacity_bytes` are reserved (rounded up to blocks).
+    ///
+    /// # Errors
+    /// [`Error::OutOfFrames`] for more bytes than there are numbers for; [`Error::Os`] where the kernel has no addresses
+    /// for them, or no memory for the zone's tables.
     pub fn new(capacity_bytes: usize, cpus: usize, huge: Huge) -> Result<Zone<Os>> {
         Zone::with_memory(Os, (), capacity_bytes, cpus, huge)
     }
@@ -64,6 +68,9 @@ impl<M: Memory, L: Budget> Drop for Zone<M, L> {
 
 impl<M: Memory, L: Budget> Zone<M, L> {
     /// As [`Zone::new`], on any [`Memory`] and within a [`Budget`].
+    ///
+    /// # Errors
+    /// As there.
     #[doc(hidden)]
     pub fn with_memory(
         memory: M,
