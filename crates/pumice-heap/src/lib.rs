@@ -13,7 +13,7 @@
 //! `pumice-paging` is independent of it.
 //!
 //! The crate needs neither `std` nor `alloc`: the preload shim is built from it and never allocates through itself.
-//! Every `pub` item is sound to call from safe code, or `unsafe`. Items with `#[doc(hidden)]` are for pumice's crates alone.
+//! Every `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are for pumice's crates.
 
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 

@@ -95,8 +95,8 @@ pub mod page_table {
 
 /// Address spaces.
 ///
-/// A space has addresses of its own, which the processor does not know: its pages are frames of a zone, found by walking
-/// its tables. A thread enters the space, and reads and writes pages through its [`Task`](space::Task).
+/// A space has addresses of its own, which the processor does not know: its pages are frames of a zone, found by
+/// walking its tables. A thread enters the space, and reads and writes pages through its [`Task`](space::Task).
 ///
 /// ```
 /// use pumice::{clear::Clearer, frame::Zone, sys::mem::Huge};
@@ -173,7 +173,7 @@ pub mod swap {
     #[doc(inline)]
     pub use pumice_paging::swap::{Swap, SwapError};
 
-    /// What a pager knows swap by.
+    /// Swap, as a pager knows it.
     pub mod backing {
         #[doc(inline)]
         pub use pumice_paging::swap::backing::SwapBacking;

@@ -52,8 +52,8 @@ impl Zone<Os> {
     /// A zone of the kernel's memory. `capacity_bytes` are reserved (rounded up to blocks).
     ///
     /// # Errors
-    /// [`Error::OutOfFrames`] for more bytes than there are numbers for; [`Error::Os`] where the kernel has no addresses
-    /// for them, or no memory for the zone's tables.
+    /// [`Error::OutOfFrames`] for more bytes than there are numbers for; [`Error::Os`] where the kernel has no
+    /// addresses for them, or no memory for the zone's tables.
     pub fn new(capacity_bytes: usize, cpus: usize, huge: Huge) -> Result<Zone<Os>> {
         Zone::with_memory(Os, (), capacity_bytes, cpus, huge)
     }
