@@ -109,3 +109,32 @@ macro_rules! flags {
         }
     };
 }
+
+#[cfg(test)]
+mod tests {
+    crate::flags! {
+        /// Three flags, and two of them together.
+        struct Few: u8 {
+            const A = 1;
+            const B = 2;
+            const D = 8;
+            const BOTH = Few::A.0 | Few::B.0;
+        }
+    }
+
+    #[test]
+    fn sets_of_flags_are_bits() {
+        assert_eq!(Few::A | Few::B, Few::BOTH);
+        assert_eq!(Few::BOTH & Few::B, Few::B);
+        assert!(Few::BOTH.contains(Few::A) && !Few::A.contains(Few::BOTH));
+        assert!(Few::empty().is_empty() && Few::A.contains(Few::empty()));
+        assert_eq!(Few::all().bits(), 11);
+        assert_eq!(Few::from_bits_truncate(0xff), Few::all());
+        assert_eq!(Few::from_bits_retain(0xff).bits(), 0xff);
+        let mut few = Few::A;
+        few |= Few::D;
+        few -= Few::A | Few::B;
+        assert_eq!(few, Few::D);
+        assert_eq!(format!("{:?} {few:?}", Few::BOTH), "Few(0x3 A B BOTH) Few(0x8 D)");
+    }
+}
