@@ -10,6 +10,8 @@
 //!
 //! Each is an [`Engine`](pumice_frames::clear::Engine) of `pumice-frames`. The scrubber of `pumice-heap` uses them.
 //! Without the feature `cuda` the crate needs neither `std` nor `alloc`: it is part of the shim.
+//!
+//! Every `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are for pumice's crates.
 
 #![cfg_attr(not(any(test, loom, shuttle, feature = "cuda", feature = "soft")), no_std)]
 

@@ -14,6 +14,7 @@
 //!
 //! Neighbours: `pumice-paging`, whose spaces and reclaim it is made of; `pumice-io`, by which files are read and
 //! written; `pumice-frames`, whose frames have the pages.
+//! Every `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are for pumice's crates.
 //!
 //! ```
 //! use pumice::cache::{self, Options, Settings};

@@ -286,6 +286,7 @@ impl<'t, 'c> View<'t, 'c> {
 
     /// Where a page's frame is, if it is in memory, as [`Region::translate`]. To reclaim that is no use of the page,
     /// nor that it is fetched: who goes by what is there uses [`View::read_optimistic`].
+    #[doc(hidden)]
     #[inline]
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
         if page < self.pages() {

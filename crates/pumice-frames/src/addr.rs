@@ -26,11 +26,13 @@ pub struct Pfn(pub usize);
 
 impl Pfn {
     /// The block this frame lies in.
+    #[doc(hidden)]
     pub const fn block(self) -> usize {
         self.0 / BLOCK_FRAMES
     }
 
     /// The first frame of block `index`.
+    #[doc(hidden)]
     pub const fn of_block(index: usize) -> Pfn {
         Pfn(index * BLOCK_FRAMES)
     }

@@ -4,6 +4,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | `table` | enums with a table behind them: [`table!`](crate::table!) |
+//! | `flags` | sets of flags: [`flags!`](crate::flags!) |
 //! | [`addr`] | frame numbers, orders, ranges: no bare integers for pages |
 //! | [`error`] | typed errors |
 //! | [`sync`] | the atomics: `core`'s, or those of loom or shuttle |
@@ -15,13 +16,14 @@
 //! `pumice-heap` serves allocations from frames, `pumice-paging` maps them into address spaces.
 //!
 //! The crate needs neither `std` nor `alloc`: the preload shim is built from it and never allocates through itself.
-//! Every `pub` item is sound to call from safe code, or `unsafe`.
+//! Every `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are for pumice's crates.
 
 #![cfg_attr(not(any(test, loom, shuttle, feature = "fake")), no_std)]
 
 pub mod addr;
 pub mod clear;
 pub mod error;
+mod flags;
 pub mod frame;
 pub mod sync;
 pub mod sys;

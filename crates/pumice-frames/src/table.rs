@@ -40,6 +40,7 @@ macro_rules! table {
             pub const ALL: [$Enum; [$($Enum::$Value),+].len()] = [$($Enum::$Value),+];
 
             /// Its meaning, in words.
+            #[doc(hidden)]
             pub const fn explain(self) -> &'static str {
                 match self {
                     $($Enum::$Value => concat!($($text),*).trim_ascii(),)+
@@ -47,6 +48,7 @@ macro_rules! table {
             }
 
             /// The one with this number.
+            #[doc(hidden)]
             pub fn from_number(number: impl Into<u64>) -> Option<$Enum> {
                 let number = number.into();
                 $Enum::ALL.into_iter().find(|&known| known as u64 == number)

@@ -71,16 +71,19 @@ impl Setting {
     }
 
     /// The environment variable.
+    #[doc(hidden)]
     pub const fn env(self) -> &'static str {
         self.row().1
     }
 
     /// The raw value where nobody says otherwise. A load is in hundredths.
+    #[doc(hidden)]
     pub const fn default_raw(self) -> u64 {
         self.row().2
     }
 
     /// The values that [`Setting::parse`] takes, in words.
+    #[doc(hidden)]
     pub const fn expects(self) -> &'static str {
         self.row().3
     }
@@ -100,6 +103,7 @@ impl Setting {
     }
 
     /// A raw value as [`Setting::parse`] would read it.
+    #[doc(hidden)]
     pub fn show(self, raw: u64) -> impl fmt::Display {
         Shown { setting: self, raw }
     }

@@ -34,6 +34,7 @@ pub enum Bytes {
 impl Bytes {
     /// Of frames that follow one another in the file. `pieces` is for their list, and stays until the request is done.
     /// Where they follow one another in memory too, none is needed, and the kernel has less to do.
+    #[doc(hidden)]
     pub fn of_frames(frames: impl Iterator<Item = NonNull<u8>>, pieces: &mut Vec<Piece>) -> Bytes {
         pieces.clear();
         pieces.extend(frames.map(Piece::frame));
@@ -56,11 +57,13 @@ impl Bytes {
     }
 
     /// Whether there are none.
+    #[doc(hidden)]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The first `len`, of frames whole ones.
+    #[doc(hidden)]
     #[must_use]
     pub fn first(self, len: usize) -> Bytes {
         match self {
@@ -72,6 +75,7 @@ impl Bytes {
     }
 
     /// The rest when `done` went, of frames whole ones.
+    #[doc(hidden)]
     #[must_use]
     pub fn after(self, done: usize) -> Bytes {
         match self {

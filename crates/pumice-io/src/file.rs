@@ -134,6 +134,7 @@ impl BlockFile {
     ///
     /// # Errors
     /// As there.
+    #[doc(hidden)]
     pub fn open_to(path: &Path, opening: Opening, cached: Cached) -> Result<BlockFile, Errno> {
         let buffered = |why| Ok((block::open(path, opening, false)?, Way::Buffered(why)));
         let (file, way) = match cached {
@@ -182,6 +183,7 @@ impl BlockFile {
     ///
     /// # Errors
     /// The kernel's error.
+    #[doc(hidden)]
     pub fn try_lock(&mut self) -> Result<bool, Errno> {
         if !block::try_lock(&self.file)? {
             return Ok(false);
@@ -204,6 +206,7 @@ impl BlockFile {
     /// Leaves the file to the next who locks it, though a descriptor of it is open still: a child that was forked may
     /// have one, and live on. (A device's claim is that child's, too, and goes with its last descriptor.) Nothing is
     /// being written to it any more.
+    #[doc(hidden)]
     pub fn unlock(&self) {
         if self.locked_by.is_some_and(|maker| maker.is_here()) {
             *self.claim.lock() = None;
@@ -216,6 +219,7 @@ impl BlockFile {
     ///
     /// # Errors
     /// `ENOSPC` without room, on a device too; `EFBIG` for more bytes than there are numbers for.
+    #[doc(hidden)]
     pub fn reserve(&mut self, len: u64) -> Result<(), Errno> {
         let len = len.checked_next_multiple_of(FRAME_SIZE as u64).ok_or(Errno::FBIG)?;
         if self.is_device {
@@ -232,16 +236,19 @@ impl BlockFile {
     }
 
     /// Whether nothing is in it.
+    #[doc(hidden)]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Whether it is a block device.
+    #[doc(hidden)]
     pub fn is_device(&self) -> bool {
         self.is_device
     }
 
     /// Whether data goes through the page cache.
+    #[doc(hidden)]
     pub fn cached(&self) -> Cached {
         match self.way {
             Way::Direct { .. } => Cached::No,
@@ -258,6 +265,7 @@ impl BlockFile {
     ///
     /// # Errors
     /// The kernel's error.
+    #[doc(hidden)]
     pub fn id(&self) -> Result<FileId, Errno> {
         block::id(&self.file)
     }
@@ -279,6 +287,7 @@ impl BlockFile {
     /// # Errors
     /// `ENOSPC` without room; some blocks may be there, those beyond its end until [`BlockFile::trim`], and it may be
     /// longer.
+    #[doc(hidden)]
     pub fn allocate(&self, len: u64) -> Result<(), Errno> {
         if self.is_device {
             return Ok(());
@@ -299,6 +308,7 @@ impl BlockFile {
     ///
     /// # Errors
     /// The kernel's error.
+    #[doc(hidden)]
     pub fn trim(&self, len: u64) -> Result<(), Errno> {
         let (_, now) = block::extent(&self.file)?;
         block::set_len(&self.file, now.min(len))
@@ -308,6 +318,7 @@ impl BlockFile {
     ///
     /// # Errors
     /// The kernel's error.
+    #[doc(hidden)]
     pub fn set_len(&self, len: u64) -> Result<(), Errno> {
         #[cfg(any(test, feature = "fake"))]
         super::fails::FailingCalls::next(&self.fails.set_len)?;
@@ -373,6 +384,7 @@ impl BlockFile {
     ///
     /// # Safety
     /// The bytes at `at` are there, and the caller's.
+    #[doc(hidden)]
     pub unsafe fn read_up_to(
         &self,
         at: NonNull<u8>,

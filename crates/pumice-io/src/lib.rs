@@ -14,7 +14,7 @@
 //! | [`fake`] | an engine that fails on demand, for tests |
 //!
 //! Neighbours: `pumice-frames`, whose memory is read and written; `pumice-paging` and `pumice-cache` are above. Every
-//! `pub` item is sound to call from safe code, or `unsafe`.
+//! `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are for pumice's crates.
 
 #[cfg(not(loom))]
 mod contained;

@@ -21,6 +21,7 @@ impl Engines {
 
     /// An engine for `depth` requests at a time: plain calls where the program's own way of making one panics, for a
     /// thread that writes pages back must not end by that.
+    #[doc(hidden)]
     pub fn make(&self, depth: u32) -> AnyEngine {
         // A fault may want it, of a page that it has claimed: a wait for such a page in there would never end.
         let made = in_policy::call(|| contain(|| (self.0)(depth)));
@@ -36,6 +37,7 @@ impl Engines {
     /// have a cache without frames at some time, and pages that nobody can have. So the old engine goes here, which
     /// waits until the kernel has done with what it was handed ([`Ring`](super::Ring)): for the device, as who asked
     /// would have, but not for the call that fails. It never touches requests that it was not handed.
+    #[doc(hidden)]
     pub fn replace<P>(&self, queue: &mut Queue<AnyEngine, P>, depth: u32, errno: Errno) {
         let has_answered = queue.has_answered();
         // The old one goes before another comes, which might get the descriptor's number that the old one believes its.

@@ -10,7 +10,8 @@
 //!
 //! Each module uses those above it and never those below. Neighbours: `pumice-frames`, whose frames it maps and
 //! reclaims, and `pumice-io`, by which they are read and written. `pumice-cache` is made of it, and `pumice-heap` is
-//! independent of it. Every `pub` item is sound to call from safe code, or `unsafe`.
+//! independent of it. Every `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are
+//! for pumice's crates.
 
 #[cfg(not(loom))]
 pub mod backing;

@@ -97,6 +97,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::lease`].
+    #[doc(hidden)]
     pub fn classes(&self) -> Result<Vec<ClassRow>, Error> {
         self.list(Request::Classes, |reply| match reply {
             Reply::Classes(all, rows) => Some((all, rows)),
@@ -108,6 +109,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::lease`].
+    #[doc(hidden)]
     pub fn leases(&self) -> Result<Vec<LeaseRow>, Error> {
         self.list(Request::Leases, |reply| match reply {
             Reply::Leases(all, rows) => Some((all, rows)),
@@ -120,6 +122,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::lease`].
+    #[doc(hidden)]
     pub fn stat(&self) -> Result<Vec<u64>, Error> {
         match ask(&self.connect()?, &Request::Stat, None)?.0 {
             Reply::Stat(values) => Ok(values),
@@ -131,6 +134,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::lease`].
+    #[doc(hidden)]
     pub fn settings(&self) -> Result<Vec<u64>, Error> {
         match ask(&self.connect()?, &Request::Settings, None)?.0 {
             Reply::Settings(values) => Ok(values),
@@ -142,6 +146,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::lease`]; refused for anybody but root and the daemon's user.
+    #[doc(hidden)]
     pub fn set(&self, setting: PaceSetting, raw: u64) -> Result<(), Error> {
         match ask(&self.connect()?, &Request::Set(setting, raw), None)?.0 {
             Reply::Done => Ok(()),
@@ -296,6 +301,7 @@ impl Lease {
     }
 
     /// The connection. It becomes readable when the daemon is gone.
+    #[doc(hidden)]
     pub fn connection(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
     }
@@ -309,6 +315,7 @@ impl Lease {
     /// # Errors
     /// As [`Client::lease`], and [`Error::Stranger`] for all others; the lease is as it was then, and this can be
     /// tried again. After [`Error::NoAnswer`] it waits on for the same answer.
+    #[doc(hidden)]
     pub fn resume(&mut self) -> Result<(), Error> {
         let (asked, heard) = match self.asked.take() {
             Some(asked) => {

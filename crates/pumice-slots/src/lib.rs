@@ -1,6 +1,7 @@
 //! Slots: memory that a daemon has populated ahead, leased whole to another program. An inside of pumice, whose facade
 //! is `pumice`. It makes the system calls of `pumice-frames`; the daemon populates at the pace of the scrubber of
-//! `pumice-heap`. `pumice serve` starts the daemon.
+//! `pumice-heap`. `pumice serve` starts the daemon. Every `pub` item is sound to call from safe code, or `unsafe`.
+//! Those with `#[doc(hidden)]` are for pumice's crates.
 //!
 //! | module | what lives there |
 //! |---|---|

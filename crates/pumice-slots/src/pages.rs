@@ -20,11 +20,13 @@ pumice_frames::table! {
 
 impl PageKind {
     /// The name that is typed.
+    #[doc(hidden)]
     pub const fn name(self) -> &'static str {
         self.row()
     }
 
     /// Reads a name.
+    #[doc(hidden)]
     pub fn parse(name: &str) -> Option<PageKind> {
         PageKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -48,6 +50,7 @@ impl PageKind {
     }
 
     /// Whether the pages come from the kernel's hugetlb pool.
+    #[doc(hidden)]
     pub const fn is_hugetlb(self) -> bool {
         matches!(self, PageKind::Hugetlb2M | PageKind::Hugetlb1G)
     }

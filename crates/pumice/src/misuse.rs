@@ -391,7 +391,7 @@
 //! # let region = task.region(at)?;
 //! struct Plenty;
 //! // SAFETY: it comes back to nobody.
-//! unsafe impl pumice::frame::Budget for Plenty {
+//! unsafe impl pumice_frames::frame::Budget for Plenty {
 //!     fn charge(&self, _: usize) -> bool { true }
 //!     fn uncharge(&self, _: usize) {}
 //! }
@@ -407,7 +407,7 @@
 //! # let at = task.map(2 * FRAME_SIZE, Rights::READ_WRITE)?;
 //! # let region = task.region(at)?;
 //! struct Plenty;
-//! impl pumice::frame::Budget for Plenty {
+//! impl pumice_frames::frame::Budget for Plenty {
 //!     fn charge(&self, _: usize) -> bool { true }
 //!     fn uncharge(&self, _: usize) {}
 //! }

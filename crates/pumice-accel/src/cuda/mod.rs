@@ -94,6 +94,7 @@ impl Cuda {
     ///
     /// # Safety
     /// It does as NVIDIA's does.
+    #[doc(hidden)]
     pub unsafe fn open_library(path: &CStr) -> Result<Cuda, CudaError> {
         // SAFETY: as the caller promises.
         let driver = unsafe { Driver::open(path)? };
@@ -143,6 +144,7 @@ impl Cuda {
     ///
     /// # Safety
     /// The memory stays mapped until [`Cuda::unregister`], or this value's end.
+    #[doc(hidden)]
     pub unsafe fn register(&self, at: *mut u8, len: usize) -> Result<(), CudaError> {
         /// `CU_MEMHOSTREGISTER_PORTABLE`: for every context.
         const PORTABLE: u32 = 1;
@@ -169,6 +171,7 @@ impl Cuda {
     ///
     /// # Errors
     /// The driver's.
+    #[doc(hidden)]
     pub fn unregister(&self, at: *mut u8) -> Result<(), CudaError> {
         let mut state = self.state();
         let Some(place) = state.registered.iter().position(|range| range.0 == at as usize) else {
@@ -189,6 +192,7 @@ impl Cuda {
     ///
     /// # Errors
     /// The driver's.
+    #[doc(hidden)]
     pub fn host_alloc(&self, len: usize) -> Result<*mut u8, CudaError> {
         let _current = self.driver.enter()?;
         let mut at = null_mut::<c_void>();
@@ -204,6 +208,7 @@ impl Cuda {
     ///
     /// # Safety
     /// It is [`Cuda::host_alloc`]'s, and nobody uses it any more.
+    #[doc(hidden)]
     pub unsafe fn host_free(&self, at: *mut u8) -> Result<(), CudaError> {
         let _current = self.driver.enter()?;
         // SAFETY: as the caller promises.

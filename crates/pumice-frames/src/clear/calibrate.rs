@@ -37,6 +37,7 @@ impl Clearer {
     /// Chooses by measuring, in a few milliseconds. The content of `scratch` is lost.
     ///
     /// Meant for a program that starts others, which hands the result on as text.
+    #[doc(hidden)]
     pub fn calibrate(scratch: &mut [u8]) -> Clearer {
         let features = Features::detect();
         let mut plan = Plan::known_good(features);

@@ -31,6 +31,7 @@ impl Clearer {
     ///
     /// # Errors
     /// See [`PlanError`]; [`Clearer::detect`] is then the way to go on.
+    #[doc(hidden)]
     pub fn from_env_str(text: &str) -> Result<Clearer, PlanError> {
         Clearer::detect().with_plan(text)
     }
@@ -39,6 +40,7 @@ impl Clearer {
     ///
     /// # Errors
     /// See [`PlanError`].
+    #[doc(hidden)]
     pub fn with_plan(&self, text: &str) -> Result<Clearer, PlanError> {
         let (before, last) = text.rsplit_once('/').unwrap_or(("", text));
         let (sides, ahead) = match EngineKind::parse(last) {
@@ -63,16 +65,19 @@ impl Clearer {
     }
 
     /// The same, but that memory which nobody waits for is for an engine of this kind.
+    #[doc(hidden)]
     pub fn with_ahead(self, ahead: EngineKind) -> Clearer {
         Clearer { ahead, ..self }
     }
 
     /// The engine for memory that nobody waits for; the processor does what that engine can't.
+    #[doc(hidden)]
     pub fn ahead(&self) -> EngineKind {
         self.ahead
     }
 
     /// A number that differs between models of processor, for naming measurements on one.
+    #[doc(hidden)]
     pub fn cpu_key(&self) -> u64 {
         self.features.cpu_key
     }
@@ -82,6 +87,7 @@ impl Clearer {
     }
 
     /// The processor's engines.
+    #[doc(hidden)]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -102,7 +108,7 @@ impl Clearer {
     }
 }
 
-/// As [`Clearer::from_env_str`] reads it.
+/// As `Clearer::from_env_str` reads it.
 impl fmt::Display for Clearer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.plan, self.ahead.name())

@@ -1,8 +1,7 @@
 //! The flags of a request, under the kernel's names (`include/linux/gfp_types.h`).
 
-bitflags::bitflags! {
+crate::flags! {
     /// The wishes of a request for frames, and the means that are allowed to fulfil it.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Gfp: u32 {
         /// The memory must read as zeros. Without it, its content is unknown, and frames that are not zeroed are
         /// preferred, so that clean ones are kept for requests that need them.
@@ -20,14 +19,13 @@ bitflags::bitflags! {
         /// Only where more is free than the low watermark; nobody is woken.
         const ABOVE_LOW = 1 << 6;
         /// The usual request.
-        const KERNEL = Self::IO.bits() | Self::FS.bits() | Self::DIRECT_RECLAIM.bits()
-            | Self::KSWAPD_RECLAIM.bits();
+        const KERNEL = Gfp::NOFS.0 | Gfp::FS.0;
         /// As [`Gfp::KERNEL`], from within I/O.
-        const NOIO = Self::DIRECT_RECLAIM.bits() | Self::KSWAPD_RECLAIM.bits();
+        const NOIO = Gfp::DIRECT_RECLAIM.0 | Gfp::KSWAPD_RECLAIM.0;
         /// As [`Gfp::KERNEL`], from within a cache.
-        const NOFS = Self::NOIO.bits() | Self::IO.bits();
+        const NOFS = Gfp::NOIO.0 | Gfp::IO.0;
         /// Cannot wait.
-        const NOWAIT = Self::KSWAPD_RECLAIM.bits();
+        const NOWAIT = Gfp::KSWAPD_RECLAIM.0;
     }
 }
 
@@ -40,6 +38,7 @@ impl Gfp {
     pub const MOST_ZONES: usize = 8;
 
     /// The flags that hold for a request if any of its scopes says so; the other flags need all of its scopes.
+    #[doc(hidden)]
     pub const IF_ANY: Gfp = Gfp::from_bits_retain(Gfp::MEMALLOC.bits() | OTHER_ZONES);
 
     /// From none but these zones, in a space over several: a bit for each, in their order.
@@ -49,6 +48,7 @@ impl Gfp {
     }
 
     /// Whether it may be served from a zone.
+    #[doc(hidden)]
     pub const fn may_use(self, zone: usize) -> bool {
         zone < Gfp::MOST_ZONES && self.bits() >> FIRST_ZONE & 1 << zone == 0
     }

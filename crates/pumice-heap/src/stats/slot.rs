@@ -29,6 +29,7 @@ pub struct CounterSlot {
 
 impl CounterSlot {
     /// Counts `n` events.
+    #[doc(hidden)]
     #[inline]
     pub fn add(&self, event: Event, n: u64) {
         self.events[event as usize].fetch_add(n, Ordering::Relaxed);
@@ -40,6 +41,7 @@ impl CounterSlot {
     }
 
     /// The process that counts here; its number is 0 for none.
+    #[doc(hidden)]
     pub fn owner(&self) -> Owner {
         Owner::from_word(self.owner.load(Ordering::Acquire))
     }
@@ -50,6 +52,7 @@ impl CounterSlot {
     }
 
     /// The program's name, NUL-padded. It is whatever the program wrote.
+    #[doc(hidden)]
     pub fn name(&self) -> [u8; 16] {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&self.name[0].load(Ordering::Relaxed).to_le_bytes());
@@ -58,6 +61,7 @@ impl CounterSlot {
     }
 
     /// Sets the program's name.
+    #[doc(hidden)]
     pub fn set_name(&self, name: &[u8]) {
         let mut bytes = [0u8; 16];
         let length = name.len().min(15);
@@ -71,12 +75,12 @@ impl CounterSlot {
 
     /// A setting's raw value.
     #[inline]
-    pub fn setting(&self, index: usize) -> u64 {
+    pub(crate) fn setting(&self, index: usize) -> u64 {
         self.settings[index].load(Ordering::Relaxed)
     }
 
     /// Changes a setting's raw value; [`CounterSlot::settings_version`] tells the helper thread.
-    pub fn set_setting(&self, index: usize, value: u64) {
+    pub(crate) fn set_setting(&self, index: usize, value: u64) {
         self.settings[index].store(value, Ordering::Relaxed);
         // Release: a thread that sees the new version sees the value (pairs with the Acquire below).
         self.settings_version.fetch_add(1, Ordering::Release);
@@ -84,16 +88,18 @@ impl CounterSlot {
 
     /// How often settings were changed.
     #[inline]
-    pub fn settings_version(&self) -> u64 {
+    pub(crate) fn settings_version(&self) -> u64 {
         self.settings_version.load(Ordering::Acquire)
     }
 
     /// Why nothing is served in this process, if so.
+    #[doc(hidden)]
     pub fn reason(&self) -> Option<Reason> {
         self.reason.load(Ordering::Relaxed).checked_sub(1).map(Reason::from)
     }
 
     /// Notes why nothing is served in this process.
+    #[doc(hidden)]
     pub fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u64 + 1, Ordering::Relaxed);
     }

@@ -69,22 +69,22 @@ impl FreeCounters {
 
 impl CounterSlot {
     /// Writes a count down.
-    pub fn set_free(&self, free: FreeBytes) {
+    pub(crate) fn set_free(&self, free: FreeBytes) {
         self.free.store(free);
     }
 
     /// Nobody counts any more: there are no helper threads.
-    pub fn forget_free(&self) {
+    pub(crate) fn forget_free(&self) {
         self.set_free(FreeBytes { zeroed: UNKNOWN, unzeroed: UNKNOWN, absent: UNKNOWN });
     }
 
     /// The share has become larger by so many bytes, which nobody has touched.
-    pub fn add_absent(&self, bytes: u64) {
+    pub(crate) fn add_absent(&self, bytes: u64) {
         self.change(&self.free.absent, |now| now.saturating_add(bytes).min(UNKNOWN - 1));
     }
 
     /// A request got these.
-    pub fn take_free(&self, free: FreeBytes) {
+    pub(crate) fn take_free(&self, free: FreeBytes) {
         let counters = &self.free;
         for (counter, bytes) in [
             (&counters.zeroed, free.zeroed),
@@ -103,6 +103,7 @@ impl CounterSlot {
     }
 
     /// The composition of this process's share of the pool; `None` where nobody counts.
+    #[doc(hidden)]
     pub fn pool_split(&self) -> Option<PoolSplit> {
         let counters = &self.free;
         let free = FreeBytes {

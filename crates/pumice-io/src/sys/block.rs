@@ -282,6 +282,7 @@ unsafe impl Send for Piece {}
 
 impl Piece {
     /// The frame at `at`.
+    #[doc(hidden)]
     pub const fn frame(at: NonNull<u8>) -> Piece {
         Piece { at: at.as_ptr(), len: FRAME_SIZE }
     }

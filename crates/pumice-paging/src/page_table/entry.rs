@@ -147,9 +147,8 @@ impl State {
     }
 }
 
-bitflags::bitflags! {
+pumice_frames::flags! {
     /// Rights to a page.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Rights: u8 {
         /// It may be read.
         const READ = 1;

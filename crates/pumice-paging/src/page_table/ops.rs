@@ -10,7 +10,8 @@ use pumice_frames::sys::lock::SpinLock;
 use pumice_frames::sys::pair::Pairs;
 use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
-/// Operations on entries that others change at the same time.
+/// Operations on entries that others change at the same time. A program chooses [`Atomic`] or [`Emulated`]; the
+/// operations themselves are for the space, the inside.
 ///
 /// # Safety
 /// Each operation happens at an instant with respect to all others on the same entry. A change
@@ -18,6 +19,7 @@ use pumice_io::sync::atomic::{AtomicU64, Ordering};
 /// comparison, has acquired that.
 pub unsafe trait TableOps: Sync {
     /// The entry now.
+    #[doc(hidden)]
     #[inline]
     fn ptep_get(&self, ptep: &AtomicU64) -> Entry {
         // Acquire: pairs with the change that installed the frame or the table it names, so that
@@ -29,48 +31,51 @@ pub unsafe trait TableOps: Sync {
     ///
     /// # Errors
     /// The entry is not `old`: what it is.
+    #[doc(hidden)]
     fn ptep_cmpxchg(&self, ptep: &AtomicU64, old: Entry, new: Entry) -> Result<(), Entry>;
 
     /// Replaces whatever is there, which is returned.
+    #[doc(hidden)]
     fn ptep_xchg(&self, ptep: &AtomicU64, new: Entry) -> Entry;
 
     /// Adds to the word, wrapping, and returns it as it was: how a guard lets go.
+    #[doc(hidden)]
     fn ptep_add(&self, ptep: &AtomicU64, sum: u64) -> Entry;
 
     /// Clears the bits of `mask`; the entry as it was.
+    #[doc(hidden)]
     fn ptep_clear_bits(&self, ptep: &AtomicU64, mask: u64) -> Entry;
 
     /// By what two entries side by side can be changed at once, if they can: it may be used beside the
     /// other operations.
+    #[doc(hidden)]
     fn pairs(&self) -> Option<Pairs> {
         None
     }
 
     /// Takes what is there and leaves nothing.
+    #[doc(hidden)]
     fn ptep_get_and_clear(&self, ptep: &AtomicU64) -> Entry {
         self.ptep_xchg(ptep, Entry::new())
     }
 
     /// Whether the page was accessed since this was last asked.
+    #[doc(hidden)]
     fn ptep_test_and_clear_young(&self, ptep: &AtomicU64) -> bool {
         let young = Entry::new().with_accessed(true);
         // Most are not, and a load is cheaper.
         self.ptep_get(ptep).accessed() && self.ptep_clear_bits(ptep, young.into()).accessed()
     }
 
-    /// Whether the page was written since this was last asked.
-    fn ptep_test_and_clear_dirty(&self, ptep: &AtomicU64) -> bool {
-        let dirty = Entry::new().with_dirty(true);
-        self.ptep_get(ptep).dirty() && self.ptep_clear_bits(ptep, dirty.into()).dirty()
-    }
-
     /// Installs a table of pages if there is none. `false`: somebody else was first, and the caller
     /// gives its table back.
+    #[doc(hidden)]
     fn pmd_test_and_populate(&self, pmdp: &AtomicU64, old: Entry, table: Entry) -> bool {
         self.ptep_cmpxchg(pmdp, old, table).is_ok()
     }
 
     /// The same one level up.
+    #[doc(hidden)]
     fn pgd_test_and_populate(&self, pgdp: &AtomicU64, table: Entry) -> bool {
         self.ptep_cmpxchg(pgdp, Entry::new(), table).is_ok()
     }

@@ -114,6 +114,7 @@ impl<'t> Adaptive<'t> {
     }
 
     /// Pages that are in and that plain LRU would not have.
+    #[doc(hidden)]
     pub fn stale(&self) -> usize {
         self.ages.stale()
     }

@@ -19,9 +19,8 @@ pub struct Page {
 
 const FLAG_BITS: u32 = 8;
 
-bitflags::bitflags! {
+pumice_frames::flags! {
     /// A policy's knowledge of a page.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub(super) struct Flags: u8 {
         /// It is on a list.
         const LRU = 1;

@@ -101,6 +101,8 @@ pub use policy::{Arrival, Policy, Shadow, Tunables};
 #[cfg(not(loom))]
 pub use settings::Settings;
 #[cfg(not(loom))]
+pub use shrink::Registration;
+#[cfg(not(loom))]
 pub use shrinker::Shrinker;
 pub use two_list::TwoList;
 #[cfg(not(loom))]

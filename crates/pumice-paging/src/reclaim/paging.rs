@@ -41,6 +41,7 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
     }
 
     /// The backing that pages go to.
+    #[doc(hidden)]
     pub fn backing(&self) -> &B {
         &self.backing
     }

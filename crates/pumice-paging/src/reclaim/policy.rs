@@ -51,6 +51,7 @@ pub struct Tunables {
 
 impl Tunables {
     /// See each field.
+    #[doc(hidden)]
     pub const DEFAULT: Tunables =
         Tunables { vm_balance_ratio: 2, inactive_percent: 20, history_percent: 150 };
 
@@ -111,15 +112,18 @@ pub trait Policy {
     fn evict_page(&mut self, page: u32) -> Shadow;
 
     /// A batch of so many pages is about to be chosen by other means: `refill_inactive`, where there is such a list.
+    #[doc(hidden)]
     fn refill(&mut self, _batch: usize) {}
 
     /// Rolls the page that would go next over to where new ones come, as it is. `None`, too, where there is no such
     /// list.
+    #[doc(hidden)]
     fn roll_over(&mut self) -> Option<u32> {
         None
     }
 
     /// Whether a page that is in is to be passed over until it is no more among those used often.
+    #[doc(hidden)]
     fn is_active(&self, _page: u32) -> bool {
         false
     }
@@ -130,12 +134,14 @@ pub trait Policy {
 
     /// Says how uses are told: to a scan that looks at each page so many times while memory turns over once; 0, as at
     /// first: each when it is.
+    #[doc(hidden)]
     fn set_looks(&mut self, _times: usize) {}
 
     /// Pages that are in.
     fn len(&self) -> usize;
 
     /// Whether no page is in.
+    #[doc(hidden)]
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

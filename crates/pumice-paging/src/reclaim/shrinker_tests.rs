@@ -57,7 +57,9 @@ unsafe impl Shrinker for Slab<'_> {
     fn scan(&self, frames: usize, gfp: Gfp) -> usize {
         self.asked.fetch_add(frames, Ordering::Relaxed);
         *self.any.lock().expect("no panic") |= gfp;
-        *self.all.lock().expect("no panic") &= gfp;
+        let mut all = self.all.lock().expect("no panic");
+        *all = *all & gfp;
+        drop(all);
         let mut ours = self.frames.lock().expect("no panic");
         let kept = ours.len().saturating_sub(frames);
         // SAFETY: nobody uses them.

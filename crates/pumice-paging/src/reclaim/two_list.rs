@@ -31,6 +31,7 @@ impl<'t> TwoList<'t> {
     }
 
     /// Pages on the active list, and on the inactive one.
+    #[doc(hidden)]
     pub fn lengths(&self) -> (usize, usize) {
         (self.lists.nr_active, self.lists.nr_inactive)
     }

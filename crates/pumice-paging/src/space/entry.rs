@@ -35,6 +35,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
 
 impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
     /// The page's number in its region.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn page(&self) -> usize {
         self.page
@@ -83,6 +84,7 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
     }
 
     /// As [`Region::read_at_once`].
+    #[doc(hidden)]
     #[inline(always)]
     pub fn read_at_once(&self) -> Option<ReadGuard<'r, F, T>> {
         self.region.read_entry_at_once(self.ptep?)
@@ -101,6 +103,7 @@ impl<'r, F: FrameSource, T: TableOps> PageEntry<'r, '_, F, T> {
     }
 
     /// As [`Region::read_optimistic_at_once`].
+    #[doc(hidden)]
     #[inline(always)]
     pub fn read_optimistic_at_once<R>(&self, read: impl FnMut(Words<'_>) -> R) -> Option<R> {
         self.region.read_entry_optimistic(self.ptep?, read)
@@ -123,6 +126,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
 impl<F: FrameSource, T: TableOps> ReadGuard<'_, F, T> {
     /// Reads a copy of the page's words, when the guard is gone: the reader may want to write to the page, or cut it
     /// off.
+    #[doc(hidden)]
     #[cold]
     #[inline(never)]
     pub fn read_copy<R>(self, read: impl FnOnce(Words<'_>) -> R) -> R {

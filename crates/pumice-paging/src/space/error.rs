@@ -48,6 +48,7 @@ pub enum Access {
 
 impl Access {
     /// The right it takes.
+    #[doc(hidden)]
     #[inline]
     pub const fn needs(self) -> Rights {
         match self {

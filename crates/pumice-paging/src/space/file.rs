@@ -100,6 +100,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     ///
     /// # Errors
     /// As [`VmSpace::new`].
+    #[doc(hidden)]
     pub fn for_files(frames: F, ops: T) -> Result<VmSpace<F, T>> {
         VmSpace::of(frames, ops, Counter::File)
     }
@@ -313,6 +314,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
 impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     /// A guard for reading of a page that is there and that nobody writes to.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn read_at_once(&self, page: usize) -> Option<ReadGuard<'_, F, T>> {
         self.entry(page).read_at_once()
@@ -322,6 +324,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     ///
     /// # Errors
     /// As there.
+    #[doc(hidden)]
     #[inline]
     pub fn try_write_noting(&self, page: usize) -> Result<(WriteGuard<'_, F, T>, Noted)> {
         let ops = &self.task().space.tables.ops;

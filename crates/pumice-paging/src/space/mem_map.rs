@@ -103,6 +103,7 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
     }
 
     /// The zone.
+    #[doc(hidden)]
     pub fn zone(&self) -> &'z Zone<M, L> {
         self.zone
     }

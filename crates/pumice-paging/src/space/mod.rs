@@ -243,6 +243,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     }
 
     /// Where its frames come from.
+    #[doc(hidden)]
     pub fn frames(&self) -> F {
         self.tables.source
     }

@@ -23,6 +23,7 @@ impl<F: FrameSource, T: TableOps> Region<'_, F, T> {
     ///
     /// # Errors
     /// As [`Region::try_write_noting`]; [`super::VmError::Unmapped`] for a page that is not there.
+    #[doc(hidden)]
     pub fn try_overwrite(
         &self,
         page: usize,

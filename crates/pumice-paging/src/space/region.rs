@@ -214,6 +214,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     /// Its addresses, as they were mapped.
+    #[doc(hidden)]
     pub fn extent(&self) -> Extent {
         Extent { start: self.start(), bytes: self.pages * FRAME_SIZE }
     }
@@ -224,6 +225,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     /// The thread's part in the space.
+    #[doc(hidden)]
     pub fn task(&self) -> &'t Task<'t, F, T> {
         self.task
     }
@@ -261,6 +263,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     ///
     /// Nothing keeps it there: what is read at the pointer is the page's if the page was neither
     /// unmapped nor replaced meanwhile. The memory itself can always be read.
+    #[doc(hidden)]
     #[inline]
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
         let Some(walked) = self.look(page) else { return self.translate_huge(page) };
@@ -329,6 +332,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     /// As [`Region::read_optimistic`], of a page that is in memory and not written to all the while.
+    #[doc(hidden)]
     #[inline(always)]
     pub fn read_optimistic_at_once<R>(
         &self,

@@ -82,6 +82,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Tells the pager of the pages it has not been told of, as happens by itself when a batch is full and
     /// when the task ends.
+    #[doc(hidden)]
     pub fn lru_drain(&self) {
         let Some(pager) = self.space.tables.source.pager() else { return };
         // A copy: a policy of the program's is told, which may come back to this task.
@@ -94,6 +95,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
     /// Whether a page was accessed since this was last asked; `None` if it has no frame. A page of which
     /// somebody has a guard is being accessed. The pages of a huge one have one answer, given once.
+    #[doc(hidden)]
     pub fn test_and_clear_young(&self, page: usize) -> Option<bool> {
         let (ptep, entry) = self.present(page)?;
         Some(self.space.tables.ops.ptep_test_and_clear_young(ptep) || entry.latch() != 0)
@@ -108,7 +110,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Whether a page is part of a huge one.
-    pub fn is_huge(&self, page: usize) -> bool {
+    pub(crate) fn is_huge(&self, page: usize) -> bool {
         let pmd = self.middle(page).map(|middle| self.space.tables.ops.ptep_get(middle.pmdp));
         pmd.is_ok_and(|pmd| pmd.state() == State::Present)
     }
@@ -273,6 +275,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// Takes a page out to where `to` says, if it is clean and nobody uses it. Whether it went.
+    #[doc(hidden)]
     pub fn evict_clean(&self, page: usize, to: Evicted) -> bool {
         let Some(transit) = self.begin_swap_out(page) else { return false };
         if transit.is_dirty() {
@@ -345,6 +348,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
 
 impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     /// Which space this is, for a pager: another may be it when this one is no more.
+    #[doc(hidden)]
     pub fn id(&self) -> SpaceId {
         SpaceId(self.tables.root())
     }

@@ -54,7 +54,7 @@ impl Allocator {
         Allocator { threshold, heap: ProcessHeap::new() }
     }
 
-    /// Where the process counts ([`Event`]) and finds its settings ([`pumice_heap::config::Setting`]).
+    /// Where the process counts ([`Event`]) and finds its settings ([`Setting`](crate::config::Setting)).
     /// `None` where nothing is served: by `PUMICE=off`, say, or under `ulimit -v`.
     pub fn slot(&self) -> Option<&'static CounterSlot> {
         self.heap.slot()

@@ -7,8 +7,10 @@ use pumice::addr::FRAME_SIZE;
 use pumice::clear::Clearer;
 use pumice::frame::Zone;
 use pumice::page_table::{Atomic, Rights};
-use pumice::reclaim::policy::{table, Tunables};
-use pumice::reclaim::{Arrival, Policy, Settings, Shadow, SwapPager, TwoList, ZoneReclaim};
+use pumice::reclaim::policy::table;
+use pumice::reclaim::{
+    Arrival, Policy, Settings, Shadow, SwapPager, Tunables, TwoList, ZoneReclaim,
+};
 use pumice::space::{Frames, MemMap, Task, VmSpace};
 use pumice::sys::mem::Huge;
 

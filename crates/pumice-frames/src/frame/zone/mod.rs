@@ -50,6 +50,10 @@ unsafe impl<M: Memory, L: Budget> Sync for Zone<M, L> {}
 
 impl Zone<Os> {
     /// A zone of the kernel's memory. `capacity_bytes` are reserved (rounded up to blocks).
+    ///
+    /// # Errors
+    /// [`Error::OutOfFrames`] for more bytes than there are numbers for; [`Error::Os`] where the kernel has no
+    /// addresses for them, or no memory for the zone's tables.
     pub fn new(capacity_bytes: usize, cpus: usize, huge: Huge) -> Result<Zone<Os>> {
         Zone::with_memory(Os, (), capacity_bytes, cpus, huge)
     }
@@ -64,6 +68,10 @@ impl<M: Memory, L: Budget> Drop for Zone<M, L> {
 
 impl<M: Memory, L: Budget> Zone<M, L> {
     /// As [`Zone::new`], on any [`Memory`] and within a [`Budget`].
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
     pub fn with_memory(
         memory: M,
         budget: L,
@@ -115,6 +123,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     /// # Safety
     /// `capacity_bytes` (whole blocks) from `base` on, a multiple of [`ZONE_ALIGN`], are reserved in
     /// `memory`, and nobody else uses them.
+    #[doc(hidden)]
     pub unsafe fn within(
         memory: M,
         budget: L,
@@ -142,6 +151,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
 
     /// Sets the reclaim that is called when free memory is short, for all requests to this zone. Spaces on it have
     /// reclaim of their own besides, by their pager.
+    #[doc(hidden)]
     pub fn set_reclaim(&mut self, reclaim: &'static dyn Reclaim) {
         self.reclaim = Some(reclaim);
     }
@@ -158,6 +168,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// The address of a frame.
+    #[doc(hidden)]
     #[inline]
     pub fn address(&self, pfn: Pfn) -> *mut u8 {
         debug_assert!(pfn.0 < self.ledger.capacity() * BLOCK_FRAMES);
@@ -165,6 +176,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// The frame at an address of the zone, if a frame starts there.
+    #[doc(hidden)]
     #[inline]
     pub fn pfn(&self, at: *const u8) -> Option<Pfn> {
         let offset = (at as usize).wrapping_sub(self.base.as_ptr() as usize);
@@ -173,17 +185,20 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// The address of a block.
+    #[doc(hidden)]
     #[inline]
     pub fn block_address(&self, block: usize) -> *mut u8 {
         self.address(Pfn::of_block(block))
     }
 
     /// The limit on the blocks that the zone may hold.
+    #[doc(hidden)]
     pub fn budget(&self) -> &L {
         &self.ledger.backing.budget
     }
 
     /// For how many more blocks that are not pristine there is room.
+    #[doc(hidden)]
     pub fn room(&self) -> usize {
         self.ledger.backing.room()
     }
@@ -197,6 +212,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     ///
     /// # Errors
     /// [`Error::OutOfFrames`] at the zone's end; [`Error::Os`] where the kernel refuses.
+    #[doc(hidden)]
     pub fn grow(&self, blocks: usize) -> Result<()> {
         if blocks == 0 {
             return Ok(());
@@ -251,6 +267,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     ///
     /// # Safety
     /// The caller has claimed the block, whose word this is ([`Zone::ledger`]).
+    #[doc(hidden)]
     pub unsafe fn remove(&self, block: usize, word: BlockWord) {
         // Acquire: pairs with `let_go_readable`, whose caller's reads are over. Holders of a frame of this block began
         // before the frame was freed, so claiming the block has made that visible.
@@ -272,6 +289,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     /// # Safety
     /// The caller takes out, gives back and changes only memory that it has got or claimed itself: another's memory
     /// would be handed out twice, and spaces give references to it.
+    #[doc(hidden)]
     pub unsafe fn ledger(&self) -> &Ledger<Native, ZoneMemory<M, L>> {
         &self.ledger
     }
@@ -279,6 +297,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     /// A frame is going to be read that its owner may free meanwhile: as a page on its way out, which a fault takes
     /// back, and that is unmapped then. Its bytes are nobody's business in that case, but its address can be read until
     /// [`Zone::let_go_readable`]. The caller calls this while the frame is allocated.
+    #[doc(hidden)]
     pub fn hold_readable(&self) {
         // Relaxed: the step by which the caller finds the frame allocated releases this, and freeing it comes after.
         self.held_readable.fetch_add(1, Ordering::Relaxed);
@@ -288,6 +307,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     ///
     /// # Safety
     /// The caller began it, and reads no such frame any more.
+    #[doc(hidden)]
     pub unsafe fn let_go_readable(&self) {
         // Release: the reads are over.
         self.held_readable.fetch_sub(1, Ordering::Release);
@@ -345,6 +365,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// Gets one frame, growing the zone if it must: its number and whether it is zeroed.
+    #[doc(hidden)]
     #[inline]
     pub fn get_frame(&self, cpu: usize, want: Want) -> Option<(Pfn, bool)> {
         loop {
@@ -414,6 +435,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
 
     /// Whether a request may go on under the present watermarks, if need be after reclaim. One that goes on after
     /// reclaim is not counted: memory that it gives back counts as free twice, until the next count.
+    #[doc(hidden)]
     pub fn admit(&self, gfp: Gfp, frames: usize) -> bool {
         let Some(reclaim) = self.reclaim else { return true };
         reclaim.admits(gfp, frames)
@@ -421,6 +443,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// Frames for which [`Zone::admit`] let a request go on were not to be had.
+    #[doc(hidden)]
     pub fn give_back(&self, frames: usize) {
         if let Some(reclaim) = self.reclaim {
             reclaim.give_back(frames);

@@ -17,6 +17,7 @@ pub struct Watermarks {
 
 impl Watermarks {
     /// Where so many free frames are.
+    #[doc(hidden)]
     pub const fn pressure(&self, free: usize) -> Pressure {
         if free < self.min {
             Pressure::Min
