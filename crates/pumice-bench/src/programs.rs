@@ -37,7 +37,7 @@ const NAMES: [&str; 10] = [
     "hash-table",
     LONGEST,
 ];
-/// Not with `--quick`: it takes as long as all the others.
+/// Not with `--quick`, whose programs are to take a minute.
 const LONGEST: &str = "sklearn-kmeans";
 /// The ways that are compared: the first two are the peers.
 const WAYS: [Allocator; 3] = [Allocator::Glibc, Allocator::GlibcHuge, Allocator::Pumice];

@@ -152,11 +152,11 @@ pub const LOADS: [Load; 26] = loads! { Whole;
     "numpy-arithmetic", "expressions on arrays of 32 MiB", 16, 4, [NUMPY], None, script!("numpy_arithmetic.py");
     "numpy-zeros-sparse", "128 MiB of zeros, one page in eight touched", 30, 8, [NUMPY], None,
         script!("numpy_zeros_sparse.py");
-    "sklearn-forest", "scikit-learn fits a random forest", 24, 4, [SKLEARN], None, script!("sklearn_forest.py");
-    "sklearn-kmeans", "scikit-learn groups points by k-means", 2, 1, [SKLEARN], None, script!("sklearn_kmeans.py");
+    "sklearn-forest", "scikit-learn fits a random forest", 8, 4, [SKLEARN], None, script!("sklearn_forest.py");
+    "sklearn-kmeans", "scikit-learn groups points by k-means", 20_000, 8_000, [SKLEARN], None, script!("sklearn_kmeans.py");
     "torch-training", "PyTorch trains a small network on the processor", 12, 2,
         [Need::Module("torch", "pip install torch")], None, script!("torch_training.py");
-    "polars-group-by", "Polars groups and joins two million rows", 2, 1, [POLARS, NUMPY], None,
+    "polars-group-by", "Polars groups and joins rows", 1_000_000, 300_000, [POLARS, NUMPY], None,
         script!("polars_group_by.py");
     "duckdb-group-by", "DuckDB groups and joins two million rows", 4, 1, [DUCKDB], None, script!("duckdb_group_by.py");
     "r-matrices", "R solves, multiplies and sorts matrices", 3, 1,
@@ -169,10 +169,10 @@ pub const LOADS: [Load; 26] = loads! { Whole;
     "redis", "redis-server with redis-benchmark, values of 1 kB and 200 kB", 100_000, 20_000, REDIS, None,
         REDIS_LINE;
     "sort", "GNU sort sorts lines", 64 << 20, 8 << 20, [SORT], Text, ["sort", "-T", "{folder}", "{input}"];
-    "cc", "a C compile, -O2", 200, 40, [CC], Source, ["cc", "-O2", "-c", "{input}", "-o", "/dev/null"];
-    "c-project", "make builds a C program of many files, -O2, two at a time", 40, 5,
+    "cc", "a C compile, -O2", 120, 40, [CC], Source, ["cc", "-O2", "-c", "{input}", "-o", "/dev/null"];
+    "c-project", "make builds a C program of many files, -O2, two at a time", 12, 4,
         [CC, Need::Program("make", "apt-get install make")], Project, ["make", "-s", "-B", "-j2", "-C", "{input}"];
-    "rust-build", "rustc builds a library of many modules, -O", 6, 1,
+    "rust-build", "rustc builds a library of many modules, -O", 4, 1,
         [Need::Program("rustc", "see https://rustup.rs, or apt-get install rustc")], Rust,
         ["rustc", "--edition", "2021", "--crate-type", "rlib", "--crate-name", "load", "-O", "--out-dir", "{folder}",
          "{input}"];
@@ -180,7 +180,7 @@ pub const LOADS: [Load; 26] = loads! { Whole;
         ["java", "-XX:-UsePerfData", "-Xmx512m", "-cp", "{classes}", "LargeArrays", "{amount}"];
     "go-cgo", "Go calls C's malloc: buffers of 64 KiB to 16 MiB", 1500, 200,
         [CC, Need::Program("go", "apt-get install golang-go")], None, ["{cgo}", "{amount}"];
-    "rollup", "Rollup bundles JavaScript modules on node", 300, 60,
+    "rollup", "Rollup bundles JavaScript modules on node", 120, 30,
         [NODE, Need::Program("rollup", "npm install --global rollup")], Modules,
         ["rollup", "--silent", "--format", "es", "{input}"];
     "ffmpeg", "ffmpeg draws, scales and encodes 720p video", 60, 10,
@@ -189,7 +189,7 @@ pub const LOADS: [Load; 26] = loads! { Whole;
          "-frames:v", "{amount}", "-vf", "scale=1280:720", "-c:v", "mpeg4", "-q:v", "5", "-f", "null", "-"];
     "gzip", "gzip packs text", 16 << 20, 2 << 20,
         [Need::Program("gzip", "apt-get install gzip")], Text, ["gzip", "-c", "{input}"];
-    "zstd", "zstd -19 packs text", 4 << 20, 1 << 20,
+    "zstd", "zstd -19 packs text", 2 << 20, 1 << 20,
         [Need::Program("zstd", "apt-get install zstd")], Text, ["zstd", "-19", "-q", "-c", "{input}"];
     "bash-forks", "subshells of a bash that holds 3 MB", 100, 20, [Need::Program("bash", "apt-get install bash")], None,
         ["bash", "-c", include_str!("loads/bash_forks.sh"), "bash", "{amount}"];

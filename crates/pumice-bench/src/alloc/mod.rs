@@ -110,7 +110,7 @@ pub fn alloc(options: &AllocArgs) -> Result<(), Failure> {
     print_mappings(&mut output);
     print_means(output.rows());
     let took_s = started.elapsed().as_secs_f64();
-    println!("\n{measured_loads} loads, {took_s:.0} s; one round of them takes {round_s:.0} s");
+    println!("\nloads measured: {measured_loads}, in {took_s:.0} s; one round of all takes {round_s:.0} s");
     output.finish()
 }
 
@@ -118,10 +118,13 @@ pub fn alloc(options: &AllocArgs) -> Result<(), Failure> {
 fn weather(measured: &Measured) -> String {
     let mut words = Vec::new();
     if measured.repeated > 0 {
-        words.push(format!("{} rounds repeated, since the host brought memory", measured.repeated));
+        words.push(format!(
+            "{} rounds repeated, since the host had to bring memory",
+            measured.repeated
+        ));
     }
     if measured.cold > 0 {
-        words.push(format!("{} counted although it did each time", measured.cold));
+        words.push(format!("{} counted although it had to each time", measured.cold));
     }
     match &*words {
         [] => String::new(),
@@ -211,5 +214,39 @@ fn print_means(rows: &[Row]) {
             let mean = format!("{:.3}", row::geometric_mean(&relative));
             table.row(&[allocator.name().to_owned(), mean, relative.len().to_string()]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(only: &[&str]) -> Vec<&'static str> {
+        let only: Vec<_> = only.iter().map(|part| part.to_string()).collect();
+        wanted_loads(&only).expect("there are some").iter().map(|load| load.name).collect()
+    }
+
+    #[test]
+    fn long_loads_and_mappings_run_when_they_are_named() {
+        assert_eq!(names(&[]).len(), LOADS.len());
+        assert!(!names(&[]).iter().any(|name| name.starts_with("map-") || name.starts_with("op-")));
+        assert_eq!(names(&["sort"]), ["sort", "large-sort"]);
+        assert_eq!(names(&["op-"]).len(), 5);
+        assert!(names(&["map-"]).iter().all(|name| name.starts_with("map-")));
+        assert!(Allocator::ALL.iter().all(|it| it.is_usual() || *it == Allocator::PumiceMmap));
+    }
+
+    #[test]
+    fn repeated_rounds_are_said() {
+        let measured = |repeated, cold| Measured {
+            all: Vec::new(),
+            repeated,
+            cold,
+            probes_ns: Vec::new(),
+            round_s: 1.0,
+        };
+        assert_eq!(weather(&measured(0, 0)), "");
+        let words = weather(&measured(2, 1));
+        assert!(words.contains("2 rounds repeated") && words.contains("1 counted"), "{words}");
     }
 }
