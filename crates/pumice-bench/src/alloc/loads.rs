@@ -150,29 +150,29 @@ macro_rules! loads {
 /// In the order of the tables. The last three are `loads/malloc.c`: threads, and the share of pages written.
 pub const LOADS: [Load; 26] = loads! { Whole;
     "numpy-arithmetic", "expressions on arrays of 32 MiB", 16, 4, [NUMPY], None, script!("numpy_arithmetic.py");
-    "numpy-zeros-sparse", "128 MiB of zeros, one page in eight touched", 30, 8, [NUMPY], None,
+    "numpy-zeros-sparse", "128 MiB of zeros, one page in eight touched", 20, 8, [NUMPY], None,
         script!("numpy_zeros_sparse.py");
-    "sklearn-forest", "scikit-learn fits a random forest", 8, 4, [SKLEARN], None, script!("sklearn_forest.py");
-    "sklearn-kmeans", "scikit-learn groups points by k-means", 20_000, 8_000, [SKLEARN], None, script!("sklearn_kmeans.py");
+    "sklearn-forest", "scikit-learn fits a random forest", 5, 3, [SKLEARN], None, script!("sklearn_forest.py");
+    "sklearn-kmeans", "scikit-learn groups points by k-means", 12_000, 6_000, [SKLEARN], None, script!("sklearn_kmeans.py");
     "torch-training", "PyTorch trains a small network on the processor", 12, 2,
         [Need::Module("torch", "pip install torch")], None, script!("torch_training.py");
     "polars-group-by", "Polars groups and joins rows", 1_000_000, 300_000, [POLARS, NUMPY], None,
         script!("polars_group_by.py");
     "duckdb-group-by", "DuckDB groups and joins two million rows", 4, 1, [DUCKDB], None, script!("duckdb_group_by.py");
-    "r-matrices", "R solves, multiplies and sorts matrices", 3, 1,
+    "r-matrices", "R solves, multiplies and sorts matrices", 2, 1,
         [Need::Program("Rscript", "apt-get install r-base-core")], None,
         ["Rscript", "--vanilla", "-e", include_str!("loads/matrices.R"), "{amount}"];
-    "sqlite", "SQLite inserts, indexes and queries in memory", 300_000, 60_000,
+    "sqlite", "SQLite inserts, indexes and queries in memory", 150_000, 50_000,
         [Need::Module("sqlite3", "apt-get install libpython3-stdlib")], None, script!("sqlite.py");
-    "postgres", "PostgreSQL with pgbench: short transactions and queries that sort", 30, 10, POSTGRES, Database,
+    "postgres", "PostgreSQL with pgbench: short transactions and queries that sort", 20, 10, POSTGRES, Database,
         postgres!("pgbench.sh");
-    "redis", "redis-server with redis-benchmark, values of 1 kB and 200 kB", 100_000, 20_000, REDIS, None,
+    "redis", "redis-server with redis-benchmark, values of 1 kB and 200 kB", 60_000, 20_000, REDIS, None,
         REDIS_LINE;
     "sort", "GNU sort sorts lines", 64 << 20, 8 << 20, [SORT], Text, ["sort", "-T", "{folder}", "{input}"];
-    "cc", "a C compile, -O2", 120, 40, [CC], Source, ["cc", "-O2", "-c", "{input}", "-o", "/dev/null"];
-    "c-project", "make builds a C program of many files, -O2, two at a time", 12, 4,
+    "cc", "a C compile, -O2", 80, 40, [CC], Source, ["cc", "-O2", "-c", "{input}", "-o", "/dev/null"];
+    "c-project", "make builds a C program of many files, -O2, two at a time", 8, 4,
         [CC, Need::Program("make", "apt-get install make")], Project, ["make", "-s", "-B", "-j2", "-C", "{input}"];
-    "rust-build", "rustc builds a library of many modules, -O", 4, 1,
+    "rust-build", "rustc builds a library of many modules, -O", 3, 1,
         [Need::Program("rustc", "see https://rustup.rs, or apt-get install rustc")], Rust,
         ["rustc", "--edition", "2021", "--crate-type", "rlib", "--crate-name", "load", "-O", "--out-dir", "{folder}",
          "{input}"];
@@ -180,7 +180,7 @@ pub const LOADS: [Load; 26] = loads! { Whole;
         ["java", "-XX:-UsePerfData", "-Xmx512m", "-cp", "{classes}", "LargeArrays", "{amount}"];
     "go-cgo", "Go calls C's malloc: buffers of 64 KiB to 16 MiB", 1500, 200,
         [CC, Need::Program("go", "apt-get install golang-go")], None, ["{cgo}", "{amount}"];
-    "rollup", "Rollup bundles JavaScript modules on node", 120, 30,
+    "rollup", "Rollup bundles JavaScript modules on node", 60, 20,
         [NODE, Need::Program("rollup", "npm install --global rollup")], Modules,
         ["rollup", "--silent", "--format", "es", "{input}"];
     "ffmpeg", "ffmpeg draws, scales and encodes 720p video", 60, 10,
@@ -191,7 +191,7 @@ pub const LOADS: [Load; 26] = loads! { Whole;
         [Need::Program("gzip", "apt-get install gzip")], Text, ["gzip", "-c", "{input}"];
     "zstd", "zstd -19 packs text", 2 << 20, 1 << 20,
         [Need::Program("zstd", "apt-get install zstd")], Text, ["zstd", "-19", "-q", "-c", "{input}"];
-    "bash-forks", "subshells of a bash that holds 3 MB", 100, 20, [Need::Program("bash", "apt-get install bash")], None,
+    "bash-forks", "subshells of a bash that holds 3 MB", 80, 20, [Need::Program("bash", "apt-get install bash")], None,
         ["bash", "-c", include_str!("loads/bash_forks.sh"), "bash", "{amount}"];
     "hash-table", "a hash table that doubles as it fills, in C", 6_000_000, 1_500_000, [CC], None,
         ["{hash-table}", "{amount}"];
