@@ -4,8 +4,8 @@
 //! balloon, or free page reporting, gives back what was free for two seconds. A fault in such memory costs 3 to 7 times
 //! more, and an allocator that is the first to reach it pays for all.
 //!
-//! So before each turn as much memory as the load takes is touched and freed: the host brings it now, and each allocator
-//! follows the same neighbour. Then two signs tell a round in which it was not enough:
+//! So before each turn as much memory as the load takes is touched and freed: the host brings it now, and each
+//! allocator follows the same neighbour. Then two signs tell a round in which it was not enough:
 //!
 //! - the *probe*, a first touch of fresh memory before each turn, took far more processor time for a page than at its
 //!   best in this run. The time that the host takes for a fault counts as the toucher's. The dearest of a round counts.

@@ -134,7 +134,8 @@ macro_rules! operation {
 
 /// A line each: name, work in words, amount and that for `--quick`, needs, input, line.
 macro_rules! loads {
-    ($clock:ident; $($name:literal, $about:literal, $full:expr, $quick:expr, $needs:expr, $input:ident, $line:expr;)+) => {
+    ($clock:ident;
+     $($name:literal, $about:literal, $full:expr, $quick:expr, $needs:expr, $input:ident, $line:expr;)+) => {
         [$(Load {
             name: $name,
             about: $about,
@@ -153,12 +154,14 @@ pub const LOADS: [Load; 26] = loads! { Whole;
     "numpy-zeros-sparse", "128 MiB of zeros, one page in eight touched", 20, 8, [NUMPY], None,
         script!("numpy_zeros_sparse.py");
     "sklearn-forest", "scikit-learn fits a random forest", 5, 3, [SKLEARN], None, script!("sklearn_forest.py");
-    "sklearn-kmeans", "scikit-learn groups points by k-means", 12_000, 6_000, [SKLEARN], None, script!("sklearn_kmeans.py");
+    "sklearn-kmeans", "scikit-learn groups points by k-means", 12_000, 6_000, [SKLEARN], None,
+        script!("sklearn_kmeans.py");
     "torch-training", "PyTorch trains a small network on the processor", 12, 2,
         [Need::Module("torch", "pip install torch")], None, script!("torch_training.py");
     "polars-group-by", "Polars groups and joins rows", 1_000_000, 300_000, [POLARS, NUMPY], None,
         script!("polars_group_by.py");
-    "duckdb-group-by", "DuckDB groups and joins two million rows", 4, 1, [DUCKDB], None, script!("duckdb_group_by.py");
+    "duckdb-group-by", "DuckDB groups and joins two million rows", 4, 1, [DUCKDB], None,
+        script!("duckdb_group_by.py");
     "r-matrices", "R solves, multiplies and sorts matrices", 2, 1,
         [Need::Program("Rscript", "apt-get install r-base-core")], None,
         ["Rscript", "--vanilla", "-e", include_str!("loads/matrices.R"), "{amount}"];
@@ -204,7 +207,8 @@ pub const LOADS: [Load; 26] = loads! { Whole;
 
 /// A large one, and programs that map memory for themselves: `pumice-mmap` is of interest there.
 pub const NAMED: [Load; 10] = loads! { Whole;
-    "large-sort", "GNU sort sorts lines of 1 GB", 1_000_000_000, 100_000_000, [SORT], Text, ["sort", "-T", "{folder}", "{input}"];
+    "large-sort", "GNU sort sorts lines of 1 GB", 1_000_000_000, 100_000_000, [SORT], Text,
+        ["sort", "-T", "{folder}", "{input}"];
     "map-duckdb", "DuckDB groups, joins and sorts rows", 3_000_000, 300_000, [DUCKDB], None,
         script!("duckdb_sort.py");
     "map-polars", "Polars groups, joins and sorts rows", 3_000_000, 300_000, [POLARS], None,

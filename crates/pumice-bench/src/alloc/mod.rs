@@ -114,7 +114,7 @@ pub fn alloc(options: &AllocArgs) -> Result<(), Failure> {
     output.finish()
 }
 
-/// What there is to say of a load's rounds.
+/// Words about the repeated and the cold rounds of a load.
 fn weather(measured: &Measured) -> String {
     let mut words = Vec::new();
     if measured.repeated > 0 {

@@ -53,7 +53,7 @@ pub fn go_program(folder: &Path) -> Result<PathBuf, String> {
         fs::write(&source, GO_SOURCE).map_err(|error| cant_write(&source, &error))?;
         let mut command = quiet("go");
         command.args(["build", "-o"]).args([&program, &source]);
-        // What it keeps goes with the folder, and it asks no network.
+        // Its caches go with the folder, and it asks no network.
         command.env("HOME", folder).env("GOCACHE", folder.join("go-cache"));
         command.env("GOPATH", folder.join("go-path")).env("GOENV", "off");
         command.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "1");
