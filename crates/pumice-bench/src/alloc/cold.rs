@@ -4,8 +4,9 @@
 //! balloon, or free page reporting, gives back what was free for two seconds. A fault in such memory costs 3 to 7 times
 //! more, and an allocator that is the first to reach it pays for all.
 //!
-//! So before each turn as much memory as the load takes is touched and freed: the host brings it now, and each
-//! allocator follows the same neighbour. Then two signs tell a round in which it was not enough:
+//! So before each turn as much memory as the load takes under the allocator that takes most is touched and freed: the
+//! host brings it now, and each allocator follows the same neighbour. Two signs tell a round in which that was not
+//! enough:
 //!
 //! - the *probe*, a first touch of fresh memory before each turn, took far more processor time for a page than at its
 //!   best in this run. The time that the host takes for a fault counts as the toucher's. The dearest of a round counts.
@@ -22,7 +23,7 @@ use pumice_command::memory;
 /// Memory of a probe: some hundredths of a second.
 const PROBE_BYTES: usize = 64 << 20;
 /// The most memory that is brought before a turn.
-const MOST_BYTES: usize = 1 << 30;
+const MOST_BYTES: usize = 2 << 30;
 /// A cost so many times the best is a sign.
 const SIGN: f64 = 2.0;
 /// A time in the kernel may vary by so much, whatever its ratio.

@@ -60,7 +60,11 @@ impl Bench {
         self.round(load, first, &mut turns, &mut |name| {
             progress.show(&format!("round 0 of {}, {name}", progress.rounds));
         })?;
-        let Some(warm_up) = last_of_glibc(&turns) else { return Ok(None) };
+        if last_of_glibc(&turns).is_none() {
+            return Ok(None);
+        }
+        let peaks_kib = turns.iter().flat_map(|(_, spent)| spent).map(|spent| spent.peak_kib);
+        let most_bytes = peaks_kib.fold(0.0, f64::max) as usize * 1024;
         turns.iter_mut().for_each(|(_, spent)| spent.clear());
         let (mut probe, mut judge) = (self.probe, Judge::new(self.rounds));
         let started = Instant::now();
@@ -73,7 +77,7 @@ impl Bench {
                     place + 1,
                     progress.rounds
                 ));
-                probe_ns = probe_ns.max(probe.measure(warm_up.peak_kib as usize * 1024));
+                probe_ns = probe_ns.max(probe.measure(most_bytes));
             })?;
             let Some(glibc) = last_of_glibc(&turns) else { return Ok(None) };
             judge.note(Signs { place, probe_ns, kernel_s: glibc.system_s });
