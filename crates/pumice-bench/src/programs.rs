@@ -5,20 +5,18 @@
 //! within a round, its interval is Student's (95 %) over the rounds. A bound is a share of the time of the
 //! run that was looked at, since what makes faults dear makes that run long; the median of those is shown.
 
-use std::ffi::OsString;
 use std::process::Stdio;
 
 use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::alloc::allocator::{Allocator, Preload};
-use super::alloc::kit::{Kit, Size};
+use super::alloc::allocator::Allocator;
+use super::alloc::kit::{Kit, Ready, Size};
 use super::alloc::loads::{Load, LOADS};
+use super::alloc::rounds::Bench;
 use super::alloc::row::Rounds;
-use super::alloc::{measure_load, Progress};
 use super::harness::{middle, Output, OutputArgs};
-use super::interrupts::Interrupts;
 use super::registry::field::{float, number};
 use super::registry::worth::PROGRAMS;
 use super::registry::Row;
@@ -39,7 +37,7 @@ const NAMES: [&str; 10] = [
     "hash-table",
     LONGEST,
 ];
-/// Not with `--quick`: it takes as long as all the others.
+/// Not with `--quick`, whose programs are to take a minute.
 const LONGEST: &str = "sklearn-kmeans";
 /// The ways that are compared: the first two are the peers.
 const WAYS: [Allocator; 3] = [Allocator::Glibc, Allocator::GlibcHuge, Allocator::Pumice];
@@ -89,19 +87,18 @@ pub fn programs(options: &ProgramsArgs) -> Result<(), Failure> {
     let loads = wanted(&options.only, options.quick)?;
     let mut output = Output::create(&options.output, &PROGRAMS.plots[0])?;
     let rounds = options.rounds as usize;
-    let interrupts = Interrupts::take();
     let kit = Kit::new(if options.quick { Size::Small } else { Size::Full })?;
     let mut preloads = Vec::new();
     for way in WAYS {
         preloads.extend(way.find()?.ok());
     }
+    let mut bench = Bench::new(kit, preloads, rounds);
     println!("Time saved, of the program's time as it is ({rounds} rounds, 95 % intervals)");
     let looks = if options.quick { QUICK_LOOKS } else { LOOKS };
     output.begin(&PROGRAMS.tables[0]);
     for (index, load) in loads.iter().enumerate() {
         let place = format!("{} ({} of {})", load.name, index + 1, loads.len());
-        let progress = Progress { place, rounds };
-        output.show(row(load, &kit, &preloads, &interrupts, &progress, looks)?)?;
+        output.show(row(load, &mut bench, place, looks)?)?;
     }
     output.finish()
 }
@@ -120,40 +117,37 @@ fn wanted(only: &[String], quick: bool) -> Result<Vec<&'static Load>, Failure> {
     Ok(loads)
 }
 
-fn row(
-    load: &'static Load,
-    kit: &Kit,
-    preloads: &[Preload],
-    interrupts: &Interrupts,
-    progress: &Progress,
-    looks: u32,
-) -> Result<Row, Failure> {
+fn row(load: &'static Load, bench: &mut Bench, place: String, looks: u32) -> Result<Row, Failure> {
     let row = Row::of(json!({"program": load.name, "about": load.about}));
     let skipped = |why: String| row.clone().set("verdict", format!("skipped: {why}"));
-    let line = match kit.line(load) {
-        Ok(line) => line,
+    bench.look()?;
+    let ready = match bench.kit.ready(load) {
+        Ok(ready) => ready,
         Err(why) => return Ok(skipped(why)),
     };
-    let Some(measured) = measure_load(kit, &line, preloads, interrupts, progress)? else {
+    let progress = bench.progress(place);
+    let Some(measured) = bench.measure(&ready, &progress)? else {
         return Ok(skipped("it does not run here".to_owned()));
     };
-    let of = |way| measured.iter().find(|rounds: &&Rounds| rounds.allocator == way);
-    let (Some(plain), Some(huge), Some(pumice)) = (of(WAYS[0]), of(WAYS[1]), of(WAYS[2])) else {
+    let [Some(plain), Some(huge), Some(pumice)] = WAYS.map(|way| measured.of(way)) else {
         return Ok(skipped("it does not run in every way".to_owned()));
     };
-    let estimates: Vec<_> = (0..looks).filter_map(|_| estimate(kit, &preloads[0], &line)).collect();
+    let estimates: Vec<_> = (0..looks).filter_map(|_| estimate(bench, &ready)).collect();
     let row = with_figures(with_expected(row, &estimates), [plain, huge, pumice]);
+    let row = row.set("repeated_rounds", measured.repeated).set("cold_rounds", measured.cold);
     let verdict = verdict(&row);
     Ok(row.set("verdict", verdict))
 }
 
 /// Looks at the program as it is. `None` where that does not work.
-fn estimate(kit: &Kit, plain: &Preload, line: &[OsString]) -> Option<Estimate> {
-    let file = kit.folder().join("estimate.json");
+fn estimate(bench: &Bench, load: &Ready) -> Option<Estimate> {
+    let folder = bench.kit.folder();
+    let plain = bench.preloads.first()?;
+    let file = folder.join("estimate.json");
     let own = own_program().ok()?;
     let words = [own.into(), "estimate".into(), "--json".into(), file.clone().into(), "--".into()];
-    let mut command = plain.command(&[&words[..], line].concat());
-    command.current_dir(kit.folder()).stdin(Stdio::null());
+    let mut command = plain.command(&[&words[..], &load.line].concat());
+    command.current_dir(folder).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let status = command.status().ok()?;
     let text = std::fs::read_to_string(file).ok().filter(|_| status.success())?;

@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::process::Output;
 
+use serde_json::Value;
 use support::{folder, pumice, rows, stderr, stdout};
 
 fn bench_alloc(arguments: &[&str]) -> Output {
@@ -37,19 +38,64 @@ fn gzip_under_two_allocators() {
                 assert!(row[name].as_f64() > Some(0.0), "{name}: {row}");
             }
             assert!(row["memory_ratio_low"].as_f64() <= row["memory_ratio_high"].as_f64(), "{row}");
+            assert!(row["repeated_rounds"].as_u64() <= Some(1), "{row}");
+            assert!(row["cold_rounds"].as_u64() <= Some(1), "{row}");
+            assert!(row["samples"]["probe_ns"][0].as_f64() > Some(0.0), "{row}");
         }
+        let is_compared = |row: &&Value| row["time_to_best"].as_f64() > Some(0.0);
+        assert_eq!(rows.iter().filter(is_compared).count(), 1, "pumice's alone");
         assert!(table.lines().any(|line| line.starts_with("pumice against")), "{table}");
+        assert!(table.contains("\nloads measured: 1, in "), "{table}");
         assert!(fs::read_to_string(&plot).expect("a picture").contains("<svg"));
     }
 }
 
 #[test]
+fn mappings_are_compared_where_they_are_named() {
+    let folder = folder("bench-alloc-mmap");
+    let json = folder.join("rows.jsonl");
+    let mut command = pumice(&["bench", "alloc", "--quick", "--only", "gzip", "--rounds", "1"]);
+    command.args(["--allocator", "pumice", "--allocator", "pumice-mmap", "--json"]).arg(&json);
+    let output = command.output().expect("pumice starts");
+    let table = stdout(&output);
+    assert!(output.status.success(), "{output:?}");
+    if table.contains("gzip: skipped") {
+        eprintln!("skipped: {table}");
+    } else {
+        let rows = rows(&json);
+        let last = rows.last().expect("a row");
+        assert_eq!(last["allocator"], "pumice-mmap");
+        assert!(last["mmap_time"].as_f64() > Some(0.0), "{last}");
+        assert!(table.lines().any(|line| line.starts_with("pumice-mmap against")), "{table}");
+    }
+}
+
+#[test]
 fn what_is_missing_is_skipped_and_said() {
-    let mut command = pumice(&["bench", "alloc", "--quick", "--only", "zstd", "--rounds", "1"]);
+    let missing = [
+        ("zstd", "apt-get install zstd"),
+        ("rust-build", "apt-get install rustc"),
+        ("map-java", "apt-get install default-jre-headless"),
+        ("go-cgo", "apt-get install"),
+        ("rollup", "apt-get install nodejs"),
+        ("ffmpeg", "apt-get install ffmpeg"),
+        ("r-matrices", "apt-get install r-base-core"),
+        ("postgres", "apt-get install"),
+        ("map-python", "apt-get install python3"),
+        ("op-ones", "apt-get install python3"),
+    ];
+    let mut command = pumice(&["bench", "alloc", "--quick", "--rounds", "1"]);
+    for (load, _) in missing {
+        command.args(["--only", load]);
+    }
     let output = command.env("PATH", "/no/such/folder").output().expect("pumice starts");
     assert!(output.status.success(), "{output:?}");
     let said = stdout(&output);
-    assert!(said.contains("zstd: skipped") && said.contains("apt-get install zstd"), "{said}");
+    for (load, install) in missing {
+        let skipped = format!("{load}: skipped, ");
+        let line = said.lines().find(|line| line.starts_with(&skipped));
+        assert!(line.is_some_and(|line| line.contains(install)), "{load}: {said}");
+    }
 }
 
 #[test]
@@ -58,6 +104,7 @@ fn bad_values_get_one_line() {
         (["--rounds", "0"], "--rounds"),
         (["--rounds", "many"], "many"),
         (["--only", "no-such-load"], "malloc-sparse"),
+        (["--only", "no-such-load"], "op-zeros"),
         (["--allocator", "dlmalloc"], "jemalloc"),
         (["--json", "/nowhere/rows.jsonl"], "/nowhere/rows.jsonl"),
         (["--plot", "/nowhere/ratios.svg"], "/nowhere/ratios.svg"),

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::sys::mem::{Huge, Memory, Os};
+use pumice_frames::sys::thread::cpu_time_ns;
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -112,6 +113,28 @@ impl Costs {
         }
         Ok(())
     }
+}
+
+/// Touches so much fresh memory, in huge pages where there are some, and gives it back: a virtual machine's host has
+/// brought it then.
+///
+/// # Errors
+/// As [`Costs::measure`].
+pub fn bring(bytes: usize) -> Result<(), Errno> {
+    Fresh::new(bytes, Huge::Yes)?.touch(FRAME_SIZE);
+    Ok(())
+}
+
+/// Processor time of a first touch of so much fresh memory in small pages: nanoseconds a page. The time that a virtual
+/// machine's host takes to bring memory counts, that of other programs does not.
+///
+/// # Errors
+/// As [`Costs::measure`].
+pub fn first_touch_ns(bytes: usize) -> Result<f64, Errno> {
+    let fresh = Fresh::new(bytes, Huge::No)?;
+    let before_ns = cpu_time_ns();
+    fresh.touch(FRAME_SIZE);
+    Ok((cpu_time_ns() - before_ns) as f64 / (bytes / FRAME_SIZE) as f64)
 }
 
 /// Whether the kernel gives huge pages to those who ask.
@@ -232,5 +255,7 @@ mod tests {
         let step = costs.small_step_ns.cost();
         assert!(step.is_none_or(|step| step.low > 0.0) && step.is_some() == has_huge_pages());
         assert_eq!(Samples::default().cost(), None);
+        assert_eq!(bring(HUGE_BYTES), Ok(()));
+        assert!(first_touch_ns(SMALL_BYTES).expect("memory") > 0.0);
     }
 }

@@ -27,6 +27,8 @@ named! {
         Tcmalloc = "tcmalloc",
         /// `pumice run`
         Pumice = "pumice",
+        /// `pumice run --mmap`, only when it is named
+        PumiceMmap = "pumice-mmap",
     }
 }
 
@@ -34,6 +36,16 @@ impl Allocator {
     /// Whether it is one of the settings that others are compared with.
     pub fn is_glibc(self) -> bool {
         matches!(self, Allocator::Glibc | Allocator::GlibcHuge)
+    }
+
+    /// Whether it runs where nobody names allocators.
+    pub fn is_usual(self) -> bool {
+        self != Allocator::PumiceMmap
+    }
+
+    /// Whether it is pumice, with or without mappings.
+    pub fn is_pumice(self) -> bool {
+        matches!(self, Allocator::Pumice | Allocator::PumiceMmap)
     }
 
     /// How a program is started under it; Debian's package if it is not installed.
@@ -46,6 +58,9 @@ impl Allocator {
             }
             Allocator::Pumice => {
                 before = vec![own_program()?.into(), "run".into(), "--".into()];
+            }
+            Allocator::PumiceMmap => {
+                before = vec![own_program()?.into(), "run".into(), "--mmap".into(), "--".into()];
             }
             Allocator::Mimalloc | Allocator::Jemalloc | Allocator::Tcmalloc => {
                 let (file, package) = self.library();

@@ -8,7 +8,7 @@
 //! run is there in the next. A signal that would end this process ends the program first, so that
 //! the folder of inputs can be removed; that the program takes too long is told by a signal too.
 
-use std::ffi::{c_int, OsString};
+use std::ffi::c_int;
 use std::fs::{self, File};
 use std::io;
 use std::mem::zeroed;
@@ -18,6 +18,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use super::allocator::Preload;
+use super::kit::Ready;
+use super::loads::Clock;
 use crate::cpu::CpuTime;
 use crate::interrupts::Interrupts;
 
@@ -27,10 +29,12 @@ const PATIENCE_S: u32 = 120;
 /// The cost of a run: of the program and all its descendants that it waited for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// From start to end.
+    /// From start to end, or what the load says of its own work ([`Clock::Own`]).
     pub wall_s: f64,
     /// Processor time, in the program and in the kernel.
     pub cpu_s: f64,
+    /// The part of it in the kernel.
+    pub system_s: f64,
     /// The most memory that one of the processes had resident.
     pub peak_kib: f64,
     /// Page faults that needed no I/O.
@@ -51,19 +55,22 @@ pub enum NoRun {
 /// Runs a program to its end, in `folder`.
 pub fn run(
     preload: &Preload,
-    line: &[OsString],
+    load: &Ready,
     folder: &Path,
     interrupts: &Interrupts,
 ) -> Result<Spent, NoRun> {
     let failed = |error: io::Error| NoRun::Failed(error.to_string());
-    let complaints = folder.join("stderr");
-    let mut command = preload.command(line);
+    let [complaints, answer] = ["stderr", "stdout"].map(|name| folder.join(name));
+    let mut command = preload.command(&load.line);
     command
         .current_dir(folder)
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(match load.clock {
+            Clock::Whole => Stdio::null(),
+            Clock::Own => File::create(&answer).map_err(failed)?.into(),
+        })
         .stderr(File::create(&complaints).map_err(failed)?);
-    let (status, spent) = run_command(command, interrupts)?;
+    let (status, mut spent) = run_command(command, interrupts)?;
     let said = fs::read(&complaints).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     // The loader only says so, and the program would be measured without.
@@ -75,7 +82,18 @@ pub fn run(
         let last: String = last.escape_debug().take(160).collect();
         return Err(NoRun::Failed(format!("{status}: {last}")));
     }
+    if load.clock == Clock::Own {
+        let answer = fs::read_to_string(&answer).map_err(failed)?;
+        spent.wall_s = own_time(&answer)?;
+    }
     Ok(spent)
+}
+
+/// The seconds that a load with a clock of its own prints last.
+fn own_time(answer: &str) -> Result<f64, NoRun> {
+    let time = answer.split_whitespace().last().and_then(|word| word.parse::<f64>().ok());
+    time.filter(|time_s| time_s.is_finite() && *time_s > 0.0)
+        .ok_or_else(|| NoRun::Failed("it printed no time".to_owned()))
 }
 
 fn run_command(
@@ -127,9 +145,11 @@ fn run_command(
 
 impl Spent {
     fn new(wall_s: f64, usage: &libc::rusage) -> Spent {
+        let cpu = CpuTime::of(usage);
         Spent {
             wall_s,
-            cpu_s: CpuTime::of(usage).total_s(),
+            cpu_s: cpu.total_s(),
+            system_s: cpu.system_s,
             peak_kib: usage.ru_maxrss as f64,
             minor_faults: usage.ru_minflt as f64,
             major_faults: usage.ru_majflt as f64,
@@ -139,14 +159,20 @@ impl Spent {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::super::allocator::Allocator;
     use super::*;
 
     fn run_script(script: &str) -> Result<Spent, NoRun> {
+        run_timed(script, Clock::Whole)
+    }
+
+    fn run_timed(script: &str, clock: Clock) -> Result<Spent, NoRun> {
         let preload = Allocator::Glibc.find().expect("it is there").expect("it is there");
-        let line = ["sh", "-c", script].map(OsString::from);
+        let line = ["sh", "-c", script].map(OsString::from).to_vec();
         let folder = tempfile::tempdir().expect("a folder for temporary files");
-        run(&preload, &line, folder.path(), &Interrupts::none())
+        run(&preload, &Ready { line, clock }, folder.path(), &Interrupts::none())
     }
 
     #[test]
@@ -154,6 +180,18 @@ mod tests {
         let spent = run_script("head -c 30000000 /dev/zero | tail -c 20000000").expect("it runs");
         assert!(spent.peak_kib > 19_000.0, "{spent:?}");
         assert!(spent.minor_faults > 100.0 && spent.wall_s > 0.0 && spent.cpu_s > 0.0);
+    }
+
+    #[test]
+    fn a_load_may_have_a_clock_of_its_own() {
+        let spent = run_timed("echo of five: 0.125", Clock::Own).expect("it runs");
+        assert_eq!(spent.wall_s, 0.125);
+        for script in ["true", "echo 3 apples", "echo -1", "echo nan"] {
+            let Err(NoRun::Failed(why)) = run_timed(script, Clock::Own) else {
+                panic!("{script} says no time");
+            };
+            assert_eq!(why, "it printed no time");
+        }
     }
 
     #[test]

@@ -81,8 +81,8 @@ pub static RATIOS: Plot = Plot::Bars(
     .marked(&[is("allocator", "pumice")]),
 );
 
-/// The tables of `bench alloc`: of a load, and of the ratios, load by load.
-pub static ALLOC: [Table; 2] = [
+/// The tables of `bench alloc`: of a load, and of the ratios of pumice, and of its mappings, load by load.
+pub static ALLOC: [Table; 3] = [
     table(
         "A load",
         &[],
@@ -111,6 +111,26 @@ pub static ALLOC: [Table; 2] = [
             interval("time", "time_ratio", ["time_ratio_low", "time_ratio_high"], 3),
             interval("cpu", "cpu_ratio", ["cpu_ratio_low", "cpu_ratio_high"], 3),
             interval("memory", "memory_ratio", ["memory_ratio_low", "memory_ratio_high"], 3),
+            interval(
+                "time/best peer",
+                "time_to_best",
+                ["time_to_best_low", "time_to_best_high"],
+                3,
+            ),
+            words("which", "{best}"),
+            number("repeated", "repeated_rounds", 0),
+            number("cold", "cold_rounds", 0).wide(4),
+        ],
+    ),
+    table(
+        "Mappings",
+        &[],
+        &[
+            words("load", "{load}").wide(18),
+            interval("time", "mmap_time", ["mmap_time_low", "mmap_time_high"], 3),
+            interval("cpu", "mmap_cpu", ["mmap_cpu_low", "mmap_cpu_high"], 3),
+            number("repeated", "repeated_rounds", 0),
+            number("cold", "cold_rounds", 0).wide(4),
         ],
     ),
 ];

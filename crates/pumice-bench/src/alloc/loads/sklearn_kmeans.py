@@ -4,6 +4,6 @@ import sys
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-points, _ = make_blobs(60_000, 24, centers=12, random_state=1)
-groups = KMeans(12, n_init=int(sys.argv[1]), init="random", random_state=1).fit(points)
+points, _ = make_blobs(int(sys.argv[1]), 24, centers=12, random_state=1)
+groups = KMeans(12, n_init=2, init="random", random_state=1).fit(points)
 assert len(groups.cluster_centers_) == 12
