@@ -3,7 +3,8 @@
 //! | kept | since | memory that is freed |
 //! |---|---|---|
 //! | pages | the start | is recycled: see the top of [`super`] |
-//! | addresses | somebody else may hold the pages ([`Heap::stop_recycling`]), or no helper can give them back | gives its pages to the kernel at once; its addresses are used again, with new pages |
+//! | little | no helper can give pages back | gives its pages to the kernel at once, but for those that it refuses to take; its addresses are used again |
+//! | addresses | somebody else may hold the pages ([`Heap::stop_recycling`]) | the same, and where the kernel refuses, for locked memory, a new mapping takes their place |
 //! | nothing | [`Heap::retire`] | is unmapped, as its owner would expect of memory from the kernel |
 //! | all | [`Heap::retire`] where no system call is allowed | stays where it is |
 //!
@@ -25,9 +26,10 @@ use pumice_frames::sync::atomic::{fence, AtomicU32, Ordering};
 use pumice_frames::sys::{mem, thread};
 
 const PAGES: u32 = 0;
-const ADDRESSES: u32 = 1;
-const NOTHING: u32 = 2;
-const ALL: u32 = 3;
+const LITTLE: u32 = 1;
+const ADDRESSES: u32 = 2;
+const NOTHING: u32 = 3;
+const ALL: u32 = 4;
 
 /// How often, and how many times, a retiring heap looks whether other threads' requests are over: a second at least.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -76,9 +78,15 @@ impl Heap {
         self.stays.get() == PAGES
     }
 
-    /// As [`Heap::stop_recycling`], where no helper gives free memory back: it goes now.
+    /// Whether somebody else may hold pages that are freed.
+    pub(super) fn may_be_held(&self) -> bool {
+        self.stays.get() >= ADDRESSES
+    }
+
+    /// As [`Heap::stop_recycling`], where no helper gives free memory back: it goes now, but for what the kernel
+    /// refuses to take.
     pub(super) fn keep_nothing_free(&self) {
-        self.stop_recycling();
+        self.stays.go_to(LITTLE);
         self.drop_all_free();
     }
 

@@ -305,11 +305,23 @@ impl Heap {
 
     /// Takes attributes off the end of a run that is about to be freed, and gives its pages back if they may not be
     /// used again. `None`: the kernel has no room for another mapping. Nobody may get memory with an attribute that
-    /// somebody else set, so the addresses stay where they are, without pages if that can be.
+    /// somebody else set, or that somebody may hold. So the addresses stay where they are, without pages if that can
+    /// be.
     pub(super) fn take_off(&self, zone: &PoolZone, end: RunEnd) -> Option<Pages> {
         let is_plain = self.settle_taint(zone, end.range.start.0 + end.kept..end.range.end().0);
-        let is_gone = !(is_plain && end.is_recycled) && self.give_back_all(zone, end);
-        is_plain.then_some(if is_gone { Pages::Gone } else { Pages::There })
+        if is_plain && end.is_recycled {
+            return Some(Pages::There);
+        }
+        let mut is_gone = self.give_back_all(zone, end);
+        if !is_gone && self.may_be_held() {
+            // Locked memory.
+            is_gone = zone.reset_frames(Pfn(end.range.start.0 + end.kept), end.frames());
+        }
+        match (is_plain, is_gone) {
+            (true, true) => Some(Pages::Gone),
+            (true, false) if !self.may_be_held() => Some(Pages::There),
+            _ => None,
+        }
     }
 
     /// Frees the end of a run; the blocks that are ready and dirty now. `condition`: the new word of a block whose

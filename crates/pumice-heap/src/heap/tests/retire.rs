@@ -60,6 +60,27 @@ fn what_others_may_hold_goes_to_the_kernel() {
 }
 
 #[test]
+fn locked_memory_that_others_may_hold_goes_too() {
+    for size in [DENSE, (2 << 20) + (300 << 10), 100 << 10] {
+        let heap = heap(0, u64::MAX);
+        make_dense(heap, size);
+        let at = get(heap, size, Content::Any);
+        fill(at, size);
+        // SAFETY: plain system calls on memory of this test.
+        if unsafe { libc::mlock(at.cast(), size.min(64 << 10)) } != 0 {
+            eprintln!("skipped: nothing may be locked");
+            return;
+        }
+        heap.stop_recycling();
+        free(heap, at);
+        assert_eq!(resident(heap, at, size.next_multiple_of(FRAME_SIZE)), 0, "{size}");
+        let again = get(heap, size, Content::Zero);
+        fill(again, size);
+        free(heap, again);
+    }
+}
+
+#[test]
 fn pieces_that_others_may_hold_go_too() {
     let heap = heap(0, u64::MAX);
     make_dense(heap, DENSE);
