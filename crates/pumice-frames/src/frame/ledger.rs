@@ -173,6 +173,8 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     free_blocks: AtomicUsize,
     /// Those of them that are not pristine, and so cost nothing more. Off by the changes in flight, too.
     held_blocks: AtomicUsize,
+    /// The sum of [`BlockWord::of_pages`] of the free blocks that went into parts since somebody asked.
+    parted: AtomicUsize,
     /// The fork epoch; see [`Ledger::advance_epoch`].
     epoch: AtomicU32,
     /// How often something came free of which the hints did not tell before.
@@ -208,6 +210,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             grown: AtomicUsize::new(0),
             free_blocks: AtomicUsize::new(0),
             held_blocks: AtomicUsize::new(0),
+            parted: AtomicUsize::new(0),
             epoch: AtomicU32::new(0),
             changes: AtomicUsize::new(0),
             found_none: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -243,8 +246,17 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.free_blocks.fetch_add(freed.wrapping_sub(taken), Ordering::Relaxed);
     }
 
+    /// The sum of [`BlockWord::of_pages`] of the free blocks that went into parts since the last call: they are 0 now.
+    #[inline]
+    pub fn take_parted(&self) -> usize {
+        match self.parted.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.parted.swap(0, Ordering::Relaxed),
+        }
+    }
+
     /// Free blocks that cost nothing more, roughly.
-    pub(super) fn held_blocks(&self) -> usize {
+    pub fn held_blocks(&self) -> usize {
         let held = self.held_blocks.load(Ordering::Relaxed);
         // The thread that takes a block may count sooner than the one that freed it.
         if held > isize::MAX as usize {
@@ -425,7 +437,12 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             self.show(block..block + 1);
         }
         let mut word = word;
-        if self.is_stale(word) && self.backing.refresh(block, word) {
+        let of_pages = word.of_pages() as usize;
+        if of_pages > 0 {
+            // The word of a block in parts has no such number, so the pages go. Relaxed: an amount that orders nothing.
+            self.parted.fetch_add(of_pages, Ordering::Relaxed);
+        }
+        if (self.is_stale(word) || of_pages > 0) && self.backing.refresh(block, word) {
             word = BlockWord::FRESH.with_ready(false);
         }
         self.open_words(block, taken, word.zeroed());

@@ -11,7 +11,7 @@
 
 use super::Content;
 use pumice_frames::addr::BLOCK_FRAMES;
-use pumice_frames::sync::atomic::{AtomicU32, Ordering};
+use pumice_frames::sync::atomic::{AtomicU64, Ordering};
 
 /// Classes for each doubling of the size.
 const PER_DOUBLING: usize = 8;
@@ -19,13 +19,17 @@ const PER_DOUBLING: usize = 8;
 const CLASSES: usize = 36 * PER_DOUBLING;
 
 /// From this share on, in 256ths, a class is dense.
-const DENSE_SHARE: u32 = 64;
-/// A class that is known is looked at again once in this many requests.
-const LOOK_AGAIN: u32 = 64;
+const DENSE_SHARE: u64 = 64;
+/// The mean of what a class touches is of about so many samples.
+const MEAN_OF: u64 = 32;
+/// The bits of the mean's fraction.
+const MEAN_BITS: u32 = 16;
+/// A class that is known is looked at again once in this many requests, on average: a program may take turns.
+const LOOK_AGAIN: u64 = 64;
 /// A class is known after this many samples; until then every request is one.
-const ENOUGH_SAMPLES: u32 = 2;
+const ENOUGH_SAMPLES: u64 = 2;
 /// A class taken for what its neighbours are is looked at once in this many requests.
-const LOOK_AT_LIKELY: u32 = 16;
+const LOOK_AT_LIKELY: u64 = 16;
 /// So many requests of a class are served on a guess, of whatever size...
 const GUESSES: usize = 4;
 /// ... or so many that they have so many frames: 64 MiB.
@@ -49,16 +53,24 @@ pub(super) enum Density {
 /// One class in a word, written by everyone: a lost sample costs nothing.
 ///
 /// ```text
-///  31      24 23      16  15  14           0
-/// +----------+----------+----+--------------+
-/// |  share   | samples  | z  |   requests   |
-/// +----------+----------+----+--------------+
+///  63   48 47    32 31     24 23      16  15  14          0
+/// +-------+--------+---------+----------+----+-------------+
+/// |       |  mean  |  share  | samples  | z  |   requests  |
+/// +-------+--------+---------+----------+----+-------------+
 /// ```
-/// `z`: the last request asked for zeros.
+/// `share` follows each sample half-way. `mean` is that of what is touched of whole blocks, and follows slowly. `z`: the last request asked for zeros.
 #[derive(Debug)]
-struct Class(AtomicU32);
+struct Class(AtomicU64);
 
-const ZERO: u32 = 1 << 15;
+const ZERO: u64 = 1 << 15;
+
+const fn share_in(word: u64) -> u64 {
+    word >> 24 & 0xff
+}
+
+const fn samples_in(word: u64) -> u64 {
+    word >> 16 & 0xff
+}
 
 /// All classes.
 #[derive(Debug)]
@@ -68,10 +80,10 @@ pub(super) struct Classes {
 
 impl Classes {
     pub(super) fn new() -> Classes {
-        Classes { classes: [const { Class(AtomicU32::new(0)) }; CLASSES] }
+        Classes { classes: [const { Class(AtomicU64::new(0)) }; CLASSES] }
     }
 
-    fn class(&self, frames: usize) -> &AtomicU32 {
+    fn class(&self, frames: usize) -> &AtomicU64 {
         &self.classes[class_of(frames)].0
     }
 
@@ -80,9 +92,9 @@ impl Classes {
     pub(super) fn density(&self, frames: usize) -> Density {
         // Relaxed, here and below: a guess that orders nothing.
         let word = self.class(frames).load(Ordering::Relaxed);
-        if word >> 16 & 0xff == 0 {
+        if samples_in(word) == 0 {
             Density::Unknown
-        } else if word >> 24 >= DENSE_SHARE {
+        } else if share_in(word) >= DENSE_SHARE {
             Density::Dense
         } else {
             Density::Sparse
@@ -111,11 +123,11 @@ impl Classes {
     #[cold]
     fn has_dense_neighbours(&self, frames: usize) -> bool {
         let own = class_of(frames);
-        let is_known = |class: &&Class| class.0.load(Ordering::Relaxed) >> 16 & 0xff > 0;
+        let is_known = |class: &&Class| samples_in(class.0.load(Ordering::Relaxed)) > 0;
         let below = self.classes[own.saturating_sub(NEIGHBOURS)..own].iter().rev().find(is_known);
         let above = &self.classes[own + 1..CLASSES.min(own + 1 + NEIGHBOURS)];
         let nearest = [below, above.iter().find(is_known)];
-        let is_dense = |class: &Class| class.0.load(Ordering::Relaxed) >> 24 >= DENSE_SHARE;
+        let is_dense = |class: &Class| share_in(class.0.load(Ordering::Relaxed)) >= DENSE_SHARE;
         let mut known = nearest.into_iter().flatten().peekable();
         known.peek().is_some() && known.all(is_dense)
     }
@@ -135,13 +147,18 @@ impl Classes {
     /// pages to be worth counting them.
     pub(super) fn is_worth_retaining(&self, frames: usize) -> bool {
         let word = self.class(frames).load(Ordering::Relaxed);
-        self.density(frames) == Density::Sparse && word & ZERO == 0 && word >> 24 > 0
+        self.density(frames) == Density::Sparse && word & ZERO == 0 && share_in(word) > 0
     }
 
-    /// The frames of a block that a request of a class is likely to touch.
+    /// The part of `of` frames that a request for `frames` is likely to touch.
+    pub(super) fn touched_of(&self, of: usize, frames: usize) -> usize {
+        (of * share_in(self.class(frames).load(Ordering::Relaxed)) as usize).div_ceil(255)
+    }
+
+    /// The frames of a whole block that a request of a class is likely to touch.
     pub(super) fn touched_of_block(&self, frames: usize) -> usize {
-        let share = self.class(frames).load(Ordering::Relaxed) >> 24;
-        (BLOCK_FRAMES * share as usize).div_ceil(255)
+        let mean = self.class(frames).load(Ordering::Relaxed) >> 32;
+        (BLOCK_FRAMES * mean as usize >> MEAN_BITS).max(1)
     }
 
     /// Counts a request of a class of this density, and says whether it is one to look at.
@@ -153,7 +170,7 @@ impl Classes {
         class.store(word & !(ZERO - 1) | requests, Ordering::Relaxed);
         match density {
             Density::Likely => requests % LOOK_AT_LIKELY == 0,
-            _ => word >> 16 & 0xff < ENOUGH_SAMPLES || requests % LOOK_AGAIN == 0,
+            _ => samples_in(word) < ENOUGH_SAMPLES || scattered(requests) % LOOK_AGAIN == 0,
         }
     }
 
@@ -161,12 +178,30 @@ impl Classes {
     pub(super) fn learn(&self, frames: usize, touched: usize, looked_at: usize) {
         let class = self.class(frames);
         let word = class.load(Ordering::Relaxed);
-        let sample = (touched * 255 / looked_at.max(1)).min(255) as u32;
-        let (share, samples) = (word >> 24, word >> 16 & 0xff);
+        let sample = (touched * 255 / looked_at.max(1)).min(255) as u64;
+        let (share, samples) = (share_in(word), samples_in(word));
         let share = if samples == 0 { sample } else { (share + sample).div_ceil(2) };
-        let samples = (samples + 1).min(255);
-        class.store(share << 24 | samples << 16 | word & 0xffff, Ordering::Relaxed);
+        let learnt = word >> 32 << 32 | share << 24 | (samples + 1).min(255) << 16;
+        class.store(learnt | word & 0xffff, Ordering::Relaxed);
     }
+
+    /// Learns that `touched` frames of `blocks` whole blocks were, which counts as a part of the last sample.
+    pub(super) fn learn_of_blocks(&self, frames: usize, touched: usize, blocks: usize) {
+        let class = self.class(frames);
+        let word = class.load(Ordering::Relaxed);
+        let most = (1 << MEAN_BITS) - 1;
+        let sample = (touched * most / (blocks * BLOCK_FRAMES).max(1)).min(most) as i64;
+        let mean = (word >> 32) as i64;
+        let mean = mean + (sample - mean) / samples_in(word).clamp(1, MEAN_OF) as i64;
+        class.store((mean as u64) << 32 | word & 0xffff_ffff, Ordering::Relaxed);
+    }
+}
+
+/// A number that says nothing of `number`, the same each time (the finalizer of SplitMix64, Steele et al., OOPSLA 2014).
+const fn scattered(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ mixed >> 27
 }
 
 /// The class of a number of frames: its leading bit and the three bits after it.
@@ -215,7 +250,7 @@ mod tests {
         assert_eq!(classes.density_if_written(300_000), Density::Unknown, "nor from afar");
         classes.learn(700, 1, 700);
         assert_eq!(classes.density_if_written(1000), Density::Unknown, "both must agree");
-        let look = |_: &u32| classes.is_sample(1000, Density::Likely);
+        let look = |_: &u64| classes.is_sample(1000, Density::Likely);
         assert_eq!((0..LOOK_AT_LIKELY * 3).filter(look).count(), 3);
         assert_eq!(classes.density_if_written(1000), Density::Unknown, "some guesses are enough");
         classes.learn(1000, 1, 1000);
@@ -244,7 +279,33 @@ mod tests {
         assert!(classes.is_sample(64, Density::Unknown));
         classes.learn(64, 64, 64);
         classes.learn(64, 64, 64);
-        let looked = (0..LOOK_AGAIN * 10).filter(|_| classes.is_sample(64, Density::Dense)).count();
-        assert_eq!(looked, 10);
+        let looked: Vec<u64> =
+            (0..LOOK_AGAIN * 100).filter(|_| classes.is_sample(64, Density::Dense)).collect();
+        assert!((70..130).contains(&looked.len()), "{}", looked.len());
+        // Whatever a program does in turns, each kind is looked at.
+        for turn in [2, 3, 4, 7, 8, 64] {
+            for kind in 0..turn.min(8) {
+                let is_kind = |request: &&u64| *request % turn == kind || turn == 64;
+                assert!(looked.iter().filter(is_kind).count() > 4, "{kind} of {turn}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_mean_is_what_is_touched() {
+        let classes = Classes::new();
+        for sample in 0..200 {
+            let touched = if sample % 3 == 0 { 2000 } else { 20 };
+            classes.learn(10_000, touched, 10_000);
+            classes.learn_of_blocks(10_000, touched, 19);
+        }
+        let touched = classes.touched_of_block(10_000);
+        assert!((25..50).contains(&touched), "{touched}");
+        for _ in 0..300 {
+            classes.learn(10_000, 10_000, 10_000);
+            classes.learn_of_blocks(10_000, 19 * BLOCK_FRAMES, 19);
+        }
+        assert_eq!(classes.touched_of(10_000, 10_000), 10_000);
+        assert!((500..=BLOCK_FRAMES).contains(&classes.touched_of_block(10_000)));
     }
 }

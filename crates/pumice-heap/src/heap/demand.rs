@@ -9,9 +9,9 @@ use super::hints::WithHints;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd};
 use super::{Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
-use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE};
+use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::{BlockWord, Run};
+use pumice_frames::frame::{BlockWord, Dirt, Run};
 
 impl Heap {
     /// The blocks that suit a request best, if not any will do.
@@ -20,15 +20,26 @@ impl Heap {
         keeps: Keeps,
         get: impl Fn(&dyn Fn(BlockWord) -> bool) -> Option<Run>,
     ) -> Option<Run> {
-        let avoids_retained = keeps == Keeps::Nothing && self.retained.is_any();
-        avoids_retained.then(|| get(&BlockWord::is_pristine))?
+        if !self.retained.is_any() {
+            return None;
+        }
+        match keeps {
+            Keeps::Pages => get(&|word| word.expected() > 0),
+            Keeps::Nothing => get(&BlockWord::is_pristine),
+        }
     }
 
-    /// Arranges to see how much of a run is touched: all of it is looked at when it is freed.
-    pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &Run) {
+    /// Arranges to see how much of a run is touched: all of it is looked at when it is freed. Its whole blocks have no
+    /// pages; the tail may have some that others touched.
+    pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &mut Run) {
         let first = run.range.start.block();
         self.promotions.add_unknown();
         zone.set_owned(first, zone.ledger().block(first).with_hints(|it| it.with_sampled(true)));
+        let tail = run.range.frames % BLOCK_FRAMES;
+        let is_known = run.dirt.is_clean();
+        if !is_known && zone.discard_frames(Pfn(run.range.end().0 - tail), tail) {
+            run.dirt = Dirt::NONE;
+        }
     }
 
     /// A block of a run is not its owner's any more: if that was to be seen how much of it is touched, it is known.
@@ -42,7 +53,8 @@ impl Heap {
     pub(super) fn release_demand(&'static self, zone: &PoolZone, end: RunEnd) {
         let mut promoted = 0;
         let whole = whole_blocks(end.range);
-        self.end_use(zone, whole.start + (end.kept / BLOCK_FRAMES).min(whole.len())..whole.end);
+        let freed = whole.start + (end.kept / BLOCK_FRAMES).min(whole.len())..whole.end;
+        self.end_use(zone, freed.clone());
         if end.kept == 0 {
             // Before attributes are taken off: that takes the pages, too.
             self.look_back(zone, end.range);
@@ -54,7 +66,10 @@ impl Heap {
         // Taking attributes off takes the pages, too.
         let has_rest = end.range.frames % BLOCK_FRAMES > 0;
         let is_rest_reset = has_rest && zone.ledger().block(whole.end).tainted();
-        let Some(pages) = self.take_off(zone, end) else { return };
+        let Some(pages) = self.take_off(zone, end) else {
+            self.expect_nothing(zone, freed);
+            return;
+        };
         let (given_back, content) = match pages {
             Pages::There => self.give_back_pages(zone, end, promoted, is_rest_reset),
             Pages::Gone => (0, Want::Zeroed),
@@ -75,9 +90,19 @@ impl Heap {
             zone.ledger().block(whole.start).hints().sampled()
         };
         if is_sample {
-            if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
-                self.classes.learn(range.frames, touched, range.frames);
-                self.expect(zone, whole, touched);
+            let start = zone.address(range.start);
+            let (body, tail) = (whole.len() * BLOCK_SIZE, range.frames % BLOCK_FRAMES * FRAME_SIZE);
+            let resident = |from: usize, len| match len {
+                0 => Some(0),
+                _ => self.resident(zone, start.wrapping_add(from), len),
+            };
+            let touched = resident(0, body).zip(resident(body, tail));
+            if let Some((in_blocks, in_tail)) = touched {
+                self.classes.learn(range.frames, in_blocks + in_tail, range.frames);
+                if !whole.is_empty() {
+                    self.classes.learn_of_blocks(range.frames, in_blocks, whole.len());
+                    self.expect(zone, whole, in_blocks);
+                }
             }
         }
     }
@@ -113,13 +138,10 @@ impl Heap {
             zone.discard_frames(Pfn(start), (cut + 1) * BLOCK_FRAMES - start);
         }
         // A run in a block with others stays where it is, and resident, for as long as one of them is in use. That is
-        // much, where requests of its size have gone to the ready zone since.
+        // much, where requests of its size have gone to the ready zone since. Nothing counts the pages of a tail.
         let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
         let is_rest = start < range.end().0;
-        let stays = match whole.is_empty() {
-            true => self.classes.density(range.frames) != Density::Dense,
-            false => is_retained,
-        };
+        let stays = whole.is_empty() && self.classes.density(range.frames) != Density::Dense;
         let is_empty = is_rest_reset
             || !stays && is_rest && zone.discard_frames(Pfn(start), range.end().0 - start);
         (given_back, if is_empty { Want::Zeroed } else { Want::Dirty })

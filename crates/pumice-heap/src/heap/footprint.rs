@@ -192,6 +192,10 @@ impl Heap {
     /// Frames of blocks that are in use as a whole or in parts, of those that `counts` says, but for
     /// those of whole ones that were handed out unpopulated and have not been touched.
     fn resident_in_use(&self, counts: impl Fn(BlockWord) -> bool) -> usize {
+        // Blocks in parts of which all is free seem to be in use.
+        for zone in self.zones.all_of(ZoneKind::Ready) {
+            zone.ledger().join_all();
+        }
         let resident = |zone: &PoolZone, block: usize| {
             let word = zone.ledger().block(block);
             match word.state() {

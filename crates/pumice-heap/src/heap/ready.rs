@@ -33,6 +33,23 @@ impl Heap {
         get_ready().or_else(|| is_claimed().then(wait)?)
     }
 
+    /// Gets a run of blocks whose pages are there, whatever they hold. A request of which nothing is known may touch
+    /// little: it gets memory that is resident in any case, and no other.
+    pub(super) fn get_there(
+        &self,
+        node: usize,
+        blocks: usize,
+        tail: usize,
+        align: usize,
+    ) -> Option<(&PoolZone, Run)> {
+        let zone = self.zones.local(node, ZoneKind::Ready);
+        let ledger = zone.ledger();
+        let there = |word: BlockWord| word.ready() && !ledger.is_stale(word);
+        let get = || ledger.get_blocks(blocks, tail, align, there);
+        let run = (ledger.held_blocks() >= blocks).then(get)??;
+        Some((zone, run))
+    }
+
     /// Arranges to see how much of a run is touched, by one block of it.
     pub(super) fn begin_sample_in_ready(&self, zone: &PoolZone, run: &Run) {
         let whole = whole_blocks(run.range);

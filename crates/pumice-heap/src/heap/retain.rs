@@ -28,7 +28,8 @@ const SPARE_FRAMES: usize = (32 << 20) / FRAME_SIZE;
 /// Runs that may stay of which the pages of one are counted.
 const COUNT_ONE_IN: usize = 8;
 
-/// Blocks that may be counted for each that is freed: a look at a word takes a nanosecond, and a fault hundreds.
+/// Blocks that may be counted for each whose pages are to stay and may not: a look at a word takes a nanosecond, and a
+/// fault hundreds.
 const BLOCKS_COUNTED: usize = 256;
 
 /// Sums over the demand zones' blocks. Relaxed: amounts that order nothing.
@@ -47,6 +48,8 @@ pub(super) struct Retained {
     added_share: AtomicUsize,
     /// Runs that could stay, so far.
     runs: AtomicUsize,
+    /// Blocks that may be counted now.
+    countable: AtomicUsize,
 }
 
 fn subtract(from: &AtomicUsize, frames: usize) {
@@ -57,8 +60,9 @@ fn subtract(from: &AtomicUsize, frames: usize) {
 impl Retained {
     pub(super) fn new() -> Retained {
         let zero = || AtomicUsize::new(0);
-        let (free, in_use, own, most, runs) = (zero(), zero(), zero(), zero(), zero());
-        Retained { free, in_use, own, most, added_share: AtomicUsize::new(256), runs }
+        let (free, in_use, own, most) = (zero(), zero(), zero(), zero());
+        let added_share = AtomicUsize::new(256);
+        Retained { free, in_use, own, most, added_share, runs: zero(), countable: zero() }
     }
 
     pub(super) fn is_any(&self) -> bool {
@@ -90,6 +94,16 @@ impl Retained {
         self.runs.fetch_add(1, Ordering::Relaxed) % COUNT_ONE_IN == 0
     }
 
+    /// Whether `all` blocks may be counted anew for the sake of `blocks`: not each time where they are many.
+    fn may_count(&self, all: usize, blocks: usize) -> bool {
+        let spend = |left: usize| {
+            let left = left + blocks * BLOCKS_COUNTED;
+            Some(left.checked_sub(all).unwrap_or(left).min(all))
+        };
+        let before = self.countable.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
+        before.is_ok_and(|left| left + blocks * BLOCKS_COUNTED >= all)
+    }
+
     /// The frames that are expected in a block with `before` of them, of which a request touches so many.
     fn sum(&self, before: usize, touched: usize) -> usize {
         let added = touched * self.added_share.load(Ordering::Relaxed) / 256;
@@ -98,6 +112,10 @@ impl Retained {
 
     /// Learns that in blocks where `expected` frames were expected, `touched` of which were a request's, `seen` are.
     fn learn(&self, expected: usize, touched: usize, seen: usize) {
+        if expected <= touched {
+            // There may have been none before.
+            return;
+        }
         let share = self.added_share.load(Ordering::Relaxed);
         let before = expected.saturating_sub(touched * share / 256);
         if before > 0 && touched > 0 {
@@ -147,6 +165,7 @@ impl Heap {
         if whole.is_empty() || !self.classes.is_worth_retaining(range.frames) {
             return false;
         }
+        self.forget_parted();
         let expected = self.expected(zone, whole.clone());
         let is_known = expected > 0 && !self.retained.is_sample();
         if !(is_known && self.retained.add(expected)) {
@@ -158,7 +177,7 @@ impl Heap {
         }
         let epoch = zone.ledger().epoch();
         for block in whole {
-            let word = zone.ledger().block(block).with_zeroed(false).with_ready(false);
+            let word = zone.ledger().block(block).with_zeroed(false).with_ready(false).with_own(0);
             zone.set_owned(block, word.with_epoch(epoch));
         }
         true
@@ -178,6 +197,7 @@ impl Heap {
 
     /// Whether a request of a sparse class may get blocks in which pages of others stayed.
     pub(super) fn may_reuse_retained(&self, frames: usize) -> bool {
+        self.forget_parted();
         let blocks = frames / BLOCK_FRAMES;
         self.retained.may_reuse(self.classes.touched_of_block(frames) * blocks)
     }
@@ -202,6 +222,14 @@ impl Heap {
         }
     }
 
+    /// Blocks of the demand zone, not in use any more, stay where they are for good.
+    pub(super) fn expect_nothing(&self, zone: &PoolZone, blocks: Range<usize>) {
+        for block in blocks {
+            let word = zone.ledger().block(block);
+            zone.set_owned(block, word.with_expected(0).with_own(0));
+        }
+    }
+
     /// Blocks of the demand zone are not in use any more.
     pub(super) fn end_use(&self, zone: &PoolZone, blocks: Range<usize>) {
         subtract(&self.retained.in_use, self.expected(zone, blocks.clone()));
@@ -213,6 +241,13 @@ impl Heap {
     pub(super) fn take_retained(&self, zone: &PoolZone, blocks: Range<usize>) {
         if zone.kind == ZoneKind::Demand && self.retained.is_any() {
             subtract(&self.retained.free, self.expected(zone, blocks));
+        }
+    }
+
+    /// Takes off what had stayed in free blocks that went into parts: it is gone.
+    fn forget_parted(&self) {
+        for zone in self.zones.all_of(ZoneKind::Demand) {
+            subtract(&self.retained.free, zone.ledger().take_parted());
         }
     }
 
@@ -240,17 +275,19 @@ impl Heap {
 
     /// Counts anew where that costs little beside so many blocks: whether it did.
     fn recounts(&self, zone: &PoolZone, blocks: Range<usize>) -> bool {
-        let is_cheap = zone.ledger().grown() <= blocks.len() * BLOCKS_COUNTED;
-        if is_cheap {
+        let all = self.zones.all_of(ZoneKind::Demand).map(|zone| zone.ledger().grown()).sum();
+        let may_count = self.retained.may_count(all, blocks.len());
+        if may_count {
             self.recount_retained();
             // They are about to be freed.
             self.end_use(zone, blocks);
         }
-        is_cheap
+        may_count
     }
 
     /// Counts the demand zones' sums anew: blocks that were taken apart have not been subtracted.
     pub(super) fn recount_retained(&self) {
+        self.forget_parted();
         let (mut free, mut in_use, mut own) = (0, 0, 0);
         for zone in self.zones.all_of(ZoneKind::Demand) {
             for block in 0..zone.ledger().grown() {

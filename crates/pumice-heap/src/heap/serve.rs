@@ -20,8 +20,10 @@ use pumice_frames::sys::thread::BlockedSignals;
 /// smaller ones go through the demand zone once for that.
 const SAMPLE_BLOCKS: usize = 4;
 
-/// Shorter pieces of a run that may be touched little are cleared: that costs less than a call.
-const LEAST_DROPPED: usize = 16 * FRAME_SIZE;
+/// Frames that could be cleared in the time that it takes to give pages back...
+const CLEARED_PER_CALL: usize = 20;
+/// ... and in the time of a page fault.
+const CLEARED_PER_FAULT: usize = 22;
 
 /// The part of its blocks' content that a new run keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +75,7 @@ impl Heap {
         align: usize,
         content: Content,
     ) -> Option<NonNull<u8>> {
-        let (blocks, _) = blocks_and_tail(frames);
+        let (blocks, tail) = blocks_and_tail(frames);
         if align > ZONE_ALIGN / FRAME_SIZE || (blocks == 0 && align > BLOCK_FRAMES) {
             return None;
         }
@@ -91,6 +93,20 @@ impl Heap {
             Density::Unknown => self.has_ready_for(node, frames),
             Density::Sparse => false,
         };
+        let there = match density {
+            // With fewer blocks it would not be looked at.
+            Density::Unknown
+                if !from_ready && content == Content::Any && blocks >= SAMPLE_BLOCKS =>
+            {
+                self.get_there(node, blocks, tail, align.div_ceil(BLOCK_FRAMES))
+            }
+            _ => None,
+        };
+        let can_look = match from_ready {
+            true => density != Density::Unknown && blocks >= SAMPLE_BLOCKS,
+            false => true,
+        };
+        let from_ready = from_ready || there.is_some();
         let kind = if from_ready { ZoneKind::Ready } else { ZoneKind::Demand };
         let takes_retained = density == Density::Sparse
             && content == Content::Any
@@ -99,17 +115,16 @@ impl Heap {
             && self.may_reuse_retained(frames);
         let keeps = if takes_retained { Keeps::Pages } else { kind.keeps() };
         let get = |zone| Some((zone, self.get(zone, frames, align, content, keeps)?));
-        let (zone, run) = self.zones.by_distance(node, kind).find_map(get)?;
+        let (zone, mut run) = there.or_else(|| self.zones.by_distance(node, kind).find_map(get))?;
         self.take_retained(zone, whole_blocks(run.range));
         self.settle(zone, &run, keeps);
         if zone.kind == ZoneKind::Demand && density == Density::Sparse {
             self.expect_more(zone, run.range);
         }
-        let can_look = !from_ready || (density != Density::Unknown && blocks >= SAMPLE_BLOCKS);
         if is_sample && blocks > 0 && can_look {
             match zone.kind {
                 ZoneKind::Ready => self.begin_sample_in_ready(zone, &run),
-                ZoneKind::Demand => self.begin_sample_in_demand(zone, &run),
+                ZoneKind::Demand => self.begin_sample_in_demand(zone, &mut run),
             }
         }
         self.count_hit(zone, &run);
@@ -119,13 +134,18 @@ impl Heap {
                 self.zeros_asked.fetch_add(blocks, Ordering::Relaxed);
             }
             let may_be_sparse = matches!(density, Density::Sparse | Density::Unknown);
-            let is_lazy = zone.kind == ZoneKind::Demand && may_be_sparse && !self.is_quiet();
+            let may_drop = zone.kind == ZoneKind::Demand && may_be_sparse && !self.is_quiet();
+            // To write zeros has all of it faulted in, where little may be touched. To drop it has what is touched
+            // faulted in again.
+            let is_drop_cheaper = |len: usize| {
+                let touched = self.classes.touched_of(len / FRAME_SIZE, frames);
+                CLEARED_PER_CALL + touched * CLEARED_PER_FAULT < len / FRAME_SIZE
+            };
             let mut cleared = 0;
             zone.clear_run(&run, |at, len| {
-                // To write zeros would have all of it faulted in, where little may be touched.
                 // SAFETY: the run was just given to this request.
                 let drop = || unsafe { zone.memory().discard(at, len) }.is_ok();
-                if is_lazy && len >= LEAST_DROPPED && drop() {
+                if may_drop && is_drop_cheaper(len) && drop() {
                     return;
                 }
                 cleared += len;

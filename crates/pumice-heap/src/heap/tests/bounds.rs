@@ -73,7 +73,7 @@ fn memory_that_stays_is_told_of_as_freed() {
 fn zeros_of_which_little_is_touched_are_not_written() {
     fastrand::seed(2);
     let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
-    for size in [256 << 10, 1 << 20, 3 << 20, 42_000 << 10] {
+    for size in [512 << 10, 1 << 20, 3 << 20, 42_000 << 10] {
         for is_guarded in [false, true] {
             let new = || {
                 let at = get_and_touch(heap, size, 2, Content::Zero);
