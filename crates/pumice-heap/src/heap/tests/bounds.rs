@@ -128,3 +128,123 @@ fn growing_in_place_keeps_to_the_limit() {
     }
     assert!(held.iter().all(|&mib| mib <= 240), "{held:?} MiB");
 }
+
+/// To look whether zeros are zeros faults pages in.
+fn unverified() -> &'static Heap {
+    new_heap(Topology::one(), 0, u64::MAX, Verify::No)
+}
+
+/// Writes to the first pages of a new request.
+fn get_and_fill(heap: &'static Heap, size: usize, pages: usize, content: Content) -> *mut u8 {
+    let at = get(heap, size, content);
+    // SAFETY: within the memory.
+    (0..pages).for_each(|page| unsafe { at.add(page * FRAME_SIZE).write(1) });
+    at
+}
+
+/// A tail takes a block in which something may have stayed, and leaves its own pages there.
+#[test]
+fn pages_of_tails_are_bounded_too() {
+    fastrand::seed(3);
+    for kib in [3900, 6000] {
+        let heap = unverified();
+        let new = || {
+            let pages = if fastrand::u8(..3) == 0 { kib / 4 * 3 / 100 } else { 20 };
+            get_and_touch(heap, kib << 10, pages, Content::Any)
+        };
+        let mut held: Vec<_> = (0..64).map(|_| new()).collect();
+        replace(heap, &mut held, 3000, new);
+        let (there, live) = (held_in_demand(heap), 64 * 40);
+        assert!(there <= live + (40 << 20) / FRAME_SIZE, "{there} frames, {kib} KiB");
+    }
+}
+
+/// The first fifth: more of the whole block than of the run.
+#[test]
+fn a_beginning_that_is_touched_stays_for_the_next() {
+    let heap = unverified();
+    let (kib, pages) = (3000, 150);
+    let mut held: Vec<_> =
+        (0..64).map(|_| get_and_fill(heap, kib << 10, pages, Content::Any)).collect();
+    let turn = |held: &mut [*mut u8]| {
+        for place in held {
+            let new = get_and_fill(heap, kib << 10, pages, Content::Any);
+            free(heap, core::mem::replace(place, new));
+        }
+    };
+    (0..10).for_each(|_| turn(&mut held));
+    let before = faults();
+    (0..20).for_each(|_| turn(&mut held));
+    let faults = faults() - before;
+    assert!(faults < 20 * 64 * 15, "{faults} faults");
+    let there = held_in_demand(heap);
+    assert!(there < 64 * pages + (34 << 20) / FRAME_SIZE, "{there} frames");
+}
+
+/// Faults cost more than to clear memory that is there.
+#[test]
+fn zeros_of_which_a_fifth_is_touched_are_written() {
+    for kib in [64, 128, 1024] {
+        let heap = unverified();
+        let turn = || {
+            let pages = kib / 4 / 5;
+            free(heap, get_and_fill(heap, kib << 10, pages, Content::Zero));
+        };
+        (0..100).for_each(|_| turn());
+        let before = faults();
+        (0..500).for_each(|_| turn());
+        let faults = faults() - before;
+        assert!(faults < 500 * kib as i64 / 40, "{faults} faults, {kib} KiB");
+    }
+}
+
+/// Requests of a size that take turns, one to be filled and some of which a page is touched.
+#[test]
+fn a_period_of_a_program_is_not_taken_for_all_of_it() {
+    for (kib, period, content) in
+        [(1000, 2, Content::Zero), (20_000, 2, Content::Any), (300, 4, Content::Zero)]
+    {
+        let heap = unverified();
+        let turn = |number: usize| {
+            let pages = if number % period == 1 { kib / 4 } else { 1 };
+            free(heap, get_and_fill(heap, kib << 10, pages, content));
+        };
+        (0..1000).for_each(turn);
+        let before = faults();
+        (0..1000).for_each(turn);
+        let (faults, all) = (faults() - before, 1000 / period * kib / 4);
+        assert!(faults < all as i64 / 2, "{faults} faults, {kib} KiB, one of {period}");
+    }
+}
+
+/// Blocks in parts that nobody has put together yet are free, too.
+#[test]
+fn free_parts_do_not_count_as_in_use() {
+    let heap = unverified();
+    let all = 64 << 20;
+    for size in [100 << 10, 100 << 10, all, all, all] {
+        let held: Vec<_> = (0..all / size)
+            .map(|_| get_and_fill(heap, size, size / FRAME_SIZE, Content::Any))
+            .collect();
+        held.iter().for_each(|&at| free(heap, at));
+    }
+    let held = heap.held_blocks() * BLOCK_SIZE;
+    assert!(held <= all + all / 8 + 4 * BLOCK_SIZE, "{} MiB", held >> 20);
+}
+
+/// A large request of a size that is new gets what others have left.
+#[test]
+fn what_is_there_is_for_sizes_that_are_not_known_too() {
+    let heap = unverified();
+    for _ in 0..4 {
+        free(heap, get_and_fill(heap, 256 << 20, (256 << 20) / FRAME_SIZE, Content::Any));
+    }
+    let before = faults();
+    let held: Vec<_> = (0..8)
+        .map(|_| get_and_fill(heap, 30 << 20, (30 << 20) / FRAME_SIZE, Content::Any))
+        .collect();
+    let faults = faults() - before;
+    // Each is looked at, by one block.
+    assert!(faults < 9 * BLOCK_FRAMES as i64, "{faults} faults");
+    held.iter().for_each(|&at| free(heap, at));
+}
