@@ -58,7 +58,7 @@ pub(super) enum Density {
 /// |       |  mean  |  share  | samples  | z  |   requests  |
 /// +-------+--------+---------+----------+----+-------------+
 /// ```
-/// `share` follows each sample half-way. `mean` is that of what is touched of whole blocks, and follows slowly. `z`: the last request asked for zeros.
+/// `share` follows each sample half-way. `mean`, of what is touched of whole blocks, follows slowly. `z`: the last request asked for zeros.
 #[derive(Debug)]
 struct Class(AtomicU64);
 
@@ -158,7 +158,7 @@ impl Classes {
     /// The frames of a whole block that a request of a class is likely to touch.
     pub(super) fn touched_of_block(&self, frames: usize) -> usize {
         let mean = self.class(frames).load(Ordering::Relaxed) >> 32;
-        (BLOCK_FRAMES * mean as usize >> MEAN_BITS).max(1)
+        ((BLOCK_FRAMES * mean as usize) >> MEAN_BITS).max(1)
     }
 
     /// Counts a request of a class of this density, and says whether it is one to look at.
@@ -197,7 +197,8 @@ impl Classes {
     }
 }
 
-/// A number that says nothing of `number`, the same each time (the finalizer of SplitMix64, Steele et al., OOPSLA 2014).
+/// A number that says nothing of `number`, the same each time (the finalizer of SplitMix64, Steele et al., OOPSLA
+/// 2014).
 const fn scattered(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -282,7 +283,7 @@ mod tests {
         let looked: Vec<u64> =
             (0..LOOK_AGAIN * 100).filter(|_| classes.is_sample(64, Density::Dense)).collect();
         assert!((70..130).contains(&looked.len()), "{}", looked.len());
-        // Whatever a program does in turns, each kind is looked at.
+        // Each kind of what a program does in turns is looked at.
         for turn in [2, 3, 4, 7, 8, 64] {
             for kind in 0..turn.min(8) {
                 let is_kind = |request: &&u64| *request % turn == kind || turn == 64;
