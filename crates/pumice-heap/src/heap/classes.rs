@@ -58,7 +58,8 @@ pub(super) enum Density {
 /// |       |  mean  |  share  | samples  | z  |   requests  |
 /// +-------+--------+---------+----------+----+-------------+
 /// ```
-/// `share` follows each sample half-way. `mean`, of what is touched of whole blocks, follows slowly. `z`: the last request asked for zeros.
+/// `share` follows each sample half-way. `mean`, of what is touched of whole blocks, follows slowly. `z`: the last
+/// request asked for zeros.
 #[derive(Debug)]
 struct Class(AtomicU64);
 
