@@ -1,9 +1,10 @@
 //! The share of their memory that requests of a size have been seen to touch.
 //!
 //! A program may ask for 128 MiB and touch one page of it. The kernel serves that in 10 µs and 4 KiB; having it all
-//! ready would take milliseconds and 128 MiB. So every size class starts unknown and is served exactly as the kernel
-//! would serve it; the pages that were resident when it was freed say what it is. Classes that touch more than about a
-//! quarter are *dense* and get ready memory; now and then one of their blocks goes out unpopulated, to look again.
+//! ready would take milliseconds and 128 MiB. So every size class starts unknown and is served as the kernel would serve
+//! it, or from memory that is there in any case. The pages that were resident when it was freed say what it is. Classes
+//! that touch more than about a quarter are *dense* and get ready memory. Now and then, at random, one of their blocks
+//! goes out unpopulated, to look again.
 //!
 //! A request without zeros is most likely to be written. Where nothing is known of its class but those next to it are
 //! dense, it is taken for dense as well: the first few, until one has been looked at, for a guess that is wrong costs
