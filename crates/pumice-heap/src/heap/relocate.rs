@@ -10,6 +10,7 @@
 use core::ptr::NonNull;
 
 use super::hints::WithHints;
+use super::mapping::has_lost;
 use super::serve::whole_blocks;
 use super::{blocks_and_tail, Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
@@ -84,15 +85,18 @@ impl Heap {
             let word = word.with_tainted(true).with_hints(|it| it.with_advised(false));
             zone.set_owned(block, word.with_ready(was_ready));
         }
-        let is_settled = self.settle_taint(zone, from.start.0..from.end().0);
+        let is_settled =
+            self.settle_taint(zone, from.start.0..from.end().0) || self.map_run_anew(zone, from);
         for block in old {
             let word = zone.ledger().block(block);
             self.end_sample(zone, word);
             zone.set_owned(block, word.emptied().with_hints(|it| it.with_sampled(false)));
         }
-        // Without room for another mapping these addresses stay where they are: nobody else may get them.
+        // Without room for another mapping these addresses stay where they are: nobody else may get them yet.
         if is_settled {
             zone.ledger().put_range(from, |_, word| word);
+        } else if !has_lost(zone, from) {
+            self.owe(zone, from);
         }
     }
 }

@@ -6,6 +6,7 @@ mod full;
 mod nodes;
 mod policy;
 mod retire;
+mod taint;
 
 use super::hints::WithHints;
 use super::*;
