@@ -40,6 +40,13 @@ programs! {
     low_addresses_are_low: "hint_low", &[];
 }
 
+/// Where memory is populated ahead, it is there before it is touched.
+#[test]
+fn memory_that_is_hardly_touched_stays_so_when_it_grows() {
+    let modes = MODES.into_iter().filter(|&mode| mode != Mode::Ready).collect::<Vec<_>>();
+    compare_success(&modes, compile("defects/sparse_growth"), &[], b"");
+}
+
 /// In fewer modes: the program waits until somebody has looked.
 #[test]
 fn what_asynchronous_io_in_assembler_holds_stays() {

@@ -144,7 +144,7 @@ impl Heap {
     }
 
     /// Gets a run of the zone: the blocks that suit best of those that are there, else new ones.
-    fn get(
+    pub(super) fn get(
         &self,
         zone: &PoolZone,
         frames: usize,

@@ -5,6 +5,7 @@ mod engines;
 mod full;
 mod nodes;
 mod policy;
+mod realloc;
 mod retire;
 mod taint;
 
