@@ -190,10 +190,15 @@ unsafe fn resize(at: NonNull<c_void>, size: usize, align: usize) -> Result<*mut 
         }
         None => {}
     }
-    let new = allocate(size, align, Content::Any)?;
+    let sparse = owned.filter(|owned| owned.is_sparse(at.cast()));
+    let content = if sparse.is_some() { Content::Zero } else { Content::Any };
+    let new = allocate(size, align, content)?;
     // SAFETY: both are at least as long as what is copied, and the old one is not used again.
     unsafe {
-        new.cast::<u8>().copy_from_nonoverlapping(at.cast(), usable.min(size));
+        match sparse {
+            Some(owned) => owned.copy_sparse(at.cast(), new.cast(), usable.min(size)),
+            None => new.cast::<u8>().copy_from_nonoverlapping(at.cast(), usable.min(size)),
+        }
         match owned {
             Some(owned) => owned.free(at.cast())?,
             None => libc::free(at),

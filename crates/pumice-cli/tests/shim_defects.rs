@@ -31,12 +31,20 @@ programs! {
     advice_stays_where_memory_grows: "grown_advice", &[];
     locks_end_with_the_memory_they_were_set_on: "mremap_locked", &[];
     nothing_is_lost_where_no_more_mappings_are_allowed: "map_count", &[];
+    mappings_are_to_be_had_again_after_the_limit: "map_limit", &[];
     pieces_lose_what_was_set_on_them_at_once: "pieces", &[];
     calls_by_number_do_what_they_do_by_name: "numbers", &[];
     residence_is_told_up_to_a_hole: "mincore_hole", &[];
     children_of_busy_processes_go_on: "forks", &[];
     real_time_threads_wait_for_nobody_who_cannot_run: "realtime", &[];
     low_addresses_are_low: "hint_low", &[];
+}
+
+/// Where memory is populated ahead, it is there before it is touched.
+#[test]
+fn memory_that_is_hardly_touched_stays_so_when_it_grows() {
+    let modes = MODES.into_iter().filter(|&mode| mode != Mode::Ready).collect::<Vec<_>>();
+    compare_success(&modes, compile("defects/sparse_growth"), &[], b"");
 }
 
 /// In fewer modes: the program waits until somebody has looked.

@@ -222,13 +222,19 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
         }
     }
     state::count(Event::ReallocMoved);
+    let len = usable.min(size);
     // SAFETY: both are allocations, and each is at least as long as what is copied.
     unsafe {
-        let new = malloc(size);
-        if !new.is_null() {
-            new.cast::<u8>().copy_from_nonoverlapping(at.cast(), usable.min(size));
-            free_owned(owned, at);
+        let is_sparse = owned.heap.is_sparse(at.cast());
+        let new = if is_sparse { calloc(1, size) } else { malloc(size) };
+        if new.is_null() {
+            return new;
         }
+        match is_sparse {
+            true => owned.heap.copy_sparse(at.cast(), new.cast(), len),
+            false => new.cast::<u8>().copy_from_nonoverlapping(at.cast(), len),
+        }
+        free_owned(owned, at);
         new
     }
 }

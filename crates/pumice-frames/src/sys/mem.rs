@@ -158,7 +158,16 @@ unsafe impl Memory for Os {
     unsafe fn reset(&self, at: *mut u8, len: usize) -> Result<(), Errno> {
         let flags = PRIVATE | MapFlags::FIXED;
         // SAFETY: the caller owns the range that is replaced.
-        unsafe { mm::mmap_anonymous(at.cast(), len, COMMITTED, flags).map(drop) }
+        let replace = || unsafe { mm::mmap_anonymous(at.cast(), len, COMMITTED, flags).map(drop) };
+        let outcome = replace();
+        if outcome != Err(Errno::NOMEM) {
+            return outcome;
+        }
+        // A process with more mappings than it may have gets no new one, not even in the place of several. Those that
+        // differ by their protection alone become one again.
+        // SAFETY: as above.
+        let _ = unsafe { self.commit(at, len) };
+        replace()
     }
 
     unsafe fn set_huge(&self, at: *mut u8, len: usize, huge: Huge) -> Result<(), Errno> {
@@ -210,15 +219,11 @@ unsafe impl Memory for Os {
     unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno> {
         const CHUNK: usize = 2048;
         let mut seen = [0u8; CHUNK];
-        let (mut done, mut count) = (0, 0);
-        while done < len {
+        let mut count = 0;
+        for done in (0..len).step_by(CHUNK * FRAME_SIZE) {
             let piece = (len - done).min(CHUNK * FRAME_SIZE);
-            let args = [at as usize + done, piece, seen.as_mut_ptr() as usize, 0, 0, 0];
-            // SAFETY: `seen` has a byte for each page of the piece.
-            unsafe { raw::syscall(raw::number::__NR_mincore, args)? };
-            let pages = piece.div_ceil(FRAME_SIZE);
-            count += seen[..pages].iter().filter(|&&byte| byte & 1 != 0).count();
-            done += piece;
+            let pages = residence(at.wrapping_add(done), piece, &mut seen)?;
+            count += pages.iter().filter(|&&byte| byte & 1 != 0).count();
         }
         Ok(count)
     }
@@ -238,10 +243,7 @@ impl Os {
     unsafe fn take_back(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
         for offset in (0..len).step_by(FRAME_SIZE) {
             let (page, home) = (to.wrapping_add(offset), from.wrapping_add(offset));
-            let mut seen = 0u8;
-            let args = [page as usize, FRAME_SIZE, &raw mut seen as usize, 0, 0, 0];
-            // SAFETY: `seen` has the byte for the one page. The answer is an error if there is no mapping.
-            if unsafe { raw::syscall(raw::number::__NR_mincore, args) }.is_err() {
+            if residence(page, FRAME_SIZE, &mut [0]).is_err() {
                 continue;
             }
             // SAFETY: both pages are mapped, and the caller's.
@@ -312,6 +314,33 @@ pub fn map_kept_from_children(len: usize) -> Result<NonNull<u8>, Errno> {
         mm::madvise(at.as_ptr().cast(), len, Advice::LinuxPopulateWrite)?;
     }
     Ok(at)
+}
+
+/// A byte for each page of a range, whose lowest bit says whether it is resident.
+///
+/// # Panics
+/// If the range has more pages than `seen` has room for.
+pub fn residence(at: *const u8, len: usize, seen: &mut [u8]) -> Result<&[u8], Errno> {
+    let pages = &mut seen[..len.div_ceil(FRAME_SIZE)];
+    let args = [at as usize, len, pages.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: there is a byte for each page. The answer is an error if there is no mapping.
+    unsafe { raw::syscall(raw::number::__NR_mincore, args)? };
+    Ok(pages)
+}
+
+/// Maps zeroed private memory at addresses where there is nothing, as [`Memory::reset`] leaves it. An error if there is
+/// something by now.
+pub fn map_where_none(at: *mut u8, len: usize) -> Result<(), Errno> {
+    let flags = PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: it replaces nothing.
+    let got = unsafe { mm::mmap_anonymous(at.cast(), len, COMMITTED, flags)? };
+    if got != at.cast() {
+        // A kernel from before 4.17 takes the address for a hint.
+        // SAFETY: a new mapping, which nobody has used.
+        unsafe { mm::munmap(got, len)? };
+        return Err(Errno::EXIST);
+    }
+    Ok(())
 }
 
 /// Gives addresses and their pages back to the kernel.

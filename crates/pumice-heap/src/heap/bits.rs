@@ -84,6 +84,13 @@ impl Bits {
         true
     }
 
+    /// Clears a bit; whether it was set.
+    pub(super) fn take(&self, bit: usize) -> bool {
+        let mask = 1 << (bit % 64);
+        self.words()
+            .is_some_and(|words| words[bit / 64].fetch_and(!mask, Ordering::Relaxed) & mask != 0)
+    }
+
     /// Gives back the memory of the bits from `kept` on.
     ///
     /// # Safety

@@ -6,7 +6,7 @@
 //! free that lies between two in use.
 //!
 //! Attributes that anyone sets on a piece (protection, locks, advice) *taint* its blocks: when the
-//! run is freed, one fresh mapping over them takes everything off.
+//! run is freed, one fresh mapping over them takes everything off ([`super::taint`]).
 //!
 //! Holes change under a lock, with signals blocked: a handler may unmap, too. Nothing else takes
 //! it, so programs that only map and unmap whole never see it.
@@ -53,7 +53,7 @@ pub enum Effect {
 const ATTEMPTS: usize = 100;
 
 /// Whether a part of a run is the kernel's again.
-fn has_lost(zone: &PoolZone, run: PageRange) -> bool {
+pub(super) fn has_lost(zone: &PoolZone, run: PageRange) -> bool {
     zone.marks.lost.any(run.start.0..run.end().0)
 }
 
@@ -218,6 +218,7 @@ impl Heap {
                 self.unmap_frames(zone, frames);
             }
         }
+        self.settle_owed();
     }
 
     fn unmap_frames(&'static self, zone: &PoolZone, frames: Range<usize>) {
@@ -291,9 +292,13 @@ impl Heap {
     fn empty_piece(&self, zone: &PoolZone, frames: Range<usize>) {
         let (start, len) = (Pfn(frames.start), frames.len());
         let tainted = zone.ledger().block(frames.start / BLOCK_FRAMES).tainted();
+        let is_fresh =
+            tainted && (zone.reset_frames(start, len) || self.map_anew(zone, frames.clone()));
         // Where the kernel has no room for another mapping, at least the pages go.
-        let is_fresh = tainted && zone.reset_frames(start, len);
-        if !is_fresh && (tainted || zone.kind.keeps() == Keeps::Nothing || !self.is_recycling()) {
+        if !is_fresh
+            && !zone.marks.lost.any(frames)
+            && (tainted || zone.kind.keeps() == Keeps::Nothing || !self.is_recycling())
+        {
             zone.discard_frames(start, len);
         }
     }
@@ -301,7 +306,8 @@ impl Heap {
     /// Gives the pages of a block of an allocation back; its owner needs nothing in it.
     fn drop_block(&self, zone: &PoolZone, block: usize) {
         let word = zone.ledger().block(block);
-        if zone.empty(block..block + 1) {
+        let frames = || block * BLOCK_FRAMES..(block + 1) * BLOCK_FRAMES;
+        if zone.empty(block..block + 1) || word.tainted() && self.map_anew(zone, frames()) {
             let word = word.emptied().with_tainted(false);
             zone.set_owned(block, word.with_hints(|it| it.with_sampled(false)));
         }
@@ -327,6 +333,9 @@ impl Heap {
         if effect == Effect::Locks {
             // Relaxed: the thread that moves the memory has been told of it.
             self.has_locked.store(true, Ordering::Relaxed);
+        }
+        if effect != Effect::Drops {
+            zone.marks.prepare();
         }
         let offset = at - zone.addresses().start;
         let blocks = match effect {
@@ -510,46 +519,5 @@ impl Heap {
     /// In a fork's child: the lock's holder stayed with the parent.
     pub(super) fn forget_holes_lock(&self) {
         self.holes_lock.forget();
-    }
-
-    /// Takes every attribute off frames of a run that are about to be freed: no free frame is
-    /// tainted. `false` if the kernel refused.
-    pub(super) fn settle_taint(&self, zone: &PoolZone, frames: Range<usize>) -> bool {
-        let mut next = frames.start;
-        while next < frames.end {
-            let block = next / BLOCK_FRAMES;
-            let end = frames.end.min((block + 1) * BLOCK_FRAMES);
-            let word = zone.ledger().block(block);
-            let is_whole = word.state() == BlockState::Whole && end - next == BLOCK_FRAMES;
-            if !word.tainted() {
-                next = end;
-                continue;
-            }
-            if !is_whole {
-                if !zone.reset_frames(Pfn(next), end - next) {
-                    return false;
-                }
-                next = end;
-                continue;
-            }
-            let is_alike = |block: &usize| {
-                let word = zone.ledger().block(*block);
-                word.state() == BlockState::Whole && word.tainted()
-            };
-            let blocks = block..frames.end / BLOCK_FRAMES;
-            let until = blocks.clone().find(|block| !is_alike(block)).unwrap_or(blocks.end);
-            if !zone.reset(block..until) {
-                return false;
-            }
-            for block in block..until {
-                let word = zone.ledger().block(block).emptied();
-                zone.set_owned(
-                    block,
-                    word.with_tainted(false).with_hints(|it| it.with_sampled(false)),
-                );
-            }
-            next = until * BLOCK_FRAMES;
-        }
-        true
     }
 }

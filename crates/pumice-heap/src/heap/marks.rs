@@ -17,6 +17,8 @@ pub(super) struct Marks {
     pub(super) frames: Bits,
     /// Frames that are the kernel's again, for good: see [`super::Heap::surrender`].
     pub(super) lost: Bits,
+    /// First frames of runs that are freed later: see [`super::taint`].
+    pub(super) owed: Bits,
 }
 
 impl Marks {
@@ -27,6 +29,7 @@ impl Marks {
             blocks: Bits::new(blocks),
             frames: Bits::new(frames),
             lost: Bits::new(frames),
+            owed: Bits::new(frames),
         }
     }
 
@@ -35,16 +38,22 @@ impl Marks {
         self.blocks.set(0..0) && self.frames.set(0..0)
     }
 
+    /// Has memory, if that can be had, for the marks on runs that the kernel has no room to reset: there is none then.
+    pub(super) fn prepare(&self) {
+        let Marks { holes, frames, lost, owed, .. } = self;
+        let _ = [holes, frames, lost, owed].into_iter().all(|bits| bits.set(0..0));
+    }
+
     /// Gives back the marks on the blocks from `kept` on.
     ///
     /// # Safety
     /// Nobody asks about them any more, and nobody else calls this.
     pub(super) unsafe fn cut(&self, kept: usize) {
-        let Marks { holes, blocks, frames, lost } = self;
+        let Marks { holes, blocks, frames, lost, owed } = self;
         // SAFETY: as the caller promises.
         unsafe {
             blocks.cut(kept);
-            [holes, frames, lost].into_iter().for_each(|bits| bits.cut(kept * BLOCK_FRAMES));
+            [holes, frames, lost, owed].into_iter().for_each(|bits| bits.cut(kept * BLOCK_FRAMES));
         }
     }
 

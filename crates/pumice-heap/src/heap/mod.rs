@@ -38,6 +38,7 @@ mod retain;
 mod retire;
 mod serve;
 mod source;
+mod taint;
 #[cfg(test)]
 mod tests;
 mod zones;
@@ -52,6 +53,7 @@ use pins::Pins;
 use promote::Promotions;
 use retain::Retained;
 use retire::Stays;
+use taint::Owed;
 use zones::{PoolZone, ZoneKind, Zones};
 
 pub use mapping::{Effect, Part};
@@ -123,6 +125,8 @@ pub struct Heap {
     holes_lock: SleepLock,
     /// See [`HeapConfig::discard`].
     discard: Option<fn(*mut u8, usize) -> bool>,
+    /// Runs that are freed later.
+    owed: Owed,
     /// Whether memory was ever locked.
     has_locked: AtomicBool,
     /// The part of freed memory that stays here.
@@ -163,6 +167,7 @@ impl Heap {
             scrubber,
             holes_lock: SleepLock::new(),
             discard,
+            owed: Owed::new(),
             has_locked: AtomicBool::new(false),
             stays: Stays::new(),
             retiring: SleepLock::new(),
@@ -235,6 +240,7 @@ impl Heap {
             true => self.free_retired(zone, range),
             false => self.release(zone, range, range.frames),
         }
+        self.settle_owed();
         Ok(())
     }
 

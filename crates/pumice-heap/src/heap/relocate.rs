@@ -1,4 +1,4 @@
-//! `realloc` of large runs that can't grow where they stand: pages are moved, not copied.
+//! `realloc` of runs that can't grow where they stand: pages of large ones are moved, not copied.
 //!
 //! The kernel moves page-table entries (`mremap(2)`): a quarter of a millisecond for a gigabyte, and nothing is
 //! faulted in again. The old addresses stay mapped and read as zeros (`MREMAP_DONTUNMAP`); no address of a zone is
@@ -6,19 +6,35 @@
 //! set on them, so all blocks that this mapping reaches into are *tainted*: before others get them, one fresh mapping
 //! takes the attributes off. The same goes for the old place, where the kernel leaves a mapping with the same
 //! attributes.
+//!
+//! Shorter runs are copied if they are dense: that costs less than two calls, and leaves no mapping behind. A copy of
+//! pages that were never touched would have both runs resident, so pages of a *sparse* run are moved, too, unless its
+//! new size is known to be touched: ready memory suits it better. Where pages can't be moved, only those that hold
+//! something are copied, to memory that reads as zeros. The kernel's word on residence decides about the way alone: a
+//! page that is not resident may be in swap.
 
+use core::ops::Range;
 use core::ptr::NonNull;
 
+use super::classes::Density;
 use super::hints::WithHints;
+use super::mapping::has_lost;
 use super::serve::whole_blocks;
-use super::{blocks_and_tail, Heap, PoolZone, ZoneKind};
+use super::{blocks_and_tail, Content, Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
-use pumice_frames::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES};
+use pumice_frames::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
+use pumice_frames::clear::is_zero;
 use pumice_frames::frame::{BlockWord, Run};
-use pumice_frames::sys::mem::Memory;
+use pumice_frames::sys::mem::{self, Memory, Os};
 
-/// Shorter runs are copied: that costs less than two calls, and leaves no mapping behind.
+/// Shorter runs are copied if they are dense.
 const LEAST_BLOCKS: usize = 4;
+/// Shorter runs are copied in any case: moves of so little, each with a mapping of its own, could become many.
+const LEAST_FRAMES: usize = 32;
+/// A run is sparse if this share of it is absent, and more.
+const ABSENT_SHARE: usize = 8;
+/// Pages about whose residence the kernel is asked at a time.
+const ASKED_PAGES: usize = 512;
 
 impl Heap {
     /// Moves an allocation to where it has room for `size` bytes: its new address. `None`: it is
@@ -29,10 +45,17 @@ impl Heap {
     pub unsafe fn relocate(&'static self, at: *mut u8, size: usize) -> Option<NonNull<u8>> {
         let (zone, range) = self.run_at(at).ok()?;
         let frames = frames_for(size);
-        let worth_it = whole_blocks(range).len() >= LEAST_BLOCKS && frames > range.frames;
+        let density = self.classes.density(frames);
+        let is_worth_it = || {
+            whole_blocks(range).len() >= LEAST_BLOCKS
+                || range.frames >= LEAST_FRAMES
+                    && density != Density::Dense
+                    && self.is_sparse_run(zone, range)
+        };
         let may_be_locked =
             self.has_locked() && self.is_tainted(zone.address(range.start) as usize, range.bytes());
-        if size > isize::MAX as usize || !worth_it || !self.is_recycling() || may_be_locked {
+        let may_move = size <= isize::MAX as usize && self.is_recycling() && !may_be_locked;
+        if frames <= range.frames || !may_move || !is_worth_it() {
             return None;
         }
         let run = self.get_pristine(zone, frames)?;
@@ -59,9 +82,42 @@ impl Heap {
         NonNull::new(to)
     }
 
-    /// Gets blocks that hold nothing.
+    /// Whether much of an allocation was never touched. `false` where that is not known.
+    pub fn is_sparse(&self, at: *const u8) -> bool {
+        self.run_at(at).is_ok_and(|(zone, range)| self.is_sparse_run(zone, range))
+    }
+
+    fn is_sparse_run(&self, zone: &PoolZone, range: PageRange) -> bool {
+        let resident = self.resident(zone, zone.address(range.start), range.bytes());
+        let most = range.frames - range.frames.div_ceil(ABSENT_SHARE);
+        resident.is_some_and(|resident| resident <= most)
+    }
+
+    /// Copies the first `len` bytes of a sparse allocation, without a page where it holds nothing.
+    ///
+    /// # Safety
+    /// The caller owns both. The new place has so many bytes, which read as zeros, and is about to take the
+    /// allocation's place.
+    pub unsafe fn copy_sparse(&self, at: *const u8, to: *mut u8, len: usize) {
+        let mut seen = [0; ASKED_PAGES];
+        for start in (0..len).step_by(ASKED_PAGES * FRAME_SIZE) {
+            let piece = start..len.min(start + ASKED_PAGES * FRAME_SIZE);
+            // SAFETY: it lies in the allocation.
+            unsafe {
+                let pages = mem::residence(at.add(start), piece.len(), &mut seen);
+                copy_pages(at, to, piece, pages.unwrap_or(&[]));
+            }
+        }
+    }
+
+    /// Gets memory that holds nothing: blocks that are pristine, and zeros within a block.
     pub(super) fn get_pristine(&self, zone: &PoolZone, frames: usize) -> Option<Run> {
         let (blocks, tail) = blocks_and_tail(frames);
+        if blocks == 0 {
+            let run = self.get(zone, frames, 1, Content::Zero, zone.kind.keeps())?;
+            self.take_free(0, 0, frames);
+            return Some(run);
+        }
         let get = || zone.ledger().get_blocks(blocks, tail, 1, BlockWord::is_pristine);
         let run = get().or_else(|| self.grow(zone, blocks + 1).then(get)?)?;
         self.take_free(0, 0, frames);
@@ -75,7 +131,7 @@ impl Heap {
         for index in 0..reached {
             let block = new.start + index;
             if index >= new.len() {
-                // The tail ends in a block in parts, which is others' as well.
+                // It ends in a block in parts, which is others' as well.
                 zone.ledger().update_word(block, |word| Some(word.with_tainted(true)));
                 continue;
             }
@@ -84,15 +140,53 @@ impl Heap {
             let word = word.with_tainted(true).with_hints(|it| it.with_advised(false));
             zone.set_owned(block, word.with_ready(was_ready));
         }
-        let is_settled = self.settle_taint(zone, from.start.0..from.end().0);
+        let is_settled =
+            self.settle_taint(zone, from.start.0..from.end().0) || self.map_run_anew(zone, from);
         for block in old {
             let word = zone.ledger().block(block);
             self.end_sample(zone, word);
             zone.set_owned(block, word.emptied().with_hints(|it| it.with_sampled(false)));
         }
-        // Without room for another mapping these addresses stay where they are: nobody else may get them.
+        // Without room for another mapping these addresses stay where they are: nobody else may get them yet.
         if is_settled {
             zone.ledger().put_range(from, |_, word| word);
+        } else if !has_lost(zone, from) {
+            self.owe(zone, from);
         }
     }
+}
+
+/// Copies the pages of a piece that are not zero. The kernel is to have no page of zeros mapped where there was none:
+/// memory that is freed tells by its pages how much of it was touched. `resident`: what it said of each page before,
+/// if it did.
+///
+/// # Safety
+/// As [`Heap::copy_sparse`].
+unsafe fn copy_pages(at: *const u8, to: *mut u8, piece: Range<usize>, resident: &[u8]) {
+    let mut absent = piece.start..piece.start;
+    let discard = |absent: &Range<usize>| {
+        if !absent.is_empty() {
+            // SAFETY: it is the caller's, and holds zeros. Where the kernel refuses, they are counted.
+            let _ = unsafe { Os.discard(at.add(absent.start).cast_mut(), absent.len()) };
+        }
+    };
+    for (nth, start) in piece.clone().step_by(FRAME_SIZE).enumerate() {
+        let page = start..piece.end.min(start + FRAME_SIZE);
+        // SAFETY: it lies in both.
+        unsafe {
+            if !is_zero(at.add(start), page.len()) {
+                to.add(start).copy_from_nonoverlapping(at.add(start), page.len());
+                continue;
+            }
+        }
+        if resident.get(nth).is_none_or(|byte| byte & 1 != 0) {
+            continue;
+        }
+        if absent.end < start {
+            discard(&absent);
+            absent.start = start;
+        }
+        absent.end = start + FRAME_SIZE;
+    }
+    discard(&absent);
 }

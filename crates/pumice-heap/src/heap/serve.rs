@@ -4,6 +4,7 @@ use core::ptr::NonNull;
 
 use super::classes::Density;
 use super::hints::WithHints;
+use super::mapping::has_lost;
 use super::{blocks_and_tail, is_free, Content, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN};
 use crate::stats::{Event, FreeBytes};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -163,7 +164,7 @@ impl Heap {
     }
 
     /// Gets a run of the zone: the blocks that suit best of those that are there, else new ones.
-    fn get(
+    pub(super) fn get(
         &self,
         zone: &PoolZone,
         frames: usize,
@@ -326,11 +327,19 @@ impl Heap {
     /// Takes attributes off the end of a run that is about to be freed, and gives its pages back if they may not be
     /// used again. `None`: the kernel has no room for another mapping. Nobody may get memory with an attribute that
     /// somebody else set, or that somebody may hold. So the addresses stay where they are, without pages if that can
-    /// be.
+    /// be, until a later free. Of a run that keeps a part they go with that part.
     pub(super) fn take_off(&self, zone: &PoolZone, end: RunEnd) -> Option<Pages> {
         let is_plain = self.settle_taint(zone, end.range.start.0 + end.kept..end.range.end().0);
         if is_plain && end.is_recycled {
             return Some(Pages::There);
+        }
+        if !is_plain && end.kept == 0 {
+            if self.map_run_anew(zone, end.range) {
+                return Some(Pages::Gone);
+            }
+            if has_lost(zone, end.range) {
+                return None;
+            }
         }
         let mut is_gone = self.give_back_all(zone, end);
         if !is_gone && self.may_be_held() {
@@ -340,7 +349,12 @@ impl Heap {
         match (is_plain, is_gone) {
             (true, true) => Some(Pages::Gone),
             (true, false) if !self.may_be_held() => Some(Pages::There),
-            _ => None,
+            _ => {
+                if end.kept == 0 {
+                    self.owe(zone, end.range);
+                }
+                None
+            }
         }
     }
 

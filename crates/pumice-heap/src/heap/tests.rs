@@ -5,7 +5,9 @@ mod engines;
 mod full;
 mod nodes;
 mod policy;
+mod realloc;
 mod retire;
+mod taint;
 
 use super::hints::WithHints;
 use super::*;

@@ -125,11 +125,17 @@ impl Allocator {
         // SAFETY: the layout is valid by the caller's promise; both allocations are at least as
         // long as what is copied, and the old one is not used again.
         unsafe {
-            let new = self.alloc(Layout::from_size_align_unchecked(size, align));
-            if !new.is_null() {
-                new.copy_from_nonoverlapping(at, old.min(size));
-                self.free_owned(at);
+            let layout = Layout::from_size_align_unchecked(size, align);
+            let is_sparse = owned.is_sparse(at);
+            let new = if is_sparse { self.alloc_zeroed(layout) } else { self.alloc(layout) };
+            if new.is_null() {
+                return new;
             }
+            match is_sparse {
+                true => owned.copy_sparse(at, new, old.min(size)),
+                false => new.copy_from_nonoverlapping(at, old.min(size)),
+            }
+            self.free_owned(at);
             new
         }
     }

@@ -15,7 +15,7 @@ use std::ptr::{from_ref, null_mut, NonNull};
 use rustix::fd::BorrowedFd;
 
 use super::environment;
-use pumice_frames::addr::BLOCK_SIZE;
+use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::clear::is_zero;
 use pumice_frames::error::Result;
 use pumice_frames::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -200,12 +200,27 @@ impl Owned {
             if self.listed.heap().resize_in_place(at, size) {
                 return NonNull::new(at);
             }
-            // Memory that has moved starts a block.
-            if align > BLOCK_SIZE {
+            // Memory that has moved starts a block, or is smaller than one.
+            if align > BLOCK_SIZE || align > FRAME_SIZE && size < BLOCK_SIZE {
                 return None;
             }
             self.listed.heap().relocate(at, size)
         }
+    }
+
+    /// Whether much of an allocation was never touched.
+    pub fn is_sparse(&self, at: *const u8) -> bool {
+        self.listed.heap().is_sparse(at)
+    }
+
+    /// Copies the first `len` bytes of a sparse allocation, without a page where it holds nothing.
+    ///
+    /// # Safety
+    /// The caller owns both. The new place has so many bytes, which read as zeros, and is about to take the
+    /// allocation's place.
+    pub unsafe fn copy_sparse(&self, at: *const u8, to: *mut u8, len: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.listed.heap().copy_sparse(at, to, len) }
     }
 
     /// Counts an event of this process.
