@@ -9,10 +9,15 @@ use core::ops::Range;
 
 use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
 use super::ledger::{Backing, Geometry, Ledger, Take, Want};
-use super::runs::Dirt;
+use super::runs::{pieces, Dirt};
 use super::word::{self, Word};
 use crate::addr::{Order, Pfn};
 use crate::sync::atomic::Ordering;
+use crate::sync::spin_loop;
+
+/// How often a thread asks for the one claim that there can be within blocks in parts. That lasts about as long as a
+/// helper clears 128 KiB.
+const PATIENCE: u32 = 500;
 
 /// A claimed area within a block in parts: dirty frames that follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +247,48 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.working.change();
         self.release_span(area.block, area.from, area.frames, &dirt);
         self.working.end();
+    }
+
+    /// The content of the frames from `from` to the end of a block in parts, if they are free.
+    pub fn rest_content(&self, block: usize, from: usize) -> Option<Want> {
+        let words = &self.words[self.words_of(block)];
+        let mut content = Want::Zeroed;
+        for (index, piece) in pieces::<G>(from, G::FRAMES_PER_BLOCK - from) {
+            // Relaxed: a look that may be out of date.
+            let word = Word(words[index].load(Ordering::Relaxed));
+            if word.free(piece) != piece {
+                return None;
+            }
+            if word.free_dirty(piece) != 0 {
+                content = Want::Dirty;
+            }
+        }
+        Some(content)
+    }
+
+    /// Claims the frames from `from` to the end of a block in parts, if they are free, while `empty` runs. They are
+    /// zeroed then if it says so, else as they were. Whether it did. The caller has blocked signals: readers wait, and
+    /// a handler may be one.
+    pub fn empty_rest(&self, block: usize, from: usize, empty: impl FnOnce() -> bool) -> bool {
+        let is_begun = (0..PATIENCE).any(|_| {
+            let begun = self.working.begin();
+            if !begun {
+                spin_loop();
+            }
+            begun
+        });
+        if !is_begun {
+            return false;
+        }
+        let frames = G::FRAMES_PER_BLOCK - from;
+        let done = self.claim_span(block, from, frames).is_ok_and(|dirt| {
+            let done = empty();
+            let left = if done { &Dirt::NONE } else { &dirt };
+            self.release_span(block, from, frames, left);
+            done
+        });
+        self.working.end();
+        done
     }
 
     /// Whether a block in parts has free dirty frames of `order` together, by a look that may be
