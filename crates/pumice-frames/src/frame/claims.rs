@@ -406,6 +406,42 @@ mod tests {
         ledger
     }
 
+    #[test]
+    fn a_rest_that_is_emptied_is_nobodys() {
+        let ledger = ledger();
+        let run = ledger.get_run(0, 257, 1, Want::Zeroed).expect("free").range;
+        let other = ledger.get_run(0, 100, 1, Want::Zeroed).expect("free").range;
+        assert_eq!((other.start, ledger.rest_content(0, 257)), (run.end(), None));
+        assert!(!ledger.empty_rest(0, 257, || panic!("it is in use")));
+        ledger.put_range(other, |_, word| word);
+        assert_eq!(ledger.rest_content(0, 257), Some(Want::Dirty));
+        // The kernel refuses: it is as it was.
+        assert!(!ledger.empty_rest(0, 257, || false));
+        assert_eq!(ledger.count_rests(), (255, 1));
+        let readers = std::thread::scope(|scope| {
+            let mut readers = Vec::new();
+            let done = ledger.empty_rest(0, 257, || {
+                assert!(ledger.get_run(0, 255, 1, Want::Zeroed).is_none_or(|run| run
+                    .range
+                    .start
+                    .0
+                    >= 512));
+                let look = |pfn| move || ledger.is_allocated(pfn);
+                readers.extend([256, 257, 511].map(|pfn| scope.spawn(look(Pfn(pfn)))));
+                true
+            });
+            assert!(done);
+            readers.into_iter().map(|it| it.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        assert_eq!(readers, [true, false, false]);
+        assert_eq!(
+            (ledger.rest_content(0, 257), ledger.run_at(run.start)),
+            (Some(Want::Zeroed), Some(run))
+        );
+        ledger.update_word(0, |word| Some(word.with_trimmed(true)));
+        assert_eq!(ledger.count_rests().0, 257);
+    }
+
     /// A step of a request that claims memory, and the frames it ends with.
     type Request = fn(&Ledger<Native, Interrupted>) -> Option<PageRange>;
 

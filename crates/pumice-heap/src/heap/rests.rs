@@ -26,13 +26,15 @@ use pumice_frames::sys::thread::BlockedSignals;
 /// Rests that are there may be this share of the memory in use...
 const SHARE: usize = 16;
 /// ... and this many frames.
-const SPARE: usize = (4 << 20) / FRAME_SIZE;
+const SPARE: usize = (8 << 20) / FRAME_SIZE;
 /// Shorter rests stay.
 const LEAST: usize = 32;
 /// So few frames cost less in small pages than a huge page does.
 const FEW: usize = 64;
 /// Rests that stay between two counts, at most...
 const MOST_LEFT: usize = 32;
+/// ... and at least so many after a trim that was no use...
+const LEAST_LEFT: usize = 8;
 /// ... and this share of the blocks, those that are trimmed. A count takes about 10 ns for each block, and to trim one
 /// takes 10 to 100 us.
 const TRIMMED_SHARE: usize = 16;
@@ -84,6 +86,8 @@ impl Heap {
         if !is_there || word.tainted() || !self.are_rests_many() {
             return;
         }
+        #[cfg(test)]
+        super::tests::TRIMS.set(super::tests::TRIMS.get() + 1);
         let first = run.range.start.0.max(block * BLOCK_FRAMES);
         let is_first = first == block * BLOCK_FRAMES;
         let advise = |huge| {
@@ -96,6 +100,11 @@ impl Heap {
         if !is_small && !word.trimmed() {
             // Else the owner's first touch brings all of it back.
             touch(zone, first);
+        }
+        let (at, len) = (zone.address(run.range.end()), (BLOCK_FRAMES - end) * FRAME_SIZE);
+        // A block that was free as a whole meanwhile does not say which of its frames are there.
+        if word.trimmed() && self.resident(zone, at, len) != Some(0) {
+            self.trimmed_in_vain();
         }
         let done = {
             let _signals = BlockedSignals::block();
@@ -120,6 +129,14 @@ impl Heap {
             let frames = BLOCK_FRAMES - if is_small { 0 } else { end };
             self.slot().add(Event::GivenBackBytes, (frames * FRAME_SIZE) as u64);
         }
+    }
+
+    /// What a trim gave back has been faulted in since. Where that happens again and again, trimming costs more than
+    /// to fault in all memory anew would. So the next rests stay.
+    #[cold]
+    pub(super) fn trimmed_in_vain(&self) {
+        let left = self.footprint.in_use() / BLOCK_FRAMES / SHARE;
+        self.rests.decide(false, left.clamp(LEAST_LEFT, MOST_LEFT));
     }
 
     /// Whether the rests that are there are more than they may be.

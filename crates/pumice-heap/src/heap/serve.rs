@@ -173,7 +173,9 @@ impl Heap {
         if best.is_some() {
             return best;
         }
-        let found = get(&any).or_else(|| ledger.join_all().then(|| get(&any)).flatten());
+        // A trimmed block would have to be emptied first.
+        let found = get(&|word| !word.trimmed()).or_else(|| get(&any));
+        let found = found.or_else(|| ledger.join_all().then(|| get(&any)).flatten());
         let found = found.or_else(|| {
             self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
         });
@@ -224,6 +226,9 @@ impl Heap {
             let is_unfit = ledger.is_stale(word) || word.trimmed() || is_shared;
             is_unfit || !(keeps == Keeps::Pages || is_fresh)
         };
+        if whole.clone().any(|block| ledger.block(block).trimmed()) {
+            self.trimmed_in_vain();
+        }
         let mut next = whole.start;
         while let Some(start) = (next..whole.end).find(needs) {
             let end = (start..whole.end).find(|block| !needs(block)).unwrap_or(whole.end);
