@@ -82,8 +82,11 @@ pub struct BlockWord {
     pub hidden: bool,
     /// Hints of the zone's user. The ledger hands them on with the word, and reads none. They are 0 again where the
     /// ledger begins a word anew, as when a block is freed.
-    #[bits(8)]
+    #[bits(7)]
     pub payload: u8,
+    /// Parts: the zone's user gave a part of it back ([`super::Ledger::empty_rest`]). Free frames that are zeroed have
+    /// no page, and get small ones. Free: it was so, and not all of it is there.
+    pub trimmed: bool,
     /// A number of the zone's user about the block's pages, which the ledger does not read either. It goes with them:
     /// allocating and freeing the block as a whole leave it as it is, and it is 0 once they are gone.
     #[bits(18)]
@@ -117,7 +120,7 @@ impl BlockWord {
     #[inline]
     #[must_use]
     pub const fn emptied(self) -> BlockWord {
-        self.with_zeroed(true).with_ready(false).with_of_pages(0)
+        self.with_zeroed(true).with_ready(false).with_trimmed(false).with_of_pages(0)
     }
 
     /// Whether a run of `frames` may be free in this block.

@@ -9,10 +9,15 @@ use core::ops::Range;
 
 use super::block::{BlockState, BlockWord, ROOM_UNKNOWN};
 use super::ledger::{Backing, Geometry, Ledger, Take, Want};
-use super::runs::Dirt;
+use super::runs::{pieces, Dirt};
 use super::word::{self, Word};
 use crate::addr::{Order, Pfn};
 use crate::sync::atomic::Ordering;
+use crate::sync::spin_loop;
+
+/// How often a thread asks for the one claim that there can be within blocks in parts. That lasts about as long as a
+/// helper clears 128 KiB.
+const PATIENCE: u32 = 500;
 
 /// A claimed area within a block in parts: dirty frames that follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +249,48 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.working.end();
     }
 
+    /// The content of the frames from `from` to the end of a block in parts, if they are free.
+    pub fn rest_content(&self, block: usize, from: usize) -> Option<Want> {
+        let words = &self.words[self.words_of(block)];
+        let mut content = Want::Zeroed;
+        for (index, piece) in pieces::<G>(from, G::FRAMES_PER_BLOCK - from) {
+            // Relaxed: a look that may be out of date.
+            let word = Word(words[index].load(Ordering::Relaxed));
+            if word.free(piece) != piece {
+                return None;
+            }
+            if word.free_dirty(piece) != 0 {
+                content = Want::Dirty;
+            }
+        }
+        Some(content)
+    }
+
+    /// Claims the frames from `from` to the end of a block in parts, if they are free, while `empty` runs. They are
+    /// zeroed then if it says so, else as they were. Whether it did. The caller has blocked signals: readers wait, and
+    /// a handler may be one.
+    pub fn empty_rest(&self, block: usize, from: usize, empty: impl FnOnce() -> bool) -> bool {
+        let is_begun = (0..PATIENCE).any(|_| {
+            let begun = self.working.begin();
+            if !begun {
+                spin_loop();
+            }
+            begun
+        });
+        if !is_begun {
+            return false;
+        }
+        let frames = G::FRAMES_PER_BLOCK - from;
+        let done = self.claim_span(block, from, frames).is_ok_and(|dirt| {
+            let done = empty();
+            let left = if done { &Dirt::NONE } else { &dirt };
+            self.release_span(block, from, frames, left);
+            done
+        });
+        self.working.end();
+        done
+    }
+
     /// Whether a block in parts has free dirty frames of `order` together, by a look that may be
     /// out of date; clears the hint if there are no dirty frames at all.
     pub fn settle_dirty_hint(&self, block: usize) {
@@ -357,6 +404,42 @@ mod tests {
         ledger.grow(all, false);
         assert!(ledger.backing.ledger.set(ledger).is_ok());
         ledger
+    }
+
+    #[test]
+    fn a_rest_that_is_emptied_is_nobodys() {
+        let ledger = ledger();
+        let run = ledger.get_run(0, 257, 1, Want::Zeroed).expect("free").range;
+        let other = ledger.get_run(0, 100, 1, Want::Zeroed).expect("free").range;
+        assert_eq!((other.start, ledger.rest_content(0, 257)), (run.end(), None));
+        assert!(!ledger.empty_rest(0, 257, || panic!("it is in use")));
+        ledger.put_range(other, |_, word| word);
+        assert_eq!(ledger.rest_content(0, 257), Some(Want::Dirty));
+        // The kernel refuses: it is as it was.
+        assert!(!ledger.empty_rest(0, 257, || false));
+        assert_eq!(ledger.count_rests(), (255, 1));
+        let readers = std::thread::scope(|scope| {
+            let mut readers = Vec::new();
+            let done = ledger.empty_rest(0, 257, || {
+                assert!(ledger.get_run(0, 255, 1, Want::Zeroed).is_none_or(|run| run
+                    .range
+                    .start
+                    .0
+                    >= 512));
+                let look = |pfn| move || ledger.is_allocated(pfn);
+                readers.extend([256, 257, 511].map(|pfn| scope.spawn(look(Pfn(pfn)))));
+                true
+            });
+            assert!(done);
+            readers.into_iter().map(|it| it.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        assert_eq!(readers, [true, false, false]);
+        assert_eq!(
+            (ledger.rest_content(0, 257), ledger.run_at(run.start)),
+            (Some(Want::Zeroed), Some(run))
+        );
+        ledger.update_word(0, |word| Some(word.with_trimmed(true)));
+        assert_eq!(ledger.count_rests().0, 257);
     }
 
     /// A step of a request that claims memory, and the frames it ends with.

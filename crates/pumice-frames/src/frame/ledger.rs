@@ -452,6 +452,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             .with_dirty(!word.zeroed())
             .with_ready(word.ready())
             .with_tainted(word.tainted())
+            .with_trimmed(word.trimmed())
             .with_room(ROOM_ALL)
             .with_epoch(self.epoch());
         self.set_block(block, parts);

@@ -422,3 +422,30 @@ fn claim_and_look() {
         thread.join().expect("no panic");
     });
 }
+
+#[test]
+fn empty_rest_and_look_and_get() {
+    explore(|| {
+        let ledger = narrow(1);
+        let runs = [0, 1].map(|_| ledger.get_run(0, 1, 1, Want::Zeroed).expect("free").range);
+        let second = runs.iter().find(|run| run.start == Pfn(1)).expect("both are got");
+        ledger.backing.fill(*second, 7);
+        ledger.put_range(*second, |_, word| word);
+        let other = Arc::clone(&ledger);
+        let rest = *second;
+        let thread = thread::spawn(move || {
+            other.empty_rest(0, 1, || {
+                other.backing.fill(rest, 0);
+                true
+            })
+        });
+        assert!(!ledger.is_allocated(rest.start));
+        let run = ledger.get_run(1, 1, 1, Want::Zeroed);
+        if let Some(run) = &run {
+            assert!(!run.dirt.is_clean() || ledger.backing.is_zero(run.range));
+            ledger.backing.fill(run.range, 7);
+        }
+        let is_emptied = thread.join().expect("no panic");
+        assert!(is_emptied || run.is_some());
+    });
+}

@@ -36,6 +36,7 @@ enum Step {
     Truncate(usize, usize),
     ScrubBlock(usize),
     ScrubArea(usize, u8),
+    EmptyRest(usize, usize),
     Join(usize),
     JoinAll,
     Fork,
@@ -58,6 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0usize..1 << 16, 1usize..1200).prop_map(|(run, less)| Step::Truncate(run, less)),
         2 => (0..BLOCKS).prop_map(Step::ScrubBlock),
         2 => (0..BLOCKS, 0u8..6).prop_map(|(block, order)| Step::ScrubArea(block, order)),
+        2 => (0..BLOCKS, 1..BLOCK_FRAMES).prop_map(|(block, from)| Step::EmptyRest(block, from)),
         1 => (0..BLOCKS).prop_map(Step::Join),
         1 => Just(Step::JoinAll),
         1 => Just(Step::Fork),
@@ -210,6 +212,18 @@ impl Model {
                     self.ledger.release_area(area, Want::Zeroed);
                 }
                 self.ledger.settle_dirty_hint(block);
+            }
+            Step::EmptyRest(block, from) => {
+                let in_parts = self.ledger.block(block).state() == BlockState::Parts;
+                let content = in_parts.then(|| self.ledger.rest_content(block, from)).flatten();
+                let done = in_parts && self.ledger.empty_rest(block, from, || true);
+                assert_eq!(done, content.is_some());
+                if done {
+                    let rest = &mut self.dirty[block * BLOCK_FRAMES..][from..BLOCK_FRAMES];
+                    assert!(content == Some(Want::Dirty) || rest.iter().all(|&dirty| !dirty));
+                    rest.fill(false);
+                    assert_eq!(self.ledger.rest_content(block, from), Some(Want::Zeroed));
+                }
             }
             Step::Join(block) => {
                 let joined = self.ledger.join(block);

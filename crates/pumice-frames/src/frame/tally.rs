@@ -58,6 +58,24 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         (0..self.grown()).map(free_in).sum()
     }
 
+    /// Free frames of blocks in parts that others of the same block are in use beside, and the number of such blocks.
+    /// Frames of trimmed blocks that have no page do not count.
+    pub fn count_rests(&self) -> (usize, usize) {
+        let (mut frames, mut blocks) = (0, 0);
+        for block in 0..self.grown() {
+            let word = self.block(block);
+            if word.state() != BlockState::Parts {
+                continue;
+            }
+            let FreeFrames { zeroed, dirty, .. } = self.count_free_in(block, true);
+            if zeroed + dirty < G::FRAMES_PER_BLOCK {
+                frames += if word.trimmed() { dirty } else { zeroed + dirty };
+                blocks += 1;
+            }
+        }
+        (frames, blocks)
+    }
+
     fn count_free_in(&self, block: usize, is_there: bool) -> FreeFrames {
         let mut sum = FreeFrames::default();
         for word in &self.words[self.words_of(block)] {

@@ -201,6 +201,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_state(BlockState::Free)
                 .with_zeroed(dirt.is_clean())
                 .with_ready(old.ready())
+                .with_trimmed(old.trimmed() && !dirt.is_clean())
                 .with_epoch(old.epoch());
             // Others may still change hints of a block in parts.
             if self.swap_block(block, old, free) {

@@ -59,7 +59,7 @@ impl Footprint {
     }
 
     /// Memory that was occupied piece by piece is not counted, but is subtracted.
-    fn in_use(&self) -> usize {
+    pub(super) fn in_use(&self) -> usize {
         let now = self.in_use.load(Ordering::Relaxed);
         if now > isize::MAX as usize {
             0

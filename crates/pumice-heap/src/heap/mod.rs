@@ -34,6 +34,7 @@ mod promote;
 mod ready;
 mod relocate;
 mod report;
+mod rests;
 mod retain;
 mod retire;
 mod serve;
@@ -51,6 +52,7 @@ use classes::Classes;
 use footprint::Footprint;
 use pins::Pins;
 use promote::Promotions;
+use rests::Rests;
 use retain::Retained;
 use retire::Stays;
 use taint::Owed;
@@ -116,6 +118,7 @@ pub struct Heap {
     footprint: Footprint,
     promotions: Promotions,
     retained: Retained,
+    rests: Rests,
     /// Blocks of zeros asked of ready zones; every pass of decay forgets a part.
     zeros_asked: AtomicUsize,
     /// Frames ever freed.
@@ -162,6 +165,7 @@ impl Heap {
             footprint: Footprint::new(),
             promotions: Promotions::new(),
             retained: Retained::new(),
+            rests: Rests::new(),
             zeros_asked: AtomicUsize::new(0),
             freed_frames: AtomicUsize::new(0),
             scrubber,

@@ -119,6 +119,7 @@ impl Heap {
         let (zone, mut run) = there.or_else(|| self.zones.by_distance(node, kind).find_map(get))?;
         self.take_retained(zone, whole_blocks(run.range));
         self.settle(zone, &run, keeps);
+        self.trim_rest(zone, &mut run);
         if zone.kind == ZoneKind::Demand && density == Density::Sparse {
             self.expect_more(zone, run.range);
         }
@@ -193,7 +194,9 @@ impl Heap {
         if best.is_some() {
             return best;
         }
-        let found = get(&any).or_else(|| ledger.join_all().then(|| get(&any)).flatten());
+        // A trimmed block would have to be emptied first.
+        let found = get(&|word| !word.trimmed()).or_else(|| get(&any));
+        let found = found.or_else(|| ledger.join_all().then(|| get(&any)).flatten());
         let found = found.or_else(|| {
             self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
         });
@@ -241,8 +244,12 @@ impl Heap {
             let is_fresh = word.zeroed() && !word.ready();
             // Pages that stayed in a demand zone are shared with a child since.
             let is_shared = word.expected() > 0 && word.epoch() != ledger.epoch();
-            ledger.is_stale(word) || is_shared || !(keeps == Keeps::Pages || is_fresh)
+            let is_unfit = ledger.is_stale(word) || word.trimmed() || is_shared;
+            is_unfit || !(keeps == Keeps::Pages || is_fresh)
         };
+        if whole.clone().any(|block| ledger.block(block).trimmed()) {
+            self.trimmed_in_vain();
+        }
         let mut next = whole.start;
         while let Some(start) = (next..whole.end).find(needs) {
             let end = (start..whole.end).find(|block| !needs(block)).unwrap_or(whole.end);
@@ -251,7 +258,7 @@ impl Heap {
                 let word = ledger.block(block);
                 let fresh = word.emptied().with_tainted(false);
                 // Where the kernel refused (locked memory), it is dirty, whatever it was.
-                let kept = word.with_zeroed(false).with_epoch(ledger.epoch());
+                let kept = word.with_zeroed(false).with_trimmed(false).with_epoch(ledger.epoch());
                 zone.set_owned(block, if done { fresh } else { kept });
             }
             next = end;
@@ -384,9 +391,10 @@ impl Heap {
             kept => zone.ledger().truncate_run(end.range, kept, condition),
         }
         let (blocks, tail) = blocks_and_tail(end.range.frames);
-        if blocks > 0 && tail > 0 {
-            // Requests of this size look for whole blocks.
-            zone.ledger().join(end.range.end().block());
+        let last = end.range.end().block();
+        if blocks > 0 && tail > 0 && !zone.ledger().block(last).trimmed() {
+            // Requests of this size look for whole blocks. A block that was trimmed for one suits the next as it is.
+            zone.ledger().join(last);
         }
         self.retired_meanwhile(zone);
         freed_ready

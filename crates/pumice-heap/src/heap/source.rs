@@ -280,9 +280,9 @@ unsafe impl Source for Heap {
     }
 }
 
-/// Whether a block of a ready zone is free as a whole, and dirty.
+/// Whether a block of a ready zone is free as a whole, and dirty. Clearing a trimmed one would fault it in.
 fn is_dirty_free(zone: &PoolZone, word: BlockWord) -> bool {
-    is_free(word) && !word.zeroed() && !zone.ledger().is_stale(word)
+    is_free(word) && !word.zeroed() && !word.trimmed() && !zone.ledger().is_stale(word)
 }
 
 fn dirty_parts(word: BlockWord) -> bool {

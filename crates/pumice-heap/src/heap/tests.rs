@@ -6,6 +6,7 @@ mod full;
 mod nodes;
 mod policy;
 mod realloc;
+mod rests;
 mod retire;
 mod taint;
 
@@ -74,6 +75,8 @@ use pumice_frames::addr::{Order, BLOCK_SIZE};
 std::thread_local! {
     /// Calls of `mincore` by this thread.
     pub(super) static LOOKS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+    /// Rests that this thread has trimmed, or tried to.
+    pub(super) static TRIMS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 
 fn get(heap: &'static Heap, size: usize, content: Content) -> *mut u8 {
