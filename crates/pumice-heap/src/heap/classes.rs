@@ -70,6 +70,11 @@ const fn share_in(word: u64) -> u64 {
     word >> 24 & 0xff
 }
 
+/// Of late, or on average: a class that is now this and now that is served best from memory that is there.
+const fn is_dense(word: u64) -> bool {
+    share_in(word) >= DENSE_SHARE || word >> 32 >= DENSE_SHARE << (MEAN_BITS - 8)
+}
+
 const fn samples_in(word: u64) -> u64 {
     word >> 16 & 0xff
 }
@@ -96,7 +101,7 @@ impl Classes {
         let word = self.class(frames).load(Ordering::Relaxed);
         if samples_in(word) == 0 {
             Density::Unknown
-        } else if share_in(word) >= DENSE_SHARE {
+        } else if is_dense(word) {
             Density::Dense
         } else {
             Density::Sparse
@@ -129,7 +134,7 @@ impl Classes {
         let below = self.classes[own.saturating_sub(NEIGHBOURS)..own].iter().rev().find(is_known);
         let above = &self.classes[own + 1..CLASSES.min(own + 1 + NEIGHBOURS)];
         let nearest = [below, above.iter().find(is_known)];
-        let is_dense = |class: &Class| share_in(class.0.load(Ordering::Relaxed)) >= DENSE_SHARE;
+        let is_dense = |class: &Class| is_dense(class.0.load(Ordering::Relaxed));
         let mut known = nearest.into_iter().flatten().peekable();
         known.peek().is_some() && known.all(is_dense)
     }
@@ -187,12 +192,12 @@ impl Classes {
         class.store(learnt | word & 0xffff, Ordering::Relaxed);
     }
 
-    /// Learns that `touched` frames of `blocks` whole blocks were, which counts as a part of the last sample.
-    pub(super) fn learn_of_blocks(&self, frames: usize, touched: usize, blocks: usize) {
+    /// Learns the mean: that `touched` of so many frames in whole blocks were, or within a block, in the last sample.
+    pub(super) fn learn_mean(&self, frames: usize, touched: usize, looked_at: usize) {
         let class = self.class(frames);
         let word = class.load(Ordering::Relaxed);
         let most = (1 << MEAN_BITS) - 1;
-        let sample = (touched * most / (blocks * BLOCK_FRAMES).max(1)).min(most) as i64;
+        let sample = (touched * most / looked_at.max(1)).min(most) as i64;
         let mean = (word >> 32) as i64;
         let mean = mean + (sample - mean) / samples_in(word).clamp(1, MEAN_OF) as i64;
         class.store((mean as u64) << 32 | word & 0xffff_ffff, Ordering::Relaxed);
@@ -241,6 +246,12 @@ mod tests {
         assert_eq!(classes.density(1000), Density::Sparse);
         classes.learn(1000, 900, 1000);
         assert_eq!(classes.density(1000), Density::Dense, "it comes back at once");
+        for sample in 0..100 {
+            let touched = if sample % 3 == 0 { 900 } else { 10 };
+            classes.learn(1000, touched, 1000);
+            classes.learn_mean(1000, touched, 1000);
+            assert!(sample < 10 || classes.density(1000) == Density::Dense, "on average");
+        }
     }
 
     #[test]
@@ -300,13 +311,13 @@ mod tests {
         for sample in 0..200 {
             let touched = if sample % 3 == 0 { 2000 } else { 20 };
             classes.learn(10_000, touched, 10_000);
-            classes.learn_of_blocks(10_000, touched, 19);
+            classes.learn_mean(10_000, touched, 19 * BLOCK_FRAMES);
         }
         let touched = classes.touched_of_block(10_000);
         assert!((25..50).contains(&touched), "{touched}");
         for _ in 0..300 {
             classes.learn(10_000, 10_000, 10_000);
-            classes.learn_of_blocks(10_000, 19 * BLOCK_FRAMES, 19);
+            classes.learn_mean(10_000, 19 * BLOCK_FRAMES, 19 * BLOCK_FRAMES);
         }
         assert_eq!(classes.touched_of(10_000, 10_000), 10_000);
         assert!((500..=BLOCK_FRAMES).contains(&classes.touched_of_block(10_000)));
