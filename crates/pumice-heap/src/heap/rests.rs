@@ -150,8 +150,8 @@ impl Heap {
         }
     }
 
-    /// What a trim gave back has been faulted in since. Where that happens again and again, trimming costs more than
-    /// to fault in all memory anew would. So the next rests stay.
+    /// Memory that a trim gave back has been faulted in since. Where that happens again and again, trimming costs more
+    /// than to fault in all memory anew would. So the next rests stay.
     #[cold]
     pub(super) fn trimmed_in_vain(&self) {
         let least = self.footprint.in_use() / BLOCK_FRAMES / SHARE;
