@@ -9,9 +9,10 @@
 //!  Nothing ------> Changing ----> Area (cleared) ------> Changing ----> Nothing
 //!           \------------------ (nothing found, or a join) -------------^
 //! ```
-//! While it says *Changing* the words may or may not have the claim; that is two locked steps of the helper's, which a
-//! reader waits for. While it says *Area* the frames of the area are the helper's. Each claim has a number, so that a
-//! reader that finds the same value before and after it read a word knows that no claim came and went between.
+//! While it says *Changing* the words may or may not have the claim. That is two locked steps of the helper's, which a
+//! reader waits for, or a request that gives back the rest of a block ([`super::Ledger::empty_rest`]). While it says
+//! *Area* the frames of the area are the helper's. Each claim has a number, so that a reader that finds the same value
+//! before and after it read a word knows that no claim came and went between.
 
 use core::ops::Range;
 use core::time::Duration;

@@ -31,24 +31,43 @@ const SPARE: usize = (8 << 20) / FRAME_SIZE;
 const LEAST: usize = 32;
 /// So few frames cost less in small pages than a huge page does.
 const FEW: usize = 64;
-/// Rests that stay between two counts, at most...
+/// Rests that stay between two counts, at most.
 const MOST_LEFT: usize = 32;
-/// ... and at least so many after a trim that was no use...
-const LEAST_LEFT: usize = 8;
-/// ... and this share of the blocks, those that are trimmed. A count takes about 10 ns for each block, and to trim one
+/// This share of the blocks is trimmed between two counts. A count takes about 10 ns for each block, and to trim one
 /// takes 10 to 100 us.
 const TRIMMED_SHARE: usize = 16;
+/// Rests that stay after a trim in vain: at least so many...
+const LEAST_SPARED: usize = 8;
+/// ... and at most so many, twice as many each time it happens again...
+const MOST_SPARED: usize = 64;
+/// ... within so many requests.
+const AGAIN: usize = 64;
 
-/// The decision about the next rests. Relaxed: a number that orders nothing.
+/// The decision about the next rests. Relaxed: numbers that order nothing.
 #[derive(Debug)]
 pub(super) struct Rests {
     /// Twice the number of rests that it is good for, and 1 if they are trimmed.
     turns: AtomicUsize,
+    /// Rests that were spared after the last trim in vain.
+    spared: AtomicUsize,
+    /// The requests there had been by then.
+    spared_at: AtomicUsize,
 }
 
 impl Rests {
     pub(super) fn new() -> Rests {
-        Rests { turns: AtomicUsize::new(0) }
+        let zero = || AtomicUsize::new(0);
+        Rests { turns: zero(), spared: zero(), spared_at: zero() }
+    }
+
+    /// Spares `least` rests and more: a trim was in vain, the `request`th request finds.
+    fn spare(&self, least: usize, request: usize) {
+        let before = self.spared_at.swap(request, Ordering::Relaxed);
+        let is_again = request.wrapping_sub(before) < AGAIN;
+        let more = if is_again { 2 * self.spared.load(Ordering::Relaxed) } else { 0 };
+        let spared = more.max(least).clamp(LEAST_SPARED, MOST_SPARED);
+        self.spared.store(spared, Ordering::Relaxed);
+        self.decide(false, spared);
     }
 
     /// Whether the next rest is trimmed, as long as that is decided.
@@ -131,12 +150,12 @@ impl Heap {
         }
     }
 
-    /// What a trim gave back has been faulted in since. Where that happens again and again, trimming costs more than
-    /// to fault in all memory anew would. So the next rests stay.
+    /// Memory that a trim gave back has been faulted in since. Where that happens again and again, trimming costs more
+    /// than to fault in all memory anew would. So the next rests stay.
     #[cold]
     pub(super) fn trimmed_in_vain(&self) {
-        let left = self.footprint.in_use() / BLOCK_FRAMES / SHARE;
-        self.rests.decide(false, left.clamp(LEAST_LEFT, MOST_LEFT));
+        let least = self.footprint.in_use() / BLOCK_FRAMES / SHARE;
+        self.rests.spare(least, self.slot().get(Event::Requests) as usize);
     }
 
     /// Whether the rests that are there are more than they may be.

@@ -99,7 +99,12 @@ struct Refused {
 impl PoolZone {
     /// Gives the pages of blocks that the caller owns back, and takes attributes off. `false`: the kernel refused.
     pub(super) fn empty(&self, blocks: Range<usize>) -> bool {
-        match blocks.clone().any(|block| self.ledger().block(block).tainted()) {
+        // Small pages leave a page table behind, and while it is there no huge page comes. A new mapping has none.
+        let needs_mapping = |block| {
+            let word = self.ledger().block(block);
+            word.tainted() || word.trimmed()
+        };
+        match blocks.clone().any(needs_mapping) {
             true => self.reset(blocks),
             false => self.discard(blocks),
         }

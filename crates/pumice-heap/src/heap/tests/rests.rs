@@ -61,7 +61,7 @@ fn live_memory_is_all_that_is_resident_in_every_round() {
                 before = trims();
             }
         }
-        // What was trimmed for one serves the next.
+        // A block that was trimmed for one serves the next.
         assert!(trims() - before <= count / 8, "{size}: {} trims in two rounds", trims() - before);
         decay_all(heap);
         assert_eq!(heap.slot().pool_bytes(), 0);
