@@ -23,8 +23,10 @@ const CLASSES: usize = 36 * PER_DOUBLING;
 const DENSE_SHARE: u64 = 64;
 /// The mean of what a class touches is of about so many samples.
 const MEAN_OF: u64 = 32;
-/// The bits of the mean's fraction.
+/// The bits of a mean's fraction, and where they begin in a word.
 const MEAN_BITS: u32 = 16;
+const MEAN: u32 = 48;
+const BLOCKS: u32 = 32;
 /// A class that is known is looked at again once in this many requests, on average: a program may take turns.
 const LOOK_AGAIN: u64 = 64;
 /// A class is known after this many samples; until then every request is one.
@@ -54,13 +56,13 @@ pub(super) enum Density {
 /// One class in a word, written by everyone: a lost sample costs nothing.
 ///
 /// ```text
-///  63   48 47    32 31     24 23      16  15  14          0
-/// +-------+--------+---------+----------+----+-------------+
-/// |       |  mean  |  share  | samples  | z  |   requests  |
-/// +-------+--------+---------+----------+----+-------------+
+///  63     48 47      32 31     24 23      16  15  14          0
+/// +---------+----------+---------+----------+----+-------------+
+/// |  mean   |  blocks  |  share  | samples  | z  |   requests  |
+/// +---------+----------+---------+----------+----+-------------+
 /// ```
-/// `share` follows each sample half-way. `mean`, of what is touched of whole blocks, follows slowly. `z`: the last
-/// request asked for zeros.
+/// `share` follows each sample half-way, and `mean` slowly, as does `blocks`: the share of whole blocks, which may be
+/// another, if it is the beginning that is touched. `z`: the last request asked for zeros.
 #[derive(Debug)]
 struct Class(AtomicU64);
 
@@ -72,7 +74,7 @@ const fn share_in(word: u64) -> u64 {
 
 /// Of late, or on average: a class that is now this and now that is served best from memory that is there.
 const fn is_dense(word: u64) -> bool {
-    share_in(word) >= DENSE_SHARE || word >> 32 >= DENSE_SHARE << (MEAN_BITS - 8)
+    share_in(word) >= DENSE_SHARE || word >> MEAN >= DENSE_SHARE << (MEAN_BITS - 8)
 }
 
 const fn samples_in(word: u64) -> u64 {
@@ -164,7 +166,7 @@ impl Classes {
 
     /// The frames of a whole block that a request of a class is likely to touch.
     pub(super) fn touched_of_block(&self, frames: usize) -> usize {
-        let mean = self.class(frames).load(Ordering::Relaxed) >> 32;
+        let mean = mean_in(self.class(frames).load(Ordering::Relaxed), BLOCKS);
         ((BLOCK_FRAMES * mean as usize) >> MEAN_BITS).max(1)
     }
 
@@ -188,20 +190,31 @@ impl Classes {
         let sample = (touched * 255 / looked_at.max(1)).min(255) as u64;
         let (share, samples) = (share_in(word), samples_in(word));
         let share = if samples == 0 { sample } else { (share + sample).div_ceil(2) };
-        let learnt = word >> 32 << 32 | share << 24 | (samples + 1).min(255) << 16;
-        class.store(learnt | word & 0xffff, Ordering::Relaxed);
+        let samples = (samples + 1).min(255);
+        let known = word & !(0xffff << 16) | share << 24 | samples << 16;
+        class.store(with_mean(known, MEAN, touched, looked_at), Ordering::Relaxed);
     }
 
-    /// Learns the mean: that `touched` of so many frames in whole blocks were, or within a block, in the last sample.
-    pub(super) fn learn_mean(&self, frames: usize, touched: usize, looked_at: usize) {
+    /// Learns that `touched` frames of `blocks` whole blocks were, which is a part of the last sample.
+    pub(super) fn learn_of_blocks(&self, frames: usize, touched: usize, blocks: usize) {
         let class = self.class(frames);
-        let word = class.load(Ordering::Relaxed);
-        let most = (1 << MEAN_BITS) - 1;
-        let sample = (touched * most / looked_at.max(1)).min(most) as i64;
-        let mean = (word >> 32) as i64;
-        let mean = mean + (sample - mean) / samples_in(word).clamp(1, MEAN_OF) as i64;
-        class.store((mean as u64) << 32 | word & 0xffff_ffff, Ordering::Relaxed);
+        let known = class.load(Ordering::Relaxed);
+        let word = with_mean(known, BLOCKS, touched, blocks * BLOCK_FRAMES);
+        class.store(word, Ordering::Relaxed);
     }
+}
+
+const fn mean_in(word: u64, at: u32) -> u64 {
+    word >> at & ((1 << MEAN_BITS) - 1)
+}
+
+/// The word with a mean that has one more sample: `touched` of so many.
+fn with_mean(word: u64, at: u32, touched: usize, looked_at: usize) -> u64 {
+    let most = (1 << MEAN_BITS) - 1;
+    let sample = (touched * most / looked_at.max(1)).min(most) as i64;
+    let mean = mean_in(word, at) as i64;
+    let mean = mean + (sample - mean) / samples_in(word).clamp(1, MEAN_OF) as i64;
+    word & !((most as u64) << at) | (mean as u64) << at
 }
 
 /// A number that says nothing of `number`, the same each time (the finalizer of SplitMix64, Steele et al., OOPSLA
@@ -249,7 +262,6 @@ mod tests {
         for sample in 0..100 {
             let touched = if sample % 3 == 0 { 900 } else { 10 };
             classes.learn(1000, touched, 1000);
-            classes.learn_mean(1000, touched, 1000);
             assert!(sample < 40 || classes.density(1000) == Density::Dense, "on average");
         }
     }
@@ -311,13 +323,13 @@ mod tests {
         for sample in 0..200 {
             let touched = if sample % 3 == 0 { 2000 } else { 20 };
             classes.learn(10_000, touched, 10_000);
-            classes.learn_mean(10_000, touched, 19 * BLOCK_FRAMES);
+            classes.learn_of_blocks(10_000, touched, 19);
         }
         let touched = classes.touched_of_block(10_000);
         assert!((25..50).contains(&touched), "{touched}");
         for _ in 0..300 {
             classes.learn(10_000, 10_000, 10_000);
-            classes.learn_mean(10_000, 19 * BLOCK_FRAMES, 19 * BLOCK_FRAMES);
+            classes.learn_of_blocks(10_000, 19 * BLOCK_FRAMES, 19);
         }
         assert_eq!(classes.touched_of(10_000, 10_000), 10_000);
         assert!((500..=BLOCK_FRAMES).contains(&classes.touched_of_block(10_000)));

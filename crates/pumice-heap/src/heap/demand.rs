@@ -99,10 +99,8 @@ impl Heap {
             let touched = resident(0, body).zip(resident(body, tail));
             if let Some((in_blocks, in_tail)) = touched {
                 self.classes.learn(range.frames, in_blocks + in_tail, range.frames);
-                if whole.is_empty() {
-                    self.classes.learn_mean(range.frames, in_tail, range.frames);
-                } else {
-                    self.classes.learn_mean(range.frames, in_blocks, body / FRAME_SIZE);
+                if !whole.is_empty() {
+                    self.classes.learn_of_blocks(range.frames, in_blocks, whole.len());
                     self.expect(zone, whole, in_blocks);
                 }
             }

@@ -120,7 +120,7 @@ impl Heap {
             let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
             if let Some(touched) = touched {
                 self.classes.learn(range.frames, touched, BLOCK_FRAMES);
-                self.classes.learn_mean(range.frames, touched, BLOCK_FRAMES);
+                self.classes.learn_of_blocks(range.frames, touched, 1);
             }
             // Its pages are small ones.
             let given_back = zone.discard(block..block + 1);
