@@ -21,6 +21,8 @@ const CLASSES: usize = 36 * PER_DOUBLING;
 
 /// From this share on, in 256ths, a class is dense.
 const DENSE_SHARE: u64 = 64;
+/// Below this share it is not, whatever it is on average.
+const LEAST_DENSE_SHARE: u64 = 16;
 /// The mean of what a class touches is of about so many samples.
 const MEAN_OF: u64 = 32;
 /// The bits of a mean's fraction, and where they begin in a word.
@@ -72,9 +74,11 @@ const fn share_in(word: u64) -> u64 {
     word >> 24 & 0xff
 }
 
-/// Of late, or on average: a class that is now this and now that is served best from memory that is there.
+/// Of late, or on average: a class that is now this and now that is served best from memory that is there. One that
+/// was dense for long, and touched next to nothing each time since, is not.
 const fn is_dense(word: u64) -> bool {
-    share_in(word) >= DENSE_SHARE || word >> MEAN >= DENSE_SHARE << (MEAN_BITS - 8)
+    let is_dense_on_average = mean_in(word, MEAN) >= DENSE_SHARE << (MEAN_BITS - 8);
+    share_in(word) >= DENSE_SHARE || is_dense_on_average && share_in(word) >= LEAST_DENSE_SHARE
 }
 
 const fn samples_in(word: u64) -> u64 {
@@ -264,6 +268,8 @@ mod tests {
             classes.learn(1000, touched, 1000);
             assert!(sample < 40 || classes.density(1000) == Density::Dense, "on average");
         }
+        (0..6).for_each(|_| classes.learn(1000, 1, 1000));
+        assert_eq!(classes.density(1000), Density::Sparse, "its past does not count for long");
     }
 
     #[test]

@@ -88,6 +88,10 @@ impl Heap {
     }
 
     fn is_sparse_run(&self, zone: &PoolZone, range: PageRange) -> bool {
+        if zone.kind == ZoneKind::Ready {
+            // Requests that touch little are not served from there.
+            return false;
+        }
         let resident = self.resident(zone, zone.address(range.start), range.bytes());
         let most = range.frames - range.frames.div_ceil(ABSENT_SHARE);
         resident.is_some_and(|resident| resident <= most)

@@ -33,9 +33,10 @@ const LEAST: usize = 32;
 const FEW: usize = 64;
 /// Rests that stay between two counts, at most.
 const MOST_LEFT: usize = 32;
-/// This share of the blocks is trimmed between two counts. A count takes about 10 ns for each block, and to trim one
-/// takes 10 to 100 us.
+/// This share of the blocks that have one is trimmed between two counts. To trim one takes 10 to 100 us.
 const TRIMMED_SHARE: usize = 16;
+/// A count takes about 10 ns for each block: there is none before one rest for so many blocks.
+const BLOCKS_COUNTED: usize = 256;
 /// Rests that stay after a trim in vain: at least so many...
 const LEAST_SPARED: usize = 8;
 /// ... and at most so many, twice as many each time it happens again...
@@ -163,15 +164,17 @@ impl Heap {
         if let Some(are_trimmed) = self.rests.next() {
             return are_trimmed;
         }
-        let (mut frames, mut blocks) = (0, 0);
+        let (mut frames, mut blocks, mut counted) = (0, 0, 0);
         for zone in self.zones.all_of(ZoneKind::Ready) {
             let (more_frames, more_blocks) = zone.ledger().count_rests();
             frames += more_frames;
             blocks += more_blocks;
+            counted += zone.ledger().grown();
         }
+        let least = counted / BLOCKS_COUNTED;
         match (self.footprint.in_use() / SHARE + SPARE).checked_sub(frames) {
-            Some(left) => self.rests.decide(false, (left / BLOCK_FRAMES).min(MOST_LEFT)),
-            None => self.rests.decide(true, blocks / TRIMMED_SHARE),
+            Some(left) => self.rests.decide(false, (left / BLOCK_FRAMES).min(MOST_LEFT).max(least)),
+            None => self.rests.decide(true, (blocks / TRIMMED_SHARE).max(least)),
         }
         self.rests.turns.load(Ordering::Relaxed) & 1 > 0
     }

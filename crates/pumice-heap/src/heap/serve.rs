@@ -103,10 +103,7 @@ impl Heap {
             }
             _ => None,
         };
-        let can_look = match from_ready {
-            true => density != Density::Unknown && blocks >= SAMPLE_BLOCKS,
-            false => true,
-        };
+        let can_look = !from_ready || (density != Density::Unknown && blocks >= SAMPLE_BLOCKS);
         let from_ready = from_ready || there.is_some();
         let kind = if from_ready { ZoneKind::Ready } else { ZoneKind::Demand };
         let takes_retained = density == Density::Sparse
@@ -194,8 +191,12 @@ impl Heap {
         if best.is_some() {
             return best;
         }
-        // A trimmed block would have to be emptied first.
-        let found = get(&|word| !word.trimmed()).or_else(|| get(&any));
+        // A trimmed block would have to be emptied first. There is none in a demand zone.
+        let is_whole = |word: BlockWord| !word.trimmed();
+        let found = match zone.kind {
+            ZoneKind::Ready => get(&is_whole).or_else(|| get(&any)),
+            ZoneKind::Demand => get(&any),
+        };
         let found = found.or_else(|| ledger.join_all().then(|| get(&any)).flatten());
         let found = found.or_else(|| {
             self.grow(zone, blocks + align - 1 + usize::from(tail > 0)).then(|| get(&any))?
@@ -247,21 +248,22 @@ impl Heap {
             let is_unfit = ledger.is_stale(word) || word.trimmed() || is_shared;
             is_unfit || !(keeps == Keeps::Pages || is_fresh)
         };
-        if whole.clone().any(|block| ledger.block(block).trimmed()) {
-            self.trimmed_in_vain();
-        }
-        let mut next = whole.start;
+        let (mut next, mut is_any_trimmed) = (whole.start, false);
         while let Some(start) = (next..whole.end).find(needs) {
             let end = (start..whole.end).find(|block| !needs(block)).unwrap_or(whole.end);
             let done = zone.empty(start..end);
             for block in start..end {
                 let word = ledger.block(block);
+                is_any_trimmed |= word.trimmed();
                 let fresh = word.emptied().with_tainted(false);
                 // Where the kernel refused (locked memory), it is dirty, whatever it was.
                 let kept = word.with_zeroed(false).with_trimmed(false).with_epoch(ledger.epoch());
                 zone.set_owned(block, if done { fresh } else { kept });
             }
             next = end;
+        }
+        if is_any_trimmed {
+            self.trimmed_in_vain();
         }
     }
 
