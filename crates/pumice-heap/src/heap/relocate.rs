@@ -8,10 +8,10 @@
 //! attributes.
 //!
 //! Shorter runs are copied if they are dense: that costs less than two calls, and leaves no mapping behind. A copy of
-//! pages that were never touched would have both runs resident, so pages of a *sparse* run are moved, too, unless its
-//! new size is known to be touched: ready memory suits it better. Where pages can't be moved, only those that hold
-//! something are copied, to memory that reads as zeros. The kernel's word on residence decides about the way alone: a
-//! page that is not resident may be in swap.
+//! pages that were never touched would have both runs resident, so pages of a *sparse* run of a block and more are
+//! moved, too, unless its new size is known to be touched: ready memory suits it better. Where pages are not moved,
+//! only those that hold something are copied, to memory that reads as zeros. The kernel's word on residence decides
+//! about the way alone: a page that is not resident may be in swap.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -20,7 +20,7 @@ use super::classes::Density;
 use super::hints::WithHints;
 use super::mapping::has_lost;
 use super::serve::whole_blocks;
-use super::{blocks_and_tail, Content, Heap, PoolZone, ZoneKind};
+use super::{blocks_and_tail, Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
 use pumice_frames::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::clear::is_zero;
@@ -29,8 +29,6 @@ use pumice_frames::sys::mem::{self, Memory, Os};
 
 /// Shorter runs are copied if they are dense.
 const LEAST_BLOCKS: usize = 4;
-/// Shorter runs are copied in any case: moves of so little, each with a mapping of its own, could become many.
-const LEAST_FRAMES: usize = 32;
 /// A run is sparse if this share of it is absent, and more.
 const ABSENT_SHARE: usize = 8;
 /// Pages about whose residence the kernel is asked at a time.
@@ -47,10 +45,10 @@ impl Heap {
         let frames = frames_for(size);
         let density = self.classes.density(frames);
         let is_worth_it = || {
-            whole_blocks(range).len() >= LEAST_BLOCKS
-                || range.frames >= LEAST_FRAMES
-                    && density != Density::Dense
-                    && self.is_sparse_run(zone, range)
+            let blocks = whole_blocks(range).len();
+            // Each move costs up to two mappings, of which a process has few: none for less than a block.
+            let is_sparse = || density != Density::Dense && self.is_sparse_run(zone, range);
+            blocks >= LEAST_BLOCKS || blocks > 0 && is_sparse()
         };
         let may_be_locked =
             self.has_locked() && self.is_tainted(zone.address(range.start) as usize, range.bytes());
@@ -114,14 +112,9 @@ impl Heap {
         }
     }
 
-    /// Gets memory that holds nothing: blocks that are pristine, and zeros within a block.
+    /// Gets blocks that hold nothing.
     pub(super) fn get_pristine(&self, zone: &PoolZone, frames: usize) -> Option<Run> {
         let (blocks, tail) = blocks_and_tail(frames);
-        if blocks == 0 {
-            let run = self.get(zone, frames, 1, Content::Zero, zone.kind.keeps())?;
-            self.take_free(0, 0, frames);
-            return Some(run);
-        }
         let get = || zone.ledger().get_blocks(blocks, tail, 1, BlockWord::is_pristine);
         let run = get().or_else(|| self.grow(zone, blocks + 1).then(get)?)?;
         self.take_free(0, 0, frames);
@@ -135,7 +128,7 @@ impl Heap {
         for index in 0..reached {
             let block = new.start + index;
             if index >= new.len() {
-                // It ends in a block in parts, which is others' as well.
+                // The tail ends in a block in parts, which is others' as well.
                 zone.ledger().update_word(block, |word| Some(word.with_tainted(true)));
                 continue;
             }

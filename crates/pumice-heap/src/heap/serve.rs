@@ -162,7 +162,7 @@ impl Heap {
     }
 
     /// Gets a run of the zone: the blocks that suit best of those that are there, else new ones.
-    pub(super) fn get(
+    fn get(
         &self,
         zone: &PoolZone,
         frames: usize,

@@ -15,7 +15,7 @@ use std::ptr::{from_ref, null_mut, NonNull};
 use rustix::fd::BorrowedFd;
 
 use super::environment;
-use pumice_frames::addr::{BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::addr::BLOCK_SIZE;
 use pumice_frames::clear::is_zero;
 use pumice_frames::error::Result;
 use pumice_frames::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -200,8 +200,8 @@ impl Owned {
             if self.listed.heap().resize_in_place(at, size) {
                 return NonNull::new(at);
             }
-            // Memory that has moved starts a block, or is smaller than one.
-            if align > BLOCK_SIZE || align > FRAME_SIZE && size < BLOCK_SIZE {
+            // Memory that has moved starts a block.
+            if align > BLOCK_SIZE {
                 return None;
             }
             self.listed.heap().relocate(at, size)

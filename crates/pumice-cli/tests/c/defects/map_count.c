@@ -1,34 +1,9 @@
 /* mremap where the process has about as many mappings as it may: whether it is done or refused, all is there
    afterwards, at the one place or the other. */
 #define _GNU_SOURCE
-#include "defect.h"
+#include "mappings.h"
 
-enum { LEAST_ROOM = 0, MOST_ROOM = 12, MOST_COUNT = 100000, SIZE = 2 << 20 };
-
-static char *filler;
-static size_t split;
-
-static long limit(void) {
-    FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
-    long count = 0;
-    CHECK(file && fscanf(file, "%ld", &count) == 1);
-    fclose(file);
-    return count;
-}
-
-/* Every other page becomes readable, until there is no room for another mapping. */
-static void fill_up(void) {
-    while (mprotect(filler + 2 * split * PAGE, PAGE, PROT_READ) == 0) split++;
-    CHECK(errno == ENOMEM);
-}
-
-/* Each gives room for two mappings. */
-static void make_room(size_t count) {
-    for (; count; count--) {
-        split--;
-        CHECK(mprotect(filler + 2 * split * PAGE, PAGE, PROT_NONE) == 0);
-    }
-}
+enum { LEAST_ROOM = 0, MOST_ROOM = 12, SIZE = 2 << 20 };
 
 enum { PIECES = 4 };
 
@@ -93,10 +68,7 @@ static void try_realloc(size_t room) {
 
 int main(void) {
     guard(150);
-    long most = limit();
-    if (most > MOST_COUNT) return skip("too many mappings are allowed here");
-    filler = mmap(NULL, (most + 2) * PAGE, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
-    CHECK(filler != MAP_FAILED);
+    if (!begin_filling()) return skip("too many mappings are allowed here");
     free(memset(malloc(3 << 20), 1, 3 << 20));
     for (int i = 0; i < 2; i++) CHECK(munmap(memset(map(SIZE), 1, SIZE), SIZE) == 0);
     fill_up();

@@ -1,30 +1,9 @@
 /* A process that has about as many mappings as it may unmaps or frees what has attributes of its own: it has room again
    afterwards, for as many, round after round. */
 #define _GNU_SOURCE
-#include "defect.h"
+#include "mappings.h"
 
-enum { ROOM = 800, MOST_COUNT = 100000, ROUNDS = 3 };
-
-static char *filler;
-static size_t split;
-
-static long limit(void) {
-    FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
-    long count = 0;
-    CHECK(file && fscanf(file, "%ld", &count) == 1);
-    fclose(file);
-    return count;
-}
-
-/* Every other page becomes readable, until there is no room for another mapping; then room for so many is made. */
-static void leave_room(size_t count) {
-    while (mprotect(filler + 2 * split * PAGE, PAGE, PROT_READ) == 0) split++;
-    CHECK(errno == ENOMEM && split > count);
-    for (; count; count -= 2) {
-        split--;
-        CHECK(mprotect(filler + 2 * split * PAGE, PAGE, PROT_NONE) == 0);
-    }
-}
+enum { ROOM = 400, ROUNDS = 3 };
 
 enum { BY_GUARDS, BY_SHARED_PAGES, BY_LOCKS, WAYS };
 
@@ -34,12 +13,12 @@ static int set(int way, char *at, size_t size) {
     return mmap(at + 4 * PAGE, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED;
 }
 
-static char *all[2 * ROOM];
+static char *all[4 * ROOM];
 
 /* Maps until it is refused, and unmaps all, first those between two others: how many there were. */
 static size_t map_all(int way, size_t size) {
     size_t count = 0;
-    for (int is_refused = 0; !is_refused && count < 2 * ROOM;) {
+    for (int is_refused = 0; !is_refused && count < 4 * ROOM;) {
         char *at = mmap(NULL, size, RW, ANON, -1, 0);
         if (at == MAP_FAILED) break;
         at[size / 2] = 1;
@@ -53,16 +32,14 @@ static size_t map_all(int way, size_t size) {
 
 int main(void) {
     guard(150);
-    long most = limit();
-    if (most > MOST_COUNT) return skip("too many mappings are allowed here");
-    filler = mmap(NULL, (most + 2) * PAGE, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
-    CHECK(filler != MAP_FAILED);
+    if (!begin_filling()) return skip("too many mappings are allowed here");
     static const size_t sizes[] = {200 << 10, 2112 << 10};
     for (int way = 0; way < WAYS; way++)
         for (int nth = 0; nth < 2; nth++) {
-            leave_room(ROOM);
+            fill_up();
+            make_room(ROOM);
             size_t first = map_all(way, sizes[nth]);
-            CHECK(first > ROOM / 8);
+            CHECK(first > ROOM / 4);
             for (int round = 1; round < ROUNDS; round++) CHECK(map_all(way, sizes[nth]) >= first - first / 8);
         }
     puts("done");

@@ -26,7 +26,7 @@ fn has(at: *const u8, pages: &[usize]) -> bool {
 
 #[test]
 fn sparse_runs_move_with_their_pages() {
-    for size in [128 << 10, 200_000, 600 << 10, (2 << 20) - 1, 2 << 20, (5 << 20) + 4097] {
+    for size in [2 << 20, (3 << 20) + 1, (5 << 20) + 4097] {
         let heap = heap(0, u64::MAX);
         let at = get(heap, size, Content::Any);
         let last = size / FRAME_SIZE - 1;
@@ -48,6 +48,20 @@ fn sparse_runs_move_with_their_pages() {
         let zero = get(heap, 5 * size, Content::Zero);
         assert!(is_zeroed(zero, 5 * size), "{size}");
         free(heap, zero);
+    }
+}
+
+/// A process has few mappings, and such runs may be many.
+#[test]
+fn sparse_runs_within_a_block_are_left_to_be_copied() {
+    let heap = heap(0, u64::MAX);
+    for size in [128 << 10, 600 << 10, (2 << 20) - 4096] {
+        let at = get(heap, size, Content::Any);
+        touch(at, &[0, 3]);
+        assert!(heap.is_sparse(at), "{size}");
+        // SAFETY: the test owns it.
+        assert!(unsafe { heap.relocate(at, 2 * size) }.is_none(), "{size}");
+        free(heap, at);
     }
 }
 
