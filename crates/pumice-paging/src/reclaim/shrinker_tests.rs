@@ -404,7 +404,10 @@ fn one_that_panics_is_asked_once_and_others_go_on() {
                     });
                 });
             });
-            assert_eq!(calls.load(Ordering::Relaxed), 1);
+            // kswapd may be asking it in the moment in which it panics for the first time.
+            let most = 1 + usize::from(has_kswapd);
+            let calls = calls.load(Ordering::Relaxed);
+            assert!((1..=most).contains(&calls), "{calls}");
         });
     }
 }
