@@ -32,6 +32,7 @@ programs! {
     locks_end_with_the_memory_they_were_set_on: "mremap_locked", &[];
     nothing_is_lost_where_no_more_mappings_are_allowed: "map_count", &[];
     mappings_are_to_be_had_again_after_the_limit: "map_limit", &[];
+    memory_that_cannot_move_stays_whole: "moves", &[];
     pieces_lose_what_was_set_on_them_at_once: "pieces", &[];
     calls_by_number_do_what_they_do_by_name: "numbers", &[];
     residence_is_told_up_to_a_hole: "mincore_hole", &[];

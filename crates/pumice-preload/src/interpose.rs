@@ -213,6 +213,10 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     }
     if size >= state::threshold() && size <= LARGEST && state::is_current() {
         // SAFETY: the caller owns it.
+        if let Some(new) = unsafe { owned.heap.shrink_elsewhere(at.cast(), size, MALLOC_ALIGN) } {
+            return new.as_ptr().cast();
+        }
+        // SAFETY: as above.
         if unsafe { owned.heap.resize_in_place(at.cast(), size) } {
             return at;
         }

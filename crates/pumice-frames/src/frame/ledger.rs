@@ -65,6 +65,11 @@ pub trait Backing: Sync {
         usize::MAX
     }
 
+    /// Whether a block has all of its pages once some of it was written: one huge page.
+    fn is_huge(&self) -> bool {
+        false
+    }
+
     /// Has core dumps leave blocks out.
     fn hide(&self, _blocks: Range<usize>) {}
 

@@ -195,12 +195,13 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         for word in words {
             word.store(Word(0).allocate(G::MASK, 0).0, Ordering::Release);
         }
+        let is_there = !dirt.is_clean() && self.backing.is_huge();
         let mut old = self.block(block);
         loop {
             let free = BlockWord::new()
                 .with_state(BlockState::Free)
                 .with_zeroed(dirt.is_clean())
-                .with_ready(old.ready())
+                .with_ready(old.ready() || is_there && !old.trimmed())
                 .with_trimmed(old.trimmed() && !dirt.is_clean())
                 .with_epoch(old.epoch());
             // Others may still change hints of a block in parts.

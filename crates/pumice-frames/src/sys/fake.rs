@@ -96,6 +96,7 @@ unsafe impl Memory for FakeMemory {
         discard(at: *mut u8, len: usize);
         offer(at: *mut u8, len: usize);
         relocate(from: *mut u8, to: *mut u8, len: usize);
+        move_and_grow(from: *mut u8, len: usize, to: *mut u8, new_len: usize);
         resident(at: *mut u8, len: usize) -> usize;
     }
 }

@@ -76,13 +76,27 @@ pub unsafe trait Memory: Sync {
     /// Nobody uses the range, and it is zeroed already.
     unsafe fn offer(&self, at: *mut u8, len: usize) -> Result<(), Errno>;
 
-    /// Moves the pages of one range to another of the same length. The range
-    /// they came from stays as it is and reads as zeros. On an error nothing has moved, and the
-    /// target reads as zeros.
+    /// Moves the pages of one range to another of the same length. The range they came from stays as it is and reads as
+    /// zeros. On an error nothing has moved, and the target may be the kernel's: it unmaps the target before it looks
+    /// whether it can move, and another thread's mapping may be there by now.
     ///
     /// # Safety
-    /// Both ranges are committed, nobody else uses them, and they do not overlap. The target reads as zeros.
+    /// Both ranges are committed, nobody else uses them, and they do not overlap. The target reads as zeros. The first
+    /// is within one mapping ([`is_one_mapping`]): of several the kernel may move some and then fail.
     unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno>;
+
+    /// Moves the pages of a range to the beginning of a longer one, all of which is one mapping then. The addresses they
+    /// came from are the kernel's afterwards. An error is as one of [`Memory::relocate`].
+    ///
+    /// # Safety
+    /// As for [`Memory::relocate`], but for the target's content, which goes.
+    unsafe fn move_and_grow(
+        &self,
+        from: *mut u8,
+        len: usize,
+        to: *mut u8,
+        new_len: usize,
+    ) -> Result<(), Errno>;
 
     /// Counts the frames of the range that are resident.
     ///
@@ -207,13 +221,20 @@ unsafe impl Memory for Os {
         let keep_mapped = MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
         let flags = MremapFlags::MAYMOVE | keep_mapped;
         // SAFETY: the caller owns both ranges.
-        let moved = unsafe { mm::mremap_fixed(from.cast(), len, len, flags, to.cast()) };
-        if let Err(errno) = moved {
-            // SAFETY: the caller owns both ranges.
-            unsafe { self.take_back(from, to, len)? };
-            return Err(errno);
+        unsafe { mm::mremap_fixed(from.cast(), len, len, flags, to.cast()).map(drop) }
+    }
+
+    unsafe fn move_and_grow(
+        &self,
+        from: *mut u8,
+        len: usize,
+        to: *mut u8,
+        new_len: usize,
+    ) -> Result<(), Errno> {
+        // SAFETY: the caller owns both ranges.
+        unsafe {
+            mm::mremap_fixed(from.cast(), len, new_len, MremapFlags::MAYMOVE, to.cast()).map(drop)
         }
-        Ok(())
     }
 
     unsafe fn resident(&self, at: *mut u8, len: usize) -> Result<usize, Errno> {
@@ -226,36 +247,6 @@ unsafe impl Memory for Os {
             count += pages.iter().filter(|&&byte| byte & 1 != 0).count();
         }
         Ok(count)
-    }
-}
-
-impl Os {
-    /// After a move that failed: has everything be where it was.
-    ///
-    /// The kernel may have unmapped a part of the target before it failed. From Linux 6.17 on it also moves several
-    /// mappings by one call, and where it fails half-way, the first ones have moved. No call says which. But pages
-    /// that moved left zeros behind, and pages that did not move found zeros at the target, so each page that is not
-    /// zero at the target is the content of its place at the source.
-    ///
-    /// # Safety
-    /// As [`Memory::relocate`].
-    #[cold]
-    unsafe fn take_back(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno> {
-        for offset in (0..len).step_by(FRAME_SIZE) {
-            let (page, home) = (to.wrapping_add(offset), from.wrapping_add(offset));
-            if residence(page, FRAME_SIZE, &mut [0]).is_err() {
-                continue;
-            }
-            // SAFETY: both pages are mapped, and the caller's.
-            unsafe {
-                let words = core::slice::from_raw_parts(page.cast::<u64>(), FRAME_SIZE / 8);
-                if words.iter().any(|&word| word != 0) {
-                    home.copy_from_nonoverlapping(page, FRAME_SIZE);
-                }
-            }
-        }
-        // SAFETY: the caller owns the range, whose content is back.
-        unsafe { self.reset(to, len) }
     }
 }
 
@@ -328,6 +319,69 @@ pub fn residence(at: *const u8, len: usize, seen: &mut [u8]) -> Result<&[u8], Er
     Ok(pages)
 }
 
+/// Whether a range that nobody else changes lies within one mapping. `false` where the kernel does not say.
+///
+/// No system call asks for that. But `mremap` refuses to lengthen a range of several mappings, and says so by another
+/// error than where there is no room (mm/mremap.c; the same in all versions since 2.6).
+///
+/// # Safety
+/// The caller owns the range, and addresses behind it are mapped, or may be for a moment.
+pub unsafe fn is_one_mapping(at: *mut u8, len: usize) -> bool {
+    // SAFETY: it stays where it is.
+    match unsafe { mm::mremap(at.cast(), len, len + FRAME_SIZE, MremapFlags::empty()) } {
+        Ok(_) => {
+            // There was room.
+            // SAFETY: the frame that it grew by.
+            let _ = unsafe { mm::munmap(at.wrapping_add(len).cast(), FRAME_SIZE) };
+            true
+        }
+        // A mapping that is locked may be too much for the limit of those.
+        Err(errno) => matches!(errno, Errno::NOMEM | Errno::AGAIN),
+    }
+}
+
+/// The lengths of the mappings that a range consists of, and their number. `None`: there are more than `lengths` has
+/// room for, or the kernel does not say.
+///
+/// # Safety
+/// As [`is_one_mapping`].
+pub unsafe fn mappings(at: *mut u8, len: usize, lengths: &mut [usize]) -> Option<usize> {
+    let (mut done, mut count) = (0, 0);
+    while done < len {
+        let length = lengths.get_mut(count)?;
+        // SAFETY: as the caller promises.
+        *length = unsafe { one_mapping(at.wrapping_add(done), len - done)? };
+        done += *length;
+        count += 1;
+    }
+    Some(count)
+}
+
+/// The bytes from an address on that are one mapping.
+///
+/// # Safety
+/// As [`is_one_mapping`].
+unsafe fn one_mapping(at: *mut u8, len: usize) -> Option<usize> {
+    // SAFETY: as the caller promises.
+    let is_one = |frames: usize| unsafe { is_one_mapping(at, frames * FRAME_SIZE) };
+    if is_one(len / FRAME_SIZE) {
+        return Some(len);
+    }
+    // So many frames are, and so many are not.
+    let (mut least, mut most) = (1, len / FRAME_SIZE);
+    if !is_one(least) {
+        return None;
+    }
+    while most - least > 1 {
+        let middle = least.midpoint(most);
+        match is_one(middle) {
+            true => least = middle,
+            false => most = middle,
+        }
+    }
+    Some(least * FRAME_SIZE)
+}
+
 /// Maps zeroed private memory at addresses where there is nothing, as [`Memory::reset`] leaves it. An error if there is
 /// something by now.
 pub fn map_where_none(at: *mut u8, len: usize) -> Result<(), Errno> {
@@ -380,4 +434,42 @@ pub unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
     let args = [at as usize, len, MADV_COLLAPSE, 0, 0, 0];
     // SAFETY: madvise(2) reads and writes nothing of the caller's; collapsing keeps contents.
     unsafe { raw::syscall(raw::number::__NR_madvise, args) }.map(|_zero| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_as_many_mappings_as_have_attributes_of_their_own() {
+        const LEN: usize = 64 * FRAME_SIZE;
+        let at = map_table(2 * LEN).expect("memory").as_ptr();
+        let frame = |nth: usize| at.wrapping_add(nth * FRAME_SIZE);
+        let lengths = |from: usize, frames: usize| {
+            let mut lengths = [0; 6];
+            // SAFETY: the test's own memory, with more of it behind.
+            let count = unsafe { mappings(frame(from), frames * FRAME_SIZE, &mut lengths) };
+            count.map(|count| lengths[..count].iter().map(|len| len / FRAME_SIZE).collect())
+        };
+        assert_eq!(lengths(0, 64), Some(vec![64]));
+        let set = |nth: usize| {
+            // SAFETY: as above.
+            unsafe { Os.set_dumped(frame(nth), FRAME_SIZE, Dump::No) }.expect("madvise");
+        };
+        set(0);
+        set(40);
+        set(41);
+        assert_eq!(lengths(0, 64), Some(vec![1, 39, 2, 22]));
+        assert_eq!(lengths(1, 39), Some(vec![39]));
+        assert_eq!(lengths(41, 10), Some(vec![1, 9]));
+        (50..60).step_by(2).for_each(set);
+        assert_eq!(lengths(0, 64), None, "more than there is room for");
+        // SAFETY: as above.
+        unsafe { mm::munmap(frame(100).cast(), FRAME_SIZE) }.expect("mapped");
+        // SAFETY: as above.
+        assert!(unsafe { is_one_mapping(frame(64), 36 * FRAME_SIZE) }, "nothing is behind it");
+        // SAFETY: as above.
+        assert!(unsafe { !is_one_mapping(frame(64), 37 * FRAME_SIZE) });
+        assert_eq!(residence(frame(100), FRAME_SIZE, &mut [0]), Err(Errno::NOMEM), "as before");
+    }
 }

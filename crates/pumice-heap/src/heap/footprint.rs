@@ -175,17 +175,19 @@ impl Heap {
         for zone in self.zones.by_distance(node, ZoneKind::Ready).rev() {
             zone.ledger().join_all();
             let may_hold = self.may_hold(self.footprint.in_use());
-            let surplus = self.held_blocks().saturating_sub(may_hold);
-            // Not the first ones: requests are served from there.
-            let is_held = |block: &usize| {
-                let word = zone.ledger().block(*block);
-                is_free(word) && !word.is_pristine()
-            };
-            let mut from = zone.ledger().grown();
-            for block in (0..from).rev().filter(is_held).take(surplus) {
-                from = block;
+            let mut surplus = self.held_blocks().saturating_sub(may_hold);
+            // Requests are served from blocks that are ready, and from the first ones.
+            for wanted in [|word: BlockWord| !word.ready(), |_| true] {
+                let is_held = |block: &usize| {
+                    let word = zone.ledger().block(*block);
+                    is_free(word) && !word.is_pristine() && wanted(word)
+                };
+                let mut from = zone.ledger().grown();
+                for block in (0..from).rev().filter(is_held).take(surplus) {
+                    from = block;
+                }
+                surplus = surplus.saturating_sub(self.drop_free_blocks(zone, from, wanted));
             }
-            self.drop_free_blocks(zone, from, |_| true);
         }
     }
 

@@ -28,6 +28,7 @@ mod footprint;
 mod hints;
 mod mapping;
 mod marks;
+mod moves;
 mod pins;
 mod pool;
 mod promote;
@@ -50,6 +51,7 @@ use core::time::Duration;
 use ahead::Ahead;
 use classes::Classes;
 use footprint::Footprint;
+use moves::Moves;
 use pins::Pins;
 use promote::Promotions;
 use rests::Rests;
@@ -117,6 +119,7 @@ pub struct Heap {
     ahead: Ahead,
     footprint: Footprint,
     promotions: Promotions,
+    moves: Moves,
     retained: Retained,
     rests: Rests,
     /// Blocks of zeros asked of ready zones; every pass of decay forgets a part.
@@ -164,6 +167,7 @@ impl Heap {
             ahead: Ahead::new(),
             footprint: Footprint::new(),
             promotions: Promotions::new(),
+            moves: Moves::new(),
             retained: Retained::new(),
             rests: Rests::new(),
             zeros_asked: AtomicUsize::new(0),
@@ -268,6 +272,10 @@ impl Heap {
         }
         if frames < range.frames {
             self.truncate(zone, range, frames);
+        }
+        if frames != range.frames {
+            let now = PageRange { start: range.start, frames };
+            self.trim_rest_of_resized(zone, now, range.end());
         }
         self.slot().add(Event::ReallocInPlace, 1);
         true

@@ -11,6 +11,7 @@
 
 use super::classes::Density;
 use super::hints::WithHints;
+use super::moves::Moved;
 use super::serve::{whole_blocks, Keeps};
 use super::{Heap, PoolZone, ZoneKind};
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE};
@@ -81,12 +82,16 @@ impl Heap {
         }
         let ready = self.zones.local(zone.node, ZoneKind::Ready);
         let Some(run) = self.get_pristine(ready, frames) else { return 0 };
-        let moved = self.move_pages(zone, from, ready, &run);
+        let moved = self.move_blocks(zone, from, ready, &run);
         let epoch = ready.ledger().epoch();
-        ready.ledger().put_range(run.range, |_, word| match moved {
-            true => word.with_zeroed(false).with_ready(true).with_epoch(epoch),
-            false => word.emptied(),
-        });
+        match moved {
+            Moved::Yes => ready.ledger().put_range(run.range, |_, word| {
+                word.with_zeroed(false).with_ready(true).with_epoch(epoch)
+            }),
+            Moved::No => ready.ledger().put_range(run.range, |_, word| word.emptied()),
+            Moved::Lost => {}
+        }
+        let moved = moved == Moved::Yes;
         for block in whole.clone() {
             let word = zone.ledger().block(block).with_hints(|it| it.with_sampled(false));
             let word = if moved { word.emptied() } else { word };
@@ -99,14 +104,14 @@ impl Heap {
         whole.len()
     }
 
-    fn move_pages(&self, zone: &PoolZone, from: *mut u8, ready: &PoolZone, run: &Run) -> bool {
+    fn move_blocks(&self, zone: &PoolZone, from: *mut u8, ready: &PoolZone, run: &Run) -> Moved {
         self.settle(ready, run, Keeps::Pages);
-        let (to, len) = (ready.address(run.range.start), run.range.bytes());
+        let len = run.range.bytes();
         // As the ready zone has it, and the same for all, so that it is one mapping that moves. A
         // kernel without huge pages refuses it.
         // SAFETY: advice on blocks of a run that is about to be freed.
         let _ = unsafe { zone.memory().set_huge(from, len, Huge::Yes) };
         // SAFETY: both are whole blocks, of that run and of one just got, which holds nothing.
-        unsafe { zone.memory().relocate(from, to, len) }.is_ok()
+        unsafe { self.move_pages(from, len, ready, run.range) }
     }
 }

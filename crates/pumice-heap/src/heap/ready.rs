@@ -84,8 +84,15 @@ impl Heap {
     /// Puts back the end of a run.
     pub(super) fn release_ready(&'static self, zone: &PoolZone, end: RunEnd) {
         self.before_free(end.frames());
-        self.footprint.subtract(end.frames());
-        let Some(pages) = self.take_off(zone, end) else { return };
+        let pages = self.take_off(zone, end);
+        if pages.is_some() || end.kept == 0 {
+            self.footprint.subtract(end.frames());
+        }
+        // A run that keeps a part is as long as it was.
+        let Some(mut pages) = pages else { return };
+        if pages == Pages::There && self.give_back_in_trimmed(zone, end) {
+            pages = Pages::Gone;
+        }
         let freed_ready =
             self.put_end(zone, end, pages, Want::Dirty, |block, word| match end.cut() {
                 Some(cut) if cut == block && word.ready() => word,

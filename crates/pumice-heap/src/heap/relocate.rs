@@ -1,11 +1,9 @@
 //! `realloc` of runs that can't grow where they stand: pages of large ones are moved, not copied.
 //!
-//! The kernel moves page-table entries (`mremap(2)`): a quarter of a millisecond for a gigabyte, and nothing is
-//! faulted in again. The old addresses stay mapped and read as zeros (`MREMAP_DONTUNMAP`); no address of a zone is
-//! ever really unmapped. The pages that moved are a mapping of their own from then on, with the attributes that were
-//! set on them, so all blocks that this mapping reaches into are *tainted*: before others get them, one fresh mapping
-//! takes the attributes off. The same goes for the old place, where the kernel leaves a mapping with the same
-//! attributes.
+//! The kernel moves page-table entries ([`super::moves`]): a quarter of a millisecond for a gigabyte, and nothing is
+//! faulted in again. The run is a mapping of its own from then on, with the attributes that were set on its pages, so all
+//! blocks that this mapping reaches into are *tainted*: before others get them, one fresh mapping takes the attributes
+//! off.
 //!
 //! Shorter runs are copied if they are dense: that costs less than two calls, and leaves no mapping behind. A copy of
 //! pages that were never touched would have both runs resident, so pages of a *sparse* run of a block and more are
@@ -19,11 +17,13 @@ use core::ptr::NonNull;
 use super::classes::Density;
 use super::hints::WithHints;
 use super::mapping::has_lost;
+use super::moves::{Grown, Moved};
 use super::serve::whole_blocks;
-use super::{blocks_and_tail, Heap, PoolZone, ZoneKind};
+use super::{blocks_and_tail, Content, Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
-use pumice_frames::addr::{frames_for, PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
+use pumice_frames::addr::{frames_for, PageRange, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::clear::is_zero;
+use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Run};
 use pumice_frames::sys::mem::{self, Memory, Os};
 
@@ -31,6 +31,8 @@ use pumice_frames::sys::mem::{self, Memory, Os};
 const LEAST_BLOCKS: usize = 4;
 /// A run is sparse if this share of it is absent, and more.
 const ABSENT_SHARE: usize = 8;
+/// A copy of so small a share of a block costs less than to fault a block in.
+const SMALL_SHARE: usize = 4;
 /// Pages about whose residence the kernel is asked at a time.
 const ASKED_PAGES: usize = 512;
 
@@ -58,26 +60,52 @@ impl Heap {
         }
         let run = self.get_pristine(zone, frames)?;
         self.settle(zone, &run, zone.kind.keeps());
-        let tail = run.range.frames % BLOCK_FRAMES;
-        let dirty_tail = !run.dirt.is_clean() && range.frames > run.range.frames - tail;
-        if dirty_tail && !zone.discard_frames(Pfn(run.range.end().0 - tail), tail) {
-            zone.ledger().put_range(run.range, |_, word| word);
-            return None;
-        }
-        let to = zone.address(run.range.start);
         // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
-        if unsafe { zone.memory().relocate(at, to, range.bytes()) }.is_err() {
-            zone.ledger().put_range(run.range, |_, word| word.emptied());
-            return None;
-        }
+        let grown = match unsafe { self.move_run(zone, range, run.range) } {
+            Ok(grown) => grown,
+            Err(Moved::Lost) => return None,
+            Err(Moved::Yes | Moved::No) => {
+                zone.ledger().put_range(run.range, |_, word| word.emptied());
+                return None;
+            }
+        };
         if zone.kind == ZoneKind::Demand {
             self.end_use(zone, whole_blocks(range));
         }
-        self.hand_over(zone, range, run.range);
+        self.hand_over(zone, range, run.range, &grown);
         self.add_in_use(zone, frames - range.frames);
         self.make_room_in(zone);
         self.slot().add(Event::ReallocMoved, 1);
-        NonNull::new(to)
+        NonNull::new(zone.address(run.range.start))
+    }
+
+    /// Moves an allocation that is to shrink to a small part of a block to a place of that size, by a copy: its new
+    /// address. Its blocks are ready for the next request of their size. Where it stands, it would keep one of them, and
+    /// a program that reads into large buffers and cuts them would fault in a new one each time. `None`: it is as
+    /// before; shrink it where it stands.
+    ///
+    /// # Safety
+    /// The caller owns the allocation, and after `Some` uses it at its new address only.
+    pub unsafe fn shrink_elsewhere(
+        &'static self,
+        at: *mut u8,
+        size: usize,
+        align: usize,
+    ) -> Option<NonNull<u8>> {
+        let (zone, range) = self.run_at(at).ok()?;
+        let is_small = frames_for(size) <= BLOCK_FRAMES / SMALL_SHARE && size > 0;
+        let is_large = zone.kind == ZoneKind::Ready && range.frames >= BLOCK_FRAMES;
+        if !is_small || !is_large || !self.is_recycling() {
+            return None;
+        }
+        let new = self.allocate(size, align, Content::Any)?;
+        // SAFETY: both are allocations of that size and more, and the caller gives the first one up.
+        unsafe {
+            new.as_ptr().copy_from_nonoverlapping(at, size);
+            let _ = self.free(at);
+        }
+        self.slot().add(Event::ReallocMoved, 1);
+        Some(new)
     }
 
     /// Whether much of an allocation was never touched. `false` where that is not known.
@@ -115,39 +143,43 @@ impl Heap {
     /// Gets blocks that hold nothing.
     pub(super) fn get_pristine(&self, zone: &PoolZone, frames: usize) -> Option<Run> {
         let (blocks, tail) = blocks_and_tail(frames);
-        let get = || zone.ledger().get_blocks(blocks, tail, 1, BlockWord::is_pristine);
-        let run = get().or_else(|| self.grow(zone, blocks + 1).then(get)?)?;
+        let ledger = zone.ledger();
+        let get = || ledger.get_blocks(blocks, tail, 1, BlockWord::is_pristine);
+        let run = get()
+            .or_else(|| ledger.join_all().then(get)?)
+            .or_else(|| self.grow(zone, blocks + 1).then(get)?)?;
         self.take_free(0, 0, frames);
         Some(run)
     }
 
     /// Updates the block words: the pages of `from` are those of `to` now.
-    fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange) {
+    fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange, grown: &Grown) {
         let (old, new) = (whole_blocks(from), whole_blocks(to));
-        let reached = from.frames.div_ceil(BLOCK_FRAMES);
-        for index in 0..reached {
-            let block = new.start + index;
-            if index >= new.len() {
-                // The tail ends in a block in parts, which is others' as well.
-                zone.ledger().update_word(block, |word| Some(word.with_tainted(true)));
-                continue;
-            }
+        let first_tainted = new.start + grown.from / BLOCK_FRAMES;
+        for (index, block) in new.clone().enumerate() {
             let was_ready = index < old.len() && zone.ledger().block(old.start + index).ready();
             let word = zone.ledger().block(block).with_zeroed(false);
-            let word = word.with_tainted(true).with_hints(|it| it.with_advised(false));
+            let word = match block >= first_tainted {
+                true => word.with_tainted(true).with_hints(|it| it.with_advised(false)),
+                false => word,
+            };
             zone.set_owned(block, word.with_ready(was_ready));
         }
-        let is_settled =
-            self.settle_taint(zone, from.start.0..from.end().0) || self.map_run_anew(zone, from);
+        if to.frames % BLOCK_FRAMES > 0 {
+            // The tail ends in a block in parts, which is others' as well.
+            zone.ledger().update_word(new.end, |word| Some(word.with_tainted(true)));
+        }
         for block in old {
             let word = zone.ledger().block(block);
             self.end_sample(zone, word);
-            zone.set_owned(block, word.emptied().with_hints(|it| it.with_sampled(false)));
+            let word = word.emptied().with_hints(|it| it.with_sampled(false));
+            zone.set_owned(block, word.with_tainted(word.tainted() && !grown.is_place_free));
         }
-        // Without room for another mapping these addresses stay where they are: nobody else may get them yet.
-        if is_settled {
-            zone.ledger().put_range(from, |_, word| word);
+        if grown.is_place_free {
+            zone.ledger().put_range_and_rest(from, |_, word| word, Want::Zeroed);
+            self.join_tail(zone, from);
         } else if !has_lost(zone, from) {
+            // The kernel would not take attributes off: nobody else may get these addresses yet.
             self.owe(zone, from);
         }
     }

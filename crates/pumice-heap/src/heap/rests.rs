@@ -14,11 +14,12 @@
 //! block, a huge page is faulted in and its rest given back. That costs a third of as many small pages, but the kernel
 //! has the memory in its hands only when it is short of it, and splits the huge page.
 
+use super::serve::RunEnd;
 use super::{Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
-use pumice_frames::addr::{Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::{Dirt, Run};
+use pumice_frames::frame::{BlockState, Dirt, Run};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 use pumice_frames::sys::mem::{Huge, Memory};
 use pumice_frames::sys::thread::BlockedSignals;
@@ -84,32 +85,38 @@ impl Rests {
 }
 
 impl Heap {
-    /// Gives back the rest of the block that a new run ends in, where rests are too much. The content of the part of
-    /// the run in that block may go, and its dirt with it.
+    /// Gives back the rest of the block that a new run, aligned to `align` frames, ends in, where rests are too much. The
+    /// content of the part of the run in that block may go, and its dirt with it.
     #[inline]
-    pub(super) fn trim_rest(&self, zone: &PoolZone, run: &mut Run) {
-        let end = run.range.end().0 % BLOCK_FRAMES;
-        let rest = BLOCK_FRAMES - end;
-        let fits_again = run.range.frames <= rest;
-        let is_short = end == 0 || rest < LEAST || fits_again;
-        if zone.kind == ZoneKind::Ready && !is_short && !self.is_quiet() {
-            self.trim(zone, run, end);
+    pub(super) fn trim_rest(&self, zone: &PoolZone, run: &mut Run, align: usize) {
+        if has_rest(zone, run.range, align) && self.trim(zone, run.range, run.range.start) {
+            run.dirt = Dirt::NONE;
         }
     }
 
-    /// As [`Heap::trim_rest`], of a run that ends before frame `end` of its last block.
-    fn trim(&self, zone: &PoolZone, run: &mut Run, end: usize) {
-        let (ledger, block) = (zone.ledger(), run.range.end().block());
+    /// As [`Heap::trim_rest`], of a run whose length has changed. Its content stays up to the frame `new`.
+    pub(super) fn trim_rest_of_resized(&self, zone: &PoolZone, range: PageRange, new: Pfn) {
+        if has_rest(zone, range, 1) {
+            self.trim(zone, range, new);
+        }
+    }
+
+    /// Gives back the rest of the block that a run ends in, whose frames from `new` on hold nothing. Whether its part in
+    /// that block is zero now.
+    fn trim(&self, zone: &PoolZone, range: PageRange, new: Pfn) -> bool {
+        let (ledger, block) = (zone.ledger(), range.end().block());
+        let end = range.end().0 % BLOCK_FRAMES;
         let word = ledger.block(block);
-        let Some(content) = ledger.rest_content(block, end) else { return };
+        let Some(content) = ledger.rest_content(block, end) else { return false };
         let is_there = !word.trimmed() || content == Want::Dirty;
-        if !is_there || word.tainted() || !self.are_rests_many() {
-            return;
+        if !is_there || word.tainted() || self.is_quiet() || !self.are_rests_many() {
+            return false;
         }
         #[cfg(test)]
         super::tests::TRIMS.set(super::tests::TRIMS.get() + 1);
-        let first = run.range.start.0.max(block * BLOCK_FRAMES);
-        let is_first = first == block * BLOCK_FRAMES;
+        let first = range.start.0.max(block * BLOCK_FRAMES);
+        let is_new = first >= new.0;
+        let is_first = is_new && first == block * BLOCK_FRAMES;
         let advise = |huge| {
             let at = zone.block_address(block);
             // SAFETY: advice on committed memory changes no content.
@@ -117,11 +124,11 @@ impl Heap {
         };
         // Where the kernel has no room for another mapping, it is not.
         let is_small = is_first && end <= FEW && !word.trimmed() && advise(Huge::No);
-        if !is_small && !word.trimmed() {
+        if is_new && !is_small && !word.trimmed() {
             // Else the owner's first touch brings all of it back.
             touch(zone, first);
         }
-        let (at, len) = (zone.address(run.range.end()), (BLOCK_FRAMES - end) * FRAME_SIZE);
+        let (at, len) = (zone.address(range.end()), (BLOCK_FRAMES - end) * FRAME_SIZE);
         // A block that was free as a whole meanwhile does not say which of its frames are there.
         if word.trimmed() && self.resident(zone, at, len) != Some(0) {
             self.trimmed_in_vain();
@@ -130,7 +137,7 @@ impl Heap {
             let _signals = BlockedSignals::block();
             ledger.empty_rest(block, end, || match is_small {
                 true => zone.discard(block..block + 1),
-                false => zone.discard_frames(run.range.end(), BLOCK_FRAMES - end),
+                false => zone.discard_frames(range.end(), BLOCK_FRAMES - end),
             })
         };
         if is_small {
@@ -138,17 +145,33 @@ impl Heap {
             touch(zone, first);
             advise(Huge::Yes);
         }
+        self.retired_meanwhile(zone);
         if !done {
-            return;
-        }
-        if is_small {
-            run.dirt = Dirt::NONE;
+            return false;
         }
         ledger.update_word(block, |now| Some(now.with_ready(false).with_trimmed(true)));
         if word.ready() {
             let frames = BLOCK_FRAMES - if is_small { 0 } else { end };
             self.slot().add(Event::GivenBackBytes, (frames * FRAME_SIZE) as u64);
         }
+        is_small
+    }
+
+    /// Gives back the pages of a run within a trimmed block that is about to be freed, where rests are too much: it would
+    /// be one again.
+    pub(super) fn give_back_in_trimmed(&self, zone: &PoolZone, end: RunEnd) -> bool {
+        let RunEnd { range, kept, .. } = end;
+        let is_within = kept == 0 && range.start.block() == Pfn(range.end().0 - 1).block();
+        let is_trimmed = || {
+            let word = zone.ledger().block(range.start.block());
+            word.state() == BlockState::Parts && word.trimmed()
+        };
+        is_within
+            && range.frames >= LEAST
+            && is_trimmed()
+            && !self.is_quiet()
+            && self.are_rests_many()
+            && zone.discard_frames(range.start, range.frames)
     }
 
     /// Memory that a trim gave back has been faulted in since. Where that happens again and again, trimming costs more
@@ -178,6 +201,13 @@ impl Heap {
         }
         self.rests.turns.load(Ordering::Relaxed) & 1 > 0
     }
+}
+
+/// Whether a run leaves a rest that no other run of its length and alignment fits into.
+fn has_rest(zone: &PoolZone, range: PageRange, align: usize) -> bool {
+    let end = range.end().0 % BLOCK_FRAMES;
+    let fits_again = end.next_multiple_of(align) + range.frames <= BLOCK_FRAMES;
+    zone.kind == ZoneKind::Ready && end > 0 && BLOCK_FRAMES - end >= LEAST && !fits_again
 }
 
 /// Has the page of a frame of a new run be there.

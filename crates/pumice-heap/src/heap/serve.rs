@@ -116,7 +116,7 @@ impl Heap {
         let (zone, mut run) = there.or_else(|| self.zones.by_distance(node, kind).find_map(get))?;
         self.take_retained(zone, whole_blocks(run.range));
         self.settle(zone, &run, keeps);
-        self.trim_rest(zone, &mut run);
+        self.trim_rest(zone, &mut run, align);
         if zone.kind == ZoneKind::Demand && density == Density::Sparse {
             self.expect_more(zone, run.range);
         }
@@ -392,14 +392,19 @@ impl Heap {
             0 => zone.ledger().put_range_and_rest(end.range, condition, rest),
             kept => zone.ledger().truncate_run(end.range, kept, condition),
         }
-        let (blocks, tail) = blocks_and_tail(end.range.frames);
-        let last = end.range.end().block();
-        if blocks > 0 && tail > 0 && !zone.ledger().block(last).trimmed() {
-            // Requests of this size look for whole blocks. A block that was trimmed for one suits the next as it is.
-            zone.ledger().join(last);
-        }
+        self.join_tail(zone, end.range);
         self.retired_meanwhile(zone);
         freed_ready
+    }
+
+    /// After a run was freed: has the block that its tail was in be free as a whole, if nobody else has a part of it.
+    /// Requests of this size look for whole blocks. A block that was trimmed for one suits the next as it is.
+    pub(super) fn join_tail(&self, zone: &PoolZone, range: PageRange) {
+        let (blocks, tail) = blocks_and_tail(range.frames);
+        let last = range.end().block();
+        if blocks > 0 && tail > 0 && !zone.ledger().block(last).trimmed() {
+            zone.ledger().join(last);
+        }
     }
 
     /// Gives all pages of a run's end back to the kernel: somebody else may hold them. `false` if it refused.

@@ -12,6 +12,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::hints::WithHints;
+use super::moves::mark_lost;
 use super::serve::{whole_blocks, RunEnd};
 use super::{Heap, PoolZone};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, FRAME_SIZE};
@@ -81,7 +82,7 @@ impl Heap {
         let marks = &zone.marks;
         let was_marked = marks.frames.get(frames.start);
         // First: as soon as they are unmapped, an allocation of another's may be there.
-        let is_marked = marks.lost.set(frames.clone()) && marks.frames.set(frames.clone());
+        let is_marked = mark_lost(zone, frames.clone());
         let unmark = || {
             marks.lost.clear(frames.clone());
             if !was_marked {
@@ -172,7 +173,7 @@ impl Heap {
 }
 
 /// A whole block of a run has no attribute and no page any more.
-fn set_settled(zone: &PoolZone, block: usize) {
+pub(super) fn set_settled(zone: &PoolZone, block: usize) {
     let word = zone.ledger().block(block).emptied().with_tainted(false);
     zone.set_owned(block, word.with_hints(|it| it.with_sampled(false)));
 }

@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use linux_raw_sys::general as linux;
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_frames::sys::raw;
+use pumice_frames::sys::{mem, raw};
 use pumice_heap::heap::{Effect, Heap, Part};
 use rustix::io::Errno;
 
@@ -235,12 +235,12 @@ unsafe fn move_pieces(
     len: usize,
     protection: c_int,
 ) -> Outcome {
-    // SAFETY: as the caller promises.
-    let outcome = unsafe { move_pages(heap, at, to, len) };
-    if outcome.is_ok() || len == 0 {
-        return outcome;
+    if len == 0 {
+        return Ok(to);
     }
-    if outcome == Err(Errno::FAULT) && len > FRAME_SIZE {
+    // Of several mappings the kernel may move some and then fail, and leave no place for the next one.
+    // SAFETY: as the caller promises.
+    if len > FRAME_SIZE && !unsafe { mem::is_one_mapping(at as *mut u8, len) } {
         let half = (len / 2).next_multiple_of(FRAME_SIZE);
         // SAFETY: as the caller promises.
         return unsafe {
@@ -248,8 +248,12 @@ unsafe fn move_pieces(
             move_pieces(heap, at + half, to + half, len - half, protection)
         };
     }
-    // Before Linux 5.7 nothing can be moved and stay mapped. From 6.17 on several mappings move by one call, and where
-    // that fails half-way the first ones are at their new place already.
+    // SAFETY: as the caller promises.
+    let outcome = unsafe { move_pages(heap, at, to, len) };
+    if outcome.is_ok() {
+        return outcome;
+    }
+    // Before Linux 5.7 nothing can be moved and stay mapped.
     // SAFETY: as the caller promises.
     unsafe { copy(at, to, len, protection) }
 }
@@ -324,8 +328,8 @@ unsafe fn make_whole(at: usize, len: usize) -> Result<(), Errno> {
         return Ok(());
     }
     for page in (at..at + len).step_by(FRAME_SIZE).filter(|&page| !is_mapped(page, FRAME_SIZE)) {
-        // SAFETY: there is nothing.
-        unsafe { map_at(page, FRAME_SIZE, linux::MAP_FIXED)? };
+        // Unless another thread's mapping has come there meanwhile.
+        mem::map_where_none(page as *mut u8, FRAME_SIZE)?;
     }
     Ok(())
 }

@@ -197,6 +197,9 @@ impl Owned {
         }
         // SAFETY: as the caller promises.
         unsafe {
+            if let Some(new) = self.listed.heap().shrink_elsewhere(at, size, align) {
+                return Some(new);
+            }
             if self.listed.heap().resize_in_place(at, size) {
                 return NonNull::new(at);
             }

@@ -92,6 +92,10 @@ impl<M: Memory, L: Budget> Backing for ZoneMemory<M, L> {
         done
     }
 
+    fn is_huge(&self) -> bool {
+        self.huge == Huge::Yes
+    }
+
     fn charge(&self, blocks: usize) -> bool {
         self.budget.charge(blocks)
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use pumice_frames::addr::FRAME_SIZE;
-use pumice_frames::sys::mem;
+use pumice_frames::sys::mem::{self, Memory};
 
 /// The numbers of the resident pages.
 fn resident(at: *const u8, len: usize) -> Vec<usize> {
@@ -107,4 +107,61 @@ fn memory_that_may_be_held_is_copied() {
     // SAFETY: the test owns it.
     assert!(unsafe { heap.relocate(at, 2 << 20) }.is_none() && heap.is_sparse(at));
     free(heap, at);
+}
+
+/// Each mapping of a run that moves becomes one at its new place.
+#[test]
+fn runs_of_many_mappings_are_left_to_be_copied() {
+    const SIZE: usize = 16 << 20;
+    for (split, may_move) in [(1, true), (20, false)] {
+        let heap = heap(0, u64::MAX);
+        let at = get(heap, SIZE, Content::Any);
+        fill(at, SIZE);
+        for nth in 0..split {
+            let piece = at.wrapping_add((2 * nth + 1) * 64 * FRAME_SIZE);
+            heap.note(piece as usize, FRAME_SIZE, Effect::Taints);
+            // SAFETY: advice on a piece of the test's own memory.
+            unsafe { mem::Os.set_dumped(piece, FRAME_SIZE, mem::Dump::No) }.expect("madvise");
+        }
+        // SAFETY: the test owns it.
+        let moved = unsafe { heap.relocate(at, 2 * SIZE) };
+        assert_eq!(moved.is_some(), may_move, "{split}");
+        let now = moved.map_or(at, |at| at.as_ptr());
+        // SAFETY: so many bytes are there.
+        let bytes = unsafe { core::slice::from_raw_parts(now, SIZE) };
+        assert!(bytes.iter().all(|&byte| byte == 0xa5));
+        free(heap, now);
+        let zero = get(heap, 2 * SIZE, Content::Zero);
+        assert!(is_zeroed(zero, 2 * SIZE));
+    }
+}
+
+/// Vectors that grow by turns, beside each other: the places that they leave become larger ones.
+#[test]
+fn places_that_were_left_are_used_again() {
+    const STEP: usize = 2_200_000;
+    let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
+    let mut all: Vec<_> = (0..6).map(|_| get(heap, STEP, Content::Any)).collect();
+    let mut size = STEP;
+    while size < 80 << 20 {
+        for at in &mut all {
+            // SAFETY: the test owns it.
+            let is_longer = unsafe { heap.resize_in_place(*at, size + STEP) };
+            if !is_longer {
+                // SAFETY: as above.
+                *at = match unsafe { heap.relocate(*at, size + STEP) } {
+                    Some(new) => new.as_ptr(),
+                    None => {
+                        let new = get(heap, size + STEP, Content::Any);
+                        free(heap, *at);
+                        new
+                    }
+                };
+            }
+            fill(at.wrapping_add(size), STEP);
+        }
+        size += STEP;
+    }
+    let grown: usize = heap.zones.all().map(|zone| zone.ledger().grown() * BLOCK_SIZE).sum();
+    assert!(grown < 8 * all.len() * size, "{} MiB of addresses", grown >> 20);
 }

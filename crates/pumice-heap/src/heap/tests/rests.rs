@@ -200,3 +200,70 @@ fn threads_that_trim_at_once_keep_what_is_theirs() {
     decay_all(heap);
     assert_eq!(heap.slot().pool_bytes(), 0);
 }
+
+/// Programs that read into large buffers and cut them to what came, and those that grow and align theirs.
+#[test]
+fn runs_that_were_resized_or_aligned_leave_no_rests() {
+    const KEPT: usize = 60;
+    for (from, to) in [
+        (2 * MIB + 64, 70_000),
+        (2 * MIB, 300_000),
+        (2 * MIB, 1_100_000),
+        (4 * MIB, 2_200_000),
+        (700_000, 1_100_000),
+        (2 * MIB - 4096, 2_300_000),
+    ] {
+        let heap = heap_of_dense(&[from, to]);
+        let kept = KEPT * frames_for(to);
+        let all: Vec<_> = (0..KEPT)
+            .map(|_| {
+                let at = get_filled(heap, from);
+                // SAFETY: the test owns it.
+                let at = unsafe {
+                    match heap.shrink_elsewhere(at, to, 16) {
+                        Some(new) => new.as_ptr(),
+                        None if heap.resize_in_place(at, to) => at,
+                        None => {
+                            let new = get(heap, to, Content::Any);
+                            new.copy_from_nonoverlapping(at, from.min(to));
+                            free(heap, at);
+                            new
+                        }
+                    }
+                };
+                assert!(is_filled(at, from.min(to)));
+                fill(at, to);
+                at
+            })
+            .collect();
+        let held = held_in_ready(heap);
+        assert!(held <= most(kept) + frames_for(from), "{from} to {to}: {held} of {kept} frames");
+        assert!(all.iter().all(|&at| is_filled(at, to)));
+        all.iter().for_each(|&at| free(heap, at));
+    }
+    for (align, size) in [(2 * MIB, 65_536), (2 * MIB, 700_000)] {
+        let heap = heap_of_dense(&[size]);
+        let get = |_| heap.allocate(size, align, Content::Any).expect("memory").as_ptr();
+        let all: Vec<_> = (0..KEPT).map(get).collect();
+        all.iter().for_each(|&at| fill(at, size));
+        let (held, kept) = (held_in_ready(heap), KEPT * frames_for(size));
+        assert!(held <= most(kept), "{size} at {align}: {held} of {kept} frames");
+        assert!(all.iter().all(|&at| at as usize % align == 0 && is_filled(at, size)));
+        all.iter().for_each(|&at| free(heap, at));
+    }
+}
+
+/// A larger size than the one before: its blocks are there when it is asked for again.
+#[test]
+fn a_larger_size_is_served_from_its_own_blocks() {
+    for (before, size) in [(2_000_000, 2_200_000), (1_000_000, 4_300_000), (2_000_000, 3_500_000)] {
+        let heap = heap_of_dense(&[before, size]);
+        (0..50).for_each(|_| free(heap, get_filled(heap, before)));
+        let given_back = || heap.slot().get(Event::GivenBackBytes) as usize;
+        (0..20).for_each(|_| free(heap, get_filled(heap, size)));
+        let start = given_back();
+        (0..200).for_each(|_| free(heap, get_filled(heap, size)));
+        let more = given_back() - start;
+        assert!(more <= 20 * size, "{size} after {before}: {more} bytes given back");
+    }
+}
