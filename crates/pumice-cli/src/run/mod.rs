@@ -51,9 +51,9 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let plan = arguments.plan()?;
     let typed = plan.variables.iter().find(|(name, _)| *name == ENV_CLEAR);
     let clearer = clear_plan::for_children(typed.map(|(_, value)| value.clone()))?;
-    let shim = shim_file::find_or_write()?;
+    let first = shim_file::find_or_write(plan.small)?;
 
-    let preload = shim_file::preload_list(&shim, env::var_os("LD_PRELOAD"));
+    let preload = shim_file::preload_list(&first, env::var_os("LD_PRELOAD"));
     env::set_var("LD_PRELOAD", preload);
     env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
     let tree = share_tree(plan.pool_max_bytes, plan.ready_bytes)?;

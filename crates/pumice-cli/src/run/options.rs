@@ -19,6 +19,7 @@ use pumice_heap::config::{
 use crate::serve::duration;
 use pumice_command::engines::{self, Choice};
 use pumice_command::memory;
+use pumice_command::small::Small;
 use pumice_command::Failure;
 
 /// The settings of programs (memory, and the programs to serve), which `pumice run` and `pumice env` take.
@@ -43,6 +44,9 @@ pub struct PoolArgs {
     /// Leave all mappings to the kernel, as without --mmap, whatever the environment says
     #[arg(long, overrides_with_all = ["mmap", "mmap_threshold"])]
     no_mmap: bool,
+    /// Have an installed allocator serve the requests that are too small for pumice, instead of the C library
+    #[arg(long, value_name = "ALLOCATOR")]
+    pub(super) small: Option<Small>,
     /// How long free memory is kept before it is given back (such as 500ms, 10s or 1m); 10s if
     /// not given
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -141,6 +145,8 @@ pub struct Plan {
     pub ready_bytes: usize,
     /// The most bytes of pool in the tree.
     pub pool_max_bytes: usize,
+    /// The library that serves small requests, if one was asked for.
+    pub small: Option<PathBuf>,
     /// The report wanted, if one is.
     pub report: Option<ReportTo>,
 }
@@ -154,6 +160,7 @@ impl RunArgs {
         if let Some(Choice::Kind(kind)) = self.pool.engine {
             engines::check_for_programs(kind)?;
         }
+        let small = self.pool.small.map(Small::find_or_explain).transpose()?;
         let (ready_bytes, pool_max_bytes) = fit(ready, pool_max, memory::available_bytes())?;
 
         let mut variables = variables(&self.pool, &self.scrub);
@@ -174,7 +181,8 @@ impl RunArgs {
             Ok(ReportTo { form, file })
         });
         let report = report.transpose()?;
-        Ok(Plan { program: self.program, variables, ready_bytes, pool_max_bytes, report })
+        let program = self.program;
+        Ok(Plan { program, variables, ready_bytes, pool_max_bytes, small, report })
     }
 }
 
