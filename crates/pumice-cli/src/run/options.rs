@@ -16,6 +16,7 @@ use pumice_heap::config::{
     ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD, MMAP_THRESHOLD,
 };
 
+use super::profile::Profile;
 use crate::serve::duration;
 use pumice_command::engines::{self, Choice};
 use pumice_command::memory;
@@ -72,6 +73,10 @@ pub struct PoolArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pool: PoolArgs,
+    /// Have ready at the start what the last run used in its first second, as --ready does, and keep what this one
+    /// uses in FILE (a file for each program in your cache folder, if none is given)
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "ready")]
+    profile: Option<Option<PathBuf>>,
     /// At exit, say on stderr what was served and what it cost
     #[arg(
         long,
@@ -147,6 +152,8 @@ pub struct Plan {
     pub pool_max_bytes: usize,
     /// The library that serves small requests, if one was asked for.
     pub small: Option<PathBuf>,
+    /// The program's profile, if it is to have one.
+    pub profile: Option<Profile>,
     /// The report wanted, if one is.
     pub report: Option<ReportTo>,
 }
@@ -161,7 +168,15 @@ impl RunArgs {
             engines::check_for_programs(kind)?;
         }
         let small = self.pool.small.map(Small::find_or_explain).transpose()?;
-        let (ready_bytes, pool_max_bytes) = fit(ready, pool_max, memory::available_bytes())?;
+        let profile = self.profile.map(|file| Profile::open(file.as_deref(), &self.program));
+        let profile = profile.transpose()?;
+        let available = memory::available_bytes();
+        let (mut ready_bytes, pool_max_bytes) = fit(ready, pool_max, available)?;
+        if let Some(profile) = &profile {
+            // What was right on another day must not drive others out of memory.
+            let most = usize::try_from(available / 2).unwrap_or(usize::MAX).min(pool_max_bytes);
+            ready_bytes = ready_bytes.max(profile.ready_bytes(most));
+        }
 
         let mut variables = variables(&self.pool, &self.scrub);
         if variables.iter().all(|(name, _)| *name != ENV_MMAP_THRESHOLD) {
@@ -182,7 +197,7 @@ impl RunArgs {
         });
         let report = report.transpose()?;
         let program = self.program;
-        Ok(Plan { program, variables, ready_bytes, pool_max_bytes, small, report })
+        Ok(Plan { program, variables, ready_bytes, pool_max_bytes, small, profile, report })
     }
 }
 
