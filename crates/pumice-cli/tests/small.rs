@@ -90,7 +90,7 @@ fn compile_cxx(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// What a program prints with each allocator that is installed, and the heap's count of requests.
+/// Runs a program with each allocator that is installed; `look` gets its output and the heap's count of requests.
 fn with_each(program: &Path, mut look: impl FnMut(&str, Output, u64)) {
     let folder = folder("small-reports");
     for allocator in ALLOCATORS {

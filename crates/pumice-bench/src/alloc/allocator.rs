@@ -54,7 +54,7 @@ impl Allocator {
         self.flags().is_some()
     }
 
-    /// What `pumice run` is told, where it is pumice.
+    /// The flags of `pumice run`, where it is pumice.
     fn flags(self) -> Option<&'static [&'static str]> {
         Some(match self {
             Allocator::Pumice => &[],

@@ -173,7 +173,7 @@ impl RunArgs {
         let available = memory::available_bytes();
         let (mut ready_bytes, pool_max_bytes) = fit(ready, pool_max, available)?;
         if let Some(profile) = &profile {
-            // What was right on another day must not drive others out of memory.
+            // A size that was right on another day must not drive others out of memory.
             let most = usize::try_from(available / 2).unwrap_or(usize::MAX).min(pool_max_bytes);
             ready_bytes = ready_bytes.max(profile.ready_bytes(most));
         }

@@ -4,9 +4,9 @@
 //! memory that a process of it has in use is looked at, ten times in the first second and at the end of a
 //! shorter run. Memory that lies ready and was never asked for does not count, so what is too much is forgotten.
 //!
-//! A file of the user's own is never taken for a profile: what does not begin as one is refused. What begins as one
-//! and goes on as something else (a disk was full, a newer version wrote it) is written anew. A profile is replaced in
-//! one step, so any number of programs may have the same one: the last one that ends has its way.
+//! A file of the user's own is never taken for a profile: it is refused if it does not begin as one. A file that begins
+//! as one and goes on as something else (a disk was full, a newer version wrote it) is written anew. A profile is
+//! replaced in one step, so any number of programs may have the same one: the last one that ends has its way.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -101,7 +101,7 @@ impl Profile {
             used => used,
         };
         let ready_bytes = match self.before {
-            // What was not needed this once may be needed again.
+            // Memory that was not needed this once may be needed again.
             Some(before) if used < before => before - (before - used).div_ceil(2),
             _ => used,
         };
