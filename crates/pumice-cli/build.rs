@@ -58,14 +58,15 @@ fn main() {
     }
     // Both, of what links, and of what reads backtraces, know this form.
     println!("cargo::rustc-link-arg-bins=-Wl,--compress-debug-sections=zlib");
-    let shim = build_shim(&workspace);
-    let bytes = fs::read(&shim)
-        .unwrap_or_else(|error| panic!("no shim came out at {}: {error}", shim.display()));
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&bytes);
-    // The hash names the file that `pumice run` writes, so that it need not be computed there.
-    println!("cargo::rustc-env=PUMICE_SHIM_FILE={}", shim.display());
-    println!("cargo::rustc-env=PUMICE_SHIM_HASH={:016x}", hasher.finish());
+    for (name, built) in [("SHIM", build_shim(&workspace)), ("SMALL", build_small(&workspace))] {
+        let bytes = fs::read(&built)
+            .unwrap_or_else(|error| panic!("nothing came out at {}: {error}", built.display()));
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        // The hash names the file that `pumice run` writes, so that it need not be computed there.
+        println!("cargo::rustc-env=PUMICE_{name}_FILE={}", built.display());
+        println!("cargo::rustc-env=PUMICE_{name}_HASH={:016x}", hasher.finish());
+    }
     link_unwinder_statically();
 }
 
@@ -133,6 +134,41 @@ fn build_shim(workspace: &Path) -> PathBuf {
         String::from_utf8_lossy(&output.stderr)
     );
     target_dir.join(target).join("release/libpumice_preload.so")
+}
+
+/// Builds the library that stands between the shim and an allocator that was asked for, and returns where it lies.
+fn build_small(workspace: &Path) -> PathBuf {
+    println!("cargo::rerun-if-env-changed=CC");
+    let library = PathBuf::from(env_of_cargo("OUT_DIR")).join("libpumice_small.so");
+    // The linker that cargo was told of for another processor is a C compiler of that processor.
+    let is_native = env_of_cargo("TARGET") == env_of_cargo("HOST");
+    let linker = env::var_os("RUSTC_LINKER").filter(|_| !is_native);
+    let compiler = linker.or_else(|| env::var_os("CC")).unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(&compiler);
+    command
+        .args([
+            "-std=gnu11",
+            "-O2",
+            "-fPIC",
+            "-fexceptions",
+            "-fsemantic-interposition",
+            "-fno-builtin",
+            "-fvisibility=hidden",
+        ])
+        .args([
+            "-shared",
+            "-nostdlib",
+            "-s",
+            "-Wl,-soname,libpumice_small.so",
+            "-Wl,-z,noexecstack",
+        ])
+        .arg("-o")
+        .arg(&library)
+        .arg(workspace.join("crates/pumice-preload/small/small.c"));
+    let status =
+        command.status().unwrap_or_else(|error| panic!("{compiler:?} can't be run: {error}"));
+    assert!(status.success(), "small.c (crates/pumice-preload/small) does not compile");
+    library
 }
 
 fn env_of_cargo(name: &str) -> OsString {

@@ -3,6 +3,7 @@
 mod shim;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The parts of an ELF file of 64 bits that these tests look at (elf(5)).
 struct Elf {
@@ -40,10 +41,14 @@ const DT_INIT: u64 = 12;
 const DT_TEXTREL: u64 = 22;
 
 impl Elf {
-    fn of_shim() -> Elf {
-        let bytes = std::fs::read(shim::shim_file()).expect("the build script made it");
+    fn of(file: &Path) -> Elf {
+        let bytes = std::fs::read(file).expect("the build script made it");
         assert_eq!(&bytes[..5], b"\x7fELF\x02", "an ELF file of 64 bits");
         Elf { bytes }
+    }
+
+    fn of_shim() -> Elf {
+        Elf::of(&shim::shim_file())
     }
 
     fn number(&self, at: usize, bytes: usize) -> u64 {
@@ -203,4 +208,21 @@ fn it_has_no_thread_local_storage_and_no_code_that_can_be_written() {
         assert!(segment.flags & (PF_W | PF_X) != PF_W | PF_X, "writable and executable");
     }
     assert!(segments.iter().any(|segment| segment.kind == PT_GNU_STACK), "a stack without code");
+}
+
+#[test]
+fn the_library_between_brings_operators_and_functions_of_jemalloc_and_needs_a_c_library() {
+    let elf = Elf::of(&shim::small_file());
+    assert!(!elf.dynamic_tags().contains(&DT_NEEDED));
+    assert!(!elf.sections().iter().any(|section| section.kind == SHT_INIT_ARRAY));
+    let symbols = elf.symbols();
+    let wanted = symbols.iter().filter(|symbol| !symbol.is_defined && !symbol.is_weak);
+    let wanted: BTreeSet<_> = wanted.map(|symbol| &*symbol.name).collect();
+    assert_eq!(wanted, ["abort", "free", "malloc", "malloc_usable_size", "posix_memalign"].into());
+    let exported = symbols.iter().filter(|symbol| symbol.is_defined).map(|symbol| &*symbol.name);
+    let (operators, others): (Vec<_>, Vec<_>) = exported.partition(|name| name.starts_with("_Z"));
+    assert_eq!(operators.len(), 8 + 12, "forms of new, and of delete: {operators:?}");
+    let others: BTreeSet<_> = others.into_iter().collect();
+    let of_jemalloc = ["dallocx", "rallocx", "sallocx", "sdallocx", "xallocx"];
+    assert_eq!(others, of_jemalloc.into_iter().chain(["pumice_small"]).collect());
 }

@@ -12,6 +12,7 @@
 //! | [`engines`] | engines by name, and whether they are here |
 //! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
 //! | [`safe_path`] | paths at which nobody else can put another file |
+//! | [`small`] | installed allocators for small requests |
 //!
 //! It asks `pumice-frames`, `pumice-accel`, `pumice-heap` and `pumice-slots` about the machine. Its users are
 //! `pumice-cli` and `pumice-bench`. Of these two, the first calls the second in one place.
@@ -24,6 +25,7 @@ pub mod json_lines;
 pub mod random;
 pub mod region;
 pub mod safe_path;
+pub mod small;
 pub mod statistics;
 pub mod table;
 

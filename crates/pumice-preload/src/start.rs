@@ -78,8 +78,9 @@ fn read_environment() -> Result<u32, Reason> {
     let Some(environment) = Environment::find() else { return Ok(UNREAD) };
     let wanted = environment.get(config::ENV_THRESHOLD).and_then(config::parse_size);
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
-    // An allocator whose own functions free what `malloc` gave (jemalloc's, by size) must have given it.
-    let frees_by_others = weak::has_any!("sdallocx", "dallocx");
+    // An allocator whose own functions free what `malloc` gave (jemalloc's, by size) must have given it, unless
+    // `pumice run --small` put a library before it that asks the shim (small/small.c).
+    let frees_by_others = weak::has_any!("sdallocx", "dallocx") && !weak::has_any!("pumice_small");
     // A program that has a `free` of its own, and leaves some of the family to others, frees their memory.
     let is_freed_elsewhere = frees_by_others || !symbols::is_first(c"free");
     let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };

@@ -2,13 +2,13 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ValueEnum;
 
 use crate::names::named;
 use crate::slot_daemon::own_program;
+use pumice_command::small::Small;
 use pumice_command::Failure;
 
 named! {
@@ -29,6 +29,12 @@ named! {
         Pumice = "pumice",
         /// `pumice run --mmap`, only when it is named
         PumiceMmap = "pumice-mmap",
+        /// `pumice run --small mimalloc`, only when it is named
+        PumiceMimalloc = "pumice-mimalloc",
+        /// `pumice run --small jemalloc`, only when it is named
+        PumiceJemalloc = "pumice-jemalloc",
+        /// `pumice run --small tcmalloc`, only when it is named
+        PumiceTcmalloc = "pumice-tcmalloc",
     }
 }
 
@@ -40,44 +46,53 @@ impl Allocator {
 
     /// Whether it runs where nobody names allocators.
     pub fn is_usual(self) -> bool {
-        self != Allocator::PumiceMmap
+        !self.is_pumice() || self == Allocator::Pumice
     }
 
-    /// Whether it is pumice, with or without mappings.
+    /// Whether it is pumice, with whatever flags.
     pub fn is_pumice(self) -> bool {
-        matches!(self, Allocator::Pumice | Allocator::PumiceMmap)
+        self.flags().is_some()
+    }
+
+    /// The flags of `pumice run`, where it is pumice.
+    fn flags(self) -> Option<&'static [&'static str]> {
+        Some(match self {
+            Allocator::Pumice => &[],
+            Allocator::PumiceMmap => &["--mmap"],
+            Allocator::PumiceMimalloc => &["--small", "mimalloc"],
+            Allocator::PumiceJemalloc => &["--small", "jemalloc"],
+            Allocator::PumiceTcmalloc => &["--small", "tcmalloc"],
+            _ => return None,
+        })
+    }
+
+    /// The installed library that it needs.
+    fn library(self) -> Option<Small> {
+        match self {
+            Allocator::Mimalloc | Allocator::PumiceMimalloc => Some(Small::Mimalloc),
+            Allocator::Jemalloc | Allocator::PumiceJemalloc => Some(Small::Jemalloc),
+            Allocator::Tcmalloc | Allocator::PumiceTcmalloc => Some(Small::Tcmalloc),
+            _ => None,
+        }
     }
 
     /// How a program is started under it; Debian's package if it is not installed.
     pub fn find(self) -> Result<Result<Preload, &'static str>, Failure> {
         let (mut before, mut variable) = (Vec::new(), None);
-        match self {
-            Allocator::Glibc => {}
-            Allocator::GlibcHuge => {
-                variable = Some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1".into()));
-            }
-            Allocator::Pumice => {
-                before = vec![own_program()?.into(), "run".into(), "--".into()];
-            }
-            Allocator::PumiceMmap => {
-                before = vec![own_program()?.into(), "run".into(), "--mmap".into(), "--".into()];
-            }
-            Allocator::Mimalloc | Allocator::Jemalloc | Allocator::Tcmalloc => {
-                let (file, package) = self.library();
-                let Some(path) = find_library(file) else { return Ok(Err(package)) };
-                variable = Some(("LD_PRELOAD", path.into()));
-            }
+        if self == Allocator::GlibcHuge {
+            variable = Some(("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1".into()));
+        }
+        if let Some(library) = self.library() {
+            let Some(path) = library.find() else { return Ok(Err(library.package())) };
+            variable = Some(("LD_PRELOAD", path.into()));
+        }
+        if let Some(flags) = self.flags() {
+            before.extend([own_program()?.into(), OsString::from("run")]);
+            before.extend(flags.iter().map(OsString::from));
+            before.push("--".into());
+            variable = None;
         }
         Ok(Ok(Preload { allocator: self, before, variable }))
-    }
-
-    /// How the name of the library's file starts, and Debian's package.
-    fn library(self) -> (&'static str, &'static str) {
-        match self {
-            Allocator::Mimalloc => ("libmimalloc.so.2", "libmimalloc2.0"),
-            Allocator::Jemalloc => ("libjemalloc.so.2", "libjemalloc2"),
-            _ => ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
-        }
     }
 }
 
@@ -113,21 +128,6 @@ fn is_about_allocators(name: &OsString) -> bool {
     const PREFIXES: [&str; 6] =
         ["PUMICE", "LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_", "MIMALLOC_", "TCMALLOC_"];
     PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
-}
-
-/// The first file in the linker's usual folders whose name starts so.
-fn find_library(prefix: &str) -> Option<PathBuf> {
-    let of_debian = format!("/usr/lib/{}-linux-gnu", env::consts::ARCH);
-    let folders = [&*of_debian, "/usr/lib64", "/usr/lib", "/usr/local/lib"];
-    folders.iter().find_map(|folder| {
-        let entries = Path::new(folder).read_dir().ok()?;
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let is_it = |path: &PathBuf| {
-            path.file_name()
-                .is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
-        };
-        paths.filter(is_it).min()
-    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! | [`options`] | what may be typed, and the environment it becomes |
 //! | [`shim_file`] | the embedded shim as a file that the loader can open |
 //! | [`spawn`] | the program's start, signals, stops and end |
+//! | [`profile`] | what a program used in its first second, for the next time |
 //! | [`report`] | what was served, what it cost, and why nothing was |
 //! | [`elf`] | what kind of program a file is |
 //! | [`variables`] | `pumice env`: the same environment, for others to set |
@@ -13,6 +14,7 @@
 
 mod elf;
 mod options;
+mod profile;
 mod report;
 mod shim_file;
 pub mod spawn;
@@ -35,6 +37,7 @@ pub use variables::{print_variables, EnvArgs};
 
 use crate::counters::Counters;
 use crate::numbers::Numbers;
+use profile::Profile;
 use pumice_command::clear_plan;
 use pumice_command::Failure;
 use spawn::End;
@@ -51,9 +54,9 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     let plan = arguments.plan()?;
     let typed = plan.variables.iter().find(|(name, _)| *name == ENV_CLEAR);
     let clearer = clear_plan::for_children(typed.map(|(_, value)| value.clone()))?;
-    let shim = shim_file::find_or_write()?;
+    let first = shim_file::find_or_write(plan.small)?;
 
-    let preload = shim_file::preload_list(&shim, env::var_os("LD_PRELOAD"));
+    let preload = shim_file::preload_list(&first, env::var_os("LD_PRELOAD"));
     env::set_var("LD_PRELOAD", preload);
     env::set_var("ASAN_OPTIONS", asan_options(env::var_os("ASAN_OPTIONS")));
     let tree = share_tree(plan.pool_max_bytes, plan.ready_bytes)?;
@@ -69,8 +72,16 @@ pub fn run(arguments: RunArgs) -> Result<u8, Failure> {
     env::set_var(ENV_CLEAR, clearer.to_string());
 
     let started = Instant::now();
-    let ended = spawn::run_and_look(&plan.program, &mut || sweep(tree));
+    let mut profile = plan.profile;
+    let first_look = profile.as_ref().map_or(SWEEP_PAUSE, Profile::first_look);
+    let ended = spawn::run_and_look(&plan.program, first_look, &mut || {
+        let early = profile.as_mut().and_then(|profile| profile.look(tree));
+        early.unwrap_or_else(|| sweep(tree))
+    });
     let wall = started.elapsed();
+    if let (Some(profile), Ok((_, usage))) = (profile, &ended) {
+        profile.keep(tree, usage.peak_resident_bytes);
+    }
     let result = match ended {
         Err(error) => Err(not_run(&plan.program[0], &error)),
         Ok((end, usage)) => match &plan.report {

@@ -16,9 +16,11 @@ use pumice_heap::config::{
     ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD, MMAP_THRESHOLD,
 };
 
+use super::profile::Profile;
 use crate::serve::duration;
 use pumice_command::engines::{self, Choice};
 use pumice_command::memory;
+use pumice_command::small::Small;
 use pumice_command::Failure;
 
 /// The settings of programs (memory, and the programs to serve), which `pumice run` and `pumice env` take.
@@ -43,6 +45,9 @@ pub struct PoolArgs {
     /// Leave all mappings to the kernel, as without --mmap, whatever the environment says
     #[arg(long, overrides_with_all = ["mmap", "mmap_threshold"])]
     no_mmap: bool,
+    /// Have an installed allocator serve the requests that are too small for pumice, instead of the C library
+    #[arg(long, value_name = "ALLOCATOR")]
+    pub(super) small: Option<Small>,
     /// How long free memory is kept before it is given back (such as 500ms, 10s or 1m); 10s if
     /// not given
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -68,6 +73,10 @@ pub struct PoolArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pool: PoolArgs,
+    /// Have ready at the start what the last run used in its first second, as --ready does, and keep what this one
+    /// uses in FILE (a file for each program in your cache folder, if none is given)
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "ready")]
+    profile: Option<Option<PathBuf>>,
     /// At exit, say on stderr what was served and what it cost
     #[arg(
         long,
@@ -141,6 +150,10 @@ pub struct Plan {
     pub ready_bytes: usize,
     /// The most bytes of pool in the tree.
     pub pool_max_bytes: usize,
+    /// The library that serves small requests, if one was asked for.
+    pub small: Option<PathBuf>,
+    /// The program's profile, if it is to have one.
+    pub profile: Option<Profile>,
     /// The report wanted, if one is.
     pub report: Option<ReportTo>,
 }
@@ -154,7 +167,16 @@ impl RunArgs {
         if let Some(Choice::Kind(kind)) = self.pool.engine {
             engines::check_for_programs(kind)?;
         }
-        let (ready_bytes, pool_max_bytes) = fit(ready, pool_max, memory::available_bytes())?;
+        let small = self.pool.small.map(Small::find_or_explain).transpose()?;
+        let profile = self.profile.map(|file| Profile::open(file.as_deref(), &self.program));
+        let profile = profile.transpose()?;
+        let available = memory::available_bytes();
+        let (mut ready_bytes, pool_max_bytes) = fit(ready, pool_max, available)?;
+        if let Some(profile) = &profile {
+            // A size that was right on another day must not drive others out of memory.
+            let most = usize::try_from(available / 2).unwrap_or(usize::MAX).min(pool_max_bytes);
+            ready_bytes = ready_bytes.max(profile.ready_bytes(most));
+        }
 
         let mut variables = variables(&self.pool, &self.scrub);
         if variables.iter().all(|(name, _)| *name != ENV_MMAP_THRESHOLD) {
@@ -174,7 +196,8 @@ impl RunArgs {
             Ok(ReportTo { form, file })
         });
         let report = report.transpose()?;
-        Ok(Plan { program: self.program, variables, ready_bytes, pool_max_bytes, report })
+        let program = self.program;
+        Ok(Plan { program, variables, ready_bytes, pool_max_bytes, small, profile, report })
     }
 }
 

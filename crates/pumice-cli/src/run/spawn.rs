@@ -20,9 +20,6 @@ use std::time::Duration;
 use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
 use serde::Serialize;
 
-/// The time of the first look at the running program.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -82,20 +79,21 @@ impl Ran {
 /// # Errors
 /// As `execvp`: `NotFound`, `PermissionDenied` and others mean that nothing was run.
 pub fn run(line: &[OsString]) -> io::Result<(End, Usage)> {
-    run_and_look(line, &mut || Duration::MAX)
+    run_and_look(line, Duration::MAX, &mut || Duration::MAX)
 }
 
-/// As [`run`]. Calls `look` a second after the start, and then each time when it said.
+/// As [`run`]. Calls `look` at a time after the start, and then each time when it said.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_and_look(
     line: &[OsString],
+    first_look: Duration,
     look: &mut dyn FnMut() -> Duration,
 ) -> io::Result<(End, Usage)> {
     let signals = Signals::take_over();
     let child = spawn(line, &signals)?;
-    let mut pause = FIRST_LOOK;
+    let mut pause = first_look;
     loop {
         match next_change(child)? {
             Change::Ended(end, usage) => return Ok((end, usage)),

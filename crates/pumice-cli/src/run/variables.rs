@@ -14,6 +14,7 @@ use super::options::{check_pool, variables, PoolArgs, ScrubArgs};
 use super::shim_file::{self, LoadedFrom};
 use pumice_command::engines::{self, Choice};
 use pumice_command::safe_path;
+use pumice_command::small::Small;
 use pumice_command::{print, Failure};
 
 /// Print the variables that give programs the shim without 'pumice run', for a service or an image
@@ -65,13 +66,14 @@ impl Form {
 pub fn print_variables(arguments: &EnvArgs) -> Result<(), Failure> {
     check_pool(&arguments.pool)?;
     check_engine(&arguments.pool, arguments.format)?;
+    let small = arguments.pool.small.map(Small::find_or_explain).transpose()?;
     let typed = variables(&arguments.pool, &arguments.scrub);
     let mut pairs = Vec::new();
     for (name, value) in typed {
         pairs.push((name, text(name, &value)?));
     }
-    let shim = shim(arguments)?;
-    pairs.insert(0, ("LD_PRELOAD", text("LD_PRELOAD", shim.as_os_str())?));
+    let preload = shim_file::preload_list(&libraries(arguments, small)?, None);
+    pairs.insert(0, ("LD_PRELOAD", text("LD_PRELOAD", &preload)?));
     print(write(arguments.format, &pairs).as_bytes())
 }
 
@@ -93,9 +95,14 @@ fn text(name: &str, value: &OsStr) -> Result<String, Failure> {
     })
 }
 
-fn shim(arguments: &EnvArgs) -> Result<PathBuf, Failure> {
+/// The shim, and what is preloaded with it.
+fn libraries(arguments: &EnvArgs, small: Option<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
     if let Some(path) = &arguments.shim {
-        return checked(path, arguments.format).map(|()| path.clone());
+        let libraries = shim_file::beside(path, small);
+        for library in &libraries {
+            checked(library, arguments.format)?;
+        }
+        return Ok(libraries);
     }
     if let Some(folder) = &arguments.install_shim {
         // Before anything is written.
@@ -104,17 +111,17 @@ fn shim(arguments: &EnvArgs) -> Result<PathBuf, Failure> {
             true => LoadedFrom::Elsewhere,
             false => LoadedFrom::There,
         };
-        let path = shim_file::install(folder, loaded_from)?;
-        eprintln!("pumice: the shim is at {}", path.display());
-        return Ok(path);
+        let libraries = shim_file::install(folder, small, loaded_from)?;
+        eprintln!("pumice: the shim is at {}", libraries[0].display());
+        return Ok(libraries);
     }
-    let path = shim_file::find_or_write()?;
+    let libraries = shim_file::find_or_write(small)?;
     let hint = match arguments.format.is_for_elsewhere() {
         true => "it must be at the same path there, or give --shim PATH",
         false => "a restart may remove it; --install-shim DIR puts it where it stays",
     };
-    eprintln!("pumice: the shim is at {}; {hint}", path.display());
-    Ok(path)
+    eprintln!("pumice: the shim is at {}; {hint}", libraries[0].display());
+    Ok(libraries)
 }
 
 fn checked(path: &Path, form: Form) -> Result<(), Failure> {

@@ -14,6 +14,11 @@ pub fn shim_file() -> PathBuf {
     PathBuf::from(env!("PUMICE_SHIM_FILE"))
 }
 
+/// The library between the shim and an allocator that was asked for.
+pub fn small_file() -> PathBuf {
+    PathBuf::from(env!("PUMICE_SMALL_FILE"))
+}
+
 /// How a program is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
