@@ -85,8 +85,8 @@ pub unsafe trait Memory: Sync {
     /// is within one mapping ([`is_one_mapping`]): of several the kernel may move some and then fail.
     unsafe fn relocate(&self, from: *mut u8, to: *mut u8, len: usize) -> Result<(), Errno>;
 
-    /// Moves the pages of a range to the beginning of a longer one, all of which is one mapping then. The addresses they
-    /// came from are the kernel's afterwards. An error is as one of [`Memory::relocate`].
+    /// Moves the pages of a range to the beginning of a longer one, all of which is one mapping then. The addresses
+    /// they came from are the kernel's afterwards. An error is as one of [`Memory::relocate`].
     ///
     /// # Safety
     /// As for [`Memory::relocate`], but for the target's content, which goes.

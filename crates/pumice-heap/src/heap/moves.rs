@@ -1,15 +1,15 @@
 //! Pages that move from one run to another with the page tables.
 //!
-//! The kernel unmaps the target before it looks whether it can move (`mremap(2)`, `MREMAP_FIXED`), and if it then fails,
-//! nothing says whether it did. Another thread's mapping may lie there by then. So nobody touches the target of a move
-//! that failed again: it is *lost*, as its marks said from before the move on. The source is as it was.
+//! The kernel unmaps the target before it looks whether it can move (`mremap(2)`, `MREMAP_FIXED`), and if it then
+//! fails, nothing says whether it did. Another thread's mapping may lie there by then. So nobody touches the target of
+//! a move that failed again: it is *lost*, as its marks said from before the move on. The source is as it was.
 //!
 //! Of several mappings one is moved at most. (From Linux 6.17 on one call moves several. Where that fails half-way,
 //! nothing says which have moved.)
 //!
 //! A run that grows is moved together with its new length, so that all of it is one mapping: a process may have only so
-//! many. Its old place is the kernel's for a moment, until it is mapped again. If another thread's mapping has come there,
-//! the old place is lost as well.
+//! many. Its old place is the kernel's for a moment, until it is mapped again. If another thread's mapping has come
+//! there, the old place is lost as well.
 
 use core::ops::Range;
 
@@ -78,8 +78,8 @@ impl Moves {
 }
 
 impl Heap {
-    /// Moves the pages of `len` bytes to the beginning of a run, which nobody has used. Their place stays mapped and reads
-    /// as zeros.
+    /// Moves the pages of `len` bytes to the beginning of a run, which nobody has used. Their place stays mapped and
+    /// reads as zeros.
     ///
     /// # Safety
     /// The caller owns both. They are committed, and the run reads as zeros.
@@ -105,8 +105,8 @@ impl Heap {
         Moved::Yes
     }
 
-    /// Moves a run to a longer one, which nobody has used: the largest mapping of it, and the rest by a copy. `Err` says
-    /// what became of the longer one where nothing was moved.
+    /// Moves a run to a longer one, which nobody has used: the largest mapping of it, and the rest by a copy. `Err`
+    /// says what became of the longer one where nothing was moved.
     ///
     /// # Safety
     /// The caller owns both, and they are committed.
@@ -135,7 +135,7 @@ impl Heap {
         }
         let target = zone.address(to.start);
         let at = |base: *mut u8| base.wrapping_add(piece.start);
-        // SAFETY: the caller owns both, and the piece is one mapping. Whatever the target holds, nobody needs it.
+        // SAFETY: the caller owns both, and the piece is one mapping. Nobody needs the content of the target.
         let outcome = unsafe {
             zone.memory().move_and_grow(
                 at(source),
@@ -155,8 +155,8 @@ impl Heap {
             if rest.is_empty() {
                 continue;
             }
-            // SAFETY: both are the caller's. The target's pages before the piece are zero, as those of a run that nobody
-            // has used, and those behind it are new.
+            // SAFETY: both are the caller's. The target's pages before the piece are zero, as those of a run that
+            // nobody has used, and those behind it are new.
             unsafe { copy_what_is_not_zero(source, target, rest.clone()) };
             let frames = frames_at(from.start.0, &rest);
             is_place_free &= zone.discard_frames(Pfn(frames.start), frames.len())

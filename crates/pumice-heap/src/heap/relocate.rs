@@ -1,9 +1,9 @@
 //! `realloc` of runs that can't grow where they stand: pages of large ones are moved, not copied.
 //!
 //! The kernel moves page-table entries ([`super::moves`]): a quarter of a millisecond for a gigabyte, and nothing is
-//! faulted in again. The run is a mapping of its own from then on, with the attributes that were set on its pages, so all
-//! blocks that this mapping reaches into are *tainted*: before others get them, one fresh mapping takes the attributes
-//! off.
+//! faulted in again. The run is a mapping of its own from then on, with the attributes that were set on its pages, so
+//! all blocks that this mapping reaches into are *tainted*: before others get them, one fresh mapping takes the
+//! attributes off.
 //!
 //! Shorter runs are copied if they are dense: that costs less than two calls, and leaves no mapping behind. A copy of
 //! pages that were never touched would have both runs resident, so pages of a *sparse* run of a block and more are
@@ -80,8 +80,8 @@ impl Heap {
     }
 
     /// Moves an allocation that is to shrink to a small part of a block to a place of that size, by a copy: its new
-    /// address. Its blocks are ready for the next request of their size. Where it stands, it would keep one of them, and
-    /// a program that reads into large buffers and cuts them would fault in a new one each time. `None`: it is as
+    /// address. Its blocks are ready for the next request of their size. Where it stands, it would keep one of them,
+    /// and a program that reads into large buffers and cuts them would fault in a new one each time. `None`: it is as
     /// before; shrink it where it stands.
     ///
     /// # Safety

@@ -85,8 +85,8 @@ impl Rests {
 }
 
 impl Heap {
-    /// Gives back the rest of the block that a new run, aligned to `align` frames, ends in, where rests are too much. The
-    /// content of the part of the run in that block may go, and its dirt with it.
+    /// Gives back the rest of the block that a new run, aligned to `align` frames, ends in, where rests are too much.
+    /// The content of the part of the run in that block may go, and its dirt with it.
     #[inline]
     pub(super) fn trim_rest(&self, zone: &PoolZone, run: &mut Run, align: usize) {
         if has_rest(zone, run.range, align) && self.trim(zone, run.range, run.range.start) {
@@ -101,8 +101,8 @@ impl Heap {
         }
     }
 
-    /// Gives back the rest of the block that a run ends in, whose frames from `new` on hold nothing. Whether its part in
-    /// that block is zero now.
+    /// Gives back the rest of the block that a run ends in, whose frames from `new` on hold nothing. Whether its part
+    /// in that block is zero now.
     fn trim(&self, zone: &PoolZone, range: PageRange, new: Pfn) -> bool {
         let (ledger, block) = (zone.ledger(), range.end().block());
         let end = range.end().0 % BLOCK_FRAMES;
@@ -157,8 +157,8 @@ impl Heap {
         is_small
     }
 
-    /// Gives back the pages of a run within a trimmed block that is about to be freed, where rests are too much: it would
-    /// be one again.
+    /// Gives back the pages of a run within a trimmed block that is about to be freed, where rests are too much: it
+    /// would be one again.
     pub(super) fn give_back_in_trimmed(&self, zone: &PoolZone, end: RunEnd) -> bool {
         let RunEnd { range, kept, .. } = end;
         let is_within = kept == 0 && range.start.block() == Pfn(range.end().0 - 1).block();
