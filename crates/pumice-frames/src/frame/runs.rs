@@ -324,6 +324,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_last(ends_here)
                 .with_ready(old.ready())
                 .with_tainted(old.tainted())
+                .with_payload(old.payload())
                 .with_epoch(old.epoch())
         };
         // Others may still change hints of a block in parts.
@@ -390,6 +391,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
                 .with_dirty(true)
                 .with_ready(word.ready())
                 .with_tainted(word.tainted())
+                .with_payload(word.payload())
                 .with_room(ROOM_ALL)
                 .with_epoch(word.epoch());
             // A run may not start in parts: with no whole block left, its first frames are it.

@@ -1,7 +1,7 @@
 //! The heap's own hints in a block word.
 //!
 //! The ledger carries them in [`BlockWord::payload`] and does not know them. Like its own hints they may be wrong for a
-//! moment, and they go when the ledger begins a word anew.
+//! moment. They stay while a block is in use, as a whole or in parts, and may go when it is freed.
 
 use bitfield_struct::bitfield;
 use pumice_frames::addr::BLOCK_FRAMES;
@@ -17,7 +17,7 @@ const EXPECTED: u32 = (1 << OWN_SHIFT) - 1;
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub(super) struct Hints {
-    /// Scrubd's hand has passed since the block was freed: it is cold.
+    /// Free: scrubd's hand has passed since the block was freed, so it is cold. In use: [`Hints::moved`].
     pub(super) cold: bool,
     /// How often the keeper's hand has passed since the block was freed, up to [`OLDEST`].
     #[bits(3)]
@@ -29,6 +29,18 @@ pub(super) struct Hints {
     /// Where the block is tainted: by nothing but advice to use huge pages.
     pub(super) advised: bool,
     __: bool,
+}
+
+impl Hints {
+    /// Where a block in use is tainted: by nothing but advice to use huge pages, and a move, which makes a mapping of
+    /// its own. It says something because whoever taints a block sets it or clears it.
+    pub(super) const fn moved(self) -> bool {
+        self.cold()
+    }
+
+    pub(super) const fn with_moved(self, moved: bool) -> Hints {
+        self.with_cold(moved)
+    }
 }
 
 /// A word with the heap's hints.

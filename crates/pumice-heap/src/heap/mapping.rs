@@ -14,7 +14,7 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::hints::WithHints;
+use super::hints::{Hints, WithHints};
 use super::serve::{whole_blocks, Keeps};
 use super::{Content, Heap, PoolZone};
 use crate::scrub::FOR_SCRUBBING;
@@ -347,11 +347,14 @@ impl Heap {
         for block in blocks {
             zone.ledger().update_word(block, |word| match (effect, word.state()) {
                 (Effect::Taints | Effect::Locks, BlockState::Whole | BlockState::Parts) => {
-                    Some(word.with_tainted(true).with_hints(|it| it.with_advised(false)))
+                    let word = word.with_tainted(true);
+                    Some(word.with_hints(|it| it.with_advised(false).with_moved(false)))
                 }
                 (Effect::AsksForHuge, BlockState::Whole | BlockState::Parts) => {
                     let has_no_other = !word.tainted() || word.hints().advised();
-                    Some(word.with_tainted(true).with_hints(|it| it.with_advised(has_no_other)))
+                    let is_alike = has_no_other || word.hints().moved();
+                    let hints = |it: Hints| it.with_advised(has_no_other).with_moved(is_alike);
+                    Some(word.with_tainted(true).with_hints(hints))
                 }
                 (Effect::Drops, BlockState::Whole) => Some(word.with_ready(false)),
                 _ => None,

@@ -4,12 +4,14 @@
 //! fails, nothing says whether it did. Another thread's mapping may lie there by then. So nobody touches the target of
 //! a move that failed again: it is *lost*, as its marks said from before the move on. The source is as it was.
 //!
-//! Of several mappings one is moved at most. (From Linux 6.17 on one call moves several. Where that fails half-way,
-//! nothing says which have moved.)
+//! Several mappings are moved one by one. (From Linux 6.17 on one call moves several. Where that fails half-way,
+//! nothing says which have moved.) Those that have moved when one fails are copied back: their places were left mapped.
+//! The last one is moved together with the run's new length, so that they do not become more and more: a process may
+//! have only so many. Its old place is the kernel's for a moment, until it is mapped again. If another thread's mapping
+//! has come there, the old place is lost as well. A small part at the end, by which the run has grown in place, is
+//! copied into the mapping before it.
 //!
-//! A run that grows is moved together with its new length, so that all of it is one mapping: a process may have only so
-//! many. Its old place is the kernel's for a moment, until it is mapped again. If another thread's mapping has come
-//! there, the old place is lost as well.
+//! A mapping has its attributes wherever it grows, so a run on which the program has set some is not moved.
 
 use core::ops::Range;
 
@@ -22,8 +24,8 @@ use pumice_frames::sys::mem::{self, Huge, Memory};
 
 /// A range of more mappings is not moved.
 const MOST_MAPPINGS: usize = 8;
-/// At least this share of a run is moved, or none of it: the rest is copied.
-const LEAST_SHARE: usize = 2;
+/// Mappings at the end of a run that are no more than this share of it are copied.
+const COPIED_SHARE: usize = 16;
 /// This share of a zone's addresses may be lost in the life of a process. From then on nothing is moved.
 const LOST_SHARE: usize = 16;
 /// Moves that fail in the life of a process. They fail again and again where no more mappings are allowed.
@@ -40,13 +42,15 @@ pub(super) enum Moved {
     Lost,
 }
 
-/// A run that has moved and grown.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Grown {
-    /// The first frame, counted from its start, of the mapping that goes on to its end.
-    pub(super) from: usize,
-    /// Whether its old place is free memory: zero, and without attributes. Else it is lost, or keeps attributes.
-    pub(super) is_place_free: bool,
+/// The old place of a run that has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Zero, and without attributes.
+    Free,
+    /// It is still mapped as it was.
+    Kept,
+    /// Some of it is the kernel's.
+    Lost,
 }
 
 /// The moves so far. Relaxed: numbers that order nothing.
@@ -105,8 +109,8 @@ impl Heap {
         Moved::Yes
     }
 
-    /// Moves a run to a longer one, which nobody has used: the largest mapping of it, and the rest by a copy. `Err`
-    /// says what became of the longer one where nothing was moved.
+    /// Moves a run to a longer one, which nobody has used. `Err` says what became of the longer one where nothing was
+    /// moved.
     ///
     /// # Safety
     /// The caller owns both, and they are committed.
@@ -115,54 +119,73 @@ impl Heap {
         zone: &PoolZone,
         from: PageRange,
         to: PageRange,
-    ) -> Result<Grown, Moved> {
+    ) -> Result<Place, Moved> {
         let mut lengths = [0; MOST_MAPPINGS];
-        let source = zone.address(from.start);
+        let (source, target) = (zone.address(from.start), zone.address(to.start));
         // SAFETY: the caller owns it, and all addresses of a zone are mapped.
         let count = unsafe { mem::mappings(source, from.bytes(), &mut lengths) };
-        let piece = largest(&lengths[..count.ok_or(Moved::No)?]);
-        if piece.len() < from.bytes() / LEAST_SHARE || !self.moves.are_left(zone) {
+        let pieces = without_small_end(&lengths[..count.ok_or(Moved::No)?]);
+        let moved: usize = pieces.iter().sum();
+        let (Some(&last), true) = (pieces.last(), self.moves.are_left(zone)) else {
             return Err(Moved::No);
-        }
+        };
         let new = to.start.0..to.end().0;
-        let moved = frames_at(from.start.0, &piece);
+        let gap = frames_at(from.start, moved - last..moved);
         if !mark_lost(zone, new.clone()) {
             return Err(Moved::No);
         }
-        if !mark_lost(zone, moved.clone()) {
+        if !mark_lost(zone, gap.clone()) {
             unmark_lost(zone, new);
             return Err(Moved::No);
         }
-        let target = zone.address(to.start);
-        let at = |base: *mut u8| base.wrapping_add(piece.start);
-        // SAFETY: the caller owns both, and the piece is one mapping. Nobody needs the content of the target.
-        let outcome = unsafe {
-            zone.memory().move_and_grow(
-                at(source),
-                piece.len(),
-                at(target),
-                to.bytes() - piece.start,
-            )
-        };
-        if outcome.is_err() {
-            unmark_lost(zone, moved);
-            self.moves.fail(new.len());
-            return Err(Moved::Lost);
+        let mut done = 0;
+        for length in pieces {
+            let (at, to_at) = (source.wrapping_add(done), target.wrapping_add(done));
+            // SAFETY: the caller owns both, and the piece is one mapping. Nobody needs the content of the target.
+            let outcome = unsafe {
+                match done + length == moved {
+                    true => zone.memory().move_and_grow(at, *length, to_at, to.bytes() - done),
+                    false => zone.memory().relocate(at, to_at, *length),
+                }
+            };
+            if outcome.is_err() {
+                unmark_lost(zone, gap);
+                self.moves.fail(new.len());
+                // SAFETY: so much has moved, and has left its place mapped.
+                unsafe { bring_back(zone, source, target, done) };
+                return Err(Moved::Lost);
+            }
+            done += length;
         }
         unmark_lost(zone, new);
-        let mut is_place_free = self.map_again(zone, moved);
-        for rest in [0..piece.start, piece.end..from.bytes()] {
-            if rest.is_empty() {
-                continue;
+        let is_mapped = self.map_again(zone, gap);
+        // SAFETY: both are the caller's. The target is new there.
+        unsafe { copy_what_is_not_zero(source, target, moved..from.bytes()) };
+        let rest = frames_at(from.start, moved..from.bytes());
+        let is_empty = rest.is_empty() || zone.discard_frames(Pfn(rest.start), rest.len());
+        let first = from.start.0;
+        Ok(match is_mapped {
+            false => Place::Lost,
+            // Mappings that pages have left do not become one with those beside them.
+            true if is_empty
+                && self.reset_all(zone, first..first + (moved - last) / FRAME_SIZE) =>
+            {
+                match self.settle_taint(zone, rest) {
+                    true => Place::Free,
+                    false => Place::Kept,
+                }
             }
-            // SAFETY: both are the caller's. The target's pages before the piece are zero, as those of a run that
-            // nobody has used, and those behind it are new.
-            unsafe { copy_what_is_not_zero(source, target, rest.clone()) };
-            let frames = frames_at(from.start.0, &rest);
-            is_place_free &= zone.discard_frames(Pfn(frames.start), frames.len())
-                && self.settle_taint(zone, frames);
+            true => Place::Kept,
+        })
+    }
+
+    /// Puts one fresh mapping in the place of several that pages have left.
+    fn reset_all(&self, zone: &PoolZone, frames: Range<usize>) -> bool {
+        let done = frames.is_empty() || zone.reset_frames(Pfn(frames.start), frames.len());
+        if done {
+            settle_blocks(zone, frames);
         }
-        Ok(Grown { from: piece.start / FRAME_SIZE, is_place_free })
+        done
     }
 
     /// Maps frames of a run that a move has left to the kernel. `false`: they are lost, and their marks stay.
@@ -177,25 +200,47 @@ impl Heap {
             let _ = unsafe { zone.memory().set_huge(at, len, Huge::Yes) };
         }
         unmark_lost(zone, frames.clone());
-        (frames.start.div_ceil(BLOCK_FRAMES)..frames.end / BLOCK_FRAMES)
-            .for_each(|block| set_settled(zone, block));
+        settle_blocks(zone, frames);
         true
     }
 }
 
-/// The largest of some pieces that follow each other, as a range of bytes.
-fn largest(lengths: &[usize]) -> Range<usize> {
-    let mut start = 0;
-    let pieces = lengths.iter().map(|length| {
-        start += length;
-        start - length..start
-    });
-    pieces.max_by_key(Range::len).unwrap_or(0..0)
+/// Frames of a run that are freshly mapped: the whole blocks among them have no attribute.
+fn settle_blocks(zone: &PoolZone, frames: Range<usize>) {
+    let blocks = frames.start.div_ceil(BLOCK_FRAMES)..frames.end / BLOCK_FRAMES;
+    blocks.for_each(|block| set_settled(zone, block));
+}
+
+/// Copies what has moved back to where it was.
+///
+/// # Safety
+/// The caller owns both.
+#[cold]
+unsafe fn bring_back(zone: &PoolZone, from: *mut u8, to: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: as the caller promises. Where the kernel refuses to drop them, the pages stay for nothing.
+        unsafe {
+            from.copy_from_nonoverlapping(to, len);
+            let _ = zone.memory().discard(to, len);
+        }
+    }
+}
+
+/// Pieces that follow each other, but for those at the end that are small beside all of them.
+fn without_small_end(lengths: &[usize]) -> &[usize] {
+    let all: usize = lengths.iter().sum();
+    let mut small = 0;
+    let is_small = |length: &&usize| {
+        small += **length;
+        small <= all / COPIED_SHARE
+    };
+    let copied = lengths.iter().rev().take_while(is_small).count();
+    &lengths[..lengths.len() - copied]
 }
 
 /// The frames of a range of bytes behind a frame.
-fn frames_at(first: usize, bytes: &Range<usize>) -> Range<usize> {
-    first + bytes.start / FRAME_SIZE..first + bytes.end / FRAME_SIZE
+fn frames_at(first: Pfn, bytes: Range<usize>) -> Range<usize> {
+    first.0 + bytes.start / FRAME_SIZE..first.0 + bytes.end / FRAME_SIZE
 }
 
 /// # Safety
@@ -232,9 +277,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_piece_is_known_by_where_it_lies() {
-        assert_eq!(largest(&[3, 9, 2]), 3..12);
-        assert_eq!(largest(&[5]), 0..5);
-        assert_eq!(largest(&[]), 0..0);
+    fn a_small_end_is_copied() {
+        assert_eq!(without_small_end(&[100, 5, 1]), [100]);
+        assert_eq!(without_small_end(&[100, 7]), [100, 7]);
+        assert_eq!(without_small_end(&[100, 7, 2]), [100, 7]);
+        assert_eq!(without_small_end(&[5]), [5]);
     }
 }

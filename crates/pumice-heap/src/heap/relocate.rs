@@ -1,9 +1,9 @@
 //! `realloc` of runs that can't grow where they stand: pages of large ones are moved, not copied.
 //!
 //! The kernel moves page-table entries ([`super::moves`]): a quarter of a millisecond for a gigabyte, and nothing is
-//! faulted in again. The run is a mapping of its own from then on, with the attributes that were set on its pages, so
-//! all blocks that this mapping reaches into are *tainted*: before others get them, one fresh mapping takes the
-//! attributes off.
+//! faulted in again. The run is a mapping of its own from then on, so all blocks that this mapping reaches into are
+//! *tainted*: before others get them, one fresh mapping takes its place. Their hints say that a move did it. A run on
+//! which the program has set attributes is copied: it stays what the program knows.
 //!
 //! Shorter runs are copied if they are dense: that costs less than two calls, and leaves no mapping behind. A copy of
 //! pages that were never touched would have both runs resident, so pages of a *sparse* run of a block and more are
@@ -15,9 +15,8 @@ use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::classes::Density;
-use super::hints::WithHints;
-use super::mapping::has_lost;
-use super::moves::{Grown, Moved};
+use super::hints::{Hints, WithHints};
+use super::moves::{Moved, Place};
 use super::serve::whole_blocks;
 use super::{blocks_and_tail, Content, Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
@@ -52,17 +51,15 @@ impl Heap {
             let is_sparse = || density != Density::Dense && self.is_sparse_run(zone, range);
             blocks >= LEAST_BLOCKS || blocks > 0 && is_sparse()
         };
-        let may_be_locked =
-            self.has_locked() && self.is_tainted(zone.address(range.start) as usize, range.bytes());
-        let may_move = size <= isize::MAX as usize && self.is_recycling() && !may_be_locked;
+        let may_move = size <= isize::MAX as usize && self.is_recycling() && is_alike(zone, range);
         if frames <= range.frames || !may_move || !is_worth_it() {
             return None;
         }
         let run = self.get_pristine(zone, frames)?;
         self.settle(zone, &run, zone.kind.keeps());
         // SAFETY: both are whole runs, the caller's and one just got; the new one holds nothing.
-        let grown = match unsafe { self.move_run(zone, range, run.range) } {
-            Ok(grown) => grown,
+        let place = match unsafe { self.move_run(zone, range, run.range) } {
+            Ok(place) => place,
             Err(Moved::Lost) => return None,
             Err(Moved::Yes | Moved::No) => {
                 zone.ledger().put_range(run.range, |_, word| word.emptied());
@@ -72,7 +69,7 @@ impl Heap {
         if zone.kind == ZoneKind::Demand {
             self.end_use(zone, whole_blocks(range));
         }
-        self.hand_over(zone, range, run.range, &grown);
+        self.hand_over(zone, range, run.range, place);
         self.add_in_use(zone, frames - range.frames);
         self.make_room_in(zone);
         self.slot().add(Event::ReallocMoved, 1);
@@ -153,36 +150,48 @@ impl Heap {
     }
 
     /// Updates the block words: the pages of `from` are those of `to` now.
-    fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange, grown: &Grown) {
+    fn hand_over(&self, zone: &PoolZone, from: PageRange, to: PageRange, place: Place) {
         let (old, new) = (whole_blocks(from), whole_blocks(to));
-        let first_tainted = new.start + grown.from / BLOCK_FRAMES;
         for (index, block) in new.clone().enumerate() {
             let was_ready = index < old.len() && zone.ledger().block(old.start + index).ready();
-            let word = zone.ledger().block(block).with_zeroed(false);
-            let word = match block >= first_tainted {
-                true => word.with_tainted(true).with_hints(|it| it.with_advised(false)),
-                false => word,
-            };
+            let word = zone.ledger().block(block).with_zeroed(false).with_tainted(true);
+            let word = word.with_hints(|it| it.with_advised(false).with_moved(true));
             zone.set_owned(block, word.with_ready(was_ready));
         }
         if to.frames % BLOCK_FRAMES > 0 {
             // The tail ends in a block in parts, which is others' as well.
-            zone.ledger().update_word(new.end, |word| Some(word.with_tainted(true)));
+            zone.ledger().update_word(new.end, |word| {
+                let is_alike = !word.tainted() || word.hints().moved();
+                let hints = |it: Hints| it.with_advised(false).with_moved(is_alike);
+                Some(word.with_tainted(true).with_hints(hints))
+            });
         }
         for block in old {
             let word = zone.ledger().block(block);
             self.end_sample(zone, word);
             let word = word.emptied().with_hints(|it| it.with_sampled(false));
-            zone.set_owned(block, word.with_tainted(word.tainted() && !grown.is_place_free));
+            zone.set_owned(block, word.with_tainted(word.tainted() && place != Place::Free));
         }
-        if grown.is_place_free {
-            zone.ledger().put_range_and_rest(from, |_, word| word, Want::Zeroed);
-            self.join_tail(zone, from);
-        } else if !has_lost(zone, from) {
+        match place {
+            Place::Free => {
+                zone.ledger().put_range_and_rest(from, |_, word| word, Want::Zeroed);
+                self.join_tail(zone, from);
+            }
             // The kernel would not take attributes off: nobody else may get these addresses yet.
-            self.owe(zone, from);
+            Place::Kept => self.owe(zone, from),
+            Place::Lost => {}
         }
     }
+}
+
+/// Whether no attribute is set on a part of a run, as far as its blocks say: a mapping that grows has its attributes
+/// everywhere.
+fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
+    let blocks = range.start.block()..range.end().0.div_ceil(BLOCK_FRAMES);
+    blocks.map(|block| zone.ledger().block(block)).all(|word| {
+        let hints = word.hints();
+        !word.tainted() || hints.moved() || hints.advised()
+    })
 }
 
 /// Copies the pages of a piece that are not zero. The kernel is to have no page of zeros mapped where there was none:

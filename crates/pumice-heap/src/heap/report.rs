@@ -1,5 +1,6 @@
 //! The composition of the pool, for observers: see [`crate::stats::PoolSplit`].
 
+use super::mapping::has_lost;
 use super::Heap;
 use crate::stats::FreeBytes;
 use pumice_frames::addr::{Pfn, BLOCK_FRAMES, FRAME_SIZE};
@@ -22,7 +23,8 @@ impl Heap {
                     }
                 };
                 let run = is_in_use.then(|| zone.ledger().run_at(Pfn(next))).flatten();
-                if run.is_some() && !zone.marks.is_mapping(next) {
+                let is_lost = run.is_some_and(|run| has_lost(zone, run));
+                if run.is_some() && !is_lost && !zone.marks.is_mapping(next) {
                     count += 1;
                     frames += run.map_or(0, |run| run.frames);
                 }

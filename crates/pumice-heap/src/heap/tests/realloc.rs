@@ -109,23 +109,28 @@ fn memory_that_may_be_held_is_copied() {
     free(heap, at);
 }
 
-/// Each mapping of a run that moves becomes one at its new place.
+/// A mapping that grows has its attributes everywhere, and each mapping of a run that moves becomes one at its new
+/// place.
 #[test]
-fn runs_of_many_mappings_are_left_to_be_copied() {
+fn runs_with_attributes_or_of_many_mappings_are_left_to_be_copied() {
     const SIZE: usize = 16 << 20;
-    for (split, may_move) in [(1, true), (20, false)] {
+    let cases =
+        [(0, true, true), (1, true, false), (1, false, true), (3, false, true), (20, false, false)];
+    for (split, is_known, may_move) in cases {
         let heap = heap(0, u64::MAX);
         let at = get(heap, SIZE, Content::Any);
         fill(at, SIZE);
         for nth in 0..split {
             let piece = at.wrapping_add((2 * nth + 1) * 64 * FRAME_SIZE);
-            heap.note(piece as usize, FRAME_SIZE, Effect::Taints);
+            if is_known {
+                heap.note(piece as usize, FRAME_SIZE, Effect::Taints);
+            }
             // SAFETY: advice on a piece of the test's own memory.
             unsafe { mem::Os.set_dumped(piece, FRAME_SIZE, mem::Dump::No) }.expect("madvise");
         }
         // SAFETY: the test owns it.
         let moved = unsafe { heap.relocate(at, 2 * SIZE) };
-        assert_eq!(moved.is_some(), may_move, "{split}");
+        assert_eq!(moved.is_some(), may_move, "{split}, {is_known}");
         let now = moved.map_or(at, |at| at.as_ptr());
         // SAFETY: so many bytes are there.
         let bytes = unsafe { core::slice::from_raw_parts(now, SIZE) };

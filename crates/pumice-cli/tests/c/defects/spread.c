@@ -1,0 +1,59 @@
+/* realloc of memory of which a part has attributes: what it grows by has none, and what it had stays as it was. */
+#define _GNU_SOURCE
+#include "defect.h"
+
+#include <sys/wait.h>
+
+enum { WIPE, READ_ONLY, CHILDLESS, NOTHING, WAYS };
+
+static const size_t before = 16 << 20, after = 50000000;
+
+static int set(int way, char *at, size_t size) {
+    switch (way) {
+    case WIPE: return madvise(at, size, MADV_WIPEONFORK);
+    case READ_ONLY: return mprotect(at, size, PROT_READ);
+    case CHILDLESS: return madvise(at, size, MADV_DONTFORK);
+    default: return 0;
+    }
+}
+
+/* In a child, which has no more of it than a plain realloc leaves it: nothing of what is new may be missing. */
+static void check_in_child(const char *at) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        for (size_t i = before; i < after; i++)
+            if (at[i] != 0x33) _exit(1);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+int main(void) {
+    guard(100);
+    for (int way = 0; way < WAYS; way++)
+        for (size_t share = 50; share <= 100; share += 10) {
+            char *at = malloc(before), *wall = malloc(before);
+            CHECK(at && wall);
+            memset(at, 0x5a, before);
+            memset(wall, 1, before);
+            char *first = (char *)(((size_t)at + PAGE) & -PAGE);
+            CHECK(set(way, first, ((before - 2 * PAGE) / 100 * share) & -PAGE) == 0);
+            char *now = realloc(at, after);
+            CHECK(now);
+            for (size_t i = 0; i < before; i++) CHECK(now[i] == 0x5a);
+            memset(now + before, 0x33, after - before);
+            check_in_child(now);
+            free(now);
+            char *zeros = calloc(1, after);
+            CHECK(zeros);
+            for (size_t i = 0; i < after; i++) CHECK(zeros[i] == 0);
+            memset(zeros, 0x33, after);
+            check_in_child(zeros);
+            free(zeros);
+            free(wall);
+        }
+    puts("done");
+    return 0;
+}
