@@ -45,6 +45,11 @@ int main(void) {
             for (size_t i = 0; i < before; i++) CHECK(now[i] == 0x5a);
             memset(now + before, 0x33, after - before);
             check_in_child(now);
+            /* An allocator writes to what is freed, and hands it out again. */
+            char *page = (char *)(((size_t)now + PAGE) & -PAGE);
+            size_t size = (after - 2 * PAGE) & -PAGE;
+            CHECK(mprotect(page, size, RW) == 0 && madvise(page, size, MADV_DOFORK) == 0);
+            CHECK(madvise(page, size, MADV_KEEPONFORK) == 0);
             free(now);
             char *zeros = calloc(1, after);
             CHECK(zeros);
