@@ -3,6 +3,7 @@
 use super::*;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::mem::{self, Memory};
+use rustix::mm::{mprotect, MprotectFlags};
 
 /// The numbers of the resident pages.
 fn resident(at: *const u8, len: usize) -> Vec<usize> {
@@ -125,8 +126,8 @@ fn runs_with_attributes_or_of_many_mappings_are_left_to_be_copied() {
             if is_known {
                 heap.note(piece as usize, FRAME_SIZE, Effect::Taints);
             }
-            // SAFETY: advice on a piece of the test's own memory.
-            unsafe { mem::Os.set_dumped(piece, FRAME_SIZE, mem::Dump::No) }.expect("madvise");
+            // SAFETY: a piece of the test's own memory, which is read only from here on.
+            unsafe { mprotect(piece.cast(), FRAME_SIZE, MprotectFlags::READ) }.expect("mapped");
         }
         // SAFETY: the test owns it.
         let moved = unsafe { heap.relocate(at, 2 * SIZE) };
@@ -135,6 +136,8 @@ fn runs_with_attributes_or_of_many_mappings_are_left_to_be_copied() {
         // SAFETY: so many bytes are there.
         let bytes = unsafe { core::slice::from_raw_parts(now, SIZE) };
         assert!(bytes.iter().all(|&byte| byte == 0xa5));
+        // SAFETY: so many bytes are there. The heap does not know of all the pieces.
+        unsafe { mem::Os.commit(now, SIZE) }.expect("mapped");
         free(heap, now);
         let zero = get(heap, 2 * SIZE, Content::Zero);
         assert!(is_zeroed(zero, 2 * SIZE));
