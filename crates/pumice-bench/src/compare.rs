@@ -17,10 +17,11 @@ use serde::Serialize;
 
 use super::registry::field::{identity, number, samples, text, Row};
 use super::registry::{entry, Better, Entry, Figure, Scale};
-use super::results::{write_whole, Ending, Measured, Results};
+use super::results::{Ending, Measured, Results};
 use crate::names::named;
 use pumice_command::statistics::{welch_99, MEDIAN_TO_MEAN};
 use pumice_command::table::Table;
+use pumice_command::whole_file::write_whole;
 use pumice_command::{Explain, Failure};
 
 /// Rows of one file only that are named.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::page;
-use super::results::{write_whole, Results};
+use super::results::Results;
+use pumice_command::whole_file::write_whole;
 use pumice_command::Failure;
 
 /// Options of `pumice bench report`.

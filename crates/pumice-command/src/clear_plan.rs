@@ -106,10 +106,7 @@ fn read(file: &Path, detected: &Clearer) -> Option<Clearer> {
 }
 
 fn cache_file(clearer: &Clearer) -> Option<PathBuf> {
-    // A relative path there is to be ignored (XDG Base Directory Specification).
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(folder.join("pumice").join(format!("clear-{:016x}-v{FORMAT}", clearer.cpu_key())))
+    Some(safe_path::user_cache()?.join(format!("clear-{:016x}-v{FORMAT}", clearer.cpu_key())))
 }
 
 /// A file under a name of its own that takes its place in one step, or goes.

@@ -12,6 +12,7 @@
 //! | [`engines`] | engines by name, and whether they are here |
 //! | [`clear_plan`] | which engine zeroes what on this machine: measured once, kept |
 //! | [`safe_path`] | paths at which nobody else can put another file |
+//! | [`whole_file`] | files that are written whole |
 //! | [`small`] | installed allocators for small requests |
 //!
 //! It asks `pumice-frames`, `pumice-accel`, `pumice-heap` and `pumice-slots` about the machine. Its users are
@@ -28,6 +29,7 @@ pub mod safe_path;
 pub mod small;
 pub mod statistics;
 pub mod table;
+pub mod whole_file;
 
 pub use failure::{print, report_lost_output, Explain, Failure, STATUS_USAGE};
 pub use pumice_slots::memory;

@@ -7,6 +7,7 @@
 //! other may write to it. Each is opened in the one before, never through a link: what was looked at is
 //! what is used, and from then on nobody else can change it.
 
+use std::env;
 use std::ffi::{CString, OsStr};
 use std::fmt;
 use std::fs::File;
@@ -49,6 +50,14 @@ pub fn check(path: &Path) -> Result<PathBuf, Exposed> {
     let real = path.canonicalize().map_err(|error| exposed(path, error))?;
     walk(&real, IfMissing::Fail)?;
     Ok(real)
+}
+
+/// pumice's folder in the user's cache: `$XDG_CACHE_HOME/pumice`, or `~/.cache/pumice`. It need not be there, nor safe.
+pub fn user_cache() -> Option<PathBuf> {
+    // A relative path there is to be ignored (XDG Base Directory Specification).
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("pumice"))
 }
 
 /// Makes a folder, with those above it that are missing, open for others to look into; the path of it without links.
@@ -154,7 +163,7 @@ pub(crate) mod tests {
 
     /// A folder of this test's at such a path, if the sources are built at one.
     pub(crate) fn folder(name: &str) -> Option<PathBuf> {
-        let built = std::env::current_exe().ok()?;
+        let built = env::current_exe().ok()?;
         let path = built.parent()?.join(format!("pumice-{name}-{}", std::process::id()));
         match make(&path) {
             Ok(path) => Some(path),
@@ -200,7 +209,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_sticky_folder_is_not_enough() {
-        let folder = std::env::temp_dir();
+        let folder = env::temp_dir();
         if fs::metadata(&folder).is_ok_and(|it| it.mode() & 0o002 == 0) {
             eprintln!("skipped: {} is not for everybody", folder.display());
             return;

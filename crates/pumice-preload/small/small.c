@@ -17,6 +17,7 @@
 
 void *malloc(size_t size);
 void free(void *at);
+void *realloc(void *at, size_t size);
 int posix_memalign(void **at, size_t align, size_t size);
 size_t malloc_usable_size(void *at);
 void *dlsym(void *library, const char *name) __attribute__((weak));
@@ -169,6 +170,8 @@ PUBLIC size_t xallocx(void *at, size_t size, size_t extra, int flags) {
 }
 
 PUBLIC void *rallocx(void *at, size_t size, int flags) {
+    // It may stay where it is.
+    if (!flags) return realloc(at, size);
     void *(*mallocx)(size_t, int) = next("mallocx");
     size_t align = (size_t)1 << (flags & 63), before = malloc_usable_size(at);
     void *to = mallocx ? mallocx(size, flags) : aligned(size, align);

@@ -20,12 +20,13 @@ use super::interrupts::Interrupts;
 use super::machine::Machine;
 use super::page;
 use super::registry::{Entry, Setting, ENTRIES};
-use super::results::{write_whole, Ending, Measured, Results};
+use super::results::{Ending, Measured, Results};
 use super::team::folder::Folder;
 use super::weather::{Noise, Ticks, Weather};
 use child::{End, Ran};
 use progress::Progress;
 use pumice_command::table::Table;
+use pumice_command::whole_file::write_whole;
 use pumice_command::{Explain, Failure};
 
 /// `--quick` ends within five minutes; the page takes none of the rest.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{figure, STYLE};
 use crate::registry::{Plot, Row};
-use crate::results::write_whole;
+use pumice_command::whole_file::write_whole;
 use pumice_command::Failure;
 
 /// Draws the rows to a file.

@@ -8,17 +8,17 @@
 //! as one and goes on as something else (a disk was full, a newer version wrote it) is written anew. A profile is
 //! replaced in one step, so any number of programs may have the same one: the last one that ends has its way.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pumice_heap::stats::{CounterSlot, Tree};
 use serde::{Deserialize, Serialize};
 
+use pumice_command::whole_file::write_whole;
 use pumice_command::{safe_path, Failure};
 
 /// The first characters of a profile.
@@ -112,8 +112,8 @@ impl Profile {
         }
         let program = self.program;
         let content = Content { pumice_profile: VERSION, program, ready_bytes };
-        if let Err(error) = write(&self.file, &content) {
-            eprintln!("pumice: --profile: {} can't be written: {error}", self.file.display());
+        if let Err(failure) = write(&self.file, &content) {
+            eprintln!("pumice: --profile: {}", failure.message);
         }
     }
 }
@@ -131,12 +131,10 @@ fn resolved(file: &Path) -> PathBuf {
 
 /// One for each program and the first of its arguments that is no option, which may be a script.
 fn own_file(line: &[OsString]) -> Result<PathBuf, Failure> {
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let cache = cache.or_else(home).filter(|path| path.is_absolute()).ok_or_else(|| {
+    let cache = safe_path::user_cache().ok_or_else(|| {
         Failure::usage("--profile: there is no HOME to keep it in; give --profile=FILE")
     })?;
-    let folder = safe_path::make(&cache.join("pumice/profiles")).map_err(|why| {
+    let folder = safe_path::make(&cache.join("profiles")).map_err(|why| {
         Failure::usage(format!(
             "--profile: {why}, so others could write profiles there; give --profile=FILE"
         ))
@@ -187,23 +185,13 @@ fn read(file: &Path) -> Result<Option<u64>, Failure> {
     Ok(content.map(|content| content.ready_bytes))
 }
 
-/// Writes beside the name and renames: the file is always whole.
-fn write(file: &Path, content: &Content) -> io::Result<()> {
-    let mut unfinished = file.as_os_str().to_owned();
-    unfinished.push(format!(".{}", std::process::id()));
-    let unfinished = PathBuf::from(unfinished);
-    let _ = fs::remove_file(&unfinished);
-    let written = File::create_new(&unfinished).and_then(|mut new| {
-        serde_json::to_writer(&new, content)?;
-        new.write_all(b"\n")?;
-        fs::rename(&unfinished, file)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&unfinished);
-    } else if file.parent().is_some_and(|folder| folder.ends_with("pumice/profiles")) {
+fn write(file: &Path, content: &Content) -> Result<(), Failure> {
+    let text = serde_json::to_string(content).expect("it has text and numbers only");
+    write_whole(file, &(text + "\n"))?;
+    if file.parent().is_some_and(|folder| folder.ends_with("pumice/profiles")) {
         forget_oldest(file);
     }
-    written
+    Ok(())
 }
 
 /// Removes the oldest profiles of a folder that has too many. Another process may do the same.

@@ -199,17 +199,17 @@ impl Library {
 /// Best first: where other users see it too, then where it stays when the user logs out. A restart may empty it, since
 /// it ends all programs that name it.
 fn candidate_folders() -> Vec<PathBuf> {
-    let from = |name: &str, inner: &str| {
-        let path = PathBuf::from(std::env::var_os(name)?).join(inner);
+    let from = |name: &str| {
+        let path = PathBuf::from(std::env::var_os(name)?).join("pumice");
         path.is_absolute().then_some(path)
     };
     let mut folders = Vec::new();
     if geteuid().is_root() {
         folders.extend(["/run/pumice", "/var/lib/pumice"].map(PathBuf::from));
     }
-    folders.extend(from("XDG_CACHE_HOME", "pumice").or_else(|| from("HOME", ".cache/pumice")));
-    folders.extend(from("XDG_RUNTIME_DIR", "pumice"));
-    folders.extend(from("TMPDIR", "pumice"));
+    folders.extend(safe_path::user_cache());
+    folders.extend(from("XDG_RUNTIME_DIR"));
+    folders.extend(from("TMPDIR"));
     folders
 }
 

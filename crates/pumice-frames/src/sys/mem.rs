@@ -330,7 +330,7 @@ pub unsafe fn is_one_mapping(at: *mut u8, len: usize) -> bool {
     // SAFETY: it stays where it is.
     match unsafe { mm::mremap(at.cast(), len, len + FRAME_SIZE, MremapFlags::empty()) } {
         Ok(_) => {
-            // There was room.
+            // There was room. Should the frame stay, it is a place that another mapping does not get.
             // SAFETY: the frame that it grew by.
             let _ = unsafe { mm::munmap(at.wrapping_add(len).cast(), FRAME_SIZE) };
             true

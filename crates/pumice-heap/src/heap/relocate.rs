@@ -79,7 +79,7 @@ impl Heap {
     /// Moves an allocation that is to shrink to a small part of a block to a place of that size, by a copy: its new
     /// address. Its blocks are ready for the next request of their size. Where it stands, it would keep one of them,
     /// and a program that reads into large buffers and cuts them would fault in a new one each time. `None`: it is as
-    /// before; shrink it where it stands.
+    /// before, as is one on which the program has set attributes; shrink it where it stands.
     ///
     /// # Safety
     /// The caller owns the allocation, and after `Some` uses it at its new address only.
@@ -92,7 +92,7 @@ impl Heap {
         let (zone, range) = self.run_at(at).ok()?;
         let is_small = frames_for(size) <= BLOCK_FRAMES / SMALL_SHARE && size > 0;
         let is_large = zone.kind == ZoneKind::Ready && range.frames >= BLOCK_FRAMES;
-        if !is_small || !is_large || !self.is_recycling() {
+        if !is_small || !is_large || !self.is_recycling() || !is_alike(zone, range) {
             return None;
         }
         let new = self.allocate(size, align, Content::Any)?;

@@ -32,6 +32,8 @@ int main(void) {
         at = rallocx(at, 3 * size, 12);
         check(at && (uintptr_t)at % 4096 == 0, "moved and aligned");
         for (size_t i = 0; i < size; i++) check(at[i] == 7, "moved bytes");
+        at = rallocx(at, 3 * size, 0);
+        for (size_t i = 0; i < size; i++) check(at[i] == 7, "bytes that stayed or moved");
         memset(at, 8, 3 * size);
         at = realloc(at, 4 * size);
         for (size_t i = 0; i < 3 * size; i++) check(at[i] == 8, "moved on");

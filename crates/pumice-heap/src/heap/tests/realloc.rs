@@ -173,3 +173,20 @@ fn places_that_were_left_are_used_again() {
     let grown: usize = heap.zones.all().map(|zone| zone.ledger().grown() * BLOCK_SIZE).sum();
     assert!(grown < 8 * all.len() * size, "{} MiB of addresses", grown >> 20);
 }
+
+/// A lock or an attribute stays with memory that shrinks.
+#[test]
+fn memory_with_attributes_shrinks_where_it_stands() {
+    const SIZE: usize = 4 << 20;
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, SIZE);
+    for effect in [None, Some(Effect::Taints), Some(Effect::Locks)] {
+        let at = get(heap, SIZE, Content::Any);
+        fill(at, SIZE);
+        effect.into_iter().for_each(|effect| heap.note(at as usize, FRAME_SIZE, effect));
+        // SAFETY: the test owns it.
+        let moved = unsafe { heap.shrink_elsewhere(at, 100_000, 16) };
+        assert_eq!(moved.is_none(), effect.is_some(), "{effect:?}");
+        free(heap, moved.map_or(at, |at| at.as_ptr()));
+    }
+}
