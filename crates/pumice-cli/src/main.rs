@@ -30,6 +30,7 @@ mod ctl;
 mod estimate;
 mod lease;
 mod man;
+mod math;
 mod numbers;
 mod run;
 mod serve;

@@ -20,6 +20,20 @@ fn the_shims_symbols_are_not_in_the_program() {
     }
 }
 
+/// The loader works at each start of `pumice run`, longer than `run` itself.
+#[test]
+fn the_loader_has_one_library_to_load_and_few_addresses_to_write() {
+    let bytes = fs::read(env!("CARGO_BIN_EXE_pumice")).expect("readable");
+    let file = object::File::parse(&*bytes).expect("an ELF file");
+    for library in file.import_libraries().expect("a dynamic program") {
+        let library = library.expect("an ELF file");
+        let name = String::from_utf8_lossy(library.name());
+        assert!(name.starts_with("libc.so") || name.starts_with("ld-linux"), "{name}");
+    }
+    let addresses = file.dynamic_relocations().map_or(0, Iterator::count);
+    assert!(addresses < 1000, "{addresses} addresses");
+}
+
 #[test]
 fn completions_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
