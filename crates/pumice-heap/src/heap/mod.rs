@@ -31,6 +31,7 @@ mod marks;
 mod moves;
 mod pins;
 mod pool;
+mod price;
 mod promote;
 mod ready;
 mod relocate;
@@ -53,6 +54,7 @@ use classes::Classes;
 use footprint::Footprint;
 use moves::Moves;
 use pins::Pins;
+use price::Price;
 use promote::Promotions;
 use rests::Rests;
 use retain::Retained;
@@ -122,6 +124,7 @@ pub struct Heap {
     moves: Moves,
     retained: Retained,
     rests: Rests,
+    price: Price,
     /// Blocks of zeros asked of ready zones; every pass of decay forgets a part.
     zeros_asked: AtomicUsize,
     /// Frames ever freed.
@@ -170,6 +173,7 @@ impl Heap {
             moves: Moves::new(),
             retained: Retained::new(),
             rests: Rests::new(),
+            price: Price::new(),
             zeros_asked: AtomicUsize::new(0),
             freed_frames: AtomicUsize::new(0),
             scrubber,

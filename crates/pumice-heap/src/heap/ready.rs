@@ -4,6 +4,7 @@
 //! ([`super::source`]). All ready zones together have a limit ([`super::footprint`]).
 
 use super::hints::WithHints;
+use super::price::TOUCHED_AHEAD;
 use super::serve::{whole_blocks, Pages, RunEnd};
 use super::{Content, Heap, PoolZone, ZoneKind};
 use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
@@ -139,7 +140,7 @@ impl Heap {
         // Pages that are not resident may be in swap, so the kernel is not believed but made to drop them: its word on
         // residence tells nothing of content.
         match touched {
-            Some(0) if zone.discard(block..block + 1) => word.with_zeroed(true),
+            Some(0..=TOUCHED_AHEAD) if zone.discard(block..block + 1) => word.with_zeroed(true),
             _ => used,
         }
     }

@@ -69,6 +69,9 @@ impl Heap {
         if zone.kind == ZoneKind::Demand {
             self.end_use(zone, whole_blocks(range));
         }
+        let whole = whole_blocks(run.range);
+        let moved = range.frames.div_ceil(BLOCK_FRAMES).min(whole.len());
+        self.price_new(zone, whole.start + moved..whole.end);
         self.hand_over(zone, range, run.range, place);
         self.add_in_use(zone, frames - range.frames);
         self.make_room_in(zone);

@@ -126,7 +126,7 @@ impl Heap {
         let is_small = is_first && end <= FEW && !word.trimmed() && advise(Huge::No);
         if is_new && !is_small && !word.trimmed() {
             // Else the owner's first touch brings all of it back.
-            touch(zone, first);
+            zone.touch(Pfn(first));
         }
         let (at, len) = (zone.address(range.end()), (BLOCK_FRAMES - end) * FRAME_SIZE);
         // A block that was free as a whole meanwhile does not say which of its frames are there.
@@ -142,7 +142,7 @@ impl Heap {
         };
         if is_small {
             // Pages that are faulted in beside this one are small, whatever the advice.
-            touch(zone, first);
+            zone.touch(Pfn(first));
             advise(Huge::Yes);
         }
         self.retired_meanwhile(zone);
@@ -208,10 +208,4 @@ fn has_rest(zone: &PoolZone, range: PageRange, align: usize) -> bool {
     let end = range.end().0 % BLOCK_FRAMES;
     let fits_again = end.next_multiple_of(align) + range.frames <= BLOCK_FRAMES;
     zone.kind == ZoneKind::Ready && end > 0 && BLOCK_FRAMES - end >= LEAST && !fits_again
-}
-
-/// Has the page of a frame of a new run be there.
-fn touch(zone: &PoolZone, frame: usize) {
-    // SAFETY: the frame is committed and the caller's, who needs nothing in it; where it is zeroed, it still is.
-    unsafe { zone.address(Pfn(frame)).write_volatile(0) };
 }

@@ -127,6 +127,7 @@ impl Heap {
             }
         }
         self.count_hit(zone, &run);
+        self.price_new(zone, whole_blocks(run.range));
         if content == Content::Zero {
             if from_ready && blocks > 0 {
                 // Relaxed: an amount that orders nothing.
@@ -450,6 +451,8 @@ impl Heap {
             self.settle_from(zone, &whole, range.frames.div_ceil(BLOCK_FRAMES));
         }
         self.make_room_in(zone);
+        let now = PageRange { start: range.start, frames };
+        self.price_new(zone, end_block.min(whole_blocks(now).end)..whole_blocks(now).end);
         true
     }
 

@@ -5,6 +5,7 @@ mod engines;
 mod full;
 mod nodes;
 mod policy;
+mod price;
 mod realloc;
 mod rests;
 mod retire;
@@ -77,6 +78,15 @@ std::thread_local! {
     pub(super) static LOOKS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
     /// Rests that this thread has trimmed, or tried to.
     pub(super) static TRIMS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+}
+
+std::thread_local! {
+    /// The times that this thread's next touches of new blocks are said to take; the real ones when there is none.
+    static TIMES_NS: core::cell::RefCell<Vec<u64>> = const { core::cell::RefCell::new(Vec::new()) };
+}
+
+pub(super) fn next_time_ns() -> Option<u64> {
+    TIMES_NS.with_borrow_mut(|times| (!times.is_empty()).then(|| times.remove(0)))
 }
 
 fn get(heap: &'static Heap, size: usize, content: Content) -> *mut u8 {

@@ -22,6 +22,7 @@ use super::marks::Marks;
 use super::pool::Pool;
 use super::serve::Keeps;
 use crate::stats::{CounterSlot, Tree};
+use pumice_frames::addr::Pfn;
 use pumice_frames::error::Result;
 use pumice_frames::frame::zone::ZONE_ALIGN;
 use pumice_frames::frame::{OwnedZone, Zone};
@@ -108,6 +109,13 @@ impl PoolZone {
             true => self.reset(blocks),
             false => self.discard(blocks),
         }
+    }
+
+    /// Has the page of a frame of a new run be there. The frame is the caller's, who needs nothing in it; where it is
+    /// zeroed, it still is.
+    pub(super) fn touch(&self, frame: Pfn) {
+        // SAFETY: it is committed, and nobody else's.
+        unsafe { self.address(frame).write_volatile(0) };
     }
 
     /// Whether a request for so many blocks need not search.

@@ -1,0 +1,173 @@
+//! The price of new memory: huge pages while they are cheap, small ones while they are dear.
+//!
+//! A new huge page costs the time to clear it. It costs 30 times more where the kernel has to make one first, or where
+//! the host of a virtual machine has to bring the memory: a host that takes free memory back (*free page reporting*)
+//! takes whole huge pages, and small ones come from what is left. No figure of the kernel tells, so a price is found
+//! out. Of each run with new blocks one is touched, and its owner's processor time taken. After one that took long the
+//! next block comes in small pages, and is timed as well. Where the huge page was dearer by far, new blocks come in
+//! small pages for a while. Then both are tried again.
+//!
+//! The owner of a run is about to touch it: nothing is faulted in that would not be, but for a page of each block.
+//! Advice is as it was afterwards, so the kernel may make huge pages of small ones later (`khugepaged`).
+
+use core::ops::Range;
+
+use super::hints::WithHints;
+use super::{Heap, PoolZone, ZoneKind};
+use pumice_frames::addr::{Pfn, BLOCK_FRAMES, BLOCK_SIZE};
+use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use pumice_frames::sys::mem::{Huge, Memory};
+use pumice_frames::sys::thread;
+
+/// A huge page that took less is cheap, whatever small ones cost: twice as long as old machines take to clear one.
+const CHEAP_NS: u64 = 1_000_000;
+/// Huge pages are dear that take so many times as long as small ones.
+const DEAR: u64 = 2;
+/// Blocks that come in small pages before the next try, at first...
+const FIRST: usize = 16;
+/// ... and at most. It doubles each time.
+const MOST: usize = 128;
+
+/// Pages of a block that are touched for its owner, so that the others are small ones.
+pub(super) const TOUCHED_AHEAD: usize = 1;
+
+/// The prices that were found out. Relaxed: amounts that order nothing. Two threads that try at once both learn.
+#[derive(Debug)]
+pub(super) struct Price {
+    /// Blocks that are still to come in small pages.
+    small_left: AtomicUsize,
+    /// As many will be the next time.
+    next: AtomicUsize,
+    /// The time that a huge page took which was not cheap; 0 if small ones are not to be tried.
+    huge_ns: AtomicU64,
+}
+
+/// The way in which new blocks come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// A huge page, timed; whatever follows comes as the kernel gives it.
+    TryHuge,
+    /// Small pages, timed, of one block, after a huge page that took so long.
+    TrySmall { huge_ns: u64 },
+    /// Small pages for so many blocks.
+    Small { blocks: usize },
+}
+
+impl Price {
+    pub(super) fn new() -> Price {
+        Price {
+            small_left: AtomicUsize::new(0),
+            next: AtomicUsize::new(FIRST),
+            huge_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The way of the first of so many new blocks, or of several.
+    fn turn(&self, blocks: usize) -> Turn {
+        let less = |left: usize| (left > 0).then(|| left.saturating_sub(blocks));
+        if let Ok(left) = self.small_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+            return Turn::Small { blocks: left.min(blocks) };
+        }
+        match self.huge_ns.swap(0, Ordering::Relaxed) {
+            0 => Turn::TryHuge,
+            huge_ns => Turn::TrySmall { huge_ns },
+        }
+    }
+
+    /// A huge page took so long. Whether small ones are to be tried.
+    fn tried_huge(&self, took_ns: u64) -> bool {
+        let is_cheap = took_ns < CHEAP_NS;
+        if is_cheap {
+            self.next.store(FIRST, Ordering::Relaxed);
+        } else {
+            self.huge_ns.store(took_ns, Ordering::Relaxed);
+        }
+        !is_cheap
+    }
+
+    /// A block in small pages took so long, and a huge page before it `huge_ns`.
+    fn tried_small(&self, took_ns: u64, huge_ns: u64) {
+        if huge_ns > took_ns.saturating_mul(DEAR) {
+            let blocks = self.next.load(Ordering::Relaxed);
+            self.next.store((2 * blocks).min(MOST), Ordering::Relaxed);
+            self.small_left.store(blocks, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Heap {
+    /// Decides in which pages the new ones of a run's blocks come, before their owner touches them.
+    pub(super) fn price_new(&self, zone: &PoolZone, blocks: Range<usize>) {
+        // Without system calls no time can be taken.
+        if zone.kind != ZoneKind::Ready || self.is_quiet() {
+            return;
+        }
+        let is_new = |block: &usize| {
+            let word = zone.ledger().block(*block);
+            let has_pages = word.ready() || !word.zeroed() || word.trimmed();
+            !has_pages && !word.tainted() && !word.hints().sampled()
+        };
+        let mut next = blocks.start;
+        while let Some(start) = (next..blocks.end).find(is_new) {
+            let end = (start..blocks.end).find(|block| !is_new(block)).unwrap_or(blocks.end);
+            next = start;
+            while next < end {
+                match self.price.turn(end - next) {
+                    Turn::TryHuge => {
+                        let took_ns = timed(|| zone.touch(Pfn::of_block(next)));
+                        next += 1;
+                        if !self.price.tried_huge(took_ns) {
+                            return;
+                        }
+                    }
+                    Turn::TrySmall { huge_ns } => {
+                        let block = next..next + 1;
+                        let mut is_small = false;
+                        let took_ns =
+                            timed(|| is_small = fault_in_small(zone, block, BLOCK_FRAMES));
+                        if !is_small {
+                            return;
+                        }
+                        self.price.tried_small(took_ns, huge_ns);
+                        next += 1;
+                    }
+                    Turn::Small { blocks } => {
+                        if !fault_in_small(zone, next..next + blocks, TOUCHED_AHEAD) {
+                            return;
+                        }
+                        next += blocks;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Faults the first frames of new blocks in, so many of each, as small pages: pages that are faulted in beside a small
+/// one are small, whatever the advice. `false`: the kernel has no room for another mapping, or no huge pages.
+fn fault_in_small(zone: &PoolZone, blocks: Range<usize>, frames: usize) -> bool {
+    let (at, len) = (zone.block_address(blocks.start), blocks.len() * BLOCK_SIZE);
+    // SAFETY: advice on committed memory of the caller's, which changes no content.
+    let advise = |huge| unsafe { zone.memory().set_huge(at, len, huge) }.is_ok();
+    if !advise(Huge::No) {
+        return false;
+    }
+    for block in blocks {
+        let first = Pfn::of_block(block).0;
+        (first..first + frames).for_each(|frame| zone.touch(Pfn(frame)));
+    }
+    advise(Huge::Yes);
+    true
+}
+
+/// The calling thread's processor time for it, in nanoseconds: others may have the processor meanwhile.
+fn timed(work: impl FnOnce()) -> u64 {
+    #[cfg(test)]
+    if let Some(next) = super::tests::next_time_ns() {
+        work();
+        return next;
+    }
+    let before_ns = thread::cpu_time_ns();
+    work();
+    thread::cpu_time_ns().saturating_sub(before_ns)
+}
