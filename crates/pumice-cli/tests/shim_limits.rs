@@ -63,6 +63,12 @@ fn memory_that_the_kernel_refuses_now_and_then_is_one_threads() {
 }
 
 #[test]
+fn what_shrinks_under_a_limit_is_not_refused() {
+    behaves("shrunk", &[], &[]);
+    behaves("shrunk", &[], &["data"]);
+}
+
+#[test]
 fn addresses_that_were_mapped_are_hints_again() {
     compare_success(&ALL_MODES, compile("limits/hints"), &[], b"");
 }

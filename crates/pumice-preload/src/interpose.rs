@@ -225,6 +225,12 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
             return new.as_ptr().cast();
         }
     }
+    // A heap that is retired serves no request, and the next allocator may be refused more memory.
+    if size <= usable && owned.heap.is_retired() && state::is_current() {
+        // SAFETY: as above.
+        unsafe { owned.heap.resize_in_place(at.cast(), size) };
+        return at;
+    }
     state::count(Event::ReallocMoved);
     let len = usable.min(size);
     // SAFETY: both are allocations, and each is at least as long as what is copied.
@@ -232,7 +238,8 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
         let is_sparse = owned.heap.is_sparse(at.cast());
         let new = if is_sparse { calloc(1, size) } else { malloc(size) };
         if new.is_null() {
-            return new;
+            // The old block is large enough, if it is to shrink.
+            return if size <= usable { at } else { new };
         }
         match is_sparse {
             true => owned.heap.copy_sparse(at.cast(), new.cast(), len),

@@ -256,7 +256,7 @@ unsafe extern "C" fn mseal(at: *mut c_void, len: usize, flags: usize) -> c_int {
     answer(unsafe { seal(at as usize, len, flags) }) as c_int
 }
 
-/// `mseal`. Sealed memory can never be unmapped or mapped over, so it is no memory of the heap's any more.
+/// `mseal`. Sealed memory can never be unmapped or mapped over, so nobody else gets it when it is freed.
 ///
 /// # Safety
 /// As `mseal`.
@@ -268,7 +268,7 @@ unsafe fn seal(at: usize, len: usize, flags: usize) -> Outcome {
     // SAFETY: as the caller promises.
     let outcome = unsafe { raw::syscall(MSEAL, [at, len, flags, 0, 0, 0]) };
     if let (Some((heap, len)), Ok(_)) = (concerned, outcome) {
-        heap.forsake(at, len);
+        heap.note_sealed(at, len);
     }
     outcome
 }

@@ -271,7 +271,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let added = PageRange { start: range.end(), frames: frames - range.frames };
         let (mut blocks, mut tail) = (range.frames / per_block, range.frames % per_block);
         if self.block(first).state() != BlockState::Whole {
-            if offset + frames <= per_block {
+            let is_all = offset == 0 && frames == per_block;
+            if offset + frames <= per_block && !is_all {
                 let dirt = self.extend_frames(first, offset + range.frames, added.frames)?;
                 return Some(Run { range: added, dirt });
             }
@@ -294,8 +295,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         Some(Run { range: added, dirt })
     }
 
-    /// Lengthens a run of `blocks` whole blocks and a tail so that the tail's block becomes a
-    /// whole one.
+    /// Lengthens a run of `blocks` whole blocks, maybe none, and a tail so that the tail's block becomes a whole one.
     fn extend_out_of_tail(
         &self,
         first: usize,

@@ -107,6 +107,32 @@ impl Heap {
         }
     }
 
+    /// A run is about to grow. A program that fills a vector asks for its first size each time, and never frees a run
+    /// of that size: as much is learned of it now as if it were freed.
+    pub(super) fn look_at_growing(&self, zone: &PoolZone, range: PageRange) {
+        let is_sample = || self.classes.is_sample(range.frames, self.classes.density(range.frames));
+        if zone.kind == ZoneKind::Demand && is_sample() {
+            if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
+                self.classes.learn(range.frames, touched, range.frames);
+            }
+        }
+    }
+
+    /// Whether a run within a block goes on better in the ready zone, by a copy: there is memory for its new size,
+    /// which is known to be touched. A run of a size that is known is here to be looked at, which is done.
+    pub(super) fn is_better_elsewhere(
+        &self,
+        zone: &PoolZone,
+        run: PageRange,
+        frames: usize,
+    ) -> bool {
+        let held = || self.zones.local(zone.node, ZoneKind::Ready).ledger().held_blocks();
+        zone.kind == ZoneKind::Demand
+            && run.frames < BLOCK_FRAMES
+            && self.classes.density(frames) == Density::Dense
+            && frames <= held() * BLOCK_FRAMES
+    }
+
     /// Gives the pages of a run's end back to the kernel, but for the first `gone` blocks, which hold nothing any more,
     /// and those that are retained. Returns how many blocks went back, and the content of the frames beside whole
     /// blocks; `is_rest_reset`: they hold nothing any more.

@@ -57,6 +57,11 @@ pub(super) fn has_lost(zone: &PoolZone, run: PageRange) -> bool {
     zone.marks.lost.any(run.start.0..run.end().0)
 }
 
+/// Whether a program has unmapped a part of a run.
+pub(super) fn has_holes(zone: &PoolZone, run: PageRange) -> bool {
+    zone.marks.holes.any(run.start.0..run.end().0)
+}
+
 /// Held while holes change; signals are blocked meanwhile. The lock goes first.
 pub(super) struct Locked<'h> {
     _lock: SleepGuard<'h>,
@@ -69,8 +74,12 @@ impl Heap {
         Locked { _lock: self.holes_lock.lock(), _signals: signals }
     }
 
-    fn has_holes(&self, zone: &PoolZone, range: PageRange) -> bool {
-        zone.marks.holes.any(range.start.0..range.end().0)
+    /// Frames leave their run: free memory has no mark.
+    pub(super) fn end_holes(&self, zone: &PoolZone, frames: PageRange) {
+        if has_holes(zone, frames) {
+            let _locked = self.lock_holes();
+            zone.marks.holes.clear(frames.start.0..frames.end().0);
+        }
     }
 
     /// Maps `len` bytes of zeros. `None`: the kernel is to do it.
@@ -139,7 +148,7 @@ impl Heap {
             }
             BlockState::Whole => {
                 let block_frames = PageRange { start: Pfn(frame), frames: whole / FRAME_SIZE };
-                match self.has_holes(zone, block_frames) {
+                match has_holes(zone, block_frames) {
                     false => step(Part::Mapped, whole),
                     true if zone.marks.holes.get(frame) => step(Part::Hole, FRAME_SIZE),
                     true => step(Part::Mapped, FRAME_SIZE),
@@ -199,6 +208,19 @@ impl Heap {
         });
     }
 
+    /// Notes that a range in use has been sealed: it stays its owner's for good, and calls on it are the kernel's
+    /// alone.
+    pub fn note_sealed(&self, at: usize, len: usize) {
+        self.parts(at, len, |part, kind| {
+            if let (Part::Mapped, Some(zone)) = (kind, self.zone_of(part.start as *const u8)) {
+                let first = (part.start - zone.addresses().start) / FRAME_SIZE;
+                // Without memory for the marks the kernel refuses what can't be done.
+                zone.marks.lost.set(first..first + part.len() / FRAME_SIZE);
+            }
+            true
+        });
+    }
+
     /// Whether any memory of the heap's was ever locked.
     pub fn has_locked(&self) -> bool {
         self.has_locked.load(Ordering::Relaxed)
@@ -228,7 +250,7 @@ impl Heap {
                 zone.ledger().block(first.0 / BLOCK_FRAMES).state() == BlockState::Whole
                     || zone.ledger().is_allocated(first)
             };
-            let is_plain = !self.has_holes(zone, run) && !has_lost(zone, run);
+            let is_plain = !has_holes(zone, run) && !has_lost(zone, run);
             if run.end().0 == frames.end && is_plain && is_run() {
                 zone.marks.clear(run);
                 self.release(zone, run, run.frames);
@@ -266,7 +288,7 @@ impl Heap {
         }
         if !is_lost && (whole_run || zone.marks.holes.all(run.start.0..run.end().0)) {
             let marks = &zone.marks;
-            if self.has_holes(zone, run) {
+            if has_holes(zone, run) {
                 marks.holes.clear(run.start.0..run.end().0);
             }
             marks.clear(run);

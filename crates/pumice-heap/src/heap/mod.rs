@@ -264,12 +264,11 @@ impl Heap {
     pub unsafe fn resize_in_place(&'static self, at: *mut u8, size: usize) -> bool {
         let Ok((zone, range)) = self.run_at(at) else { return false };
         let frames = frames_for(size).max(1);
-        if size > isize::MAX as usize || self.is_retired() {
+        if size > isize::MAX as usize {
             return false;
         }
-        // Within a block in parts it would be as long as a block, and be taken for a whole one.
-        if range.frames < BLOCK_FRAMES && frames == BLOCK_FRAMES {
-            return false;
+        if self.is_retired() {
+            return frames <= range.frames && self.shrink_retired(zone, range, frames);
         }
         if frames > range.frames && !self.extend(zone, range, frames) {
             return false;

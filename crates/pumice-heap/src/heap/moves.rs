@@ -23,7 +23,7 @@ use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 use pumice_frames::sys::mem::{self, Huge, Memory};
 
 /// A range of more mappings is not moved.
-const MOST_MAPPINGS: usize = 8;
+const MOST_MAPPINGS: usize = 32;
 /// Mappings at the end of a run that are no more than this share of it are copied.
 const COPIED_SHARE: usize = 16;
 /// This share of a zone's addresses may be lost in the life of a process. From then on nothing is moved.

@@ -16,6 +16,7 @@ use core::ptr::NonNull;
 
 use super::classes::Density;
 use super::hints::{Hints, WithHints};
+use super::mapping::{has_holes, has_lost};
 use super::moves::{Moved, Place};
 use super::serve::whole_blocks;
 use super::{blocks_and_tail, Content, Heap, PoolZone, ZoneKind};
@@ -187,9 +188,12 @@ impl Heap {
     }
 }
 
-/// Whether no attribute is set on a part of a run, as far as its blocks say: a mapping that grows has its attributes
-/// everywhere.
+/// Whether all of a run is there, and no attribute is set on a part of it, as far as its blocks say: a mapping that
+/// grows has its attributes everywhere.
 fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
+    if has_holes(zone, range) || has_lost(zone, range) {
+        return false;
+    }
     let blocks = range.start.block()..range.end().0.div_ceil(BLOCK_FRAMES);
     blocks.map(|block| zone.ledger().block(block)).all(|word| {
         let hints = word.hints();

@@ -19,9 +19,11 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use super::serve::whole_blocks;
+use super::mapping::has_lost;
+use super::serve::{whole_blocks, Pages, RunEnd};
 use super::{Heap, PoolZone};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
+use pumice_frames::frame::ledger::Want;
 use pumice_frames::sync::atomic::{fence, AtomicU32, Ordering};
 use pumice_frames::sys::{mem, thread};
 
@@ -225,6 +227,22 @@ impl Heap {
             zone.uncharge(blocks);
         }
         give_up(zone, run.start.0..run.end().0);
+    }
+
+    /// Shortens a run of a heap that is retired.
+    #[cold]
+    pub(super) fn shrink_retired(
+        &'static self,
+        zone: &PoolZone,
+        run: PageRange,
+        frames: usize,
+    ) -> bool {
+        let end = RunEnd { range: run, kept: frames, is_recycled: false };
+        if self.stays.get() == NOTHING && frames < run.frames && !has_lost(zone, run) {
+            // It is unmapped as soon as it is put back.
+            self.put_end(zone, end, Pages::There, Want::Dirty, |_, word| word.with_zeroed(false));
+        }
+        true
     }
 
     /// Whether an address is that of memory that the heap has handed out, or could.

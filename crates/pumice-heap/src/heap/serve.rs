@@ -52,6 +52,11 @@ impl RunEnd {
         self.range.frames - self.kept
     }
 
+    /// Which they are.
+    fn freed(self) -> PageRange {
+        PageRange { start: Pfn(self.range.start.0 + self.kept), frames: self.frames() }
+    }
+
     /// The block that keeps a part: that part stays its owner's.
     pub(super) fn cut(self) -> Option<usize> {
         let is_inside = self.kept % BLOCK_FRAMES > 0;
@@ -327,7 +332,11 @@ impl Heap {
 
     /// Puts back the end of a run: all of it if `frames` is its length.
     pub(super) fn release(&'static self, zone: &PoolZone, range: PageRange, frames: usize) {
-        let end = RunEnd { range, kept: range.frames - frames, is_recycled: self.is_recycling() };
+        let kept = range.frames - frames;
+        let freed = PageRange { start: Pfn(range.start.0 + kept), frames };
+        self.end_holes(zone, freed);
+        let is_recycled = self.is_recycling() && !has_lost(zone, freed);
+        let end = RunEnd { range, kept, is_recycled };
         match zone.kind {
             ZoneKind::Ready => self.release_ready(zone, end),
             ZoneKind::Demand => self.release_demand(zone, end),
@@ -339,7 +348,12 @@ impl Heap {
     /// somebody else set, or that somebody may hold. So the addresses stay where they are, without pages if that can
     /// be, until a later free. Of a run that keeps a part they go with that part.
     pub(super) fn take_off(&self, zone: &PoolZone, end: RunEnd) -> Option<Pages> {
-        let is_plain = self.settle_taint(zone, end.range.start.0 + end.kept..end.range.end().0);
+        let freed = end.freed();
+        if has_lost(zone, freed) {
+            self.give_back_around_lost(zone, freed);
+            return None;
+        }
+        let is_plain = self.settle_taint(zone, freed.start.0..freed.end().0);
         if is_plain && end.is_recycled {
             return Some(Pages::There);
         }
@@ -354,7 +368,7 @@ impl Heap {
         let mut is_gone = self.give_back_all(zone, end);
         if !is_gone && self.may_be_held() {
             // Locked memory.
-            is_gone = zone.reset_frames(Pfn(end.range.start.0 + end.kept), end.frames());
+            is_gone = zone.reset_frames(freed.start, freed.frames);
         }
         match (is_plain, is_gone) {
             (true, true) => Some(Pages::Gone),
@@ -364,6 +378,19 @@ impl Heap {
                     self.owe(zone, end.range);
                 }
                 None
+            }
+        }
+    }
+
+    /// Gives back what can be had of frames of which some are the kernel's for good.
+    #[cold]
+    fn give_back_around_lost(&self, zone: &PoolZone, frames: PageRange) {
+        let (mut next, end) = (frames.start.0, frames.end().0);
+        let is_lost = |frame: &usize| zone.marks.lost.get(*frame);
+        while let Some(start) = (next..end).find(|frame| !is_lost(frame)) {
+            next = (start..end).find(is_lost).unwrap_or(end);
+            if !self.is_quiet() {
+                zone.discard_frames(Pfn(start), next - start);
             }
         }
     }
@@ -410,7 +437,7 @@ impl Heap {
 
     /// Gives all pages of a run's end back to the kernel: somebody else may hold them. `false` if it refused.
     fn give_back_all(&self, zone: &PoolZone, end: RunEnd) -> bool {
-        let (start, frames) = (Pfn(end.range.start.0 + end.kept), end.frames());
+        let PageRange { start, frames } = end.freed();
         let done = match self.discard {
             Some(discard) => discard(zone.address(start), frames * FRAME_SIZE),
             None => zone.discard_frames(start, frames),
@@ -437,6 +464,10 @@ impl Heap {
     /// Lengthens a run where it stands.
     pub(super) fn extend(&self, zone: &PoolZone, range: PageRange, frames: usize) -> bool {
         let added = frames - range.frames;
+        self.look_at_growing(zone, range);
+        if self.is_better_elsewhere(zone, range, frames) {
+            return false;
+        }
         let end_block = range.end().0.div_ceil(BLOCK_FRAMES);
         if end_block == zone.ledger().grown() {
             self.grow(zone, added.div_ceil(BLOCK_FRAMES));

@@ -80,6 +80,9 @@ impl Heap {
     pub(super) fn map_anew(&self, zone: &PoolZone, frames: Range<usize>) -> bool {
         let (at, len) = (zone.address(Pfn(frames.start)), frames.len() * FRAME_SIZE);
         let marks = &zone.marks;
+        if marks.lost.any(frames.clone()) {
+            return false;
+        }
         let was_marked = marks.frames.get(frames.start);
         // First: as soon as they are unmapped, an allocation of another's may be there.
         let is_marked = mark_lost(zone, frames.clone());

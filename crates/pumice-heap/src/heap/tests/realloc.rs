@@ -190,3 +190,127 @@ fn memory_with_attributes_shrinks_where_it_stands() {
         free(heap, moved.map_or(at, |at| at.as_ptr()));
     }
 }
+
+/// The first size of a vector that grows, and its last.
+const FIRST: usize = 64 << 10;
+const FULL: usize = 6_000_000;
+
+/// Fills a vector that grows as `realloc` does, and frees it: whether it began in the ready zone.
+fn fill_vector(heap: &'static Heap, next: impl Fn(usize) -> usize) -> bool {
+    let (mut at, mut size) = (get(heap, FIRST, Content::Any), FIRST);
+    let is_ready = heap.zone_of(at).is_some_and(|zone| zone.kind == ZoneKind::Ready);
+    fill(at, size);
+    while size < FULL {
+        let new = next(size);
+        // SAFETY: the test owns it, and goes on with the new one.
+        unsafe {
+            if !heap.resize_in_place(at, new) {
+                let moved = heap.relocate(at, new).map(NonNull::as_ptr);
+                at = moved.unwrap_or_else(|| {
+                    let copy = get(heap, new, Content::Any);
+                    copy.copy_from_nonoverlapping(at, size);
+                    free(heap, at);
+                    copy
+                });
+            }
+            fill(at.add(size), new - size);
+        }
+        size = new;
+    }
+    free(heap, at);
+    is_ready
+}
+
+#[test]
+fn vectors_that_grow_are_soon_at_home_in_memory_that_stays() {
+    let by_half = |size| size + size / 2;
+    let by_as_much = |size| size + FIRST;
+    let ways: [&dyn Fn(usize) -> usize; 2] = [&by_half, &by_as_much];
+    for next in ways {
+        let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
+        (0..4).for_each(|_| _ = fill_vector(heap, next));
+        let given_back = heap.slot().get(Event::GivenBackBytes);
+        let rounds = 200;
+        let ready = (0..rounds).filter(|_| fill_vector(heap, next)).count();
+        assert!(ready >= rounds * 9 / 10, "{ready} rounds");
+        let given_back = (heap.slot().get(Event::GivenBackBytes) - given_back) as usize;
+        assert!(given_back < rounds * FULL / 20, "{given_back} bytes went back");
+    }
+}
+
+#[test]
+fn a_run_may_grow_to_exactly_a_block() {
+    let heap = heap(0, u64::MAX);
+    let at = get(heap, FIRST, Content::Any);
+    fill(at, FIRST);
+    // SAFETY: the test owns it, up to the size that it has.
+    unsafe {
+        assert!(heap.resize_in_place(at, BLOCK_SIZE), "the block is the run's alone");
+        fill(at, BLOCK_SIZE);
+        assert_eq!(heap.usable_size(at), BLOCK_SIZE);
+        assert!(heap.resize_in_place(at, BLOCK_SIZE + FRAME_SIZE));
+        fill(at, BLOCK_SIZE + FRAME_SIZE);
+        assert!(heap.resize_in_place(at, BLOCK_SIZE));
+        assert!(heap.resize_in_place(at, FIRST));
+    }
+    // SAFETY: as above.
+    assert!((0..FIRST).all(|byte| unsafe { at.add(byte).read() } == 0xa5));
+    free(heap, at);
+    assert!(is_zeroed(get(heap, BLOCK_SIZE, Content::Zero), BLOCK_SIZE));
+}
+
+/// The parts of an allocation, as calls on mappings see them.
+fn is_all_mapped(heap: &'static Heap, at: *mut u8, size: usize) -> bool {
+    let mut all = true;
+    heap.parts(at as usize, size, |_, part| {
+        all &= part == Part::Mapped;
+        all
+    });
+    all
+}
+
+#[test]
+fn no_mark_of_a_hole_outlives_the_run() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, DENSE);
+    for way in 0..3 {
+        let at = get(heap, DENSE, Content::Any);
+        fill(at, DENSE);
+        // SAFETY: the test owns it, and uses no part that is gone.
+        unsafe {
+            heap.unmap(at as usize + DENSE / 2, DENSE / 4);
+            assert!(!is_all_mapped(heap, at, DENSE));
+            assert!(heap.relocate(at, 2 * DENSE).is_none(), "a part is not there");
+            assert!(way == 0 || heap.resize_in_place(at, DENSE / 4));
+            assert!(way < 2 || heap.resize_in_place(at, DENSE));
+        }
+        assert!(way < 2 || is_all_mapped(heap, at, DENSE));
+        free(heap, at);
+        let all: Vec<_> = (0..6).map(|_| get(heap, DENSE, Content::Zero)).collect();
+        for &at in &all {
+            assert!(is_all_mapped(heap, at, DENSE) && is_zeroed(at, DENSE));
+            fill(at, DENSE);
+        }
+        all.into_iter().for_each(|at| free(heap, at));
+    }
+}
+
+#[test]
+fn what_is_sealed_is_its_owners_for_good() {
+    let heap = heap(0, u64::MAX);
+    make_dense(heap, DENSE);
+    for (from, len) in [(0, 2 * BLOCK_SIZE), (BLOCK_SIZE, FRAME_SIZE)] {
+        let at = get(heap, DENSE, Content::Any);
+        fill(at, DENSE);
+        heap.note_sealed(at as usize + from, len);
+        assert!(heap.has(at), "its owner may free it");
+        // SAFETY: the test owns it.
+        assert!(unsafe { heap.relocate(at, 2 * DENSE) }.is_none());
+        free(heap, at);
+        let sealed = at as usize + from..at as usize + from + len;
+        for _ in 0..40 {
+            let other = get(heap, BLOCK_SIZE, Content::Any) as usize;
+            assert!(other >= sealed.end || other + BLOCK_SIZE <= sealed.start);
+        }
+    }
+}

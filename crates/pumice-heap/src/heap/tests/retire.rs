@@ -189,7 +189,7 @@ fn a_retired_heap_unmaps_what_is_free_and_what_is_freed() {
     assert!(is_hole(mapping.wrapping_add(1 << 20), 2 << 20));
     assert!(is_mapped(mapping, 1 << 20) && is_mapped(large, DENSE));
     // SAFETY: it is this test's.
-    assert!(!unsafe { heap.resize_in_place(large, DENSE) });
+    assert!(!unsafe { heap.resize_in_place(large, 2 * DENSE) });
     assert_eq!(heap.usable_size(large), DENSE + (300 << 10));
     for at in small.into_iter().enumerate().filter(|(index, _)| *index != 3).map(|(_, at)| at) {
         assert!(heap.has(at));
@@ -275,4 +275,28 @@ fn a_retired_heap_has_tables_of_what_it_used_only() {
     }
     assert!(heap.has(at));
     free(heap, at);
+}
+
+#[test]
+fn what_shrinks_in_a_retired_heap_goes_where_it_stands() {
+    for calls in [Calls::OfFree, Calls::None] {
+        let heap = heap(0, u64::MAX);
+        let size = 33 << 20;
+        let at = get(heap, size, Content::Any);
+        fill(at, size);
+        heap.retire(calls);
+        for now in [30 << 20, 20_000_000, 4 << 20, 300_000, FRAME_SIZE] {
+            // SAFETY: the test owns it.
+            unsafe {
+                assert!(heap.resize_in_place(at, now));
+                assert!((0..now).step_by(64).all(|byte| at.add(byte).read() == 0xa5));
+                assert!(!heap.resize_in_place(at, size + 1));
+            }
+            assert!(heap.usable_size(at) >= now);
+            let end = at.wrapping_add(now.next_multiple_of(FRAME_SIZE));
+            let is_gone = pumice_frames::sys::mem::residence(end, FRAME_SIZE, &mut [0]).is_err();
+            assert_eq!(is_gone, calls == Calls::OfFree, "{now}");
+        }
+        free(heap, at);
+    }
 }

@@ -1,0 +1,59 @@
+/* Allocations of which the program has sealed a part: nobody can unmap that, so free and realloc leave it, and no
+   other allocation suffers from it. */
+#define _GNU_SOURCE
+#include "defect.h"
+
+#include <malloc.h>
+
+#define MSEAL 462
+
+enum { FREE, GROW, SHRINK, LEAST, WAYS };
+
+static const size_t size = 16 * MIB;
+
+static void check_after(int way, size_t from, size_t len) {
+    char *at = malloc(size), *wall = malloc(size);
+    CHECK(at && wall);
+    memset(at, 1, size);
+    memset(wall, 2, size);
+    char *page = (char *)(((size_t)at + PAGE - 1) & -PAGE);
+    CHECK(syscall(MSEAL, page + from, len, 0) == 0);
+    size_t now = way == GROW ? 40 * MIB : way == SHRINK ? 8 * MIB : 100000;
+    if (way != FREE) {
+        at = realloc(at, now);
+        CHECK(at);
+        for (size_t i = 0; i < now && i < size; i++) CHECK(at[i] == 1);
+        at[now - 1] = 1;
+    }
+    free(at);
+    char *later[48];
+    for (int i = 0; i < 48; i++) {
+        size_t len = (1 + i % 8) * MIB;
+        later[i] = i % 2 ? calloc(1, len) : malloc(len);
+        CHECK(later[i] && malloc_usable_size(later[i]) >= len);
+        if (i % 2) CHECK(is_zero(later[i], len));
+        memset(later[i], 9, len);
+    }
+    for (int i = 0; i < 48; i++) free(later[i]);
+    for (size_t i = 0; i < size; i++) CHECK(wall[i] == 2);
+    free(wall);
+}
+
+int main(void) {
+    guard(100);
+    if (syscall(MSEAL, NULL, 0, 0) != 0) return skip("no mseal(2) here");
+    CHECK(mallopt(M_MMAP_THRESHOLD, 128 << 10) == 1);
+    for (int i = 0; i < 6; i++) {
+        char *at = malloc(size);
+        CHECK(at);
+        memset(at, 1, size);
+        free(at);
+    }
+    for (int way = 0; way < WAYS; way++) {
+        check_after(way, 0, 12 * MIB);
+        check_after(way, 3 * MIB, PAGE);
+        check_after(way, 12 * MIB, 2 * MIB);
+    }
+    puts("left alone");
+    return 0;
+}
