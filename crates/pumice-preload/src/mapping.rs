@@ -381,14 +381,17 @@ pub(crate) unsafe fn unmap(at: usize, len: usize) -> Outcome {
         unsafe { heap.unmap(at, rounded) };
         return outcome;
     }
+    // The kernel's parts first: it may refuse them, and then nothing is to be gone.
     heap.parts(at, rounded, |part, kind| {
-        match kind {
-            Part::Outside => outcome = make(part.start, part.len()),
-            // SAFETY: as the caller promises.
-            _ => unsafe { heap.unmap(part.start, part.len()) },
+        if kind == Part::Outside {
+            outcome = make(part.start, part.len());
         }
         outcome.is_ok()
     });
+    if outcome.is_ok() {
+        // SAFETY: as the caller promises.
+        unsafe { heap.unmap_own(at, rounded) };
+    }
     outcome
 }
 

@@ -63,8 +63,9 @@ pub(super) enum Density {
 /// |  mean   |  blocks  |  share  | samples  | z  |   requests  |
 /// +---------+----------+---------+----------+----+-------------+
 /// ```
-/// `share` follows each sample half-way, and `mean` slowly, as does `blocks`: the share of whole blocks, which may be
-/// another, if it is the beginning that is touched. `z`: the last request asked for zeros.
+/// `share` follows each sample half-way (without a sample it is that of a run that grew), and `mean` slowly, as does
+/// `blocks`: the share of whole blocks, which may be another, if it is the beginning that is touched. `z`: the last
+/// request asked for zeros.
 #[derive(Debug)]
 struct Class(AtomicU64);
 
@@ -199,6 +200,29 @@ impl Classes {
         class.store(with_mean(known, MEAN, touched, looked_at), Ordering::Relaxed);
     }
 
+    /// Whether nothing is known of a class, not even of runs that grew.
+    pub(super) fn is_new(&self, frames: usize) -> bool {
+        let word = self.class(frames).load(Ordering::Relaxed);
+        samples_in(word) == 0 && share_in(word) == 0
+    }
+
+    /// Notes that `touched` frames of a run of a new class were resident when it grew, which is no sample: it may be
+    /// long before the rest is touched.
+    pub(super) fn note_growth(&self, frames: usize, touched: usize) {
+        let class = self.class(frames);
+        let word = class.load(Ordering::Relaxed);
+        let share = (touched * 255 / frames.max(1)).clamp(1, 255) as u64;
+        if samples_in(word) == 0 {
+            class.store(word & !(0xff << 24) | share << 24, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a class is only known by runs that were full when they grew.
+    pub(super) fn is_growing(&self, frames: usize) -> bool {
+        let word = self.class(frames).load(Ordering::Relaxed);
+        samples_in(word) == 0 && share_in(word) >= DENSE_SHARE
+    }
+
     /// Learns that `touched` frames of `blocks` whole blocks were, which is a part of the last sample.
     pub(super) fn learn_of_blocks(&self, frames: usize, touched: usize, blocks: usize) {
         let class = self.class(frames);
@@ -303,6 +327,22 @@ mod tests {
         assert!(!classes.is_worth_retaining(5000), "dense");
         classes.learn(30_000, 1, 30_000);
         assert!(!classes.is_worth_retaining(30_000), "next to nothing");
+    }
+
+    #[test]
+    fn growth_says_little() {
+        let classes = Classes::new();
+        assert!(classes.is_new(1000) && !classes.is_growing(1000));
+        classes.note_growth(1000, 1000);
+        assert!(!classes.is_new(1000) && classes.is_growing(1000));
+        assert_eq!(classes.density(1000), Density::Unknown);
+        classes.note_growth(2000, 3);
+        assert!(!classes.is_new(2000) && !classes.is_growing(2000));
+        classes.learn(1000, 1, 1000);
+        assert_eq!(classes.density(1000), Density::Sparse, "a sample says all");
+        assert!(!classes.is_growing(1000));
+        classes.note_growth(1000, 1000);
+        assert_eq!(classes.density(1000), Density::Sparse);
     }
 
     #[test]

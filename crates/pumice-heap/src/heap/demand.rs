@@ -6,7 +6,7 @@
 
 use super::classes::Density;
 use super::hints::WithHints;
-use super::serve::{whole_blocks, Keeps, Pages, RunEnd};
+use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
 use super::{Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -87,7 +87,9 @@ impl Heap {
             self.classes.density(range.frames) != Density::Sparse
                 || self.classes.is_sample(range.frames, Density::Sparse)
         } else {
+            // A run that grew was not handed out to be looked at.
             zone.ledger().block(whole.start).hints().sampled()
+                || self.classes.density(range.frames) == Density::Unknown
         };
         if is_sample {
             let start = zone.address(range.start);
@@ -108,18 +110,25 @@ impl Heap {
     }
 
     /// A run is about to grow. A program that fills a vector asks for its first size each time, and never frees a run
-    /// of that size: as much is learned of it now as if it were freed.
+    /// of that size.
     pub(super) fn look_at_growing(&self, zone: &PoolZone, range: PageRange) {
-        let is_sample = || self.classes.is_sample(range.frames, self.classes.density(range.frames));
-        if zone.kind == ZoneKind::Demand && is_sample() {
+        if zone.kind == ZoneKind::Demand && self.classes.is_new(range.frames) {
             if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
-                self.classes.learn(range.frames, touched, range.frames);
+                self.classes.note_growth(range.frames, touched);
             }
         }
     }
 
-    /// Whether a run within a block goes on better in the ready zone, by a copy: there is memory for its new size,
-    /// which is known to be touched. A run of a size that is known is here to be looked at, which is done.
+    /// Whether a request without zeros, of whose class nothing is known but that runs of it were full when they grew,
+    /// is to have memory that is there in any case.
+    pub(super) fn has_for_growing(&self, node: usize, frames: usize) -> bool {
+        let held = || self.zones.local(node, ZoneKind::Ready).ledger().held_blocks();
+        self.classes.is_growing(frames) && frames <= held() * BLOCK_FRAMES
+    }
+
+    /// Whether a short run goes on better in the ready zone, by a copy: there is memory for its new size, which is
+    /// known to be touched. A run of a size that is known is here to be looked at, which is done. Where it grew, it
+    /// would come on top of what the ready zone holds for it.
     pub(super) fn is_better_elsewhere(
         &self,
         zone: &PoolZone,
@@ -127,9 +136,10 @@ impl Heap {
         frames: usize,
     ) -> bool {
         let held = || self.zones.local(zone.node, ZoneKind::Ready).ledger().held_blocks();
+        let is_dense = || self.classes.density(frames) == Density::Dense;
         zone.kind == ZoneKind::Demand
-            && run.frames < BLOCK_FRAMES
-            && self.classes.density(frames) == Density::Dense
+            && run.frames < SAMPLE_BLOCKS * BLOCK_FRAMES
+            && (is_dense() || self.classes.is_growing(frames))
             && frames <= held() * BLOCK_FRAMES
     }
 

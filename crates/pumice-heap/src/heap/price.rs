@@ -3,12 +3,13 @@
 //! A new huge page costs the time to clear it. It costs 30 times more where the kernel has to make one first, or where
 //! the host of a virtual machine has to bring the memory: a host that takes free memory back (*free page reporting*)
 //! takes whole huge pages, and small ones come from what is left. No figure of the kernel tells, so a price is found
-//! out. Of each run with new blocks one is touched, and its owner's processor time taken. After one that took long the
+//! out. Of a run with new blocks one is touched, and its owner's processor time taken. After one that took long the
 //! next block comes in small pages, and is timed as well. Where the huge page was dearer by far, new blocks come in
 //! small pages for a while. Then both are tried again.
 //!
-//! The owner of a run is about to touch it: nothing is faulted in that would not be, but for a page of each block.
-//! Advice is as it was afterwards, so the kernel may make huge pages of small ones later (`khugepaged`).
+//! A try has pages faulted in that the run's owner may never touch. So before each try there is a *witness*: a new
+//! block that went out untouched, and that its owner has touched since. Advice is as it was afterwards, so the kernel
+//! may make huge pages of small ones later (`khugepaged`).
 
 use core::ops::Range;
 
@@ -31,6 +32,9 @@ const MOST: usize = 128;
 /// Pages of a block that are touched for its owner, so that the others are small ones.
 pub(super) const TOUCHED_AHEAD: usize = 1;
 
+/// A witness is a block of which this share has been touched.
+const TOUCHED_SHARE: usize = 4;
+
 /// The prices that were found out. Relaxed: amounts that order nothing. Two threads that try at once both learn.
 #[derive(Debug)]
 pub(super) struct Price {
@@ -40,6 +44,8 @@ pub(super) struct Price {
     next: AtomicUsize,
     /// The time that a huge page took which was not cheap; 0 if small ones are not to be tried.
     huge_ns: AtomicU64,
+    /// The address of the witness to be; 0 if there is none.
+    witness: AtomicUsize,
 }
 
 /// The way in which new blocks come.
@@ -59,6 +65,7 @@ impl Price {
             small_left: AtomicUsize::new(0),
             next: AtomicUsize::new(FIRST),
             huge_ns: AtomicU64::new(0),
+            witness: AtomicUsize::new(0),
         }
     }
 
@@ -71,6 +78,13 @@ impl Price {
         match self.huge_ns.swap(0, Ordering::Relaxed) {
             0 => Turn::TryHuge,
             huge_ns => Turn::TrySmall { huge_ns },
+        }
+    }
+
+    /// It was not to be.
+    fn untried(&self, turn: Turn) {
+        if let Turn::TrySmall { huge_ns } = turn {
+            self.huge_ns.store(huge_ns, Ordering::Relaxed);
         }
     }
 
@@ -96,6 +110,13 @@ impl Price {
 }
 
 impl Heap {
+    /// Whether new memory is touched, as far as the last that went out untouched shows. Each shows it once.
+    fn is_witness_touched(&self) -> bool {
+        let at = self.price.witness.swap(0, Ordering::Relaxed) as *mut u8;
+        let Some(zone) = self.zone_of(at) else { return false };
+        self.resident(zone, at, BLOCK_SIZE).is_some_and(|it| it >= BLOCK_FRAMES / TOUCHED_SHARE)
+    }
+
     /// Decides in which pages the new ones of a run's blocks come, before their owner touches them.
     pub(super) fn price_new(&self, zone: &PoolZone, blocks: Range<usize>) {
         // Without system calls no time can be taken.
@@ -107,12 +128,23 @@ impl Heap {
             let has_pages = word.ready() || !word.zeroed() || word.trimmed();
             !has_pages && !word.tainted() && !word.hints().sampled()
         };
+        let mut may_try = None;
         let mut next = blocks.start;
         while let Some(start) = (next..blocks.end).find(is_new) {
             let end = (start..blocks.end).find(|block| !is_new(block)).unwrap_or(blocks.end);
             next = start;
             while next < end {
-                match self.price.turn(end - next) {
+                let turn = self.price.turn(end - next);
+                if !matches!(turn, Turn::Small { .. }) {
+                    let may_try = may_try.get_or_insert_with(|| self.is_witness_touched());
+                    if !*may_try {
+                        self.price.untried(turn);
+                        let witness = zone.block_address(next) as usize;
+                        self.price.witness.store(witness, Ordering::Relaxed);
+                        return;
+                    }
+                }
+                match turn {
                     Turn::TryHuge => {
                         let took_ns = timed(|| zone.touch(Pfn::of_block(next)));
                         next += 1;
@@ -149,15 +181,16 @@ fn fault_in_small(zone: &PoolZone, blocks: Range<usize>, frames: usize) -> bool 
     let (at, len) = (zone.block_address(blocks.start), blocks.len() * BLOCK_SIZE);
     // SAFETY: advice on committed memory of the caller's, which changes no content.
     let advise = |huge| unsafe { zone.memory().set_huge(at, len, huge) }.is_ok();
-    if !advise(Huge::No) {
-        return false;
+    let is_small = advise(Huge::No);
+    if is_small {
+        for block in blocks {
+            let first = Pfn::of_block(block).0;
+            (first..first + frames).for_each(|frame| zone.touch(Pfn(frame)));
+        }
     }
-    for block in blocks {
-        let first = Pfn::of_block(block).0;
-        (first..first + frames).for_each(|frame| zone.touch(Pfn(frame)));
-    }
+    // Of several mappings the first may have been advised, and another refused.
     advise(Huge::Yes);
-    true
+    is_small
 }
 
 /// The calling thread's processor time for it, in nanoseconds: others may have the processor meanwhile.

@@ -20,10 +20,9 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::mapping::has_lost;
-use super::serve::{whole_blocks, Pages, RunEnd};
+use super::serve::whole_blocks;
 use super::{Heap, PoolZone};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
-use pumice_frames::frame::ledger::Want;
 use pumice_frames::sync::atomic::{fence, AtomicU32, Ordering};
 use pumice_frames::sys::{mem, thread};
 
@@ -177,25 +176,10 @@ impl Heap {
 
     fn unmap_what_is_free(&self, zone: &PoolZone) {
         let grown = zone.ledger().grown();
-        zone.ledger().join_all();
-        self.unmap_free_blocks(zone, grown);
-        for block in 0..grown {
-            zone.ledger().take_rest(block, |frames| give_up(zone, frames));
-        }
+        unmap_free(zone, 0..grown);
         zone.take_out_removed(|block| unmap_blocks(zone, block..block + 1));
         self.unmap_holes(zone, grown);
         zone.end_hiding();
-    }
-
-    fn unmap_free_blocks(&self, zone: &PoolZone, grown: usize) {
-        let mut start = 0;
-        for block in 0..grown {
-            if zone.ledger().take_out(block).is_none() {
-                unmap_blocks(zone, start..block);
-                start = block + 1;
-            }
-        }
-        unmap_blocks(zone, start..grown);
     }
 
     /// Memory that programs have unmapped in part.
@@ -237,10 +221,14 @@ impl Heap {
         run: PageRange,
         frames: usize,
     ) -> bool {
-        let end = RunEnd { range: run, kept: frames, is_recycled: false };
         if self.stays.get() == NOTHING && frames < run.frames && !has_lost(zone, run) {
-            // It is unmapped as soon as it is put back.
-            self.put_end(zone, end, Pages::There, Want::Dirty, |_, word| word.with_zeroed(false));
+            let _all_signals = thread::BlockedSignals::block();
+            // Another thread that unmaps what is free counts on what it finds absent being unmapped.
+            let _turn = self.retiring.lock();
+            let ledger = zone.ledger();
+            ledger.truncate_run(run, frames, |_, word| word.with_zeroed(false));
+            let cut = run.start.0 + frames;
+            unmap_free(zone, cut / BLOCK_FRAMES..run.end().0.div_ceil(BLOCK_FRAMES));
         }
         true
     }
@@ -274,6 +262,21 @@ fn cut(zone: &PoolZone) {
             zone.marks.cut(kept);
         }
     }
+}
+
+/// Unmaps the free blocks among these, and free frames in those that are in parts.
+fn unmap_free(zone: &PoolZone, blocks: Range<usize>) {
+    let ledger = zone.ledger();
+    let mut start = blocks.start;
+    for block in blocks.clone() {
+        ledger.join(block);
+        if ledger.take_out(block).is_none() {
+            unmap_blocks(zone, start..block);
+            start = block + 1;
+            ledger.take_rest(block, |frames| give_up(zone, frames));
+        }
+    }
+    unmap_blocks(zone, start..blocks.end);
 }
 
 /// Unmaps frames that nobody else can get any more. First they are marked: as soon as they are unmapped, an

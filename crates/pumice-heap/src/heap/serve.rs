@@ -19,7 +19,7 @@ use pumice_frames::sys::thread::BlockedSignals;
 
 /// Dense requests of this many blocks and more are looked at again by one of their blocks;
 /// smaller ones go through the demand zone once for that.
-const SAMPLE_BLOCKS: usize = 4;
+pub(super) const SAMPLE_BLOCKS: usize = 4;
 
 /// Frames that could be cleared in the time that it takes to give pages back...
 const CLEARED_PER_CALL: usize = 20;
@@ -96,7 +96,10 @@ impl Heap {
             Density::Dense => !is_sample || blocks >= SAMPLE_BLOCKS,
             // Runs within a block are looked at when they come from the demand zone only.
             Density::Likely => !(is_sample && blocks < SAMPLE_BLOCKS),
-            Density::Unknown => self.has_ready_for(node, frames),
+            Density::Unknown => {
+                self.has_ready_for(node, frames)
+                    || content == Content::Any && self.has_for_growing(node, frames)
+            }
             Density::Sparse => false,
         };
         let there = match density {

@@ -39,6 +39,23 @@ static void check_after(int way, size_t from, size_t len) {
     free(wall);
 }
 
+/* The kernel refuses a call of which a part is sealed, and then nothing of it is done. */
+static void check_mapping(void) {
+    char *at = mmap(NULL, size, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    memset(at, 1, size);
+    CHECK(syscall(MSEAL, at + 4 * MIB, 2 * MIB, 0) == 0);
+    CHECK(munmap(at, size) == -1 && errno == EPERM);
+    CHECK(munmap(at + 5 * MIB, 5 * MIB) == -1 && errno == EPERM);
+    for (int shared = 0; shared < 2; shared++) {
+        int flags = (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_FIXED;
+        CHECK(mmap(at, size, RW, flags, -1, 0) == MAP_FAILED && errno == EPERM);
+    }
+    for (size_t i = 0; i < size; i++) CHECK(at[i] == 1);
+    CHECK(munmap(at, 4 * MIB) == 0 && munmap(at + 6 * MIB, size - 6 * MIB) == 0);
+    for (size_t i = 4 * MIB; i < 6 * MIB; i++) CHECK(at[i] == 1);
+}
+
 int main(void) {
     guard(100);
     if (syscall(MSEAL, NULL, 0, 0) != 0) return skip("no mseal(2) here");
@@ -54,6 +71,7 @@ int main(void) {
         check_after(way, 3 * MIB, PAGE);
         check_after(way, 12 * MIB, 2 * MIB);
     }
+    check_mapping();
     puts("left alone");
     return 0;
 }

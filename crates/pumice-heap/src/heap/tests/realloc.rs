@@ -196,11 +196,11 @@ const FIRST: usize = 64 << 10;
 const FULL: usize = 6_000_000;
 
 /// Fills a vector that grows as `realloc` does, and frees it: whether it began in the ready zone.
-fn fill_vector(heap: &'static Heap, next: impl Fn(usize) -> usize) -> bool {
+fn fill_vector(heap: &'static Heap, full: usize, mut next: impl FnMut(usize) -> usize) -> bool {
     let (mut at, mut size) = (get(heap, FIRST, Content::Any), FIRST);
     let is_ready = heap.zone_of(at).is_some_and(|zone| zone.kind == ZoneKind::Ready);
     fill(at, size);
-    while size < FULL {
+    while size < full {
         let new = next(size);
         // SAFETY: the test owns it, and goes on with the new one.
         unsafe {
@@ -228,13 +228,31 @@ fn vectors_that_grow_are_soon_at_home_in_memory_that_stays() {
     let ways: [&dyn Fn(usize) -> usize; 2] = [&by_half, &by_as_much];
     for next in ways {
         let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
-        (0..4).for_each(|_| _ = fill_vector(heap, next));
+        (0..4).for_each(|_| _ = fill_vector(heap, FULL, next));
         let given_back = heap.slot().get(Event::GivenBackBytes);
         let rounds = 200;
-        let ready = (0..rounds).filter(|_| fill_vector(heap, next)).count();
+        let ready = (0..rounds).filter(|_| fill_vector(heap, FULL, next)).count();
         assert!(ready >= rounds * 9 / 10, "{ready} rounds");
         let given_back = (heap.slot().get(Event::GivenBackBytes) - given_back) as usize;
         assert!(given_back < rounds * FULL / 20, "{given_back} bytes went back");
+    }
+}
+
+/// The second vector has the memory of the first, and no other beside it.
+#[test]
+fn vectors_that_grow_one_after_the_other_need_the_memory_of_one() {
+    for step in [200 << 10, 700 << 10, 1 << 20, BLOCK_SIZE, 5 << 20] {
+        let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
+        for round in 0..4 {
+            let mut most = 0;
+            let next = |size: usize| {
+                let held = heap.zones.all().map(|zone| zone.budget().blocks()).sum::<usize>();
+                most = held.max(most);
+                size + step
+            };
+            fill_vector(heap, 60 << 20, next);
+            assert!(most < 40, "{most} blocks of 30, steps of {step}, round {round}");
+        }
     }
 }
 

@@ -103,9 +103,6 @@ fn what_is_in_a_block_that_is_not_resident_is_not_taken_for_zero() {
     make_dense(heap, DENSE);
     // Handed out unpopulated, so that `mincore` is asked when it is freed.
     decay_all(heap);
-    // The first block is touched, to see what it costs.
-    let cheap_ns = 1;
-    TIMES_NS.set(vec![cheap_ns]);
     let at = get(heap, DENSE, Content::Any);
     free(heap, at);
     let last = at.wrapping_add(DENSE - BLOCK_SIZE);
