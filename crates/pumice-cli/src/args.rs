@@ -61,12 +61,23 @@ pub enum Command {
 pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Command, u8> {
     let line: Vec<_> = line.collect();
     let subcommand = line.get(1).and_then(|name| name.to_str()).unwrap_or("").to_owned();
-    let command = match &*subcommand {
-        // Alone, for a fast start: the flags of all the other subcommands cost time too.
-        "run" => RunArgs::try_parse_from(&line[1..]).map(|run| Command::Run(Box::new(run))),
+    let command = match (&*subcommand, line.get(2..).and_then(program_alone)) {
+        // For a fast start. That there are no options is seen sooner than flags are described...
+        ("run", Some(program)) => Ok(Command::Run(Box::new(RunArgs::of(program)))),
+        // ... and the flags of all the other subcommands cost time too.
+        ("run", None) => RunArgs::try_parse_from(&line[1..]).map(|run| Command::Run(Box::new(run))),
         _ => Cli::try_parse_from(line).map(|cli| cli.command),
     };
     command.map_err(|error| answer(&error, &subcommand))
+}
+
+/// The program and its arguments, where no option precedes them.
+fn program_alone(line: &[OsString]) -> Option<&[OsString]> {
+    match line {
+        [dashes, program @ ..] if dashes == "--" => Some(program).filter(|it| !it.is_empty()),
+        [first, ..] if !first.as_encoded_bytes().starts_with(b"-") => Some(line),
+        _ => None,
+    }
 }
 
 fn answer(error: &clap::Error, subcommand: &str) -> u8 {
@@ -109,4 +120,34 @@ pub fn print_completions(shell: Shell) -> Result<(), Failure> {
 pub fn print_man() -> Result<(), Failure> {
     let page = man::page(Cli::command());
     print(&page.map_err(|error| Failure::system(format!("no manual page: {error}")))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_alone_is_what_clap_takes_it_for() {
+        let lines: [&[&str]; 9] = [
+            &["true"],
+            &["--", "true"],
+            &["true", "--ready", "x"],
+            &["true", "--", "-x"],
+            &["--", "--report"],
+            &["--", "--", "a"],
+            &["", "a"],
+            &["--"],
+            &["-"],
+        ];
+        for line in lines {
+            let words: Vec<OsString> = line.iter().map(OsString::from).collect();
+            let parsed = RunArgs::try_parse_from([&["run".into()], &*words].concat());
+            if let Some(program) = program_alone(&words) {
+                let alone = format!("{:?}", RunArgs::of(program));
+                assert_eq!(alone, format!("{:?}", parsed.expect("right")), "{line:?}");
+            }
+        }
+        assert!(program_alone(&["--".into()]).is_none());
+        assert!(program_alone(&["--report".into(), "a".into()]).is_none());
+    }
 }

@@ -24,7 +24,7 @@ use pumice_command::small::Small;
 use pumice_command::Failure;
 
 /// The settings of programs (memory, and the programs to serve), which `pumice run` and `pumice env` take.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct PoolArgs {
     /// Memory to have ready, populated in the background in the first process (such as 512M)
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -68,7 +68,7 @@ pub struct PoolArgs {
 }
 
 /// Run a program on memory that is already there and already zero
-#[derive(Parser, Debug)]
+#[derive(Parser, Debug, Default)]
 #[command(name = "run", bin_name = "pumice run")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -98,7 +98,7 @@ pub struct RunArgs {
 }
 
 /// The scrubber's settings, as typed: checked, and kept as text for the environment.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Scrubber (also while it runs: pumice ctl)")]
 pub struct ScrubArgs {
     /// A freed area of this order or higher wakes the scrubber
@@ -159,6 +159,11 @@ pub struct Plan {
 }
 
 impl RunArgs {
+    /// Those of a program that is run without options.
+    pub fn of(program: &[OsString]) -> RunArgs {
+        RunArgs { program: program.to_vec(), ..RunArgs::default() }
+    }
+
     /// Adds what the environment says and checks that it fits the machine.
     pub fn plan(self) -> Result<Plan, Failure> {
         let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;
