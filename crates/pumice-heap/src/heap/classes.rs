@@ -39,6 +39,10 @@ const LOOK_AT_LIKELY: u64 = 16;
 const GUESSES: usize = 4;
 /// ... or so many that they have so many frames: 64 MiB.
 const GUESSED_FRAMES: usize = 16 << 10;
+/// Requests that the first growth of a run lets be served as if they were to grow...
+const CREDIT_OF_GROWTH: u64 = 2;
+/// ... and the most of them.
+const MOST_CREDIT: u64 = 16;
 /// How far neighbours are looked for: two doublings.
 const NEIGHBOURS: usize = 2 * PER_DOUBLING;
 
@@ -63,9 +67,9 @@ pub(super) enum Density {
 /// |  mean   |  blocks  |  share  | samples  | z  |   requests  |
 /// +---------+----------+---------+----------+----+-------------+
 /// ```
-/// `share` follows each sample half-way (without a sample it is that of a run that grew), and `mean` slowly, as does
-/// `blocks`: the share of whole blocks, which may be another, if it is the beginning that is touched. `z`: the last
-/// request asked for zeros.
+/// `share` follows each sample half-way, and `mean` slowly, as does `blocks`: the share of whole blocks, which may be
+/// another, if it is the beginning that is touched. Before the first sample `mean` is a credit: the requests that are
+/// likely to grow when they are full. `z`: the last request asked for zeros.
 #[derive(Debug)]
 struct Class(AtomicU64);
 
@@ -80,6 +84,16 @@ const fn share_in(word: u64) -> u64 {
 const fn is_dense(word: u64) -> bool {
     let is_dense_on_average = mean_in(word, MEAN) >= DENSE_SHARE << (MEAN_BITS - 8);
     share_in(word) >= DENSE_SHARE || is_dense_on_average && share_in(word) >= LEAST_DENSE_SHARE
+}
+
+/// Before the first sample.
+const fn credit_in(word: u64) -> u64 {
+    mean_in(word, MEAN)
+}
+
+const fn with_credit(word: u64, credit: u64) -> u64 {
+    let credit = if credit > MOST_CREDIT { MOST_CREDIT } else { credit };
+    word & !(((1 << MEAN_BITS) - 1) << MEAN) | credit << MEAN
 }
 
 const fn samples_in(word: u64) -> u64 {
@@ -200,27 +214,36 @@ impl Classes {
         class.store(with_mean(known, MEAN, touched, looked_at), Ordering::Relaxed);
     }
 
-    /// Whether nothing is known of a class, not even of runs that grew.
-    pub(super) fn is_new(&self, frames: usize) -> bool {
-        let word = self.class(frames).load(Ordering::Relaxed);
-        samples_in(word) == 0 && share_in(word) == 0
-    }
-
-    /// Notes that `touched` frames of a run of a new class were resident when it grew, which is no sample: it may be
-    /// long before the rest is touched.
+    /// Notes that a run which was handed out for a class without a sample has grown for the first time, with `touched`
+    /// of its frames resident. That is no sample: it may be long before the rest is touched.
     pub(super) fn note_growth(&self, frames: usize, touched: usize) {
         let class = self.class(frames);
         let word = class.load(Ordering::Relaxed);
-        let share = (touched * 255 / frames.max(1)).clamp(1, 255) as u64;
-        if samples_in(word) == 0 {
-            class.store(word & !(0xff << 24) | share << 24, Ordering::Relaxed);
+        let is_full = touched * 256 >= frames * DENSE_SHARE as usize;
+        if samples_in(word) == 0 && is_full {
+            class.store(with_credit(word, credit_in(word) + CREDIT_OF_GROWTH), Ordering::Relaxed);
         }
     }
 
-    /// Whether a class is only known by runs that were full when they grew.
+    /// As [`Classes::note_growth`], of a run that was handed out because it was likely to grow.
+    pub(super) fn note_again(&self, frames: usize) {
+        let class = self.class(frames);
+        let word = class.load(Ordering::Relaxed);
+        if samples_in(word) == 0 {
+            class.store(with_credit(word, credit_in(word) + 1), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a request of a class without a sample is likely to grow when it is full: as often as runs of the class
+    /// did, and a little. Each answer counts.
     pub(super) fn is_growing(&self, frames: usize) -> bool {
-        let word = self.class(frames).load(Ordering::Relaxed);
-        samples_in(word) == 0 && share_in(word) >= DENSE_SHARE
+        let class = self.class(frames);
+        let word = class.load(Ordering::Relaxed);
+        let is_growing = samples_in(word) == 0 && credit_in(word) > 0;
+        if is_growing {
+            class.store(with_credit(word, credit_in(word) - 1), Ordering::Relaxed);
+        }
+        is_growing
     }
 
     /// Learns that `touched` frames of `blocks` whole blocks were, which is a part of the last sample.
@@ -332,16 +355,24 @@ mod tests {
     #[test]
     fn growth_says_little() {
         let classes = Classes::new();
-        assert!(classes.is_new(1000) && !classes.is_growing(1000));
-        classes.note_growth(1000, 1000);
-        assert!(!classes.is_new(1000) && classes.is_growing(1000));
-        assert_eq!(classes.density(1000), Density::Unknown);
-        classes.note_growth(2000, 3);
-        assert!(!classes.is_new(2000) && !classes.is_growing(2000));
-        classes.learn(1000, 1, 1000);
-        assert_eq!(classes.density(1000), Density::Sparse, "a sample says all");
         assert!(!classes.is_growing(1000));
         classes.note_growth(1000, 1000);
+        assert_eq!(classes.density(1000), Density::Unknown);
+        assert_eq!(classes.touched_of(1000, 1000), 0);
+        assert!(classes.is_growing(1000) && classes.is_growing(1000));
+        assert!(!classes.is_growing(1000), "as often as runs grew, and a little");
+        classes.note_again(1000);
+        assert!(classes.is_growing(1000) && !classes.is_growing(1000));
+        classes.note_growth(2000, 3);
+        assert!(!classes.is_growing(2000), "it was not full");
+        (0..100).for_each(|_| classes.note_growth(1000, 900));
+        assert_eq!((0..100).filter(|_| classes.is_growing(1000)).count(), MOST_CREDIT as usize);
+        classes.note_growth(1000, 1000);
+        classes.learn(1000, 1, 1000);
+        assert_eq!(classes.density(1000), Density::Sparse, "a sample says all");
+        classes.note_growth(1000, 1000);
+        assert!(!classes.is_growing(1000));
+        (0..3).for_each(|_| classes.learn(1000, 1, 1000));
         assert_eq!(classes.density(1000), Density::Sparse);
     }
 

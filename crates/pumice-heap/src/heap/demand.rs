@@ -4,6 +4,8 @@
 //! and carry no advice. A run that is freed teaches [`super::classes`] how much of it was touched; its pages move to
 //! the ready zone ([`super::promote`]), are retained, or go back to the kernel.
 
+use core::array;
+
 use super::classes::Density;
 use super::hints::WithHints;
 use super::serve::{whole_blocks, Keeps, Pages, RunEnd, SAMPLE_BLOCKS};
@@ -12,6 +14,38 @@ use crate::stats::Event;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
 use pumice_frames::frame::{BlockWord, Dirt, Run};
+use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
+
+/// Runs that were handed out last for classes without a sample, and have not grown: their addresses, each where its
+/// hash says. Relaxed: hints, and a run that is forgotten teaches nothing.
+#[derive(Debug)]
+pub(super) struct Growing([AtomicUsize; 64]);
+
+impl Growing {
+    pub(super) fn new() -> Growing {
+        Growing(array::from_fn(|_| AtomicUsize::new(0)))
+    }
+
+    fn of(&self, at: *const u8) -> &AtomicUsize {
+        // The golden ratio: Knuth, "The Art of Computer Programming", volume 3, section 6.4.
+        let hash = (at as usize / FRAME_SIZE).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.0[hash >> (usize::BITS - 6)]
+    }
+
+    pub(super) fn hand_out(&self, at: *const u8) {
+        self.of(at).store(at as usize, Ordering::Relaxed);
+    }
+
+    /// Whether a run that grows is one of them, which it is no more.
+    fn is_first(&self, at: *const u8) -> bool {
+        let entry = self.of(at);
+        let is_first = entry.load(Ordering::Relaxed) == at as usize;
+        if is_first {
+            entry.store(0, Ordering::Relaxed);
+        }
+        is_first
+    }
+}
 
 impl Heap {
     /// The blocks that suit a request best, if not any will do.
@@ -112,18 +146,25 @@ impl Heap {
     /// A run is about to grow. A program that fills a vector asks for its first size each time, and never frees a run
     /// of that size.
     pub(super) fn look_at_growing(&self, zone: &PoolZone, range: PageRange) {
-        if zone.kind == ZoneKind::Demand && self.classes.is_new(range.frames) {
-            if let Some(touched) = self.resident(zone, zone.address(range.start), range.bytes()) {
-                self.classes.note_growth(range.frames, touched);
+        if self.growing.is_first(zone.address(range.start)) {
+            match zone.kind {
+                // All of it is resident in any case.
+                ZoneKind::Ready => self.classes.note_again(range.frames),
+                ZoneKind::Demand => {
+                    let start = zone.address(range.start);
+                    if let Some(touched) = self.resident(zone, start, range.bytes()) {
+                        self.classes.note_growth(range.frames, touched);
+                    }
+                }
             }
         }
     }
 
-    /// Whether a request without zeros, of whose class nothing is known but that runs of it were full when they grew,
-    /// is to have memory that is there in any case.
+    /// Whether a request without zeros, of whose class nothing is known but that its runs grow when they are full, is
+    /// to have memory that is there in any case.
     pub(super) fn has_for_growing(&self, node: usize, frames: usize) -> bool {
         let held = || self.zones.local(node, ZoneKind::Ready).ledger().held_blocks();
-        self.classes.is_growing(frames) && frames <= held() * BLOCK_FRAMES
+        frames <= held() * BLOCK_FRAMES && self.classes.is_growing(frames)
     }
 
     /// Whether a short run goes on better in the ready zone, by a copy: there is memory for its new size, which is
@@ -139,8 +180,9 @@ impl Heap {
         let is_dense = || self.classes.density(frames) == Density::Dense;
         zone.kind == ZoneKind::Demand
             && run.frames < SAMPLE_BLOCKS * BLOCK_FRAMES
-            && (is_dense() || self.classes.is_growing(frames))
+            && is_dense()
             && frames <= held() * BLOCK_FRAMES
+            && !self.is_sparse_run(zone, run)
     }
 
     /// Gives the pages of a run's end back to the kernel, but for the first `gone` blocks, which hold nothing any more,

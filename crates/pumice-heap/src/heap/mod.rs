@@ -51,6 +51,7 @@ use core::time::Duration;
 
 use ahead::Ahead;
 use classes::Classes;
+use demand::Growing;
 use footprint::Footprint;
 use moves::Moves;
 use pins::Pins;
@@ -117,6 +118,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub struct Heap {
     zones: Zones,
     classes: Classes,
+    growing: Growing,
     verify: bool,
     ahead: Ahead,
     footprint: Footprint,
@@ -166,6 +168,7 @@ impl Heap {
         Ok(Heap {
             zones,
             classes: Classes::new(),
+            growing: Growing::new(),
             verify,
             ahead: Ahead::new(),
             footprint: Footprint::new(),

@@ -8,8 +8,8 @@
 //! small pages for a while. Then both are tried again.
 //!
 //! A try has pages faulted in that the run's owner may never touch. So before each try there is a *witness*: a new
-//! block that went out untouched, and that its owner has touched since. Advice is as it was afterwards, so the kernel
-//! may make huge pages of small ones later (`khugepaged`).
+//! block that went out with a page at most, and that its owner has touched since. Without one, all goes on as it was.
+//! Advice is as it was afterwards, so the kernel may make huge pages of small ones later (`khugepaged`).
 
 use core::ops::Range;
 
@@ -105,7 +105,18 @@ impl Price {
             let blocks = self.next.load(Ordering::Relaxed);
             self.next.store((2 * blocks).min(MOST), Ordering::Relaxed);
             self.small_left.store(blocks, Ordering::Relaxed);
+        } else {
+            self.next.store(FIRST, Ordering::Relaxed);
         }
+    }
+
+    /// Goes on in small pages if huge ones were dear the last time.
+    fn go_on(&self) -> bool {
+        let is_dear = self.next.load(Ordering::Relaxed) > FIRST;
+        if is_dear {
+            self.small_left.store(FIRST, Ordering::Relaxed);
+        }
+        is_dear
     }
 }
 
@@ -128,9 +139,9 @@ impl Heap {
             let has_pages = word.ready() || !word.zeroed() || word.trimmed();
             !has_pages && !word.tainted() && !word.hints().sampled()
         };
-        let mut may_try = None;
+        let (mut may_try, mut witness) = (None, None);
         let mut next = blocks.start;
-        while let Some(start) = (next..blocks.end).find(is_new) {
+        'run: while let Some(start) = (next..blocks.end).find(is_new) {
             let end = (start..blocks.end).find(|block| !is_new(block)).unwrap_or(blocks.end);
             next = start;
             while next < end {
@@ -139,9 +150,11 @@ impl Heap {
                     let may_try = may_try.get_or_insert_with(|| self.is_witness_touched());
                     if !*may_try {
                         self.price.untried(turn);
-                        let witness = zone.block_address(next) as usize;
-                        self.price.witness.store(witness, Ordering::Relaxed);
-                        return;
+                        if self.price.go_on() {
+                            continue;
+                        }
+                        witness = Some(next);
+                        break 'run;
                     }
                 }
                 match turn {
@@ -149,7 +162,8 @@ impl Heap {
                         let took_ns = timed(|| zone.touch(Pfn::of_block(next)));
                         next += 1;
                         if !self.price.tried_huge(took_ns) {
-                            return;
+                            witness = (next < end).then_some(next);
+                            break 'run;
                         }
                     }
                     Turn::TrySmall { huge_ns } => {
@@ -158,19 +172,24 @@ impl Heap {
                         let took_ns =
                             timed(|| is_small = fault_in_small(zone, block, BLOCK_FRAMES));
                         if !is_small {
-                            return;
+                            break 'run;
                         }
                         self.price.tried_small(took_ns, huge_ns);
                         next += 1;
                     }
                     Turn::Small { blocks } => {
                         if !fault_in_small(zone, next..next + blocks, TOUCHED_AHEAD) {
-                            return;
+                            break 'run;
                         }
                         next += blocks;
+                        witness = Some(next - 1);
                     }
                 }
             }
+        }
+        if let Some(block) = witness {
+            let at = zone.block_address(block) as usize;
+            self.price.witness.store(at, Ordering::Relaxed);
         }
     }
 }

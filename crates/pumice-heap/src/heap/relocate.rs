@@ -114,7 +114,7 @@ impl Heap {
         self.run_at(at).is_ok_and(|(zone, range)| self.is_sparse_run(zone, range))
     }
 
-    fn is_sparse_run(&self, zone: &PoolZone, range: PageRange) -> bool {
+    pub(super) fn is_sparse_run(&self, zone: &PoolZone, range: PageRange) -> bool {
         if zone.kind == ZoneKind::Ready {
             // Requests that touch little are not served from there.
             return false;

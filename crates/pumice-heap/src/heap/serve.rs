@@ -42,7 +42,7 @@ pub(super) struct RunEnd {
     pub(super) range: PageRange,
     /// Frames at its start that stay their owner's.
     pub(super) kept: usize,
-    /// Whether freed memory may be used again.
+    /// Whether freed memory may be used again: never where a part is the kernel's for good.
     pub(super) is_recycled: bool,
 }
 
@@ -92,14 +92,14 @@ impl Heap {
         };
         self.classes.note_content(frames, content);
         let is_sample = self.classes.is_sample(frames, density);
+        let is_growing = density == Density::Unknown
+            && content == Content::Any
+            && self.has_for_growing(node, frames);
         let from_ready = match density {
             Density::Dense => !is_sample || blocks >= SAMPLE_BLOCKS,
             // Runs within a block are looked at when they come from the demand zone only.
             Density::Likely => !(is_sample && blocks < SAMPLE_BLOCKS),
-            Density::Unknown => {
-                self.has_ready_for(node, frames)
-                    || content == Content::Any && self.has_for_growing(node, frames)
-            }
+            Density::Unknown => is_growing || self.has_ready_for(node, frames),
             Density::Sparse => false,
         };
         let there = match density {
@@ -133,6 +133,9 @@ impl Heap {
                 ZoneKind::Ready => self.begin_sample_in_ready(zone, &run),
                 ZoneKind::Demand => self.begin_sample_in_demand(zone, &mut run),
             }
+        }
+        if density == Density::Unknown && content == Content::Any {
+            self.growing.hand_out(zone.address(run.range.start));
         }
         self.count_hit(zone, &run);
         self.price_new(zone, whole_blocks(run.range));
@@ -352,7 +355,7 @@ impl Heap {
     /// be, until a later free. Of a run that keeps a part they go with that part.
     pub(super) fn take_off(&self, zone: &PoolZone, end: RunEnd) -> Option<Pages> {
         let freed = end.freed();
-        if has_lost(zone, freed) {
+        if !end.is_recycled && has_lost(zone, freed) {
             self.give_back_around_lost(zone, freed);
             return None;
         }
