@@ -10,7 +10,7 @@ use core::time::Duration;
 use rustix::io::Errno;
 #[cfg(not(any(loom, shuttle)))]
 use rustix::thread::futex;
-use rustix::time::{clock_gettime, ClockId, Timespec};
+use rustix::time::{clock_gettime, clock_gettime_dynamic, ClockId, DynamicClockId, Timespec};
 
 use super::{mem, raw};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -350,14 +350,19 @@ pub fn wake_one(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
 }
 
-/// Processor time the calling thread has used, in nanoseconds.
+/// Processor time the calling thread has used, in nanoseconds; 0 where a filter refuses to tell.
 pub fn cpu_time_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
+    cpu_clock_ns(ClockId::ThreadCPUTime)
 }
 
-/// Processor time that all threads of the process have used, in nanoseconds.
+/// Processor time that all threads of the process have used, in nanoseconds; 0 where a filter refuses to tell.
 pub fn process_cpu_time_ns() -> u64 {
-    nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
+    cpu_clock_ns(ClockId::ProcessCPUTime)
+}
+
+/// These clocks are system calls, unlike the monotonic one.
+fn cpu_clock_ns(clock: ClockId) -> u64 {
+    clock_gettime_dynamic(DynamicClockId::Known(clock)).map_or(0, nanoseconds)
 }
 
 /// Nanoseconds on the monotonic clock.

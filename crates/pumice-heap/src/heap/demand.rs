@@ -163,8 +163,12 @@ impl Heap {
     /// Whether a request without zeros, of whose class nothing is known but that its runs grow when they are full, is
     /// to have memory that is there in any case.
     pub(super) fn has_for_growing(&self, node: usize, frames: usize) -> bool {
-        let held = || self.zones.local(node, ZoneKind::Ready).ledger().held_blocks();
-        frames <= held() * BLOCK_FRAMES && self.classes.is_growing(frames)
+        self.holds(node, frames) && self.classes.is_growing(frames)
+    }
+
+    /// Whether free memory of a node's ready zone comes to so many frames.
+    fn holds(&self, node: usize, frames: usize) -> bool {
+        frames <= self.zones.local(node, ZoneKind::Ready).ledger().held_blocks() * BLOCK_FRAMES
     }
 
     /// Whether a short run goes on better in the ready zone, by a copy: there is memory for its new size, which is
@@ -176,12 +180,10 @@ impl Heap {
         run: PageRange,
         frames: usize,
     ) -> bool {
-        let held = || self.zones.local(zone.node, ZoneKind::Ready).ledger().held_blocks();
-        let is_dense = || self.classes.density(frames) == Density::Dense;
         zone.kind == ZoneKind::Demand
             && run.frames < SAMPLE_BLOCKS * BLOCK_FRAMES
-            && is_dense()
-            && frames <= held() * BLOCK_FRAMES
+            && self.classes.density(frames) == Density::Dense
+            && self.holds(zone.node, frames)
             && !self.is_sparse_run(zone, run)
     }
 

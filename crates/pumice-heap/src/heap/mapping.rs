@@ -288,6 +288,7 @@ impl Heap {
         }
         if !is_lost && (whole_run || zone.marks.holes.all(run.start.0..run.end().0)) {
             let marks = &zone.marks;
+            // Here, under the lock: `release` would take it.
             if has_holes(zone, run) {
                 marks.holes.clear(run.start.0..run.end().0);
             }

@@ -271,7 +271,10 @@ impl Heap {
             return false;
         }
         if self.is_retired() {
-            return frames <= range.frames && self.shrink_retired(zone, range, frames);
+            if frames <= range.frames {
+                self.shrink_retired(zone, range, frames);
+            }
+            return frames <= range.frames;
         }
         if frames > range.frames && !self.extend(zone, range, frames) {
             return false;

@@ -215,12 +215,7 @@ impl Heap {
 
     /// Shortens a run of a heap that is retired.
     #[cold]
-    pub(super) fn shrink_retired(
-        &'static self,
-        zone: &PoolZone,
-        run: PageRange,
-        frames: usize,
-    ) -> bool {
+    pub(super) fn shrink_retired(&self, zone: &PoolZone, run: PageRange, frames: usize) {
         if self.stays.get() == NOTHING && frames < run.frames && !has_lost(zone, run) {
             let _all_signals = thread::BlockedSignals::block();
             // Another thread that unmaps what is free counts on what it finds absent being unmapped.
@@ -230,7 +225,6 @@ impl Heap {
             let cut = run.start.0 + frames;
             unmap_free(zone, cut / BLOCK_FRAMES..run.end().0.div_ceil(BLOCK_FRAMES));
         }
-        true
     }
 
     /// Whether an address is that of memory that the heap has handed out, or could.

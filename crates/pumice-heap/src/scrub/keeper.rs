@@ -129,7 +129,7 @@ impl Keeper {
 
     fn count_cpu_time(&mut self) {
         let used_ns = thread::cpu_time_ns();
-        self.slot.add(Event::ScrubberNs, used_ns - self.counted_ns);
+        self.slot.add(Event::ScrubberNs, used_ns.saturating_sub(self.counted_ns));
         self.counted_ns = used_ns;
     }
 }
