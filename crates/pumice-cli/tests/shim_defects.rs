@@ -36,6 +36,7 @@ programs! {
     attributes_stay_where_memory_has_them: "spread", &[];
     what_a_program_unmapped_of_a_block_is_free_with_it: "holes", &[];
     what_is_sealed_stays_alone: "sealed", &[];
+    guards_stay_where_memory_grows: "guards", &[];
     pieces_lose_what_was_set_on_them_at_once: "pieces", &[];
     calls_by_number_do_what_they_do_by_name: "numbers", &[];
     residence_is_told_up_to_a_hole: "mincore_hole", &[];

@@ -8,6 +8,7 @@ use pumice_heap::heap::Effect;
 use rustix::io::Errno;
 
 use crate::errno::{answer, Outcome};
+use crate::guards;
 use crate::parts::{concerned, each_part, has_hole, note, AtHole};
 use crate::state;
 
@@ -62,6 +63,10 @@ fn effect_of(advice: u32) -> Option<Effect> {
         | linux::MADV_PAGEOUT
         | linux::MADV_DONTNEED_LOCKED => Some(Effect::Drops),
         linux::MADV_HUGEPAGE => Some(Effect::AsksForHuge),
+        linux::MADV_GUARD_INSTALL => {
+            guards::note();
+            Some(Effect::Taints)
+        }
         _ => Some(Effect::Taints),
     }
 }

@@ -20,7 +20,7 @@ use pumice_heap::stats::Event;
 use crate::environment::page_size;
 use crate::errno::out_of_memory;
 use crate::state::{self, Owned};
-use crate::{fatal, next, start, symbols};
+use crate::{fatal, guards, next, start, symbols};
 
 /// The alignment that `malloc` promises: for any type.
 const MALLOC_ALIGN: usize = 16;
@@ -235,13 +235,15 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     let len = usable.min(size);
     // SAFETY: both are allocations, and each is at least as long as what is copied.
     unsafe {
+        let is_guarded = guards::may_be_in(owned.heap, at as usize, usable);
         let is_sparse = owned.heap.is_sparse(at.cast());
-        let new = if is_sparse { calloc(1, size) } else { malloc(size) };
+        let new = if is_sparse || is_guarded { calloc(1, size) } else { malloc(size) };
         if new.is_null() {
             // The old block is large enough, if it is to shrink.
             return if size <= usable { at } else { new };
         }
         match is_sparse {
+            _ if is_guarded => guards::copy(owned.heap, at as usize, new as usize, len),
             true => owned.heap.copy_sparse(at.cast(), new.cast(), len),
             false => new.cast::<u8>().copy_from_nonoverlapping(at.cast(), len),
         }

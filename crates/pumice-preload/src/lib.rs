@@ -25,6 +25,7 @@
 //! | [`weak`] | symbols that may be missing |
 //! | [`mapping`] | `mmap` and its relations |
 //! | [`advice`] | `madvise` and its relations |
+//! | [`guards`] | copies of memory that has guard pages |
 //! | [`parts`] | ranges of which some is the heap's, and calls on each part |
 //! | [`fatal`] | the two ways this ends a program |
 //! | `builtins` | the memory functions that compiled code calls |
@@ -51,6 +52,7 @@ mod environment;
 mod errno;
 mod fatal;
 mod fork;
+mod guards;
 mod interpose;
 mod limits;
 mod load;

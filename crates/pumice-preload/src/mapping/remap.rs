@@ -15,7 +15,7 @@ use super::{unmap, Holes, Request, READ_WRITE, SERVED};
 use crate::advice::madvise;
 use crate::errno::Outcome;
 use crate::parts::{concerned, has_hole, round_up, LARGEST};
-use crate::{start, state};
+use crate::{guards, start, state};
 
 /// The arguments of `mremap`.
 #[derive(Clone, Copy)]
@@ -303,7 +303,7 @@ unsafe fn copy(at: usize, to: usize, len: usize, protection: c_int) -> Outcome {
             make_whole(to + done, step)?;
             for page in (0..step).step_by(FRAME_SIZE) {
                 let (from, to) = (from + page, to + done + page);
-                if is_zero_page(to) && !is_zero_page(from) {
+                if !guards::carry(from, to) && is_zero_page(to) && !is_zero_page(from) {
                     (to as *mut u8).copy_from_nonoverlapping(from as *const u8, FRAME_SIZE);
                 }
             }
