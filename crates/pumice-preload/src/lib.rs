@@ -34,7 +34,8 @@
 //! The shim is loaded into programs it knows nothing of, whatever their C library. So it needs no
 //! library (no `DT_NEEDED`), refers to all it can do without by weak symbols and to nothing else,
 //! has no thread-local storage, and no thread, memory or file of its own before the first request
-//! over the threshold, unless memory is to be populated ahead. `tests/shim_elf.rs` of `pumice-cli` holds it to that.
+//! over the threshold, unless memory is to be populated ahead. `tests/program/shim/elf.rs` of `pumice-cli` holds it to
+//! that.
 
 #![cfg_attr(feature = "freestanding", no_std)]
 #![allow(

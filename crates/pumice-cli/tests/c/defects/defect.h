@@ -1,4 +1,4 @@
-/* What the programs about defects that were found once share: see shim_defects.rs. */
+/* What the programs about defects that were found once share: see shim/defects.rs. */
 #ifndef DEFECT_H
 #define DEFECT_H
 

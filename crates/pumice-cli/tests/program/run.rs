@@ -1,0 +1,224 @@
+//! A program under `pumice run` behaves as it does without: status, signals, environment.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::{counters_of, folder, pumice, run_script, stderr, stdout};
+
+fn signal(name: &str, pid: u32) {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
+    assert!(sent.expect("kill is installed").success());
+}
+
+/// Starts a script under pumice and returns when it has written its first line.
+fn start_and_wait_for_line(script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = run_script(script).stdout(Stdio::piped()).spawn().expect("pumice starts");
+    let (_, output) = crate::support::first_line(child.stdout.take());
+    (child, output)
+}
+
+#[test]
+fn the_status_is_the_programs() {
+    for status in [0, 1, 2, 77, 255] {
+        let output = run_script(&format!("exit {status}")).output().expect("pumice starts");
+        assert_eq!(output.status.code(), Some(status));
+        assert!(output.stderr.is_empty(), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_signals_death_is_the_programs() {
+    for number in [2, 6, 9, 11, 13, 15] {
+        let output = run_script(&format!("kill -{number} $$")).output().expect("pumice starts");
+        assert_eq!(output.status.signal(), Some(number));
+        assert!(!output.status.core_dumped(), "one core is enough");
+    }
+}
+
+#[test]
+fn signals_reach_the_program() {
+    for name in ["TERM", "INT", "HUP", "USR1", "QUIT", "ABRT"] {
+        let script = format!("trap 'kill $!; echo {name}; exit 5' {name}; sleep 100 & echo; wait");
+        let (mut child, mut output) = start_and_wait_for_line(&script);
+        signal(name, child.id());
+        assert_eq!(child.wait().expect("waited").code(), Some(5), "{name}");
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line.trim_end(), name);
+    }
+    let (mut child, _output) = start_and_wait_for_line("echo; exec sleep 100");
+    signal("TERM", child.id());
+    assert_eq!(child.wait().expect("waited").signal(), Some(15));
+}
+
+#[test]
+fn killing_pumice_kills_the_program() {
+    let (mut child, mut output) = start_and_wait_for_line("echo; exec sleep 100");
+    signal("KILL", child.id());
+    child.wait().expect("waited");
+    // The program holds the pipe's other end: this ends when it does.
+    let mut rest = String::new();
+    output.read_line(&mut rest).expect("the end of the pipe");
+    assert_eq!(rest, "");
+    assert!(counters_of(child.id()).is_empty(), "and nothing is left");
+}
+
+#[test]
+fn a_stopped_program_stops_pumice_and_goes_on() {
+    let (mut child, _output) = start_and_wait_for_line("echo; kill -STOP $$; exit 9");
+    let stat = format!("/proc/{}/stat", child.id());
+    let state = || {
+        let stat = fs::read_to_string(&stat).expect("not reaped yet");
+        stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next())
+    };
+    while state() != Some('T') {
+        std::thread::yield_now();
+    }
+    signal("CONT", child.id());
+    assert_eq!(child.wait().expect("waited").code(), Some(9));
+}
+
+#[test]
+fn dispositions_are_inherited() {
+    let ignored = |pumice: Option<&str>| {
+        let script = "trap '' PIPE HUP; exec $0 sh -c 'grep SigIgn: /proc/self/status'";
+        let mut command = Command::new("sh");
+        let words = pumice.map_or(String::new(), |path| format!("{path} run --"));
+        command.args(["-c", &script.replace("$0", &words)]);
+        stdout(&command.output().expect("sh starts"))
+    };
+    assert_eq!(ignored(Some(env!("CARGO_BIN_EXE_pumice"))), ignored(None));
+    let blocked = run_script("grep SigBlk: /proc/self/status").output().expect("pumice starts");
+    assert!(stdout(&blocked).ends_with("0000000000000000"), "{}", stdout(&blocked));
+}
+
+#[test]
+fn what_was_preloaded_stays() {
+    let output = run_script("echo $LD_PRELOAD; echo $ASAN_OPTIONS")
+        .env("LD_PRELOAD", "/no/such/library.so")
+        .env("ASAN_OPTIONS", "color=never")
+        .output()
+        .expect("pumice starts");
+    let said = stdout(&output);
+    let mut lines = said.lines();
+    let preload = lines.next().expect("a line");
+    let (shim, rest) = preload.split_once(':').expect("two libraries");
+    assert!(shim.contains("libpumice-") && fs::metadata(shim).is_ok(), "{shim}");
+    assert_eq!(rest, "/no/such/library.so");
+    assert_eq!(lines.next(), Some("color=never:verify_asan_link_order=0"));
+}
+
+#[test]
+fn flags_become_variables_and_win_over_them() {
+    let arguments = [
+        "run",
+        "--threshold",
+        "1M",
+        "--decay",
+        "2s",
+        "--scrub-load",
+        "1.5",
+        "--scrub-stop=3",
+        "--only",
+        "sh,env",
+        "--only=python3",
+        "--skip",
+        "cc",
+        "--verify",
+        "--pool-max",
+        "8M",
+        "--",
+        "env",
+    ];
+    let output =
+        pumice(&arguments).env("PUMICE_THRESHOLD", "2M").env("PUMICE_SCRUB_START", "5").output();
+    let said = stdout(&output.expect("pumice starts"));
+    for variable in [
+        "PUMICE_THRESHOLD=1048576",
+        "PUMICE_DECAY_MS=2000",
+        "PUMICE_SCRUB_LOAD=1.5",
+        "PUMICE_SCRUB_STOP=3",
+        "PUMICE_SCRUB_START=5",
+        "PUMICE_ONLY=sh,env,python3",
+        "PUMICE_SKIP=cc",
+        "PUMICE_VERIFY=1",
+        "PUMICE_POOL_MAX=8388608",
+    ] {
+        assert!(said.lines().any(|line| line == variable), "no {variable} in:\n{said}");
+    }
+}
+
+#[test]
+fn the_programs_arguments_are_left_alone() {
+    let script = ["run", "printf", "%s|", "--ready", "-x", "--", "a b", "--report"];
+    let output = pumice(&script).output().expect("pumice starts");
+    assert_eq!(stdout(&output), "--ready|-x|--|a b|--report|");
+}
+
+#[test]
+fn reports_as_json() {
+    let arguments = ["run", "--report=json", "--", "sh", "-c", "exit 4"];
+    let output = pumice(&arguments).output().expect("pumice starts");
+    assert_eq!(output.status.code(), Some(4));
+    let said = stderr(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(report["exit_status"], 4);
+    for name in [
+        "requests",
+        "request_bytes",
+        "zfod",
+        "ozfod",
+        "hits",
+        "misses",
+        "scrubbed_bytes",
+        "minor_faults",
+        "pool_peak_bytes",
+        "processes",
+    ] {
+        assert!(report[name].is_u64(), "{name} in {said}");
+    }
+    for name in ["scrubber_s", "user_s", "system_s", "wall_s"] {
+        assert!(report[name].is_f64(), "{name} in {said}");
+    }
+    assert!(!report["not_served"].as_array().expect("a list").is_empty(), "{said}");
+}
+
+#[test]
+fn reports_to_a_file_and_after_a_signal() {
+    let folder = folder("report");
+    let path = folder.join("report.txt");
+    let path_text = path.to_str().expect("UTF-8");
+    let script = ["run", "--report-file", path_text, "--", "sh", "-c", "kill -9 $$"];
+    let output = pumice(&script).output().expect("pumice starts");
+    assert_eq!(output.status.signal(), Some(9));
+    assert!(output.stderr.is_empty(), "{}", stderr(&output));
+    let report = fs::read_to_string(&path).expect("a report");
+    for word in ["zfod", "ozfod", "hits, misses", "scrubber CPU", "peak pool", "faults"] {
+        assert!(report.contains(word), "{report}");
+    }
+}
+
+#[test]
+fn a_static_program_is_named_as_the_reason() {
+    let folder = folder("static");
+    let (source, program) = (folder.join("a.c"), folder.join("a"));
+    fs::write(&source, "int main(void) { return 0; }\n").expect("writable");
+    let built = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: no C compiler that links statically");
+        return;
+    }
+    let arguments = ["run", "--report", "--", program.to_str().expect("UTF-8")];
+    let output = pumice(&arguments).output().expect("pumice starts");
+    assert!(stderr(&output).contains("linked statically"), "{}", stderr(&output));
+}
+
+#[test]
+fn off_runs_the_program_all_the_same() {
+    let output = run_script("echo $PUMICE").env("PUMICE", "off").output().expect("pumice starts");
+    assert_eq!(stdout(&output), "off");
+    assert!(output.status.success());
+}
