@@ -11,21 +11,28 @@ use rustix::io::Errno;
 use linux_raw_sys::general as linux;
 
 use crate::parts::{each_part, AtHole};
+use crate::state;
 
 /// Pages about which the kernel is asked at a time.
 const ASKED_PAGES: usize = 512;
 
-/// Whether the program has ever asked for a guard. Relaxed: the thread that copies has been told of it.
+/// Whether the program has ever asked for a guard. Relaxed, as below: the thread that copies has been told of it.
 static WERE_ASKED_FOR: AtomicBool = AtomicBool::new(false);
+/// Whether it has when the heap had retired, which takes no notes: any allocation may have one.
+static MAY_BE_ANYWHERE: AtomicBool = AtomicBool::new(false);
 
 /// The program asks for one.
 pub(crate) fn note() {
     WERE_ASKED_FOR.store(true, Ordering::Relaxed);
+    if state::published().is_some_and(Heap::is_retired) {
+        MAY_BE_ANYWHERE.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Whether an allocation of the heap's may have one.
 pub(crate) fn may_be_in(heap: &Heap, at: usize, len: usize) -> bool {
-    WERE_ASKED_FOR.load(Ordering::Relaxed) && heap.is_tainted(at, len)
+    let is_noted = || WERE_ASKED_FOR.load(Ordering::Relaxed) && heap.is_tainted(at, len);
+    MAY_BE_ANYWHERE.load(Ordering::Relaxed) || is_noted()
 }
 
 /// Copies an allocation of the heap's that may have guards.

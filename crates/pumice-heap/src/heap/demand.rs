@@ -17,9 +17,13 @@ use pumice_frames::frame::{BlockWord, Dirt, Run};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs that were handed out last for classes without a sample, and have not grown: their addresses, each where its
-/// hash says. Relaxed: hints, and a run that is forgotten teaches nothing.
+/// hash says. One that has grown and leaves its place for that is marked there, until it is freed. Relaxed: hints, and
+/// a run that is forgotten teaches nothing.
 #[derive(Debug)]
 pub(super) struct Growing([AtomicUsize; 64]);
+
+/// The mark of a run that leaves its place.
+const LEAVES: usize = 1;
 
 impl Growing {
     pub(super) fn new() -> Growing {
@@ -44,6 +48,15 @@ impl Growing {
             entry.store(0, Ordering::Relaxed);
         }
         is_first
+    }
+
+    fn leave(&self, at: *const u8) {
+        self.of(at).store(at as usize | LEAVES, Ordering::Relaxed);
+    }
+
+    /// Whether a run that is freed has left its place.
+    fn has_left(&self, at: *const u8) -> bool {
+        self.of(at).load(Ordering::Relaxed) == at as usize | LEAVES
     }
 }
 
@@ -117,13 +130,16 @@ impl Heap {
     /// Learns how much of a run was touched.
     fn look_back(&self, zone: &PoolZone, range: PageRange) {
         let whole = whole_blocks(range);
+        let density = self.classes.density(range.frames);
+        if density == Density::Unknown && self.growing.has_left(zone.address(range.start)) {
+            // All runs of a class that are freed may be such, and those that stay be touched little.
+            return;
+        }
         let is_sample = if whole.is_empty() {
-            self.classes.density(range.frames) != Density::Sparse
-                || self.classes.is_sample(range.frames, Density::Sparse)
+            density != Density::Sparse || self.classes.is_sample(range.frames, Density::Sparse)
         } else {
             // A run that grew was not handed out to be looked at.
-            zone.ledger().block(whole.start).hints().sampled()
-                || self.classes.density(range.frames) == Density::Unknown
+            zone.ledger().block(whole.start).hints().sampled() || density == Density::Unknown
         };
         if is_sample {
             let start = zone.address(range.start);
@@ -174,17 +190,16 @@ impl Heap {
     /// Whether a short run goes on better in the ready zone, by a copy: there is memory for its new size, which is
     /// known to be touched. A run of a size that is known is here to be looked at, which is done. Where it grew, it
     /// would come on top of what the ready zone holds for it.
-    pub(super) fn is_better_elsewhere(
-        &self,
-        zone: &PoolZone,
-        run: PageRange,
-        frames: usize,
-    ) -> bool {
-        zone.kind == ZoneKind::Demand
+    pub(super) fn goes_on_elsewhere(&self, zone: &PoolZone, run: PageRange, frames: usize) -> bool {
+        let is_better = zone.kind == ZoneKind::Demand
             && run.frames < SAMPLE_BLOCKS * BLOCK_FRAMES
             && self.classes.density(frames) == Density::Dense
             && self.holds(zone.node, frames)
-            && !self.is_sparse_run(zone, run)
+            && !self.is_sparse_run(zone, run);
+        if is_better {
+            self.growing.leave(zone.address(run.start));
+        }
+        is_better
     }
 
     /// Gives the pages of a run's end back to the kernel, but for the first `gone` blocks, which hold nothing any more,

@@ -31,8 +31,10 @@ use pumice_frames::sys::mem::{self, Memory, Os};
 const LEAST_BLOCKS: usize = 4;
 /// A run is sparse if this share of it is absent, and more.
 const ABSENT_SHARE: usize = 8;
-/// A copy of so small a share of a block costs less than to fault a block in.
+/// A copy of so small a share of a block costs less than to fault a block in...
 const SMALL_SHARE: usize = 4;
+/// ... and of a run within a block, less than to fault the run in.
+const WITHIN_SHARE: usize = 2;
 /// Pages about whose residence the kernel is asked at a time.
 const ASKED_PAGES: usize = 512;
 
@@ -80,10 +82,11 @@ impl Heap {
         NonNull::new(zone.address(run.range.start))
     }
 
-    /// Moves an allocation that is to shrink to a small part of a block to a place of that size, by a copy: its new
-    /// address. Its blocks are ready for the next request of their size. Where it stands, it would keep one of them,
-    /// and a program that reads into large buffers and cuts them would fault in a new one each time. `None`: it is as
-    /// before, as is one on which the program has set attributes; shrink it where it stands.
+    /// Moves an allocation that is to shrink to a small part of what it has of its blocks to a place of that size, by a
+    /// copy: its new address. Its old place is ready for the next request of that size, which finds no room in the rest
+    /// of a run that stands where it stood. A program that reads into large buffers and cuts them would fault in memory
+    /// each time. `None`: it is as before, as is one on which the program has set attributes, and one that is sparse;
+    /// shrink it where it stands.
     ///
     /// # Safety
     /// The caller owns the allocation, and after `Some` uses it at its new address only.
@@ -94,9 +97,16 @@ impl Heap {
         align: usize,
     ) -> Option<NonNull<u8>> {
         let (zone, range) = self.run_at(at).ok()?;
-        let is_small = frames_for(size) <= BLOCK_FRAMES / SMALL_SHARE && size > 0;
-        let is_large = zone.kind == ZoneKind::Ready && range.frames >= BLOCK_FRAMES;
-        if !is_small || !is_large || !self.is_recycling() || !is_alike(zone, range) {
+        let most = match range.frames {
+            BLOCK_FRAMES.. if zone.kind == ZoneKind::Demand => 0,
+            BLOCK_FRAMES.. => BLOCK_FRAMES / SMALL_SHARE,
+            within => within / WITHIN_SHARE,
+        };
+        let is_small = frames_for(size) <= most && size > 0;
+        if !is_small || !self.is_recycling() || !is_alike(zone, range) {
+            return None;
+        }
+        if self.is_sparse_run(zone, range) {
             return None;
         }
         let new = self.allocate(size, align, Content::Any)?;

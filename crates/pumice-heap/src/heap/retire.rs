@@ -213,13 +213,10 @@ impl Heap {
         give_up(zone, run.start.0..run.end().0);
     }
 
-    /// Shortens a run of a heap that is retired.
+    /// Shortens a run of a heap that is retired. Like a free, it makes no call but the one that unmaps.
     #[cold]
     pub(super) fn shrink_retired(&self, zone: &PoolZone, run: PageRange, frames: usize) {
         if self.stays.get() == NOTHING && frames < run.frames && !has_lost(zone, run) {
-            let _all_signals = thread::BlockedSignals::block();
-            // Another thread that unmaps what is free counts on what it finds absent being unmapped.
-            let _turn = self.retiring.lock();
             let ledger = zone.ledger();
             ledger.truncate_run(run, frames, |_, word| word.with_zeroed(false));
             let cut = run.start.0 + frames;

@@ -471,7 +471,7 @@ impl Heap {
     pub(super) fn extend(&self, zone: &PoolZone, range: PageRange, frames: usize) -> bool {
         let added = frames - range.frames;
         self.look_at_growing(zone, range);
-        if self.is_better_elsewhere(zone, range, frames) {
+        if self.goes_on_elsewhere(zone, range, frames) {
             return false;
         }
         let end_block = range.end().0.div_ceil(BLOCK_FRAMES);

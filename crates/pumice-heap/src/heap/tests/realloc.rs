@@ -191,14 +191,97 @@ fn memory_with_attributes_shrinks_where_it_stands() {
     }
 }
 
+/// MiB of a heap's zones that are resident.
+fn held_mib(heap: &'static Heap) -> usize {
+    let of = |zone: &PoolZone| {
+        let held = |block| heap.resident(zone, zone.block_address(block), BLOCK_SIZE);
+        (0..zone.ledger().grown()).filter_map(held).sum::<usize>()
+    };
+    (heap.zones.all().map(of).sum::<usize>() * FRAME_SIZE) >> 20
+}
+
+/// Where a run is cut within its block, the rest has no room for another one of its size.
+#[test]
+fn runs_within_a_block_that_shrink_need_the_memory_of_what_is_left() {
+    const COUNT: usize = 200;
+    for (from, to) in [(1 << 20, 300_000), (512 << 10, 200 << 10), (1900 << 10, 700 << 10)] {
+        let heap = heap(0, u64::MAX);
+        let cut = |at: *mut u8| {
+            fill(at, from);
+            // SAFETY: the test owns it.
+            match unsafe { heap.shrink_elsewhere(at, to, 16) } {
+                Some(new) => new.as_ptr(),
+                None => {
+                    // SAFETY: as above.
+                    assert!(unsafe { heap.resize_in_place(at, to) });
+                    at
+                }
+            }
+        };
+        let all: Vec<_> = (0..COUNT).map(|_| cut(get(heap, from, Content::Any))).collect();
+        let kept = (COUNT * to) >> 20;
+        assert!(held_mib(heap) < kept * 5 / 4 + 8, "{} of {kept}, {from} to {to}", held_mib(heap));
+        // SAFETY: the test owns them.
+        let is_kept = |at: &*mut u8| (0..to).all(|byte| unsafe { at.add(byte).read() } == 0xa5);
+        assert!(all.iter().all(is_kept));
+        all.into_iter().for_each(|at| free(heap, at));
+    }
+}
+
+#[test]
+fn a_run_within_a_block_that_is_hardly_touched_shrinks_where_it_stands() {
+    let heap = heap(0, u64::MAX);
+    let at = get(heap, 1 << 20, Content::Zero);
+    touch(at, &[3]);
+    // SAFETY: the test owns it.
+    unsafe {
+        assert!(heap.shrink_elsewhere(at, 300_000, 16).is_none());
+        assert!(heap.resize_in_place(at, 300_000));
+    }
+    assert_eq!(resident(at, 300_000), [3]);
+    free(heap, at);
+}
+
+/// A run that goes on elsewhere when it grows says nothing of those that stay.
+#[test]
+fn vectors_of_a_size_leave_requests_of_that_size_unpopulated() {
+    const SIZE: usize = 1 << 20;
+    for vectors in [1, 20, 40] {
+        let heap = new_heap(Topology::one(), 0, u64::MAX, Verify::No);
+        for _ in 0..vectors {
+            let at =
+                grow_vector(heap, (get(heap, SIZE, Content::Any), SIZE), 3 * SIZE, |_| 3 * SIZE);
+            free(heap, at);
+        }
+        let before = held_mib(heap);
+        let all: Vec<_> = (0..300).map(|_| get(heap, SIZE, Content::Any)).collect();
+        all.iter().for_each(|&at| touch(at, &[0]));
+        // Guesses among them.
+        let more = held_mib(heap).saturating_sub(before);
+        assert!(more < 100, "{more} MiB after {vectors} vectors");
+        all.into_iter().for_each(|at| free(heap, at));
+    }
+}
+
 /// The first size of a vector that grows, and its last.
 const FIRST: usize = 64 << 10;
 const FULL: usize = 6_000_000;
 
 /// Fills a vector that grows as `realloc` does, and frees it: whether it began in the ready zone.
-fn fill_vector(heap: &'static Heap, full: usize, mut next: impl FnMut(usize) -> usize) -> bool {
-    let (mut at, mut size) = (get(heap, FIRST, Content::Any), FIRST);
+fn fill_vector(heap: &'static Heap, full: usize, next: impl FnMut(usize) -> usize) -> bool {
+    let at = get(heap, FIRST, Content::Any);
     let is_ready = heap.zone_of(at).is_some_and(|zone| zone.kind == ZoneKind::Ready);
+    free(heap, grow_vector(heap, (at, FIRST), full, next));
+    is_ready
+}
+
+/// Fills a vector that grows as `realloc` does.
+fn grow_vector(
+    heap: &'static Heap,
+    (mut at, mut size): (*mut u8, usize),
+    full: usize,
+    mut next: impl FnMut(usize) -> usize,
+) -> *mut u8 {
     fill(at, size);
     while size < full {
         let new = next(size);
@@ -217,8 +300,7 @@ fn fill_vector(heap: &'static Heap, full: usize, mut next: impl FnMut(usize) -> 
         }
         size = new;
     }
-    free(heap, at);
-    is_ready
+    at
 }
 
 #[test]
