@@ -187,8 +187,10 @@ pub struct Ledger<G: Geometry = Native, B: Backing = ()> {
     /// For each [`Want`]: 1 + the changes there had been when a search last found nothing. Until
     /// there is another, nobody searches in vain again.
     pub(super) found_none: [AtomicUsize; 2],
-    /// The same for a search for blocks in parts that nobody has reserved. It looks at all blocks, and
-    /// where whole ones are taken, one after the other, there is none for long.
+    /// How often a block in parts came to have frames while nobody had reserved it.
+    opened: AtomicUsize,
+    /// The same as [`Ledger::found_none`], for a search for such blocks: 1 + how often there had come to be one. It
+    /// looks at all blocks, and where whole ones are taken, one after the other, there is none for long.
     pub(super) found_none_open: [AtomicUsize; 2],
     /// 1 + the changes there had been when all of the blocks in parts were last joined.
     joined: AtomicUsize,
@@ -219,6 +221,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             epoch: AtomicU32::new(0),
             changes: AtomicUsize::new(0),
             found_none: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            opened: AtomicUsize::new(0),
             found_none_open: [AtomicUsize::new(0), AtomicUsize::new(0)],
             joined: AtomicUsize::new(0),
             found_no_run: AtomicUsize::new(0),
@@ -366,7 +369,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let word = BlockWord::from(self.blocks[index].load(Ordering::SeqCst));
         if !(want.hinted(word) && word.room() == ROOM_UNKNOWN) {
             self.update_hints(index, |word| want.with_hint(word, true).with_room(ROOM_UNKNOWN));
-            self.note_change();
+            self.note_opened();
         }
     }
 
@@ -374,6 +377,19 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     pub(super) fn note_change(&self) {
         // Release: a search because of it finds the free memory.
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// As [`Ledger::note_change`], of a block in parts that nobody has reserved.
+    pub(super) fn note_opened(&self) {
+        // Release: as above.
+        self.opened.fetch_add(1, Ordering::Release);
+        self.note_change();
+    }
+
+    /// How often there came to be such a block.
+    pub(super) fn opened(&self) -> usize {
+        // Acquire: pairs with `note_opened`.
+        self.opened.load(Ordering::Acquire)
     }
 
     pub(super) fn words_of(&self, block: usize) -> Range<usize> {
@@ -461,8 +477,11 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             .with_room(ROOM_ALL)
             .with_epoch(self.epoch());
         self.set_block(block, parts);
-        // A search that found nothing meanwhile did not see the rest of it.
-        self.note_change();
+        // A search that found nothing meanwhile did not see the rest of it. The caller that takes nothing reserves it.
+        match taken {
+            0 => self.note_change(),
+            _ => self.note_opened(),
+        }
         true
     }
 

@@ -70,7 +70,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         // Processors that looked for the other kind while the block was reserved have passed over its frames of that
         // kind.
         if want.other().hinted(self.block(block)) {
-            self.note_change();
+            self.note_opened();
         }
         let words = &self.words[self.words_of(block)];
         // SeqCst: see "The hint that must not get lost" in `block`.
@@ -93,7 +93,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         let order = (from..grown).chain(0..from.min(grown));
         let reserver = (cpu % self.cpus.len() + 1) as u8;
         // Blocks in parts that nobody has, then whole ones.
-        if let Some(found) = self.reserve_open(want, order.clone(), reserver, take, now) {
+        if let Some(found) = self.reserve_open(want, order.clone(), reserver, take) {
             return Some(found);
         }
         for block in order.clone() {
@@ -121,15 +121,15 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         shared
     }
 
-    /// Reserves one of the blocks in parts that nobody has. `now` is 1 + the changes there had been before.
+    /// Reserves one of the blocks in parts that nobody has.
     fn reserve_open(
         &self,
         want: Want,
         mut order: impl Iterator<Item = usize>,
         reserver: u8,
         take: Take,
-        now: usize,
     ) -> Option<(usize, u32)> {
+        let now = self.opened() + 1;
         // Relaxed, as for `found_none`: a processor that believes it in vain takes a whole block.
         let found_none = &self.found_none_open[want as usize];
         if found_none.load(Ordering::Relaxed) == now {
