@@ -141,6 +141,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     }
 
     /// The middle level's entry for a page. Its VMA is held.
+    #[inline]
     pub(super) fn middle(&self, page: usize) -> Settled<Middle<'_>> {
         if page >= Tables::<F, T>::PAGES {
             return Err(Trap::Unmapped);
