@@ -333,9 +333,7 @@ mod loom_tests {
 
     #[test]
     fn each_piece_is_cleared_once_and_seen_by_the_owner() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        loom::model(|| {
             let scene = Arc::new(Scene { assist: Assist::new(), memory: Default::default() });
             let helper = {
                 let scene = scene.clone();
