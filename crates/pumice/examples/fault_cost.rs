@@ -28,7 +28,8 @@ fn faults_to_count(task: &Task<'_, Frames<'_>, Atomic>, at: usize) {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let zone: &Zone = Box::leak(Box::new(Zone::new(64 << 20, 2, Huge::No)?));
+    // Large, so that a search of all its blocks is seen.
+    let zone: &Zone = Box::leak(Box::new(Zone::new(4 << 30, 2, Huge::No)?));
     let map: &MemMap<'_> = Box::leak(Box::new(MemMap::new(zone, Clearer::detect())?));
     let space: &VmSpace<Frames<'_>> = Box::leak(Box::new(VmSpace::new(map.frames(), Atomic)?));
     space.set_prefault(1);

@@ -156,3 +156,53 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         found
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::super::ledger::{Native, Storage};
+    use super::*;
+    use crate::addr::BLOCK_FRAMES;
+
+    const BLOCKS: usize = 64;
+
+    fn ledger() -> Ledger<Native> {
+        fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
+            Vec::leak((0..count).map(|_| make()).collect())
+        }
+        let storage = Storage {
+            words: leak(BLOCKS * Native::WORDS_PER_BLOCK, || AtomicU64::new(0)),
+            blocks: leak(BLOCKS, || AtomicU64::new(0)),
+            cpus: leak(2, Default::default),
+        };
+        let ledger = Ledger::new(storage, ());
+        let blocks = ledger.claim_growth(BLOCKS).expect("room");
+        ledger.grow(blocks, false);
+        ledger
+    }
+
+    /// A search for open blocks looks at all blocks. If there was one for each block that processors take, a fault
+    /// would cost more the more memory there is.
+    #[test]
+    fn whole_blocks_that_are_taken_frame_by_frame_have_nobody_search_for_open_ones() {
+        let ledger = ledger();
+        let get = |cpu| ledger.get_frame(cpu, Want::Zeroed).expect("enough").0;
+        let first = [get(0), get(1)];
+        let before = ledger.opened();
+        let is_known = || {
+            let found_none = ledger.found_none_open[Want::Zeroed as usize].load(Ordering::Relaxed);
+            found_none == ledger.opened() + 1
+        };
+        assert!(is_known());
+        for nth in 0..(BLOCKS - 3) * BLOCK_FRAMES {
+            get(nth % 2);
+            assert!(is_known(), "after {nth} frames");
+        }
+        assert_eq!(ledger.opened(), before);
+        // A frame that comes free in a block that nobody has is found before whole blocks are.
+        ledger.put_zeroed_frame(first[0]).expect("allocated");
+        assert!(!is_known());
+        let free = ledger.free_blocks();
+        while get(0) != first[0] {}
+        assert!(free > 0 && ledger.free_blocks() == free);
+    }
+}
