@@ -318,5 +318,5 @@ impl<R: Registrar> Drop for Buffer<'_, R> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

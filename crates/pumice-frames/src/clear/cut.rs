@@ -44,7 +44,7 @@ pub(super) unsafe fn clear_granules(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -110,7 +110,7 @@ pub(super) fn first_on_path(
     engines.find(|engine| engine.path() == path || engine.path() == Path::Either)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::super::Clearer;
     use super::*;

@@ -20,7 +20,7 @@ pub unsafe fn is_zero(at: *const u8, len: usize) -> bool {
     .all(|chunk| chunk.iter().fold(0, |seen, &word| seen | word) == 0)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

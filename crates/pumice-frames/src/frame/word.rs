@@ -112,7 +112,7 @@ pub fn update(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -42,7 +42,7 @@ mod retire;
 mod serve;
 mod source;
 mod taint;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod zones;
 

@@ -111,7 +111,7 @@ impl Header {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use proptest::prelude::*;
 

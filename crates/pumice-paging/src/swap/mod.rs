@@ -12,11 +12,11 @@
 pub mod backing;
 pub mod checksum;
 pub mod foreign;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod foreign_tests;
 pub mod header;
 pub mod slots;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 use std::path::{Path, PathBuf};

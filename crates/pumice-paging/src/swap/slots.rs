@@ -110,7 +110,7 @@ impl SlotMap {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use proptest::prelude::*;
 
