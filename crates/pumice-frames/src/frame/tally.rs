@@ -59,8 +59,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     /// Free frames of blocks in parts that others of the same block are in use beside, and the number of such blocks.
-    /// Frames of trimmed blocks that have no page do not count.
-    pub fn count_rests(&self) -> (usize, usize) {
+    /// Frames that have no page do not count: those that are zeroed in trimmed blocks, or in all if `are_zeros_absent`.
+    pub fn count_rests(&self, are_zeros_absent: bool) -> (usize, usize) {
         let (mut frames, mut blocks) = (0, 0);
         for block in 0..self.grown() {
             let word = self.block(block);
@@ -69,7 +69,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             }
             let FreeFrames { zeroed, dirty, .. } = self.count_free_in(block, true);
             if zeroed + dirty < G::FRAMES_PER_BLOCK {
-                frames += if word.trimmed() { dirty } else { zeroed + dirty };
+                let is_there = !(word.trimmed() || are_zeros_absent);
+                frames += if is_there { zeroed + dirty } else { dirty };
                 blocks += 1;
             }
         }

@@ -54,9 +54,11 @@ impl Growing {
         self.of(at).store(at as usize | LEAVES, Ordering::Relaxed);
     }
 
-    /// Whether a run that is freed has left its place.
+    /// Whether a run that is freed has left its place, of which the next one knows nothing.
     fn has_left(&self, at: *const u8) -> bool {
-        self.of(at).load(Ordering::Relaxed) == at as usize | LEAVES
+        let mark = at as usize | LEAVES;
+        let (left, none) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.of(at).compare_exchange(mark, 0, left, none).is_ok()
     }
 }
 
@@ -236,7 +238,10 @@ impl Heap {
         // much, where requests of its size have gone to the ready zone since. Nothing counts the pages of a tail.
         let start = (range.start.0 + kept).max(whole.end * BLOCK_FRAMES);
         let is_rest = start < range.end().0;
-        let stays = whole.is_empty() && self.classes.density(range.frames) != Density::Dense;
+        let is_within = whole.is_empty() && is_rest;
+        let stays = is_within
+            && self.classes.density(range.frames) != Density::Dense
+            && (kept == 0 || !self.are_rests_in_demand_many());
         let is_empty = is_rest_reset
             || !stays && is_rest && zone.discard_frames(Pfn(start), range.end().0 - start);
         (given_back, if is_empty { Want::Zeroed } else { Want::Dirty })

@@ -126,6 +126,7 @@ pub struct Heap {
     moves: Moves,
     retained: Retained,
     rests: Rests,
+    rests_in_demand: Rests,
     price: Price,
     /// Blocks of zeros asked of ready zones; every pass of decay forgets a part.
     zeros_asked: AtomicUsize,
@@ -176,6 +177,7 @@ impl Heap {
             moves: Moves::new(),
             retained: Retained::new(),
             rests: Rests::new(),
+            rests_in_demand: Rests::new(),
             price: Price::new(),
             zeros_asked: AtomicUsize::new(0),
             freed_frames: AtomicUsize::new(0),

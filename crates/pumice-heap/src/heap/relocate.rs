@@ -85,8 +85,8 @@ impl Heap {
     /// Moves an allocation that is to shrink to a small part of what it has of its blocks to a place of that size, by a
     /// copy: its new address. Its old place is ready for the next request of that size, which finds no room in the rest
     /// of a run that stands where it stood. A program that reads into large buffers and cuts them would fault in memory
-    /// each time. `None`: it is as before, as is one on which the program has set attributes, and one that is sparse;
-    /// shrink it where it stands.
+    /// each time. `None`: it is as before, as is one on which the program has set attributes, and one of a demand zone,
+    /// whose rest goes to the kernel where rests are too much ([`super::rests`]); shrink it where it stands.
     ///
     /// # Safety
     /// The caller owns the allocation, and after `Some` uses it at its new address only.
@@ -98,15 +98,12 @@ impl Heap {
     ) -> Option<NonNull<u8>> {
         let (zone, range) = self.run_at(at).ok()?;
         let most = match range.frames {
-            BLOCK_FRAMES.. if zone.kind == ZoneKind::Demand => 0,
             BLOCK_FRAMES.. => BLOCK_FRAMES / SMALL_SHARE,
             within => within / WITHIN_SHARE,
         };
         let is_small = frames_for(size) <= most && size > 0;
-        if !is_small || !self.is_recycling() || !is_alike(zone, range) {
-            return None;
-        }
-        if self.is_sparse_run(zone, range) {
+        let is_worth_it = zone.kind == ZoneKind::Ready && is_small;
+        if !is_worth_it || !self.is_recycling() || !is_alike(zone, range) {
             return None;
         }
         let new = self.allocate(size, align, Content::Any)?;

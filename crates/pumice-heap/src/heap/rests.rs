@@ -10,6 +10,9 @@
 //! The next run of the same size finds the block as it is, and makes no call. A run of whole blocks has a trimmed block
 //! emptied, so that it gets a huge page again.
 //!
+//! A run within a block of a demand zone that shrinks leaves such a rest, too: the next run of its first size has no
+//! room there. Where those rests are too much, it goes as it would without the heap.
+//!
 //! A tail of few frames has small pages from the start, which costs less than a huge page. Where a run has more of a
 //! block, a huge page is faulted in and its rest given back. That costs a third of as many small pages, but the kernel
 //! has the memory in its hands only when it is short of it, and splits the huge page.
@@ -184,22 +187,31 @@ impl Heap {
 
     /// Whether the rests that are there are more than they may be.
     fn are_rests_many(&self) -> bool {
-        if let Some(are_trimmed) = self.rests.next() {
+        self.are_many(&self.rests, ZoneKind::Ready)
+    }
+
+    /// The same for those in demand zones.
+    pub(super) fn are_rests_in_demand_many(&self) -> bool {
+        !self.is_quiet() && self.are_many(&self.rests_in_demand, ZoneKind::Demand)
+    }
+
+    fn are_many(&self, rests: &Rests, kind: ZoneKind) -> bool {
+        if let Some(are_trimmed) = rests.next() {
             return are_trimmed;
         }
         let (mut frames, mut blocks, mut counted) = (0, 0, 0);
-        for zone in self.zones.all_of(ZoneKind::Ready) {
-            let (more_frames, more_blocks) = zone.ledger().count_rests();
+        for zone in self.zones.all_of(kind) {
+            let (more_frames, more_blocks) = zone.ledger().count_rests(kind == ZoneKind::Demand);
             frames += more_frames;
             blocks += more_blocks;
             counted += zone.ledger().grown();
         }
         let least = counted / BLOCKS_COUNTED;
         match (self.footprint.in_use() / SHARE + SPARE).checked_sub(frames) {
-            Some(left) => self.rests.decide(false, (left / BLOCK_FRAMES).min(MOST_LEFT).max(least)),
-            None => self.rests.decide(true, (blocks / TRIMMED_SHARE).max(least)),
+            Some(left) => rests.decide(false, (left / BLOCK_FRAMES).min(MOST_LEFT).max(least)),
+            None => rests.decide(true, (blocks / TRIMMED_SHARE).max(least)),
         }
-        self.rests.turns.load(Ordering::Relaxed) & 1 > 0
+        rests.turns.load(Ordering::Relaxed) & 1 > 0
     }
 }
 
