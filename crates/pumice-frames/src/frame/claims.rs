@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(ledger.rest_content(0, 257), Some(Want::Dirty));
         // The kernel refuses: it is as it was.
         assert!(!ledger.empty_rest(0, 257, || false));
-        assert_eq!(ledger.count_rests(false), (255, 1));
+        assert_eq!(ledger.count_rests(|word| word.trimmed()), (255, 1));
         let readers = std::thread::scope(|scope| {
             let mut readers = Vec::new();
             let done = ledger.empty_rest(0, 257, || {
@@ -439,7 +439,7 @@ mod tests {
             (Some(Want::Zeroed), Some(run))
         );
         ledger.update_word(0, |word| Some(word.with_trimmed(true)));
-        assert_eq!(ledger.count_rests(false).0, 257);
+        assert_eq!(ledger.count_rests(|word| word.trimmed()).0, 257);
     }
 
     /// A step of a request that claims memory, and the frames it ends with.

@@ -1,6 +1,6 @@
 //! The free memory, counted by looking at every block word, and at the words of blocks in parts.
 
-use super::block::BlockState;
+use super::block::{BlockState, BlockWord};
 use super::ledger::{Backing, Geometry, Ledger};
 use super::word::Word;
 use crate::sync::atomic::Ordering;
@@ -59,8 +59,8 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     /// Free frames of blocks in parts that others of the same block are in use beside, and the number of such blocks.
-    /// Frames that have no page do not count: those that are zeroed in trimmed blocks, or in all if `are_zeros_absent`.
-    pub fn count_rests(&self, are_zeros_absent: bool) -> (usize, usize) {
+    /// Zeroed frames of blocks of which `are_zeros_absent` says that they have no page do not count.
+    pub fn count_rests(&self, are_zeros_absent: impl Fn(BlockWord) -> bool) -> (usize, usize) {
         let (mut frames, mut blocks) = (0, 0);
         for block in 0..self.grown() {
             let word = self.block(block);
@@ -69,8 +69,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             }
             let FreeFrames { zeroed, dirty, .. } = self.count_free_in(block, true);
             if zeroed + dirty < G::FRAMES_PER_BLOCK {
-                let is_there = !(word.trimmed() || are_zeros_absent);
-                frames += if is_there { zeroed + dirty } else { dirty };
+                frames += if are_zeros_absent(word) { dirty } else { zeroed + dirty };
                 blocks += 1;
             }
         }

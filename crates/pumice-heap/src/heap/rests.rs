@@ -22,7 +22,7 @@ use super::{Heap, PoolZone, ZoneKind};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::{BlockState, Dirt, Run};
+use pumice_frames::frame::{BlockState, BlockWord, Dirt, Run};
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 use pumice_frames::sys::mem::{Huge, Memory};
 use pumice_frames::sys::thread::BlockedSignals;
@@ -199,9 +199,10 @@ impl Heap {
         if let Some(are_trimmed) = rests.next() {
             return are_trimmed;
         }
+        let are_zeros_absent = |word: BlockWord| kind == ZoneKind::Demand || word.trimmed();
         let (mut frames, mut blocks, mut counted) = (0, 0, 0);
         for zone in self.zones.all_of(kind) {
-            let (more_frames, more_blocks) = zone.ledger().count_rests(kind == ZoneKind::Demand);
+            let (more_frames, more_blocks) = zone.ledger().count_rests(are_zeros_absent);
             frames += more_frames;
             blocks += more_blocks;
             counted += zone.ledger().grown();
