@@ -338,7 +338,6 @@ mod tests {
     use super::super::ledger::{Native, Storage};
     use super::*;
     use crate::addr::PageRange;
-    use crate::sync::atomic::AtomicU64;
     use std::sync::{Mutex, OnceLock};
 
     const BLOCKS: usize = 4;
@@ -391,15 +390,8 @@ mod tests {
     }
 
     fn ledger() -> &'static Ledger<Native, Interrupted> {
-        fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
-            Vec::leak((0..count).map(|_| make()).collect())
-        }
-        let storage = Storage {
-            words: leak(BLOCKS * Native::WORDS_PER_BLOCK, || AtomicU64::new(0)),
-            blocks: leak(BLOCKS, || AtomicU64::new(0)),
-            cpus: leak(2, Default::default),
-        };
-        let ledger = Box::leak(Box::new(Ledger::new(storage, Interrupted::default())));
+        let ledger =
+            Box::leak(Box::new(Ledger::new(Storage::leaked(BLOCKS), Interrupted::default())));
         let all = ledger.claim_growth(BLOCKS).expect("room");
         ledger.grow(all, false);
         assert!(ledger.backing.ledger.set(ledger).is_ok());

@@ -175,7 +175,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
 mod tests {
     use super::*;
     use crate::frame::ledger::{Native, Storage};
-    use crate::sync::atomic::{AtomicBool, AtomicU64};
+    use crate::sync::atomic::AtomicBool;
 
     const BLOCKS: usize = 4096;
 
@@ -210,18 +210,9 @@ mod tests {
         }
     }
 
-    fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
-        Vec::leak((0..count).map(|_| make()).collect())
-    }
-
     fn ledger() -> Ledger<Native, Dumped> {
-        let storage = Storage {
-            words: leak(BLOCKS * 16, || AtomicU64::new(0)),
-            blocks: leak(BLOCKS, || AtomicU64::new(0)),
-            cpus: leak(2, Default::default),
-        };
         let dumped = Dumped((0..BLOCKS).map(|_| AtomicBool::new(true)).collect());
-        let ledger = Ledger::new(storage, dumped);
+        let ledger = Ledger::new(Storage::leaked(BLOCKS), dumped);
         let all = ledger.claim_growth(BLOCKS).expect("room");
         ledger.grow(all, true);
         ledger.backing.set(0..BLOCKS, false);

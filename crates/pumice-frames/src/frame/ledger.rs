@@ -163,6 +163,21 @@ pub struct Storage {
     pub cpus: &'static [CachePadded<Reservations>],
 }
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+impl Storage {
+    /// For a test's ledger of so many blocks, and two processors.
+    pub(super) fn leaked(blocks: usize) -> Storage {
+        fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
+            Vec::leak((0..count).map(|_| make()).collect())
+        }
+        Storage {
+            words: leak(blocks * Native::WORDS_PER_BLOCK, || AtomicU64::new(0)),
+            blocks: leak(blocks, || AtomicU64::new(0)),
+            cpus: leak(2, Default::default),
+        }
+    }
+}
+
 /// Set in a ledger's number of blocks when it can't grow any more.
 const AT_ITS_END: usize = 1 << (usize::BITS - 1);
 
@@ -379,7 +394,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// As [`Ledger::note_change`], of a block in parts that nobody has reserved.
+    /// As [`Ledger::note_change`], of a block in parts that may be reserved.
     pub(super) fn note_opened(&self) {
         // Release: as above.
         self.opened.fetch_add(1, Ordering::Release);

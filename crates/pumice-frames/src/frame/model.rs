@@ -8,7 +8,6 @@ use super::ledger::{Backing, Ledger, Native, Storage, Want};
 use super::runs::Run;
 use super::{BlockState, BlockWord};
 use crate::addr::{Order, PageRange, Pfn, BLOCK_FRAMES};
-use crate::sync::atomic::AtomicU64;
 
 const BLOCKS: usize = 6;
 const FRAMES: usize = BLOCKS * BLOCK_FRAMES;
@@ -85,18 +84,9 @@ struct Model {
     runs: BTreeMap<usize, usize>,
 }
 
-fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
-    Vec::leak((0..count).map(|_| make()).collect())
-}
-
 impl Model {
     fn new() -> Model {
-        let storage = Storage {
-            words: leak(FRAMES / 32, || AtomicU64::new(0)),
-            blocks: leak(BLOCKS, || AtomicU64::new(0)),
-            cpus: leak(2, Default::default),
-        };
-        let ledger = Ledger::new(storage, Refreshed::default());
+        let ledger = Ledger::new(Storage::leaked(BLOCKS), Refreshed::default());
         let all = ledger.claim_growth(BLOCKS).expect("room");
         ledger.grow(all, false);
         Model { ledger, dirty: vec![false; FRAMES], runs: BTreeMap::new() }

@@ -166,15 +166,7 @@ mod tests {
     const BLOCKS: usize = 64;
 
     fn ledger() -> Ledger<Native> {
-        fn leak<T>(count: usize, make: impl Fn() -> T) -> &'static [T] {
-            Vec::leak((0..count).map(|_| make()).collect())
-        }
-        let storage = Storage {
-            words: leak(BLOCKS * Native::WORDS_PER_BLOCK, || AtomicU64::new(0)),
-            blocks: leak(BLOCKS, || AtomicU64::new(0)),
-            cpus: leak(2, Default::default),
-        };
-        let ledger = Ledger::new(storage, ());
+        let ledger = Ledger::new(Storage::leaked(BLOCKS), ());
         let blocks = ledger.claim_growth(BLOCKS).expect("room");
         ledger.grow(blocks, false);
         ledger

@@ -55,10 +55,9 @@ impl Growing {
     }
 
     /// Whether a run that is freed has left its place, of which the next one knows nothing.
-    fn has_left(&self, at: *const u8) -> bool {
+    fn take_leaving(&self, at: *const u8) -> bool {
         let mark = at as usize | LEAVES;
-        let (left, none) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.of(at).compare_exchange(mark, 0, left, none).is_ok()
+        self.of(at).compare_exchange(mark, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -133,7 +132,7 @@ impl Heap {
     fn look_back(&self, zone: &PoolZone, range: PageRange) {
         let whole = whole_blocks(range);
         let density = self.classes.density(range.frames);
-        if density == Density::Unknown && self.growing.has_left(zone.address(range.start)) {
+        if density == Density::Unknown && self.growing.take_leaving(zone.address(range.start)) {
             // All runs of a class that are freed may be such, and those that stay be touched little.
             return;
         }
