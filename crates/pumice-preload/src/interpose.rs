@@ -20,7 +20,7 @@ use pumice_heap::stats::Event;
 use crate::environment::page_size;
 use crate::errno::out_of_memory;
 use crate::state::{self, Owned};
-use crate::{fatal, guards, next, start, symbols};
+use crate::{fatal, guards, next, outgrown, start, symbols};
 
 /// The alignment that `malloc` promises: for any type.
 const MALLOC_ALIGN: usize = 16;
@@ -230,6 +230,12 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
         // SAFETY: as above.
         unsafe { owned.heap.resize_in_place(at.cast(), size) };
         return at;
+    }
+    if size > usable && owned.heap.is_retired() && next::look_for_others() {
+        // SAFETY: as above.
+        if let Some(new) = unsafe { outgrown::take(owned.heap, at, size) } {
+            return new;
+        }
     }
     state::count(Event::ReallocMoved);
     let len = usable.min(size);

@@ -26,6 +26,7 @@
 //! | [`mapping`] | `mmap` and its relations |
 //! | [`advice`] | `madvise` and its relations |
 //! | [`guards`] | copies of memory that has guard pages |
+//! | [`outgrown`] | allocations that have outgrown a retired heap |
 //! | [`parts`] | ranges of which some is the heap's, and calls on each part |
 //! | [`fatal`] | the two ways this ends a program |
 //! | `builtins` | the memory functions that compiled code calls |
@@ -59,6 +60,7 @@ mod limits;
 mod load;
 mod mapping;
 mod next;
+mod outgrown;
 mod parts;
 mod pins;
 mod rights;

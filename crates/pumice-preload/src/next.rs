@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::early::{self, Refusal};
 use crate::errno::{out_of_memory, ENOMEM};
-use crate::symbols;
+use crate::{outgrown, symbols};
 
 type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
@@ -30,10 +30,10 @@ static ALIGNED_ALLOC: Hook<Memalign> = Hook::new(first_aligned_alloc as *mut ())
 static MEMALIGN: Hook<Memalign> = Hook::new(first_memalign as *mut ());
 static USABLE_SIZE: Hook<UsableSize> = Hook::new(first_usable_size as *mut ());
 
-// The targets of REALLOC, FREE and USABLE_SIZE, where those first ask whether the memory is from the early arena.
-static REALLOC_BEHIND_EARLY: Hook<Realloc> = Hook::new(first_realloc as *mut ());
-static FREE_BEHIND_EARLY: Hook<Free> = Hook::new(first_free as *mut ());
-static USABLE_SIZE_BEHIND_EARLY: Hook<UsableSize> = Hook::new(first_usable_size as *mut ());
+// The targets of REALLOC, FREE and USABLE_SIZE, where those first ask whether the memory is another's.
+static REALLOC_BEHIND: Hook<Realloc> = Hook::new(first_realloc as *mut ());
+static FREE_BEHIND: Hook<Free> = Hook::new(first_free as *mut ());
+static USABLE_SIZE_BEHIND: Hook<UsableSize> = Hook::new(first_usable_size as *mut ());
 
 /// # Safety
 /// As `malloc`, as for all functions here: see malloc(3) and posix_memalign(3).
@@ -123,7 +123,7 @@ impl<F: Copy> Hook<F> {
     }
 }
 
-/// How far looking up has come. Relaxed: see [`Hook`].
+/// How far looking up has come. Release when it is done, Acquire for whoever finds that: see [`look_for_others`].
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
 const BUSY: u32 = 1;
@@ -132,7 +132,7 @@ const KNOWN: u32 = 2;
 /// Looks the next allocator up. `false` while this or another thread is at it.
 #[cold]
 fn resolve() -> bool {
-    match STATE.compare_exchange(UNKNOWN, BUSY, Ordering::Relaxed, Ordering::Relaxed) {
+    match STATE.compare_exchange(UNKNOWN, BUSY, Ordering::Relaxed, Ordering::Acquire) {
         Ok(_) => {}
         Err(state) => return state == KNOWN,
     }
@@ -145,13 +145,11 @@ fn resolve() -> bool {
     let [realloc, free, usable_size] = [c"realloc", c"free", c"malloc_usable_size"].map(find);
     let [posix_memalign, aligned_alloc, memalign] =
         [c"posix_memalign", c"aligned_alloc", c"memalign"].map(find);
-    REALLOC_BEHIND_EARLY.set(realloc);
-    FREE_BEHIND_EARLY.set(free);
-    USABLE_SIZE_BEHIND_EARLY.set(usable_size);
+    REALLOC_BEHIND.set(realloc);
+    FREE_BEHIND.set(free);
+    USABLE_SIZE_BEHIND.set(usable_size);
     if early::close() {
-        REALLOC.set(early_realloc as *mut ());
-        FREE.set(early_free as *mut ());
-        USABLE_SIZE.set(early_usable_size as *mut ());
+        ask_others_first();
     } else {
         REALLOC.set(realloc);
         FREE.set(free);
@@ -162,8 +160,25 @@ fn resolve() -> bool {
     MEMALIGN.set(memalign);
     CALLOC.set(calloc);
     MALLOC.set(malloc);
-    STATE.store(KNOWN, Ordering::Relaxed);
+    STATE.store(KNOWN, Ordering::Release);
     true
+}
+
+/// From now on some memory that is freed is neither the heap's nor the next allocator's: a piece of the early arena, or
+/// an allocation that has outgrown the heap. The thread that frees it has been told of it since. `false` while the next
+/// allocator is being looked up, which would undo this.
+pub(crate) fn look_for_others() -> bool {
+    let is_known = resolve();
+    if is_known {
+        ask_others_first();
+    }
+    is_known
+}
+
+fn ask_others_first() {
+    REALLOC.set(realloc_of_any as *mut ());
+    FREE.set(free_of_any as *mut ());
+    USABLE_SIZE.set(usable_size_of_any as *mut ());
 }
 
 /// Runs `ask_next` once the next allocator is known; until then serves from the early arena.
@@ -223,7 +238,7 @@ unsafe extern "C" fn first_posix_memalign(
 unsafe extern "C" fn first_realloc(at: *mut c_void, size: usize) -> *mut c_void {
     if early::owns(at) {
         // SAFETY: forwarded with the caller's promise.
-        return unsafe { early_realloc(at, size) };
+        return unsafe { realloc_of_any(at, size) };
     }
     // Before the next allocator is known, all memory there is comes from the arena: without memory of its own the
     // caller can only want some.
@@ -250,10 +265,14 @@ unsafe extern "C" fn first_usable_size(at: *mut c_void) -> usize {
     unsafe { usable_size(at) }
 }
 
-unsafe extern "C" fn early_realloc(at: *mut c_void, size: usize) -> *mut c_void {
+unsafe extern "C" fn realloc_of_any(at: *mut c_void, size: usize) -> *mut c_void {
+    if let Some(entry) = outgrown::find(at) {
+        // SAFETY: forwarded with the caller's promise.
+        return unsafe { realloc_outgrown(entry, at, size) };
+    }
     if !early::owns(at) {
         // SAFETY: forwarded with the caller's promise.
-        return unsafe { REALLOC_BEHIND_EARLY.get()(at, size) };
+        return unsafe { REALLOC_BEHIND.get()(at, size) };
     }
     // SAFETY: the new memory is at least as long as what is copied into it.
     unsafe {
@@ -265,19 +284,49 @@ unsafe extern "C" fn early_realloc(at: *mut c_void, size: usize) -> *mut c_void 
     }
 }
 
-unsafe extern "C" fn early_free(at: *mut c_void) {
-    if !early::owns(at) {
-        // SAFETY: forwarded with the caller's promise.
-        unsafe { FREE_BEHIND_EARLY.get()(at) }
+/// # Safety
+/// As `realloc`, of the entry's allocation.
+unsafe fn realloc_outgrown(entry: &outgrown::Entry, at: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: as the caller promises. Both places have what is copied, and memory fresh from `malloc` may be null.
+    unsafe {
+        if size == 0 {
+            entry.free();
+            return realloc(malloc(1), 0);
+        }
+        let old = entry.len();
+        if let Some(new) = entry.resize(size) {
+            return new;
+        }
+        if size <= old {
+            return at;
+        }
+        let new = malloc(size);
+        if !new.is_null() {
+            new.cast::<u8>().copy_from_nonoverlapping(at.cast(), old);
+            entry.free();
+        }
+        new
     }
 }
 
-unsafe extern "C" fn early_usable_size(at: *mut c_void) -> usize {
-    if early::owns(at) {
+unsafe extern "C" fn free_of_any(at: *mut c_void) {
+    if let Some(entry) = outgrown::find(at) {
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { entry.free() }
+    } else if !early::owns(at) {
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { FREE_BEHIND.get()(at) }
+    }
+}
+
+unsafe extern "C" fn usable_size_of_any(at: *mut c_void) -> usize {
+    if let Some(entry) = outgrown::find(at) {
+        entry.len()
+    } else if early::owns(at) {
         // SAFETY: the caller says that it was allocated.
         unsafe { early::size(at) }
     } else {
         // SAFETY: forwarded with the caller's promise.
-        unsafe { USABLE_SIZE_BEHIND_EARLY.get()(at) }
+        unsafe { USABLE_SIZE_BEHIND.get()(at) }
     }
 }

@@ -397,6 +397,16 @@ pub fn map_where_none(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Lengthens or shortens a range, which may be moved for that: its new place. It is as before where this fails.
+///
+/// # Safety
+/// The caller owns the range, and uses it at its new place only.
+pub unsafe fn resize(at: *mut u8, len: usize, new_len: usize) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: as the caller promises.
+    let new = unsafe { mm::mremap(at.cast(), len, new_len, MremapFlags::MAYMOVE)? };
+    NonNull::new(new.cast()).ok_or(Errno::NOMEM)
+}
+
 /// Gives addresses and their pages back to the kernel.
 ///
 /// # Safety

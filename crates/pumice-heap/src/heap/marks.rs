@@ -77,6 +77,11 @@ impl Marks {
         self.frames.set(frames)
     }
 
+    /// Takes such marks off again.
+    pub(super) fn clear_frames(&self, frames: Range<usize>) {
+        self.frames.clear(frames);
+    }
+
     pub(super) fn clear(&self, run: PageRange) {
         let (blocks, rest) = marked(run);
         self.blocks.clear(blocks);

@@ -17,9 +17,10 @@
 //! which are nobody's allocation. All calls on mappings are the kernel's alone from then on.
 
 use core::ops::Range;
+use core::ptr::NonNull;
 use core::time::Duration;
 
-use super::mapping::has_lost;
+use super::mapping::{has_holes, has_lost};
 use super::serve::whole_blocks;
 use super::{Heap, PoolZone};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -206,10 +207,7 @@ impl Heap {
         if self.stays.get() == ALL {
             return;
         }
-        let blocks = whole_blocks(run).len();
-        if blocks > 0 {
-            zone.uncharge(blocks);
-        }
+        zone.uncharge(whole_blocks(run).len());
         give_up(zone, run.start.0..run.end().0);
     }
 
@@ -222,6 +220,28 @@ impl Heap {
             let cut = run.start.0 + frames;
             unmap_free(zone, cut / BLOCK_FRAMES..run.end().0.div_ceil(BLOCK_FRAMES));
         }
+    }
+
+    /// Moves an allocation of a heap that is retired to where the kernel has room for `len` bytes, whole frames: the
+    /// mapping is the caller's, and no longer an allocation. `None`: it is as before, as is one of several mappings.
+    ///
+    /// # Safety
+    /// The caller owns the allocation, and after `Some` uses it at its new address only.
+    pub unsafe fn outgrow(&self, at: *mut u8, len: usize) -> Option<NonNull<u8>> {
+        let (zone, run) = self.run_at(at).ok()?;
+        let frames = run.start.0..run.end().0;
+        let is_whole = !has_holes(zone, run) && !has_lost(zone, run);
+        // Marked first, as in `give_up`: its addresses may be another's as soon as it has moved.
+        if self.stays.get() != NOTHING || !is_whole || !zone.marks.set_frames(frames.clone()) {
+            return None;
+        }
+        // SAFETY: as the caller promises.
+        let moved = unsafe { mem::resize(at, run.bytes(), len) };
+        match moved {
+            Ok(_) => zone.uncharge(whole_blocks(run).len()),
+            Err(_) => zone.marks.clear_frames(frames),
+        }
+        moved.ok()
     }
 
     /// Whether an address is that of memory that the heap has handed out, or could.
@@ -285,7 +305,7 @@ fn unmap_blocks(zone: &PoolZone, blocks: Range<usize>) {
 }
 
 fn unmap(zone: &PoolZone, frames: Range<usize>) {
-    let at = core::ptr::NonNull::new(zone.address(Pfn(frames.start)));
+    let at = NonNull::new(zone.address(Pfn(frames.start)));
     if let Some(at) = at {
         // SAFETY: the ledger gives these frames to nobody any more, and their last owner has let them go. Memory that
         // the kernel refuses to unmap stays where it is.

@@ -297,3 +297,32 @@ fn what_shrinks_in_a_retired_heap_goes_where_it_stands() {
         free(heap, at);
     }
 }
+
+#[test]
+fn what_outgrows_a_retired_heap_is_no_longer_an_allocation() {
+    if !is_alone() {
+        return;
+    }
+    for size in [200 << 10, (2 << 20) + (300 << 10), 16 << 20] {
+        let heap = heap(0, u64::MAX);
+        let [at, stays] = [size, size].map(|size| get(heap, size, Content::Any));
+        fill(at, size);
+        fill(stays, size);
+        // SAFETY: it is this test's, as all below.
+        assert_eq!(unsafe { heap.outgrow(at, 2 * size) }, None, "the heap serves");
+        heap.retire(Calls::OfFree);
+        // SAFETY: as above.
+        unsafe {
+            let new = heap.outgrow(at, 2 * size).expect("room").as_ptr();
+            assert!(!heap.has(at) && !heap.has(new) && heap.has(stays));
+            assert!(new == at || !is_mapped(at, FRAME_SIZE));
+            assert_eq!(heap.handed_out(), (1, size.next_multiple_of(FRAME_SIZE)));
+            assert!([new, stays].into_iter().all(|at| (0..size).all(|i| *at.add(i) == 0xa5)));
+            assert!(is_zeroed(new.add(size), size));
+            pumice_frames::sys::mem::unmap(NonNull::new(new).expect("a place"), 2 * size)
+                .expect("unmapped");
+        }
+        free(heap, stays);
+        assert!(!is_mapped(stays, FRAME_SIZE));
+    }
+}
