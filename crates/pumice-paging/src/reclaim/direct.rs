@@ -14,6 +14,7 @@ use pumice_frames::frame::{Gfp, Pressure, Reclaim};
 use pumice_io::sync::{current_thread, in_policy, ThreadId};
 
 use super::policy::Policy;
+use super::requests::Answer;
 use super::round::Round;
 use super::shrinker::Ask;
 use super::writes::{Writes, MANY_FAILURES};
@@ -128,8 +129,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let patience = state.settings.patience;
         let may_all = gfp.contains(Gfp::IO | Gfp::FS);
         state.counts.allocstall += 1;
-        state.asked += 1;
-        let (before, turn) = (state.freed, state.asked);
+        let request = state.requests.begin();
         state.kswapd.start_over();
         if state.kswapd.is_waiting() && gfp.contains(Gfp::KSWAPD_RECLAIM) {
             self.wake.notify_one();
@@ -138,11 +138,10 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let is_failing = state.kswapd.is_there() && may_all && state.failures >= MANY_FAILURES;
         let (mut may_try, mut is_late) = (!is_failing, false);
         loop {
-            if state.freed != before {
-                return 1;
-            }
-            if state.is_stopped || state.refused >= turn {
-                return 0;
+            match state.requests.answer(request) {
+                Answer::Served => return 1,
+                Answer::Open if !state.is_stopped => {}
+                Answer::Open | Answer::Refused => return 0,
             }
             // Where `kswapd` writes, a batch of one's own comes no sooner, unless it does not get to it.
             let most = state.settings.most_leaving;
@@ -159,13 +158,13 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             if !may_wait {
                 return 0;
             }
-            state.waiting += 1;
+            state.requests.begin_wait();
             if state.kswapd.is_waiting() {
                 self.wake.notify_one();
             }
             let (now, is_timed_out) = self.frames_freed.wait_timeout(state, patience);
             state = now;
-            state.waiting -= 1;
+            state.requests.end_wait();
             is_late |= is_timed_out;
         }
     }

@@ -79,7 +79,7 @@ impl<P: Policy + Send> Round<'_, P> {
             let is_failing = state.failures >= MANY_FAILURES && self.writes.pages() > 0;
             let has_room = state.leaving < self.settings.most_leaving && !is_failing;
             if is_short && !state.kswapd.is_stuck() && has_room {
-                self.progress.begin(state.asked);
+                self.progress.begin(state.requests.last());
                 drop(state);
                 self.meet_spaces();
                 return true;

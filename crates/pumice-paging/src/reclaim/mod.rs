@@ -8,7 +8,7 @@
 //! - [`settings`]: what it goes by.
 //! - [`shrinker`]: caches outside the page lists, which give frames back; `shrink`: how they are asked.
 //! - `kswapd`: the thread that takes pages out; `kswapd_state`: what it does at the moment; `direct`: the thread that
-//!   asks for a frame takes pages out itself.
+//!   asks for a frame takes pages out itself; `requests`: what such threads wait for.
 //! - `round`: one round of either; `progress`: whether there is more to try; `writes`: the pages that are chosen;
 //!   `writeout`: how they go.
 //! - [`zoned`]: spaces over several zones.
@@ -51,6 +51,8 @@ pub mod paging;
 pub mod policy;
 #[cfg(not(loom))]
 mod progress;
+#[cfg(not(loom))]
+mod requests;
 #[cfg(not(loom))]
 mod round;
 #[cfg(not(loom))]

@@ -41,7 +41,14 @@ enum Seen {
 /// The zone's count of pages in flight; when it goes there are none.
 pub(super) struct Told<'r, P: Policy> {
     zone: &'r ZoneReclaim<P>,
-    pub leaving: usize,
+    leaving: usize,
+}
+
+impl<P: Policy> Told<'_, P> {
+    pub fn set(&mut self, state: &mut State<P>, leaving: usize) {
+        state.leaving = state.leaving + leaving - self.leaving;
+        self.leaving = leaving;
+    }
 }
 
 impl<P: Policy> Drop for Told<'_, P> {

@@ -224,7 +224,7 @@ fn pages_under_io_are_waited_for() {
             let first = asks(PAGES, FRAMES);
             keeper.has_begun.recv().expect("it writes");
             let second = asks(PAGES + FRAMES, FRAMES / 4);
-            while world.zone().state().waiting == 0 {
+            while world.zone().state().requests.waiting() == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let counts = world.pager.counts();

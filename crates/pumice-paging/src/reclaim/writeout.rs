@@ -350,8 +350,7 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         let failures = self.progress.take_failures();
         state.failures += failures;
-        state.leaving = state.leaving + self.writes.pages - self.told.leaving;
-        self.told.leaving = self.writes.pages;
+        self.told.set(&mut state, self.writes.pages);
         self.freed += freed;
         if self.direct.is_some() {
             state.counts.direct += freed as u64;
@@ -391,7 +390,7 @@ impl<P: Policy + Send> Round<'_, P> {
                 let mut state = self.zone.state();
                 state.failures = state.failures.min(MANY_FAILURES);
                 if self.direct.is_none() {
-                    let asked = asked.unwrap_or(state.refused);
+                    let asked = asked.unwrap_or(state.requests.last_refused());
                     self.zone.refuse(&mut state, asked);
                 }
             }

@@ -38,6 +38,7 @@ use super::counts::Counts;
 use super::kswapd_state::Kswapd;
 use super::members::{CachedSlot, Members, Owner};
 use super::policy::{Arrival, Policy, Shadow};
+use super::requests::Requests;
 use super::settings::Settings;
 use super::shrinker::Shrinkers;
 use super::writes::Writes;
@@ -79,15 +80,9 @@ pub(super) struct State<P> {
     pub counts: Counts,
     /// Between low and high.
     is_balancing: bool,
-    /// Threads that wait for frames.
-    pub waiting: usize,
+    pub requests: Requests,
     /// Pages that are being written.
     pub leaving: usize,
-    /// Grows when frames become free.
-    pub freed: u64,
-    /// Times threads began to wait, and up to which of them it is said that there will be no frames.
-    pub asked: u64,
-    pub refused: u64,
     /// Writes that have failed since one went.
     pub failures: usize,
     pub is_stopped: bool,
@@ -112,7 +107,7 @@ impl<P: Policy> State<P> {
         let is_low = free < low || pages > most;
         let is_high = free >= high && pages <= most - most / 16;
         self.is_balancing = is_low || (self.is_balancing && !is_high);
-        self.is_balancing || self.waiting > self.leaving
+        self.is_balancing || self.requests.waiting() > self.leaving
     }
 
     /// A frame's number in the zone.
@@ -279,11 +274,8 @@ impl<P: Policy> ZoneReclaim<P> {
             settings,
             counts: Counts::default(),
             is_balancing: false,
-            waiting: 0,
+            requests: Requests::default(),
             leaving: 0,
-            freed: 0,
-            asked: 0,
-            refused: 0,
             failures: 0,
             is_stopped: false,
             kswapd: Kswapd::default(),
@@ -485,11 +477,11 @@ impl<P: Policy> ZoneReclaim<P> {
 
     /// Tells those who wait that frames are free.
     pub(super) fn tell(&self, state: &mut State<P>, freed: usize) {
-        state.freed += freed as u64;
+        state.requests.note_freed(freed);
         state.kswapd.start_over();
         self.count_freed(state, freed);
         // No more than will find one.
-        if freed >= state.waiting {
+        if freed >= state.requests.waiting() {
             self.frames_freed.notify_all();
         } else {
             (0..freed).for_each(|_| self.frames_freed.notify_one());
@@ -499,8 +491,7 @@ impl<P: Policy> ZoneReclaim<P> {
     /// Tells those who had asked when what failed now was begun that there will be no frames; for the others it is
     /// tried again.
     pub(super) fn refuse(&self, state: &mut State<P>, asked: u64) {
-        state.refused = state.refused.max(asked);
-        if asked == state.asked {
+        if state.requests.refuse_up_to(asked) {
             state.kswapd.get_stuck();
         } else {
             state.kswapd.get_unstuck();
