@@ -7,7 +7,9 @@
 use core::ffi::c_int;
 use core::fmt::Write;
 
-use crate::{fatal, state, symbols};
+use pumice_heap::heap::Heap;
+
+use crate::{fatal, outgrown, state, symbols};
 
 /// `struct mallinfo2` of `<malloc.h>`.
 #[repr(C)]
@@ -32,12 +34,19 @@ struct NarrowAccounts {
     fields: [c_int; 10],
 }
 
+/// Allocations that the heap has handed out, those that have outgrown it included, and their bytes.
+fn handed_out() -> (usize, usize) {
+    let (count, bytes) = state::published().map_or((0, 0), Heap::handed_out);
+    let (others, their_bytes) = outgrown::handed_out();
+    (count + others, bytes + their_bytes)
+}
+
 #[no_mangle]
 extern "C" fn mallinfo2() -> Accounts {
     type Next = extern "C" fn() -> Accounts;
     let next = symbols::next!(c"mallinfo2", Next);
     let mut accounts = next.map_or_else(Accounts::default, |next| next());
-    let (count, bytes) = state::handed_out();
+    let (count, bytes) = handed_out();
     accounts.hblks += count;
     accounts.hblkhd += bytes;
     accounts
@@ -48,7 +57,7 @@ extern "C" fn mallinfo() -> NarrowAccounts {
     type Next = extern "C" fn() -> NarrowAccounts;
     let next = symbols::next!(c"mallinfo", Next);
     let mut accounts = next.map_or_else(NarrowAccounts::default, |next| next());
-    let (count, bytes) = state::handed_out();
+    let (count, bytes) = handed_out();
     let [.., hblks, hblkhd, _, _, _, _, _] = &mut accounts.fields;
     *hblks = hblks.wrapping_add(count as c_int);
     *hblkhd = hblkhd.wrapping_add(bytes as c_int);
@@ -61,7 +70,7 @@ extern "C" fn malloc_stats() {
     if let Some(next) = symbols::next!(c"malloc_stats", Next) {
         next();
     }
-    let (count, bytes) = state::handed_out();
+    let (count, bytes) = handed_out();
     if count > 0 {
         // Nothing to be done if it can't be written.
         let _ = writeln!(

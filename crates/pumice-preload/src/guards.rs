@@ -29,6 +29,11 @@ pub(crate) fn note() {
     }
 }
 
+/// Whether any memory of the program's may have one.
+pub(crate) fn may_be_any() -> bool {
+    WERE_ASKED_FOR.load(Ordering::Relaxed)
+}
+
 /// Whether an allocation of the heap's may have one.
 pub(crate) fn may_be_in(heap: &Heap, at: usize, len: usize) -> bool {
     let is_noted = || WERE_ASKED_FOR.load(Ordering::Relaxed) && heap.is_tainted(at, len);

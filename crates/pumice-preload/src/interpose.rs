@@ -20,7 +20,7 @@ use pumice_heap::stats::Event;
 use crate::environment::page_size;
 use crate::errno::out_of_memory;
 use crate::state::{self, Owned};
-use crate::{fatal, guards, next, outgrown, start, symbols};
+use crate::{fatal, guards, next, outgrown, seccomp, start, symbols};
 
 /// The alignment that `malloc` promises: for any type.
 const MALLOC_ALIGN: usize = 16;
@@ -231,22 +231,28 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
         unsafe { owned.heap.resize_in_place(at.cast(), size) };
         return at;
     }
-    if size > usable && owned.heap.is_retired() && next::look_for_others() {
-        // SAFETY: as above.
-        if let Some(new) = unsafe { outgrown::take(owned.heap, at, size) } {
-            return new;
-        }
+    // SAFETY: as above.
+    let outgrow = || unsafe {
+        let may = size > usable && owned.heap.is_retired() && next::look_for_others();
+        may.then(|| outgrown::take(owned.heap, at, size)).flatten()
+    };
+    let is_guarded = guards::may_be_in(owned.heap, at as usize, usable);
+    if let Some(new) = is_guarded.then(outgrow).flatten() {
+        return new;
     }
     state::count(Event::ReallocMoved);
     let len = usable.min(size);
     // SAFETY: both are allocations, and each is at least as long as what is copied.
     unsafe {
-        let is_guarded = guards::may_be_in(owned.heap, at as usize, usable);
         let is_sparse = owned.heap.is_sparse(at.cast());
         let new = if is_sparse || is_guarded { calloc(1, size) } else { malloc(size) };
         if new.is_null() {
-            // The old block is large enough, if it is to shrink.
-            return if size <= usable { at } else { new };
+            // The old block is large enough, if it is to shrink. A filter may not know the call that moves it.
+            return match size <= usable {
+                true => at,
+                false if is_guarded || seccomp::may_be_one() => new,
+                false => outgrow().unwrap_or(new),
+            };
         }
         match is_sparse {
             _ if is_guarded => guards::copy(owned.heap, at as usize, new as usize, len),

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::early::{self, Refusal};
 use crate::errno::{out_of_memory, ENOMEM};
-use crate::{outgrown, symbols};
+use crate::{guards, outgrown, seccomp, symbols};
 
 type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
@@ -294,17 +294,20 @@ unsafe fn realloc_outgrown(entry: &outgrown::Entry, at: *mut c_void, size: usize
             return realloc(malloc(1), 0);
         }
         let old = entry.len();
-        if let Some(new) = entry.resize(size) {
+        if size <= old {
+            return entry.resize(size).unwrap_or(at);
+        }
+        // As it came here: nothing can copy guard pages, and else it is moved only where there is no room for a copy.
+        let move_it = || entry.resize(size);
+        if let Some(new) = guards::may_be_any().then(move_it).flatten() {
             return new;
         }
-        if size <= old {
-            return at;
-        }
         let new = malloc(size);
-        if !new.is_null() {
-            new.cast::<u8>().copy_from_nonoverlapping(at.cast(), old);
-            entry.free();
+        if new.is_null() {
+            return if seccomp::may_be_one() { new } else { move_it().unwrap_or(new) };
         }
+        new.cast::<u8>().copy_from_nonoverlapping(at.cast(), old);
+        entry.free();
         new
     }
 }

@@ -1,9 +1,11 @@
 //! Allocations that have outgrown a retired heap.
 //!
-//! A retired heap has no room, and the next allocator has none for pages that are not its own. So the kernel moves them
-//! to where it finds room, as it does for the C library: no copy, no second allocation under a limit on addresses, and
-//! the same attributes, guard pages among them. They are mappings that a table keeps from then on. There is room in it
-//! for the few large allocations that such programs have; where it is full, `realloc` copies.
+//! A retired heap has no room, so `realloc` copies to the next allocator's memory. That is not possible where a filter
+//! allows no call that copies guard pages, or where a limit leaves no room for both. Then the kernel moves the pages to
+//! where it finds room, as it does for the C library. They are a mapping that a table keeps from then on. There is room
+//! in it for the few large allocations that such programs have.
+//!
+//! Such a mapping has the attributes that it had: those of a zone, and those of the program's that were on all of it.
 //!
 //! Only page-aligned pointers are looked for in it, and none before there was an entry: see
 //! [`crate::next::look_for_others`].
@@ -24,6 +26,8 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sync::atomic::{AtomicUsize, Ordering};
 use pumice_frames::sys::mem;
 use pumice_heap::heap::Heap;
+
+use crate::state;
 
 /// Entries. Each may be a mapping that does not become one with those beside it, and a process may have 65,530.
 const ENTRIES: usize = 512;
@@ -106,6 +110,9 @@ impl Entry {
     /// As `free`, of the entry's allocation.
     pub(crate) unsafe fn free(&self) {
         let (at, len) = (self.at.load(Ordering::Relaxed), self.len());
+        if !state::may_unmap() {
+            return;
+        }
         self.leave();
         if let Some(at) = NonNull::new(at as *mut u8) {
             // SAFETY: the caller gives it up. Where the kernel refuses to unmap it, it stays, as the C library's does.
@@ -118,7 +125,7 @@ impl Entry {
     /// # Safety
     /// The caller owns the entry's allocation, and uses it at its new address only.
     pub(crate) unsafe fn resize(&self, size: usize) -> Option<*mut c_void> {
-        let len = size.checked_next_multiple_of(FRAME_SIZE)?;
+        let len = size.checked_next_multiple_of(FRAME_SIZE).filter(|_| state::may_unmap())?;
         let at = self.at.swap(MOVING, Ordering::Relaxed);
         // SAFETY: as the caller promises.
         let moved = unsafe { mem::resize(at as *mut u8, self.len(), len) };

@@ -28,7 +28,7 @@ use pumice_heap::stats::{Event, Reason};
 
 use crate::environment::Environment;
 use crate::fatal::Verbosity;
-use crate::{errno, fork, outgrown, weak};
+use crate::{errno, fork, weak};
 
 /// Requests of this many bytes and more come to [`crate::start::heap_for`]. One frame until the environment is read,
 /// everything once the state is OFF. Relaxed: a stale value sends a request the wrong way, and both ways are right.
@@ -181,11 +181,9 @@ pub(crate) fn is_recycling() -> bool {
     !MAY_PIN.load(Ordering::Relaxed)
 }
 
-/// Allocations that the heap has handed out, those that have outgrown it included, and their bytes.
-pub(crate) fn handed_out() -> (usize, usize) {
-    let (count, bytes) = published().map_or((0, 0), Heap::handed_out);
-    let (others, their_bytes) = outgrown::handed_out();
-    (count + others, bytes + their_bytes)
+/// Whether memory that is freed may be unmapped.
+pub(crate) fn may_unmap() -> bool {
+    published().is_none_or(Heap::may_unmap)
 }
 
 /// Helpers that are not to run for now.

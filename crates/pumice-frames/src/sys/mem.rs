@@ -8,6 +8,8 @@ use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use super::raw;
 use crate::addr::FRAME_SIZE;
+// The machine's own: a static can't be a model's.
+use core::sync::atomic::{AtomicUsize as StaticUsize, Ordering};
 
 /// Page-table work on ranges of one reservation. All ranges are whole frames, given as address
 /// and length in bytes.
@@ -288,10 +290,59 @@ pub unsafe fn advise_ranges(ranges: &[Range], advice: Advice) -> Result<usize, E
     Ok(ranges.iter().take_while(is_whole).count())
 }
 
+/// Addresses for `len` bytes that are not the program's, far from where the kernel puts mappings by itself: there a
+/// thread may have unmapped some memory only to map other memory in its place, whatever has come between. They are a
+/// hint for `mmap`; 0 for none.
+pub fn place_apart(len: usize) -> usize {
+    let len = len.next_multiple_of(FRAME_SIZE);
+    let next = |at: usize| if at == NOWHERE { None } else { at.checked_add(len) };
+    place_next();
+    NEXT_APART.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0)
+}
+
+/// As [`place_apart`], for a mapping that goes at once.
+pub fn place_for_a_moment() -> usize {
+    const BEHIND: usize = 1 << 40;
+    const EACH: usize = 1 << 32;
+    // A filter may not know the call for a thread's number.
+    let thread = super::thread::pointer() / FRAME_SIZE;
+    match place_next() {
+        NOWHERE => 0,
+        at => at.saturating_add(BEHIND + thread % 256 * EACH),
+    }
+}
+
+/// The next place apart; 0 before the first. Relaxed: of two mappings with one hint, the kernel puts one elsewhere.
+static NEXT_APART: StaticUsize = StaticUsize::new(0);
+/// There is none.
+const NOWHERE: usize = 1;
+
+fn place_next() -> usize {
+    if NEXT_APART.load(Ordering::Relaxed) == 0 {
+        // Another thread's is as good.
+        let _ = NEXT_APART.compare_exchange(0, first_apart(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+    NEXT_APART.load(Ordering::Relaxed)
+}
+
+/// Programs' stacks and mappings are at the upper end of their addresses, and what they place for themselves is in the
+/// lower half or so. The kernel has placed both of what this is made of at random.
+fn first_apart() -> usize {
+    const LEAST: usize = 1 << 36;
+    let local = 0u8;
+    let (stack, code) = (&raw const local as usize, first_apart as fn() -> usize as usize);
+    let offset = code.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (stack / 64);
+    match stack / 8 * 7 - offset {
+        ..LEAST => NOWHERE,
+        at => at / FRAME_SIZE * FRAME_SIZE,
+    }
+}
+
 /// Maps `len` bytes of zeroed private memory for the crate's own tables.
 pub fn map_table(len: usize) -> Result<NonNull<u8>, Errno> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { mm::mmap_anonymous(null_mut(), len, COMMITTED, PRIVATE)? };
+    let hint = place_apart(len) as *mut c_void;
+    // SAFETY: a new mapping, where there is none.
+    let at = unsafe { mm::mmap_anonymous(hint, len, COMMITTED, PRIVATE)? };
     NonNull::new(at.cast()).ok_or(Errno::NOMEM)
 }
 
@@ -397,11 +448,17 @@ pub fn map_where_none(at: *mut u8, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Lengthens or shortens a range, which may be moved for that: its new place. It is as before where this fails.
+/// Lengthens or shortens a range, which may be moved for that: its new place. It is as before where this fails, as it
+/// does where the kernel would not promise so much more memory: it does not count that of the crate's own mappings.
 ///
 /// # Safety
 /// The caller owns the range, and uses it at its new place only.
 pub unsafe fn resize(at: *mut u8, len: usize, new_len: usize) -> Result<NonNull<u8>, Errno> {
+    if new_len > len {
+        let (hint, more) = (place_for_a_moment() as *mut c_void, new_len - len);
+        // SAFETY: a new mapping, where there is none, that nobody has used.
+        unsafe { mm::munmap(mm::mmap_anonymous(hint, more, COMMITTED, MapFlags::PRIVATE)?, more)? };
+    }
     // SAFETY: as the caller promises.
     let new = unsafe { mm::mremap(at.cast(), len, new_len, MremapFlags::MAYMOVE)? };
     NonNull::new(new.cast()).ok_or(Errno::NOMEM)

@@ -14,6 +14,7 @@ use core::ptr::{with_exposed_provenance_mut, NonNull};
 
 use rustix::io::Errno;
 
+use super::mem;
 use super::raw::{self, number};
 
 const IPC_CREAT: usize = 0o1000;
@@ -63,7 +64,7 @@ pub fn create(len: usize) -> Result<(u32, NonNull<u8>), Errno> {
     let args = [IPC_PRIVATE, len, IPC_CREAT | MODE as usize, 0, 0, 0];
     // SAFETY: plain numbers.
     let id = unsafe { raw::syscall(number::__NR_shmget, args)? } as u32;
-    let mapped = map(id, 0);
+    let mapped = map(id, mem::place_apart(len), 0);
     // SAFETY: plain numbers. It is ours, so this can't fail.
     let _ = unsafe { raw::syscall(number::__NR_shmctl, [id as usize, IPC_RMID, 0, 0, 0, 0]) };
     Ok((id, mapped?))
@@ -74,7 +75,7 @@ pub fn create(len: usize) -> Result<(u32, NonNull<u8>), Errno> {
 /// # Errors
 /// As shmat(2); `PERM` where it is of another length, or may be another user's.
 pub fn attach(id: u32, len: usize, user: u32) -> Result<NonNull<u8>, Errno> {
-    let at = map(id, 0)?;
+    let at = map(id, mem::place_apart(len), 0)?;
     // From here on the number means this one, which is there for as long as it is mapped.
     match status(id) {
         Ok(status) if status.len == len && status.owner() == Some(user) => Ok(at),
@@ -125,7 +126,7 @@ impl View {
     /// # Errors
     /// As shmat(2).
     pub fn open(id: u32) -> Result<View, Errno> {
-        let at = map(id, SHM_RDONLY)?;
+        let at = map(id, 0, SHM_RDONLY)?;
         match status(id) {
             Ok(status) => Ok(View { at, len: status.len, status }),
             Err(errno) => {
@@ -162,10 +163,13 @@ impl Drop for View {
     }
 }
 
-fn map(id: u32, flags: usize) -> Result<NonNull<u8>, Errno> {
-    let args = [id as usize, 0, flags, 0, 0, 0];
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { raw::syscall(number::__NR_shmat, args)? };
+/// `hint`: where it is to be, if that is free; 0 for anywhere.
+fn map(id: u32, hint: usize, flags: usize) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: a new mapping, where there is none.
+    let map_at =
+        |at| unsafe { raw::syscall(number::__NR_shmat, [id as usize, at, flags, 0, 0, 0]) };
+    // A place that is not free is refused. So is a segment, but then the kernel's choice is as well.
+    let at = map_at(hint).or_else(|_| map_at(0))?;
     NonNull::new(with_exposed_provenance_mut(at)).ok_or(Errno::NOMEM)
 }
 

@@ -17,8 +17,9 @@ use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 // The machine's own: a static can't be a model's.
 use core::sync::atomic::AtomicUsize as StaticUsize;
 
-/// Bytes of stack for a helper thread, its guard not counted.
+/// Bytes of stack for a helper thread, and of addresses below it at which nothing is mapped.
 const STACK_SIZE: usize = 64 << 10;
+const GUARD_SIZE: usize = 64 << 10;
 
 /// The function that a helper thread runs. It must never return.
 pub type Entry = extern "C" fn(*mut c_void) -> !;
@@ -44,7 +45,11 @@ pub unsafe fn spawn(
     let flags = shared | CLONE_THREAD | CLONE_CHILD_CLEARTID | CLONE_PARENT_SETTID;
     // Relaxed: one thread at a time starts a helper.
     let at = match stack.load(Ordering::Relaxed) {
-        0 => mem::map_table(STACK_SIZE)?.as_ptr() as usize,
+        0 => {
+            // Nothing comes to be below it.
+            mem::place_apart(GUARD_SIZE);
+            mem::map_table(STACK_SIZE)?.as_ptr() as usize
+        }
         at => at,
     };
     stack.store(at, Ordering::Relaxed);

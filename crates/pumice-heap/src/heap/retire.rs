@@ -107,6 +107,11 @@ impl Heap {
         self.stays.get() >= NOTHING
     }
 
+    /// Whether memory that is freed may be unmapped.
+    pub fn may_unmap(&self) -> bool {
+        self.stays.get() != ALL
+    }
+
     /// As [`Heap::retire`] where no call is allowed, of a heap that is retired already.
     pub fn keep_what_is_freed(&self) {
         self.stays.go_to(ALL);
@@ -204,7 +209,7 @@ impl Heap {
     /// Frees a run of a heap that is retired.
     #[cold]
     pub(super) fn free_retired(&self, zone: &PoolZone, run: PageRange) {
-        if self.stays.get() == ALL {
+        if !self.may_unmap() {
             return;
         }
         zone.uncharge(whole_blocks(run).len());
@@ -224,6 +229,7 @@ impl Heap {
 
     /// Moves an allocation of a heap that is retired to where the kernel has room for `len` bytes, whole frames: the
     /// mapping is the caller's, and no longer an allocation. `None`: it is as before, as is one of several mappings.
+    /// Attributes that the program has set on all of it stay.
     ///
     /// # Safety
     /// The caller owns the allocation, and after `Some` uses it at its new address only.

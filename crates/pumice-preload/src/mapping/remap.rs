@@ -117,7 +117,12 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         }
         // The heap's memory is not accounted for, so the kernel would give any amount more of it.
         // SAFETY: a new mapping, which nobody has used.
-        unsafe { raw::syscall(linux::__NR_munmap, [map_anywhere(new)?, new, 0, 0, 0, 0])? };
+        unsafe {
+            raw::syscall(
+                linux::__NR_munmap,
+                [map_at(mem::place_for_a_moment(), new, 0)?, new, 0, 0, 0, 0],
+            )?
+        };
     }
     let targets = Holes::of(heap, to, if target.is_some() { new } else { 0 });
     if target.is_some() && !heap.occupy(to, new, true) {
@@ -407,7 +412,8 @@ unsafe fn remap_by_kernel(heap: &'static Heap, request: Remap, old: usize) -> Ou
 /// Addresses that nobody uses, and that are not in `avoided`: nothing may be mapped there yet.
 fn map_aside(len: usize, avoided: Range<usize>) -> Outcome {
     let flags = SERVED | linux::MAP_NORESERVE as c_int;
-    let request = Request { at: 0, len, protection: 0, flags, file: -1, offset: 0 };
+    let at = mem::place_for_a_moment();
+    let request = Request { at, len, protection: 0, flags, file: -1, offset: 0 };
     // SAFETY: it replaces nothing.
     let at = unsafe { request.make()? };
     if at >= avoided.end || at + len <= avoided.start {
