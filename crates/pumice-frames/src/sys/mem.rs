@@ -508,6 +508,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tables_are_apart_and_beside_each_other() {
+        let tables: [usize; 8] = core::array::from_fn(|nth| {
+            map_table((nth + 1) * 1000).expect("memory").as_ptr() as usize
+        });
+        let stack = &raw const tables as usize;
+        for (nth, at) in tables.into_iter().enumerate() {
+            let (len, behind) =
+                (((nth + 1) * 1000).next_multiple_of(FRAME_SIZE), &tables[nth + 1..]);
+            assert!(behind.iter().all(|&next| next >= at + len), "{at:#x}");
+            assert!(at < stack / 8 * 7 && at > stack / 8 * 6, "{at:#x} beside {stack:#x}");
+        }
+        assert!(place_for_a_moment() > tables[7], "behind the tables");
+        assert_ne!(place_apart(1), place_apart(1));
+    }
+
+    #[test]
     fn a_range_is_as_many_mappings_as_have_attributes_of_their_own() {
         const LEN: usize = 64 * FRAME_SIZE;
         let at = map_table(2 * LEN).expect("memory").as_ptr();
