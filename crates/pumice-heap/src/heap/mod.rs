@@ -278,10 +278,7 @@ impl Heap {
             }
             return frames <= range.frames;
         }
-        // As in the C library's mappings, attributes that the program has set do not stay where memory grows.
-        if frames > range.frames
-            && !(relocate::is_alike(zone, range) && self.extend(zone, range, frames))
-        {
+        if frames > range.frames && !self.extend(zone, range, frames) {
             return false;
         }
         if frames < range.frames {
