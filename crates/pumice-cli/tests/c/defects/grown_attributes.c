@@ -1,5 +1,5 @@
-/* Memory on which the program has set attributes grows to another place, where it has none, as with the C library. With
-   an argument, that is after a limit on addresses or a filter. More memory than there is is still refused. */
+/* After a limit on addresses or a filter, memory on which the program has set attributes grows to another place, where
+   it has none, as with the C library. More memory than there is is still refused. */
 #define _GNU_SOURCE
 #include "defect.h"
 
@@ -55,8 +55,9 @@ int main(int count, char **arguments) {
     struct rlimit limit = {(size_t)1 << 46, RLIM_INFINITY};
     struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog program = {1, &all};
-    if (count > 1 && !strcmp(arguments[1], "limit")) CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
-    if (count > 1 && !strcmp(arguments[1], "filter")) {
+    CHECK(count == 2);
+    if (!strcmp(arguments[1], "limit")) CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    if (!strcmp(arguments[1], "filter")) {
         CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
     }

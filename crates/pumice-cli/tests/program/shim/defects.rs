@@ -40,9 +40,8 @@ test_programs! {
     memory_grows_under_such_a_filter: "outgrown", &[];
     memory_grows_where_there_is_no_room_for_a_copy: "outgrown", &["limit"];
     nothing_comes_where_a_program_has_unmapped_memory: "own_holes", &[];
-    attributes_do_not_stay_where_memory_grows: "grown_attributes", &[];
-    nor_do_they_after_a_limit: "grown_attributes", &["limit"];
-    nor_do_they_under_a_filter: "grown_attributes", &["filter"];
+    attributes_stay_behind_where_memory_grows_after_a_limit: "grown_attributes", &["limit"];
+    attributes_stay_behind_where_memory_grows_under_a_filter: "grown_attributes", &["filter"];
     pieces_lose_what_was_set_on_them_at_once: "pieces", &[];
     calls_by_number_do_what_they_do_by_name: "numbers", &[];
     residence_is_told_up_to_a_hole: "mincore_hole", &[];
