@@ -14,6 +14,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_frames::error::Error;
+use pumice_heap::config::MUCH_AT_ONCE;
 use pumice_heap::heap::{Content, Heap};
 use pumice_heap::stats::Event;
 
@@ -264,8 +265,8 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     }
 }
 
-/// `realloc` across the threshold: moves small memory of the next allocator's into the heap. Memory that is large
-/// already was declined before and stays where it is: its owner can move pages.
+/// `realloc` across the threshold: moves small memory of the next allocator's into the heap, and what it had of it
+/// before there was a heap. Memory that is larger was declined, and stays where it is: its owner can move pages.
 ///
 /// # Safety
 /// As `realloc`.
@@ -274,11 +275,14 @@ unsafe fn take_over(at: *mut c_void, size: usize) -> Option<*mut c_void> {
     let Some(old) = NonNull::new(at) else { return serve(size, MALLOC_ALIGN, Content::Any) };
     // SAFETY: the caller owns it, and the next allocator made it.
     let usable = unsafe { next::usable_size(old.as_ptr()) };
-    if usable == 0 || usable >= state::threshold() {
+    let is_large = usable >= state::threshold().max(MUCH_AT_ONCE);
+    // A copy would meet guard pages, which are in no small memory.
+    let is_guarded = usable >= state::threshold() && guards::may_be_any();
+    if usable == 0 || is_large || is_guarded || size <= usable {
         return None;
     }
     let new = serve(size, MALLOC_ALIGN, Content::Any)?;
-    // SAFETY: `usable` bytes are less than the threshold, and `size` is not.
+    // SAFETY: both have `usable` bytes and more.
     unsafe {
         new.cast::<u8>().copy_from_nonoverlapping(at.cast(), usable);
         next::free(at);

@@ -5,7 +5,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pumice_frames::sys::sched::Affinity;
 use pumice_heap::config;
@@ -23,12 +23,12 @@ pub(crate) fn heap_for(size: usize) -> Option<&'static Heap> {
         SERVING => {}
         UNREAD => {
             advance(UNREAD, read_environment);
-            if size < threshold() || !advance(READ, start) {
+            if size < threshold() || is_little(size) || !advance(READ, start) {
                 return None;
             }
         }
         READ => {
-            if !advance(READ, start) {
+            if is_little(size) || !advance(READ, start) {
                 return None;
             }
         }
@@ -36,6 +36,20 @@ pub(crate) fn heap_for(size: usize) -> Option<&'static Heap> {
     }
     state::is_current().then(state::published).flatten()
 }
+
+/// Whether a process has asked for so little that a heap would cost it more than it gains: it takes as long to start as
+/// 100 faults. Most processes are such: compilers' drivers, shells, tools.
+fn is_little(size: usize) -> bool {
+    /// Bytes of requests so far. Relaxed: a number that orders nothing.
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let few = FEW_BYTES.load(Ordering::Relaxed);
+    size < config::MUCH_AT_ONCE
+        && size < few
+        && ASKED.fetch_add(size, Ordering::Relaxed) + size < few
+}
+
+/// Less than this in all is little; 0 where somebody has said what is to be served. Relaxed, as the thresholds.
+static FEW_BYTES: AtomicUsize = AtomicUsize::new(config::MUCH_IN_ALL);
 
 /// The heap that is to serve a mapping of `len` bytes; `None`: the kernel.
 pub(crate) fn heap_for_mapping(len: usize) -> Option<&'static Heap> {
@@ -84,6 +98,10 @@ fn read_environment() -> Result<u32, Reason> {
     // A program that has a `free` of its own, and leaves some of the family to others, frees their memory.
     let is_freed_elsewhere = frees_by_others || !symbols::is_first(c"free");
     let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };
+    let is_said = wanted.is_some() || environment.get(config::ENV_MMAP_THRESHOLD).is_some();
+    if is_said {
+        FEW_BYTES.store(0, Ordering::Relaxed);
+    }
     let wanted = environment.get(config::ENV_MMAP_THRESHOLD).and_then(config::parse_mmap_threshold);
     state::set_thresholds(threshold, wanted.unwrap_or(usize::MAX));
     Ok(READ)

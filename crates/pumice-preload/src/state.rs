@@ -4,7 +4,7 @@
 //!
 //! # States
 //! ```text
-//! UNREAD --first request of a frame or more--> READ --first over the threshold--> SERVING
+//! UNREAD --first request of a frame or more--> READ --first that is worth one---> SERVING
 //!    |                                           |
 //!    +------------- not wanted here -------------+------ not possible here -----> OFF
 //! ```

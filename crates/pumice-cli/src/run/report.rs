@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
+use pumice_heap::config::{DEFAULT_THRESHOLD, MUCH_IN_ALL};
 use pumice_heap::stats::{Event, Tree};
 use serde::Serialize;
 
@@ -112,10 +113,14 @@ fn why_nothing(program: &OsStr, tree: &Tree, threshold_bytes: usize) -> NotServe
         }
     }
     let threshold = show(threshold_bytes);
-    because(
-        "under_threshold",
-        format!("no request of {threshold} or more was made; see --threshold"),
-    )
+    let explanation = match threshold_bytes {
+        DEFAULT_THRESHOLD => {
+            let much = show(MUCH_IN_ALL);
+            format!("requests of {threshold} or more came to less than {much}; see --threshold")
+        }
+        _ => format!("no request of {threshold} or more was made; see --threshold"),
+    };
+    because("under_threshold", explanation)
 }
 
 impl Report {
@@ -258,6 +263,9 @@ mod tests {
     fn small_requests_are_a_reason() {
         let tree = Tree::private(1 << 30, 0).expect("memory");
         let table = sample(tree, "sh").table();
-        assert!(table.contains("no request of 64.0 KiB or more was made"), "{table}");
+        assert!(
+            table.contains("requests of 64.0 KiB or more came to less than 4.0 MiB"),
+            "{table}"
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 int main(int count, char **arguments) {
     CHECK(count == 2);
-    char *p = malloc(1 << 20);
+    char *p = malloc(2 << 20);
     memset(p, 1, 1 << 20);
     if (strcmp(arguments[1], "inside") == 0) free(p + 4096);
     free(p);

@@ -284,7 +284,7 @@ fn processes_of_the_same_number_share_a_pool() {
     let script = format!(
         "{ELSEWHERE}all = [subprocess.Popen(line + [{inner:?}], stdin=-1, stdout=-1) for i in range(3)]\n\
          for one in all: one.stdout.readline()\n\
-         say(os.getpid()); wait()\n\
+         x = bytearray(1 << 22); say(os.getpid()); wait()\n\
          for one in all: one.communicate(b'x')"
     );
     let command = pumice(&["run", "--pool-max", "90M", "--", "python3"]);
@@ -316,7 +316,7 @@ fn a_namespace_that_is_gone_gives_up_its_share() {
     let inner = "import os\nx = bytearray(1 << 25); x[:] = b'1' * len(x)\nos._exit(0)";
     let script = format!(
         "{ELSEWHERE}subprocess.run(line + [{inner:?}])\n\
-         x = bytearray(1 << 20); say(os.getpid()); wait()"
+         x = bytearray(1 << 22); say(os.getpid()); wait()"
     );
     let command = pumice(&["run", "--pool-max", "1G", "--", "python3"]);
     let Some((child, pid)) = python_by(command, &script) else { return };

@@ -39,7 +39,7 @@ fn small_requests_go_to_the_allocator_that_was_asked_for() {
         #include <stdlib.h>
         extern int owns_small(void *) __attribute__((weak));
         int main(void) {
-            void *small = malloc(100), *large = malloc(1 << 20);
+            void *small = malloc(100), *large = malloc(2 << 20);
             printf("%d %d\n", owns_small && owns_small(small), owns_small && owns_small(large));
             return 0;
         }"#;
@@ -92,7 +92,7 @@ fn with_each(program: &Path, mut look: impl FnMut(&str, Output, u64)) {
     let folder = folder("small-reports");
     for allocator in ALLOCATORS {
         let report = folder.join(allocator);
-        let mut command = pumice(&["run", "--verify", "--small", allocator]);
+        let mut command = pumice(&["run", "--verify", "--threshold", "64K", "--small", allocator]);
         command.arg("--report=json").arg("--report-file").arg(&report).arg("--").arg(program);
         let output = command.output().expect("pumice starts");
         if output.status.code() == Some(2) && stderr(&output).contains("apt-get install") {

@@ -144,8 +144,9 @@ fn what_is_no_tree_of_counters_is_passed_over() {
 
 #[test]
 fn what_is_in_use_is_told_before_anything_is_freed() {
-    let Some((child, pid)) = python("import os\nx = bytearray(100000); say(os.getpid()); wait()")
-    else {
+    let Some((child, pid)) = python(
+        "import os\nz = bytearray(1 << 22); x = bytearray(100000); say(os.getpid()); wait()",
+    ) else {
         return;
     };
     let object = object(pid);

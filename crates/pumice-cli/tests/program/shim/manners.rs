@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::shim::{
     command, compare, compare_success, compile, compile_with, describe, have, preloaded, run, Mode,
+    ALL_MODES,
 };
 
 /// The shim as it is by default.
@@ -122,6 +123,38 @@ fn what_is_served_and_why_not() {
         assert!(report.contains(r#""requests":0,"#), "{report}");
         assert!(report.contains(&format!(r#""{reason}""#)), "{report}");
     }
+}
+
+/// A process that asks for little has no heap, unless somebody wants it to.
+#[test]
+fn a_process_that_asks_for_little_is_left_alone() {
+    let program = compile("little");
+    let said = |flags: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
+        command.arg("run").args(flags).arg("--").arg(&program).arg("asks");
+        let output = run(command, b"");
+        assert!(output.status.success(), "{flags:?}: {}", describe(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert_eq!(said(&[]), "none\nheap\n");
+    assert_eq!(said(&["--ready", "4M"]), "heap\nheap\n");
+    assert_eq!(said(&["--threshold", "64K"]), "heap\nheap\n");
+    assert_eq!(said(&["--threshold", "128K"]), "none\nnone\n");
+}
+
+/// The next allocator had it before there was a heap.
+#[test]
+fn a_block_that_grows_from_little_to_much_is_served() {
+    let program = compile("little");
+    compare_success(&ALL_MODES, &program, &["grows"], b"");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
+    command.args(["run", "--report=json", "--"]).arg(program).arg("grows");
+    let output = run(command, b"");
+    assert!(output.status.success(), "{}", describe(&output));
+    let report: serde_json::Value =
+        serde_json::from_slice(&output.stderr).expect("a report is JSON");
+    let resized = ["realloc_in_place", "realloc_moved"].map(|name| report[name].as_u64());
+    assert!(resized.into_iter().flatten().sum::<u64>() > 5, "{report}");
 }
 
 #[test]
