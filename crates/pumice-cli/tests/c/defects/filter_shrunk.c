@@ -1,34 +1,16 @@
 /* A filter that ends the process at any call but those that the C library's free, realloc and exit make: realloc shrinks
    memory all the same, and the content stays. */
-#define _GNU_SOURCE
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include "filter.h"
+
 #include <malloc.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum { COUNT = 6 };
 
 static const unsigned allowed[] = {__NR_write, __NR_exit, __NR_exit_group, __NR_mmap, __NR_munmap,
                                    __NR_mremap, __NR_brk, __NR_rt_sigreturn, __NR_fstat, __NR_newfstatat};
 static const size_t sizes[COUNT] = {200000, 300000, 1 << 20, 3 << 20, 8000000, 40 << 20};
-
-static int install(void) {
-    struct sock_filter code[64] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
-    int n = 1;
-    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
-        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    }
-    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    struct sock_fprog program = {n, code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return -1;
-    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
-}
 
 static void end(const char *why, int status) {
     write(1, why, strlen(why));
@@ -48,7 +30,7 @@ int main(void) {
             if (!(at[i][j] = malloc(sizes[i]))) end("no memory\n", 1);
             memset(at[i][j], i + 1, sizes[i]);
         }
-    if (install()) end("no filter\n", 1);
+    if (allow_only(allowed, sizeof allowed / sizeof *allowed)) end("no filter\n", 1);
     for (int i = 0; i < COUNT; i++) {
         size_t size = sizes[i];
         for (int part = 0; part < 3; part++) {

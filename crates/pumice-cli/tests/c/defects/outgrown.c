@@ -1,15 +1,10 @@
 /* Memory from before a filter, or a limit on addresses, that grows afterwards. The C library has the kernel move its
    pages: guard pages and attributes stay, no other call is made, and there need not be room for a copy. */
-#define _GNU_SOURCE
+#include "filter.h"
 #include "defect.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <malloc.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #ifndef MADV_GUARD_INSTALL
@@ -23,19 +18,6 @@ static const unsigned allowed[] = {__NR_write, __NR_read,   __NR_exit, __NR_exit
                                    __NR_munmap, __NR_mremap, __NR_brk,  __NR_rt_sigreturn, __NR_fstat,
                                    __NR_newfstatat};
 static int pipe_of[2], has_guards;
-
-static void install(void) {
-    struct sock_filter code[64] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
-    int n = 1;
-    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
-        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    }
-    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    struct sock_fprog program = {n, code};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-}
 
 /* The kernel reads a page of a guard for nobody. */
 static int is_guarded(const char *at) {
@@ -72,7 +54,7 @@ int main(int count, char **arguments) {
     /* Room for the largest one once, and not twice. */
     struct rlimit limit = {1300 * MIB, RLIM_INFINITY};
     if (is_limit) CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
-    else install();
+    else CHECK(allow_only(allowed, sizeof allowed / sizeof *allowed) == 0);
     struct mallinfo2 before = mallinfo2();
     CHECK(before.hblkhd >= 700 * MIB);
     for (int i = 0; i < COUNT; i++) {
