@@ -517,7 +517,8 @@ mod tests {
             let (len, behind) =
                 (((nth + 1) * 1000).next_multiple_of(FRAME_SIZE), &tables[nth + 1..]);
             assert!(behind.iter().all(|&next| next >= at + len), "{at:#x}");
-            assert!(at < stack / 8 * 7 && at > stack / 8 * 6, "{at:#x} beside {stack:#x}");
+            // The first place may have been found from another thread's stack.
+            assert!(at < stack / 16 * 15 && at > stack / 8 * 6, "{at:#x} beside {stack:#x}");
         }
         assert!(place_for_a_moment() > tables[7], "behind the tables");
         assert_ne!(place_apart(1), place_apart(1));
