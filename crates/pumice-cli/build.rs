@@ -115,9 +115,8 @@ fn build_shim(workspace: &Path) -> PathBuf {
     let target_dir = PathBuf::from(env_of_cargo("OUT_DIR")).join("shim");
     let mut cargo = Command::new(env_of_cargo("CARGO"));
     cargo
-        .args(["build", "--release", "--quiet", "--package", "pumice-preload"])
+        .args(["build", "--profile", "shim", "--quiet", "--package", "pumice-preload"])
         .args(["--features", "freestanding"])
-        .args(["--config", "profile.release.strip=\"debuginfo\""])
         .arg("--manifest-path")
         .arg(workspace.join("Cargo.toml"))
         .arg("--target-dir")
@@ -138,7 +137,7 @@ fn build_shim(workspace: &Path) -> PathBuf {
         "the shim (crates/pumice-preload) does not build:\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    target_dir.join(target).join("release/libpumice_preload.so")
+    target_dir.join(target).join("shim/libpumice_preload.so")
 }
 
 /// Builds the library that stands between the shim and an allocator that was asked for, and returns where it lies.

@@ -111,10 +111,12 @@ trait Frames {
 struct Shared<'z>(&'z Zone, usize);
 
 impl Frames for Shared<'_> {
+    #[inline]
     fn get(&mut self) -> usize {
         ledger(self.0).get_frame(self.1, Want::Zeroed).expect("the zone is larger").0 .0
     }
 
+    #[inline]
     fn put(&mut self, frame: usize) {
         // As after use and scrubbing, so that every round finds zeroed frames.
         ledger(self.0).put_zeroed_frame(Pfn(frame)).expect("allocated");
@@ -124,10 +126,12 @@ impl Frames for Shared<'_> {
 impl<G: pumice_frames::frame::Geometry, B: pumice_frames::frame::ledger::Backing> Frames
     for Pcp<'_, G, B>
 {
+    #[inline]
     fn get(&mut self) -> usize {
         Pcp::get(self).expect("the zone is larger").0 .0
     }
 
+    #[inline]
     fn put(&mut self, frame: usize) {
         Pcp::put(self, Pfn(frame)).expect("allocated");
     }
@@ -137,12 +141,14 @@ impl<G: pumice_frames::frame::Geometry, B: pumice_frames::frame::ledger::Backing
 struct Other<'p>(&'p Peer, usize);
 
 impl Frames for Other<'_> {
+    #[inline]
     fn get(&mut self) -> usize {
         // SAFETY: a live handle and one of the cores it was made for.
         let frame = unsafe { (self.0.get)(self.0.handle, self.1) };
         usize::try_from(frame).expect("the peer is larger")
     }
 
+    #[inline]
     fn put(&mut self, frame: usize) {
         // SAFETY: as above, for a frame it gave.
         unsafe { (self.0.put)(self.0.handle, self.1, frame as isize) };

@@ -117,6 +117,7 @@ impl Files {
     }
 
     /// Whether more is dirty than may be.
+    #[inline]
     pub fn is_too_dirty(&self) -> bool {
         // Relaxed: a number.
         self.dirty.load(Ordering::Relaxed) > self.settings.dirty_most

@@ -124,6 +124,7 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Pages that begin before its end.
+    #[inline]
     pub fn pages(&self) -> usize {
         self.file.pages()
     }
@@ -450,6 +451,7 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
+    #[inline]
     pub(super) fn wait_for(&self, page: usize, backoff: &mut Backoff) {
         self.task.wait_for(self.file.first_page + page, backoff);
     }

@@ -17,6 +17,7 @@ pub use loom::sync::atomic;
 pub use shuttle::sync::atomic;
 
 /// Tells the processor, or the scheduler of loom or shuttle, that this is a spin loop.
+#[inline]
 pub fn spin_loop() {
     #[cfg(loom)]
     loom::thread::yield_now();

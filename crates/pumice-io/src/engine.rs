@@ -65,6 +65,7 @@ impl Bytes {
     /// The first `len`, of frames whole ones.
     #[doc(hidden)]
     #[must_use]
+    #[inline]
     pub fn first(self, len: usize) -> Bytes {
         match self {
             Bytes::Run { at, len: all } => Bytes::Run { at, len: len.min(all) },
@@ -77,6 +78,7 @@ impl Bytes {
     /// The rest when `done` went, of frames whole ones.
     #[doc(hidden)]
     #[must_use]
+    #[inline]
     pub fn after(self, done: usize) -> Bytes {
         match self {
             Bytes::Run { at, len } => {

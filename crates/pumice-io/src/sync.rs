@@ -101,11 +101,13 @@ mod locks {
         }
 
         /// Wakes one thread.
+        #[inline]
         pub fn notify_one(&self) {
             self.0.notify_one();
         }
 
         /// Wakes all threads.
+        #[inline]
         pub fn notify_all(&self) {
             self.0.notify_all();
         }

@@ -74,14 +74,17 @@ unsafe impl TableOps for Plain {
         }
     }
 
+    #[inline]
     fn ptep_xchg(&self, ptep: &AtomicU64, new: Entry) -> Entry {
         Plain::change(ptep, |_| new)
     }
 
+    #[inline]
     fn ptep_add(&self, ptep: &AtomicU64, sum: u64) -> Entry {
         Plain::change(ptep, |old| Entry::from(u64::from(old).wrapping_add(sum)))
     }
 
+    #[inline]
     fn ptep_clear_bits(&self, ptep: &AtomicU64, mask: u64) -> Entry {
         Plain::change(ptep, |old| Entry::from(u64::from(old) & !mask))
     }

@@ -50,45 +50,59 @@ impl BlockState {
 }
 
 /// A block word's value.
-#[bitfield(u64)]
-#[derive(PartialEq, Eq)]
+#[bitfield(u64, new = false, default = false)]
+#[derive(PartialEq, Eq, Default)]
 pub struct BlockWord {
     /// The block's state.
+    #[inline]
     #[bits(3)]
     pub state: BlockState,
     /// Free: all of it reads as zeros. Parts: a hint that it has zeroed free frames. Whole: it
     /// read as zeros when it was allocated.
+    #[inline]
     pub zeroed: bool,
     /// Parts: a hint that it has free frames that are not zeroed.
+    #[inline]
     pub dirty: bool,
     /// Its pages are there: touching it takes no fault.
+    #[inline]
     pub ready: bool,
     /// Whole: the first block of its run.
+    #[inline]
     pub first: bool,
     /// Whole: its run ends with this block.
+    #[inline]
     pub last: bool,
     /// Somebody set attributes on its pages; they must be reset before it is used again.
+    #[inline]
     pub tainted: bool,
     /// Parts: no run longer than `2^room - 1` frames is free here; 15 when not known.
+    #[inline]
     #[bits(4)]
     pub room: u8,
     /// 1 + the processor that reserved it; 0 for none.
+    #[inline]
     #[bits(8)]
     pub reserver: u8,
     /// The fork epoch in which it was last written.
+    #[inline]
     #[bits(16)]
     pub epoch: u16,
     /// Core dumps may leave it out: see `hidden`.
+    #[inline]
     pub hidden: bool,
     /// Hints of the zone's user. The ledger hands them on with the word, and reads none. They are 0 again where the
     /// ledger begins a word anew, as when a block is freed.
+    #[inline]
     #[bits(7)]
     pub payload: u8,
     /// Parts: the zone's user gave a part of it back ([`super::Ledger::empty_rest`]). Free frames that are zeroed have
     /// no page, and get small ones. Free: it was so, and not all of it is there.
+    #[inline]
     pub trimmed: bool,
     /// A number of the zone's user about the block's pages, which the ledger does not read either. It goes with them:
     /// allocating and freeing the block as a whole leave it as it is, and it is 0 once they are gone.
+    #[inline]
     #[bits(18)]
     pub of_pages: u32,
 }
@@ -100,6 +114,12 @@ pub const ROOM_UNKNOWN: u8 = 15;
 pub const ROOM_ALL: u8 = 14;
 
 impl BlockWord {
+    /// All fields 0.
+    #[inline]
+    pub const fn new() -> BlockWord {
+        BlockWord(0)
+    }
+
     /// A block that has just become part of the zone: zero, and not there.
     pub const FRESH: BlockWord = BlockWord::new().with_state(BlockState::Free).with_zeroed(true);
 

@@ -119,6 +119,7 @@ impl Want {
         }
     }
 
+    #[inline]
     pub(super) const fn with_hint(self, block: BlockWord, hint: bool) -> BlockWord {
         match self {
             Want::Zeroed => block.with_zeroed(hint),
@@ -366,6 +367,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     /// Changes a block's hints for as long as it is in parts.
+    #[inline]
     pub(super) fn update_hints(&self, index: usize, change: impl Fn(BlockWord) -> BlockWord) {
         loop {
             let old = BlockWord::from(self.blocks[index].load(Ordering::SeqCst));

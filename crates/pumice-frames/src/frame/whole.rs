@@ -139,6 +139,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
     }
 
     /// The first one first: the rest never seems to go on into the memory that follows it.
+    #[inline]
     fn unclaim_blocks(&self, blocks: Range<usize>) {
         for block in blocks {
             let word = self.block(block).with_state(BlockState::Free);

@@ -83,6 +83,7 @@ impl Working {
     }
 
     /// Begins a claim; false while there is another.
+    #[inline]
     pub(super) fn begin(&self) -> bool {
         let old = Value(self.0.load(Ordering::Relaxed));
         // Acquire: pairs with `end`. The word's change by the claim comes after this in the helper's order, and
@@ -100,6 +101,7 @@ impl Working {
     }
 
     /// Names the claimed area; the caller has begun the claim.
+    #[inline]
     pub(super) fn set(&self, word: usize, frames: Range<u32>) {
         let own = Value(self.0.load(Ordering::Relaxed));
         // Release: a thread that reads this reads the claim in the word, too.
@@ -108,6 +110,7 @@ impl Working {
     }
 
     /// Says that the claim is about to end.
+    #[inline]
     pub(super) fn change(&self) {
         let own = Value(self.0.load(Ordering::Relaxed));
         // Relaxed: the release of the frames is a release step after it.
@@ -115,6 +118,7 @@ impl Working {
     }
 
     /// Ends the claim.
+    #[inline]
     pub(super) fn end(&self) {
         let own = Value(self.0.load(Ordering::Relaxed));
         // Release: a thread that reads this reads words without the claim.

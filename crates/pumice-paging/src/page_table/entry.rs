@@ -169,28 +169,37 @@ pub const CROWDED: u8 = if cfg!(any(loom, shuttle)) { 1 } else { MAX_READERS - 3
 pub const MAX_NUMBER: usize = (1 << 28) - 1;
 
 /// See the module's top.
-#[bitfield(u64)]
-#[derive(PartialEq, Eq)]
+#[bitfield(u64, new = false, default = false)]
+#[derive(PartialEq, Eq, Default)]
 pub struct Entry {
     /// The entry's state.
+    #[inline]
     #[bits(4)]
     pub state: State,
     /// The page may be read.
+    #[inline]
     pub read: bool,
     /// The page may be written, if the frame is its own.
+    #[inline]
     pub write: bool,
     /// The frame may be another space's as well.
+    #[inline]
     pub cow: bool,
     /// `PG_referenced`, or `pte_young`.
+    #[inline]
     pub accessed: bool,
     /// Written since it was last clean.
+    #[inline]
     pub dirty: bool,
     /// Guards, or [`EXCLUSIVE`].
+    #[inline]
     #[bits(7)]
     pub latch: u8,
+    #[inline]
     #[bits(28)]
     number_bits: u32,
     /// Write guards that have ended.
+    #[inline]
     #[bits(20)]
     pub version: u32,
 }
@@ -218,15 +227,23 @@ const READABLE_MASK: u64 = (STATE & !(State::Zero as u64 ^ State::Present as u64
 const READABLE: u64 = State::Zero as u64 | READ;
 
 impl Entry {
+    /// All fields 0.
+    #[inline]
+    pub const fn new() -> Entry {
+        Entry(0)
+    }
+
     /// The meaning of zeroed memory: nothing was ever here.
     pub const EMPTY: Entry = Entry(0);
 
     /// An empty entry with rights of its own.
+    #[inline]
     pub const fn absent(rights: Rights) -> Entry {
         Entry::new().with_state(State::Absent).with_rights(rights)
     }
 
     /// As [`Entry::absent`], of a granule that a huge page may be installed for.
+    #[inline]
     pub const fn absent_huge(rights: Rights) -> Entry {
         Entry::absent(rights).with_number_bits(1)
     }
@@ -238,16 +255,19 @@ impl Entry {
     }
 
     /// As [`Entry::absent`], of a granule of a file: its pages are elsewhere, and were never in memory.
+    #[inline]
     pub const fn absent_file(rights: Rights) -> Entry {
         Entry::absent(rights).with_number_bits(2)
     }
 
     /// Whether a granule without a table is a file's.
+    #[inline]
     pub const fn is_absent_file(self) -> bool {
         matches!(self.state(), State::Absent) && self.number_bits() == 2
     }
 
     /// A table in frame `table`, whose untouched pages have these rights.
+    #[inline]
     pub const fn table(table: Pfn, rights: Rights) -> Entry {
         Entry::new().with_state(State::Table).with_frame(table).with_rights(rights)
     }
@@ -324,16 +344,19 @@ impl Entry {
     }
 
     /// The swap slot, or the age.
+    #[inline]
     pub const fn number(self) -> u32 {
         self.number_bits()
     }
 
     /// With this slot or age, [`MAX_NUMBER`] at most.
+    #[inline]
     pub const fn with_number(self, number: u32) -> Entry {
         self.with_number_bits(number)
     }
 
     /// Unmapped. The version stays.
+    #[inline]
     pub const fn gone(self) -> Entry {
         Entry::new().with_state(State::Gone).with_version(self.version())
     }

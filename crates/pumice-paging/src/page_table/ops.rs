@@ -49,18 +49,21 @@ pub unsafe trait TableOps: Sync {
     /// By what two entries side by side can be changed at once, if they can: it may be used beside the
     /// other operations.
     #[doc(hidden)]
+    #[inline]
     fn pairs(&self) -> Option<Pairs> {
         None
     }
 
     /// Takes what is there and leaves nothing.
     #[doc(hidden)]
+    #[inline]
     fn ptep_get_and_clear(&self, ptep: &AtomicU64) -> Entry {
         self.ptep_xchg(ptep, Entry::new())
     }
 
     /// Whether the page was accessed since this was last asked.
     #[doc(hidden)]
+    #[inline]
     fn ptep_test_and_clear_young(&self, ptep: &AtomicU64) -> bool {
         let young = Entry::new().with_accessed(true);
         // Most are not, and a load is cheaper.
@@ -70,12 +73,14 @@ pub unsafe trait TableOps: Sync {
     /// Installs a table of pages if there is none. `false`: somebody else was first, and the caller
     /// gives its table back.
     #[doc(hidden)]
+    #[inline]
     fn pmd_test_and_populate(&self, pmdp: &AtomicU64, old: Entry, table: Entry) -> bool {
         self.ptep_cmpxchg(pmdp, old, table).is_ok()
     }
 
     /// The same one level up.
     #[doc(hidden)]
+    #[inline]
     fn pgd_test_and_populate(&self, pgdp: &AtomicU64, table: Entry) -> bool {
         self.ptep_cmpxchg(pgdp, Entry::new(), table).is_ok()
     }
@@ -97,6 +102,7 @@ unsafe impl TableOps for Atomic {
             .map_err(Entry::from)
     }
 
+    #[inline]
     fn pairs(&self) -> Option<Pairs> {
         Pairs::detect()
     }
@@ -128,6 +134,7 @@ pub struct Emulated {
 }
 
 impl Emulated {
+    #[inline]
     fn change(&self, ptep: &AtomicU64, change: impl FnOnce(Entry) -> Option<Entry>) -> Entry {
         let _locked = self.page_table_lock.lock();
         // Relaxed: only holders of the lock write.
@@ -153,14 +160,17 @@ unsafe impl TableOps for Emulated {
         }
     }
 
+    #[inline]
     fn ptep_xchg(&self, ptep: &AtomicU64, new: Entry) -> Entry {
         self.change(ptep, |_| Some(new))
     }
 
+    #[inline]
     fn ptep_add(&self, ptep: &AtomicU64, sum: u64) -> Entry {
         self.change(ptep, |old| Some(Entry::from(u64::from(old).wrapping_add(sum))))
     }
 
+    #[inline]
     fn ptep_clear_bits(&self, ptep: &AtomicU64, mask: u64) -> Entry {
         self.change(ptep, |old| Some(Entry::from(u64::from(old) & !mask)))
     }

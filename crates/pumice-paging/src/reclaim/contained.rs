@@ -40,10 +40,12 @@ impl<'b> Contained<'b> {
         self.swap_caches
     }
 
+    #[inline]
     pub fn hold(&self, space: SpaceId, page: usize) -> bool {
         contain(|| self.backing.hold(space, page)).unwrap_or(false)
     }
 
+    #[inline]
     pub fn let_go(&self, space: SpaceId, page: usize) {
         contain(|| self.backing.let_go(space, page));
     }
@@ -52,6 +54,7 @@ impl<'b> Contained<'b> {
         contain(|| self.backing.dirty_again(space, page));
     }
 
+    #[inline]
     pub fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
         contain(|| self.backing.drop_clean(page)).flatten()
     }
@@ -76,23 +79,28 @@ impl<'b> Contained<'b> {
         place
     }
 
+    #[inline]
     pub fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
         contain(|| self.backing.written(place, pages, result));
     }
 
     /// `None`: nobody knows where it would be.
+    #[inline]
     pub fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Option<Evicted> {
         contain(|| self.backing.evicted(place, nth, page))
     }
 
+    #[inline]
     pub fn note_content(&self, place: &Place, nth: usize, bytes: &Page) {
         contain(|| self.backing.note_content(place, nth, bytes));
     }
 
+    #[inline]
     pub fn give_up(&self, place: &Place, nth: usize) {
         contain(|| self.backing.give_up(place, nth));
     }
 
+    #[inline]
     pub fn release(&self, slots: &mut dyn Iterator<Item = u32>) {
         contain(|| self.backing.release(slots));
     }

@@ -131,6 +131,7 @@ pub(super) struct Attached {
 
 impl Attached {
     /// The task, for one reclaimer at a time. Nobody waits for anything but memory while they have it.
+    #[inline]
     pub fn task(&self) -> MutexGuard<'_, AnyTask<'static>> {
         self.task.lock()
     }
@@ -179,6 +180,7 @@ impl Members {
     }
 
     /// The space at a place, unless it is leaving.
+    #[inline]
     pub fn get(&self, place: usize) -> Option<&Arc<Attached>> {
         let member = self.places.get(place)?.as_ref().filter(|member| !member.is_leaving);
         member.map(|member| &member.space)

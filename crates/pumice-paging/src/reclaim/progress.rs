@@ -54,6 +54,7 @@ impl Progress {
     }
 
     /// A batch begins when so many had asked for frames.
+    #[inline]
     pub fn begin(&mut self, asked: u64) {
         self.asked.get_or_insert(asked);
     }

@@ -58,6 +58,7 @@ impl Crowds {
     }
 
     /// The frames they are in.
+    #[inline]
     pub fn frames(&self) -> impl Iterator<Item = Pfn> + '_ {
         self.frames[..self.len].iter().copied()
     }

@@ -31,18 +31,22 @@ const MAPPED: usize = 2;
 const NEXT: usize = 3;
 
 impl Vma<'_> {
+    #[inline]
     fn get(self, field: usize) -> usize {
         self.0[field].load(Ordering::Relaxed) as usize
     }
 
+    #[inline]
     fn set(self, field: usize, value: usize) {
         self.0[field].store(value as u64, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn first_page(self) -> usize {
         self.get(FIRST_PAGE)
     }
 
+    #[inline]
     pub fn pages(self) -> usize {
         self.get(PAGES)
     }
@@ -52,6 +56,7 @@ impl Vma<'_> {
     }
 
     /// Counts pages that were unmapped; what is left.
+    #[inline]
     pub fn unmap(self, pages: usize) -> usize {
         let left = self.mapped() - pages;
         self.set(MAPPED, left);
@@ -70,6 +75,7 @@ impl Vma<'_> {
         first..first + self.pages().div_ceil(F::ENTRIES)
     }
 
+    #[inline]
     pub fn extent(self) -> Extent {
         Extent { start: self.first_page() * FRAME_SIZE, bytes: self.pages() * FRAME_SIZE }
     }
