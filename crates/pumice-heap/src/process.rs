@@ -212,26 +212,32 @@ fn topology(variables: &impl Variables) -> Topology {
     fake.map_or_else(Topology::read, Topology::fake)
 }
 
-/// Whether nothing is to be served in this program, and why.
+/// Whether the variables say that nothing is to be served in this program, and which. It is asked for its name
+/// ([`program_name`]) where they name programs.
+pub fn find_refusal(variables: &impl Variables) -> Option<Reason> {
+    let mut buffer = [0; 16];
+    let mut is_listed = |variable| {
+        let list = variables.get(variable)?;
+        let name = program_name(&mut buffer);
+        Some(core::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
+    };
+    let switch = variables.get(config::ENV_SWITCH).unwrap_or("on");
+    let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
+    match () {
+        () if is_off => Some(Reason::Off),
+        () if is_listed(config::ENV_ONLY) == Some(false) => Some(Reason::NotOnly),
+        () if is_listed(config::ENV_SKIP) == Some(true) => Some(Reason::Skipped),
+        () => None,
+    }
+}
+
+/// Whether the machine, or a limit, lets nothing be served in this process, and which.
 ///
 /// # Errors
 /// The reason.
-pub fn find_obstacle(
-    variables: &impl Variables,
-    name: &[u8],
-    page_size: usize,
-) -> Result<(), Reason> {
+pub fn find_obstacle(page_size: usize) -> Result<(), Reason> {
     let none_if = |reason, met| if met { Err(reason) } else { Ok(()) };
-    let is_listed = |variable| {
-        let list = variables.get(variable)?;
-        Some(core::str::from_utf8(name).is_ok_and(|name| config::list_has(list, name)))
-    };
     let is_limited = |resource| getrlimit(resource).current.is_some();
-    let switch = variables.get(config::ENV_SWITCH).unwrap_or("on");
-    let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
-    none_if(Reason::Off, is_off)?;
-    none_if(Reason::NotOnly, is_listed(config::ENV_ONLY) == Some(false))?;
-    none_if(Reason::Skipped, is_listed(config::ENV_SKIP) == Some(true))?;
     none_if(Reason::AddressSpace, is_limited(Resource::As) || is_limited(Resource::Data))?;
     none_if(Reason::Machine, page_size != FRAME_SIZE)?;
     none_if(Reason::Promised, is_promised_strictly())
@@ -296,13 +302,18 @@ mod tests {
 
     #[test]
     fn programs_are_chosen_by_name_and_switch() {
-        let find = |given, name: &[u8]| find_obstacle(&Given(given), name, FRAME_SIZE);
-        assert_eq!(find(&[], b"a"), Ok(()));
-        assert_eq!(find(&[("PUMICE", "OFF")], b"a"), Err(Reason::Off));
-        assert_eq!(find(&[("PUMICE_ONLY", "b, c")], b"a"), Err(Reason::NotOnly));
-        assert_eq!(find(&[("PUMICE_ONLY", "b, a")], b"a"), Ok(()));
-        assert_eq!(find(&[("PUMICE_SKIP", "a")], b"a"), Err(Reason::Skipped));
-        assert_eq!(find_obstacle(&Given(&[]), b"a", 65536), Err(Reason::Machine));
+        let mut buffer = [0; 16];
+        let name = core::str::from_utf8(program_name(&mut buffer)).expect("a name").to_owned();
+        let own: &'static str = Box::leak(name.into_boxed_str());
+        let find = |variable, value| find_refusal(&Given(Box::leak(Box::new([(variable, value)]))));
+        assert_eq!(find_refusal(&Given(&[])), None);
+        assert_eq!(find("PUMICE", "OFF"), Some(Reason::Off));
+        assert_eq!(find("PUMICE_ONLY", "b, c"), Some(Reason::NotOnly));
+        assert_eq!(find("PUMICE_ONLY", own), None);
+        assert_eq!(find("PUMICE_SKIP", own), Some(Reason::Skipped));
+        assert_eq!(find("PUMICE_SKIP", "b, c"), None);
+        assert_eq!(find_obstacle(FRAME_SIZE), Ok(()));
+        assert_eq!(find_obstacle(65536), Err(Reason::Machine));
     }
 
     #[test]

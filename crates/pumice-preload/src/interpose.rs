@@ -21,7 +21,7 @@ use pumice_heap::stats::Event;
 use crate::environment::page_size;
 use crate::errno::out_of_memory;
 use crate::state::{self, Owned};
-use crate::{fatal, guards, next, outgrown, seccomp, start, symbols};
+use crate::{fatal, guards, next, outgrown, parts, pins, seccomp, start, symbols};
 
 /// The alignment that `malloc` promises: for any type.
 const MALLOC_ALIGN: usize = 16;
@@ -276,9 +276,12 @@ unsafe fn take_over(at: *mut c_void, size: usize) -> Option<*mut c_void> {
     // SAFETY: the caller owns it, and the next allocator made it.
     let usable = unsafe { next::usable_size(old.as_ptr()) };
     let is_large = usable >= state::threshold().max(MUCH_AT_ONCE);
-    // A copy would meet guard pages, which are in no small memory.
-    let is_guarded = usable >= state::threshold() && guards::may_be_any();
-    if usable == 0 || is_large || is_guarded || size <= usable {
+    // Small memory is the next allocator's to copy at any time. Larger memory, from before there was a heap, has pages
+    // of its own: a copy would not have their attributes, and a pipe or a device may hold the pages themselves.
+    let may_be_marked =
+        || parts::others_are_marked() || !state::is_recycling() || pins::has_library();
+    let is_marked = usable >= state::threshold() && may_be_marked();
+    if usable == 0 || is_large || is_marked || size <= usable {
         return None;
     }
     let new = serve(size, MALLOC_ALIGN, Content::Any)?;

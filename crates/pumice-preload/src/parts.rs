@@ -1,6 +1,7 @@
 //! A range of addresses, of which some are the heap's: its parts, and calls on each of them.
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::raw;
@@ -36,6 +37,7 @@ pub(crate) unsafe fn each_part(
     let [at, len, ..] = args;
     let rounded = concerned(at, len).filter(|_| at % FRAME_SIZE == 0 && len > 0);
     let Some((heap, len)) = rounded else {
+        mark_others(effect);
         // SAFETY: as the caller promises.
         return unsafe { raw::syscall(number, args) };
     };
@@ -113,13 +115,32 @@ pub(crate) fn overlapping(at: usize, len: usize) -> Option<(&'static Heap, usize
 
 /// Notes the effect on a range of a call that is the kernel's alone.
 pub(crate) fn note(at: usize, len: usize, effect: Effect) {
-    if let Some((heap, len)) = concerned(at, len) {
+    let concerned = concerned(at, len);
+    if concerned.is_none() {
+        mark_others(Some(effect));
+    }
+    if let Some((heap, len)) = concerned {
         heap.parts(at, len, |part, kind| {
             if kind == Part::Mapped {
                 heap.note(part.start, part.len(), effect);
             }
             true
         });
+    }
+}
+
+/// Whether the program has given memory that is not the heap's attributes, which a copy of it would not have. Relaxed:
+/// the thread that copies has been told of what was done to that memory.
+static OTHERS_ARE_MARKED: AtomicBool = AtomicBool::new(false);
+
+/// See [`OTHERS_ARE_MARKED`].
+pub(crate) fn others_are_marked() -> bool {
+    OTHERS_ARE_MARKED.load(Ordering::Relaxed)
+}
+
+fn mark_others(effect: Option<Effect>) {
+    if effect.is_some_and(|effect| effect != Effect::Drops) && !others_are_marked() {
+        OTHERS_ARE_MARKED.store(true, Ordering::Relaxed);
     }
 }
 

@@ -5,9 +5,10 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pumice_frames::sys::sched::Affinity;
+use pumice_frames::sys::stack;
 use pumice_heap::config;
 use pumice_heap::heap::Heap;
 use pumice_heap::process::{self, Host, Served, Variables, ZeroCheck};
@@ -76,8 +77,9 @@ pub(crate) unsafe fn at_load() {
     unsafe { *HOME.0.get() = Affinity::here() };
     // Release: pairs with the Acquire in `home`.
     HOME_IS_KNOWN.store(true, Ordering::Release);
-    // Where the C library has not set `environ` up yet, the first request starts it all.
-    if Environment::find_vector().is_some_and(|environment| process::is_first(&environment)) {
+    // Where the C library has not set `environ` up yet, the first request does it.
+    advance(UNREAD, read_environment);
+    if Environment::kept().is_some_and(|environment| process::is_first(&environment)) {
         if let Some(heap) = heap_for(LARGE_ENOUGH) {
             heap.populate_ahead();
         }
@@ -89,7 +91,11 @@ const LARGE_ENOUGH: usize = usize::MAX - 1;
 
 /// UNREAD to READ, unless the C library is not ready yet.
 fn read_environment() -> Result<u32, Reason> {
-    let Some(environment) = Environment::find() else { return Ok(UNREAD) };
+    // SAFETY: `advance` lets one thread at a time take a step.
+    let Some(environment) = (unsafe { Environment::keep() }) else { return Ok(UNREAD) };
+    if let Some(reason) = process::find_refusal(&environment) {
+        REFUSAL.store(1 + reason as u64, Ordering::Relaxed);
+    }
     let wanted = environment.get(config::ENV_THRESHOLD).and_then(config::parse_size);
     let threshold = wanted.unwrap_or(config::DEFAULT_THRESHOLD).max(config::MIN_THRESHOLD);
     // An allocator whose own functions free what `malloc` gave (jemalloc's, by size) must have given it, unless
@@ -107,8 +113,17 @@ fn read_environment() -> Result<u32, Reason> {
     Ok(READ)
 }
 
-/// READ to SERVING, unless something is in the way.
+/// 1 + the reason why the variables have nothing served in this program; 0 for none. Relaxed: one thread at a time
+/// takes a step, after it has acquired the step before.
+static REFUSAL: AtomicU64 = AtomicU64::new(0);
+
+/// READ to SERVING, unless something is in the way. The stack at hand may be that of a signal handler, or of a thread
+/// that needs little.
 fn start() -> Result<u32, Reason> {
+    stack::on_another(start_here).unwrap_or(Err(Reason::NoMemory))
+}
+
+fn start_here() -> Result<u32, Reason> {
     if state::is_quiet() {
         return Err(Reason::Seccomp);
     }
@@ -117,10 +132,10 @@ fn start() -> Result<u32, Reason> {
     if state::has_borrowed().unwrap_or_else(weak::is_glibc) || fork::is_under_way() {
         return Ok(READ);
     }
-    let environment = Environment::find().ok_or(Reason::Unknown)?;
+    let environment = Environment::kept().ok_or(Reason::Unknown)?;
+    find_obstacle(&environment)?;
     let mut name = [0; 16];
     let name = process::program_name(&mut name);
-    find_obstacle(&environment, name)?;
     let host = Host { home: home(), discard: Some(discard), zero_check: ZeroCheck::ByHeap };
     let served = Served::start(&environment, name, host)?;
     if pins::has_library() {
@@ -149,11 +164,14 @@ fn is_perturbed(environment: &Environment) -> bool {
 }
 
 /// Whether the shim is to stay out of this program, and why.
-fn find_obstacle(environment: &Environment, name: &[u8]) -> Result<(), Reason> {
+fn find_obstacle(environment: &Environment) -> Result<(), Reason> {
     if environment::auxiliary_value(process::AT_SECURE) == Some(1) {
         return Err(Reason::SetUserId);
     }
-    process::find_obstacle(environment, name, environment::page_size())?;
+    if let Some(reason) = REFUSAL.load(Ordering::Relaxed).checked_sub(1) {
+        return Err(Reason::from(reason));
+    }
+    process::find_obstacle(environment::page_size())?;
     if is_perturbed(environment) {
         return Err(Reason::Perturbed);
     }

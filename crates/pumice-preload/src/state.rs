@@ -4,9 +4,9 @@
 //!
 //! # States
 //! ```text
-//! UNREAD --first request of a frame or more--> READ --first that is worth one---> SERVING
-//!    |                                           |
-//!    +------------- not wanted here -------------+------ not possible here -----> OFF
+//! UNREAD --the loader, or an earlier request--> READ --first that is worth one--> SERVING
+//!                                                |
+//!                                                +-- not wanted, or not possible --> OFF
 //! ```
 //! Each arrow passes through BUSY, which one thread at a time holds. Nobody waits for it: a request that finds it, a
 //! signal handler's included, goes to the next allocator. The heap and the rest ([`Served`]) are written before the
@@ -319,7 +319,7 @@ fn note(reason: Reason) {
         // It must not be led by its caller's environment.
         return;
     }
-    let Some(environment) = Environment::find() else { return };
+    let Some(environment) = Environment::kept() else { return };
     let mut name = [0; 16];
     let name = process::program_name(&mut name);
     let tree = process::shared_tree(&environment);

@@ -1,8 +1,9 @@
-/* Asks for little by requests of 100 KiB, then for more; or has a block grow from small to large. Says after each step
-   whether there is a heap, which reserves addresses. */
+/* Asks for little by requests of 100 KiB, then for more; or has a block grow from small to large; or forgets its
+   variables, or its name, in between. Says after each step whether there is a heap, which reserves addresses. */
 #include "check.h"
 #include <dirent.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 
 static int threads(void) {
     int count = -2;
@@ -41,6 +42,14 @@ int main(int count, char **arguments) {
             memset(at + 1000, 1, size / 3);
         }
         free(at);
+        return 0;
+    }
+    if (!strcmp(arguments[1], "forgets") || !strcmp(arguments[1], "renames")) {
+        free(memset(malloc(100 << 10), 1, 100 << 10));
+        if (arguments[1][0] == 'f') clearenv();
+        else CHECK(prctl(PR_SET_NAME, "x") == 0);
+        free(memset(malloc(8 << 20), 1, 8 << 20));
+        say();
         return 0;
     }
     for (int i = 0; i < 30; i++) free(memset(malloc(100 << 10), 1, 100 << 10));

@@ -290,9 +290,10 @@ pub unsafe fn advise_ranges(ranges: &[Range], advice: Advice) -> Result<usize, E
     Ok(ranges.iter().take_while(is_whole).count())
 }
 
-/// Addresses for `len` bytes that are not the program's, far from where the kernel puts mappings by itself: there a
-/// thread may have unmapped some memory only to map other memory in its place, whatever has come between. They are a
-/// hint for `mmap`; 0 for none.
+/// Addresses for `len` bytes that are not the program's, a way below where the kernel puts mappings by itself: there a
+/// thread may have unmapped some memory only to map other memory in its place, whatever has come between. They are not
+/// so far below that a program would find them which takes the middle of the largest gap for its own. They are a hint
+/// for `mmap`; 0 for none.
 pub fn place_apart(len: usize) -> usize {
     let len = len.next_multiple_of(FRAME_SIZE);
     let next = |at: usize| if at == NOWHERE { None } else { at.checked_add(len) };
@@ -302,13 +303,12 @@ pub fn place_apart(len: usize) -> usize {
 
 /// As [`place_apart`], for a mapping that goes at once.
 pub fn place_for_a_moment() -> usize {
-    const BEHIND: usize = 1 << 40;
-    const EACH: usize = 1 << 32;
+    const PLACES: usize = 256;
     // A filter may not know the call for a thread's number.
     let thread = super::thread::pointer() / FRAME_SIZE;
     match place_next() {
         NOWHERE => 0,
-        at => at.saturating_add(BEHIND + thread % 256 * EACH),
+        at => at.saturating_sub((1 + thread % PLACES) * (LEAST_APART / 2 / PLACES)),
     }
 }
 
@@ -316,6 +316,10 @@ pub fn place_for_a_moment() -> usize {
 static NEXT_APART: StaticUsize = StaticUsize::new(0);
 /// There is none.
 const NOWHERE: usize = 1;
+
+/// Bytes of addresses of which [`first_apart`] is the middle, from those that are tried first to the least.
+const MOST_APART: usize = 1 << 40;
+const LEAST_APART: usize = 1 << 36;
 
 fn place_next() -> usize {
     if NEXT_APART.load(Ordering::Relaxed) == 0 {
@@ -325,17 +329,22 @@ fn place_next() -> usize {
     NEXT_APART.load(Ordering::Relaxed)
 }
 
-/// Programs' stacks and mappings are at the upper end of their addresses, and what they place for themselves is in the
-/// lower half or so. The kernel has placed both of what this is made of at random.
+/// The middle of the uppermost gap that is wide enough: the kernel goes from there downwards, and has chosen at random
+/// where it begins.
 fn first_apart() -> usize {
-    const LEAST: usize = 1 << 36;
-    let local = 0u8;
-    let (stack, code) = (&raw const local as usize, first_apart as fn() -> usize as usize);
-    let offset = code.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (stack / 64);
-    match stack / 8 * 7 - offset {
-        ..LEAST => NOWHERE,
-        at => at / FRAME_SIZE * FRAME_SIZE,
+    let mut size = MOST_APART;
+    while size >= LEAST_APART {
+        // SAFETY: a new mapping, where there is none, that nobody has used.
+        let found = unsafe {
+            mm::mmap_anonymous(null_mut(), size, ProtFlags::empty(), PRIVATE)
+                .and_then(|at| mm::munmap(at, size).map(|()| at as usize))
+        };
+        match found {
+            Ok(at) => return at + size / 2,
+            Err(_) => size /= 4,
+        }
     }
+    NOWHERE
 }
 
 /// Maps `len` bytes of zeroed private memory for the crate's own tables.
@@ -517,10 +526,12 @@ mod tests {
             let (len, behind) =
                 (((nth + 1) * 1000).next_multiple_of(FRAME_SIZE), &tables[nth + 1..]);
             assert!(behind.iter().all(|&next| next >= at + len), "{at:#x}");
-            // The first place may have been found from another thread's stack.
-            assert!(at < stack / 16 * 15 && at > stack / 8 * 6, "{at:#x} beside {stack:#x}");
+            assert!(
+                at < stack - LEAST_APART / 4 && at > stack - 2 * MOST_APART,
+                "{at:#x} beside {stack:#x}"
+            );
         }
-        assert!(place_for_a_moment() > tables[7], "behind the tables");
+        assert!(place_for_a_moment() < tables[0], "before the tables");
         assert_ne!(place_apart(1), place_apart(1));
     }
 

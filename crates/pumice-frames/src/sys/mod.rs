@@ -22,5 +22,6 @@ pub mod privilege;
 pub mod raw;
 pub mod sched;
 pub mod segment;
+pub mod stack;
 pub mod thread;
 pub mod topology;

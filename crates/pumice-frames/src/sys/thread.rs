@@ -53,7 +53,7 @@ pub unsafe fn spawn(
         at => at,
     };
     stack.store(at, Ordering::Relaxed);
-    let all_signals = BlockedSignals::block();
+    let all_signals = BlockedSignals::block_all();
     // SAFETY: the stack was mapped for this thread alone; the child never returns from `entry`.
     let result = unsafe { clone(flags as usize, at + STACK_SIZE, entry, argument, number, alive) };
     drop(all_signals);
@@ -127,16 +127,33 @@ pub unsafe fn exit() -> ! {
     }
 }
 
-/// Every signal blocked for the calling thread until this is dropped.
+/// Signals blocked for the calling thread until this is dropped.
 pub struct BlockedSignals {
     before: u64,
 }
 
+/// The signals of faults. Where a thread meets one, the kernel ends the process if it is blocked, and a handler may be
+/// what makes the thread's own stack grow.
+const FAULTS: [u32; 5] = {
+    use linux_raw_sys::general::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+    [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP]
+};
+
 impl BlockedSignals {
-    /// Blocks them.
+    /// Blocks all but those of faults.
     pub fn block() -> BlockedSignals {
+        let faults = FAULTS.iter().fold(0, |mask, signal| mask | 1u64 << (signal - 1));
+        BlockedSignals::block_these(!faults)
+    }
+
+    /// Blocks all of them, as a helper thread has it.
+    fn block_all() -> BlockedSignals {
+        BlockedSignals::block_these(u64::MAX)
+    }
+
+    fn block_these(mask: u64) -> BlockedSignals {
         let mut before = 0u64;
-        set_signal_mask(&u64::MAX, Some(&mut before));
+        set_signal_mask(&mask, Some(&mut before));
         BlockedSignals { before }
     }
 }

@@ -34,13 +34,20 @@ impl EnvironmentBlock {
         let len = file::read(c"/proc/self/environ", buffer).map_or(0, |read| read.len());
         EnvironmentBlock { memory: Some(memory), len }
     }
+
+    /// The variables, each as `NAME=value`.
+    pub fn entries(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let block = self.memory.map_or(&[][..], |memory| {
+            // SAFETY: `len` bytes were read there, and nobody writes them.
+            unsafe { core::slice::from_raw_parts(memory.as_ptr(), self.len) }
+        });
+        block.split(|&byte| byte == 0)
+    }
 }
 
 impl Variables for EnvironmentBlock {
     fn get(&self, name: &str) -> Option<&str> {
-        // SAFETY: `len` bytes were read there, and nobody writes them.
-        let block = unsafe { core::slice::from_raw_parts(self.memory?.as_ptr(), self.len) };
-        block.split(|&byte| byte == 0).find_map(|entry| value_of(name, entry))
+        self.entries().find_map(|entry| value_of(name, entry))
     }
 }
 

@@ -237,7 +237,8 @@ impl Listed {
         let variables = environment::read();
         let mut name = [0; 16];
         let name = process::program_name(&mut name);
-        process::find_obstacle(&variables, name, environment::page_size())?;
+        process::find_refusal(&variables).map_or(Ok(()), Err)?;
+        process::find_obstacle(environment::page_size())?;
         // Its check panics, which an allocator must not; `ProcessHeap::allocate` looks instead.
         let zero_check = ZeroCheck::ByCaller;
         let host = Host { home: Affinity::here(), discard: None, zero_check };

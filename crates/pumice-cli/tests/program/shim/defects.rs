@@ -48,6 +48,12 @@ test_programs! {
     children_of_busy_processes_go_on: "forks", &[];
     real_time_threads_wait_for_nobody_who_cannot_run: "realtime", &[];
     low_addresses_are_low: "hint_low", &[];
+    a_heap_starts_on_a_small_stack: "start", &["thread"];
+    a_heap_starts_in_a_handler: "start", &["handler"];
+    a_heap_starts_on_a_stack_that_a_handler_opens: "start", &["coroutine"];
+    a_heap_starts_beside_a_thread_that_sets_variables: "start", &["setenv"];
+    a_heap_starts_beside_addresses_that_a_program_has_chosen: "start", &["addresses"];
+    a_program_with_an_allocator_of_its_own_gets_its_memory: "own_malloc", &[];
 }
 
 /// Where memory is populated ahead, it is there before it is touched.
@@ -55,6 +61,15 @@ test_programs! {
 fn memory_that_is_hardly_touched_stays_so_when_it_grows() {
     let modes = MODES.into_iter().filter(|&mode| mode != Mode::Ready).collect::<Vec<_>>();
     compare_success(&modes, compile("defects/sparse_growth"), &[], b"");
+}
+
+/// Where the heap does not have all of it from the start.
+#[test]
+fn what_was_set_on_memory_from_before_the_heap_stays_when_it_grows() {
+    let program = compile("defects/marked");
+    for how in ["fork", "wipe", "locked", "pipe", "guarded"] {
+        compare_success(&[Mode::Verify], &program, &[how], b"");
+    }
 }
 
 /// In fewer modes: the program waits until somebody has looked.

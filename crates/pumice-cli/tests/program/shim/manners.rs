@@ -142,6 +142,25 @@ fn a_process_that_asks_for_little_is_left_alone() {
     assert_eq!(said(&["--threshold", "128K"]), "none\nnone\n");
 }
 
+/// The variables count as they were when the program started, and so does its name.
+#[test]
+fn a_choice_of_programs_outlives_their_names_and_variables() {
+    let program = compile("little");
+    let said = |how: &str, (variable, value): (&str, &str)| {
+        let mut command = preloaded(&program);
+        command.arg(how).env(variable, value);
+        let output = run(command, b"");
+        assert!(output.status.success(), "{how} {variable}: {}", describe(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for how in ["forgets", "renames"] {
+        assert_eq!(said(how, ("PUMICE", "off")), "none\n");
+        assert_eq!(said(how, ("PUMICE_SKIP", "x, little")), "none\n");
+        assert_eq!(said(how, ("PUMICE_ONLY", "x")), "none\n");
+        assert_eq!(said(how, ("PUMICE_ONLY", "x, little")), "heap\n");
+    }
+}
+
 /// The next allocator had it before there was a heap.
 #[test]
 fn a_block_that_grows_from_little_to_much_is_served() {
