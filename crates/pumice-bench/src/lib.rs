@@ -24,15 +24,16 @@
 //! | [`weather`] | how quiet it was meanwhile |
 //! | [`cpu`] | processor time of a thread, and its processors |
 //!
-//! The experiments measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-io`, `pumice-paging`,
-//! `pumice-cache` and `pumice-slots`. They share `pumice-command` with the program's other commands.
+//! One experiment, that of files, is in a crate of its own, `pumice-bench-io`, which uses the rest of this one.
+//! The others measure `pumice-frames`, `pumice-accel`, `pumice-heap`, `pumice-io`, `pumice-paging` and
+//! `pumice-slots`. They share `pumice-command` with the program's other commands.
 //!
 //! The rules are CONTRIBUTING.md's: every figure stands beside a peer's, measured in the same run
 //! and interleaved with it.
 
 mod all;
 mod alloc;
-mod arguments;
+pub mod arguments;
 mod c_program;
 mod clear;
 mod compare;
@@ -40,50 +41,42 @@ mod cpu;
 mod fault;
 mod fork;
 mod frame;
-mod harness;
-mod interrupts;
-mod io;
+pub mod harness;
+pub mod interrupts;
 mod lease;
 mod machine;
 mod map;
-mod names;
+pub mod names;
 mod neighbours;
 mod page;
 mod pft;
 mod pin;
 mod populate;
-mod proc_file;
+pub mod proc_file;
 mod programs;
 mod reclaim;
-mod registry;
+pub mod registry;
 mod replace;
 mod results;
 mod scrub;
 mod show;
 mod sizes;
-mod slot_daemon;
-mod spent;
+pub mod slot_daemon;
+pub mod spent;
 mod start;
-mod start_line;
-mod team;
+pub mod start_line;
+pub mod team;
 mod three_ways;
 mod vm;
 mod weather;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
-use pumice_command::{report_lost_output, Failure};
+use pumice_command::Failure;
 
-/// Options of `pumice bench`.
-#[derive(Args, Debug)]
-pub struct BenchArgs {
-    #[command(subcommand)]
-    experiment: Experiment,
-}
-
-/// The experiments.
+/// The experiments, but for those that are crates of their own.
 #[derive(Subcommand, Debug)]
-enum Experiment {
+pub enum Experiment {
     /// Every experiment: one page of tables and pictures, one file of results
     All(all::AllArgs),
     /// Real programs under pumice and other allocators: time, processor time, memory, faults
@@ -98,8 +91,6 @@ enum Experiment {
     Fork(three_ways::WaysArgs<7>),
     /// The cost of getting and putting frames, beside a peer's if one is given
     Frame(frame::FrameArgs),
-    /// Files through the kernel's page cache and through ours, under the same memory: the bonnie table
-    Io(io::IoArgs),
     /// How soon leased memory is in hand, and the resources that thousands of leases leave behind
     Lease(lease::LeaseArgs),
     /// A loop of mmap, touch and munmap, and a first touch of memory that is ready
@@ -127,9 +118,8 @@ enum Experiment {
 }
 
 /// Runs an experiment, prints its table, and returns the exit status.
-pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
-    report_lost_output();
-    let ran = match options.experiment {
+pub fn bench(experiment: Experiment) -> Result<u8, Failure> {
+    let ran = match experiment {
         Experiment::Compare(options) => return compare::compare(&options),
         Experiment::All(options) => all::all(&options),
         Experiment::Programs(options) => programs::programs(&options),
@@ -139,7 +129,6 @@ pub fn bench(options: BenchArgs) -> Result<u8, Failure> {
         Experiment::Fault(options) => fault::fault(&options),
         Experiment::Fork(options) => fork::fork(&options),
         Experiment::Frame(options) => frame::frame(&options),
-        Experiment::Io(options) => io::io(&options),
         Experiment::Lease(options) => lease::lease(&options),
         Experiment::Map(options) => map::map(&options),
         Experiment::Pft(options) => pft::pft(&options),

@@ -1,6 +1,7 @@
 //! Enums whose values have names, in tables and in JSON.
 
 /// A plain enum with the name of each value behind it, `ALL` and `name`.
+#[macro_export]
 macro_rules! named {
     (
         $(#[$about:meta])*
@@ -29,4 +30,4 @@ macro_rules! named {
     };
 }
 
-pub(crate) use named;
+pub use named;

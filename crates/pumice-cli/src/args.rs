@@ -6,9 +6,9 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use pumice_bench::BenchArgs;
 use pumice_command::{print, Failure, STATUS_USAGE};
 
+use crate::bench::BenchArgs;
 use crate::ctl::CtlArgs;
 use crate::estimate::EstimateArgs;
 use crate::lease::LeaseArgs;

@@ -11,11 +11,12 @@
 //! | [`serve`] | `pumice serve`: starts the daemon that keeps slots of ready memory |
 //! | [`lease`] | `pumice lease`: a program on such a slot |
 //! | [`slots`] | `pumice slots`: what a daemon has and counts |
+//! | [`mod@bench`] | `pumice bench`: the experiments |
 //! | [`man`] | `pumice man`: the manual page |
 //! | [`counters`] | the counters of a tree of programs: made, found again, copied |
 //! | [`numbers`] | processes by the numbers that they have here |
 //!
-//! The experiments are in `pumice-bench`, which is called in one place; what both have in common is in
+//! The experiments are in `pumice-bench` and `pumice-bench-io`; what they and the program have in common is in
 //! `pumice-command`. Programs and slots are those of `pumice-heap`, `pumice-frames` and `pumice-slots`.
 //!
 //! The program starts at C's `main`. Before its own, Rust's runtime would set SIGPIPE to be
@@ -25,6 +26,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod args;
+mod bench;
 mod counters;
 mod ctl;
 mod estimate;
@@ -72,7 +74,7 @@ fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
         Ok(Command::Lease(options)) => lease::lease(options),
         Ok(Command::Slots(options)) => slots::slots(options).map(|()| 0),
         Ok(Command::Estimate(options)) => estimate::estimate(&options),
-        Ok(Command::Bench(options)) => pumice_bench::bench(options),
+        Ok(Command::Bench(options)) => bench::bench(options),
         Ok(Command::Completions { shell }) => args::print_completions(shell).map(|()| 0),
         Ok(Command::Man) => args::print_man().map(|()| 0),
     }

@@ -10,8 +10,8 @@
 //! | [`processes`] | part F |
 //! | [`field`] | how data names the content of rows |
 //!
-//! An experiment is one [`Entry`] in its part's module, and a name in [`ENTRIES`]. A test holds every
-//! subcommand of `pumice bench` to being there or among the exempt.
+//! An experiment is one [`Entry`] in its part's module, and a name in [`ENTRIES`]. A test of the program holds
+//! every subcommand of `pumice bench` to being there or among the exempt.
 
 pub mod faults;
 pub mod field;
@@ -92,10 +92,15 @@ pub struct Setting {
 named! {
     /// The parts of SPEC.md, the design that is carried over, with their headings.
     pub enum Part {
+        /// See its heading.
         A = "Pre-zeroed pages",
+        /// See its heading.
         B = "Page fault scalability",
+        /// See its heading.
         C = "Is it worth it?",
+        /// See its heading.
         D = "Ready memory for virtual machines and pinning",
+        /// See its heading.
         E = "Paging",
         /// The experiments that none of them has.
         F = "Ordinary processes",
@@ -143,7 +148,9 @@ pub struct Figure {
 /// Which way is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
+    /// The more, the better.
     More,
+    /// The less, the better.
     Less,
 }
 
@@ -221,7 +228,14 @@ pub enum Show {
     /// A number and its interval.
     Interval(&'static str, [&'static str; 2], usize),
     /// How many times the figure of the row that agrees in all keys but this one.
-    Times { figure: &'static str, key: &'static str, of: &'static str },
+    Times {
+        /// The field of the figure.
+        figure: &'static str,
+        /// The key that differs.
+        key: &'static str,
+        /// Its value in the other row.
+        of: &'static str,
+    },
 }
 
 impl Show {
@@ -296,9 +310,11 @@ pub struct Lines {
     pub largest: &'static str,
     /// The scale of the y axis.
     pub scale: YScale,
-    /// The axes: fields and their names.
+    /// The x axis: a field and its name.
     pub x: (&'static str, &'static str),
+    /// The y axis, as well.
     pub y: (&'static str, &'static str),
+    /// The lines.
     pub series: &'static [Series],
 }
 
@@ -322,6 +338,7 @@ pub const fn lines(
 /// A y axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum YScale {
+    /// By powers of ten.
     Logarithmic,
     /// Linear, from 0 to 100.
     Percent,
@@ -330,7 +347,9 @@ pub enum YScale {
 /// One line.
 #[derive(Debug)]
 pub struct Series {
+    /// Its name.
     pub name: &'static str,
+    /// Its rows.
     pub only: &'static [Condition],
     /// The field for y, where it is not the picture's.
     pub y: Option<&'static str>,
@@ -344,12 +363,15 @@ pub const fn series(name: Word, only: &'static [Condition]) -> Series {
 /// Bars, one group for each row.
 #[derive(Debug)]
 pub struct Bars {
+    /// The heading.
     pub title: &'static str,
+    /// Their rows.
     pub only: &'static [Condition],
     /// The label above a group, as [`field::label`] reads it.
     pub label: &'static str,
     /// The unit behind the numbers, and how many decimals these have.
     pub unit: (&'static str, usize),
+    /// The bars of a group.
     pub values: &'static [Value],
     /// Rows of which the bars are told apart from the others'.
     pub marked: &'static [Condition],
@@ -377,6 +399,7 @@ pub const fn bars(title: Word, label: Word, unit: (Word, usize), values: &'stati
 pub struct Value {
     /// Its name, where a group has several.
     pub name: &'static str,
+    /// The field that it shows.
     pub field: &'static str,
     /// The fields of its interval.
     pub ends: Option<[&'static str; 2]>,
@@ -401,53 +424,7 @@ pub const fn named(name: &'static str, field: &'static str) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::BenchArgs;
-
-    /// Subcommands that are no experiments, and experiments that others cover.
-    const EXEMPT: [(&str, &str); 5] = [
-        ("all", "runs the others"),
-        ("compare", "reads what all wrote"),
-        ("report", "shows what all wrote"),
-        ("help", "clap's"),
-        ("alloc", "takes half an hour; programs runs its loads"),
-    ];
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        bench: BenchArgs,
-    }
-
-    #[test]
-    fn every_subcommand_is_there_or_exempt() {
-        let mut command = Cli::command();
-        command.build();
-        let typed: BTreeSet<_> =
-            command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
-        let known = ENTRIES.iter().map(|entry| entry.name).chain(EXEMPT.map(|(name, _)| name));
-        let known: BTreeSet<_> = known.map(str::to_owned).collect();
-        assert_eq!(typed, known, "subcommands against bench/registry");
-        assert_eq!(ENTRIES.len() + EXEMPT.len(), known.len(), "each once");
-    }
-
-    #[test]
-    fn settings_are_what_the_subcommands_take() {
-        for entry in ENTRIES {
-            for setting in [entry.quick, entry.full] {
-                let line = [&["bench", entry.name][..], setting.arguments].concat();
-                let parsed =
-                    <Cli as clap::Parser>::try_parse_from(line.iter().chain(&["--json", "x"]));
-                assert!(parsed.is_ok(), "{line:?}: {:?}", parsed.err());
-                assert!(setting.seconds > 0.0);
-            }
-            assert!(entry.quick.seconds <= entry.full.seconds, "{}", entry.name);
-        }
-    }
 
     #[test]
     fn tables_are_rectangles_and_entries_whole() {

@@ -23,12 +23,15 @@ pub struct Answer {
     pub cpu_s: f64,
     /// Of the whole machine: interrupts, the kernel's workers, and other programs included.
     pub machine_cpu_s: f64,
-    /// Pages read from the file or from swap, and written to swap.
+    /// Pages read from the file or from swap.
     pub pages_in: u64,
+    /// Pages written to swap.
     pub pages_out: u64,
-    /// How long accesses took: half of them at most so long, 99 of 100, the longest.
+    /// Half of the accesses took this long at most.
     pub p50_us: f64,
+    /// 99 of 100 did.
     pub p99_us: f64,
+    /// All did.
     pub max_us: f64,
     /// The share of a working set's accesses that found their page beside a scan.
     pub hits_percent: f64,
@@ -57,7 +60,7 @@ impl Timed {
     ) -> Result<Timed, E> {
         let begun_ns = line.wait();
         let until = begun_ns.saturating_add((seconds * 1e9) as u64);
-        let (mut waits, mut before, mut left) = (Waits::new(), now_ns(), accesses);
+        let (mut waits, mut before, mut left) = (Waits::default(), now_ns(), accesses);
         while left > 0 && before < until {
             access(before)?;
             let now = now_ns();
@@ -99,7 +102,7 @@ impl Answer {
 
     /// The accesses of all threads.
     pub fn of_threads(threads: &[Timed]) -> Answer {
-        let (mut waits, mut begun, mut ended) = (Waits::new(), u64::MAX, 0);
+        let (mut waits, mut begun, mut ended) = (Waits::default(), u64::MAX, 0);
         for thread in threads {
             waits.merge(&thread.waits);
             (begun, ended) = (thread.begun_ns.min(begun), thread.ended_ns.max(ended));

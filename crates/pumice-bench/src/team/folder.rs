@@ -22,6 +22,7 @@ impl Folder {
         Ok(Folder(path))
     }
 
+    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }

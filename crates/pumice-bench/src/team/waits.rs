@@ -11,16 +11,21 @@ pub struct Waits {
     longest_ns: u64,
 }
 
-impl Waits {
-    pub fn new() -> Waits {
+impl Default for Waits {
+    /// None.
+    fn default() -> Waits {
         Waits { counts: vec![0; BUCKETS], longest_ns: 0 }
     }
+}
 
+impl Waits {
+    /// One more.
     pub fn add(&mut self, ns: u64) {
         self.counts[bucket(ns)] += 1;
         self.longest_ns = self.longest_ns.max(ns);
     }
 
+    /// Those of another thread as well.
     pub fn merge(&mut self, other: &Waits) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -90,17 +95,17 @@ mod tests {
 
     #[test]
     fn percentiles() {
-        let mut waits = Waits::new();
+        let mut waits = Waits::default();
         for us in 1..=1000 {
             waits.add(us * 1000);
         }
         assert!((waits.percentile_us(50.0) / 500.0 - 1.0).abs() < 0.07);
         assert!((waits.percentile_us(99.0) / 990.0 - 1.0).abs() < 0.07);
         assert_eq!((waits.longest_us(), waits.count()), (1000.0, 1000));
-        let mut both = Waits::new();
+        let mut both = Waits::default();
         both.merge(&waits);
         both.add(2_000_000);
         assert_eq!((both.longest_us(), both.count()), (2000.0, 1001));
-        assert_eq!(Waits::new().percentile_us(99.0), 0.0);
+        assert_eq!(Waits::default().percentile_us(99.0), 0.0);
     }
 }

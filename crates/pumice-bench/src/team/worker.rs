@@ -21,8 +21,11 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A worker's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
+    /// It has prepared.
     Ready,
+    /// It has measured.
     Done(Answer),
+    /// It could not: the reason.
     Failed(String),
 }
 

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::names::named;
+use pumice_bench::named;
 
 /// Bytes of a sequence that are read or written at a time.
 pub const CHUNK: usize = 1 << 20;

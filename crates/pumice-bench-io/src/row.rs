@@ -3,10 +3,10 @@
 use pumice_frames::addr::FRAME_SIZE;
 use serde_json::json;
 
-use crate::harness::{figures, middle, with_drift};
-use crate::registry::field::{float, samples, text};
-use crate::registry::Row;
-use crate::team::answer::Answer;
+use pumice_bench::harness::{figures, middle, with_drift};
+use pumice_bench::registry::field::{float, samples, text};
+use pumice_bench::registry::Row;
+use pumice_bench::team::answer::Answer;
 use pumice_command::statistics::Ratio;
 
 /// The subject of a row.
@@ -79,7 +79,7 @@ pub fn beside(row: &Row, others: &[Row]) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::field;
+    use pumice_bench::registry::field;
 
     fn round(pages_in: u64) -> Answer {
         Answer {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use pumice_frames::addr::FRAME_SIZE;
 
 use super::job::{Op, CHUNK};
-use crate::proc_file;
-use crate::spent::kernel_threads_cpu_s;
+use pumice_bench::proc_file;
+use pumice_bench::spent::kernel_threads_cpu_s;
 
 /// Pages of a chunk.
 pub const CHUNK_PAGES: usize = CHUNK / FRAME_SIZE;

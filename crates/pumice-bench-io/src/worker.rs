@@ -8,11 +8,11 @@ use pumice_frames::sys::thread::now_ns;
 use super::backend::{Backend, CHUNK_PAGES};
 use super::job::{Op, Request, Setup, CHUNK};
 use super::{buffered, direct, mapped};
-use crate::names::named;
-use crate::start_line::{together, StartLine};
-use crate::team::answer::{Answer, Timed};
-use crate::team::waits::Waits;
-use crate::team::worker::{answer_all, next, say, Reply};
+use pumice_bench::named;
+use pumice_bench::start_line::{together, StartLine};
+use pumice_bench::team::answer::{Answer, Timed};
+use pumice_bench::team::waits::Waits;
+use pumice_bench::team::worker::{answer_all, next, say, Reply};
 use pumice_command::random::Random;
 use pumice_command::Failure;
 
@@ -91,7 +91,7 @@ impl Job<'_> {
 
     fn in_order(&self, op: Op) -> Result<Answer, String> {
         let chunks = self.pages / CHUNK_PAGES;
-        let mut waits = Waits::new();
+        let mut waits = Waits::default();
         let mut done = Ok(());
         let begun = now_ns();
         self.backend.enter(&mut |way| {
@@ -217,7 +217,7 @@ impl Job<'_> {
         is_over: &AtomicBool,
     ) -> Result<(u64, Waits), String> {
         let mut random = Random::new(request.seed);
-        let (mut waits, mut hits, mut failed) = (Waits::new(), 0, Ok(()));
+        let (mut waits, mut hits, mut failed) = (Waits::default(), 0, Ok(()));
         self.backend.enter(&mut |way| {
             failed = (0..hot).try_for_each(|page| way.look_at(page));
             let mut before = now_ns();

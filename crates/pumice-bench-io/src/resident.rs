@@ -15,12 +15,12 @@ use pumice_frames::sys::prefetch::prefetch_read;
 use pumice_frames::sys::thread::now_ns;
 
 use super::row::{row, Case};
-use crate::harness::{in_turns, WarmUp};
-use crate::interrupts::Interrupts;
-use crate::names::named;
-use crate::registry::Row;
-use crate::start_line::{together, StartLine};
-use crate::team::answer::Answer;
+use pumice_bench::harness::{in_turns, WarmUp};
+use pumice_bench::interrupts::Interrupts;
+use pumice_bench::named;
+use pumice_bench::registry::Row;
+use pumice_bench::start_line::{together, StartLine};
+use pumice_bench::team::answer::Answer;
 use pumice_command::random::Random;
 use pumice_command::{Explain, Failure};
 

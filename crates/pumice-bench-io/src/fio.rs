@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::buffered::{empty, open};
 use super::job::{Op, Request, CHUNK};
-use crate::slot_daemon::die_with_us;
-use crate::team::answer::Answer;
+use pumice_bench::slot_daemon::die_with_us;
+use pumice_bench::team::answer::Answer;
 use pumice_command::{Explain, Failure};
 
 /// Chunks of a sequence in flight.
