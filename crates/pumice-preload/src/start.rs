@@ -104,12 +104,12 @@ fn read_environment() -> Result<u32, Reason> {
     // A program that has a `free` of its own, and leaves some of the family to others, frees their memory.
     let is_freed_elsewhere = frees_by_others || !symbols::is_first(c"free");
     let threshold = if is_freed_elsewhere { usize::MAX } else { threshold };
-    let is_said = wanted.is_some() || environment.get(config::ENV_MMAP_THRESHOLD).is_some();
-    if is_said {
+    let mappings = environment.get(config::ENV_MMAP_THRESHOLD);
+    let mappings = mappings.and_then(config::parse_mmap_threshold).unwrap_or(usize::MAX);
+    if wanted.is_some() || mappings != usize::MAX {
         FEW_BYTES.store(0, Ordering::Relaxed);
     }
-    let wanted = environment.get(config::ENV_MMAP_THRESHOLD).and_then(config::parse_mmap_threshold);
-    state::set_thresholds(threshold, wanted.unwrap_or(usize::MAX));
+    state::set_thresholds(threshold, mappings);
     Ok(READ)
 }
 

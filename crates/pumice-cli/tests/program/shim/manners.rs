@@ -137,6 +137,7 @@ fn a_process_that_asks_for_little_is_left_alone() {
         String::from_utf8(output.stdout).expect("text")
     };
     assert_eq!(said(&[]), "none\nheap\n");
+    assert_eq!(said(&["--no-mmap"]), "none\nheap\n");
     assert_eq!(said(&["--ready", "4M"]), "heap\nheap\n");
     assert_eq!(said(&["--threshold", "64K"]), "heap\nheap\n");
     assert_eq!(said(&["--threshold", "128K"]), "none\nnone\n");
