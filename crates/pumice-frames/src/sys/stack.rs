@@ -18,8 +18,8 @@ union Job<R, F: FnOnce() -> R> {
     answer: ManuallyDrop<R>,
 }
 
-/// Does `work` on a stack that is mapped for it. No signal handler but those of faults may run meanwhile, lest it leave
-/// by `longjmp`; and `work` must not unwind.
+/// Does `work` on a stack that is mapped for it. Signals are blocked meanwhile, lest a handler leave by `longjmp`; and
+/// `work` must not unwind.
 ///
 /// # Errors
 /// There is no memory for the stack; nothing was done.

@@ -53,7 +53,7 @@ pub unsafe fn spawn(
         at => at,
     };
     stack.store(at, Ordering::Relaxed);
-    let all_signals = BlockedSignals::block_all();
+    let all_signals = BlockedSignals::block();
     // SAFETY: the stack was mapped for this thread alone; the child never returns from `entry`.
     let result = unsafe { clone(flags as usize, at + STACK_SIZE, entry, argument, number, alive) };
     drop(all_signals);
@@ -127,35 +127,30 @@ pub unsafe fn exit() -> ! {
     }
 }
 
-/// Signals blocked for the calling thread until this is dropped.
+/// Every signal blocked for the calling thread until this is dropped.
+///
+/// Where a thread meets a fault meanwhile, the kernel ends the process: so it must have stack enough. Its stack may be
+/// one that a handler makes grow, or its handler may leave what overflows it by `longjmp`.
 pub struct BlockedSignals {
     before: u64,
 }
 
-/// The signals of faults. Where a thread meets one, the kernel ends the process if it is blocked, and a handler may be
-/// what makes the thread's own stack grow.
-const FAULTS: [u32; 5] = {
-    use linux_raw_sys::general::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
-    [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP]
-};
-
 impl BlockedSignals {
-    /// Blocks all but those of faults.
+    /// Blocks them, once there is stack for what follows.
     pub fn block() -> BlockedSignals {
-        let faults = FAULTS.iter().fold(0, |mask, signal| mask | 1u64 << (signal - 1));
-        BlockedSignals::block_these(!faults)
-    }
-
-    /// Blocks all of them, as a helper thread has it.
-    fn block_all() -> BlockedSignals {
-        BlockedSignals::block_these(u64::MAX)
-    }
-
-    fn block_these(mask: u64) -> BlockedSignals {
+        reach_for_stack();
         let mut before = 0u64;
-        set_signal_mask(&mask, Some(&mut before));
+        set_signal_mask(&u64::MAX, Some(&mut before));
         BlockedSignals { before }
     }
+}
+
+/// Touches the stack as far down as it will be needed, at most 2 KiB: a signal handler may have no more.
+#[inline(never)]
+fn reach_for_stack() {
+    let mut room = core::mem::MaybeUninit::<[u8; 2048]>::uninit();
+    // SAFETY: its own.
+    unsafe { room.as_mut_ptr().cast::<u8>().write_volatile(0) };
 }
 
 impl Drop for BlockedSignals {

@@ -67,6 +67,21 @@ static void in_coroutine(void) {
     CHECK(swapcontext(&own, &other) == 0);
 }
 
+/* A program that takes signals when it likes, those of faults among them. */
+static void with_pending_signals(void) {
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGUSR1};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        sigset_t set;
+        int taken = 0;
+        CHECK(sigemptyset(&set) == 0 && sigaddset(&set, signals[i]) == 0);
+        CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0 && raise(signals[i]) == 0);
+        ask_for_much();
+        char *at = map(3 * MIB);
+        CHECK(munmap(at + MIB, PAGE) == 0 && munmap(at, 3 * MIB) == 0);
+        CHECK(sigwait(&set, &taken) == 0 && taken == signals[i]);
+    }
+}
+
 static volatile int is_setting;
 
 static void *set_variables(void *unused) {
@@ -126,7 +141,7 @@ int main(int count, char **arguments) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } all[] = {{"thread", on_small_stack},     {"handler", in_handler},     {"coroutine", in_coroutine},
+    } all[] = {{"thread", on_small_stack},     {"handler", in_handler},     {"coroutine", in_coroutine},  {"pending", with_pending_signals},
                {"setenv", beside_setenv}, {"addresses", beside_own_addresses}};
     guard(60);
     CHECK(count == 2);

@@ -51,6 +51,7 @@ test_programs! {
     a_heap_starts_on_a_small_stack: "start", &["thread"];
     a_heap_starts_in_a_handler: "start", &["handler"];
     a_heap_starts_on_a_stack_that_a_handler_opens: "start", &["coroutine"];
+    a_heap_starts_while_signals_are_pending: "start", &["pending"];
     a_heap_starts_beside_a_thread_that_sets_variables: "start", &["setenv"];
     a_heap_starts_beside_addresses_that_a_program_has_chosen: "start", &["addresses"];
     a_program_with_an_allocator_of_its_own_gets_its_memory: "own_malloc", &[];
