@@ -521,15 +521,15 @@ mod tests {
         let tables: [usize; 8] = core::array::from_fn(|nth| {
             map_table((nth + 1) * 1000).expect("memory").as_ptr() as usize
         });
-        let stack = &raw const tables as usize;
+        // SAFETY: a new mapping, where there is none.
+        let other = unsafe { mm::mmap_anonymous(null_mut(), FRAME_SIZE, COMMITTED, PRIVATE) };
+        let other = other.expect("memory") as usize;
         for (nth, at) in tables.into_iter().enumerate() {
             let (len, behind) =
                 (((nth + 1) * 1000).next_multiple_of(FRAME_SIZE), &tables[nth + 1..]);
             assert!(behind.iter().all(|&next| next >= at + len), "{at:#x}");
-            assert!(
-                at < stack - LEAST_APART / 4 && at > stack - 2 * MOST_APART,
-                "{at:#x} beside {stack:#x}"
-            );
+            let apart = at.abs_diff(other);
+            assert!((LEAST_APART / 4..2 * MOST_APART).contains(&apart), "{at:#x} and {other:#x}");
         }
         assert!(place_for_a_moment() < tables[0], "before the tables");
         assert_ne!(place_apart(1), place_apart(1));

@@ -9,10 +9,14 @@
 //! A request without zeros is most likely to be written. Where nothing is known of its class but those next to it are
 //! dense, it is taken for dense as well: the first few, until one has been looked at, for a guess that is wrong costs
 //! a huge page for each page that is touched, and memory that is never freed is never looked at.
+//!
+//! So a dense class might stay so for as long as the program keeps what it asks for. Hence each block that goes out to
+//! be looked at is remembered for so many requests of its class: where it is in use still by then, and hardly touched,
+//! the class is taken for sparse. It may be written later. Then the class is dense again once it is freed.
 
 use super::Content;
-use pumice_frames::addr::BLOCK_FRAMES;
-use pumice_frames::sync::atomic::{AtomicU64, Ordering};
+use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
+use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Classes for each doubling of the size.
 const PER_DOUBLING: usize = 8;
@@ -33,6 +37,8 @@ const BLOCKS: u32 = 32;
 const LOOK_AGAIN: u64 = 64;
 /// A class is known after this many samples; until then every request is one.
 const ENOUGH_SAMPLES: u64 = 2;
+/// A block that went out to be looked at, and is in use still, is looked at after so many requests of its class.
+const LOOK_AFTER: usize = 32;
 /// A class taken for what its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u64 = 16;
 /// So many requests of a class are served on a guess, of whatever size...
@@ -104,11 +110,17 @@ const fn samples_in(word: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Classes {
     classes: [Class; CLASSES],
+    /// The block of each class that went out last to be looked at, and in its low bits the number of the request; 0 for
+    /// none. It may have been freed since.
+    samples: [AtomicUsize; CLASSES],
 }
 
 impl Classes {
     pub(super) fn new() -> Classes {
-        Classes { classes: [const { Class(AtomicU64::new(0)) }; CLASSES] }
+        Classes {
+            classes: [const { Class(AtomicU64::new(0)) }; CLASSES],
+            samples: [const { AtomicUsize::new(0) }; CLASSES],
+        }
     }
 
     fn class(&self, frames: usize) -> &AtomicU64 {
@@ -244,6 +256,37 @@ impl Classes {
             class.store(with_credit(word, credit_in(word) - 1), Ordering::Relaxed);
         }
         is_growing
+    }
+
+    /// Remembers a block that goes out to be looked at.
+    pub(super) fn remember_sample(&self, frames: usize, at: *mut u8) {
+        let requests = self.class(frames).load(Ordering::Relaxed) & (ZERO - 1);
+        // Relaxed, as below: of two at once, one is forgotten.
+        self.samples[class_of(frames)].store(at as usize | requests as usize, Ordering::Relaxed);
+    }
+
+    /// The block of a class that went out to be looked at so many requests ago, once.
+    #[inline]
+    pub(super) fn take_old_sample(&self, frames: usize) -> Option<*mut u8> {
+        let sample = &self.samples[class_of(frames)];
+        let known = sample.load(Ordering::Relaxed);
+        let requests = self.class(frames).load(Ordering::Relaxed) as usize;
+        let since = requests.wrapping_sub(known) & (ZERO - 1) as usize;
+        if known == 0 || since < LOOK_AFTER {
+            return None;
+        }
+        sample.store(0, Ordering::Relaxed);
+        Some((known / BLOCK_SIZE * BLOCK_SIZE) as *mut u8)
+    }
+
+    /// Learns that a block of a dense class is in use, and hardly touched. It is not dense from now on.
+    pub(super) fn learn_of_idle(&self, frames: usize) {
+        // Each halves the share.
+        for _ in 0..u8::BITS {
+            if self.density(frames) == Density::Dense {
+                self.learn(frames, 0, 1);
+            }
+        }
     }
 
     /// Learns that `touched` frames of `blocks` whole blocks were, which is a part of the last sample.

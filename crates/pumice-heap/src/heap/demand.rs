@@ -78,8 +78,8 @@ impl Heap {
     }
 
     /// Arranges to see how much of a run is touched: all of it is looked at when it is freed. Its whole blocks have no
-    /// pages; the tail may have some that others touched.
-    pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &mut Run) {
+    /// pages; the tail may have some that others touched. Its first block is returned.
+    pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &mut Run) -> usize {
         let first = run.range.start.block();
         self.promotions.add_unknown();
         zone.set_owned(first, zone.ledger().block(first).with_hints(|it| it.with_sampled(true)));
@@ -88,6 +88,7 @@ impl Heap {
         if !is_known && zone.discard_frames(Pfn(run.range.end().0 - tail), tail) {
             run.dirt = Dirt::NONE;
         }
+        first
     }
 
     /// A block of a run is not its owner's any more: if that was to be seen how much of it is touched, it is known.

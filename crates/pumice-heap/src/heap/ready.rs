@@ -11,7 +11,7 @@ use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::{BlockWord, Run};
+use pumice_frames::frame::{BlockState, BlockWord, Run};
 use pumice_frames::sys::mem::{Huge, Memory};
 
 impl Heap {
@@ -51,8 +51,8 @@ impl Heap {
         Some((zone, run))
     }
 
-    /// Arranges to see how much of a run is touched, by one block of it.
-    pub(super) fn begin_sample_in_ready(&self, zone: &PoolZone, run: &Run) {
+    /// Arranges to see how much of a run is touched, by one block of it, which is returned.
+    pub(super) fn begin_sample_in_ready(&self, zone: &PoolZone, run: &Run) -> usize {
         let whole = whole_blocks(run.range);
         // Any block will do that is not always the same one.
         let pick = whole.start + (self.slot().get(Event::Requests) as usize * 7 + 3) % whole.len();
@@ -62,6 +62,22 @@ impl Heap {
         if is_small && zone.discard(pick..pick + 1) {
             let word = zone.ledger().block(pick);
             zone.set_owned(pick, word.emptied().with_hints(|it| it.with_sampled(true)));
+        }
+        pick
+    }
+
+    /// Looks at a block that went out to be looked at a while ago, if it is in use still.
+    pub(super) fn look_at_sample_in_use(&self, frames: usize, at: *mut u8) {
+        /// A block is hardly touched where less than one page in so many is.
+        const PART: usize = 16;
+        let Some(zone) = self.zone_of(at) else { return };
+        let Some(frame) = zone.pfn(at) else { return };
+        let word = zone.ledger().block(frame.block());
+        if word.state() == BlockState::Whole && word.hints().sampled() {
+            let touched = self.resident(zone, at, BLOCK_SIZE);
+            if touched.is_some_and(|touched| touched < BLOCK_FRAMES / PART) {
+                self.classes.learn_of_idle(frames);
+            }
         }
     }
 

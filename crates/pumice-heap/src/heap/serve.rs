@@ -129,9 +129,14 @@ impl Heap {
             self.expect_more(zone, run.range);
         }
         if is_sample && blocks > 0 && can_look {
-            match zone.kind {
+            let block = match zone.kind {
                 ZoneKind::Ready => self.begin_sample_in_ready(zone, &run),
                 ZoneKind::Demand => self.begin_sample_in_demand(zone, &mut run),
+            };
+            self.classes.remember_sample(frames, zone.block_address(block));
+        } else if density == Density::Dense {
+            if let Some(sample) = self.classes.take_old_sample(frames) {
+                self.look_at_sample_in_use(frames, sample);
             }
         }
         if density == Density::Unknown && content == Content::Any {

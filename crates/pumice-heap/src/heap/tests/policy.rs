@@ -270,3 +270,29 @@ fn what_was_freed_in_parts_and_cleared_goes_back_too() {
         .sum();
     assert_eq!(held, 0);
 }
+
+#[test]
+fn a_dense_class_is_sparse_once_it_is_held_and_hardly_touched() {
+    for size in [3 << 20, 8 << 20] {
+        let heap = heap(0, u64::MAX);
+        let is_ready = |at: *mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
+        for _ in 0..200 {
+            let at = get(heap, size, Content::Any);
+            fill(at, size);
+            free(heap, at);
+        }
+        let held: Vec<_> = (0..300).map(|_| get(heap, size, Content::Any)).collect();
+        held.iter().for_each(|&at| touch(at, 1, 1));
+        let ready = held.iter().filter(|&&at| is_ready(at)).count();
+        assert!(ready < 250, "{ready} of 300 of {size} bytes");
+        // It was too soon to tell: they are written at last.
+        for at in held {
+            fill(at, size);
+            free(heap, at);
+        }
+        let again: Vec<_> = (0..10).map(|_| get(heap, size, Content::Any)).collect();
+        let dense = again.iter().filter(|&&at| is_ready(at)).count();
+        assert!(dense > 7, "{dense} of 10 of {size} bytes");
+        again.into_iter().for_each(|at| free(heap, at));
+    }
+}
