@@ -214,7 +214,10 @@ fn topology(variables: &impl Variables) -> Topology {
 
 /// Whether the variables say that nothing is to be served in this program, and which. It is asked for its name
 /// ([`program_name`]) where they name programs.
-pub fn find_refusal(variables: &impl Variables) -> Option<Reason> {
+///
+/// # Errors
+/// The reason.
+pub fn find_refusal(variables: &impl Variables) -> Result<(), Reason> {
     let mut buffer = [0; 16];
     let mut is_listed = |variable| {
         let list = variables.get(variable)?;
@@ -224,10 +227,10 @@ pub fn find_refusal(variables: &impl Variables) -> Option<Reason> {
     let switch = variables.get(config::ENV_SWITCH).unwrap_or("on");
     let is_off = ["off", "0", "no", "false"].iter().any(|off| switch.eq_ignore_ascii_case(off));
     match () {
-        () if is_off => Some(Reason::Off),
-        () if is_listed(config::ENV_ONLY) == Some(false) => Some(Reason::NotOnly),
-        () if is_listed(config::ENV_SKIP) == Some(true) => Some(Reason::Skipped),
-        () => None,
+        () if is_off => Err(Reason::Off),
+        () if is_listed(config::ENV_ONLY) == Some(false) => Err(Reason::NotOnly),
+        () if is_listed(config::ENV_SKIP) == Some(true) => Err(Reason::Skipped),
+        () => Ok(()),
     }
 }
 
@@ -306,12 +309,12 @@ mod tests {
         let name = core::str::from_utf8(program_name(&mut buffer)).expect("a name").to_owned();
         let own: &'static str = Box::leak(name.into_boxed_str());
         let find = |variable, value| find_refusal(&Given(Box::leak(Box::new([(variable, value)]))));
-        assert_eq!(find_refusal(&Given(&[])), None);
-        assert_eq!(find("PUMICE", "OFF"), Some(Reason::Off));
-        assert_eq!(find("PUMICE_ONLY", "b, c"), Some(Reason::NotOnly));
-        assert_eq!(find("PUMICE_ONLY", own), None);
-        assert_eq!(find("PUMICE_SKIP", own), Some(Reason::Skipped));
-        assert_eq!(find("PUMICE_SKIP", "b, c"), None);
+        assert_eq!(find_refusal(&Given(&[])), Ok(()));
+        assert_eq!(find("PUMICE", "OFF"), Err(Reason::Off));
+        assert_eq!(find("PUMICE_ONLY", "b, c"), Err(Reason::NotOnly));
+        assert_eq!(find("PUMICE_ONLY", own), Ok(()));
+        assert_eq!(find("PUMICE_SKIP", own), Err(Reason::Skipped));
+        assert_eq!(find("PUMICE_SKIP", "b, c"), Ok(()));
         assert_eq!(find_obstacle(FRAME_SIZE), Ok(()));
         assert_eq!(find_obstacle(65536), Err(Reason::Machine));
     }

@@ -23,12 +23,13 @@ static KEPT: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static KEPT_LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Most are empty, and few are longer than this.
-struct Room(UnsafeCell<[u8; 2048]>);
+const USUAL_BYTES: usize = 2048;
+struct Room(UnsafeCell<[u8; USUAL_BYTES]>);
 
 // SAFETY: written by one thread, before `KEPT` points here, and only read after that.
 unsafe impl Sync for Room {}
 
-static ROOM: Room = Room(UnsafeCell::new([0; 2048]));
+static ROOM: Room = Room(UnsafeCell::new([0; USUAL_BYTES]));
 
 impl Environment {
     /// `None` until they are kept.
@@ -74,7 +75,7 @@ unsafe fn copy<'e>(entries: impl Iterator<Item = &'e [u8]> + Clone) -> Option<()
     let concerning = entries.filter(|entry| names.into_iter().any(|name| entry.starts_with(name)));
     let len = concerning.clone().map(|entry| entry.len() + 1).sum();
     let at = match len {
-        0..=2048 => ROOM.0.get().cast(),
+        0..=USUAL_BYTES => ROOM.0.get().cast(),
         _ => mem::map_table(len).ok()?.as_ptr(),
     };
     // SAFETY: it is there, and as long, and nobody reads it yet.

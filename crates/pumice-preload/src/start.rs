@@ -93,7 +93,7 @@ const LARGE_ENOUGH: usize = usize::MAX - 1;
 fn read_environment() -> Result<u32, Reason> {
     // SAFETY: `advance` lets one thread at a time take a step.
     let Some(environment) = (unsafe { Environment::keep() }) else { return Ok(UNREAD) };
-    if let Some(reason) = process::find_refusal(&environment) {
+    if let Err(reason) = process::find_refusal(&environment) {
         REFUSAL.store(1 + reason as u64, Ordering::Relaxed);
     }
     let wanted = environment.get(config::ENV_THRESHOLD).and_then(config::parse_size);
@@ -117,21 +117,21 @@ fn read_environment() -> Result<u32, Reason> {
 /// takes a step, after it has acquired the step before.
 static REFUSAL: AtomicU64 = AtomicU64::new(0);
 
-/// READ to SERVING, unless something is in the way. The stack at hand may be that of a signal handler, or of a thread
-/// that needs little.
+/// READ to SERVING, unless something is in the way.
 fn start() -> Result<u32, Reason> {
-    stack::on_another(start_here).unwrap_or(Err(Reason::NoMemory))
-}
-
-fn start_here() -> Result<u32, Reason> {
     if state::is_quiet() {
         return Err(Reason::Seccomp);
     }
     // A process that has another's memory for a while must not have its heap: the owner starts one. A fork's child
-    // would have it half-way.
+    // would have it half-way, and with it the addresses that are reserved to find a place for the stack.
     if state::has_borrowed().unwrap_or_else(weak::is_glibc) || fork::is_under_way() {
         return Ok(READ);
     }
+    // The stack at hand may be that of a signal handler, or of a thread that needs little.
+    stack::on_another(start_here).unwrap_or(Err(Reason::NoMemory))
+}
+
+fn start_here() -> Result<u32, Reason> {
     let environment = Environment::kept().ok_or(Reason::Unknown)?;
     find_obstacle(&environment)?;
     let mut name = [0; 16];

@@ -47,6 +47,23 @@ fn zeros_are_free() {
 }
 
 #[test]
+fn a_thread_with_a_small_stack_starts_one() {
+    static OTHER: Allocator = Allocator::new();
+    let ask = || {
+        let layout = Layout::new::<[u8; MIB]>();
+        // SAFETY: its size is not zero; and it is freed as it was allocated.
+        unsafe {
+            let at = OTHER.alloc(layout);
+            at.write(1);
+            OTHER.dealloc(at, layout);
+        }
+    };
+    let small = thread::Builder::new().stack_size(16 << 10).spawn(ask).expect("a thread");
+    small.join().expect("it has room");
+    assert!(OTHER.slot().is_some(), "it is started");
+}
+
+#[test]
 fn zeros_are_zeros_however_often_memory_goes_round() {
     for round in 0..8 {
         for size in [64 << 10, 100_000, MIB + 5, 2 * MIB, 9 * MIB, 16 * MIB] {

@@ -20,7 +20,7 @@ use pumice_frames::clear::is_zero;
 use pumice_frames::error::Result;
 use pumice_frames::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use pumice_frames::sys::sched::Affinity;
-use pumice_frames::sys::{mem, thread};
+use pumice_frames::sys::{mem, stack, thread};
 use pumice_heap::heap::{Content, Heap};
 use pumice_heap::process::{self, Host, Served, ZeroCheck};
 use pumice_heap::stats::{CounterSlot, Event, Reason};
@@ -142,7 +142,12 @@ impl ProcessHeap {
         // Relaxed: the step hands nothing over; `listed` does.
         let relaxed = Ordering::Relaxed;
         self.state.compare_exchange(UNSTARTED, BUSY, relaxed, relaxed).ok()?;
-        let Ok(listed) = Listed::start() else {
+        let started = {
+            // A start takes more stack than a thread may have, and nothing may leave it half-way.
+            let _all_signals = thread::BlockedSignals::block();
+            stack::on_another(Listed::start)
+        };
+        let Ok(Ok(listed)) = started else {
             self.state.store(OFF, Ordering::Relaxed);
             return None;
         };
@@ -237,7 +242,7 @@ impl Listed {
         let variables = environment::read();
         let mut name = [0; 16];
         let name = process::program_name(&mut name);
-        process::find_refusal(&variables).map_or(Ok(()), Err)?;
+        process::find_refusal(&variables)?;
         process::find_obstacle(environment::page_size())?;
         // Its check panics, which an allocator must not; `ProcessHeap::allocate` looks instead.
         let zero_check = ZeroCheck::ByCaller;

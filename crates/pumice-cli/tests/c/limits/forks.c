@@ -59,6 +59,30 @@ static void fork_beside(void *(*call)(void *), int seed) {
     CHECK(pthread_join(other, NULL) == 0);
 }
 
+/* The child of a fork at the very beginning of the other thread's request finds none of what that needs. */
+static void *ask(void *unused) {
+    (void)unused;
+    atomic_store(&at_work, 1);
+    free(malloc(5 * MIB));
+    return NULL;
+}
+
+static void fork_at_beginning(int seed) {
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, ask, NULL) == 0);
+    while (!atomic_load(&at_work)) {}
+    for (volatile int spin = 0; spin < seed % 50 * 40; spin++) {}
+    pid_t child = fork();
+    if (child == 0) {
+        limit();
+        void *volatile at = malloc(5 * MIB);
+        CHECK(at);
+        _exit(0);
+    }
+    wait_for(child);
+    CHECK(pthread_join(other, NULL) == 0);
+}
+
 /* The same where no handler is told of it: the child can't have what it would have plain, but it goes on. */
 static void fork_untold_beside(int seed) {
     pthread_t other;
@@ -129,6 +153,14 @@ int main(void) {
         if (child == 0) {
             if (seed % 2) use(5 * MIB);
             fork_beside(seed % 2 || seed % 4 == 0 ? end : start, seed / 4);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+    for (int seed = 0; seed < 400; seed++) {
+        pid_t child = fork();
+        if (child == 0) {
+            fork_at_beginning(seed);
             _exit(0);
         }
         wait_for(child);
