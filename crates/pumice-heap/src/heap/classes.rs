@@ -10,9 +10,14 @@
 //! dense, it is taken for dense as well: the first few, until one has been looked at, for a guess that is wrong costs
 //! a huge page for each page that is touched, and memory that is never freed is never looked at.
 //!
+//! Zeros may be asked for because they cost nothing until they are touched. So a request for zeros is taken for dense
+//! only where the two sizes below it that are known were zeros, too, and were touched whole: a table that doubles.
+//!
 //! So a dense class might stay so for as long as the program keeps what it asks for. Hence each block that goes out to
 //! be looked at is remembered for so many requests of its class: where it is in use still by then, and hardly touched,
 //! the class is taken for sparse. It may be written later. Then the class is dense again once it is freed.
+
+use core::ops::Range;
 
 use super::Content;
 use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
@@ -51,6 +56,8 @@ const CREDIT_OF_GROWTH: u64 = 2;
 const MOST_CREDIT: u64 = 16;
 /// How far neighbours are looked for: two doublings.
 const NEIGHBOURS: usize = 2 * PER_DOUBLING;
+/// From this share on, in 255ths, a class touches the whole of it.
+const WHOLE_SHARE: u64 = 250;
 
 /// The knowledge about a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +159,17 @@ impl Classes {
         }
     }
 
+    /// As [`Classes::density`], for a request that asks for zeros.
+    #[inline]
+    pub(super) fn density_of_zeros(&self, frames: usize) -> Density {
+        match self.density(frames) {
+            Density::Unknown if self.may_guess(frames) && self.follows_whole_zeros(frames) => {
+                Density::Likely
+            }
+            density => density,
+        }
+    }
+
     /// Whether one more request of a class of which nothing is known may be served on a guess.
     fn may_guess(&self, frames: usize) -> bool {
         let requests = self.class(frames).load(Ordering::Relaxed) & (ZERO - 1);
@@ -159,17 +177,32 @@ impl Classes {
         requests <= GUESSES || requests.saturating_mul(frames) <= GUESSED_FRAMES
     }
 
+    /// The words of those of some classes of which something is known.
+    fn known(&self, classes: Range<usize>) -> impl DoubleEndedIterator<Item = u64> + '_ {
+        let words = self.classes[classes].iter().map(|class| class.0.load(Ordering::Relaxed));
+        words.filter(|&word| samples_in(word) > 0)
+    }
+
     /// Whether the nearest classes of which something is known are dense.
     #[cold]
     fn has_dense_neighbours(&self, frames: usize) -> bool {
         let own = class_of(frames);
-        let is_known = |class: &&Class| samples_in(class.0.load(Ordering::Relaxed)) > 0;
-        let below = self.classes[own.saturating_sub(NEIGHBOURS)..own].iter().rev().find(is_known);
-        let above = &self.classes[own + 1..CLASSES.min(own + 1 + NEIGHBOURS)];
-        let nearest = [below, above.iter().find(is_known)];
-        let is_dense = |class: &Class| is_dense(class.0.load(Ordering::Relaxed));
-        let mut known = nearest.into_iter().flatten().peekable();
-        known.peek().is_some() && known.all(is_dense)
+        let below = self.known(own.saturating_sub(NEIGHBOURS)..own).next_back();
+        let above = self.known(own + 1..CLASSES.min(own + 1 + NEIGHBOURS)).next();
+        let mut nearest = below.into_iter().chain(above).peekable();
+        nearest.peek().is_some() && nearest.all(is_dense)
+    }
+
+    /// Whether the two nearest known classes below ask for zeros and touch all of them, and no class above is known not
+    /// to be dense.
+    #[cold]
+    fn follows_whole_zeros(&self, frames: usize) -> bool {
+        let own = class_of(frames);
+        let is_whole = |word: u64| word & ZERO != 0 && share_in(word) >= WHOLE_SHARE;
+        let mut below = self.known(own.saturating_sub(2 * NEIGHBOURS)..own).rev();
+        below.next().is_some_and(is_whole)
+            && below.next().is_some_and(is_whole)
+            && self.known(own + 1..CLASSES).all(is_dense)
     }
 
     /// Notes the content that a request of a class asks for.
@@ -377,6 +410,28 @@ mod tests {
         assert_eq!(classes.density_if_written(1000), Density::Unknown, "some guesses are enough");
         classes.learn(1000, 1, 1000);
         assert_eq!(classes.density_if_written(1000), Density::Sparse, "its own counts most");
+    }
+
+    #[test]
+    fn zeros_are_likely_to_be_written_where_they_were_twice() {
+        let classes = Classes::new();
+        let learn = |frames, touched, content| {
+            classes.note_content(frames, content);
+            classes.learn(frames, touched, frames);
+        };
+        learn(1024, 1024, Content::Zero);
+        assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "once");
+        learn(2048, 2048, Content::Any);
+        assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "not zeros");
+        learn(2048, 2048, Content::Zero);
+        assert_eq!(classes.density_of_zeros(4096), Density::Likely);
+        assert_eq!(classes.density_of_zeros(1500), Density::Unknown, "one on each side");
+        assert_eq!(classes.density_of_zeros(100_000), Density::Unknown, "from afar");
+        learn(2048, 1000, Content::Zero);
+        assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "not all of it");
+        (0..10).for_each(|_| learn(2048, 2048, Content::Zero));
+        learn(1 << 20, 1, Content::Zero);
+        assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "a large one is sparse");
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Heap {
         let node = self.zones.here();
         let density = match content {
             Content::Any => self.classes.density_if_written(frames),
-            Content::Zero => self.classes.density(frames),
+            Content::Zero => self.classes.density_of_zeros(frames),
         };
         self.classes.note_content(frames, content);
         let is_sample = self.classes.is_sample(frames, density);

@@ -231,6 +231,25 @@ fn what_is_likely_to_be_written_is_served_from_ready_memory_at_once() {
 }
 
 #[test]
+fn a_table_that_doubles_is_served_from_ready_memory_before_it_is_known() {
+    let heap = heap(0, u64::MAX);
+    let is_ready = |at: *mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
+    let mut table = get(heap, 2 << 20, Content::Zero);
+    for size in [4, 8, 16, 32, 64].map(|mib| mib << 20) {
+        fill(table, size / 2);
+        let larger = get(heap, size, Content::Zero);
+        assert_eq!(is_ready(larger), size > 8 << 20, "{size}");
+        assert!(is_zeroed(larger, size));
+        free(heap, table);
+        table = larger;
+    }
+    let sparse = get(heap, 1 << 30, Content::Zero);
+    assert!(!is_ready(sparse), "one that is much larger may be of another kind");
+    free(heap, sparse);
+    free(heap, table);
+}
+
+#[test]
 fn small_runs_that_are_all_free_go_back_too() {
     let heap = heap(0, u64::MAX);
     let held: Vec<_> = (0..3000)
