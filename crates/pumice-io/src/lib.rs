@@ -22,7 +22,7 @@ mod contained;
 pub mod engine;
 #[cfg(all(not(loom), any(test, feature = "fake")))]
 pub mod fails;
-#[cfg(not(loom))]
+#[cfg(all(not(loom), any(test, feature = "fake")))]
 pub mod fake;
 #[cfg(not(loom))]
 pub mod file;

@@ -356,11 +356,13 @@ pub(crate) fn after_fork_in_child() {
 fn adopt(served: &'static Served) -> bool {
     // As in `advance`.
     let _all_signals = thread::BlockedSignals::block();
-    if !QUIET.load(Ordering::Relaxed) && served.adopt() {
+    // SAFETY: its word says so of one thread, before any other of the child uses the heap.
+    if !QUIET.load(Ordering::Relaxed) && unsafe { served.adopt() } {
         return true;
     }
     turn_all_away();
-    served.heap().after_fork_alone();
+    // SAFETY: as above; it was not adopted.
+    unsafe { served.heap().after_fork_alone() };
     false
 }
 

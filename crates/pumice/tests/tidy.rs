@@ -254,7 +254,7 @@ fn every_crate_names_its_neighbours() {
             .join(" ");
         for neighbour in used {
             let name = neighbour.replace('-', "_");
-            if !said.contains(neighbour) && !said.contains(&name) && !top.text.contains(&name) {
+            if !said.contains(neighbour) && !said.contains(&name) {
                 offences.push(format!("{}: says nothing of {neighbour}", top.name()));
             }
         }

@@ -2,10 +2,11 @@
 //! waits for the next daemon on the same socket, and tells it.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use pumice_slots::refusal::Reason;
 use pumice_slots::{Error, Lease};
 use rustix::event::{poll, PollFd, PollFlags};
@@ -39,7 +40,7 @@ impl Holder {
 
     /// Ends the lease; its memory is gone then.
     pub fn end(self) {
-        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let lease = self.lease.lock().take();
         if let Some(lease) = lease {
             // Without a daemon the client has truncated the file itself.
             let _ = lease.end();
@@ -51,7 +52,7 @@ fn keep(shared: &Mutex<Option<Lease>>, mut connection: OwnedFd) {
     loop {
         // The daemon says nothing unasked: what is there to read is its end.
         let _ = poll(&mut [PollFd::new(&connection, PollFlags::IN)], None);
-        let mut lease = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lease = shared.lock();
         let Some(held) = lease.as_mut() else { return };
         match held.resume() {
             Ok(()) => match held.connection().as_fd().try_clone_to_owned() {

@@ -21,7 +21,9 @@ use pumice_slots::ServeError;
 pub fn serve(arguments: ServeArgs) -> Result<(), Failure> {
     let plan = arguments.plan()?;
     let bar = io::stderr().is_terminal().then(|| bar(0));
-    daemon::serve(plan, Box::new(Terminal { arguments, bar })).map_err(not_served)
+    // SAFETY: the program has opened nothing that it still has.
+    let socket = unsafe { daemon::systemd_socket() }.map_err(not_served)?;
+    daemon::serve(plan, Box::new(Terminal { arguments, bar }), socket).map_err(not_served)
 }
 
 /// An error of the daemon's as a failure of this program.

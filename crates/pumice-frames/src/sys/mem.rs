@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicUsize as StaticUsize, Ordering};
 /// [`Memory::discard`] only if the range then reads as zeros.
 pub unsafe trait Memory: Sync {
     /// Reserves `len` bytes of addresses aligned to `align`; they can't be touched yet and cost
-    /// nothing.
+    /// nothing. They are not where the kernel puts mappings by itself, if there is room elsewhere ([`place_apart`]).
     fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno>;
 
     /// Gives a reservation back, with all that is in it.
@@ -137,9 +137,10 @@ const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 unsafe impl Memory for Os {
     fn reserve(&self, len: usize, align: usize) -> Result<NonNull<u8>, Errno> {
         let padded = len.checked_add(align).ok_or(Errno::NOMEM)?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mm::mmap_anonymous(null_mut(), padded, ProtFlags::empty(), PRIVATE)? }
-            as usize;
+        let hint = place_below(padded) as *mut c_void;
+        // SAFETY: a new mapping, where there is none.
+        let base =
+            unsafe { mm::mmap_anonymous(hint, padded, ProtFlags::empty(), PRIVATE)? } as usize;
         let start = base.next_multiple_of(align);
         let (head, tail) = (start - base, base + padded - (start + len));
         // SAFETY: both ends are parts of the mapping just made, outside what is returned.
@@ -312,39 +313,57 @@ pub fn place_for_a_moment() -> usize {
     }
 }
 
+/// Addresses for a reservation of `len` bytes, which may be longer than the gap that [`place_apart`] is in: below that
+/// gap. They are a hint for `mmap`; 0 for none.
+fn place_below(len: usize) -> usize {
+    let first = place_next();
+    let next = |at: usize| {
+        let at = at.checked_sub(len)?;
+        (first != NOWHERE && first.abs_diff(at) <= FARTHEST).then_some(at)
+    };
+    let before = NEXT_BELOW.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    before.map_or(0, |before| before - len)
+}
+
 /// The next place apart; 0 before the first. Relaxed: of two mappings with one hint, the kernel puts one elsewhere.
 static NEXT_APART: StaticUsize = StaticUsize::new(0);
+/// The end of the next place for a reservation; as [`NEXT_APART`], and set before it.
+static NEXT_BELOW: StaticUsize = StaticUsize::new(0);
 /// There is none.
 const NOWHERE: usize = 1;
 
-/// Bytes of addresses of which [`first_apart`] is the middle, from those that are tried first to the least.
+/// Bytes of addresses of which the first place apart is the middle, from those that are tried first to the least.
 const MOST_APART: usize = 1 << 40;
 const LEAST_APART: usize = 1 << 36;
+/// Reservations are no farther from there: programs have memory at addresses of their choice.
+const FARTHEST: usize = 1 << 44;
 
 fn place_next() -> usize {
     if NEXT_APART.load(Ordering::Relaxed) == 0 {
-        // Another thread's is as good.
-        let _ = NEXT_APART.compare_exchange(0, first_apart(), Ordering::Relaxed, Ordering::Relaxed);
+        let (below, apart) = find_gap().map_or((0, NOWHERE), |(at, len)| (at, at + len / 2));
+        // Another thread's are as good. Release: pairs with the Acquire below.
+        let _ = NEXT_BELOW.compare_exchange(0, below, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = NEXT_APART.compare_exchange(0, apart, Ordering::Release, Ordering::Relaxed);
     }
-    NEXT_APART.load(Ordering::Relaxed)
+    NEXT_APART.load(Ordering::Acquire)
 }
 
-/// The middle of the uppermost gap that is wide enough: the kernel goes from there downwards, and has chosen at random
-/// where it begins.
-fn first_apart() -> usize {
-    let mut size = MOST_APART;
-    while size >= LEAST_APART {
+/// The uppermost gap that is wide enough, and its length: the kernel goes from its end downwards, and has chosen at
+/// random where it begins.
+fn find_gap() -> Option<(usize, usize)> {
+    let mut len = MOST_APART;
+    while len >= LEAST_APART {
         // SAFETY: a new mapping, where there is none, that nobody has used.
         let found = unsafe {
-            mm::mmap_anonymous(null_mut(), size, ProtFlags::empty(), PRIVATE)
-                .and_then(|at| mm::munmap(at, size).map(|()| at as usize))
+            mm::mmap_anonymous(null_mut(), len, ProtFlags::empty(), PRIVATE)
+                .and_then(|at| mm::munmap(at, len).map(|()| at as usize))
         };
         match found {
-            Ok(at) => return at + size / 2,
-            Err(_) => size /= 4,
+            Ok(at) => return Some((at, len)),
+            Err(_) => len /= 4,
         }
     }
-    NOWHERE
+    None
 }
 
 /// Maps `len` bytes of zeroed private memory for the crate's own tables.
@@ -515,6 +534,7 @@ pub unsafe fn collapse(at: *mut u8, len: usize) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::BLOCK_SIZE;
 
     #[test]
     fn tables_are_apart_and_beside_each_other() {
@@ -533,6 +553,10 @@ mod tests {
         }
         assert!(place_for_a_moment() < tables[0], "before the tables");
         assert_ne!(place_apart(1), place_apart(1));
+        let zone = Os.reserve(BLOCK_SIZE, BLOCK_SIZE).expect("addresses");
+        assert!((zone.as_ptr() as usize) < tables[0], "below the tables");
+        // SAFETY: all of it, which nobody uses.
+        unsafe { Os.release(zone, BLOCK_SIZE) }.expect("it is there");
     }
 
     #[test]

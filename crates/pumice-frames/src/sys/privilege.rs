@@ -8,11 +8,14 @@ use super::raw;
 /// Gives the calling thread a table of descriptors of its own, with nothing in it (`close_range(2)` with
 /// `CLOSE_RANGE_UNSHARE`, Linux 5.9): its own files take no number in the program's table, and a file that the program
 /// closes is closed.
-pub fn leave_descriptors() -> Result<(), Errno> {
+///
+/// # Safety
+/// The calling thread uses no descriptor that it has had before.
+pub unsafe fn leave_descriptors() -> Result<(), Errno> {
     // include/uapi/linux/close_range.h
     const CLOSE_RANGE_UNSHARE: usize = 1 << 1;
     let args = [0, u32::MAX as usize, CLOSE_RANGE_UNSHARE, 0, 0, 0];
-    // SAFETY: the closing happens in the calling thread's new table only.
+    // SAFETY: the closing happens in the calling thread's new table only, of which it uses nothing.
     unsafe { raw::syscall(linux_raw_sys::general::__NR_close_range, args) }.map(drop)
 }
 

@@ -300,12 +300,16 @@ impl Heap {
 
     /// To be called in a forked child before it uses the heap: from now on it counts in `slot`,
     /// and drops every free block that it shares with its parent.
-    pub fn after_fork_in_child(&self, slot: &'static CounterSlot) {
+    ///
+    /// # Safety
+    /// It is such a child, and no other thread of it uses the heap or has used it.
+    pub unsafe fn after_fork_in_child(&self, slot: &'static CounterSlot) {
         if self.slot().pool_split().is_none() {
             // No helper will be started here either.
             slot.forget_free();
         }
-        self.scrubber.after_fork(slot);
+        // SAFETY: as the caller promises.
+        unsafe { self.scrubber.after_fork(slot) };
         self.forget_holes_lock();
         self.retiring.forget();
         self.ahead.after_fork();
@@ -317,7 +321,8 @@ impl Heap {
         for zone in self.zones.all() {
             // First: memory that goes now is in the parent's share, and stays there.
             zone.budget().adopt(slot);
-            zone.adopt();
+            // SAFETY: as the caller promises.
+            unsafe { zone.adopt() };
             self.drop_free_blocks(zone, 0, |_| true);
             zone.set_ready_blocks(0);
         }
@@ -325,14 +330,19 @@ impl Heap {
 
     /// To be called in a forked child that can't count anywhere, instead of [`Heap::after_fork_in_child`]: the heap
     /// retires.
-    pub fn after_fork_alone(&'static self) {
-        self.scrubber.after_fork(self.slot());
+    ///
+    /// # Safety
+    /// As of that.
+    pub unsafe fn after_fork_alone(&'static self) {
+        // SAFETY: as the caller promises.
+        unsafe { self.scrubber.after_fork(self.slot()) };
         self.forget_holes_lock();
         self.retiring.forget();
         for zone in self.zones.all() {
             // All of it is in the parent's share.
             zone.budget().adopt(self.slot());
-            zone.adopt();
+            // SAFETY: as the caller promises.
+            unsafe { zone.adopt() };
         }
         self.retire(Calls::OfFree);
     }

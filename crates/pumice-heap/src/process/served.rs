@@ -97,11 +97,15 @@ impl Served {
 
     /// In a forked child, while its word says ADOPTING: gives it a slot, with its parent's name and settings, and makes
     /// the heap its own. `false`: there is no slot, and the heap is as it was.
-    pub fn adopt(&self) -> bool {
+    ///
+    /// # Safety
+    /// It is such a child, and no other thread of it uses the heap or has used it.
+    pub unsafe fn adopt(&self) -> bool {
         let Some(slot) = take_slot_of_child(self.tree, self.slot()) else { return false };
         // Relaxed: see `slot`.
         self.slot.store(from_ref(slot).cast_mut(), Ordering::Relaxed);
-        self.heap.after_fork_in_child(slot);
+        // SAFETY: as the caller promises.
+        unsafe { self.heap.after_fork_in_child(slot) };
         slot.add(Event::Forks, 1);
         true
     }

@@ -260,7 +260,8 @@ pub(super) unsafe fn begin(argument: *mut c_void, name: &CStr) -> (Job, Descript
     privilege::set_thread_name(name);
     sched::leave_class();
     job.scrubber.home().enter();
-    let descriptors = match privilege::leave_descriptors() {
+    // SAFETY: the thread has just begun, and has opened nothing.
+    let descriptors = match unsafe { privilege::leave_descriptors() } {
         Ok(()) => Descriptors::Own,
         Err(_) => Descriptors::Shared,
     };

@@ -221,7 +221,10 @@ impl Scrubber {
 
     /// To be called in a fork's child, which counts in `slot` and where none of the threads exists;
     /// the next free starts new ones.
-    pub fn after_fork(&self, slot: &'static CounterSlot) {
+    ///
+    /// # Safety
+    /// It is such a child, and no other thread of it uses the scrubber or has used it.
+    pub unsafe fn after_fork(&self, slot: &'static CounterSlot) {
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Relaxed);
         self.waiting.forget();
         self.helpers().into_iter().for_each(Helper::forget_thread);

@@ -9,6 +9,8 @@
 //!
 //! Requests of reclaim itself, and of the code that it calls, are served from the frames below min, and never reclaim.
 
+use std::time::Duration;
+
 use pumice_frames::addr::Pfn;
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
 use pumice_io::sync::{current_thread, in_policy, ThreadId};
@@ -23,7 +25,10 @@ use super::zone::ZoneReclaim;
 /// Writes in flight at most, of one who reclaims for itself: a batch is one, or some.
 const DEPTH: u32 = 16;
 
-/// How often a request waits as long as its patience is for a space to be attached, where there is none.
+/// How long a request waits for what others reclaim before it looks for itself again, and for what its flags don't let
+/// it do itself at most. A thread that frees frames wakes it before.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How often a request waits that long for a space to be attached, where there is none.
 const WAITS_FOR_SPACES: u32 = 20;
 
 /// `PF_MEMALLOC`: while it is there, the thread is reclaiming.
@@ -116,8 +121,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         // A thread that attaches a space may not have begun yet.
         let mut waits = 0;
         while state.members.is_empty() && waits < WAITS_FOR_SPACES && !state.is_stopped {
-            let patience = state.settings.patience;
-            state = self.frames_freed.wait_timeout(state, patience).0;
+            state = self.frames_freed.wait_timeout(state, PATIENCE).0;
             waits += 1;
         }
         let was_min = self.pressure_now() == Pressure::Min;
@@ -126,7 +130,6 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             // There were more than was known.
             return 1;
         }
-        let patience = state.settings.patience;
         let may_all = gfp.contains(Gfp::IO | Gfp::FS);
         state.counts.allocstall += 1;
         let request = state.requests.begin();
@@ -162,7 +165,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             if state.kswapd.is_waiting() {
                 self.wake.notify_one();
             }
-            let (now, is_timed_out) = self.frames_freed.wait_timeout(state, patience);
+            let (now, is_timed_out) = self.frames_freed.wait_timeout(state, PATIENCE);
             state = now;
             state.requests.end_wait();
             is_late |= is_timed_out;
@@ -187,7 +190,7 @@ impl<P: Policy + Send> Round<'_, P> {
     /// Takes batches out, each written when the next begins, until frames are free. `false`: there is no more to try.
     pub fn reclaim_directly(&mut self) -> bool {
         let pages = self.zone.state().policy.len();
-        let most = (pages / self.settings.vm_scan_ratio).max(self.settings.swap_cluster_max);
+        let most = pages.max(self.settings.swap_cluster_max);
         while self.freed == 0 && !self.progress.is_at_end() && self.chosen <= most {
             if self.shrink_caches(Ask::Owed) {
                 break;

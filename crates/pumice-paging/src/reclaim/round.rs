@@ -15,7 +15,11 @@ use super::policy::Policy;
 use super::progress::Progress;
 use super::settings::Settings;
 use super::writes::{Leaving, Notes, Victim, Writes};
-use super::zone::{State, ZoneReclaim};
+use super::zone::{State, ZoneReclaim, SCANNED_PER_PAGE};
+
+/// Batches from one look for pages that nobody told of to the next. A look is at 2 MiB: with that, all of a region eight
+/// times as large as memory is seen while the memory turns over once.
+const BATCHES_PER_SWEEP: usize = 16;
 
 /// A space as a reclaimer knows it.
 #[derive(Debug, Default)]
@@ -102,7 +106,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             victims: Vec::with_capacity(batch),
             dirty: Vec::with_capacity(batch),
             notes: Notes::default(),
-            looked_at: Vec::with_capacity(batch * settings.scanned_per_page),
+            looked_at: Vec::with_capacity(batch * SCANNED_PER_PAGE),
             found: Vec::new(),
             progress: Progress::default(),
         }
@@ -166,7 +170,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         let mut looked_at = std::mem::take(&mut self.looked_at);
         looked_at.clear();
         let mut state = self.zone.state();
-        let most = self.settings.swap_cluster_max * self.settings.scanned_per_page;
+        let most = self.settings.swap_cluster_max * SCANNED_PER_PAGE;
         for _ in 0..most.min(state.frames.len()) {
             let hand = (state.hand + 1) % state.frames.len();
             state.hand = hand;
@@ -214,7 +218,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     fn sweep_now_and_then(&mut self) {
         let mut state = self.zone.state();
         state.since_sweep += 1;
-        if state.since_sweep >= self.settings.batches_per_sweep {
+        if state.since_sweep >= BATCHES_PER_SWEEP {
             state.since_sweep = 0;
             drop(state);
             self.sweep();

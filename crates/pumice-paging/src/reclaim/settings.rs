@@ -24,12 +24,6 @@ pub struct Settings {
     /// sooner, and what is read meanwhile waits behind them: with 4,096, one read of a thousand took 12 ms and more,
     /// with 128 it took 2 to 4, as the device does by itself.
     pub most_leaving: usize,
-    /// Accessed bits looked at for each page that goes, 4: so that all are looked at some times while the memory turns
-    /// over once.
-    pub scanned_per_page: usize,
-    /// `vm_scan_ratio`: a request that reclaims for itself looks at one in so many of the pages in memory before it
-    /// gives up, 1: at each of them once on average. (2.4 has 8, and up to 60 passes.)
-    pub vm_scan_ratio: usize,
     /// `vm_mapped_ratio`: how many *mapped* pages ([`Task::mapped`](crate::space::Task::mapped)) reclaim meets at the
     /// inactive list's tail, rolls over and counts for each page that it is to free, before it walks page tables
     /// for pages to unmap (`swap_out`); a tenth of those it looks at count as many in any case. `None`: the policy's
@@ -39,20 +33,12 @@ pub struct Settings {
     pub vm_mapped_ratio: Option<usize>,
     /// The policy's own settings.
     pub policy: Tunables,
-    /// Batches from one look for pages that nobody told of to the next, 16. A look is at 2 MiB: with that, all of a
-    /// region eight times as large as memory is seen while the memory turns over once.
-    pub batches_per_sweep: usize,
     /// `vfs_cache_pressure`, 100: what share of a shrinker's cache is asked for against the share of the pages in
     /// memory that was scanned, in percent. With 0 it is asked only where no page is left to go.
     pub cache_pressure_percent: u32,
-    /// `SHRINK_BATCH`, 128: frames that a shrinker is asked for at a time.
-    pub shrink_batch: usize,
     /// How long `kswapd` tries nothing when nothing could go, 20 ms; twice as long each time up to 64 times, for as
     /// long as nobody asks.
     pub pause: Duration,
-    /// How long a request waits for what others reclaim before it looks for itself again, 100 ms, and for what its
-    /// flags don't let it do itself at most. A thread that frees frames wakes it before.
-    pub patience: Duration,
 }
 
 impl Settings {
@@ -67,15 +53,10 @@ impl Settings {
             most_pages: usize::MAX,
             swap_cluster_max: 32,
             most_leaving: 128,
-            scanned_per_page: 4,
-            vm_scan_ratio: 1,
             vm_mapped_ratio: None,
             policy: Tunables::DEFAULT,
-            batches_per_sweep: 16,
             cache_pressure_percent: 100,
-            shrink_batch: 128,
             pause: Duration::from_millis(20),
-            patience: Duration::from_millis(100),
         }
     }
 
@@ -93,11 +74,7 @@ impl Settings {
             watermarks: Watermarks { min, low, high },
             swap_cluster_max: self.swap_cluster_max.clamp(1, 64),
             most_leaving: self.most_leaving.max(1),
-            scanned_per_page: self.scanned_per_page.max(1),
-            vm_scan_ratio: self.vm_scan_ratio.max(1),
-            batches_per_sweep: self.batches_per_sweep.max(1),
             cache_pressure_percent: self.cache_pressure_percent.min(10_000),
-            shrink_batch: self.shrink_batch.max(1),
             policy: self.policy.checked(),
             ..self
         }

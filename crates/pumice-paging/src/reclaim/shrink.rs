@@ -9,7 +9,7 @@ use pumice_io::sync::contain;
 
 use super::policy::Policy;
 use super::round::Round;
-use super::shrinker::{part, Ask, Call, Outcome, Shrinker, Trust};
+use super::shrinker::{part, Ask, Call, Outcome, Shrinker, Trust, SHRINK_BATCH};
 use super::zone::ZoneReclaim;
 
 /// Ends a registration when it is dropped, after the calls that are in progress: but for one that the calling thread
@@ -66,7 +66,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let (mut after, mut has_freed) = (0, false);
         loop {
             let mut state = self.zone.state();
-            let Some(call) = state.shrinkers.begin(after, ask, gfp, &self.settings) else { break };
+            let Some(call) = state.shrinkers.begin(after, ask, gfp) else { break };
             drop(state);
             if after == 0 {
                 self.let_go_of_all();
@@ -90,14 +90,13 @@ impl<P: Policy + Send> Round<'_, P> {
         let went = contain(|| {
             // It goes in here: what it does then may panic as well.
             let shrinker = shrinker;
-            let batch = self.settings.shrink_batch;
             outcome.count = shrinker.count();
             let wanted = match ask {
                 Ask::Owed => part(outcome.count, owed).max(outcome.count.min(1)),
-                Ask::LastResort => outcome.count.min(batch),
+                Ask::LastResort => outcome.count.min(SHRINK_BATCH),
             };
             while outcome.asked < wanted {
-                let some = batch.min(wanted - outcome.asked);
+                let some = SHRINK_BATCH.min(wanted - outcome.asked);
                 outcome.asked += some;
                 let freed = self.scan_cache(&*shrinker, some, gfp, &mut trust);
                 outcome.freed += freed;

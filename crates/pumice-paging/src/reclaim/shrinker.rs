@@ -75,6 +75,9 @@ use pumice_io::sync::{current_thread, ThreadId};
 
 use super::settings::Settings;
 
+/// `SHRINK_BATCH` of the kernel: frames that a cache is asked for at a time.
+pub(super) const SHRINK_BATCH: usize = 128;
+
 /// A cache that reclaim may ask for memory. Several threads may ask at a time.
 ///
 /// A call may do all that a thread may do: take frames, of those that are kept back too, and nothing is reclaimed for
@@ -230,13 +233,13 @@ impl Shrinkers {
     }
 
     /// The next one after `after` that is to be asked where `gfp` is allowed. Its debt is this call's.
-    pub fn begin(&mut self, after: u64, ask: Ask, gfp: Gfp, settings: &Settings) -> Option<Call> {
+    pub fn begin(&mut self, after: u64, ask: Ask, gfp: Gfp) -> Option<Call> {
         let scanned = self.scanned;
         let may =
             |entry: &&mut Entry| entry.id > after && !entry.is_closed && gfp.contains(entry.needs);
         let is_next = |entry: &&mut Entry| match ask {
             // Where one is in there already, another would only wait for the same.
-            Ask::Owed => entry.callers.is_empty() && entry.is_due(scanned, settings.shrink_batch),
+            Ask::Owed => entry.callers.is_empty() && entry.is_due(scanned, SHRINK_BATCH),
             Ask::LastResort => true,
         };
         let entry = self.entries.iter_mut().filter(may).find(is_next)?;

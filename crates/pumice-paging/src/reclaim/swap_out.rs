@@ -34,7 +34,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let mut state = self.zone.state();
         let batch = self.begin_batch(&mut state);
         state.policy.refill(batch);
-        let most = state.policy.len() / self.settings.vm_scan_ratio;
+        let most = state.policy.len();
         drop(state);
         let most_mapped = (batch * vm_mapped_ratio).min(most / LOOKED_AT_FOR_MAPPED);
         self.pass_over_mapped(most_mapped, most);

@@ -45,6 +45,9 @@ use super::writes::Writes;
 
 /// Pages that the policy is told of by one call.
 const ADDED_AT_ONCE: usize = 32;
+/// Accessed bits looked at for each page that goes: so that all are looked at some times while the memory turns over
+/// once.
+pub(super) const SCANNED_PER_PAGE: usize = 4;
 /// Frames that are free where nobody knows.
 const UNKNOWN: isize = isize::MAX / 2;
 
@@ -262,7 +265,7 @@ impl<P: Policy> ZoneReclaim<P> {
     pub fn new(policy: P, frames: usize, settings: Settings) -> ZoneReclaim<P> {
         let mut policy = ContainedPolicy::new(policy, frames);
         let settings = settings.checked();
-        policy.set_looks(settings.scanned_per_page);
+        policy.set_looks(SCANNED_PER_PAGE);
         policy.tune(settings.policy);
         let state = State {
             policy,
@@ -341,7 +344,6 @@ impl<P: Policy> ZoneReclaim<P> {
         let settings = settings.checked();
         let mut state = self.state();
         state.settings = settings;
-        state.policy.set_looks(settings.scanned_per_page);
         state.policy.tune(settings.policy);
         self.count_free(&mut state);
         drop(state);

@@ -26,8 +26,8 @@ pub struct Listener {
 
 impl Listener {
     /// systemd's socket if there is one, else a new one at `path`.
-    pub fn open(path: &Path) -> Result<Listener, ServeError> {
-        if let Some(socket) = activated()? {
+    pub fn open(path: &Path, systemds: Option<OwnedFd>) -> Result<Listener, ServeError> {
+        if let Some(socket) = systemds {
             // A daemon that was killed may have left it otherwise.
             set_rights(&socket, Rights::Passed);
             return Ok(Listener { socket, bound: None });
@@ -115,7 +115,14 @@ impl AsFd for Listener {
     }
 }
 
-fn activated() -> Result<Option<OwnedFd>, ServeError> {
+/// The socket that systemd has handed over to this process, if it has (`sd_listen_fds(3)`).
+///
+/// # Errors
+/// It has handed over something else.
+///
+/// # Safety
+/// The process has just begun: no descriptor is used yet but the first three.
+pub unsafe fn systemd_socket() -> Result<Option<OwnedFd>, ServeError> {
     let number = |name| env::var(name).ok().and_then(|text: String| text.parse::<u32>().ok());
     let (pid, count) = (number("LISTEN_PID"), number("LISTEN_FDS"));
     for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
@@ -124,7 +131,7 @@ fn activated() -> Result<Option<OwnedFd>, ServeError> {
     if pid != Some(std::process::id()) || count.is_none_or(|count| count == 0) {
         return Ok(None);
     }
-    // SAFETY: systemd gave it to this process, which has not used it before.
+    // SAFETY: systemd gave it to this process; as the caller promises, nobody else has it.
     let socket = unsafe { OwnedFd::from_raw_fd(FIRST_ACTIVATED) };
     let fits = sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::SEQPACKET)
         && sockopt::socket_acceptconn(&socket).unwrap_or(false);

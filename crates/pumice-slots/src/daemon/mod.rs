@@ -41,8 +41,11 @@ mod subordinate;
 mod turns;
 
 pub use allow::{Allowed, Rule};
+pub use listener::systemd_socket;
 pub use plan::Plan;
 pub use pool::Key;
+
+use std::os::fd::OwnedFd;
 
 use crate::ServeError;
 
@@ -64,8 +67,9 @@ pub trait Host {
     fn clear_progress(&self);
 }
 
-/// Serves until a signal ends it. To be called before the process has other threads: it blocks the signals.
-pub fn serve(plan: Plan, host: Box<dyn Host>) -> Result<(), ServeError> {
+/// Serves until a signal ends it, by systemd's socket where there is one ([`systemd_socket`]). To be called before the
+/// process has other threads: it blocks the signals.
+pub fn serve(plan: Plan, host: Box<dyn Host>, socket: Option<OwnedFd>) -> Result<(), ServeError> {
     plan.check()?;
-    server::Server::start(plan, host)?.run()
+    server::Server::start(plan, host, socket)?.run()
 }

@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 use crate::{socket, SlotFile};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::net::{shutdown, sockopt, Shutdown};
 
 use super::server::{ring, Event};
@@ -188,7 +189,7 @@ impl Crew {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn take(&self, owner: Owner, corpse: Corpse) {
@@ -215,7 +216,7 @@ impl Crew {
                     return;
                 }
                 state.idle += 1;
-                state = self.has_work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.has_work.wait(&mut state);
                 state.idle -= 1;
                 continue;
             };

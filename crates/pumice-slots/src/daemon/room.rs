@@ -1,9 +1,10 @@
 //! Whether there is memory for another slot, so that populating one never makes the machine short.
 
 use std::fs;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::PageKind;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::memory;
 
@@ -60,7 +61,7 @@ impl Drop for Promise {
 
 impl Room {
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Makes a slot's file if there is room for it, or says why not.

@@ -119,7 +119,11 @@ struct Ending {
 
 impl Server {
     /// Opens everything; whatever is wrong is found now.
-    pub fn start(plan: Plan, host: Box<dyn Host>) -> Result<Server, ServeError> {
+    pub fn start(
+        plan: Plan,
+        host: Box<dyn Host>,
+        socket: Option<OwnedFd>,
+    ) -> Result<Server, ServeError> {
         let system = |what: &'static str| {
             move |error: io::Error| ServeError::system(format!("no {what}: {error}"))
         };
@@ -129,7 +133,7 @@ impl Server {
         let _ = rustix::process::set_dumpable_behavior(private);
         let directory = Directory::open(plan.dir.as_deref())?;
         let path = plan.socket.clone().unwrap_or_else(|| directory.socket());
-        let listener = Listener::open(&path)?;
+        let listener = Listener::open(&path, socket)?;
         let most_connections = raise_descriptor_limit();
 
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC);

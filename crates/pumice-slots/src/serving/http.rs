@@ -8,10 +8,11 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::net::SocketType;
 
 use super::bound::{Bound, Neighbours};
@@ -95,10 +96,8 @@ impl Places {
     /// Waits until there is one.
     fn take(self: &Arc<Places>) -> Place {
         // The number is right also after a panic.
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_full = |taken: &mut usize| *taken >= CLIENTS;
-        let mut taken =
-            self.left.wait_while(taken, is_full).unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
+        self.left.wait_while(&mut taken, |taken| *taken >= CLIENTS);
         *taken += 1;
         Place(Arc::clone(self))
     }
@@ -106,7 +105,7 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *self.0.taken.lock() -= 1;
         self.0.left.notify_one();
     }
 }

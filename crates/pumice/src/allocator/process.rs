@@ -274,7 +274,9 @@ impl Listed {
     #[inline]
     fn is_current(&self) -> bool {
         let may_adopt = || !self.quiet.load(Ordering::Relaxed);
-        self.served.word().is_current(|| may_adopt() && self.served.adopt())
+        // SAFETY: its word says so of one thread, before any other of the child uses the heap.
+        let adopt = || unsafe { self.served.adopt() };
+        self.served.word().is_current(|| may_adopt() && adopt())
     }
 }
 

@@ -4,7 +4,8 @@
 #include <malloc.h>
 #include <pthread.h>
 
-enum { HOLES = 256, LEN = 512 * 1024 };
+enum { HOLES = 256, LEN = 512 * 1024, PLACES = 8 };
+#define LARGE_HOLE ((size_t)16 << 30)
 
 static char *holes[2 * HOLES];
 
@@ -37,7 +38,14 @@ int main(void) {
         size_t len = PAGE << i % 7;
         CHECK(munmap(holes[i] + LEN, len) == 0);
     }
+    char *large = mmap(NULL, LARGE_HOLE, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+    CHECK(large != MAP_FAILED && munmap(large, LARGE_HOLE) == 0);
     use(NULL);
+    for (int i = 0; i < PLACES; i++) {
+        char *at = large + LARGE_HOLE / PLACES * i;
+        CHECK(mmap(at, LEN, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0) == at && is_zero(at, LEN));
+        CHECK(munmap(at, LEN) == 0);
+    }
     for (int i = 0; i < HOLES; i++) {
         size_t len = PAGE << i % 7;
         char *at = mmap(holes[i] + LEN, len, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);

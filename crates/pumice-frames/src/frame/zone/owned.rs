@@ -89,7 +89,10 @@ impl<M: Memory, L: Budget> OwnedZone<M, L> {
 
     /// In a child that was just forked: nobody works any more on what threads of the parent were working on. Blocks
     /// that they were adding are to be had by growing again.
-    pub fn adopt(&self) {
+    ///
+    /// # Safety
+    /// It is such a child, and no other thread of it uses the zone or has used it.
+    pub unsafe fn adopt(&self) {
         let ledger = &self.zone.ledger;
         ledger.adopt_claims(|block, word| ledger.backing.refresh(block, word));
         let is_removed = |&block: &usize| ledger.block(block) == BlockWord::REMOVED;

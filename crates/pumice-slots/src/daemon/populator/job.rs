@@ -21,10 +21,10 @@
 //! did to it, since each change of the word that gives up the job releases and each that takes it acquires.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::file::Populating;
 use crate::SlotFile;
+use parking_lot::Mutex;
 
 use super::super::pool::Key;
 use super::super::room::{Pool, Promise};
@@ -161,7 +161,7 @@ impl Job {
 
     /// The memory, for the thread that has the job in hand.
     pub fn with_work<R>(&self, what: impl FnOnce(&mut Option<Work>) -> R) -> R {
-        what(&mut self.work.lock().unwrap_or_else(PoisonError::into_inner))
+        what(&mut self.work.lock())
     }
 }
 

@@ -5,13 +5,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::file::Populating;
 use crate::settings::PaceSetting;
 use crate::SlotFile;
+use parking_lot::Mutex;
 use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::{mempolicy, thread as clock};
 use pumice_heap::scrub::Pacer;
@@ -113,7 +114,7 @@ impl Worker {
 
     /// Gives it a job. The last one must be done.
     pub fn give(&self, job: Arc<Job>) {
-        *self.desk.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
+        *self.desk.job.lock() = Some(job);
         // Release: with the job.
         self.desk.is_full.store(true, Ordering::Release);
         self.wake();
@@ -159,7 +160,7 @@ impl Hands {
                 thread::park();
                 continue;
             }
-            let job = self.desk.job.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let job = self.desk.job.lock().take();
             // Release: the lock is given back before.
             self.desk.is_full.store(false, Ordering::Release);
             if job.is_some() {
