@@ -34,6 +34,13 @@ enum Why {
     WritableFor(&'static str),
 }
 
+impl Exposed {
+    /// Whether a look-up failed, so that nothing is known of the path's safety.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.why, Why::Error(_))
+    }
+}
+
 impl fmt::Display for Exposed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at.display();

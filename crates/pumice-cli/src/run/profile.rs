@@ -135,9 +135,8 @@ fn own_file(line: &[OsString]) -> Result<PathBuf, Failure> {
         Failure::usage("--profile: there is no HOME to keep it in; give --profile=FILE")
     })?;
     let folder = safe_path::make(&cache.join("profiles")).map_err(|why| {
-        Failure::usage(format!(
-            "--profile: {why}, so others could write profiles there; give --profile=FILE"
-        ))
+        let so = if why.is_unknown() { "" } else { ", so others could write profiles there" };
+        Failure::usage(format!("--profile: {why}{so}; give --profile=FILE"))
     })?;
     Ok(folder.join(file_name(line)))
 }
