@@ -33,7 +33,8 @@ enum Seen {
     Nothing,
     /// The page is not in memory: it was unmapped.
     Gone,
-    /// It was used once: it came for that, or was read ahead before (SPEC E3: what is only read ahead is not marked).
+    /// It was used once: it came for that, or was read ahead before (SPEC E3: a page that is only read ahead is not
+    /// marked).
     FirstUse,
     Use,
 }
