@@ -9,7 +9,7 @@
 //! | `pinned` | memory that stays registered with a device (feature `cuda`) |
 //!
 //! Each is an [`Engine`](pumice_frames::clear::Engine) of `pumice-frames`. The scrubber of `pumice-heap` uses them.
-//! Without the feature `cuda` the crate needs neither `std` nor `alloc`: it is part of the shim.
+//! Without its features the crate needs neither `std` nor `alloc`: the shim is built from it.
 //!
 //! Every `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are for pumice's crates.
 

@@ -18,10 +18,12 @@
 //! | `fio` | the device: io_uring, direct, 4 requests of 1 MiB, or `--depth` of pages in all; where it is installed |
 //!
 //! The kernel's processes are in control groups with as much memory as ours has frames. Each backend has a file of its
-//! own, and they take turns, round by round. Every page that is read is looked at: it begins with its number. In a
-//! `random` row, what is compared is pages read from the device, for a cache has a part of them. *CPU* is the
-//! process's threads and `kswapd`; *mach* is everybody's, interrupts and the kernel's writing included, and so
-//! whatever else ran.
+//! own, and they take turns, round by round. Every page that is read is looked at: it begins with its number. A
+//! `random` row compares pages read from the device, for a cache has a part of them. *CPU* is the process's threads and
+//! `kswapd`; *mach* is everybody's, interrupts, the kernel's writing and all else that ran included.
+//!
+//! Neighbours: `pumice-cache`, which it measures, over memory of `pumice-frames`; `pumice-bench`, whose harness it
+//! uses; `pumice-command`, by which it fails and prints. `pumice-cli` alone calls it.
 
 mod backend;
 mod buffered;

@@ -133,7 +133,7 @@ impl Job<'_> {
         line: &StartLine,
     ) -> Result<Timed, String> {
         let mut random = Random::new(request.seed << 8 | thread as u64);
-        // Pages that are asked for lie in a ring; what was asked first is wanted first.
+        // Pages that are asked for lie in a ring; the first one asked for is wanted first.
         let ask = ASK.min(depth);
         let mut ring = vec![0; depth.next_multiple_of(ask)];
         let (mut asked, mut wanted) = (0, 0);

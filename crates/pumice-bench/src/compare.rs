@@ -137,8 +137,7 @@ fn comparison(before: &Results, after: &Results) -> Comparison {
 fn warnings(before: &Results, after: &Results) -> Vec<String> {
     let mut warnings = before.machine.differences(&after.machine);
     if !warnings.is_empty() {
-        warnings
-            .insert(0, "the machines or what is on them differ, so figures may, too".to_owned());
+        warnings.insert(0, "the machines or their software differ, so figures may, too".to_owned());
     }
     if before.quick != after.quick {
         warnings.push("one is a quick run and the other is not: sizes differ".to_owned());

@@ -77,7 +77,7 @@ named! {
         Nothing = "nothing",
         /// The last-level cache.
         Cache = "cache",
-        /// The core: what one does, the other can't.
+        /// The core: they take turns at its units.
         Core = "core",
     }
 }

@@ -28,7 +28,7 @@ use pumice_command::{Explain, Failure};
 /// Sizes, kinds of pages, and how many slots are kept ready.
 const CLASSES: [(u64, PageKind, u32); 3] =
     [(64 << 10, PageKind::Small, 64), (2 << 20, PageKind::Thp, 32), (64 << 20, PageKind::Thp, 8)];
-/// Most bytes that go through one class: what is made anew for each cycle costs time.
+/// Most bytes that go through one class: making them anew for each cycle costs time.
 const MOST_BYTES: u64 = 32 << 30;
 /// A pause in which the daemon makes another slot.
 const NAP: Duration = Duration::from_micros(500);

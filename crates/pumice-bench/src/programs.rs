@@ -3,7 +3,7 @@
 //! They are loads of [`bench alloc`](super::alloc). Each runs by turns as it is, with glibc told to use huge
 //! pages, and under `pumice run`; then `pumice estimate` looks at it as it is, some times. A difference is taken
 //! within a round, its interval is Student's (95 %) over the rounds. A bound is a share of the time of the
-//! run that was looked at, since what makes faults dear makes that run long; the median of those is shown.
+//! run that was looked at, since a cause of dear faults makes that run long; the median of those is shown.
 
 use std::process::Stdio;
 

@@ -1,7 +1,7 @@
 //! The weather of a measurement: the times of calibration loops, and the load of others on the machine.
 //!
-//! The loops run before the first experiment, between any two, and after the last. They do the same
-//! each time, so what differs is the machine's doing: its clock, its host, other programs.
+//! The loops run before the first experiment, between any two, and after the last. They do the same each time, so
+//! differences are the machine's doing: its clock, its host, other programs.
 
 use std::hint::black_box;
 use std::time::Instant;

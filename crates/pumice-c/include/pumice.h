@@ -93,7 +93,7 @@ extern "C" {
 /**
  * Allocates `size` bytes (0 counts as 1), aligned to `align`: a power of two up to
  * PUMICE_ALIGN_MAX, or 0 for that of malloc. `flags` is 0 or PUMICE_ZERO. 64 KiB and more come
- * from memory that is kept ready, what is smaller from malloc.
+ * from memory that is kept ready, smaller requests from malloc.
  *
  * Returns NULL, with errno EINVAL or ENOMEM, if it can't. To be freed by pumice_free only.
  */

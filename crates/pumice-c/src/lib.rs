@@ -13,8 +13,8 @@
 //! # The boundary
 //! A caller's mistake is an answer, not undefined behaviour, as far as it can be told: null, flags
 //! that do not exist, sizes that can't be. Nothing unwinds into C: each function that can fail runs in
-//! [`status::guard`], and what it runs has no panic that we know of. One that we don't know of becomes a
-//! status in what `make` installs, whose profile unwinds that far; under other profiles it aborts.
+//! [`status::guard`], and has no panic that we know of. One that we don't know of becomes a status in what `make`
+//! installs, whose profile unwinds that far; under other profiles it aborts.
 
 pub mod memory;
 pub mod settings;

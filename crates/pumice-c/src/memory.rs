@@ -23,7 +23,7 @@ pub(crate) static HEAP: ProcessHeap = ProcessHeap::new();
 
 /// Allocates `size` bytes (0 counts as 1), aligned to `align`: a power of two up to
 /// PUMICE_ALIGN_MAX, or 0 for that of malloc. `flags` is 0 or PUMICE_ZERO. 64 KiB and more come
-/// from memory that is kept ready, what is smaller from malloc.
+/// from memory that is kept ready, smaller requests from malloc.
 ///
 /// Returns NULL, with errno EINVAL or ENOMEM, if it can't. To be freed by pumice_free only.
 #[no_mangle]
@@ -129,8 +129,8 @@ fn allocate(size: usize, align: usize, content: Content) -> Result<*mut c_void, 
 }
 
 fn from_libc(size: usize, align: usize, content: Content) -> *mut c_void {
-    // SAFETY: the alignment is a power of two and at least a pointer's where it is passed on;
-    // what is cleared was just allocated.
+    // SAFETY: the alignment is a power of two and at least a pointer's where it is passed on; the memory that is
+    // cleared was just allocated.
     unsafe {
         match (content, align <= MALLOC_ALIGN) {
             (Content::Any, true) => libc::malloc(size),

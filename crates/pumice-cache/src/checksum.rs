@@ -1,9 +1,9 @@
 //! Checksums of pages, each kept in its page: it goes to the device and comes from there with what it is of.
 //!
-//! A page gets its sum when a guard of it for writing ends, so it has it whenever it may be written, by whomever; and
-//! what is read is held against it. A sum's seed is the page's number, so a page that was written in another's place
-//! is found. A page of zeros needs none: nobody has written it yet. One that is older than it should be, since the
-//! device has lost a write, has the right sum of what it was: nothing within a page can say so.
+//! A page gets its sum when a guard of it for writing ends, so it has it whenever it may be written, by whomever. A
+//! read is checked against it. A sum's seed is the page's number, so a page that was written in another's place is
+//! found. A page of zeros needs none: nobody has written it yet. One that is older than it should be, since the device
+//! has lost a write, has the right sum of what it was: nothing within a page can say so.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

@@ -1,6 +1,6 @@
 //! Where a file's dirty pages are: a bit for each 2 MiB, and how many there are.
 //!
-//! That a page is dirty its word says. Here is no more than where it is worth looking: whoever makes a clean page
+//! The page's word says that it is dirty. This bitmap only says where to look. A thread that makes a clean page
 //! dirty marks its granule before the guard ends. A scan takes the mark off first, so that a page that becomes dirty
 //! meanwhile is marked again; and it marks again the pages that it found and could not write. So of a page that is
 //! dirty, and of which no guard is held, the granule is marked, or somebody who holds the file's *scan* lock is about
@@ -67,7 +67,7 @@ impl DirtyMap {
     /// Marks the granule of a page that is dirty.
     pub fn mark(&self, page: usize) {
         let granule = page / GRANULE;
-        // Release: pairs with the swap in `take`: who takes the mark sees the page's word as it is.
+        // Release: pairs with the swap in `take`: a thread that takes the mark sees the page's word as it is.
         self.young[granule / BITS].fetch_or(1 << (granule % BITS), Ordering::Release);
     }
 
@@ -101,12 +101,12 @@ impl DirtyMap {
         }
     }
 
-    /// The clock ticks: what is marked is old. By who holds the scan lock.
+    /// The clock ticks: marks so far are old. By the holder of the scan lock.
     pub fn age(&self) {
         for (young, old) in self.young.iter().zip(&self.old) {
             // Relaxed: most words are empty, and one that is marked just now is old the next time.
             if young.load(Ordering::Relaxed) != 0 {
-                // AcqRel: what `mark` released goes on to who takes it from there.
+                // AcqRel: passes on what `mark` released, to the thread that takes it from there.
                 old.fetch_or(young.swap(0, Ordering::AcqRel), Ordering::AcqRel);
             }
         }

@@ -1,11 +1,11 @@
 //! Reads of many pages at a time: begun by a thread, and ended by whoever looks.
 //!
 //! Each thread has a queue of reads of its own. A page that is on its way is claimed in its word, so it is read once.
-//! A thread that wants such a page ends what its own queue has done; if that does not help, what others' have: their
-//! owners may be busy with something else. The kernel ends what an io_uring has done in the thread that asked for it,
-//! which may be stopped, or get no processor for long: so who has waited for longer than devices take reads the page
-//! anew, into another frame, and the first one is free when that thread goes on ([`Fills::take_over`]). So nobody waits
-//! for a thread, only for the device.
+//! A thread that wants such a page ends the requests that its own queue has done; if that does not help, those of
+//! others' queues: their owners may be busy with something else. The kernel ends what an io_uring has done in the
+//! thread that asked for it, which may be stopped, or get no processor for long. So a thread that has waited for longer
+//! than devices take reads the page anew, into another frame, and the first one is free when that thread goes on
+//! ([`Fills::take_over`]). So nobody waits for a thread, only for the device.
 //!
 //! A queue that can't be asked any more is replaced by whoever finds that out. Its requests have failed then, and each
 //! page is read once more, alone, by a thread that wants it.
@@ -350,7 +350,7 @@ impl State {
             // SAFETY: the frame is this read's, which is done.
             let is_right = result.is_err()
                 || file.is_as_written(filling.page() - file.first_page, unsafe { at.as_ref() });
-            // Why not, too, who wants it finds out.
+            // A thread that wants it finds out why not, too.
             let result = if is_right { result } else { Err(ReadFailed) };
             // SAFETY: it was begun in the cache's space, where files' regions stay mapped, and the read is over.
             unsafe { task.end_fill(filling, result, used) };

@@ -1,4 +1,4 @@
-//! A file that the cache has open, as all threads share it: its length, what of it is being written, what went wrong.
+//! A file that the cache has open, as all threads share it: its length, its writes in flight, its errors.
 //!
 //! **Lengths.** `len` is what the file's users have made of it, to the byte. Pages that begin before it are there,
 //! others are an error. On the device the file is never longer, but where its blocks can't be had otherwise
@@ -7,8 +7,8 @@
 //! still in the file: those that never were in memory since are zeros, and are not read.
 //!
 //! **Writes** are admitted here, whoever writes: not while the file is being cut off, nothing beyond its end, nothing
-//! before its log. Those in flight are counted in one of two epochs; who waits for all that is in flight begins the
-//! other, so that what begins later does not keep it waiting. A page that reclaim cleans counts from before its word
+//! before its log. Writes in flight are counted in two epochs. A thread that waits for all begins the other, so that
+//! later writes do not keep it waiting. A page that reclaim cleans counts from before its word
 //! says that it is clean.
 
 mod admit;
@@ -66,11 +66,11 @@ pub(super) struct Inner {
     pub checksum: Option<Checksum>,
     /// The rule is asked no more.
     rule_has_panicked: AtomicBool,
-    /// A clone is each handle's and each view's: who else has the file has it for a while.
+    /// A clone is each handle's and each view's: all others have the file for a while only.
     pub users: Arc<()>,
-    /// Held by who looks for dirty pages, until it has begun to write them.
+    /// Held by a thread that looks for dirty pages, until it has begun to write them.
     pub scan: Mutex<()>,
-    /// Held by who makes things durable.
+    /// Held by a thread that makes things durable.
     pub syncing: Mutex<()>,
     /// Its pages may be another file's. Relaxed: by who has `syncing`.
     pub is_closed: AtomicBool,
@@ -98,7 +98,7 @@ struct State {
     is_being_cut: bool,
     /// Pages that reclaimers have, which they clean and drop: since which epoch, and how many have each.
     held: BTreeMap<usize, (usize, usize)>,
-    /// Those that any had since who syncs asked for this.
+    /// Those that any had since a `sync` asked for this.
     watched: Option<Vec<usize>>,
     /// Times that pages that were clean to be written are dirty again, but for errors.
     given_up: u64,
@@ -214,7 +214,7 @@ impl Inner {
     /// Length in bytes.
     #[inline]
     pub fn len(&self) -> u64 {
-        // Acquire: pairs with `set_len`: who sees a file grown sees what was made of its last page.
+        // Acquire: pairs with `set_len`: a thread that sees a file grown sees the changes to its last page.
         self.len.load(Ordering::Acquire)
     }
 
@@ -224,7 +224,7 @@ impl Inner {
         pages_of(self.len())
     }
 
-    /// Whether there is a page, of which the caller has claimed the word: then whoever cuts it off waits for that.
+    /// Whether there is a page, of which the caller has claimed the word: then truncation waits for that.
     pub fn is_there(&self, page: usize) -> bool {
         // SeqCst: pairs with that in `View::cut`.
         fence(Ordering::SeqCst);
@@ -267,7 +267,7 @@ impl Inner {
 
     /// Nothing from this page on is in the file any more.
     pub fn nothing_from(&self, page: usize) {
-        // Relaxed: what was in memory is forgotten before; who grows the file releases its length later.
+        // Relaxed: pages in memory are forgotten before; a thread that grows the file releases its length later.
         self.zero_from.fetch_min(page, Ordering::Relaxed);
     }
 
@@ -287,7 +287,7 @@ impl Inner {
         if let Err(errno) = result {
             let page = (write.offset / FRAME) as usize;
             state.last_error = Some(CacheError::Write { path: self.path.clone(), page, errno });
-            // Relaxed: under the lock; who reads it without is told sooner or later.
+            // Relaxed: under the lock; a thread that reads it without is told sooner or later.
             self.errors.fetch_add(1, Ordering::Relaxed);
         }
         self.end_in_epoch(state, write.epoch);
@@ -340,8 +340,8 @@ impl Inner {
         state.given_up
     }
 
-    /// Whether a page that was clean after [`Inner::wait_for_hold`] may be dirty again all the same: who had it gave
-    /// it up, or still may.
+    /// Whether a page that was clean after [`Inner::wait_for_hold`] may be dirty again all the same: its holder gave it
+    /// up, or still may.
     pub fn may_be_given_up(&self, page: usize, since: u64) -> bool {
         // The background writer gives up pages that it may not write while it has this.
         drop(self.scan.lock());
@@ -366,7 +366,7 @@ impl Inner {
         let _turn = self.turning.lock();
         let mut state = self.state();
         let epoch = state.epoch;
-        // Of the epoch before, what is left over.
+        // The rest of the epoch before.
         while state.writing[1 - epoch] > 0 {
             state = self.wait(state);
         }
@@ -496,7 +496,7 @@ impl Inner {
     pub fn error_since(&self, seen: &AtomicU64) -> Result<(), CacheError> {
         let state = self.state();
         let now = self.errors();
-        // Relaxed: whoever it is, one of those who share what was seen gets the error.
+        // Relaxed: any one of those that share `seen` gets the error.
         if seen.swap(now, Ordering::Relaxed) == now {
             return Ok(());
         }

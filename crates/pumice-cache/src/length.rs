@@ -9,12 +9,12 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_io::sync::atomic::{fence, Ordering};
 
 impl<'c> View<'_, 'c> {
-    /// Makes the file so many bytes long. The added part reads as zeros. Of what is cut off, pages in memory go: it is
-    /// waited for those who have guards of them; whoever asks for such a page later is told [`CacheError::PastEnd`].
+    /// Makes the file so many bytes long. The added part reads as zeros. Pages in memory of the part
+    /// cut off go, when the guards of them have ended. A later request for such a page gets [`CacheError::PastEnd`].
     /// A thread that has such a guard itself, or one of the last page where the file ended within it, waits for ever.
     ///
-    /// Beside that, a thread may have guards of the file when it makes it longer: it waits for the device, and for who
-    /// cuts the file off, but not for who syncs it.
+    /// Beside that, a thread may have guards of the file when it makes it longer. Growing waits for the device and for
+    /// truncation, not for `sync`.
     ///
     /// # Errors
     /// [`CacheError::Resize`], [`CacheError::NoRoom`], [`CacheError::PartOfPage`], [`CacheError::ReadOnly`]; nothing
@@ -36,8 +36,8 @@ impl<'c> View<'_, 'c> {
     /// # Errors
     /// As [`View::set_len`], with `ENOSPC` where there is no room. The file is as long as it was then, and no
     /// longer on the device; it has no blocks beyond its end there, also none that another program had put there. Holes
-    /// in it may have got some, which stay. Where a file system has no blocks beyond a file's end (NFS), who is killed
-    /// meanwhile leaves the file longer, by zeros.
+    /// in it may have got some, which stay. Where a file system has no blocks beyond a file's end (NFS), a process that
+    /// is killed meanwhile leaves the file longer, by zeros.
     pub fn allocate(&self, len: u64) -> Result<()> {
         self.check_writable()?;
         self.check_room(len)?;
@@ -119,7 +119,7 @@ impl<'c> View<'_, 'c> {
         }
         file.set_len_on_device(len);
         file.set_len(len);
-        // SeqCst: pairs with that in `Inner::is_there`: who claims a page sees the new length, or is met below.
+        // SeqCst: pairs with that in `Inner::is_there`: a claim of a page sees the new length, or is met below.
         fence(Ordering::SeqCst);
         let first = pages_of(len);
         let beyond = file.first_page + first..file.first_page + file.room;
@@ -128,7 +128,7 @@ impl<'c> View<'_, 'c> {
         self.task.task.give_frames_back();
         file.nothing_from(first);
         file.set_being_cut(false);
-        // Where the page can't be had, it is not in memory, and who reads it sees zeros after the end.
+        // Where the page can't be had, it is not in memory, and a read sees zeros after the end.
         let _ = self.clear_after(len);
         Ok(())
     }

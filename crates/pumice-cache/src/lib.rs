@@ -46,12 +46,12 @@
 //! it, and is clean and in memory then: reclaim does that with a page that is to go, before it goes.
 //!
 //! # Locks
-//! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (who makes it durable),
-//! its *resizing* (who changes its length), its *turning* (who waits for all writes in flight), its *scan* (who looks
-//! for dirty pages, until it has begun to write them), a thread's queue of reads, a file's state. Reclaim's comes after
-//! these. A `sync` waits for guards, and has *syncing* only meanwhile, for which only another `sync` waits. A thread
-//! that makes a file longer waits for no guard but one of its last page; who cuts it off waits for those of pages that
-//! go: each says so. The log is asked under no lock but *syncing* and *scan*.
+//! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (to make it durable), its
+//! *resizing* (to change its length), its *turning* (to wait for all writes in flight), its *scan* (to look for dirty
+//! pages, until their writes have begun), a thread's queue of reads, a file's state. Reclaim's comes after these. A
+//! `sync` waits for guards, and has *syncing* only meanwhile, for which only another `sync` waits. A thread that makes
+//! a file longer waits for no guard but one of its last page. A thread that cuts it off waits for those of pages that
+//! go. Each says so. The log is asked under no lock but *syncing* and *scan*.
 
 mod bytes;
 mod checksum;

@@ -1,8 +1,8 @@
 //! Files of a cache under many random interleavings (shuttle): pages that are filled, written to, written whole, taken
 //! out, synced and cut off at the same time, over a device that is late, goes out of order, and fails.
 //!
-//! Invariants: no update is lost; what was written before a `sync` is on the device after it; a reader of a page that
-//! is written whole sees one writing of it; nothing is dirty, in memory or held at the end.
+//! Invariants: no update is lost; bytes written before a `sync` are on the device after it; a reader of a page that is
+//! written whole sees one writing of it; nothing is dirty, in memory or held at the end.
 //!
 //! The device is a model's; the file has the length only.
 
@@ -229,7 +229,7 @@ fn look(view: &View<'_, '_>, disk: &Disk, page: usize) {
     assert!(page < ADDED || words.all(|word| *word == guard[..8]), "a part of page {page}");
 }
 
-/// Syncs: what was written before is there after a power failure, from then on.
+/// Syncs: earlier writes are there after a power failure, from then on.
 fn sync(view: &View<'_, '_>, disk: &Disk) {
     let before: Vec<u64> = disk.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     insist(|| view.sync());
@@ -339,7 +339,7 @@ fn scenario(workers: [Work; 3], left: Left, faults: Faults) -> (Counts, u64) {
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     let counts = (cache.counts(), paging.counts().clean);
     if left == Left::Some {
-        // Nothing past the end is in memory, or dirty; what is before it nobody has counted.
+        // Nothing past the end is in memory, or dirty; nobody has counted the pages before it.
         let task = cache.task().expect("room");
         let view = task.view(&file).expect("room");
         insist(|| view.sync());
@@ -382,7 +382,7 @@ fn shuttle_fill_evict_write_overwrite_sync_on_a_faulty_device() {
 }
 
 /// A thread syncs pages beside each other while another writes them back in the background, over a device that fails:
-/// what a `sync` that says so made durable is so, also after one that said that it could not.
+/// pages that a `sync` says it made durable are so, also after one that said that it could not.
 #[test]
 fn shuttle_sync_beside_the_flusher_on_a_faulty_device() {
     let once = || {

@@ -17,7 +17,7 @@ pub trait WriteAhead: Send + Sync {
     /// Pages wait for the log to be durable up to here. Has somebody see to that, without waiting for it.
     fn wanted(&self, position: u64);
 
-    /// Whether the log has failed, or ended: what is not durable in it by now never is. Pages that wait for it stay
+    /// Whether the log has failed, or ended: records that are not durable by now never are. Pages that wait for it stay
     /// in memory, and `sync` does not wait for them, but says so.
     fn has_failed(&self) -> bool {
         false

@@ -21,13 +21,13 @@ use pumice_paging::reclaim::{
 };
 use pumice_paging::space::{MemMap, VmSpace};
 
-/// Makes a cache, which is there while `work` runs; what is dirty then is synced, for which a log that pages wait for
+/// Makes a cache, which is there while `work` runs. Dirty pages are synced then, for which a log that pages wait for
 /// has to go on, or to say that it has failed. A child that `work` makes by `fork` does not use the cache, and ends by
 /// `exec` or `_exit`: where it returns from `work`, or panics in it, it is ended.
 ///
 /// # Errors
-/// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; what
-/// [`CacheTask::sync_all`](super::CacheTask::sync_all) says at the end; [`CacheError::Held`] for a page whose guard for
+/// [`CacheError::Memory`] and [`CacheError::Space`] without memory for it; those of
+/// [`CacheTask::sync_all`](super::CacheTask::sync_all) at the end; [`CacheError::Held`] for a page whose guard for
 /// writing was forgotten.
 pub fn run<R>(settings: &Settings, work: impl FnOnce(&Cache<'_>) -> R) -> Result<R> {
     let bytes = settings.frames.checked_mul(FRAME_SIZE);

@@ -96,7 +96,7 @@ impl Options {
     }
 
     /// Each page has a checksum of its other bytes, and of its number, in the eight bytes from `at` on (a multiple of 8
-    /// below 4096). It is the cache's: whatever is written there is replaced when a guard for writing ends, and what is
+    /// below 4096). It is the cache's: other bytes there are replaced when a guard for writing ends. A page that is
     /// read from the device and does not have it is [`CacheError::Checksum`](super::CacheError::Checksum), until it is
     /// written whole ([`View::overwrite`](super::View::overwrite)). Pages of zeros need none. The file is whole pages
     /// long, always, and all who open it in this cache ask for the same.

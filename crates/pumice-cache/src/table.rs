@@ -47,7 +47,7 @@ pub(super) struct Files {
     pub vacant: Mutex<Vec<(usize, usize)>>,
     readers: Queues,
     pub writers: Queues<Write>,
-    /// The program's work is over: what guards are there were forgotten. Relaxed: the thread that says so asks.
+    /// The program's work is over: guards that are still there were forgotten. Relaxed: the thread that says so asks.
     pub is_ending: AtomicBool,
     /// Dirty pages of all files.
     pub dirty: Arc<AtomicUsize>,
@@ -227,7 +227,7 @@ unsafe impl Backing for Files {
         let file = self.file_of(first.page)?;
         let own = pages.iter().take_while(|page| page.page < file.first_page + file.room);
         let own = own.map(|page| (page.page - file.first_page, page.at));
-        // SAFETY: the caller's promise; they are held for reading: what is written in place is not written in transit.
+        // SAFETY: the caller's promise; they are held for reading: pages written in place are not in transit.
         let Admitted { file, offset, pages, bytes, epoch } = unsafe { file.admit(own) }?;
         Ok(Place { file, offset, pages, bytes, tag: epoch as u64 })
     }
@@ -260,7 +260,7 @@ unsafe impl Backing for Files {
     fn let_go(&self, _: SpaceId, page: usize) {
         if let Some(file) = self.find(page) {
             let page = page - file.first_page;
-            // It may be dirty again, and whoever looked for dirty pages meanwhile has not seen it.
+            // It may be dirty again, and a scan for dirty pages meanwhile has not seen it.
             file.dirty.mark(page);
             file.let_go(page);
         }

@@ -137,14 +137,14 @@ impl<'c> CacheTask<'c> {
                 return result;
             }
             let opening = files.opening.lock();
-            // Nobody gets another meanwhile: who opens waits, and there is none to be cloned.
+            // Nobody gets another meanwhile: threads that open it wait, and there is none to be cloned.
             if Arc::strong_count(&inner.users) > 1 {
                 return result;
             }
-            // Pairs with the release by which the last of them dropped it: what he made dirty is seen.
+            // Pairs with the release by which the last of them dropped it: pages that it made dirty are seen.
             fence(Ordering::Acquire);
             // Another thread that had it may have written to it since it was synced. Beside the table and this, reads
-            // ahead have it, and who writes back.
+            // ahead have it, and writers.
             if inner.dirty.pages() == 0 && Arc::strong_count(&inner) == 2 {
                 break (opening, result);
             }
@@ -198,8 +198,8 @@ impl<'c> CacheTask<'c> {
         file.wait_for_writes();
         writer.close();
         let error = |errno| CacheError::Sync { path: file.path.clone(), errno };
-        // Not before: who has a guard that was waited for may make the file longer. And not if it need not be: who
-        // makes it longer may wait for a guard of this thread's, for reading.
+        // After the waits only: a thread that held a guard may extend the file. And only if it must be: a thread that
+        // extends the file may wait for a guard of this thread's, for reading.
         if file.is_longer_than_on_device() {
             let _length = file.resizing.lock();
             file.catch_up_on_device().map_err(error)?;
@@ -218,7 +218,7 @@ impl<'c> CacheTask<'c> {
                 self.cache.take_over(&self.task, page);
             }
         };
-        // SAFETY: a file's region stays until the cache ends, and what waits ends reads only.
+        // SAFETY: a file's region stays until the cache ends, and the wait ends reads only.
         unsafe { self.task.forget(pages, wait) }
     }
 

@@ -29,7 +29,7 @@ pub struct View<'t, 'c> {
     pub(super) file: Arc<Inner>,
     seen: Arc<AtomicU64>,
     pattern: Pattern,
-    /// Dropped after the file: who closes waits for that, and finds no user then.
+    /// Dropped after the file: closing waits for that, and finds no user then.
     _user: Arc<()>,
 }
 
@@ -93,7 +93,7 @@ pub enum Advice {
     WillNeed,
     /// They are not needed: those that are clean go.
     DontNeed,
-    /// Of all the view's: what is read ahead is found out from what is read.
+    /// Of all the view's: the pattern of reads says which pages are read ahead.
     Normal,
     /// Of all the view's: nothing is read ahead.
     Random,
@@ -286,7 +286,7 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Where a page's frame is, if it is in memory, as [`Region::translate`]. To reclaim that is no use of the page,
-    /// nor that it is fetched: who goes by what is there uses [`View::read_optimistic`].
+    /// nor that it is fetched: [`View::read_optimistic`] is for those that go by its content.
     #[doc(hidden)]
     #[inline]
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
@@ -317,11 +317,11 @@ impl<'t, 'c> View<'t, 'c> {
 
     /// Pages that were asked for by [`View::request`] and have come since it was last asked, of this file, by any view
     /// of this task, in any order; waits until there are `least`, if so many are on their way. One that could not be
-    /// read, or is past the file's end, is among them: who reads it is told why.
+    /// read, or is past the file's end, is among them: a read of it says why.
     ///
     /// # Errors
     /// [`CacheError::Read`] where the kernel can't be asked any more what became of them. They are not on their way
-    /// then: who asks again is told of them, and who reads one reads it anew.
+    /// then: a later call tells of them, and a read of one reads it anew.
     pub fn arrived(&self, least: usize, pages: &mut Vec<usize>) -> Result<()> {
         let (task, fills) = (&self.task.task, &self.task.fills);
         let error = |errno| CacheError::Read { path: self.file.path.clone(), page: 0, errno };
@@ -362,10 +362,12 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Makes durable what was written to the file, its length, and its name if the cache has made it: all that any
-    /// thread wrote by guards it had before this was called. Waits for those it still has, if the calling thread has
-    /// one, for ever; and for the log. Waits for who cuts the file off, too: a thread that has a guard, also for
-    /// reading, of a page that is cut off waits for ever; where the last pages were never written, also for who makes
-    /// the file longer, who waits for guards of the last page.
+    /// thread wrote by guards it had before this was called. Waits for those guards that are still held: for ever, if
+    /// the calling thread has one. Waits for the log, too.
+    ///
+    /// Also waits for truncation. A thread with a guard, also for reading, on a page being cut off waits for ever.
+    /// Where the last pages were never written, this also waits for a thread that makes the file longer, and that
+    /// thread waits for guards of the last page.
     ///
     /// # Errors
     /// [`CacheError::Write`], [`CacheError::Sync`]: also of a write in the background that failed since this file was

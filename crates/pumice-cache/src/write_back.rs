@@ -1,14 +1,14 @@
 //! Writing dirty pages back, many at a time: in the background, and for `sync`.
 //!
-//! A page that is begun is clean, and not yet in flight. So whoever begins one holds the file's scan lock until it is
-//! handed over, but for who syncs, who is one at a time and waits for what he began himself: else a sync beside it
-//! would find nothing to write and nothing to wait for.
+//! A page that is begun is clean, and not yet in flight: a `sync` beside it would find nothing to write and nothing to
+//! wait for. So a writer holds the file's scan lock until its pages are handed over. `sync` need not: only one runs,
+//! and it waits for its own.
 //!
 //! Pages that lie beside each other go by one request. While it waits for somebody's guard, or for the log, a writer
 //! holds nothing: a thread that has one page and wants another, which is being written, would wait for it.
 //!
-//! Where the queue can't be asked any more, what is in flight was not written, for all that is known: it is dirty
-//! still, who syncs is told, and another queue goes on.
+//! Where the queue can't be asked any more, pages in flight were not written, for all that is known. They are dirty
+//! still, `sync` reports it, and another queue goes on.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -111,13 +111,13 @@ impl<'w, 'c> Writer<'w, 'c> {
     /// Writes the pages that [`Writer::begin`] has left: waits for those who write to them, and for the log.
     ///
     /// # Errors
-    /// [`CacheError::Log`] and [`CacheError::Held`]: what waits for that is dirty still.
+    /// [`CacheError::Log`] and [`CacheError::Held`]: pages that wait for that are dirty still.
     pub fn finish(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
         self.retry();
         let mut result = self.wait_for_held(file);
         let mut backoff = Backoff::default();
         while !self.refused.is_empty() {
-            // Asked before: then what it made durable before it failed goes.
+            // Asked before: then pages go whose records it made durable before it failed.
             let has_failed = file.log_has_failed();
             // As many as may go go together.
             for (page, _) in std::mem::take(&mut self.refused) {
@@ -159,7 +159,7 @@ impl<'w, 'c> Writer<'w, 'c> {
     }
 
     /// Writes pages that somebody wrote to, or has: nothing is in flight, and nothing is held while one is waited for,
-    /// so whoever has it goes on.
+    /// so its holder goes on.
     fn wait_for_held(&mut self, file: &Arc<Inner>) -> Result<(), CacheError> {
         let mut result = Ok(());
         for page in std::mem::take(&mut self.held) {

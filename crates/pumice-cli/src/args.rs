@@ -60,15 +60,17 @@ pub enum Command {
 /// for and printed, or the input was bad and that was said.
 pub fn parse(line: impl Iterator<Item = OsString>) -> Result<Command, u8> {
     let line: Vec<_> = line.collect();
-    let subcommand = line.get(1).and_then(|name| name.to_str()).unwrap_or("").to_owned();
-    let command = match (&*subcommand, line.get(2..).and_then(program_alone)) {
+    // Of bench, the experiment too.
+    let names: Vec<_> = line.iter().skip(1).take(2).cloned().collect();
+    let subcommand = names.first().and_then(|name| name.to_str()).unwrap_or("");
+    let command = match (subcommand, line.get(2..).and_then(program_alone)) {
         // For a fast start. That there are no options is seen sooner than flags are described...
         ("run", Some(program)) => Ok(Command::Run(Box::new(RunArgs::of(program)))),
         // ... and the flags of all the other subcommands cost time too.
         ("run", None) => RunArgs::try_parse_from(&line[1..]).map(|run| Command::Run(Box::new(run))),
         _ => Cli::try_parse_from(line).map(|cli| cli.command),
     };
-    command.map_err(|error| answer(&error, &subcommand))
+    command.map_err(|error| answer(&error, &names))
 }
 
 /// The program and its arguments, where no option precedes them.
@@ -80,18 +82,26 @@ fn program_alone(line: &[OsString]) -> Option<&[OsString]> {
     }
 }
 
-fn answer(error: &clap::Error, subcommand: &str) -> u8 {
+fn answer(error: &clap::Error, names: &[OsString]) -> u8 {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let status = if error.use_stderr() { STATUS_USAGE } else { 0 };
         // A reader that closed the pipe has seen enough.
         let _ = error.print();
         return status;
     }
-    let help = match Cli::command().find_subcommand(subcommand) {
-        Some(_) => format!("pumice {subcommand} --help"),
-        None => "pumice --help".to_owned(),
-    };
+    let help = help_of(&Cli::command(), names);
     Failure::usage(format!("{}; see '{help}'", one_line(error))).report()
+}
+
+/// The command line for the help of the innermost subcommand that is named.
+fn help_of(command: &clap::Command, names: &[OsString]) -> String {
+    let (mut command, mut help) = (command, command.get_name().to_owned());
+    for name in names {
+        let Some(found) = command.find_subcommand(name) else { break };
+        help = format!("{help} {}", found.get_name());
+        command = found;
+    }
+    format!("{help} --help")
 }
 
 /// clap's message without its paragraphs: what is wrong, and the hint if it has one.
@@ -125,6 +135,23 @@ pub fn print_man() -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hints_name_the_innermost_subcommand() {
+        let cases: [(&[&str], &str); 7] = [
+            (&[], "pumice --help"),
+            (&["nosuch"], "pumice --help"),
+            (&["run", "--nosuch"], "pumice run --help"),
+            (&["run", "stat"], "pumice run --help"),
+            (&["bench", "nosuch"], "pumice bench --help"),
+            (&["bench", "pft"], "pumice bench pft --help"),
+            (&["bench", "io"], "pumice bench io --help"),
+        ];
+        for (names, help) in cases {
+            let names: Vec<OsString> = names.iter().map(OsString::from).collect();
+            assert_eq!(help_of(&Cli::command(), &names), help);
+        }
+    }
 
     #[test]
     fn a_program_alone_is_what_clap_takes_it_for() {

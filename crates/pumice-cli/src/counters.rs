@@ -143,7 +143,7 @@ pub mod tests {
                 while !stop.load(relaxed) {
                     // No process has such a number, so each takes the slot of one before.
                     made.tree.attach(u32::MAX - 1).expect("a slot").add(Event::Requests, 1 << 20);
-                    // Faster than any program: but what changes at each reading is shown as it is.
+                    // Faster than any program: but counters that change at each reading are shown as they are.
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
             });

@@ -14,13 +14,14 @@ use pumice_heap::stats::{CounterSlot, Event};
 use serde::Serialize;
 
 use crate::counters;
-use crate::numbers::Numbers;
+use crate::numbers::{parse_pid, Numbers};
 use pumice_command::Failure;
 
 /// The arguments of `pumice ctl`.
 #[derive(Args, Debug)]
 pub struct CtlArgs {
     /// Process id of a program, or of `pumice run` for all its programs
+    #[arg(value_parser = parse_pid)]
     pid: u32,
     /// Settings to change; without any, all are listed
     #[arg(value_name = "KEY=VALUE")]

@@ -16,8 +16,8 @@
 //! | [`counters`] | the counters of a tree of programs: made, found again, copied |
 //! | [`numbers`] | processes by the numbers that they have here |
 //!
-//! The experiments are in `pumice-bench` and `pumice-bench-io`; what they and the program have in common is in
-//! `pumice-command`. Programs and slots are those of `pumice-heap`, `pumice-frames` and `pumice-slots`.
+//! The experiments are in `pumice-bench` and `pumice-bench-io`; they share `pumice-command` with the program. Programs
+//! and slots are those of `pumice-heap`, `pumice-frames` and `pumice-slots`.
 //!
 //! The program starts at C's `main`. Before its own, Rust's runtime would set SIGPIPE to be
 //! ignored, which is the caller's and the program's business, and read `/proc/self/maps`, which

@@ -13,6 +13,14 @@ use std::path::Path;
 use pumice_frames::sys::thread;
 use pumice_heap::stats::Owner;
 
+/// Reads a process's number.
+///
+/// # Errors
+/// That it is none.
+pub fn parse_pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "not a process number".to_owned())
+}
+
 /// Processes as they were at one time; those of other namespaces are looked up when one is first asked for.
 #[derive(Debug)]
 pub struct Numbers {

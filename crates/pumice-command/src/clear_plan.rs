@@ -82,7 +82,7 @@ pub fn calibrate() -> Option<Clearer> {
 }
 
 /// The engine that zeroes ahead best here. Never the kernel: it holds the lock of the program's address space
-/// while it zeroes, and what others wait for that is not measured.
+/// while it zeroes, and others' waits for that are not measured.
 fn choose_ahead(clearer: &Clearer, scratch: &'static mut [u8]) -> EngineKind {
     // Engines that can't be opened here include the GPU.
     let kinds = EngineKind::ALL.into_iter().filter(|&kind| kind != EngineKind::Kernel);
@@ -117,7 +117,7 @@ struct Draft {
 
 impl Draft {
     fn create(file: PathBuf) -> Option<Draft> {
-        // Where others can put links, what is written may end anywhere.
+        // Where others can put links, the file may end up anywhere.
         let file = safe_path::make(file.parent()?).ok()?.join(file.file_name()?);
         let draft = file.with_extension(std::process::id().to_string());
         fs::File::create_new(&draft).ok()?;

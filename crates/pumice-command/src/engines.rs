@@ -48,7 +48,7 @@ impl fmt::Display for Choice {
 pub fn open(kind: EngineKind) -> Result<Option<Box<dyn Engine>>, String> {
     match kind {
         EngineKind::Cpu => Ok(None),
-        // SAFETY: what this program has zeroed is private anonymous memory.
+        // SAFETY: this program has only private anonymous memory zeroed.
         EngineKind::Kernel => Ok(Some(Box::new(unsafe { Kernel::new() }))),
         EngineKind::Dsa => match Dsa::open() {
             Ok(dsa) => Ok(Some(Box::new(dsa))),

@@ -16,7 +16,7 @@
 //! | [`small`] | installed allocators for small requests |
 //!
 //! It asks `pumice-frames`, `pumice-accel`, `pumice-heap` and `pumice-slots` about the machine. Its users are
-//! `pumice-cli` and `pumice-bench`. Of these two, the first calls the second in one place.
+//! `pumice-cli`, `pumice-bench` and `pumice-bench-io`. Of these, the first calls the others in one place.
 
 pub mod clear_plan;
 pub mod costs;

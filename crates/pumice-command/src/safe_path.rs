@@ -4,8 +4,8 @@
 //! enough that a file or its folder is ours: a user that may write to a folder above it can put another in
 //! its place, at once or, in a sticky one such as `/tmp`, when a cleaner or a restart has removed ours,
 //! while programs still name it. So every folder from the root down must belong to root or to us, and no
-//! other may write to it. Each is opened in the one before, never through a link: what was looked at is
-//! what is used, and from then on nobody else can change it.
+//! other may write to it. Each is opened in the one before, never through a link. So the one that was looked at is the
+//! one that is used, and from then on nobody else can change it.
 
 use std::env;
 use std::ffi::{CString, OsStr};
@@ -32,6 +32,13 @@ enum Why {
     Error(io::Error),
     IsOf(u32),
     WritableFor(&'static str),
+}
+
+impl Exposed {
+    /// Whether a look-up failed, so that nothing is known of the path's safety.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.why, Why::Error(_))
+    }
 }
 
 impl fmt::Display for Exposed {

@@ -119,8 +119,8 @@ const T: [f64; 20] = [
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 ];
 
-/// The 95 % interval of the mean by Student's t, which holds for few values too, if what varies them is
-/// much the same each time. Of one value nothing is known.
+/// The 95 % interval of the mean by Student's t, which holds for few values too, if the causes of their spread are much
+/// the same each time. Of one value nothing is known.
 pub fn mean_interval(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     if values.len() < 2 {

@@ -9,8 +9,8 @@
 //! | [`heap`] | runs of frames for requests; the touched share of each size class; giving back |
 //! | [`process`] | the start of a process's heap, and its way through `fork` |
 //!
-//! Neighbours: `pumice-frames` and `pumice-accel` below it; the shim, the Rust allocator and the C library above it.
-//! `pumice-paging` is independent of it.
+//! Neighbours: `pumice-frames` and `pumice-accel` below it; above it the shim, the Rust allocator, the C library,
+//! `pumice-slots`, `pumice-command` and the program. `pumice-paging` is independent of it.
 //!
 //! The crate needs neither `std` nor `alloc`: the preload shim is built from it and never allocates through itself.
 //! Every `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are for pumice's crates.

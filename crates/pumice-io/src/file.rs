@@ -401,7 +401,7 @@ impl BlockFile {
                 Ok(0) => break,
                 Ok(bytes) => done += bytes,
                 Err(Errno::INTR) => {}
-                // Direct I/O does not go on from within a block: what ended there ended at the end.
+                // Direct I/O does not go on from within a block: a read that ended there ended at the end.
                 Err(Errno::INVAL) if done > 0 => break,
                 Err(errno) => return Err(errno),
             }
@@ -418,7 +418,7 @@ impl Drop for BlockFile {
 
 /// How data goes by a descriptor that was opened for direct I/O.
 fn direct_way(file: &OwnedFd) -> Way {
-    // Before 6.1, and in file systems that don't say: what all devices and file systems take.
+    // Before 6.1, and in file systems that don't say. All devices and file systems take it.
     const ANY: u32 = FRAME_SIZE as u32;
     // A device's node lies in a file system in memory, its blocks do not.
     let is_device = block::extent(file).is_ok_and(|(is_device, _)| is_device);

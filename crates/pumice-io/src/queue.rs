@@ -7,9 +7,8 @@
 //! request is done. Its user needs no table of what is in flight.
 //!
 //! An engine that can't be asked at all (a ring whose descriptor somebody closed, a program that was forbidden its
-//! call) is asked again some times, and then given up: the queue is of no more use but to be dropped, by which who
-//! used it knows that the kernel is done with what it had asked for. [`Queues::replace`](super::Queues::replace) has
-//! another in its place.
+//! call) is asked again some times, and then given up. Drop the queue: that proves the kernel is done with its
+//! requests. [`Queues::replace`](super::Queues::replace) has another in its place.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ use pumice_frames::sys::thread;
 const MOST_RETRIES: u32 = 16;
 /// Times an engine can't be asked since something was last done, after which it is given up.
 const MOST_UNANSWERED: u32 = 16;
-/// How long who waits does so before the engine is asked again: what it has may be done meanwhile.
+/// How long a thread waits before it asks the engine again: requests may be done meanwhile.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 /// See the module's top.
@@ -37,8 +36,8 @@ pub struct Queue<E, P = ()> {
     vacant: Vec<usize>,
     /// Requests that are done, in this order, and that nobody has taken.
     pub(super) done: VecDeque<(P, Result<(), Errno>)>,
-    /// Times that the engine could not be asked since something was last done, and when that was last found out. Those
-    /// that come faster than who waits asks count once.
+    /// Times that the engine could not be asked since something was last done, and when that was last found out.
+    /// Failures closer together than one wait ([`ASK_AGAIN`]) count once.
     unanswered: u32,
     failed_at: Option<Instant>,
     has_answered: bool,
@@ -113,8 +112,8 @@ impl<E: Engine, P> Queue<E, P> {
     /// Waits until one request is done, if any is in flight: [`Queue::pop`] says how it went.
     ///
     /// # Errors
-    /// The engine's error where it can't be asked any more. Requests are then still in flight, and what they refer to
-    /// is theirs until the queue is dropped, for which there is no other use.
+    /// The engine's error where it can't be asked any more. Requests are then still in flight, and own all that they
+    /// refer to until the queue is dropped. There is no other use for it.
     pub fn reap(&mut self) -> Result<(), Errno> {
         loop {
             self.note_done();

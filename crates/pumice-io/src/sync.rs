@@ -152,8 +152,8 @@ pub mod in_policy {
     #[cold]
     fn refused() -> ! {
         panic!(
-            "a replacement policy, or who makes an engine, can't use a space, a cache or a zone: it is called under \
-             locks that they take"
+            "a replacement policy, or code that makes an engine, can't use a space, a cache or a zone: it is called \
+             under locks that they take"
         );
     }
 }

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! A page in transit may come back and be written while the device reads it. Where each write has a new place, as in
-//! swap, what is there is then of no use, and that is all. A page that is written *in place*, as files are, must be
+//! swap, the bytes there are then of no use, and that is all. A page that is written *in place*, as files are, must be
 //! whole: it is written back while it is held for reading ([`crate::space::write_back`]), and goes when it is clean.
 //! Meanwhile its region has to stay mapped: [`Backing::hold`] says whether it does.
 
@@ -38,7 +38,7 @@ pub struct Outgoing {
     pub space: SpaceId,
     /// Its number: its address in the space, by 4096.
     pub page: usize,
-    /// Its bytes. In transit, a fault may take the page back and write them; what was made of them is then not used.
+    /// Its bytes. In transit, a fault may take the page back and write them; a copy made of them is then not used.
     pub at: NonNull<u8>,
     /// The [`Came::slot`] of when it came in; 0 for none.
     pub slot: u32,
@@ -64,7 +64,8 @@ pub struct Place {
 /// Why pages can't be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The first of them must not be written yet: what has to be on disk before is not. It stays, and others go.
+    /// The first of them must not be written yet: something has to be on disk before, and is not. It stays, and others
+    /// go.
     NotNow,
     /// There is no room for any.
     Full,
@@ -115,8 +116,8 @@ pub unsafe trait Backing: Send + Sync {
     /// A page that is written in place was not, and is dirty again.
     fn dirty_again(&self, _space: SpaceId, _page: usize) {}
 
-    /// Reads a page into a frame. It may be unmapped meanwhile, and what is read is then thrown away; `from` is freed
-    /// when this has returned.
+    /// Reads a page into a frame. It may be unmapped meanwhile, and the bytes read are then thrown away; `from` is
+    /// freed when this has returned.
     ///
     /// # Errors
     /// [`ReadFailed`](crate::page_table::pager::ReadFailed): the page stays where it is.
@@ -213,7 +214,7 @@ impl SwapCaches {
             }
         }
         // SAFETY: the lifetime is shorter than it then says: it is taken out when this call ends, however that is, and
-        // whoever calls it has the lock for as long.
+        // its caller has the lock for as long.
         let cache =
             unsafe { std::mem::transmute::<&dyn HasSwapCache, &'static dyn HasSwapCache>(cache) };
         let mut caches = self.0.lock();

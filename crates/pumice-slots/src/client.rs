@@ -203,7 +203,7 @@ fn ask(
 /// The answer to what was sent.
 fn hear(connection: &OwnedFd, sent: io::Result<()>) -> Result<(Reply, Option<OwnedFd>), Error> {
     let mut received = socket::receive(connection);
-    // It closed with the request unread: the kernel says so first, and what was said comes after.
+    // It closed with the request unread: the kernel says so first, and the answer comes after.
     if received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset) {
         received = socket::receive(connection);
     }
@@ -225,9 +225,9 @@ fn hear(connection: &OwnedFd, sent: io::Result<()>) -> Result<(Reply, Option<Own
     }
 }
 
-/// A leased slot. Dropping it ends the lease, as does the end of the process, however it comes:
-/// then what is still mapped of it raises SIGBUS. (Where no daemon runs any more, dropping truncates the
-/// file; the end of the process alone does not.)
+/// A leased slot. Dropping it ends the lease, as does the end of the process, however it comes: then pages of it that
+/// are still mapped raise SIGBUS. (Where no daemon runs any more, dropping truncates the file; the end of the process
+/// alone does not.)
 #[derive(Debug)]
 pub struct Lease {
     client: Client,
@@ -309,8 +309,8 @@ impl Lease {
     /// Tells a daemon that was started anew on the same socket of this lease, so that it ends when it
     /// would have.
     ///
-    /// The slot's descriptor goes there, so who listens must be root or the user that gave the slot, and nobody
-    /// else may be able to write in the socket's folder.
+    /// The slot's descriptor goes there. So the listener must be root or the user that gave the slot, and nobody else
+    /// may be able to write in the socket's folder.
     ///
     /// # Errors
     /// As [`Client::lease`], and [`Error::Stranger`] for all others; the lease is as it was then, and this can be

@@ -105,7 +105,7 @@ impl SlotFile {
         self.owner
     }
 
-    /// Ends it: its memory goes back to the kernel, what is mapped of it raises SIGBUS.
+    /// Ends it: its memory goes back to the kernel, pages of it that are mapped raise SIGBUS.
     ///
     /// # Errors
     /// As ftruncate(2); no seal forbids it.

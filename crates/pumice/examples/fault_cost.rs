@@ -1,8 +1,8 @@
 //! Faults that nothing else is mixed with, for `ci/fault-cost` to look at under Valgrind.
 //!
 //! Prints where memory is that only faults of one thread, or only page tables, are written to, and where
-//! the marks are between which the faults lie. The space and what spaces share are not on the stack, so that
-//! whatever is written there is somebody else's too.
+//! the marks are between which the faults lie. The space and what spaces share are not on the stack, so that writes
+//! there are somebody else's too.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use pumice::page_table::{Atomic, Rights};
 use pumice::space::{Access, Frames, MemMap, Task, VmSpace};
 use pumice::sys::mem::Huge;
 
-/// Whole tables, so that what they cost is shared out fairly.
+/// Whole tables, so that their cost is shared out fairly.
 const FAULTS: usize = 8 * BLOCK_FRAMES;
 
 static BEGIN: AtomicU64 = AtomicU64::new(0);

@@ -30,7 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A region, a task, a space and what is shared by spaces live as long as what they are made of.
+//! A region, a task, a space and the parts that spaces share live no longer than the parts they are made of.
 //! ```
 //! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
 //! # use pumice::space::{MemMap, VmSpace};
@@ -155,8 +155,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Pages are written back, read, taken out and found by the crate alone: who begins that twice, or ends it late, would
-//! have two pages in one frame.
+//! Pages are written back, read, taken out and found by the crate alone: beginning that twice, or ending it late, would
+//! put two pages into one frame.
 //! ```
 //! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
 //! # use pumice::space::{MemMap, VmSpace};
@@ -230,8 +230,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Frames are those of who got them: what a zone knows of them, and does to blocks that it takes for its own, is the
-//! crate's, or unsafe.
+//! Frames belong to those that got them: a zone's knowledge of them, and its operations on blocks that it takes for its
+//! own, are the crate's, or unsafe.
 //! ```
 //! # use pumice::{addr::FRAME_SIZE, clear::Clearer, frame::Zone, page_table::{Atomic, Rights}, sys::mem::Huge};
 //! # use pumice::space::{MemMap, VmSpace};

@@ -1,8 +1,7 @@
 //! One experiment as a child process: a crash of one must not lose the others.
 //!
 //! It leads a process group of its own, which is killed when it has ended, and has a folder for all that
-//! it keeps for a while. A signal or the end of its time ends it; what it had measured until then is in
-//! its file of rows.
+//! it keeps for a while. A signal or the end of its time ends it; its results until then are in its file of rows.
 
 use std::fs::{self, File};
 use std::io;

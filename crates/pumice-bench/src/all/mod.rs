@@ -116,7 +116,7 @@ pub fn all(options: &AllArgs) -> Result<(), Failure> {
         Some(signal) => {
             let paths = [&options.html, &options.json].into_iter().flatten();
             let paths: Vec<_> = paths.map(|path| path.display().to_string()).collect();
-            let message = format!("interrupted; what was measured is in {}", paths.join(" and "));
+            let message = format!("interrupted; the results so far are in {}", paths.join(" and "));
             Err(Failure { message, status: 128 + signal as u8 })
         }
     }

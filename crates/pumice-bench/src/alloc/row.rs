@@ -1,7 +1,7 @@
 //! The rows of a load: medians, and ratios to the better of glibc's two settings, and to the best of all peers.
 //!
-//! A ratio's interval is the 95 % of a bootstrap that draws whole rounds, since what ran in one
-//! round had the same weather. Which peer is the better one is part of each draw.
+//! A ratio's interval is the 95 % of a bootstrap that draws whole rounds, since all runs of one round had the same
+//! weather. Which peer is the better one is part of each draw.
 
 use serde_json::json;
 

@@ -7,11 +7,10 @@
 //! # What is said
 //! A *window* is some time in which one engine zeroes, or none. Before it begins to count the walk goes round once,
 //! so that the cache is as it is while that engine zeroes: lines that another has evicted are not charged to it. Each
-//! engine's window lies between two in which nobody zeroes, and its *slow-down* is against the mean of both, so that
-//! what drifts concerns all alike; the order of engines changes from round to round. The slow-down of a window is a
-//! mean over bursts and what is between. *Lost* is the same for each gigabyte zeroed, also where an engine is not
-//! fast enough. *Of stosb's* is the ratio of the medians of what is lost, with the interval that resampling the
-//! rounds gives it.
+//! engine's window lies between two in which nobody zeroes, and its *slow-down* is against the mean of both, so that a
+//! drift concerns all alike; the order of engines changes from round to round. The slow-down of a window is a mean over
+//! bursts and what is between. *Lost* is the same for each gigabyte zeroed, also where an engine is not fast enough.
+//! *Of stosb's* is the ratio of the medians of what is lost, with the interval that resampling the rounds gives it.
 //!
 //! # Which working sets
 //! A quarter, half, three quarters and all of what the last-level cache says that it holds, and what this program
@@ -20,7 +19,7 @@
 //! each line, and has only bandwidth to lose, of which every engine takes the same.
 //!
 //! # Which processors
-//! Two of different cores that share a last-level cache, if the process may use such; what they are is said.
+//! Two of different cores that share a last-level cache, if the process may use such. The rows say what they share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

@@ -1,5 +1,5 @@
-//! A walk through a working set: line after line, each address read from the line before, so that what a line
-//! takes to come is what is measured; in an order that is random, so that nothing is fetched ahead.
+//! A walk through a working set: line after line, each address read from the line before, so that the time a line takes
+//! to come is measured; in an order that is random, so that nothing is fetched ahead.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -110,7 +110,7 @@ fn walk_ns(region: &mut [u8], size: usize) -> f64 {
         }
         (now_ns() - started_ns) as f64 / count as f64
     };
-    // A lap, so that what fits is there.
+    // A lap, so that lines that fit are there.
     steps(lines.min(4 * STEPS));
     (0..3).map(|_| steps(STEPS)).fold(f64::MAX, f64::min)
 }

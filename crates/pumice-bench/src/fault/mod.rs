@@ -5,10 +5,10 @@
 //! lock held for each change (`short`) or by atomic operations (`atomic`), without and with
 //! prefaulting; and in a mapping of the kernel's, with 4 KiB and with huge pages.
 //!
-//! All ways take turns. Our frames are there and zero when the clock starts; what clearing them took
-//! is in *w/ filling*. `CLine` says how many lines of each page are written: 0 is the fault path
-//! alone, which fetches nothing ahead (the kernel has no such thing: a line is written there). `prefault` says
-//! how many pages a sequence populates at once, or that the region is of huge pages.
+//! All ways take turns. Our frames are there and zero when the clock starts; *w/ filling* includes the time that
+//! clearing them took. `CLine` says how many lines of each page are written: 0 is the fault path alone, which fetches
+//! nothing ahead (the kernel has no such thing: a line is written there). `prefault` says how many pages a sequence
+//! populates at once, or that the region is of huge pages.
 //!
 //! `ready` takes no faults: it writes to pages that were faulted in before, and never written. A fault with
 //! the write can't save that cost.

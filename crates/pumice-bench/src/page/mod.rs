@@ -55,8 +55,8 @@ pub fn page(results: &Results) -> String {
                         " of " (minutes(results.seconds)) ", " time datetime=(results.date) { (results.date) } "."
                     }
                     @if !results.complete {
-                        p.notice { strong { "Not complete: " } "not every experiment came to its end. What was \
-                            measured until then is below." }
+                        p.notice { strong { "Not complete: " } "not every experiment came to its end. Results \
+                            measured until then are below." }
                     }
                     (machine(results))
                     (overview(results))

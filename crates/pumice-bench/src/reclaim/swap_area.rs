@@ -26,8 +26,8 @@ pub struct SwapArea {
     _turn: Option<File>,
 }
 
-/// There is one swap for the whole machine: what one experiment's process has paged out may lie in another's
-/// area, whose end brings it back, where there is no room for it. So they take turns.
+/// There is one swap for the whole machine: pages of one experiment's process may lie in another's area, whose end
+/// brings them back, where there is no room for them. So they take turns.
 const TURN: &str = "/run/pumice-bench-swap.lock";
 
 impl SwapArea {

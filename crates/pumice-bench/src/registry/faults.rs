@@ -12,7 +12,7 @@ pub static FAULT: Entry = Entry {
     title: "Page faults against threads",
     about: "Threads touch pages of one region. In pumice's address spaces entries change under one lock held over the \
             fault (\"whole\", as before V12), under a short lock, or by atomic operations; and in the kernel. There \
-            are more threads than processors on purpose: who holds a lock may then have none.",
+            are more threads than processors on purpose, so a lock's holder may have none.",
     part: Part::B,
     quick: Setting { arguments: &["--quick", "--size", "128M"], seconds: 25.0 },
     full: Setting { arguments: &[], seconds: 200.0 },

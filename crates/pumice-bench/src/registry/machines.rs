@@ -11,7 +11,8 @@ pub static VM: Entry = Entry {
     name: "vm",
     title: "Starting a virtual machine",
     about: "From the start of QEMU until it answers that the machine is there, with memory that is preallocated as \
-            QEMU does it, or leased from a daemon that populated it before. What that took is a column.",
+            QEMU does it, or leased from a daemon that populated it before. A column shows the time it \
+            took to populate.",
     part: Part::D,
     quick: Setting { arguments: &["--sizes", "1G", "--rounds", "2"], seconds: 20.0 },
     full: Setting { arguments: &[], seconds: 240.0 },
@@ -48,7 +49,7 @@ pub static LEASE: Entry = Entry {
     name: "lease",
     title: "Leasing memory",
     about: "From connecting to the daemon until the descriptor of a ready slot is in hand, beside making the same \
-            memory oneself; and what all the leases left in the daemon.",
+            memory oneself; and the resources that all the leases left in the daemon.",
     part: Part::D,
     quick: Setting { arguments: &["--cycles", "300"], seconds: 10.0 },
     full: Setting { arguments: &[], seconds: 60.0 },

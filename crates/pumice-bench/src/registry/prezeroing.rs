@@ -12,7 +12,8 @@ pub static PFT: Entry = Entry {
     title: "Page faults a second",
     about: "Threads allocate memory and write to every page. The kernel faults each page in and zeroes it; pumice \
             has it there and zero. Filling is what scrubd spent to have it so: it is ours, and shown with it. The gain \
-            is for memory that is touched sparsely: who writes all lines of a page pays for them in the cache.",
+            is for memory that is touched sparsely. Programs that write every line of a page pay for them in the \
+            cache.",
     part: Part::A,
     quick: Setting { arguments: &["--quick", "--size", "64M"], seconds: 18.0 },
     full: Setting { arguments: &[], seconds: 180.0 },

@@ -143,7 +143,7 @@ const ADDED_MS: Figure =
 pub static START: Entry = Entry {
     name: "start",
     title: "What it costs a program with nothing to gain",
-    about: "Short programs run by turns plain, under env and under pumice run: what is added is the price of trying.",
+    about: "Short programs run by turns plain, under env and under pumice run. The time added is the price of trying.",
     part: Part::C,
     quick: Setting { arguments: &["--rounds", "10"], seconds: 7.0 },
     full: Setting { arguments: &[], seconds: 80.0 },

@@ -146,7 +146,7 @@ mod tests {
         trace.iter().map(|&page| cache.access(page)).collect()
     }
 
-    /// By age: what each page's place in the order of leaving depends on is when it came, or was used.
+    /// By age: each page's place in the order of leaving depends on when it came, or was used.
     fn oldest_goes(frames: usize, trace: &[u32], use_counts: bool) -> Vec<bool> {
         let mut ages: Vec<(usize, u32)> = Vec::new();
         let mut step = |(now, &page): (usize, &u32)| {

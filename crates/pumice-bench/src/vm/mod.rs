@@ -6,7 +6,7 @@
 //!
 //! From the start of the program (of `pumice lease` where there is a slot) to the answer of
 //! `query-status`. All ways take turns, in each round and for each size. A slot's daemon runs only
-//! for its turn, and has populated before the clock starts; what that took is a column.
+//! for its turn, and has populated before the clock starts. A column shows the time that took.
 
 mod qmp;
 

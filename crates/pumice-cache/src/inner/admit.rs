@@ -57,7 +57,7 @@ impl Inner {
         let may_go = self.ask(|| unsafe { self.first_to_go(pages, len) });
         let (first, many, bytes) = may_go.unwrap_or(Err(Refused::Log))?;
         let mut state = self.state();
-        // Cut off since it was looked at how long it is: what was a whole page may be the end of the file now.
+        // Cut off since its length was looked at: a page that was whole may be the end of the file now.
         if state.is_being_cut || self.len() < len {
             return Err(Refused::Length);
         }
@@ -70,7 +70,7 @@ impl Inner {
 
     /// Asks the rule, which is somebody else's. `None` if it panics, or has before.
     fn ask<R>(&self, ask: impl FnOnce() -> R) -> Option<R> {
-        // Relaxed: who does not see it asks once more.
+        // Relaxed: a thread that does not see it asks once more.
         if self.rule_has_panicked.load(Ordering::Relaxed) {
             return None;
         }

@@ -64,7 +64,7 @@ fn errors_reach_who_asks_and_nothing_is_lost_by_them() {
             }
         }
         assert!(errors > 0);
-        // In the end all goes: what failed is tried again.
+        // In the end all goes: writes that failed are tried again.
         let failed = (0..1000).take_while(|_| view.sync().is_err()).count();
         assert!(failed < 1000 && file.dirty() == 0, "{failed} times, {} dirty", file.dirty());
         for (nth, page) in plainly(&scratch.0).iter().enumerate() {
@@ -141,7 +141,7 @@ fn say(
     calls.lock().expect("no panic").extend(what);
 }
 
-/// Two threads sync; the kernel says once that what it had taken is lost.
+/// Two threads sync; the kernel says once that bytes it had taken are lost.
 #[test]
 fn a_sync_that_fails_is_told_to_all_who_wait_and_pages_stay() {
     let scratch = Scratch::new("lost");
@@ -347,7 +347,7 @@ fn blocks_that_were_had_stay_where_more_can_not_be_had() {
     });
 }
 
-/// As NFS: what gets blocks becomes longer by that.
+/// As NFS: a file that gets blocks becomes longer by that.
 #[test]
 fn where_there_are_no_blocks_beyond_the_end_the_file_is_longer_if_it_gets_them_and_else_is_not() {
     let scratch = Scratch::new("as-nfs");

@@ -90,7 +90,7 @@ fn what_was_cut_off_does_not_come_back() {
     });
 }
 
-/// Threads read and write a file that another one cuts off and grows: what they get is theirs, or an error that says
+/// Threads read and write a file that another one cuts off and grows: they get their own bytes, or an error that says
 /// that the file ended.
 #[test]
 fn readers_survive_truncation() {
@@ -172,7 +172,7 @@ fn what_grows_beside_sync_is_not_cut_off() {
                         view.sync().expect("the device is there");
                         if thread == 0 {
                             let len = view.len();
-                            // Whole pages: who appends a page that is there does not make the file longer.
+                            // Whole pages: appending a page that is there does not make the file longer.
                             view.allocate((len / 2).next_multiple_of(FRAME_SIZE as u64))
                                 .expect("room");
                             // No shorter than it was a moment ago.

@@ -82,7 +82,7 @@ struct Driver {
     is_kept: bool,
 }
 
-// SAFETY: what was taken is the engine's, wherever it is.
+// SAFETY: requests that were taken are the engine's, wherever it is.
 unsafe impl Send for Driver {}
 
 impl Driver {
@@ -142,7 +142,7 @@ impl Drop for Driver {
             std::thread::sleep(Duration::from_millis(5));
         }
         for request in self.taken.drain(..) {
-            // SAFETY: whoever asked keeps all it refers to until this is dropped.
+            // SAFETY: the caller of `submit` keeps all it refers to until this is dropped.
             let _ = unsafe { self.engine.submit(request) };
         }
     }
@@ -208,7 +208,7 @@ fn pages_that_are_being_written_are_read_and_not_written_to() {
     });
 }
 
-/// `PG_launder`: where as much is being written as may be, who asks waits for that.
+/// `PG_launder`: where as much is being written as may be, requests wait for that.
 #[test]
 fn where_enough_is_being_written_who_asks_waits() {
     let (scratch, device) = (file_of("throttled", 2048), Device::new());
@@ -289,7 +289,7 @@ fn what_can_not_be_written_stays_and_who_asks_is_told() {
     });
 }
 
-/// Also a page that went a moment ago: it is where it was, and who overwrites it needs none of that.
+/// Also a page that went a moment ago: it is where it was, and overwriting it needs none of that.
 #[test]
 fn what_can_not_be_read_is_an_error_of_that_page_until_it_can() {
     let (scratch, device) = (file_of("unread", 2048), Device::new());

@@ -121,7 +121,7 @@ impl Watch {
     /// # Errors
     /// As reading the counters.
     pub fn end(self) -> io::Result<Faults> {
-        // Release: what the program did is in the rings before it is over (pairs with the Acquire).
+        // Release: the program's faults are in the rings before it is over (pairs with the Acquire).
         self.is_over.store(true, Ordering::Release);
         self.reader.join().unwrap_or_else(|_| Err(io::Error::other("the reader ended early")))
     }

@@ -50,7 +50,7 @@ impl Holder {
 
 fn keep(shared: &Mutex<Option<Lease>>, mut connection: OwnedFd) {
     loop {
-        // The daemon says nothing unasked: what is there to read is its end.
+        // The daemon says nothing unasked: only its end can be read.
         let _ = poll(&mut [PollFd::new(&connection, PollFlags::IN)], None);
         let mut lease = shared.lock();
         let Some(held) = lease.as_mut() else { return };

@@ -1,7 +1,7 @@
 //! The kind of program that a file is, as far as it decides whether the shim can serve it.
 //!
-//! The file is whatever lies there: every read is checked, and what can't be understood is
-//! [`Kind::Other`]. See elf(5) and ld.so(8).
+//! Any file may lie there: every read is checked, and a file that can't be understood is [`Kind::Other`]. See elf(5)
+//! and ld.so(8).
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -164,7 +164,7 @@ pub fn not_run(program: &OsStr, error: &io::Error) -> Failure {
     let has_folder = program.as_encoded_bytes().contains(&b'/');
     match error.kind() {
         io::ErrorKind::NotFound if has_folder => Failure {
-            message: format!("no program {name}, or what its first line names is missing"),
+            message: format!("no program {name}, or its interpreter is missing"),
             status: STATUS_NOT_FOUND,
         },
         io::ErrorKind::NotFound => {

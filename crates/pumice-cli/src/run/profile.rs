@@ -2,7 +2,7 @@
 //!
 //! A profile is a small file of JSON. The next run reads it and does as with `--ready`. While the program runs, the
 //! memory that a process of it has in use is looked at, ten times in the first second and at the end of a
-//! shorter run. Memory that lies ready and was never asked for does not count, so what is too much is forgotten.
+//! shorter run. Memory that lies ready and was never asked for does not count, so an excess is forgotten.
 //!
 //! A file of the user's own is never taken for a profile: it is refused if it does not begin as one. A file that begins
 //! as one and goes on as something else (a disk was full, a newer version wrote it) is written anew. A profile is
@@ -135,9 +135,8 @@ fn own_file(line: &[OsString]) -> Result<PathBuf, Failure> {
         Failure::usage("--profile: there is no HOME to keep it in; give --profile=FILE")
     })?;
     let folder = safe_path::make(&cache.join("profiles")).map_err(|why| {
-        Failure::usage(format!(
-            "--profile: {why}, so others could write profiles there; give --profile=FILE"
-        ))
+        let so = if why.is_unknown() { "" } else { ", so others could write profiles there" };
+        Failure::usage(format!("--profile: {why}{so}; give --profile=FILE"))
     })?;
     Ok(folder.join(file_name(line)))
 }

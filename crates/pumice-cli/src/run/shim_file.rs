@@ -112,11 +112,12 @@ impl Library {
         )));
         }
         let made = match loaded_from {
-        LoadedFrom::There => safe_path::make(&absolute).map_err(|why| {
-            Failure::usage(format!(
+        LoadedFrom::There => safe_path::make(&absolute).map_err(|why| match why.is_unknown() {
+            true => refused(&why),
+            false => Failure::usage(format!(
                 "--install-shim {shown}: {why}, so others could replace the shim; take another folder, \
                  see chmod go-w, or --format json if no program is to load it from there"
-            ))
+            )),
         })?,
         LoadedFrom::Elsewhere => {
             let mut builder = DirBuilder::new();

@@ -22,6 +22,7 @@ use clap::Args;
 use pumice_command::Failure;
 use pumice_slots::serving::http::{self, Address};
 
+use crate::numbers::parse_pid;
 use crate::run::spawn;
 use crate::serve::not_served;
 use rates::Rates;
@@ -32,7 +33,7 @@ use show::Of;
 #[derive(Args, Debug)]
 pub struct StatArgs {
     /// Process ids of programs, or of `pumice run` for all its programs; all there are if not given
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     pids: Vec<u32>,
     /// As JSON, one object a program and line
     #[arg(long)]

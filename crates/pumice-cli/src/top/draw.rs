@@ -1,4 +1,4 @@
-//! The screen, for the room there is: what matters least goes first.
+//! The screen, for the room there is: the parts that matter least go first.
 
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};

@@ -23,6 +23,7 @@ use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::DefaultTerminal;
 
+use crate::numbers::parse_pid;
 use crate::run::spawn;
 use crate::stat::parse_interval;
 use crate::stat::sample::Sample;
@@ -37,7 +38,7 @@ static IS_TO_STOP: AtomicBool = AtomicBool::new(false);
 #[derive(Args, Debug)]
 pub struct TopArgs {
     /// Process ids of programs, or of `pumice run` for all its programs; all there are if not given
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = parse_pid)]
     pids: Vec<u32>,
     /// Seconds between two samples
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]

@@ -74,7 +74,7 @@ fn flags_and_values() {
         (&["env", "--shim", "/no/such.so"], &["/no/such.so", "--install-shim"]),
         (&["env", "--shim", "/etc/passwd"], &["no shared library", "/etc/passwd"]),
         (&["env", "--shim", "/a.so", "--install-shim", "/tmp"], &["--install-shim"]),
-        (&["env", "--install-shim", "/proc/x"], &["/proc/x"]),
+        (&["env", "--install-shim", "/proc/x"], &["/proc/x", "no shim can be written there"]),
         (&["env", "--install-shim", "/dev/null"], &["/dev/null"]),
         (&["env", "--install-shim", "/tmp/a:b"], &["colon"]),
         (&["env", "--install-shim", "/tmp"], &["everybody"]),
@@ -112,7 +112,11 @@ fn flags_and_values() {
         (&["bench", "pin", "--sizes", "x"], &["512M"]),
         (&["rum"], &["rum", "pumice --help"]),
         (&["ctl"], &["PID"]),
-        (&["ctl", "x"], &["x"]),
+        (&["ctl", "x"], &["'x'", "not a process number"]),
+        (&["stat", "x"], &["'x'", "not a process number"]),
+        (&["top", "x"], &["'x'", "not a process number"]),
+        (&["bench", "pft", "--bogus"], &["--bogus", "pumice bench pft --help"]),
+        (&["bench", "report"], &["RESULTS", "pumice bench report --help"]),
         (&["completions", "csh"], &["csh", "bash", "zsh"]),
     ] {
         one_line(pumice(arguments), 2, parts);

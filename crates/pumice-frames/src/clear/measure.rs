@@ -1,6 +1,6 @@
 //! The costs of zeroing by an engine, measured in some milliseconds, and the choice among engines.
 //!
-//! Three things are asked of each: how many bytes it zeroes in a second; what processor time of the caller's that
+//! Three things are asked of each: how many bytes it zeroes in a second; how much of the caller's processor time that
 //! takes (hardware that works beside the processor takes nearly none); and by how much a walk through a small working
 //! set is slower right after, since the engine has evicted a part of it.
 //!

@@ -320,7 +320,7 @@ impl<G: Geometry, B: Backing> Ledger<G, B> {
             let dirt = Dirt::all::<G>(from, frames.len());
             self.release_span(block, from, frames.len(), &dirt);
         }
-        // At its end, what is out of the zone may be others' memory.
+        // At its end, blocks that are out of the zone may be others' memory.
         let grows = !self.is_at_its_end();
         for block in 0..self.grown() {
             let word = self.block(block);

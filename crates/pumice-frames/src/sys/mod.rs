@@ -1,4 +1,4 @@
-//! Every system call and every intrinsic of the crate.
+//! Every system call and every intrinsic of the crate, but for those that clear memory ([`crate::clear`]).
 //!
 //! The rest of the crate calls nothing outside itself. rustix makes the calls it knows (none of
 //! them goes through libc, so the shim can't recurse into itself); [`raw`] makes the few it lacks.

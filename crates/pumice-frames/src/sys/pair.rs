@@ -1,7 +1,7 @@
 //! Two words side by side, changed by one atomic operation.
 //!
 //! A locked operation on two words costs little more than one on one word (5.3 ns and 4.7 ns where this
-//! was written), and what installs many words spends most of its time in them.
+//! was written), and code that installs many words spends most of its time in them.
 
 use crate::sync::atomic::AtomicU64;
 

@@ -33,7 +33,7 @@ pub(super) struct Hints {
 
 impl Hints {
     /// Where a block in use is tainted: by nothing but advice to use huge pages, and a move, which makes a mapping of
-    /// its own. It says something because whoever taints a block sets it or clears it.
+    /// its own. It says something because each taint of a block sets it or clears it.
     pub(super) const fn moved(self) -> bool {
         self.cold()
     }

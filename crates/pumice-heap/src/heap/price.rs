@@ -51,7 +51,7 @@ pub(super) struct Price {
 /// The way in which new blocks come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// A huge page, timed; whatever follows comes as the kernel gives it.
+    /// A huge page, timed; the rest comes as the kernel gives it.
     TryHuge,
     /// Small pages, timed, of one block, after a huge page that took so long.
     TrySmall { huge_ns: u64 },

@@ -91,7 +91,7 @@ pub(super) enum Progress {
     Done,
     /// The helper still has a piece.
     Waits,
-    /// This is a fork's child, and what of the range is cleared is not known.
+    /// This is a fork's child: nobody knows which part of the range is cleared.
     Lost,
 }
 
@@ -116,7 +116,7 @@ impl Assist {
         }
         let job = old.job.wrapping_add(1);
         let filling = Ticket { job, next: FILLING }.bits();
-        // Acquire: pairs with the Release in `end`, so that what follows comes after the last job.
+        // Acquire: pairs with the Release in `end`, so that the code below comes after the last job.
         self.ticket
             .compare_exchange(old.bits(), filling, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;

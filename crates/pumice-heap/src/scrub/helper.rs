@@ -101,7 +101,7 @@ impl Helper {
         // Since the ring a handler, or another thread, may have stopped the helper, let it be started again, and even
         // started it.
         loop {
-            // SeqCst: either `stop` sees this and waits, or what follows sees that it has been called.
+            // SeqCst: either `stop` sees this and waits, or the code below sees that it has been called.
             if self.alive.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
                 return true;
             }

@@ -44,7 +44,7 @@ impl Late {
         Late { device: Arc::clone(device), pending: Vec::new(), done: VecDeque::new() }
     }
 
-    /// Does a request, now and not before: what its memory has by now is what goes.
+    /// Does a request, now and not before: its memory goes as it is by now.
     fn complete(&mut self, request: &Request) {
         let faults = *self.device.faults.lock().expect("no panic");
         let one_in = |many: u32| many > 0 && thread_rng().gen_range(0..many) == 0;

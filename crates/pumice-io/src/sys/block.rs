@@ -132,8 +132,8 @@ fn id_of(stat: &fs::Stat) -> FileId {
 /// Has a file to itself, as far as others ask: whether it has now. A file system that knows no locks lets everybody
 /// have it, as does one whose locks would keep this program's other descriptors from reading and writing.
 ///
-/// The lock is the open file's (flock(2)), which a write in flight keeps open when its process has been killed: who has
-/// the lock finds what the last one wrote, and nothing is written behind its back.
+/// The lock is the open file's (flock(2)), which a write in flight keeps open when its process has been killed. The
+/// next holder finds all that the last one wrote, and nothing is written behind its back.
 ///
 /// # Errors
 /// The kernel's error.
@@ -209,8 +209,8 @@ fn is_device(stat: &fs::Stat) -> Result<bool, Errno> {
 /// Makes a file so long at least, with its blocks there if the file system can do that. Nobody else changes its length.
 ///
 /// # Errors
-/// The kernel's error: `ENOSPC` where there is no room. It is as long as it was, and what it was given beyond that it
-/// has given back.
+/// The kernel's error: `ENOSPC` where there is no room. It is as long as it was, and has given back all that it was
+/// given beyond that.
 pub fn allocate(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     let (_, now) = extent(file)?;
     let allocated = match preallocate(len, |end, from, len| fallocate(file, end, from, len)) {
@@ -295,7 +295,7 @@ impl Piece {
 
 /// One `pread` or `pwrite`.
 ///
-/// No reference is made of the bytes: what is written may be memory that its owner takes back meanwhile.
+/// No reference is made of the bytes: they may be memory that its owner takes back meanwhile.
 ///
 /// # Errors
 /// The kernel's error.

@@ -228,8 +228,8 @@ mod tests {
         const COOP_TASKRUN: u32 = 1 << 8;
         const DEFER_TASKRUN: u32 = 1 << 13;
         let params = ring.ring.params();
-        // SAFETY: what the kernel was given, of which the first three numbers are looked at: the library says the first
-        // two, and by them it is seen that these are they.
+        // SAFETY: the parameters that the kernel was given, of which the first three numbers are looked at: the library
+        // says the first two, and by them it is seen that these are they.
         let [entries, completions, flags] =
             unsafe { *core::ptr::from_ref(params).cast::<[u32; 3]>() };
         assert_eq!((entries, completions), (params.sq_entries(), params.cq_entries()));

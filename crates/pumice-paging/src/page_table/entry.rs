@@ -56,11 +56,10 @@
 //! | Closed m, Gone m | Untouched | when nobody holds the VMA any more: its addresses are free |
 //!
 //! A page on its way to swap is never seen as empty (SPEC B1): *InTransit* keeps its frame. One that is unmapped while
-//! it is read keeps its slot until whoever reads it is done.
-//! *Gone* never becomes anything else while its VMA lives, so a fault that began before an `unmap` can't
-//! bring a page back: its compare-and-swap finds the word changed. That is why `unmap` and `protect` wait
-//! for no fault. (RadixVM, Clements et al., EuroSys 2013, keeps a mapping's metadata in the radix tree
-//! for the same reason.)
+//! it is read keeps its slot until its reader is done. *Gone* never becomes anything else while its VMA lives, so a
+//! fault that began before an `unmap` can't bring a page back: its compare-and-swap finds the word changed. That is why
+//! `unmap` and `protect` wait for no fault. (RadixVM, Clements et al., EuroSys 2013, keeps a mapping's metadata in the
+//! radix tree for the same reason.)
 //!
 //! # Who ends what he began
 //! Some changes come in two steps, with a read or a write of a device in between. The second step must not take
@@ -336,7 +335,7 @@ impl Entry {
         self.with_number_bits(frame.0 as u32)
     }
 
-    /// With the version after its own: who saw it before sees that it is another.
+    /// With the version after its own: readers that saw it before see that it is another.
     #[inline]
     #[must_use]
     pub const fn with_next_version(self) -> Entry {
@@ -407,7 +406,7 @@ impl Entry {
             (Zero | Present, Gone) => !is_held,
             (Zero, Zero) => same_frame,
             (Zero, Present) => !is_held || self.latch() == EXCLUSIVE,
-            // Another frame: who copies holds the page alone.
+            // Another frame: the copying thread holds the page alone.
             (Present, Present) => same_frame || (self.cow() && self.latch() == EXCLUSIVE),
             (Zero | Present, Doomed) => is_held && same_frame,
             (Doomed, Doomed) => same_frame,

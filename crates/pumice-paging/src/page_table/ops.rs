@@ -121,7 +121,7 @@ unsafe impl TableOps for Atomic {
 
     #[inline]
     fn ptep_clear_bits(&self, ptep: &AtomicU64, mask: u64) -> Entry {
-        // AcqRel: who clears *dirty* sees what was written.
+        // AcqRel: a thread that clears *dirty* sees the writes.
         Entry::from(ptep.fetch_and(!mask, Ordering::AcqRel))
     }
 }
@@ -129,7 +129,7 @@ unsafe impl TableOps for Atomic {
 /// For targets without such operations: loads and stores under a lock, held for one change (B2).
 #[derive(Debug, Default)]
 pub struct Emulated {
-    /// In cache lines of its own: what lies beside it is read by every walk.
+    /// In cache lines of its own: every walk reads its neighbours.
     page_table_lock: CachePadded<SpinLock<()>>,
 }
 

@@ -91,8 +91,8 @@ pub struct Incoming {
     pub result: ReadResult,
 }
 
-/// Reclaim as spaces see it. It is called by threads that fault, and by those that unmap and fork, which hold
-/// the space's `mmap_lock`: what it asks of that space in the call must not map, unmap, protect or fork.
+/// Reclaim as spaces see it. It is called by threads that fault, and by those that unmap and fork, which hold the
+/// space's `mmap_lock`. Its requests to that space in the call must not map, unmap, protect or fork.
 ///
 /// # Safety
 /// In a call it does not use the task that called, by whatever way it has come to it.
@@ -100,8 +100,8 @@ pub unsafe trait Pager: Sync {
     /// Pages of a space came in. A batch is a hint: some may be gone again.
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]);
 
-    /// Reads a page into a frame. It may be unmapped meanwhile, and what is read is then thrown away; `from` is freed
-    /// when this has returned.
+    /// Reads a page into a frame. It may be unmapped meanwhile, and the bytes read are then thrown away; `from` is
+    /// freed when this has returned.
     ///
     /// # Errors
     /// [`ReadFailed`]: the fault ends in `VmError::ReadFailed`, and the page stays where it is.

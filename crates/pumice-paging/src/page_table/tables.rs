@@ -88,7 +88,7 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     }
 }
 
-/// In a frame's word: a page that had the frame was taken out of its tables, and whoever did that has not ended it.
+/// In a frame's word: a page that had the frame was taken out of its tables, and that has not been ended.
 pub const IN_TRANSIT: u32 = 1 << 31;
 
 /// How many spaces have a frame beyond the first, by its word.
@@ -105,7 +105,7 @@ pub trait FrameList {
     fn get_zeroed(&mut self) -> Option<Pfn>;
     /// Gets a frame whose content is unknown.
     fn get_any(&mut self) -> Option<Pfn>;
-    /// As [`FrameList::get_any`], if there is one at once: what is fetched ahead of need waits for nobody.
+    /// As [`FrameList::get_any`], if there is one at once: fetching ahead of need waits for nobody.
     fn get_any_at_once(&mut self) -> Option<Pfn> {
         None
     }

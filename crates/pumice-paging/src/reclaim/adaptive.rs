@@ -418,7 +418,7 @@ impl Policy for Adaptive<'_> {
     fn put_back(&mut self, page: u32, _shadow: Shadow) {
         let old = self.lists.page(page).stamp();
         self.ages.stay(old);
-        // Rolled over: or what can't go would be chosen again and again.
+        // Rolled over: or pages that can't go would be chosen again and again.
         self.ages.used(old);
         self.lists.page_mut(page).set_stamp(self.ages.stamp());
         self.add_active(page, Flags::empty());

@@ -111,9 +111,8 @@ impl Ages {
         self.buckets[..self.len].get(bucket).map(|bucket| usize::from(bucket.list))
     }
 
-    /// Whether plain LRU would have a page of this stamp. Of what is just beyond the edge that is
-    /// not sure, and said as
-    /// well: who counts what was won against LRU had better not win by that.
+    /// Whether plain LRU would have a page of this stamp. At the edge this is uncertain and
+    /// answers yes, so gains over LRU are not overstated.
     pub fn is_recent(&self, stamp: u64) -> bool {
         self.index(stamp) + 1 >= self.edge
     }

@@ -1,8 +1,8 @@
 //! A backing whose panics end in errors.
 //!
 //! Reclaim does not vouch for a backing. If it panicked through a batch, pages would stay latched, or be known to
-//! nobody, and whoever waits for frames would do so in vain. So a call that panics has failed, as one has that the
-//! device let down: its pages stay. The panic's own message is the program's panic hook's to show.
+//! nobody, and threads would wait for frames in vain. So a call that panics has failed, as one has that the device let
+//! down: its pages stay. The panic's own message is the program's panic hook's to show.
 
 use rustix::io::Errno;
 

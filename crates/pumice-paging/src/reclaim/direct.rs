@@ -1,11 +1,10 @@
-//! Direct reclaim: who asks for a frame where few are left takes pages out for itself.
+//! Direct reclaim: below min, the allocating thread reclaims for itself.
 //!
 //! Under the min watermark nobody gets a frame but reclaim. The thread reclaims as its flags allow: with [`Gfp::NOIO`]
-//! pages that are clean, with [`Gfp::NOFS`] also those that go to swap; what it writes it waits for. Where enough is
-//! being written already it waits for that: pages on their way out (`PG_launder`) are the throttle. If it can do no
-//! more and
-//! `kswapd` may do what it must not, it waits a little for that, and without end only if it may do everything
-//! itself: else `kswapd` could be waiting for what the caller has.
+//! pages that are clean, with [`Gfp::NOFS`] also those that go to swap. It waits for its own writes. Where enough is
+//! being written already, it waits for that: pages on their way out (`PG_launder`) are the throttle. If it can do no
+//! more and `kswapd` may do what it must not, it waits a little for that. It waits without end only if it may do
+//! everything itself: else `kswapd` could be waiting for what the caller has.
 //!
 //! Requests of reclaim itself, and of the code that it calls, are served from the frames below min, and never reclaim.
 
@@ -22,7 +21,7 @@ use super::shrinker::Ask;
 use super::writes::{Writes, MANY_FAILURES};
 use super::zone::ZoneReclaim;
 
-/// Writes in flight at most, of one who reclaims for itself: a batch is one, or some.
+/// Writes in flight at most, of a thread that reclaims for itself: a batch is one, or some.
 const DEPTH: u32 = 16;
 
 /// How long a request waits for what others reclaim before it looks for itself again, and for what its flags don't let

@@ -343,7 +343,7 @@ impl Engine for Gate {
         self.engine.depth()
     }
     unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
-        // Relaxed: what is armed is said by channels.
+        // Relaxed: channels say which is armed.
         self.holds |=
             request.direction == self.direction && self.is_armed.swap(false, Ordering::Relaxed);
         // SAFETY: forwarded with the caller's promise.

@@ -23,7 +23,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
     /// Takes pages of spaces that are attached out as it is needed, until [`ZoneReclaim::stop`]. One thread does this
     /// for a zone.
     pub fn kswapd(&self) {
-        /// Says when it ends, however: who waits does not do so in vain.
+        /// Says when it ends, however: no thread waits in vain.
         struct Presence<'r, P: Policy>(&'r ZoneReclaim<P>);
         impl<P: Policy> Drop for Presence<'_, P> {
             fn drop(&mut self) {

@@ -17,8 +17,8 @@ use super::settings::Settings;
 use super::writes::{Leaving, Notes, Victim, Writes};
 use super::zone::{State, ZoneReclaim, SCANNED_PER_PAGE};
 
-/// Batches from one look for pages that nobody told of to the next. A look is at 2 MiB: with that, all of a region eight
-/// times as large as memory is seen while the memory turns over once.
+/// Batches from one look for pages that nobody told of to the next. A look is at 2 MiB: with that, all of a region that
+/// is eight times as large as memory is seen while the memory turns over once.
 const BATCHES_PER_SWEEP: usize = 16;
 
 /// A space as a reclaimer knows it.
@@ -37,7 +37,8 @@ enum Seen {
     Nothing,
     /// The page is not in memory: it was unmapped.
     Gone,
-    /// It was used once: it came for that, or was read ahead before (SPEC E3: what is only read ahead is not marked).
+    /// It was used once: it came for that, or was read ahead before (SPEC E3: a page that is only read ahead is not
+    /// marked).
     FirstUse,
     Use,
 }

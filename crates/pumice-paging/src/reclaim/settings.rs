@@ -21,15 +21,15 @@ pub struct Settings {
     /// is where a request's length begins to tell on devices here. 64 at most.
     pub swap_cluster_max: usize,
     /// Pages that are being written at most, 128, by all reclaimers together. More of them does not get them out any
-    /// sooner, and what is read meanwhile waits behind them: with 4,096, one read of a thousand took 12 ms and more,
-    /// with 128 it took 2 to 4, as the device does by itself.
+    /// sooner, and reads meanwhile wait behind them: with 4,096, one read of a thousand took 12 ms and more, with 128
+    /// it took 2 to 4, as the device does by itself.
     pub most_leaving: usize,
     /// `vm_mapped_ratio`: how many *mapped* pages ([`Task::mapped`](crate::space::Task::mapped)) reclaim meets at the
     /// inactive list's tail, rolls over and counts for each page that it is to free, before it walks page tables
     /// for pages to unmap (`swap_out`); a tenth of those it looks at count as many in any case. `None`: the policy's
     /// own. That is 100 for two lists, as in 2.4, which had no other way from a page to who maps it. It is 0 for the
-    /// adaptive policy: whose page a frame has is known here, so a page that was chosen is unmapped at once, and what
-    /// the policy knows of it decides, not where in a table it stands.
+    /// adaptive policy: whose page a frame has is known here, so a page that was chosen is unmapped at once, and the
+    /// policy's knowledge of it decides, not its place in a table.
     pub vm_mapped_ratio: Option<usize>,
     /// The policy's own settings.
     pub policy: Tunables,

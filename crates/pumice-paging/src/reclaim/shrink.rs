@@ -88,7 +88,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let Call { id, shrinker, owed, mut trust } = call;
         let mut outcome = Outcome::default();
         let went = contain(|| {
-            // It goes in here: what it does then may panic as well.
+            // It goes in here: its drop may panic as well.
             let shrinker = shrinker;
             outcome.count = shrinker.count();
             let wanted = match ask {

@@ -84,9 +84,9 @@ pub(super) const SHRINK_BATCH: usize = 128;
 /// it; unmap regions, and give frames back to the zone. Frames that it leaves in a task's list do not count:
 /// [`Task::give_frames_back`](crate::space::Task::give_frames_back), or dropping the task, lets others have them. It
 /// waits for nothing that a thread may have which asks for frames with flags as it needs, or which ends its
-/// registration: who holds a cache's lock asks under [`Task::gfp_scope`](crate::space::Task::gfp_scope) with
-/// [`Gfp::NOFS`], as those do who map, unmap and fork; so does who has a guard and asks for another page, where a cache
-/// maps, unmaps or forks, since a fork waits for guards.
+/// registration. A thread that holds a cache's lock asks under [`Task::gfp_scope`](crate::space::Task::gfp_scope) with
+/// [`Gfp::NOFS`], as those do that map, unmap and fork. So does a thread with a guard that asks for another page, where
+/// a cache maps, unmaps or forks, since a fork waits for guards.
 ///
 /// # Safety
 /// In a call it does not use the task that called, by whatever way it has come to it.

@@ -114,7 +114,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let (mut slots, mut next) = (Vec::new(), Some(0));
         while let Some(first) = next {
             next = state.forget_pages(place, first, FORGOTTEN_AT_ONCE, &mut slots);
-            // At once: what others write has room there.
+            // At once: writes of others have room there.
             state.members.release_all(place, &mut slots.drain(..));
             if next.is_some() {
                 drop(state);

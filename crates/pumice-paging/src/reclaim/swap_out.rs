@@ -1,4 +1,4 @@
-//! The published rule for mapped pages (SPEC E4): what 2.4 did that knew no way from a page to who maps it.
+//! The published rule for mapped pages (SPEC E4), as in 2.4, which knew no way from a page to the spaces that map it.
 //!
 //! Pages are looked at from the inactive tail. A mapped one is rolled over and counted. When `vm_mapped_ratio` of
 //! them have been met for each page that is to go, or enough, `swap_out` walks the page tables, from where it ended
@@ -193,7 +193,7 @@ impl<P: Policy + Send> Round<'_, P> {
             }
             let Some(shadow) = state.policy.evict_page(number) else { continue };
             let known = std::mem::take(&mut state.frames[nth]);
-            // Its bit has been looked at: what it says by now is of no account if this is the last try.
+            // Its bit has been looked at: its value by now is of no account if this is the last try.
             let (owner, slot, is_new) = (known.owner, known.slot, is_last_try);
             self.victims.push(Victim { frame: number, shadow, owner, slot, is_new });
         }

@@ -202,7 +202,7 @@ fn dirty_pages_are_written_and_clean_ones_are_not() {
     });
 }
 
-/// `PG_launder`: where as much is being written as may be, who asks waits for that.
+/// `PG_launder`: where as much is being written as may be, requests wait for that.
 #[test]
 fn pages_under_io_are_waited_for() {
     let (gates, keeper) = Gate::engines(Direction::Write);

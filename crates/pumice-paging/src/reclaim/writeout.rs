@@ -1,4 +1,4 @@
-//! How pages that were chosen go: what is clean at once, the rest when it is written.
+//! How pages that were chosen go: clean ones at once, the rest when they are written.
 //!
 //! Pages that go together are written together, as far as their backing has places beside each other. A reclaimer
 //! keeps its requests until they are done, and then ends each page's transit. The page has gone, or a fault has taken

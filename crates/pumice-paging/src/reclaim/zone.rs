@@ -150,7 +150,7 @@ impl<P: Policy> State<P> {
     }
 
     /// A page that the policy knows was not there when it was looked at: it is nobody's any more, nor is the slot that
-    /// is returned. Unless it came back a moment ago, and whoever brought it is about to say so.
+    /// is returned. Unless it came back a moment ago, and the thread that brought it is about to say so.
     pub fn forget_gone(&mut self, number: u32) -> Option<CachedSlot> {
         let frame = &mut self.frames[number as usize];
         if frame.came.is_some() {
@@ -246,7 +246,7 @@ pub struct ZoneReclaim<P> {
     high: AtomicUsize,
     /// [`Kswapd::is_asleep`], as `kswapd` fell asleep. Relaxed: a hint; the thread that wakes it looks under the lock.
     pub(super) is_kswapd_asleep: AtomicBool,
-    /// [`Pressure`], for who asks without the lock. Relaxed: a hint; who finds it wrong looks again under the lock.
+    /// [`Pressure`] without the lock. Relaxed: a hint, checked again under the lock.
     pressure: AtomicU8,
     /// For `kswapd`.
     pub(super) wake: Condvar,
@@ -394,8 +394,8 @@ impl<P: Policy> ZoneReclaim<P> {
     }
 
     /// So many more requests have passed the zone over. Of a zone that has as many blocks, a count costs each of them
-    /// no more than a look at one block. The request does not wait for the lock: what was noted stays, and the next
-    /// request that passes over tries again.
+    /// no more than a look at one block. The request does not wait for the lock: the count stays, and the next request
+    /// that passes over tries again.
     pub(super) fn count_passed_over(&self, requests: usize) {
         let passed_over = self.passed_over.fetch_add(requests, Ordering::Relaxed) + requests;
         if passed_over < self.frames() / BLOCK_FRAMES {

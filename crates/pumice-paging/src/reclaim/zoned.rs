@@ -1,10 +1,10 @@
 //! Spaces over several zones: which zone a page's frame is of, and whose pages go for a request (SPEC E6).
 //!
 //! Each zone has its own [`ZoneReclaim`], with watermarks, lists and `kswapd` of its own. A space is attached to all of
-//! them, and what comes in is told to the one that has the frame. A request names zones ([`Gfp::within`]); pages go
-//! in these only. Where several may serve it, who reclaims for itself goes to each as often as it has pages, so that
-//! pages of a small zone live as long as those of a large one; but to one that had none that could go only now and
-//! then, for to find that out takes a look at all there is.
+//! them, and a page that comes in is told to the one that has the frame. A request names zones ([`Gfp::within`]); pages
+//! go in these only. Where several may serve it, direct reclaim goes to each as often as it has pages, so that pages of
+//! a small zone live as long as those of a large one. To one that had none that could go it goes only now and then, for
+//! to find that out takes a look at all there is.
 //!
 //! Zones have one thing in common: where they write to. A backing that is full is so for all of them; the slots
 //! that pages in memory keep are freed in all zones then, whichever the request names: no page goes by that.

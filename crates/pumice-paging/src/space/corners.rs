@@ -37,7 +37,7 @@ unsafe impl Reclaim for Refusals {
     }
 }
 
-/// All threads are seen by who unmaps and who counts, also the one that came in a shortage.
+/// Unmapping and counting see all threads, also the one that came in a shortage.
 #[test]
 fn records_have_no_holes() {
     static REFUSALS: Refusals = Refusals(AtomicUsize::new(0));

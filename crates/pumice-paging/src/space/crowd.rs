@@ -18,7 +18,7 @@
 //! - A crowd without readers that has a page has somebody on the way here who was its last: all that have a guard hold
 //!   the page's VMA, and he still does. He need not be who ends it: another may have joined and left meanwhile, or the
 //!   crowd may be another page's by then.
-//! - A page that is unmapped has no new readers: who joins looks at its word afterwards.
+//! - A page that is unmapped has no new readers: a thread that joins looks at its word afterwards.
 //!
 //! Writers wait as they always did, until nobody reads.
 
@@ -107,7 +107,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             }
             if let Some(crowd) = own {
                 ops.ptep_add(crowd.readers, ONE_READER);
-                // The latch has had the crowd's reader all the while, so what can be read here is this one's.
+                // The latch has had the crowd's reader all the while, so an entry that can be read here is this page's.
                 let entry = ops.ptep_get(walked.ptep);
                 let readers = self.space.crowd_word(crowd);
                 drop(crowds);
@@ -134,7 +134,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             if ops.ptep_cmpxchg(walked.ptep, entry, held).is_err() {
                 return Ok(Joined::Changed);
             }
-            // Relaxed: nobody has this crowd, and who joins it has the lock after this.
+            // Relaxed: nobody has this crowd, and threads that join it have the lock after this.
             let one = u64::from(Entry::new().with_state(State::Doomed)) + ONE_READER;
             crowd.readers.store(one, Ordering::Relaxed);
             crowd.page.store(name, Ordering::Relaxed);

@@ -15,8 +15,8 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::prefetch::{prefetch_read, prefetch_write};
 use pumice_io::sync::atomic::AtomicU64;
 
-/// Where the word of a page is, of a region that is held. Nothing keeps the page as it is: what is
-/// done with it is done as it is then. See [`Region::entry`].
+/// Where the word of a page is, of a region that is held. Nothing keeps the page as it is: each operation finds it as
+/// it is then. See [`Region::entry`].
 pub struct PageEntry<'r, 't, F: FrameSource, T: TableOps> {
     region: &'r Region<'t, F, T>,
     page: usize,

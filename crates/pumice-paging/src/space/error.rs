@@ -104,8 +104,8 @@ pub enum VmError {
     /// Reclaim of a space by another pager than its own, which could not find again what goes.
     #[error("the space's pages go by another pager: attach it to the one that its frames were made with")]
     OtherPager,
-    /// Reclaim of a space on another zone than those of the spaces that are attached already: what is known of frames
-    /// goes by their numbers.
+    /// Reclaim of a space on another zone than those of the spaces that are attached already: records of frames go by
+    /// their numbers.
     #[error("the reclaim is another zone's: a zone has one of its own")]
     OtherZone,
     /// The thread holds as many regions as it can.

@@ -375,7 +375,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             };
         }
         let old = entry.frame();
-        // Acquire: pairs with `unshare`; what the other spaces did with the frame is over.
+        // Acquire: pairs with `unshare`; the other spaces' use of the frame is over.
         let is_shared = || sharers_in(tables.source.sharers(old).load(Ordering::Acquire)) != 0;
         // Before the page is held: for a frame others' code may run that waits for who waits for this page.
         let mut copy = match is_shared() {
@@ -487,8 +487,8 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     pub(super) fn unshare(&self, frame: Pfn) -> bool {
         let sharers = self.tables.source.sharers(frame);
         let fewer = |word: u32| (sharers_in(word) > 0).then(|| word - 1);
-        // AcqRel: what this space did with the frame is over before another finds itself alone; and
-        // who finds itself alone here may free what others have read. Acquire on failure for that.
+        // AcqRel: this space's use of the frame is over before another finds itself alone; and a space that finds
+        // itself alone here may free a frame that others have read. Acquire on failure for that.
         sharers.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).is_err()
     }
 }

@@ -178,8 +178,8 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let _ = self.come_in(claim, read, used);
     }
 
-    /// Takes a read over that may not end for long, to read the page into another frame; what is left of the first is
-    /// its own frame. The claim stays, so the page is nobody else's in between. `Err` without a frame.
+    /// Takes a read over that may not end for long, to read the page into another frame. The first keeps its own frame
+    /// only. The claim stays, so the page is nobody else's in between. `Err` without a frame.
     pub(crate) fn take_over(
         &self,
         filling: Filling,
@@ -275,7 +275,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
                 }
                 State::Present if entry.latch() != 0 => return None,
                 State::Present => {
-                    // Its word has changed, or what had its frame is still written: it is waited for.
+                    // Its word has changed, or the frame's page before is still written: it is waited for.
                     let transit = self.begin_swap_out(page)?;
                     let was_dirty = transit.is_dirty();
                     if self.end_swap_out(transit, Evicted::Shadow(0)).is_ok() {

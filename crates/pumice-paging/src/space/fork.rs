@@ -23,13 +23,13 @@ use pumice_frames::addr::FRAME_SIZE;
 use pumice_frames::sys::lock::Backoff;
 use pumice_io::sync::atomic::{AtomicU64, Ordering};
 
-/// Waits for a guard that writes before `fork` gives up: four seconds, since who holds the page may wait for a frame
-/// to copy it to. It may be the caller's own.
+/// Waits for a guard that writes before `fork` gives up: four seconds, since the page's holder may wait for a frame to
+/// copy it to. It may be the caller's own.
 const MAX_WAITS: u32 = 1 << 12;
 
 impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
-    /// A copy of the space: the same addresses, rights and contents. Frames are shared, and whoever
-    /// writes to a page first copies it.
+    /// A copy of the space: the same addresses, rights and contents. Frames are shared, and the first write to a page
+    /// copies it.
     ///
     /// # Errors
     /// [`VmError::Busy`] if a page stays held for writing, also by the calling thread itself;

@@ -9,8 +9,8 @@ use crate::page_table::Entry;
 use pumice_frames::addr::Pfn;
 
 /// The table of pages that a thread's last walk by address ended in. It can be used again without
-/// walking for as long as its VMA is held: it is the granule's table until nobody holds that, and what is
-/// unmapped meanwhile its words say.
+/// walking for as long as its VMA is held: it is the granule's table until nobody holds that, and its words say which
+/// pages are unmapped meanwhile.
 #[derive(Debug)]
 pub(super) struct LastWalk<F> {
     pub granule: usize,

@@ -5,11 +5,10 @@
 //! read first, its pages come one by one as everywhere. That is the whole policy: nothing is cleared, moved or
 //! collapsed to make a huge page, so it never costs more than small ones.
 //!
-//! A huge page has one word, and latches and versions are of pages. So it serves those who need no word
-//! of the page's own ([`Task::fault`], [`super::Region::translate`]), and is *split* for those who do: a guard, an
-//! optimistic read, `fork`, swap-out, and `unmap` or `protect` of a part. Splitting makes a table of the same
-//! frames and installs it by one compare-and-swap; it moves no byte, so who has a pointer keeps it. Nothing
-//! puts the pieces together again.
+//! A huge page has one word, and latches and versions are of pages. So it serves callers that need no word of the
+//! page's own ([`Task::fault`], [`super::Region::translate`]), and is *split* for those that do: a guard, an optimistic
+//! read, `fork`, swap-out, and `unmap` or `protect` of a part. Splitting makes a table of the same frames and installs
+//! it by one compare-and-swap; it moves no byte, so pointers stay good. Nothing puts the pieces together again.
 //!
 //! The frames of a block are got as single frames, so there is nothing to be told to the ledger when it is
 //! split, and each goes back by itself.

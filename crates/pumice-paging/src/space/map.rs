@@ -67,7 +67,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         let id = space.add_vma(&mut state, first_page, pages)?;
         for granule in first..first + granules {
             let middle = space.tables.middle(granule).expect("populated above");
-            // Release: who reads the number finds the record as it was written.
+            // Release: a thread that reads the number finds the record as it was written.
             middle.vma.store(id, Ordering::Release);
             let is_filled = (granule + 1) << F::TABLE_BITS <= first_page + pages;
             let absent = if is_filled { whole } else { part };
@@ -231,7 +231,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             };
             match ops.ptep_cmpxchg(ptep, entry, next) {
                 Ok(()) => {
-                    // Of one that is being read, who reads it gives up the rest.
+                    // Of one that is being read, the reader gives up the rest.
                     let is_being_read = Evicted::of(entry).is_some() && entry.latch() != 0;
                     if next.state() == State::Gone && !is_being_read {
                         self.give_up(entry);

@@ -17,8 +17,8 @@ use pumice_frames::sys::cpu;
 use pumice_frames::sys::mem::{self, Memory, Os};
 use pumice_io::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A zone's frames as spaces use them. The kernel's `mem_map` has a `struct page` for each frame; what
-/// is needed of it here is four bytes, which are written only where `fork` shares a frame.
+/// A zone's frames as spaces use them. The kernel's `mem_map` has a `struct page` for each frame. Here four bytes are
+/// needed of it, which are written only where `fork` shares a frame.
 #[derive(Debug)]
 pub struct MemMap<'z, M: Memory = Os, L: Budget = ()> {
     zone: &'z Zone<M, L>,
@@ -155,8 +155,8 @@ unsafe impl<M: Memory, L: Budget + Sync> Send for Frames<'_, M, L> {}
 // SAFETY: as above.
 unsafe impl<M: Memory, L: Budget + Sync> Sync for Frames<'_, M, L> {}
 
-// SAFETY: the ledger gives each frame to one owner, and what is asked for zeroed is cleared if it is
-// not; a frame has 512 words.
+// SAFETY: the ledger gives each frame to one owner, and a frame that is asked for zeroed is cleared if it is not; a
+// frame has 512 words.
 unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
     const TABLE_BITS: u32 = 9;
     type List = List<'m, M, L>;
@@ -214,7 +214,7 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
     }
 
     fn put_run(self, first: Pfn) {
-        // SAFETY: whoever puts a run has no more use for it, as the trait says.
+        // SAFETY: the caller has no more use for the run, as the trait says.
         let put = unsafe { self.map.zone.put(self.bytes(first).as_ptr()) };
         debug_assert_eq!(put, Ok(()), "{first:?}");
     }

@@ -1,9 +1,8 @@
 //! Address spaces in user space: regions of pages, faults that take no lock, guards.
 //!
 //! A [`VmSpace`] has 128 TiB of addresses of its own, which mean something to it only: its pages are
-//! frames of a zone, found by walking its tables. A thread that uses a space enters it, and what it then
-//! has is a [`Task`]; through that it maps, faults, and holds regions ([`Region`]), whose pages it
-//! reads and writes by guards.
+//! frames of a zone, found by walking its tables. A thread that uses a space enters it, and then has a [`Task`].
+//! Through that it maps, faults, and holds regions ([`Region`]), whose pages it reads and writes by guards.
 //!
 //! - [`mem_map`]: what spaces on one zone have in common; [`zonelist`]: frames of several zones.
 //! - `task`: a thread in a space; `history`: its records of its last faults; [`rss`]: its counts, and what it holds.
@@ -41,11 +40,11 @@
 //! ```
 //!
 //! # The protocol
-//! *The page table is the only truth.* Every word in it changes by one atomic operation, and what
-//! changes a page's fate is written into the page's own word: that it is unmapped, its rights, that its
-//! frame is shared. So a fault reads a word, decides, and installs by compare-and-swap what it
-//! decided; if anything happened in between, the word is another, and it decides again. No fault waits
-//! for a mapper, and no mapper for a fault. [`crate::page_table::entry`] has the table of transitions.
+//! *The page table is the only truth.* Every word in it changes by one atomic operation, and all that changes a page's
+//! fate is written into the page's own word: that it is unmapped, its rights, that its frame is shared. So a fault
+//! reads a word, decides, and installs by compare-and-swap what it decided; if anything happened in between, the word
+//! is another, and it decides again. No fault waits for a mapper, and no mapper for a fault.
+//! [`crate::page_table::entry`] has the table of transitions.
 //!
 //! *VMAs* are numbered. The number stands beside the middle level's entry, for each 2 MiB, and a region
 //! starts at such a granule and has its granules to itself. Finding the VMA of an address is part of
@@ -144,8 +143,8 @@ use vma::{MapState, Vmas};
 
 /// Pages that a sequence of faults populates at once at most, until told otherwise.
 pub const DEFAULT_PREFAULT_PAGES: usize = 16;
-/// How many faults ahead the memory of a sequence is fetched into the cache, until told otherwise: what
-/// takes 100 to 200 ns to come is then there.
+/// How many faults ahead the memory of a sequence is fetched into the cache, until told otherwise: a line that takes
+/// 100 to 200 ns to come is then there.
 pub const DEFAULT_FETCH_AHEAD: usize = 16;
 /// `page_cluster` until told otherwise: 32 pages, as many as leave together, which on the devices of today takes hardly
 /// longer to read than one. (The kernel has 3, for disks whose heads moved, and reads what it was not asked for; here
@@ -229,8 +228,8 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     }
 
     /// How many faults ahead a sequence of faults for writing fetches the line that it will write, if it
-    /// goes on as it did. That costs each fault 10 to 30 ns, and spares the write more than that; whoever
-    /// faults pages without writing to them sets it to 0.
+    /// goes on as it did. That costs each fault 10 to 30 ns, and spares the write more than that. Programs that fault
+    /// pages without writing to them set it to 0.
     pub fn set_fetch_ahead(&self, faults: usize) {
         self.fetch_ahead.store(faults, Ordering::Relaxed);
     }

@@ -217,7 +217,7 @@ impl<T: TableOps + Default> Shared<T> {
     /// All threads and other spaces have ended.
     pub fn end(self) {
         let resident = self.space.anon_rss();
-        // SAFETY: leaked in `new`; whoever used it has ended.
+        // SAFETY: leaked in `new`; its users have ended.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self.space).cast_mut()) });
         assert_eq!(self.model.taken(), 1, "frames were lost; {resident} pages were resident");
         assert_eq!(self.model.0.disk.as_ref().map_or(0, Disk::used), 0, "slots were lost");

@@ -1,8 +1,8 @@
 //! Pages of files that are written whole: nobody needs what was on them.
 //!
-//! A page that is in memory is held for writing, and written over. One that is not is claimed as by who reads it, but
-//! is not read: it gets a frame of unknown content, which is filled before the page's word names it. So the device is
-//! not asked, the frame is not zeroed, and nobody sees what was in it; whoever wants the page meanwhile waits.
+//! A page that is in memory is held for writing, and written over. One that is not is claimed as for reading, but is
+//! not read: it gets a frame of unknown content, which is filled before the page's word names it. So the device is not
+//! asked, the frame is not zeroed, and nobody sees what was in it. Threads that want the page meanwhile wait.
 
 use super::error::Trap;
 use super::fault::Walked;

@@ -54,7 +54,7 @@ impl<F: FrameSource, const WORDS: usize> Records<F, WORDS> {
             let frames = self.source.get_run(Self::CHUNK_FRAMES)?;
             let chunk = self.chunk(index / Self::PER_CHUNK);
             let new = frames.0 as u64 + 1;
-            // Release: who finds the chunk finds it zeroed.
+            // Release: a thread that finds the chunk finds it zeroed.
             if chunk.compare_exchange(0, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 self.source.put_run(frames);
             }

@@ -261,8 +261,8 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// Where a page's frame is, if it can be read as it is: two dependent loads, the word of the
     /// 2 MiB and that of the page (in a region of more than 1 GiB three, where other regions came before it).
     ///
-    /// Nothing keeps it there: what is read at the pointer is the page's if the page was neither
-    /// unmapped nor replaced meanwhile. The memory itself can always be read.
+    /// Nothing keeps it there: bytes read at the pointer are the page's if the page was neither unmapped nor replaced
+    /// meanwhile. The memory itself can always be read.
     #[doc(hidden)]
     #[inline]
     pub fn translate(&self, page: usize) -> Option<NonNull<u8>> {
@@ -311,11 +311,11 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     }
 
     /// Reads a page's eight-byte words without a guard: `read` is called with something to load
-    /// them from, again if somebody wrote to the page meanwhile, and what it returned last is returned.
-    /// Pages that were never touched are faulted in for reading.
+    /// them from, again if somebody wrote to the page meanwhile, and its last result is returned. Pages that were never
+    /// touched are faulted in for reading.
     ///
     /// The bytes that `read` sees may be torn when it will be called again: it must not believe it before
-    /// this returns. It may use the page by other ways meanwhile, and what it is given last may be a copy.
+    /// this returns. It may use the page by other ways meanwhile, and the last words it is given may be a copy.
     ///
     /// # Errors
     /// As [`Task::fault`].
@@ -526,7 +526,7 @@ impl<'p> Words<'p> {
     pub fn load(self, index: usize) -> u64 {
         let word = self.words.as_ptr().cast::<u64>().wrapping_add(index % Self::COUNT);
         // SAFETY: the word lies within a frame, whose memory stays readable whoever has it. Volatile:
-        // it is loaded once, whole; what it is worth, the page's entry says, behind a fence.
+        // it is loaded once, whole. The page's entry says, behind a fence, whether it is good.
         unsafe { word.read_volatile() }
     }
 }

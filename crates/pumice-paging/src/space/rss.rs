@@ -1,8 +1,8 @@
 //! A thread's record in a space, which others only read: its resident pages and what it holds.
 //!
 //! One record of 128 bytes, two cache lines that nobody else writes (SPEC B3: no locks and no shared
-//! cache lines in counting; a reader adds the list up). Counts, which change with each fault, are in the
-//! first, and what is held, which those who unmap look at, in the second. A thread that leaves frees its record and
+//! cache lines in counting; a reader adds the list up). Counts, which change with each fault, are in the first. The
+//! places that are held, which threads that unmap look at, are in the second. A thread that leaves frees its record and
 //! leaves its counts in it, for the next that takes it to go on from.
 
 use super::records::Records;
@@ -55,8 +55,7 @@ impl<'s> TaskRecord<'s> {
     /// Takes a record that no thread has.
     pub fn take<F: FrameSource>(records: &'s TaskRecords<F>) -> Option<TaskRecord<'s>> {
         for index in 0..TaskRecords::<F>::CAPACITY {
-            // Without frames this ends: who looks at all records looks no further than the first chunk
-            // that is missing.
+            // Without frames this ends: a look at all records goes no further than the first chunk that is missing.
             let words = records.get_or_add(index)?;
             // Acquire: the counts go on from where the thread before left them.
             let taken = words[OWNED].compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
@@ -93,7 +92,7 @@ impl<'s> TaskRecord<'s> {
             Hold::Addresses(level) => HOLDS - level,
             Hold::Region(number) => HOLDS + 1 + usize::from(number),
         };
-        // Release: what was done in the tables of the VMA held before is done. Pairs with `any_holds`.
+        // Release: work in the tables of the VMA held before is done. Pairs with `any_holds`.
         self.0[index].store(vma, Ordering::Release);
     }
 

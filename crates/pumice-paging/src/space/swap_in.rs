@@ -5,9 +5,9 @@
 //! kernel's `swap_vma_readahead` in `mm/swap_state.c` goes by addresses too.) A fault out of order reads its own page
 //! only.
 //!
-//! A page that is read is claimed in its word, whoever wants it, so it is read once, and who meets it waits. Where it
-//! was stays its own until the read is over, also if it is unmapped meanwhile: else it would be read from what has
-//! become another page's, and that looks like a device that loses bytes.
+//! A page that is read is claimed in its word, whoever wants it, so it is read once, and other threads that meet it
+//! wait. Its slot stays its own until the read is over, also if it is unmapped meanwhile: else it would be read from
+//! what has become another page's, and that looks like a device that loses bytes.
 
 use core::ptr::NonNull;
 
@@ -184,7 +184,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
     ) -> Result<Entry, Trap> {
         match self.come_in_held(claim, read, (used, Noted::Clean))? {
             Ok(frame) => {
-                // Another version: who reads without a guard must not take it for the page that went.
+                // Another version: readers without a guard must not take it for the page that went.
                 self.end_write(claim.ptep);
                 self.lru_add(claim.page, frame);
                 Ok(self.space.tables.ops.ptep_get(claim.ptep))

@@ -57,8 +57,8 @@ impl Transit {
         self.entry.dirty()
     }
 
-    /// Whether a word is still the one that began this. `protect` may have changed its rights, and who asked whether
-    /// the page is young when it was there may have taken *accessed* off it since.
+    /// Whether a word is still the one that began this. `protect` may have changed its rights. A thread that asked
+    /// whether the page is young when it was there may have taken *accessed* off it since.
     fn is_still(&self, word: Entry) -> bool {
         word.state() == State::InTransit && word.frame() == self.entry.frame()
     }
@@ -186,9 +186,9 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         if word & IN_TRANSIT != 0 {
             return None;
         }
-        // Before it may be freed: whoever takes the page back can unmap it, and its frame's block may go.
+        // Before it may be freed: a thread that takes the page back can unmap it, and its frame's block may go.
         tables.source.hold_readable(old.frame());
-        // Another version: who reads without a guard sees that it went.
+        // Another version: readers without a guard see that it went.
         let entry = old.with_state(State::InTransit).with_next_version();
         let transit = Transit { page, entry };
         if tables.ops.ptep_cmpxchg(walked.ptep, old, entry).is_err() {

@@ -81,10 +81,10 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
 
     /// While the scope lasts, reclaim does no more for this task's accesses than `allowed`, as the kernel's
     /// `memalloc_noio_save` has it: with [`Gfp::NOIO`] no I/O is begun for them, with [`Gfp::NOWAIT`] they wait for
-    /// nothing and fail at once. Scopes within each other allow what all of them allow. [`Gfp::MEMALLOC`] is the
-    /// other way round: who asks for it may use the frames that are kept back, and nothing is reclaimed for them; it
-    /// is for what gives more memory back than it takes. In a space over several zones [`Gfp::within`] names those that
-    /// frames may come from.
+    /// nothing and fail at once. Scopes within each other allow what all of them allow. [`Gfp::MEMALLOC`] is the other
+    /// way round: with it they may use the frames that are kept back, and nothing is reclaimed for them. It is for code
+    /// that gives more memory back than it takes. In a space over several zones [`Gfp::within`] names those that frames
+    /// may come from.
     pub fn gfp_scope(&self, allowed: Gfp) -> GfpScope<'_, 's, F, T> {
         let before = self.gfp.get();
         let now = (before & allowed) | ((before | allowed) & Gfp::IF_ANY);
@@ -216,9 +216,9 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     }
 
     /// Runs code of others that may come back to this task: a pager that is told of pages, reclaim that asks caches.
-    /// The access of this task that is on its way goes on afterwards in tables that it holds, so another place
-    /// has what is held meanwhile: what that code unmaps by this task is as if another thread unmapped it. `None`,
-    /// and nothing ran, where that code has come back [`MAX_LEVEL`] times already.
+    /// The access of this task that is on its way goes on afterwards in tables that it holds, so holds meanwhile have
+    /// another place: if that code unmaps by this task, it is as if another thread did. `None`, and nothing ran, where
+    /// that code has come back [`MAX_LEVEL`] times already.
     #[cold]
     #[inline(never)]
     pub(super) fn let_others_run<R>(&self, work: impl FnOnce() -> R) -> Option<R> {

@@ -18,8 +18,8 @@ pub(super) type Vmas<F> = Records<F, VMA_WORDS>;
 /// A VMA's number; 0 is none.
 pub(super) type VmaId = u64;
 
-/// A region's record. Relaxed throughout: the lock orders those who write, and who reads the extent has
-/// acquired the number that led here, which was stored after it.
+/// A region's record. Relaxed throughout: the lock orders writers, and a reader of the extent has acquired the number
+/// that led here, which was stored after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vma<'s>(&'s [AtomicU64; VMA_WORDS]);
 
@@ -234,7 +234,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
             if pmd.state() == crate::page_table::State::Table {
                 let closed = pmd.with_state(crate::page_table::State::Closed);
                 let done = self.tables.ops.ptep_cmpxchg(middle.pmdp, pmd, closed);
-                debug_assert!(done.is_ok(), "only who holds the lock changes a table's entry");
+                debug_assert!(done.is_ok(), "only the lock's holder changes a table's entry");
             }
         }
         vma.set(NEXT, state.retired as usize);

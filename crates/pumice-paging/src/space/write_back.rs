@@ -2,18 +2,17 @@
 //!
 //! ```text
 //!   the writer, a Task of its own                    others meanwhile
-//!   1  begin_write_back: dirty -> clean, and held     readers read it; who wants to write waits
+//!   1  begin_write_back: dirty -> clean, and held     readers read it; writers wait
 //!      as by one reader more, in one step
 //!   2  writes the frame to its place                  unmap dooms the page: the frame stays
-//!   3  end_write_back: one reader less, dirty again    who writes now makes it dirty, for the next time
+//!   3  end_write_back: one reader less, dirty again    a write now makes it dirty, for the next time
 //!      if that failed
 //! ```
 //!
-//! So the bytes do not change while the device reads them, and no page is being written twice at a time: what is
-//! clean is not written, and it becomes dirty by a guard only, which nobody gets before the first write is over. A
-//! page on its way out by [`Task::begin_swap_out`] has neither: a fault takes it back in between. That is good for
-//! swap, where each write goes to a new slot, and not for pages that have one place: these are cleaned first, and go
-//! then.
+//! So the bytes do not change while the device reads them, and no page is being written twice at a time: a clean page
+//! is not written, and it becomes dirty by a guard only, which nobody gets before the first write is over. A page on
+//! its way out by [`Task::begin_swap_out`] has neither: a fault takes it back in between. That is good for swap, where
+//! each write goes to a new slot, and not for pages that have one place: these are cleaned first, and go then.
 
 use super::fault::{Latch, Walked};
 use super::task::Task;
@@ -137,6 +136,6 @@ enum Look<'w, F: FrameSource> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillHeld;
 
-/// A page could not be written back; who wrote knows why.
+/// A page could not be written back; the writer knows why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteFailed;

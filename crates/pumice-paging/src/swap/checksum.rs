@@ -18,7 +18,7 @@ const SECRET: [u64; LANES] =
 /// The sum of a page that is in `slot`: of the same bytes it is another in another slot, so that a write that went
 /// astray is found.
 pub fn of_page(page: &[u8; FRAME_SIZE], slot: u32) -> u32 {
-    // Not small: what is multiplied by 1 is not mixed.
+    // Not small: a factor of 1 mixes nothing.
     let mut lanes = SECRET.map(|secret| fold(secret ^ u64::from(slot), SECRET[3]));
     for row in page.chunks_exact(2 * WORD * LANES) {
         for ((lane, secret), pair) in lanes.iter_mut().zip(SECRET).zip(row.chunks_exact(2 * WORD)) {

@@ -3,7 +3,7 @@
 //! Nothing is taken for swap where anybody may have data. File systems, volume managers and RAIDs sign at many places:
 //! behind the first frame, at a device's end, and some keep copies far inside. So all of these places must be zero:
 //! the first [`START`] bytes, the last [`END`] bytes, and a frame at each offset of [`FAR`]. [`FORMATS`] names what is
-//! there, as libblkid(3) knows it; what it does not know is refused all the same.
+//! there, as libblkid(3) knows it. Other bytes are refused all the same.
 
 use std::ptr::NonNull;
 

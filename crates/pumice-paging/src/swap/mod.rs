@@ -53,7 +53,7 @@ pub enum SwapError {
         errno: Errno,
     },
     /// Somebody has his pages there.
-    #[error("{} is in use for swap already; end who uses it, or give another file", path.display())]
+    #[error("{} is in use for swap already; end its user, or give another file", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
@@ -109,10 +109,10 @@ pub enum SwapError {
 pub struct Swap {
     file: Arc<BlockFile>,
     map: Mutex<SlotMap>,
-    /// As the map says, for who asks without its lock.
+    /// As the map says, for threads that ask without its lock.
     taken: AtomicU32,
-    /// For each slot a checksum, and above it what the policy wrote. Relaxed: who has the slot's number has it from
-    /// a page's entry, whose ordering covers this.
+    /// For each slot a checksum, and above it what the policy wrote. Relaxed: a thread has the slot's number from a
+    /// page's entry, whose ordering covers this.
     records: Vec<AtomicU64>,
 }
 

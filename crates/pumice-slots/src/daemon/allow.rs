@@ -36,7 +36,7 @@ pub struct Rule {
 impl Rule {
     /// Reads `user:NAME` or `group:NAME`, with `=SIZE` or without.
     pub fn parse(text: &str) -> Result<Rule, String> {
-        const EXPECTED: &str = "who may lease is such as user:qemu, group:kvm or user:qemu=32G";
+        const EXPECTED: &str = "a rule is such as user:qemu, group:kvm or user:qemu=32G";
         let (who, quota) = match text.split_once('=') {
             Some((who, quota)) => {
                 let quota = parse_size(quota).ok_or(EXPECTED)?;

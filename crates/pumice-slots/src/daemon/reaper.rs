@@ -223,7 +223,7 @@ impl Crew {
             let leaves_nobody = state.idle == 0 && state.threads < MOST_THREADS;
             drop(state);
             if leaves_nobody {
-                // Without it, what comes next waits for this one.
+                // Without it, the next one waits for this one.
                 let _ = self.add_thread();
             }
             self.bury(corpse);

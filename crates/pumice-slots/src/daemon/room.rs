@@ -36,7 +36,7 @@ struct Taken {
     is_over: bool,
 }
 
-/// Room for a slot: what is not populated yet is given up when it is dropped.
+/// Room for a slot: the part not populated yet is given up when it is dropped.
 #[derive(Debug)]
 pub struct Promise {
     room: Arc<Room>,

@@ -118,7 +118,7 @@ struct Ending {
 }
 
 impl Server {
-    /// Opens everything; whatever is wrong is found now.
+    /// Opens everything; errors are found now.
     pub fn start(
         plan: Plan,
         host: Box<dyn Host>,

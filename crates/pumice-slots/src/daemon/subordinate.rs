@@ -23,7 +23,7 @@ impl Subordinate {
         Subordinate::parse(&fs::read_to_string(FILE).unwrap_or_default(), user_number)
     }
 
-    /// Lines of `user:first:count`; whatever else there is gives nobody anything.
+    /// Lines of `user:first:count`; other lines give nobody anything.
     fn parse(text: &str, user_number: impl Fn(&str) -> Option<u32>) -> Subordinate {
         let mut known = HashMap::new();
         let mut range = |line: &str| {

@@ -125,7 +125,8 @@ impl WaitQueue {
     }
 }
 
-/// Slots that users have ended and that are not populated again, oldest first: what is populated pays for the oldest.
+/// Slots that users have ended and that are not populated again, oldest first. The next one that is populated pays for
+/// the oldest.
 #[derive(Debug, Default)]
 pub struct Owed(VecDeque<u32>);
 

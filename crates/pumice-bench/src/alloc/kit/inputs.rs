@@ -31,8 +31,8 @@ pub fn write(folder: &Path, input: Input, amount: u64) -> io::Result<PathBuf> {
         Input::Project => write_project(&path, amount)?,
         Input::Modules => return write_modules(&path, amount),
         _ => {
-            // Piece by piece: what this process has allocated is a lower limit to what its children
-            // are said to have had resident.
+            // Piece by piece: this process's allocations are a lower limit to the resident memory that its children are
+            // said to have had.
             let mut out = BufWriter::new(File::create(&path)?);
             match input {
                 Input::Source => write_source(&mut out, "f", amount, 2)?,

@@ -17,7 +17,7 @@ const JAVA_SOURCES: [(&str, &str); 2] = [
     ("Objects.java", include_str!("../loads/Objects.java")),
 ];
 
-/// The interpreter itself: what is called `python3` may be a script that looks for it.
+/// The interpreter itself: `python3` may be a script that looks for it.
 pub fn find_python() -> Option<OsString> {
     let printing = "import sys; print(sys.executable, end='')";
     let output = quiet("python3").args(["-c", printing]).output().ok()?;

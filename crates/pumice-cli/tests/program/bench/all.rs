@@ -170,7 +170,7 @@ fn what_was_measured_before_an_interrupt_is_kept() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(
-        stderr(&output).contains("interrupted; what was measured is in"),
+        stderr(&output).contains("interrupted; the results so far are in"),
         "{}",
         stderr(&output)
     );

@@ -118,7 +118,7 @@ fn sparse_requests(heap: &'static Heap, requests: usize, is_random: bool) {
     held.into_iter().for_each(|at| free(heap, at));
 }
 
-/// Calls, not time: what is touched here and there is seldom counted, and seldom faulted in.
+/// Calls, not time: memory touched here and there is seldom counted, and seldom faulted in.
 #[test]
 fn what_is_touched_here_and_there_is_seldom_counted() {
     let heap = heap(0, u64::MAX);

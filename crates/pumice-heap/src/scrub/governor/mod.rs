@@ -333,7 +333,7 @@ fn rate(before: Option<u64>, after: Option<u64>, span_ns: u64) -> u64 {
     }
 }
 
-/// Bandwidth: who else is there, and how fast memory answers.
+/// Bandwidth: the other users of memory, and how fast memory answers.
 #[derive(Debug, Default)]
 struct Pace {
     calm_looks: u32,
@@ -401,8 +401,8 @@ impl Backoff {
         rest_ns
     }
 
-    /// Once after each of the longest rests: a burst of 100 µs in 64 ms is noticed by nobody, and
-    /// what waits for us gets done on a machine that is always full.
+    /// Once after each of the longest rests: a burst of 100 µs in 64 ms is noticed by nobody, and work that waits for
+    /// us gets done on a machine that is always full.
     fn is_trickling(&mut self) -> bool {
         core::mem::take(&mut self.rested)
     }

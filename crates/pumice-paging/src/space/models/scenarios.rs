@@ -97,8 +97,8 @@ fn shuttle_regions_come_and_go_beside_faults() {
     shuttle::check_random(scenario, ITERATIONS);
 }
 
-/// A page is written out while its region goes, and another comes to its address, with its frame: what is read there is
-/// what was written there last.
+/// A page is written out while its region goes, and another comes to its address, with its frame: a read there gives
+/// the bytes that were written there last.
 #[test]
 fn shuttle_a_region_comes_back_while_its_page_is_written_out() {
     let scenario = || {

@@ -165,7 +165,7 @@ mod shuttle_models {
                             1 => drop(task.evict_clean(at / PAGE, Evicted::Shadow(7))),
                             2 | 3 => {
                                 add_noting(&task, at);
-                                // After the guard: who syncs after this finds it.
+                                // After the guard: a `sync` after this finds it.
                                 added[page].fetch_add(1, Ordering::SeqCst);
                             }
                             4 => {

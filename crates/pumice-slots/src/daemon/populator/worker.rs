@@ -262,7 +262,7 @@ impl Hands {
     /// How long to rest before asking again, if so.
     fn rest_before_burst(&mut self) -> Option<Duration> {
         let pacer = self.pacer.as_mut()?;
-        // The same for all of a burst: what was seen before it counts after it.
+        // The same for all of a burst: a state seen before it counts after it.
         let was_held_back = std::mem::replace(&mut self.is_held_back, self.shared.is_held_back());
         if !self.is_held_back {
             return None;

@@ -1,6 +1,6 @@
-//! A store's lock: the file `lock` in its folder, which who has the store open has to itself.
+//! A store's lock: the file `lock` in its folder. The process that has the store open has it to itself.
 //!
-//! The file stays when the store is closed: who removed it could remove what another has locked by then. Nothing is
+//! The file stays when the store is closed: its removal could remove a file that another has locked by then. Nothing is
 //! in it.
 
 use std::fs;

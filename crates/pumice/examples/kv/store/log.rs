@@ -9,7 +9,7 @@
 //! meanwhile wait, and the next of them writes for all of those (group commit). A thread does so for pages that
 //! the cache wants to write and that the log holds back.
 //!
-//! After an error nothing more becomes durable: what may have been written of a record is not known. Pages whose change
+//! After an error nothing more becomes durable: it is not known how much of a record was written. Pages whose change
 //! has no record get a position that no log reaches ([`NEVER`]), so the cache never writes them.
 
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ impl Log {
             file.set_len(len)?;
             file.sync_all()?;
         }
-        // The names of those that are there come before the next one's: who made them may have been killed before.
+        // The names of those that are there come before the next one's: their maker may have been killed before.
         File::open(folder)?.sync_all()?;
         let (file, start) = (Arc::new(new_segment(folder, end)?), end);
         let end = start + HEADER as u64;
@@ -184,7 +184,7 @@ impl Log {
 
     /// Returns when the log is durable up to there.
     pub fn flush(&self, position: u64) -> io::Result<()> {
-        // Acquire: pairs with the store in `flush_locked`; who sees it finds the file as it was written.
+        // Acquire: pairs with the store in `flush_locked`; a thread that sees it finds the file as it was written.
         if self.durable.load(Ordering::Acquire) >= position {
             return Ok(());
         }
@@ -268,7 +268,7 @@ impl Log {
     }
 
     /// Removes the segments before a position, the oldest first, each for good before the next, so that none is ever
-    /// missing in between: what became of two names is not in order otherwise.
+    /// missing in between: two removals need not become durable in order otherwise.
     pub fn forget(&self, before: u64) -> io::Result<()> {
         let folder = File::open(&self.folder)?;
         for (_, path) in segments(&self.folder)?.range(..before) {

@@ -84,8 +84,8 @@ pub struct Store {
     /// One checkpoint at a time.
     checkpoint: Mutex<()>,
     server: Option<JoinHandle<()>>,
-    /// Goes last. The tree may have pages in the cache still that are not written; the log has them, and who opens the
-    /// store next waits for the tree's file, which is the cache's until it ends.
+    /// Goes last. The tree may have pages in the cache still that are not written; the log has them, and the next to
+    /// open the store waits for the tree's file, which is the cache's until it ends.
     _lock: Lock,
 }
 

@@ -13,8 +13,8 @@
 //! of a child, which has the keys from its entry's on; those below the first entry's are `leftmost`'s.
 //!
 //! A node has keys below its *high key* only (a cell; place 0 for none), and `right` is the node with those from
-//! there on, as in a B-link tree (Lehman and Yao, TODS 1981): who comes to a node that has been split since finds the
-//! way.
+//! there on, as in a B-link tree (Lehman and Yao, TODS 1981): a thread that comes to a node that has been split since
+//! finds the way.
 //!
 //! Nothing here believes what a page says: bytes that are no node are [`Corrupt`].
 

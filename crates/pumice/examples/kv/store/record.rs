@@ -5,9 +5,9 @@
 //! | page: 4 | kind: 1 | image: 4096;  put: lengths 2 + 2, key, value;  remove: length 2, key |
 //! ```
 //!
-//! The checksum's seed is the record's position in the log, so that what was left by an older log is no record. The
-//! first part that names a page after a checkpoint is an image: what a torn write left of that page does not matter
-//! then, and no page has to be read before it is made anew.
+//! The checksum's seed is the record's position in the log, so that the rest of an older log is no record. The first
+//! part that names a page after a checkpoint is an image: a torn write of that page does not matter then, and no page
+//! has to be read before it is made anew.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

@@ -286,7 +286,7 @@ fn split(
         let parent = chain.last_mut().ok_or(Corrupt)?;
         node::put(&mut parent.page, &entry.0, &entry.1)?;
     } else {
-        // The root keeps its number: what its lower half is now moves out.
+        // The root keeps its number: its lower half moves out.
         let root = chain.last_mut().ok_or(Corrupt)?;
         let left = made.last_mut().ok_or(Corrupt)?;
         let lower = Parts::of(&root.page)?;
@@ -326,7 +326,7 @@ impl Range<'_, '_, '_> {
         }
         self.next = None;
         if let Some(high) = node.high()? {
-            // Never back: what is wrong would go round and round.
+            // Never back: a tree that is wrong would go round and round.
             if high < self.from.as_slice() && self.entries.is_empty() && number == node.right() {
                 return Err(Corrupt.into());
             }
