@@ -11,7 +11,7 @@
 //! | [`queue`] | requests that are done when all of their bytes went, whatever the engine makes of them |
 //! | `contained` | an engine that panics is one that can't be asked any more |
 //! | [`queues`] | engines to be had, and queues that nobody uses at the moment |
-//! | [`fake`] | an engine that fails on demand, for tests |
+//! | `fake` | an engine that fails on demand, for tests |
 //!
 //! Neighbours: `pumice-frames`, whose memory is read and written; `pumice-paging` and `pumice-cache` are above. Every
 //! `pub` item is sound to call from safe code, or `unsafe`. Those with `#[doc(hidden)]` are for pumice's crates.

@@ -13,20 +13,18 @@
 //! Zeros may be asked for because they cost nothing until they are touched. So a request for zeros is taken for dense
 //! only where the two sizes below it that are known were zeros, too, and were touched whole: a table that doubles.
 //!
-//! So a dense class might stay so for as long as the program keeps what it asks for. Hence each block that goes out to
-//! be looked at is remembered for so many requests of its class: where it is in use still by then, and hardly touched,
-//! the class is taken for sparse. It may be written later. Then the class is dense again once it is freed.
+//! A program may also hold what it asks for and hardly touch it: nobody looks at that. [`super::shortage`] looks there.
 
 use core::ops::Range;
 
 use super::Content;
-use pumice_frames::addr::{BLOCK_FRAMES, BLOCK_SIZE};
-use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use pumice_frames::addr::BLOCK_FRAMES;
+use pumice_frames::sync::atomic::{AtomicU64, Ordering};
 
 /// Classes for each doubling of the size.
 const PER_DOUBLING: usize = 8;
 /// Classes: up to 2^36 frames (256 TiB).
-const CLASSES: usize = 36 * PER_DOUBLING;
+pub(super) const CLASSES: usize = 36 * PER_DOUBLING;
 
 /// From this share on, in 256ths, a class is dense.
 const DENSE_SHARE: u64 = 64;
@@ -42,8 +40,6 @@ const BLOCKS: u32 = 32;
 const LOOK_AGAIN: u64 = 64;
 /// A class is known after this many samples; until then every request is one.
 const ENOUGH_SAMPLES: u64 = 2;
-/// A block that went out to be looked at, and is in use still, is looked at after so many requests of its class.
-const LOOK_AFTER: usize = 32;
 /// A class taken for what its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u64 = 16;
 /// So many requests of a class are served on a guess, of whatever size...
@@ -117,17 +113,11 @@ const fn samples_in(word: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Classes {
     classes: [Class; CLASSES],
-    /// The block of each class that went out last to be looked at, and in its low bits the number of the request; 0 for
-    /// none. It may have been freed since.
-    samples: [AtomicUsize; CLASSES],
 }
 
 impl Classes {
     pub(super) fn new() -> Classes {
-        Classes {
-            classes: [const { Class(AtomicU64::new(0)) }; CLASSES],
-            samples: [const { AtomicUsize::new(0) }; CLASSES],
-        }
+        Classes { classes: [const { Class(AtomicU64::new(0)) }; CLASSES] }
     }
 
     fn class(&self, frames: usize) -> &AtomicU64 {
@@ -291,37 +281,6 @@ impl Classes {
         is_growing
     }
 
-    /// Remembers a block that goes out to be looked at.
-    pub(super) fn remember_sample(&self, frames: usize, at: *mut u8) {
-        let requests = self.class(frames).load(Ordering::Relaxed) & (ZERO - 1);
-        // Relaxed, as below: of two at once, one is forgotten.
-        self.samples[class_of(frames)].store(at as usize | requests as usize, Ordering::Relaxed);
-    }
-
-    /// The block of a class that went out to be looked at so many requests ago, once.
-    #[inline]
-    pub(super) fn take_old_sample(&self, frames: usize) -> Option<*mut u8> {
-        let sample = &self.samples[class_of(frames)];
-        let known = sample.load(Ordering::Relaxed);
-        let requests = self.class(frames).load(Ordering::Relaxed) as usize;
-        let since = requests.wrapping_sub(known) & (ZERO - 1) as usize;
-        if known == 0 || since < LOOK_AFTER {
-            return None;
-        }
-        sample.store(0, Ordering::Relaxed);
-        Some((known / BLOCK_SIZE * BLOCK_SIZE) as *mut u8)
-    }
-
-    /// Learns that a block of a dense class is in use, and hardly touched. It is not dense from now on.
-    pub(super) fn learn_of_idle(&self, frames: usize) {
-        // Each halves the share.
-        for _ in 0..u8::BITS {
-            if self.density(frames) == Density::Dense {
-                self.learn(frames, 0, 1);
-            }
-        }
-    }
-
     /// Learns that `touched` frames of `blocks` whole blocks were, which is a part of the last sample.
     pub(super) fn learn_of_blocks(&self, frames: usize, touched: usize, blocks: usize) {
         let class = self.class(frames);
@@ -353,7 +312,7 @@ const fn scattered(number: u64) -> u64 {
 }
 
 /// The class of a number of frames: its leading bit and the three bits after it.
-fn class_of(frames: usize) -> usize {
+pub(super) fn class_of(frames: usize) -> usize {
     let doubling = frames.max(1).ilog2() as usize;
     let within = if doubling >= 3 { frames >> (doubling - 3) } else { frames << (3 - doubling) };
     (doubling * PER_DOUBLING + within % PER_DOUBLING).min(CLASSES - 1)

@@ -78,8 +78,8 @@ impl Heap {
     }
 
     /// Arranges to see how much of a run is touched: all of it is looked at when it is freed. Its whole blocks have no
-    /// pages; the tail may have some that others touched. Its first block is returned.
-    pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &mut Run) -> usize {
+    /// pages; the tail may have some that others touched.
+    pub(super) fn begin_sample_in_demand(&self, zone: &PoolZone, run: &mut Run) {
         let first = run.range.start.block();
         self.promotions.add_unknown();
         zone.set_owned(first, zone.ledger().block(first).with_hints(|it| it.with_sampled(true)));
@@ -88,7 +88,6 @@ impl Heap {
         if !is_known && zone.discard_frames(Pfn(run.range.end().0 - tail), tail) {
             run.dirt = Dirt::NONE;
         }
-        first
     }
 
     /// A block of a run is not its owner's any more: if that was to be seen how much of it is touched, it is known.
@@ -109,6 +108,7 @@ impl Heap {
             self.look_back(zone, end.range);
             if !whole.is_empty() {
                 self.end_sample(zone, zone.ledger().block(whole.start));
+                self.look_at_unused(zone, end.range);
             }
             promoted = if end.is_recycled { self.promote(zone, end.range) } else { 0 };
         }
@@ -185,7 +185,7 @@ impl Heap {
     }
 
     /// Whether free memory of a node's ready zone comes to so many frames.
-    fn holds(&self, node: usize, frames: usize) -> bool {
+    pub(super) fn holds(&self, node: usize, frames: usize) -> bool {
         frames <= self.zones.local(node, ZoneKind::Ready).ledger().held_blocks() * BLOCK_FRAMES
     }
 

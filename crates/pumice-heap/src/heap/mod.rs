@@ -40,6 +40,7 @@ mod rests;
 mod retain;
 mod retire;
 mod serve;
+mod shortage;
 mod source;
 mod taint;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -60,6 +61,7 @@ use promote::Promotions;
 use rests::Rests;
 use retain::Retained;
 use retire::Stays;
+use shortage::Shortages;
 use taint::Owed;
 use zones::{PoolZone, ZoneKind, Zones};
 
@@ -123,6 +125,7 @@ pub struct Heap {
     ahead: Ahead,
     footprint: Footprint,
     promotions: Promotions,
+    shortages: Shortages,
     moves: Moves,
     retained: Retained,
     rests: Rests,
@@ -174,6 +177,7 @@ impl Heap {
             ahead: Ahead::new(),
             footprint: Footprint::new(),
             promotions: Promotions::new(),
+            shortages: Shortages::new(),
             moves: Moves::new(),
             retained: Retained::new(),
             rests: Rests::new(),

@@ -11,7 +11,7 @@ use crate::scrub::{FOR_POPULATING, FOR_SCRUBBING};
 use crate::stats::Event;
 use pumice_frames::addr::{PageRange, BLOCK_FRAMES, BLOCK_SIZE};
 use pumice_frames::frame::ledger::Want;
-use pumice_frames::frame::{BlockState, BlockWord, Run};
+use pumice_frames::frame::{BlockWord, Run};
 use pumice_frames::sys::mem::{Huge, Memory};
 
 impl Heap {
@@ -64,21 +64,6 @@ impl Heap {
             zone.set_owned(pick, word.emptied().with_hints(|it| it.with_sampled(true)));
         }
         pick
-    }
-
-    /// Looks at a block that went out to be looked at a while ago, if it is in use still.
-    pub(super) fn look_at_sample_in_use(&self, frames: usize, at: *mut u8) {
-        /// A block is hardly touched where less than one page in so many is.
-        const PART: usize = 16;
-        let Some(zone) = self.zone_of(at) else { return };
-        let Some(frame) = zone.pfn(at) else { return };
-        let word = zone.ledger().block(frame.block());
-        if word.state() == BlockState::Whole && word.hints().sampled() {
-            let touched = self.resident(zone, at, BLOCK_SIZE);
-            if touched.is_some_and(|touched| touched < BLOCK_FRAMES / PART) {
-                self.classes.learn_of_idle(frames);
-            }
-        }
     }
 
     /// A run has got so many frames more: they count as in use, where that is counted.
@@ -143,6 +128,9 @@ impl Heap {
             // SAFETY: the block is committed memory of the zone.
             let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
             if let Some(touched) = touched {
+                if self.was_unused(range.frames, at) {
+                    self.note_unused_freed(range.frames, touched);
+                }
                 self.classes.learn(range.frames, touched, BLOCK_FRAMES);
                 self.classes.learn_of_blocks(range.frames, touched, 1);
             }

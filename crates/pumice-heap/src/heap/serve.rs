@@ -5,6 +5,7 @@ use core::ptr::NonNull;
 use super::classes::Density;
 use super::hints::WithHints;
 use super::mapping::has_lost;
+use super::shortage::Shortage;
 use super::{blocks_and_tail, is_free, Content, Heap, PoolZone, ZoneKind, GROW_MAX, GROW_MIN};
 use crate::stats::{Event, FreeBytes};
 use pumice_frames::addr::{PageRange, Pfn, BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE};
@@ -95,8 +96,15 @@ impl Heap {
         let is_growing = density == Density::Unknown
             && content == Content::Any
             && self.has_for_growing(node, frames);
+        let shortage = match density {
+            Density::Dense if !is_sample => self.shortage(node, frames),
+            _ => Shortage::None,
+        };
         let from_ready = match density {
-            Density::Dense => !is_sample || blocks >= SAMPLE_BLOCKS,
+            Density::Dense if shortage == Shortage::Unused => false,
+            Density::Dense => {
+                !(is_sample || shortage == Shortage::Sample) || blocks >= SAMPLE_BLOCKS
+            }
             // Runs within a block are looked at when they come from the demand zone only.
             Density::Likely => !(is_sample && blocks < SAMPLE_BLOCKS),
             Density::Unknown => is_growing || self.has_ready_for(node, frames),
@@ -129,15 +137,12 @@ impl Heap {
             self.expect_more(zone, run.range);
         }
         if is_sample && blocks > 0 && can_look {
-            let block = match zone.kind {
-                ZoneKind::Ready => self.begin_sample_in_ready(zone, &run),
+            match zone.kind {
+                ZoneKind::Ready => drop(self.begin_sample_in_ready(zone, &run)),
                 ZoneKind::Demand => self.begin_sample_in_demand(zone, &mut run),
-            };
-            self.classes.remember_sample(frames, zone.block_address(block));
-        } else if density == Density::Dense {
-            if let Some(sample) = self.classes.take_old_sample(frames) {
-                self.look_at_sample_in_use(frames, sample);
             }
+        } else if matches!(shortage, Shortage::Sample | Shortage::Unused) {
+            self.remember_shortage(zone, &run, frames);
         }
         if density == Density::Unknown && content == Content::Any {
             self.growing.hand_out(zone.address(run.range.start));

