@@ -17,6 +17,7 @@
 
 use core::ops::Range;
 
+use super::serve::SAMPLE_BLOCKS;
 use super::Content;
 use pumice_frames::addr::BLOCK_FRAMES;
 use pumice_frames::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +39,7 @@ const MEAN: u32 = 48;
 const BLOCKS: u32 = 32;
 /// A class that is known is looked at again once in this many requests, on average: a program may take turns.
 const LOOK_AGAIN: u64 = 64;
-/// A class is known after this many samples; until then every request is one.
+/// Every request of a class is a sample until there is one, and so are as many as this, until there are as many.
 const ENOUGH_SAMPLES: u64 = 2;
 /// A class taken for what its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u64 = 16;
@@ -232,8 +233,14 @@ impl Classes {
         let requests = word.wrapping_add(1) & (ZERO - 1);
         class.store(word & !(ZERO - 1) | requests, Ordering::Relaxed);
         match density {
-            Density::Likely => requests % LOOK_AT_LIKELY == 0,
-            _ => samples_in(word) < ENOUGH_SAMPLES || scattered(requests) % LOOK_AGAIN == 0,
+            // To look at a long run costs little, so that is done at once.
+            Density::Likely => {
+                requests % LOOK_AT_LIKELY == u64::from(frames >= SAMPLE_BLOCKS * BLOCK_FRAMES)
+            }
+            _ => {
+                let is_new = samples_in(word) < ENOUGH_SAMPLES && requests <= ENOUGH_SAMPLES;
+                samples_in(word) == 0 || is_new || scattered(requests) % LOOK_AGAIN == 0
+            }
         }
     }
 

@@ -7,10 +7,10 @@
 //! many as before, up to [`MOST_UNSEEN`], before one is looked at again. Memory that is there is served in any case: it
 //! costs nothing more.
 //!
-//! A block that was found to be unused, and is touched when it is freed, was touched late. Then more are new at once, up
-//! to [`MOST_LATE`]: programs that allocate all and then fill all would be served from the demand zone each time.
+//! A block that was found to be unused, and is touched when it is freed, was touched late. Then more are new at once,
+//! up to [`MOST_LATE`]: programs that allocate all and then fill all would be served from the demand zone each time.
 //!
-//! What is looked at has small pages: a run of the demand zone, or one block of a run of the ready zone. A run in the
+//! A run that is looked at has small pages, in the demand zone, or in one block of the ready zone. A run in the
 //! demand zone that is touched and freed moves to the ready zone ([`super::promote`]), and is there for the next.
 //!
 //! Requests of less than a block are served as before: they lie in blocks with others.
