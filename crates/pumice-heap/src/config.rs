@@ -38,7 +38,7 @@ pub const DEFAULT_THRESHOLD: usize = 64 << 10;
 /// A process has no heap before it asks for so much at once...
 pub const MUCH_AT_ONCE: usize = 2 << 20;
 /// ... or for so much in all, by requests of the threshold and more, unless a threshold is set.
-pub const MUCH_IN_ALL: usize = 4 << 20;
+pub const MUCH_IN_ALL: usize = 16 << 20;
 /// The value of [`ENV_MMAP_THRESHOLD`] where mappings are asked for without a size.
 pub const MMAP_THRESHOLD: usize = 1 << 20;
 /// The smallest threshold there may be: one frame.

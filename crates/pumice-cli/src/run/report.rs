@@ -264,7 +264,7 @@ mod tests {
         let tree = Tree::private(1 << 30, 0).expect("memory");
         let table = sample(tree, "sh").table();
         assert!(
-            table.contains("requests of 64.0 KiB or more came to less than 4.0 MiB"),
+            table.contains("requests of 64.0 KiB or more came to less than 16.0 MiB"),
             "{table}"
         );
     }

@@ -52,9 +52,9 @@ int main(int count, char **arguments) {
         say();
         return 0;
     }
-    for (int i = 0; i < 30; i++) free(memset(malloc(100 << 10), 1, 100 << 10));
+    for (int i = 0; i < 120; i++) free(memset(malloc(100 << 10), 1, 100 << 10));
     say();
-    for (int i = 0; i < 30; i++) free(memset(malloc(100 << 10), 1, 100 << 10));
+    for (int i = 0; i < 120; i++) free(memset(malloc(100 << 10), 1, 100 << 10));
     say();
     return 0;
 }

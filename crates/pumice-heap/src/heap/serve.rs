@@ -20,7 +20,7 @@ use pumice_frames::sys::thread::BlockedSignals;
 
 /// Dense requests of this many blocks and more are looked at again by one of their blocks;
 /// smaller ones go through the demand zone once for that.
-pub(super) const SAMPLE_BLOCKS: usize = 4;
+pub(super) const SAMPLE_BLOCKS: usize = 2;
 
 /// Frames that could be cleared in the time that it takes to give pages back...
 const CLEARED_PER_CALL: usize = 20;
