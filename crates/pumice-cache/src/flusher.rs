@@ -33,10 +33,10 @@ impl Cache<'_> {
             if flusher.is_stopped {
                 return Ok(());
             }
-            if !flusher.is_wanted {
+            if !flusher.take_wanted() {
                 flusher = files.wake_flusher.wait_timeout(flusher, tick).0;
+                flusher.take_wanted();
             }
-            flusher.is_wanted = false;
             drop(flusher);
             let is_time = aged.elapsed() >= half;
             if is_time {

@@ -62,9 +62,16 @@ pub(super) struct Files {
 pub(super) struct Flusher {
     pub is_stopped: bool,
     /// Somebody waits, or there is more that is dirty than is left in peace.
-    pub is_wanted: bool,
+    is_wanted: bool,
     /// Rounds it has done.
     pub rounds: u64,
+}
+
+impl Flusher {
+    /// Whether it was wanted; now it is not.
+    pub fn take_wanted(&mut self) -> bool {
+        std::mem::take(&mut self.is_wanted)
+    }
 }
 
 impl Files {

@@ -51,6 +51,7 @@ fn new_heap(
         discard: None,
     };
     let heap: &Heap = Box::leak(Box::new(Heap::new(config).expect("address space")));
+    heap.classes.stop_guessing();
     heap.populate_ahead();
     heap
 }

@@ -229,11 +229,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
     /// Looks at the next 2 MiB that have a table, of one space after the other. Returns how many pages were found.
     fn sweep(&mut self) -> usize {
         let (place, from) = self.zone.state().sweep_from;
-        let mut found = std::mem::take(&mut self.found);
-        let next = match self.space(place) {
-            Some(space) => space.task().scan_present(from, &mut |page| found.push(page)),
-            None => 0,
-        };
+        let (found, next) = self.find_present(place, from);
         let (mut many, mut state) = (0, self.zone.state());
         state.sweep_from = match next {
             0 if place + 1 < self.known.len() => (place + 1, 0),
@@ -241,7 +237,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             next => (place, next),
         };
         let is_open = state.members.is_open(place);
-        for page in found.drain(..).filter(|_| is_open) {
+        for &page in found.iter().filter(|_| is_open) {
             // Others are of another zone.
             if state.number(page.frame).is_some() && !state.knows(place, page) {
                 many += 1;
@@ -249,8 +245,30 @@ impl<'r, P: Policy + Send> Round<'r, P> {
             }
         }
         drop(state);
-        self.found = found;
+        self.keep_room(found);
         many
+    }
+
+    /// The pages that are in memory of the next table of a space from a page on, and the page where the one after begins;
+    /// 0 for none. [`Round::keep_room`] takes the list back.
+    pub fn find_present(&mut self, place: usize, from: usize) -> (Vec<LruPage>, usize) {
+        let mut found = std::mem::take(&mut self.found);
+        found.clear();
+        let next = match self.space(place) {
+            Some(space) => space.task().scan_present(from, &mut |page| found.push(page)),
+            None => 0,
+        };
+        (found, next)
+    }
+
+    /// A list of [`Round::find_present`] is over, and its room is for the next.
+    pub fn keep_room(&mut self, found: Vec<LruPage>) {
+        self.found = found;
+    }
+
+    /// A page is to go.
+    pub fn choose(&mut self, victim: Victim) {
+        self.victims.push(victim);
     }
 
     /// Looks at all there are until some are found. Returns whether any were.
@@ -332,7 +350,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
                     // It comes or goes. The page stays, and nobody else knows of its slot.
                     state.members.release(owner.member(), std::mem::take(&mut slot));
                 }
-                self.victims.push(Victim { frame, shadow, owner, slot, is_new });
+                self.choose(Victim { frame, shadow, owner, slot, is_new });
             }
         }
     }

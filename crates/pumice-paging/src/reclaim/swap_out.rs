@@ -111,11 +111,7 @@ impl<P: Policy + Send> Round<'_, P> {
 
     /// Looks at the next table's pages, from a page of a space on. Where to go on.
     fn walk_table(&mut self, (place, from): (usize, usize), batch: usize) -> (usize, usize) {
-        let mut found = std::mem::take(&mut self.found);
-        let mut next = match self.space(place) {
-            Some(space) => space.task().scan_present(from, &mut |page| found.push(page)),
-            None => 0,
-        };
+        let (mut found, mut next) = self.find_present(place, from);
         // Others are of another zone.
         let state = self.zone.state();
         found.retain(|page| state.number(page.frame).is_some());
@@ -129,8 +125,7 @@ impl<P: Policy + Send> Round<'_, P> {
                 break;
             }
         }
-        found.clear();
-        self.found = found;
+        self.keep_room(found);
         match next {
             0 if left.is_none() && place + 1 < self.known.len() => (place + 1, 0),
             0 if left.is_none() => (0, 0),
@@ -195,7 +190,7 @@ impl<P: Policy + Send> Round<'_, P> {
             let known = std::mem::take(&mut state.frames[nth]);
             // Its bit has been looked at: its value by now is of no account if this is the last try.
             let (owner, slot, is_new) = (known.owner, known.slot, is_last_try);
-            self.victims.push(Victim { frame: number, shadow, owner, slot, is_new });
+            self.choose(Victim { frame: number, shadow, owner, slot, is_new });
         }
         left
     }

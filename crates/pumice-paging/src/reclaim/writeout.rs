@@ -32,7 +32,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let Some(&Victim { owner, .. }) = victims.first() else { return 0 };
         let Some(space) = self.space(owner.member()).cloned() else {
             // One that has come or gone since.
-            self.notes.stay.extend(victims.iter().map(|&victim| (victim, false)));
+            victims.iter().for_each(|&victim| self.notes.stays(victim));
             return 0;
         };
         let task = space.task();
@@ -40,7 +40,7 @@ impl<P: Policy + Send> Round<'_, P> {
         for &victim in victims {
             let is_young = task.test_and_clear_young(victim.owner.page()) == Some(true);
             if is_young && !victim.is_new {
-                self.notes.stay.push((victim, true));
+                self.notes.stays_used(victim);
             } else if space.backing().writes_in_place() {
                 freed += self.begin_in_place(&space, &task, victim);
             } else {
@@ -63,7 +63,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let Some(transit) = task.begin_swap_out(page) else {
             // Somebody has a guard, or several spaces share the frame; or it was unmapped.
             match task.test_and_clear_young(page) {
-                Some(_) => self.notes.stay.push((victim, false)),
+                Some(_) => self.notes.stays(victim),
                 None => self.notes.give_up_slot(victim),
             }
             return 0;
@@ -84,12 +84,12 @@ impl<P: Policy + Send> Round<'_, P> {
                 }
                 self.notes.rescued += 1;
                 self.notes.give_up_slot(victim);
-                self.notes.stay.push((victim.without_slot(), false));
+                self.notes.stays(victim.without_slot());
             }
             None if !may_write => {
                 // Written in place, it has become dirty a moment ago.
                 task.cancel_swap_out(transit);
-                self.notes.stay.push((victim, false));
+                self.notes.stays(victim);
             }
             None => {
                 self.notes.give_up_slot(victim);
@@ -108,7 +108,7 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         if !space.backing().hold(space.id, page) {
             // It is being unmapped, or will be looked at again.
-            self.notes.stay.push((victim, false));
+            self.notes.stays(victim);
             return 0;
         }
         match task.begin_write_back(page) {
@@ -282,7 +282,7 @@ impl<P: Policy + Send> Round<'_, P> {
             } else {
                 self.notes.rescued += u64::from(result.is_ok());
                 space.backing().give_up(&place, nth);
-                self.notes.stay.push((leaving.victim, false));
+                self.notes.stays(leaving.victim);
             }
         }
         self.known[member].has_frames |= freed > 0;
@@ -293,7 +293,7 @@ impl<P: Policy + Send> Round<'_, P> {
                 self.notes.errors += 1;
             }
         }
-        self.writes.spare.push(write);
+        self.writes.keep(write);
         freed
     }
 
@@ -312,7 +312,7 @@ impl<P: Policy + Send> Round<'_, P> {
                     }
                 }
             }
-            self.notes.stay.push((leaving.victim, false));
+            self.notes.stays(leaving.victim);
         }
     }
 

@@ -90,6 +90,11 @@ impl Writes {
         self.pages
     }
 
+    /// A list is over, and its room is for another.
+    pub fn keep(&mut self, write: Write) {
+        self.spare.push(write);
+    }
+
     /// Requests in flight.
     pub fn in_flight(&self) -> usize {
         self.queue.in_flight()
@@ -114,6 +119,11 @@ impl Notes {
     /// A page stays, and was not used.
     pub fn stays(&mut self, victim: Victim) {
         self.stay.push((victim, false));
+    }
+
+    /// A page stays, and was used.
+    pub fn stays_used(&mut self, victim: Victim) {
+        self.stay.push((victim, true));
     }
 
     pub fn give_up_slot(&mut self, victim: Victim) {
