@@ -249,8 +249,8 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         many
     }
 
-    /// The pages that are in memory of the next table of a space from a page on, and the page where the one after begins;
-    /// 0 for none. [`Round::keep_room`] takes the list back.
+    /// The pages that are in memory of the next table of a space from a page on, and the page at which the one after it
+    /// begins; 0 for none. [`Round::keep_room`] takes the list back.
     pub fn find_present(&mut self, place: usize, from: usize) -> (Vec<LruPage>, usize) {
         let mut found = std::mem::take(&mut self.found);
         found.clear();
