@@ -76,6 +76,9 @@ Names of programs, separated by commas.
 \fBPUMICE_VERIFY\fR
 \fB1\fR checks at each request that memory said to be zero is.
 .TP
+\fBPUMICE_SOCKET\fR
+The daemon's socket, for \fBpumice lease\fR and \fBpumice slots\fR.
+.TP
 \fBPUMICE_STATS\fR
 Set for the programs: the number of the shared memory (\fBipcs \-m\fR) where they count.
 ";
