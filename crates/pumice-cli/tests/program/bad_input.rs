@@ -116,7 +116,7 @@ fn flags_and_values() {
         (&["stat", "x"], &["'x'", "not a process number"]),
         (&["top", "x"], &["'x'", "not a process number"]),
         (&["bench", "pft", "--bogus"], &["--bogus", "pumice bench pft --help"]),
-        (&["bench", "report"], &["RESULTS", "pumice bench report --help"]),
+        (&["bench", "report"], &["--html", "pumice bench report --help"]),
         (&["completions", "csh"], &["csh", "bash", "zsh"]),
     ] {
         one_line(pumice(arguments), 2, parts);

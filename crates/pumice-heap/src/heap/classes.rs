@@ -10,11 +10,8 @@
 //! dense, it is taken for dense as well: the first few, until one has been looked at, for a guess that is wrong costs
 //! a huge page for each page that is touched, and memory that is never freed is never looked at.
 //!
-//! Nor does a long run without zeros wait until it is known: it is served on a guess where nothing is known of its
-//! neighbours, and no class is known to be sparse. The memory of all such guesses is limited.
-//!
 //! Zeros may be asked for because they cost nothing until they are touched. So a request for zeros is taken for dense
-//! only where the two sizes below it that are known were zeros, too, and were touched whole: a table that doubles.
+//! only where a quarter and an eighth of its size were zeros, too, and were touched whole: a table that doubles.
 //!
 //! A program may also hold what it asks for and hardly touch it: nobody looks at that. [`super::shortage`] looks there.
 
@@ -22,8 +19,8 @@ use core::ops::Range;
 
 use super::serve::SAMPLE_BLOCKS;
 use super::Content;
-use pumice_frames::addr::{BLOCK_FRAMES, FRAME_SIZE};
-use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use pumice_frames::addr::BLOCK_FRAMES;
+use pumice_frames::sync::atomic::{AtomicU64, Ordering};
 
 /// Classes for each doubling of the size.
 const PER_DOUBLING: usize = 8;
@@ -50,10 +47,6 @@ const LOOK_AT_LIKELY: u64 = 16;
 const GUESSES: usize = 4;
 /// ... or so many that they have so many frames: 64 MiB.
 const GUESSED_FRAMES: usize = 16 << 10;
-/// In the life of a process so many frames are served on a guess about which nothing is known, 128 MiB...
-const BLIND_FRAMES: u64 = 32 << 10;
-/// ... and this share of the most that the pool may have: a 64th of the memory, unless somebody says otherwise.
-const BLIND_SHARE: u64 = 48;
 /// Requests that the first growth of a run lets be served as if they were to grow...
 const CREDIT_OF_GROWTH: u64 = 2;
 /// ... and the most of them.
@@ -121,22 +114,11 @@ const fn samples_in(word: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Classes {
     classes: [Class; CLASSES],
-    /// Frames that may still be served on a guess about which nothing is known.
-    blind_left: AtomicUsize,
 }
 
 impl Classes {
-    /// For a pool that may have so many bytes.
-    pub(super) fn new(pool_max: u64) -> Classes {
-        let blind = (pool_max / BLIND_SHARE / FRAME_SIZE as u64).min(BLIND_FRAMES);
-        let classes = [const { Class(AtomicU64::new(0)) }; CLASSES];
-        Classes { classes, blind_left: AtomicUsize::new(blind as usize) }
-    }
-
-    /// From now on, for tests, nothing is served on a guess about which nothing is known.
-    #[cfg(test)]
-    pub(super) fn stop_guessing(&self) {
-        self.blind_left.store(0, Ordering::Relaxed);
+    pub(super) fn new() -> Classes {
+        Classes { classes: [const { Class(AtomicU64::new(0)) }; CLASSES] }
     }
 
     fn class(&self, frames: usize) -> &AtomicU64 {
@@ -164,7 +146,6 @@ impl Classes {
             Density::Unknown if self.may_guess(frames) && self.has_dense_neighbours(frames) => {
                 Density::Likely
             }
-            Density::Unknown if self.may_guess_blindly(frames) => Density::Likely,
             density => density,
         }
     }
@@ -187,18 +168,6 @@ impl Classes {
         requests <= GUESSES || requests.saturating_mul(frames) <= GUESSED_FRAMES
     }
 
-    /// Whether a long run of a class without known neighbours may be served on a guess. Each such counts.
-    #[cold]
-    fn may_guess_blindly(&self, frames: usize) -> bool {
-        let own = class_of(frames);
-        let neighbours = own.saturating_sub(NEIGHBOURS)..CLASSES.min(own + 1 + NEIGHBOURS);
-        let less = |left: usize| left.checked_sub(frames);
-        frames >= SAMPLE_BLOCKS * BLOCK_FRAMES
-            && self.known(neighbours).next().is_none()
-            && self.known(0..CLASSES).all(is_dense)
-            && self.blind_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
-    }
-
     /// The words of those of some classes of which something is known.
     fn known(&self, classes: Range<usize>) -> impl DoubleEndedIterator<Item = u64> + '_ {
         let words = self.classes[classes].iter().map(|class| class.0.load(Ordering::Relaxed));
@@ -215,16 +184,18 @@ impl Classes {
         nearest.peek().is_some() && nearest.all(is_dense)
     }
 
-    /// Whether the two nearest known classes below ask for zeros and touch all of them, and no class above is known not
-    /// to be dense.
+    /// Whether a class goes on with what those of a quarter and of an eighth of its size began: they asked for zeros,
+    /// and touched all of them. The half may be in use yet.
     #[cold]
     fn follows_whole_zeros(&self, frames: usize) -> bool {
         let own = class_of(frames);
+        let word = |doublings: usize| {
+            let below = own.checked_sub(doublings * PER_DOUBLING)?;
+            self.known(below..below + 1).next()
+        };
         let is_whole = |word: u64| word & ZERO != 0 && share_in(word) >= WHOLE_SHARE;
-        let mut below = self.known(own.saturating_sub(2 * NEIGHBOURS)..own).rev();
-        below.next().is_some_and(is_whole)
-            && below.next().is_some_and(is_whole)
-            && self.known(own + 1..CLASSES).all(is_dense)
+        word(1).is_none_or(is_whole)
+            && [2, 3].into_iter().all(|doublings| word(doublings).is_some_and(is_whole))
     }
 
     /// Notes the content that a request of a class asks for.
@@ -373,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_class_is_what_it_touches() {
-        let classes = Classes::new(0);
+        let classes = Classes::new();
         assert_eq!(classes.density(1000), Density::Unknown);
         classes.learn(1000, 1000, 1000);
         assert_eq!(classes.density(1000), Density::Dense);
@@ -394,7 +365,7 @@ mod tests {
 
     #[test]
     fn neighbours_speak_for_what_is_written() {
-        let classes = Classes::new(0);
+        let classes = Classes::new();
         assert_eq!(classes.density_if_written(1000), Density::Unknown);
         classes.learn(1500, 1500, 1500);
         assert_eq!(classes.density_if_written(1000), Density::Likely);
@@ -410,45 +381,31 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_are_likely_to_be_written_until_one_is_not() {
-        let classes = Classes::new(u64::MAX);
-        let likely = |frames| classes.density_if_written(frames) == Density::Likely;
-        assert!(likely(10_000) && likely(10_000) && likely(2000));
-        assert!(!likely(BLOCK_FRAMES), "a short one");
-        assert_eq!(classes.density_of_zeros(10_000), Density::Unknown);
-        assert!(!likely(20_000), "more than the most in all");
-        assert!(likely(5000));
-        classes.learn(64, 1, 64);
-        assert!(!likely(1500), "one is sparse");
-        let classes = Classes::new(48 << 20);
-        assert_eq!(classes.density_if_written(1500), Density::Unknown, "a small pool");
-    }
-
-    #[test]
-    fn zeros_are_likely_to_be_written_where_they_were_twice() {
-        let classes = Classes::new(0);
+    fn zeros_are_likely_to_be_written_where_a_table_doubles() {
+        let classes = Classes::new();
         let learn = |frames, touched, content| {
             classes.note_content(frames, content);
             classes.learn(frames, touched, frames);
         };
         learn(1024, 1024, Content::Zero);
         assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "once");
-        learn(2048, 2048, Content::Any);
+        learn(512, 512, Content::Any);
         assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "not zeros");
-        learn(2048, 2048, Content::Zero);
+        learn(512, 512, Content::Zero);
         assert_eq!(classes.density_of_zeros(4096), Density::Likely);
-        assert_eq!(classes.density_of_zeros(1500), Density::Unknown, "one on each side");
-        assert_eq!(classes.density_of_zeros(100_000), Density::Unknown, "from afar");
+        assert_eq!(classes.density_of_zeros(3000), Density::Unknown, "not by doubling");
+        assert_eq!(classes.density_of_zeros(8192), Density::Unknown, "too much at once");
         learn(2048, 1000, Content::Zero);
-        assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "not all of it");
-        (0..10).for_each(|_| learn(2048, 2048, Content::Zero));
-        learn(1 << 20, 1, Content::Zero);
-        assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "a large one is sparse");
+        assert_eq!(
+            classes.density_of_zeros(4096),
+            Density::Unknown,
+            "the half was not touched whole"
+        );
     }
 
     #[test]
     fn what_is_sparse_and_asks_for_no_zeros_is_worth_retaining() {
-        let classes = Classes::new(0);
+        let classes = Classes::new();
         assert!(!classes.is_worth_retaining(1000), "not known");
         classes.learn(1000, 60, 1000);
         assert!(classes.is_worth_retaining(1000));
@@ -464,7 +421,7 @@ mod tests {
 
     #[test]
     fn growth_says_little() {
-        let classes = Classes::new(0);
+        let classes = Classes::new();
         assert!(!classes.is_growing(1000));
         classes.note_growth(1000, 1000);
         assert_eq!(classes.density(1000), Density::Unknown);
@@ -488,7 +445,7 @@ mod tests {
 
     #[test]
     fn known_classes_are_seldom_looked_at() {
-        let classes = Classes::new(0);
+        let classes = Classes::new();
         assert!(classes.is_sample(64, Density::Unknown));
         classes.learn(64, 64, 64);
         classes.learn(64, 64, 64);
@@ -506,7 +463,7 @@ mod tests {
 
     #[test]
     fn the_mean_is_what_is_touched() {
-        let classes = Classes::new(0);
+        let classes = Classes::new();
         for sample in 0..200 {
             let touched = if sample % 3 == 0 { 2000 } else { 20 };
             classes.learn(10_000, touched, 10_000);

@@ -108,7 +108,7 @@ impl Heap {
             self.look_back(zone, end.range);
             if !whole.is_empty() {
                 self.end_sample(zone, zone.ledger().block(whole.start));
-                self.look_at_unused(zone, end.range);
+                self.look_at_freed(zone, end.range);
             }
             promoted = if end.is_recycled { self.promote(zone, end.range) } else { 0 };
         }

@@ -171,7 +171,7 @@ impl Heap {
         zones.all().for_each(|zone| zone.begin_hiding());
         Ok(Heap {
             zones,
-            classes: Classes::new(tree.pool_max()),
+            classes: Classes::new(),
             growing: Growing::new(),
             verify,
             ahead: Ahead::new(),

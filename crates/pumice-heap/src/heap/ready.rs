@@ -128,8 +128,8 @@ impl Heap {
             // SAFETY: the block is committed memory of the zone.
             let _ = unsafe { zone.memory().set_huge(at, BLOCK_SIZE, Huge::Yes) };
             if let Some(touched) = touched {
-                if self.was_unused(range.frames, at) {
-                    self.note_unused_freed(range.frames, touched);
+                if self.is_looked_at(range.frames, at) {
+                    self.note_freed(range.frames, at, touched);
                 }
                 self.classes.learn(range.frames, touched, BLOCK_FRAMES);
                 self.classes.learn_of_blocks(range.frames, touched, 1);

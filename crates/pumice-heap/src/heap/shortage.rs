@@ -2,10 +2,10 @@
 //!
 //! A class is dense by what was touched of its memory before it was freed. A program may then hold what it asks for and
 //! touch little of it. With new memory as the ready zone has it, each page that is touched would cost a huge page. So
-//! after some, a run that goes out where none was there is looked at when the next one does: if it is in use and hardly
-//! touched, the next one comes from the demand zone, and costs what it touches. Else the next ones are new: twice as
-//! many as before, up to [`MOST_UNSEEN`], before one is looked at again. Memory that is there is served in any case: it
-//! costs nothing more.
+//! after some, a run that goes out where none was there is looked at when it is freed, or when the next one goes out.
+//! If it is hardly touched, the next one comes from the demand zone, and costs what it touches. Else the next ones are
+//! new: twice as many as before, up to [`MOST_UNSEEN`], before one is looked at again. Memory that is there is served
+//! in any case: it costs nothing more.
 //!
 //! A block that was found to be unused, and is touched when it is freed, was touched late. Then more are new at once,
 //! up to [`MOST_LATE`]: programs that allocate all and then fill all would be served from the demand zone each time.
@@ -27,6 +27,10 @@ const FIRST_UNSEEN: usize = 7;
 const MOST_UNSEEN: usize = 63;
 /// ... and where those that were looked at were touched late.
 const MOST_LATE: usize = 1023;
+/// No block.
+const NONE: usize = 0;
+/// The block was freed, and hardly touched. No block is there.
+const FREED_UNUSED: usize = BLOCK_SIZE;
 /// A block is hardly touched where less than one page in so many is.
 const HARDLY: usize = 16;
 
@@ -35,9 +39,9 @@ const HARDLY: usize = 16;
 pub(super) enum Shortage {
     /// Memory is there, or what is new is likely to be touched.
     None,
-    /// It is one to look at when the next one comes.
+    /// It is one to look at.
     Sample,
-    /// The one before is in use and hardly touched.
+    /// The one before is hardly touched.
     Unused,
 }
 
@@ -73,7 +77,7 @@ impl Seen {
 
 impl Shortages {
     pub(super) fn new() -> Shortages {
-        let first = Seen { block: 0, most: FIRST_UNSEEN, left: FIRST_UNSEEN }.word();
+        let first = Seen { block: NONE, most: FIRST_UNSEEN, left: FIRST_UNSEEN }.word();
         Shortages {
             seen: core::array::from_fn(|_| AtomicUsize::new(first)),
             unused: core::array::from_fn(|_| AtomicUsize::new(0)),
@@ -113,55 +117,77 @@ impl Heap {
             self.shortages.set(frames, Seen { left: seen.left - 1, ..seen });
             return Shortage::None;
         }
-        if seen.block == 0 {
-            return Shortage::Sample;
-        }
-        if self.is_unused(seen.block as *mut u8) {
+        let is_unused = match seen.block {
+            NONE => return Shortage::Sample,
+            FREED_UNUSED => true,
+            block => match self.touched_in_use(block as *mut u8) {
+                // It was freed, and nobody saw how much of it was touched.
+                None => return Shortage::Sample,
+                Some(touched) => touched < BLOCK_FRAMES / HARDLY,
+            },
+        };
+        if is_unused {
             let unused = self.shortages.unused(frames);
-            if unused.load(Ordering::Relaxed) == 0 {
-                unused.store(seen.block, Ordering::Relaxed);
-                self.shortages.set(frames, Seen { most: seen.most / 2, ..seen });
+            if unused.load(Ordering::Relaxed) == NONE {
+                let in_use = if seen.block == FREED_UNUSED { NONE } else { seen.block };
+                unused.store(in_use, Ordering::Relaxed);
+                self.shortages.set(frames, Seen { most: seen.most * 3 / 4, ..seen });
             }
             return Shortage::Unused;
         }
-        let most = (2 * seen.most + 1).min(seen.most.max(MOST_UNSEEN));
-        self.shortages.set(frames, Seen { block: 0, most, left: most - 1 });
-        Shortage::None
+        self.note_touched(frames, seen);
+        self.shortage_of_new(frames)
     }
 
-    /// Whether a block that is about to be freed was found to be unused: it is to be seen how much of it was touched.
+    /// The block that is looked at was touched: the next ones are new.
+    fn note_touched(&self, frames: usize, seen: Seen) {
+        let most = (2 * seen.most + 1).min(seen.most.max(MOST_UNSEEN));
+        self.shortages.set(frames, Seen { block: NONE, most, left: most });
+    }
+
+    /// Whether a block that is about to be freed is looked at: it is to be seen how much of it was touched.
     #[inline]
-    pub(super) fn was_unused(&self, frames: usize, block: *mut u8) -> bool {
+    pub(super) fn is_looked_at(&self, frames: usize, block: *mut u8) -> bool {
         self.shortages.unused(frames).load(Ordering::Relaxed) == block as usize
+            || self.shortages.get(frames).block == block as usize
     }
 
     /// A run of the demand zone is about to be freed.
-    pub(super) fn look_at_unused(&self, zone: &PoolZone, range: PageRange) {
+    pub(super) fn look_at_freed(&self, zone: &PoolZone, range: PageRange) {
         let first = zone.address(range.start);
-        if self.was_unused(range.frames, first) {
+        if self.is_looked_at(range.frames, first) {
             let touched = self.resident(zone, first, BLOCK_SIZE);
-            self.note_unused_freed(range.frames, touched.unwrap_or(0));
+            self.note_freed(range.frames, first, touched.unwrap_or(0));
         }
     }
 
-    /// A block that was found to be unused is freed, of which so many frames were touched since.
-    pub(super) fn note_unused_freed(&self, frames: usize, touched: usize) {
-        self.shortages.unused(frames).store(0, Ordering::Relaxed);
-        if touched >= BLOCK_FRAMES / HARDLY {
-            let most = (4 * self.shortages.get(frames).most + 3).clamp(MOST_UNSEEN, MOST_LATE);
-            self.shortages.set(frames, Seen { block: 0, most, left: most });
+    /// A block that is looked at is freed, of which so many frames were touched.
+    pub(super) fn note_freed(&self, frames: usize, block: *mut u8, touched: usize) {
+        let (seen, is_touched) = (self.shortages.get(frames), touched >= BLOCK_FRAMES / HARDLY);
+        let unused = self.shortages.unused(frames);
+        let was_unused = unused.load(Ordering::Relaxed) == block as usize;
+        if was_unused {
+            unused.store(NONE, Ordering::Relaxed);
+        }
+        match is_touched {
+            true if was_unused => {
+                let most = (4 * seen.most + 3).clamp(MOST_UNSEEN, MOST_LATE);
+                self.shortages.set(frames, Seen { block: NONE, most, left: most });
+            }
+            true => self.note_touched(frames, seen),
+            false if seen.block == block as usize => {
+                self.shortages.set(frames, Seen { block: FREED_UNUSED, ..seen });
+            }
+            false => {}
         }
     }
 
-    /// Whether a block that went out is in use and hardly touched. It may be another's by now, and what is seen then is
-    /// of that one.
-    fn is_unused(&self, at: *mut u8) -> bool {
-        let Some(zone) = self.zone_of(at) else { return false };
-        let Some(frame) = zone.pfn(at) else { return false };
-        let word = zone.ledger().block(frame.block());
-        let touched = || self.resident(zone, at, BLOCK_SIZE);
-        word.state() == BlockState::Whole
-            && touched().is_some_and(|touched| touched < BLOCK_FRAMES / HARDLY)
+    /// The frames that were touched of a block that went out, if it is in use. It may be another's by now, and what is
+    /// seen then is of that one.
+    fn touched_in_use(&self, at: *mut u8) -> Option<usize> {
+        let zone = self.zone_of(at)?;
+        let word = zone.ledger().block(zone.pfn(at)?.block());
+        (word.state() == BlockState::Whole).then(|| self.resident(zone, at, BLOCK_SIZE))?
     }
 
     /// A run goes out that was a [`Shortage::Sample`], or after one that is [`Shortage::Unused`].

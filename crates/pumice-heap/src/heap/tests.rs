@@ -30,19 +30,7 @@ enum Verify {
     No,
 }
 
-/// It serves nothing on a guess about which nothing is known: most tests are of what a first request teaches.
 fn new_heap(
-    topology: Topology,
-    ready_bytes: usize,
-    pool_max: u64,
-    verify: Verify,
-) -> &'static Heap {
-    let heap = guessing_heap(topology, ready_bytes, pool_max, verify);
-    heap.classes.stop_guessing();
-    heap
-}
-
-fn guessing_heap(
     topology: Topology,
     ready_bytes: usize,
     pool_max: u64,

@@ -330,15 +330,6 @@ fn a_class_is_known_while_its_second_sample_is_in_use() {
 }
 
 #[test]
-fn a_long_run_of_which_nothing_is_known_comes_in_huge_pages() {
-    let heap = guessing_heap(Topology::one(), 0, u64::MAX, Verify::No);
-    let is_ready = |at: *mut u8| heap.zone_of(at).expect("the heap's").kind == ZoneKind::Ready;
-    assert!(!is_ready(get(heap, 40 << 20, Content::Zero)), "zeros");
-    let all: Vec<_> = (0..5).map(|_| get(heap, 30 << 20, Content::Any)).collect();
-    assert_eq!(all.iter().filter(|&&at| is_ready(at)).count(), 4, "128 MiB in all");
-}
-
-#[test]
 fn what_is_filled_late_is_ready_all_the_same_in_the_end() {
     for size in [3 << 20, 8 << 20] {
         let heap = heap(0, u64::MAX);
