@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
 use pumice_heap::config::{
-    parse_mmap_threshold, parse_size, Setting, ENV_CLEAR, ENV_MMAP_THRESHOLD, ENV_ONLY,
-    ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD, MMAP_THRESHOLD,
+    parse_mmap_threshold, parse_size, Setting, DEFAULT_THRESHOLD, ENV_CLEAR, ENV_MMAP_THRESHOLD,
+    ENV_ONLY, ENV_POOL_MAX, ENV_READY, ENV_SKIP, ENV_THRESHOLD, ENV_VERIFY, MIN_THRESHOLD,
+    MMAP_THRESHOLD,
 };
 
 use super::profile::Profile;
@@ -168,7 +169,7 @@ impl RunArgs {
     pub fn plan(self) -> Result<Plan, Failure> {
         let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;
         let pool_max = or_env(self.pool.pool_max, "--pool-max", ENV_POOL_MAX, size)?;
-        or_env(self.pool.threshold, "--threshold", ENV_THRESHOLD, threshold)?;
+        let threshold = or_env(self.pool.threshold, "--threshold", ENV_THRESHOLD, threshold)?;
         if let Some(Choice::Kind(kind)) = self.pool.engine {
             engines::check_for_programs(kind)?;
         }
@@ -186,6 +187,10 @@ impl RunArgs {
         let mut variables = variables(&self.pool, &self.scrub);
         if variables.iter().all(|(name, _)| *name != ENV_MMAP_THRESHOLD) {
             check_mmap_threshold()?;
+        }
+        if profile.is_some() && threshold.is_none() {
+            // It is about all that the program asks for: also where that is little.
+            variables.push((ENV_THRESHOLD, DEFAULT_THRESHOLD.to_string().into()));
         }
         variables.retain(|(name, _)| ![ENV_READY, ENV_POOL_MAX].contains(name));
         variables.push((ENV_POOL_MAX, pool_max_bytes.to_string().into()));
