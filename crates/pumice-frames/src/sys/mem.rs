@@ -333,7 +333,7 @@ static NEXT_BELOW: StaticUsize = StaticUsize::new(0);
 const NOWHERE: usize = 1;
 
 /// Bytes of addresses of which the first place apart is the middle, from those that are tried first to the least.
-const MOST_APART: usize = 1 << 43;
+const MOST_APART: usize = 1 << 40;
 const LEAST_APART: usize = 1 << 36;
 /// Reservations are no farther from there: programs have memory at addresses of their choice.
 const FARTHEST: usize = 1 << 44;
