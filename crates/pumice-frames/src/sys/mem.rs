@@ -305,16 +305,17 @@ pub fn place_apart(len: usize) -> usize {
 /// As [`place_apart`], for a mapping that goes at once.
 pub fn place_for_a_moment() -> usize {
     const PLACES: usize = 256;
+    const BETWEEN: usize = 1 << 27;
     // A filter may not know the call for a thread's number.
     let thread = super::thread::pointer() / FRAME_SIZE;
     match place_next() {
         NOWHERE => 0,
-        at => at.saturating_sub((1 + thread % PLACES) * (LEAST_APART / 2 / PLACES)),
+        at => at.saturating_sub((1 + thread % PLACES) * BETWEEN),
     }
 }
 
-/// Addresses for a reservation of `len` bytes, which may be longer than the gap that [`place_apart`] is in: below that
-/// gap. They are a hint for `mmap`; 0 for none.
+/// Addresses for a reservation of `len` bytes, as far below those of [`place_apart`] as these are below the kernel's.
+/// They are a hint for `mmap`; 0 for none.
 fn place_below(len: usize) -> usize {
     let first = place_next();
     let next = |at: usize| {
@@ -332,15 +333,19 @@ static NEXT_BELOW: StaticUsize = StaticUsize::new(0);
 /// There is none.
 const NOWHERE: usize = 1;
 
-/// Bytes of addresses of which the first place apart is the middle, from those that are tried first to the least.
-const MOST_APART: usize = 1 << 40;
-const LEAST_APART: usize = 1 << 36;
-/// Reservations are no farther from there: programs have memory at addresses of their choice.
+/// Reservations are no farther from the first place than this: programs have memory at addresses of their choice.
 const FARTHEST: usize = 1 << 44;
+/// The distance from the kernel's next mapping to the first place, and as much again to reservations, is such a part of
+/// that mapping's address: 4 TiB of 128.
+const PART: usize = 32;
+/// So many places are tried, each as far from the one before.
+const TRIES: usize = 12;
+/// So many bytes are free at a place.
+const ROOM: usize = 1 << 30;
 
 fn place_next() -> usize {
     if NEXT_APART.load(Ordering::Relaxed) == 0 {
-        let (below, apart) = find_gap().map_or((0, NOWHERE), |(at, len)| (at, at + len / 2));
+        let (below, apart) = find_place().unwrap_or((0, NOWHERE));
         // Another thread's are as good. Release: pairs with the Acquire below.
         let _ = NEXT_BELOW.compare_exchange(0, below, Ordering::Relaxed, Ordering::Relaxed);
         let _ = NEXT_APART.compare_exchange(0, apart, Ordering::Release, Ordering::Relaxed);
@@ -348,22 +353,22 @@ fn place_next() -> usize {
     NEXT_APART.load(Ordering::Acquire)
 }
 
-/// The uppermost gap that is wide enough, and its length: the kernel goes from its end downwards, and has chosen at
-/// random where it begins.
-fn find_gap() -> Option<(usize, usize)> {
-    let mut len = MOST_APART;
-    while len >= LEAST_APART {
+/// The end of the place for reservations, and the first place apart. The kernel's next mapping is near all that it
+/// places by itself, and it has chosen at random where that begins.
+fn find_place() -> Option<(usize, usize)> {
+    let map = |hint: usize, len: usize| {
         // SAFETY: a new mapping, where there is none, that nobody has used.
-        let found = unsafe {
-            mm::mmap_anonymous(null_mut(), len, ProtFlags::empty(), PRIVATE)
+        unsafe {
+            mm::mmap_anonymous(hint as *mut c_void, len, ProtFlags::empty(), PRIVATE)
                 .and_then(|at| mm::munmap(at, len).map(|()| at as usize))
-        };
-        match found {
-            Ok(at) => return Some((at, len)),
-            Err(_) => len /= 4,
         }
-    }
-    None
+    };
+    let next = map(0, FRAME_SIZE).ok()?;
+    let step = (next / PART).next_multiple_of(ROOM);
+    let places = (1..=TRIES).map_while(|nth| next.checked_sub(nth * step));
+    let places = places.map(|at| at / FRAME_SIZE * FRAME_SIZE).filter(|&at| at > step);
+    let mut free = places.filter(|&at| map(at, ROOM) == Ok(at));
+    free.next().map(|at| (at - step, at))
 }
 
 /// Maps `len` bytes of zeroed private memory for the crate's own tables.
@@ -549,7 +554,7 @@ mod tests {
                 (((nth + 1) * 1000).next_multiple_of(FRAME_SIZE), &tables[nth + 1..]);
             assert!(behind.iter().all(|&next| next >= at + len), "{at:#x}");
             let apart = at.abs_diff(other);
-            assert!((LEAST_APART / 4..2 * MOST_APART).contains(&apart), "{at:#x} and {other:#x}");
+            assert!((ROOM..other / PART * (TRIES + 1)).contains(&apart), "{at:#x} and {other:#x}");
         }
         assert!(place_for_a_moment() < tables[0], "before the tables");
         assert_ne!(place_apart(1), place_apart(1));

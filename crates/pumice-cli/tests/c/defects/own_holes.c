@@ -4,7 +4,7 @@
 #include <malloc.h>
 #include <pthread.h>
 
-enum { HOLES = 256, LEN = 512 * 1024, PLACES = 300 };
+enum { HOLES = 256, LEN = 512 * 1024, PLACES = 600 };
 #define LARGE_HOLE ((size_t)PLACES << 30)
 
 static char *holes[2 * HOLES];
