@@ -320,7 +320,7 @@ fn place_below(len: usize) -> usize {
     let first = place_next();
     let next = |at: usize| {
         let at = at.checked_sub(len)?;
-        (first != NOWHERE && first.abs_diff(at) <= FARTHEST).then_some(at)
+        (first.abs_diff(at) <= FARTHEST).then_some(at)
     };
     let before = NEXT_BELOW.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     before.map_or(0, |before| before - len)

@@ -139,24 +139,15 @@ impl Classes {
         }
     }
 
-    /// As [`Classes::density`], for a request that does not ask for zeros.
+    /// As [`Classes::density`], for a request with this content.
     #[inline]
-    pub(super) fn density_if_written(&self, frames: usize) -> Density {
+    pub(super) fn density_for(&self, frames: usize, content: Content) -> Density {
+        let is_likely = || match content {
+            Content::Any => self.has_dense_neighbours(frames),
+            Content::Zero => self.follows_whole_zeros(frames),
+        };
         match self.density(frames) {
-            Density::Unknown if self.may_guess(frames) && self.has_dense_neighbours(frames) => {
-                Density::Likely
-            }
-            density => density,
-        }
-    }
-
-    /// As [`Classes::density`], for a request that asks for zeros.
-    #[inline]
-    pub(super) fn density_of_zeros(&self, frames: usize) -> Density {
-        match self.density(frames) {
-            Density::Unknown if self.may_guess(frames) && self.follows_whole_zeros(frames) => {
-                Density::Likely
-            }
+            Density::Unknown if self.may_guess(frames) && is_likely() => Density::Likely,
             density => density,
         }
     }
@@ -366,18 +357,22 @@ mod tests {
     #[test]
     fn neighbours_speak_for_what_is_written() {
         let classes = Classes::new();
-        assert_eq!(classes.density_if_written(1000), Density::Unknown);
+        assert_eq!(classes.density_for(1000, Content::Any), Density::Unknown);
         classes.learn(1500, 1500, 1500);
-        assert_eq!(classes.density_if_written(1000), Density::Likely);
+        assert_eq!(classes.density_for(1000, Content::Any), Density::Likely);
         assert_eq!(classes.density(1000), Density::Unknown, "but not for zeros");
-        assert_eq!(classes.density_if_written(300_000), Density::Unknown, "nor from afar");
+        assert_eq!(classes.density_for(300_000, Content::Any), Density::Unknown, "nor from afar");
         classes.learn(700, 1, 700);
-        assert_eq!(classes.density_if_written(1000), Density::Unknown, "both must agree");
+        assert_eq!(classes.density_for(1000, Content::Any), Density::Unknown, "both must agree");
         let look = |_: &u64| classes.is_sample(1000, Density::Likely);
         assert_eq!((0..LOOK_AT_LIKELY * 3).filter(look).count(), 3);
-        assert_eq!(classes.density_if_written(1000), Density::Unknown, "some guesses are enough");
+        assert_eq!(
+            classes.density_for(1000, Content::Any),
+            Density::Unknown,
+            "some guesses are enough"
+        );
         classes.learn(1000, 1, 1000);
-        assert_eq!(classes.density_if_written(1000), Density::Sparse, "its own counts most");
+        assert_eq!(classes.density_for(1000, Content::Any), Density::Sparse, "its own counts most");
     }
 
     #[test]
@@ -388,16 +383,16 @@ mod tests {
             classes.learn(frames, touched, frames);
         };
         learn(1024, 1024, Content::Zero);
-        assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "once");
+        assert_eq!(classes.density_for(4096, Content::Zero), Density::Unknown, "once");
         learn(512, 512, Content::Any);
-        assert_eq!(classes.density_of_zeros(4096), Density::Unknown, "not zeros");
+        assert_eq!(classes.density_for(4096, Content::Zero), Density::Unknown, "not zeros");
         learn(512, 512, Content::Zero);
-        assert_eq!(classes.density_of_zeros(4096), Density::Likely);
-        assert_eq!(classes.density_of_zeros(3000), Density::Unknown, "not by doubling");
-        assert_eq!(classes.density_of_zeros(8192), Density::Unknown, "too much at once");
+        assert_eq!(classes.density_for(4096, Content::Zero), Density::Likely);
+        assert_eq!(classes.density_for(3000, Content::Zero), Density::Unknown, "not by doubling");
+        assert_eq!(classes.density_for(8192, Content::Zero), Density::Unknown, "too much at once");
         learn(2048, 1000, Content::Zero);
         assert_eq!(
-            classes.density_of_zeros(4096),
+            classes.density_for(4096, Content::Zero),
             Density::Unknown,
             "the half was not touched whole"
         );

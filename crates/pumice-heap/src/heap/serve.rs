@@ -87,10 +87,7 @@ impl Heap {
             return None;
         }
         let node = self.zones.here();
-        let density = match content {
-            Content::Any => self.classes.density_if_written(frames),
-            Content::Zero => self.classes.density_of_zeros(frames),
-        };
+        let density = self.classes.density_for(frames, content);
         self.classes.note_content(frames, content);
         let is_sample = self.classes.is_sample(frames, density);
         let is_growing = density == Density::Unknown

@@ -156,8 +156,9 @@ impl Heap {
     pub(super) fn look_at_freed(&self, zone: &PoolZone, range: PageRange) {
         let first = zone.address(range.start);
         if self.is_looked_at(range.frames, first) {
-            let touched = self.resident(zone, first, BLOCK_SIZE);
-            self.note_freed(range.frames, first, touched.unwrap_or(0));
+            if let Some(touched) = self.resident(zone, first, BLOCK_SIZE) {
+                self.note_freed(range.frames, first, touched);
+            }
         }
     }
 

@@ -146,6 +146,18 @@ static void fork_untold(void) {
     wait_for(child);
 }
 
+/* Each in a child that has not made a request. */
+static void in_children(int count, void (*step)(int)) {
+    for (int seed = 0; seed < count; seed++) {
+        pid_t child = fork();
+        if (child == 0) {
+            step(seed);
+            _exit(0);
+        }
+        wait_for(child);
+    }
+}
+
 int main(void) {
     guard();
     for (int seed = 1; seed <= 40; seed++) {
@@ -157,22 +169,8 @@ int main(void) {
         }
         wait_for(child);
     }
-    for (int seed = 0; seed < 400; seed++) {
-        pid_t child = fork();
-        if (child == 0) {
-            fork_at_beginning(seed);
-            _exit(0);
-        }
-        wait_for(child);
-    }
-    for (int seed = 0; seed < 20; seed++) {
-        pid_t child = fork();
-        if (child == 0) {
-            fork_untold_beside(seed);
-            _exit(0);
-        }
-        wait_for(child);
-    }
+    in_children(400, fork_at_beginning);
+    in_children(20, fork_untold_beside);
     pid_t child = fork();
     if (child == 0) {
         fork_within_fork();
