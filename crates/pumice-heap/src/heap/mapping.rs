@@ -460,7 +460,10 @@ impl Heap {
 
     /// Replaces a range in use by memory as fresh as the heap's free memory. `false` if the kernel
     /// refused.
-    pub fn renew(&self, at: usize, len: usize) -> bool {
+    ///
+    /// # Safety
+    /// Nobody uses what is in memory there.
+    pub unsafe fn renew(&self, at: usize, len: usize) -> bool {
         let mut done = true;
         self.parts(at, len, |part, kind| {
             if let (Part::Mapped, Some(zone)) = (kind, self.zone_of(part.start as *const u8)) {

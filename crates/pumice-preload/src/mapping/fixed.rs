@@ -45,7 +45,8 @@ pub(super) unsafe fn map_fixed(heap: &'static Heap, len: usize, request: Request
         _ => {}
     }
     let outcome = if is_plain {
-        let done = heap.renew(request.at, len);
+        // SAFETY: the caller gives up what is there.
+        let done = unsafe { heap.renew(request.at, len) };
         done.then_some(request.at).ok_or(Errno::NOMEM)
     } else {
         let flags = request.flags & !no_replace | linux::MAP_FIXED as c_int;

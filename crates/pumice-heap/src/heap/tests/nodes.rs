@@ -257,7 +257,8 @@ fn unmapping_goes_from_one_node_into_the_next() {
     assert_eq!(parts(from, to), [(from..border, Part::Mapped), (border..to, Part::Mapped)]);
     // SAFETY: both are this test's.
     unsafe { core::ptr::write_bytes(from as *mut u8, 0xa5, to - from) };
-    assert!(heap.renew(from, to - from));
+    // SAFETY: as above.
+    assert!(unsafe { heap.renew(from, to - from) });
     assert!(is_zeroed(from as *mut u8, to - from));
     heap.note(from, border - from, Effect::Taints);
     assert!(heap.is_tainted(border - 1, 1) && !heap.is_tainted(border, FRAME_SIZE));
