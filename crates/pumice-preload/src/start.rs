@@ -148,10 +148,13 @@ fn start_here() -> Result<u32, Reason> {
 
 /// Gives the pages of memory that was allocated back, in the sight of libraries that watch for that: MPI's and
 /// libfabric's libraries keep memory registered with a device until they see it go, by `madvise` for one.
-fn discard(at: *mut u8, len: usize) -> bool {
+///
+/// # Safety
+/// As [`pumice_heap::heap::Discard`].
+unsafe fn discard(at: *mut u8, len: usize) -> bool {
     let advice = linux_raw_sys::general::MADV_DONTNEED as c_int;
     // `free` leaves `errno` alone.
-    // SAFETY: the heap owns the range, and needs nothing in it.
+    // SAFETY: as the caller promises.
     errno::keep(|| unsafe { advice::madvise(at.cast(), len, advice) }) == 0
 }
 

@@ -85,6 +85,14 @@ use pumice_frames::sys::topology::Topology;
 
 pub use pumice_frames::clear::Content;
 
+/// Gives the pages of a range back, at an address and of so many bytes. Where it says `true`, the whole range reads as
+/// zeros from now on, and else any part of it may. It
+/// touches nothing beyond.
+///
+/// # Safety
+/// The range is mapped in whole pages, and nobody uses what is in memory there.
+pub type Discard = unsafe fn(*mut u8, usize) -> bool;
+
 /// The parameters of a heap's start.
 #[derive(Debug)]
 pub struct HeapConfig {
@@ -104,7 +112,7 @@ pub struct HeapConfig {
     pub home: Affinity,
     /// Gives pages of an allocation back that others may hold, as `MADV_DONTNEED` does, where somebody watches for
     /// that; `None`: nobody does.
-    pub discard: Option<fn(*mut u8, usize) -> bool>,
+    pub discard: Option<Discard>,
 }
 
 /// Zones grow by at least this much, and by at most [`GROW_MAX`] more than was asked for.
@@ -139,7 +147,7 @@ pub struct Heap {
     /// See [`mapping`].
     holes_lock: SleepLock,
     /// See [`HeapConfig::discard`].
-    discard: Option<fn(*mut u8, usize) -> bool>,
+    discard: Option<Discard>,
     /// Runs that are freed later.
     owed: Owed,
     /// Whether memory was ever locked.

@@ -452,7 +452,8 @@ impl Heap {
     fn give_back_all(&self, zone: &PoolZone, end: RunEnd) -> bool {
         let PageRange { start, frames } = end.freed();
         let done = match self.discard {
-            Some(discard) => discard(zone.address(start), frames * FRAME_SIZE),
+            // SAFETY: the run is at its end, and its frames are still claimed.
+            Some(discard) => unsafe { discard(zone.address(start), frames * FRAME_SIZE) },
             None => zone.discard_frames(start, frames),
         };
         if done {

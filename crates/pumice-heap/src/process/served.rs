@@ -7,7 +7,7 @@ use core::ptr::from_ref;
 
 use super::{clearer, take_slot, take_slot_of_child, topology, tree, ProcessWord, Variables};
 use crate::config;
-use crate::heap::{Heap, HeapConfig};
+use crate::heap::{Discard, Heap, HeapConfig};
 use crate::stats::{CounterSlot, Event, Reason, Tree};
 use pumice_frames::sync::atomic::{AtomicPtr, Ordering};
 use pumice_frames::sys::sched::Affinity;
@@ -18,7 +18,7 @@ pub struct Host {
     /// The processors that helper threads run on.
     pub home: Affinity,
     /// See [`HeapConfig::discard`].
-    pub discard: Option<fn(*mut u8, usize) -> bool>,
+    pub discard: Option<Discard>,
     /// The part that checks zeros under `PUMICE_VERIFY=1`.
     pub zero_check: ZeroCheck,
 }
