@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pumice_frames::sys::sched::Affinity;
 use pumice_frames::sys::stack;
+use pumice_frames::sys::thread::BlockedSignals;
 use pumice_heap::config;
 use pumice_heap::heap::Heap;
 use pumice_heap::process::{self, Host, Served, Variables, ZeroCheck};
@@ -90,7 +91,7 @@ pub(crate) unsafe fn at_load() {
 const LARGE_ENOUGH: usize = usize::MAX - 1;
 
 /// UNREAD to READ, unless the C library is not ready yet.
-fn read_environment() -> Result<u32, Reason> {
+fn read_environment(_: &BlockedSignals) -> Result<u32, Reason> {
     // SAFETY: `advance` lets one thread at a time take a step.
     let Some(environment) = (unsafe { Environment::keep() }) else { return Ok(UNREAD) };
     if let Err(reason) = process::find_refusal(&environment) {
@@ -118,7 +119,7 @@ fn read_environment() -> Result<u32, Reason> {
 static REFUSAL: AtomicU64 = AtomicU64::new(0);
 
 /// READ to SERVING, unless something is in the way.
-fn start() -> Result<u32, Reason> {
+fn start(all_signals: &BlockedSignals) -> Result<u32, Reason> {
     if state::is_quiet() {
         return Err(Reason::Seccomp);
     }
@@ -128,7 +129,7 @@ fn start() -> Result<u32, Reason> {
         return Ok(READ);
     }
     // The stack at hand may be that of a signal handler, or of a thread that needs little.
-    stack::on_another(start_here).unwrap_or(Err(Reason::NoMemory))
+    stack::on_another(all_signals, start_here).unwrap_or(Err(Reason::NoMemory))
 }
 
 fn start_here() -> Result<u32, Reason> {

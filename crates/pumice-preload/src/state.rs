@@ -116,7 +116,7 @@ pub(crate) fn retire(calls: Calls, reason: Reason) {
     // A heap that has not started would need calls that may not be allowed any more.
     loop {
         for from in [UNREAD, READ] {
-            advance(from, || Err(reason));
+            advance(from, |_| Err(reason));
         }
         // Acquire: as in `published`.
         if !wait_for_step() || matches!(STATE.load(Ordering::Acquire), SERVING | OFF) {
@@ -272,9 +272,12 @@ fn served() -> Option<&'static Served> {
 
 /// Takes a step from `from`, unless another thread does. Whether the heap now serves.
 #[cold]
-pub(crate) fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool {
+pub(crate) fn advance(
+    from: u32,
+    step: impl Fn(&thread::BlockedSignals) -> Result<u32, Reason>,
+) -> bool {
     // A handler of the program's may set limits or install filters, which wait for the step.
-    let _all_signals = thread::BlockedSignals::block();
+    let all_signals = thread::BlockedSignals::block();
     // SeqCst: the writes of the thread that took the step before are seen, and a fork that begins sees this or is
     // seen: `fork`.
     let busy = BUSY | thread::thread_id();
@@ -282,7 +285,7 @@ pub(crate) fn advance(from: u32, step: impl Fn() -> Result<u32, Reason>) -> bool
         return false;
     }
     let next = errno::keep(|| {
-        step().unwrap_or_else(|reason| {
+        step(&all_signals).unwrap_or_else(|reason| {
             turn_all_away();
             note(reason);
             OFF

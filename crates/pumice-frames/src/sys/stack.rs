@@ -7,6 +7,7 @@ use core::mem::ManuallyDrop;
 use rustix::io::Errno;
 
 use super::mem;
+use super::thread::BlockedSignals;
 
 /// Bytes of the stack, and of addresses below it at which nothing is mapped.
 const SIZE: usize = 256 << 10;
@@ -18,12 +19,12 @@ union Job<R, F: FnOnce() -> R> {
     answer: ManuallyDrop<R>,
 }
 
-/// Does `work` on a stack that is mapped for it. Signals are blocked meanwhile, lest a handler leave by `longjmp`; and
-/// `work` must not unwind.
+/// Does `work` on a stack that is mapped for it. Signals are blocked, lest a handler leave by `longjmp`. Where `work`
+/// unwinds, the process ends.
 ///
 /// # Errors
 /// There is no memory for the stack; nothing was done.
-pub fn on_another<R, F: FnOnce() -> R>(work: F) -> Result<R, Errno> {
+pub fn on_another<R, F: FnOnce() -> R>(_: &BlockedSignals, work: F) -> Result<R, Errno> {
     // Nothing comes to be below it.
     mem::place_apart(GUARD_SIZE);
     let stack = mem::map_table(SIZE)?;
@@ -93,7 +94,7 @@ mod tests {
     fn work_finds_room_and_its_answer_comes_back() {
         let given = [1u64, 2, 3];
         let here = 0u8;
-        let answer = on_another(|| {
+        let answer = on_another(&BlockedSignals::block(), || {
             let much = core::hint::black_box([7u8; SIZE / 8]);
             (given.iter().sum::<u64>() + u64::from(much[SIZE / 9]), &raw const much as usize)
         });

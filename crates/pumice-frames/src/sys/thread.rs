@@ -6,6 +6,7 @@
 //! it calls nothing but this crate, and blocks every signal, so that no handler runs on it.
 
 use core::ffi::c_void;
+use core::marker::PhantomData;
 use core::time::Duration;
 use rustix::io::Errno;
 #[cfg(not(any(loom, shuttle)))]
@@ -127,12 +128,14 @@ pub unsafe fn exit() -> ! {
     }
 }
 
-/// Every signal blocked for the calling thread until this is dropped.
+/// Every signal blocked for the calling thread until this is dropped, by that thread.
 ///
 /// Where a thread meets a fault meanwhile, the kernel ends the process: so it must have stack enough. Its stack may be
 /// one that a handler makes grow, or its handler may leave what overflows it by `longjmp`.
 pub struct BlockedSignals {
     before: u64,
+    /// The mask is the thread's: neither this nor a reference to it may go to another.
+    _here: PhantomData<*const ()>,
 }
 
 impl BlockedSignals {
@@ -141,7 +144,7 @@ impl BlockedSignals {
         reach_for_stack();
         let mut before = 0u64;
         set_signal_mask(&u64::MAX, Some(&mut before));
-        BlockedSignals { before }
+        BlockedSignals { before, _here: PhantomData }
     }
 }
 

@@ -144,8 +144,8 @@ impl ProcessHeap {
         self.state.compare_exchange(UNSTARTED, BUSY, relaxed, relaxed).ok()?;
         let started = {
             // A start takes more stack than a thread may have, and nothing may leave it half-way.
-            let _all_signals = thread::BlockedSignals::block();
-            stack::on_another(Listed::start)
+            let all_signals = thread::BlockedSignals::block();
+            stack::on_another(&all_signals, Listed::start)
         };
         let Ok(Ok(listed)) = started else {
             self.state.store(OFF, Ordering::Relaxed);
