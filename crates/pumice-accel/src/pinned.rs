@@ -44,7 +44,7 @@ pub trait Registrar {
     /// Lets it go.
     ///
     /// # Safety
-    /// [`Registrar::register`] pinned all of it.
+    /// [`Registrar::register`] pinned all of it, and nobody relies on that any more.
     unsafe fn unregister(&self, at: *mut u8, len: usize);
 }
 
@@ -58,7 +58,8 @@ impl Registrar for Cuda {
 
     unsafe fn unregister(&self, at: *mut u8, _len: usize) {
         // Memory that the driver can't let go stays registered until the program ends.
-        let _ = Cuda::unregister(self, at);
+        // SAFETY: as the caller promises.
+        let _ = unsafe { Cuda::unregister(self, at) };
     }
 }
 

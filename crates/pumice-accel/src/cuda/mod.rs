@@ -171,8 +171,11 @@ impl Cuda {
     ///
     /// # Errors
     /// The driver's.
+    ///
+    /// # Safety
+    /// Nobody relies on it being pinned any more, and the device does nothing with it.
     #[doc(hidden)]
-    pub fn unregister(&self, at: *mut u8) -> Result<(), CudaError> {
+    pub unsafe fn unregister(&self, at: *mut u8) -> Result<(), CudaError> {
         let mut state = self.state();
         let Some(place) = state.registered.iter().position(|range| range.0 == at as usize) else {
             return Ok(());
