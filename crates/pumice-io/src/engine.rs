@@ -120,7 +120,15 @@ pub struct Completion {
 }
 
 /// A way of reading and writing files, for one thread at a time.
-pub trait Engine {
+///
+/// # Safety
+/// A request's memory is used for something else once the request is done. So:
+///
+/// - The engine touches the request's bytes and their list only, and writes to the bytes of reads only.
+/// - [`Engine::next`] names a request's token once, and only when nothing touches its memory any more. Nothing touches
+///   that of a request that [`Engine::submit`] refused.
+/// - Dropping the engine waits until nothing touches the memory of those in flight.
+pub unsafe trait Engine {
     /// Requests it takes at a time.
     fn depth(&self) -> usize;
 
@@ -145,7 +153,8 @@ pub trait Engine {
     fn next(&mut self) -> Option<Completion>;
 }
 
-impl<E: Engine + ?Sized> Engine for Box<E> {
+// SAFETY: as the engine inside.
+unsafe impl<E: Engine + ?Sized> Engine for Box<E> {
     fn depth(&self) -> usize {
         (**self).depth()
     }
@@ -180,7 +189,8 @@ impl Plain {
     }
 }
 
-impl Engine for Plain {
+// SAFETY: a request is done before `submit` returns.
+unsafe impl Engine for Plain {
     fn depth(&self) -> usize {
         usize::MAX
     }
@@ -230,7 +240,8 @@ impl Ring {
     }
 }
 
-impl Engine for Ring {
+// SAFETY: the kernel says which requests are done, and the ring waits for the rest when it is dropped.
+unsafe impl Engine for Ring {
     fn depth(&self) -> usize {
         self.depth
     }

@@ -302,7 +302,8 @@ struct Failing {
     there: std::ops::Range<u64>,
 }
 
-impl pumice_io::Engine for Failing {
+// SAFETY: as the engine inside, which is not asked for the requests that fail.
+unsafe impl pumice_io::Engine for Failing {
     fn depth(&self) -> usize {
         self.engine.depth()
     }
@@ -416,7 +417,8 @@ impl Drop for Bomb {
     }
 }
 
-impl pumice_io::Engine for Panicking {
+// SAFETY: as the engine inside.
+unsafe impl pumice_io::Engine for Panicking {
     fn depth(&self) -> usize {
         self.engine.depth()
     }

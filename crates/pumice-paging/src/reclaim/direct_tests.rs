@@ -249,7 +249,8 @@ fn pages_come_back_though_swap_and_memory_are_full() {
 /// A ring that can't be asked any more.
 struct Broken<E>(E, u32);
 
-impl<E: Engine> Engine for Broken<E> {
+// SAFETY: as the engine inside.
+unsafe impl<E: Engine> Engine for Broken<E> {
     fn depth(&self) -> usize {
         self.0.depth()
     }
@@ -338,7 +339,8 @@ impl Gate {
     }
 }
 
-impl Engine for Gate {
+// SAFETY: as the engine inside.
+unsafe impl Engine for Gate {
     fn depth(&self) -> usize {
         self.engine.depth()
     }
