@@ -210,7 +210,9 @@ impl Fills {
     pub fn take_over(&self, task: &FileTask<'_>, page: usize) -> Option<(Arc<Inner>, Filling)> {
         let mut state = self.0.try_lock()?;
         let is_it = |filling: &Filling| filling.page() == page;
-        let read = state.queue.payloads().find(|read| read.pages.iter().any(is_it))?;
+        // SAFETY: the list that the request refers to is left alone, and its frame is kept, as one overtaken.
+        let mut reads = unsafe { state.queue.payloads_mut() };
+        let read = reads.find(|read| read.pages.iter().any(is_it))?;
         let file = read.file.clone();
         // Their order counts before they are asked for only.
         let filling = read.pages.swap_remove(read.pages.iter().position(is_it)?);
@@ -277,7 +279,7 @@ impl Fills {
             }
             first != own.start
         });
-        let is_asked = |read: &mut Read| Arc::ptr_eq(&read.file, file) && read.why == Why::Asked;
+        let is_asked = |read: &Read| Arc::ptr_eq(&read.file, file) && read.why == Why::Asked;
         Ok(expected.iter().any(|page| own.contains(page)) || queue.payloads().any(is_asked))
     }
 

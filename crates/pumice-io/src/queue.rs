@@ -80,8 +80,18 @@ impl<E: Engine, P> Queue<E, P> {
         self.pending.len() - self.vacant.len() + self.done.len()
     }
 
-    /// The payloads of requests that are not done. The lists that requests refer to are left alone.
-    pub fn payloads(&mut self) -> impl Iterator<Item = &mut P> {
+    /// The payloads of requests that are not done.
+    #[doc(hidden)]
+    pub fn payloads(&self) -> impl Iterator<Item = &P> {
+        self.pending.iter().flatten().map(|pending| &pending.payload)
+    }
+
+    /// As [`Queue::payloads`], to change them.
+    ///
+    /// # Safety
+    /// The promise that was given to [`Queue::submit`] is kept: the lists that requests refer to are left alone.
+    #[doc(hidden)]
+    pub unsafe fn payloads_mut(&mut self) -> impl Iterator<Item = &mut P> {
         self.pending.iter_mut().flatten().map(|pending| &mut pending.payload)
     }
 
