@@ -1,7 +1,6 @@
 //! Spaces where frames are short, and where what is asked meets what went on meanwhile.
 
 use core::mem::ManuallyDrop;
-use std::sync::atomic::AtomicUsize;
 use std::sync::Barrier;
 use std::vec::Vec;
 
@@ -12,7 +11,7 @@ use crate::page_table::pager::{Evicted, LruPage, Page, Pager, ReadResult, SpaceI
 use crate::page_table::Rights;
 use pumice_frames::addr::{Pfn, BLOCK_FRAMES, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
-use pumice_frames::frame::{Gfp, Pressure, Reclaim, Zone};
+use pumice_frames::frame::Zone;
 use pumice_frames::sys::mem::Huge;
 use pumice_frames::sys::thread;
 
@@ -22,34 +21,17 @@ fn zone() -> Zone {
     Zone::new(8 << 20, 1, Huge::No).expect("address space")
 }
 
-/// A zone that refuses a number of requests, and then none.
-struct Refusals(AtomicUsize);
-
-// SAFETY: it only counts.
-unsafe impl Reclaim for Refusals {
-    fn pressure(&self) -> Pressure {
-        Pressure::Min
-    }
-    fn wake(&self) {}
-    fn reclaim(&self, _: Gfp, _: usize) -> usize {
-        let less = |left: usize| left.checked_sub(1);
-        usize::from(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err())
-    }
-}
-
 /// Unmapping and counting see all threads, also the one that came in a shortage.
 #[test]
 fn records_have_no_holes() {
-    static REFUSALS: Refusals = Refusals(AtomicUsize::new(0));
-    let mut zone = zone();
-    zone.set_reclaim(&REFUSALS);
+    let zone = zone();
     let map = MemMap::new(&zone, Clearer::detect()).expect("frames");
     let space = VmSpace::new(map.frames(), Atomic).expect("frames");
     let mut tasks: Vec<_> = (0..32).map(|_| space.enter().expect("frames")).collect();
     let at = tasks[0].map(PAGE, Rights::READ_WRITE).expect("room");
-    REFUSALS.0.store(40, Ordering::Relaxed);
+    let all: Vec<_> = core::iter::from_fn(|| map.frames().get_run(1)).collect();
     assert!(matches!(space.enter(), Err(VmError::OutOfRecords(_))));
-    REFUSALS.0.store(0, Ordering::Relaxed);
+    all.into_iter().for_each(|frame| map.frames().put_run(frame));
     tasks.push(space.enter().expect("frames"));
     tasks[32].fault(at, Access::Write).expect("mapped");
     assert_eq!(space.anon_rss(), 1);

@@ -193,22 +193,17 @@ unsafe impl<'m, M: Memory, L: Budget + Sync> FrameSource for Frames<'m, M, L> {
         zone.pfn(at.as_ptr())
     }
 
-    fn get_zeroed_block(self, gfp: Gfp) -> Option<Pfn> {
+    fn get_zeroed_block(self, _: Gfp) -> Option<Pfn> {
         let zone = self.map.zone;
         // Where this would make memory short, small pages do.
         let admits = |reclaim: &dyn Reclaim| reclaim.admits(Gfp::ABOVE_LOW, BLOCK_FRAMES);
         if !self.reclaim.is_none_or(admits) {
             return None;
         }
-        let is_admitted = zone.admit(gfp | Gfp::ZERO, BLOCK_FRAMES);
         let get = || self.map.ledger().get_frames_of_block();
-        let get = || get().or_else(|| zone.grow(1).ok().and_then(|_| get()));
-        let found = is_admitted.then(get).flatten();
+        let found = get().or_else(|| zone.grow(1).ok().and_then(|_| get()));
         if found.is_none() {
             self.reclaim.into_iter().for_each(|reclaim| reclaim.give_back(BLOCK_FRAMES));
-            if is_admitted {
-                zone.give_back(BLOCK_FRAMES);
-            }
         }
         found
     }
@@ -276,21 +271,12 @@ pub struct List<'m, M: Memory = Os, L: Budget = ()> {
 impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
     /// Whether frames may be taken of the zone now: of those that are kept back, only by who reclaims.
     fn admits(&self, gfp: Gfp, frames: usize) -> bool {
-        let (zone, reclaim) = (self.frames.map.zone, self.frames.reclaim);
-        if !zone.admit(gfp, frames) {
-            return false;
-        }
-        let may = reclaim.is_none_or(|reclaim| reclaim.admits(gfp, frames));
-        if !may {
-            zone.give_back(frames);
-        }
-        may
+        self.frames.reclaim.is_none_or(|reclaim| reclaim.admits(gfp, frames))
     }
 
     /// So many of those that were admitted were not taken of the zone.
     fn give_back(&self, frames: usize) {
         if frames > 0 {
-            self.frames.map.zone.give_back(frames);
             self.frames.reclaim.into_iter().for_each(|reclaim| reclaim.give_back(frames));
         }
     }

@@ -36,7 +36,6 @@ pub struct Zone<M: Memory = Os, L: Budget = ()> {
     /// Every operation on frames that needs no memory.
     pub(super) ledger: Ledger<Native, ZoneMemory<M, L>>,
     base: NonNull<u8>,
-    reclaim: Option<&'static dyn Reclaim>,
     /// Blocks that were part of the zone once and are absent now.
     removed: AtomicUsize,
     /// Frames that are read by threads that don't own them ([`Zone::hold_readable`]).
@@ -143,17 +142,9 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         Ok(Zone {
             ledger: Ledger::new(Storage { words, blocks, cpus }, backing),
             base,
-            reclaim: None,
             removed: AtomicUsize::new(0),
             held_readable: AtomicUsize::new(0),
         })
-    }
-
-    /// Sets the reclaim that is called when free memory is short, for all requests to this zone. Spaces on it have
-    /// reclaim of their own besides, by their pager.
-    #[doc(hidden)]
-    pub fn set_reclaim(&mut self, reclaim: &'static dyn Reclaim) {
-        self.reclaim = Some(reclaim);
     }
 
     /// The frames that the zone can have at most.
@@ -330,23 +321,6 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         order: Order,
         clearer: &Clearer,
     ) -> Option<NonNull<u8>> {
-        if !self.admit(gfp, order.frames()) {
-            return None;
-        }
-        let found = self.get_admitted(cpu, gfp, order, clearer);
-        if found.is_none() {
-            self.give_back(order.frames());
-        }
-        found
-    }
-
-    fn get_admitted(
-        &self,
-        cpu: usize,
-        gfp: Gfp,
-        order: Order,
-        clearer: &Clearer,
-    ) -> Option<NonNull<u8>> {
         let want = if gfp.contains(Gfp::ZERO) { Want::Zeroed } else { Want::Dirty };
         if order == Order::FRAME {
             let (pfn, zeroed) = self.get_frame(cpu, want)?;
@@ -432,23 +406,6 @@ impl<M: Memory, L: Budget> Zone<M, L> {
         let pfn = self.pfn(at).ok_or(Error::NotAllocated)?;
         self.ledger.put_run(pfn, |_, word| word.with_zeroed(false)).map(drop)
     }
-
-    /// Whether a request may go on under the present watermarks, if need be after reclaim. One that goes on after
-    /// reclaim is not counted: memory that it gives back counts as free twice, until the next count.
-    #[doc(hidden)]
-    pub fn admit(&self, gfp: Gfp, frames: usize) -> bool {
-        let Some(reclaim) = self.reclaim else { return true };
-        reclaim.admits(gfp, frames)
-            || gfp.contains(Gfp::DIRECT_RECLAIM) && reclaim.reclaim(gfp, frames) > 0
-    }
-
-    /// Frames for which [`Zone::admit`] let a request go on were not to be had.
-    #[doc(hidden)]
-    pub fn give_back(&self, frames: usize) {
-        if let Some(reclaim) = self.reclaim {
-            reclaim.give_back(frames);
-        }
-    }
 }
 
 /// A zeroed table of `count` entries that lives as long as the zone.
@@ -514,38 +471,6 @@ mod tests {
         assert!(zone.get(0, Gfp::KERNEL, Order::FRAME, &clearer).is_some());
         let blocks = (0..4).filter(|_| zone.get(0, Gfp::KERNEL, Order::BLOCK, &clearer).is_some());
         assert_eq!(blocks.count(), 3, "every block of the zone can still be had");
-    }
-
-    #[test]
-    fn watermarks_decide_who_gets_the_rest() {
-        // The machine's own: a static can't be a model's.
-        use core::sync::atomic::AtomicUsize;
-        struct Nothing(AtomicUsize);
-        // SAFETY: it only counts.
-        unsafe impl Reclaim for Nothing {
-            fn pressure(&self) -> Pressure {
-                let watermarks = Watermarks { min: 1024, low: 1536, high: 2048 };
-                watermarks.pressure(self.0.load(Ordering::Relaxed))
-            }
-            fn wake(&self) {}
-            fn reclaim(&self, _: Gfp, _: usize) -> usize {
-                0
-            }
-        }
-        static FREE: Nothing = Nothing(AtomicUsize::new(0));
-        let mut zone = zone(8 << 20);
-        zone.set_reclaim(&FREE);
-        let clearer = Clearer::detect();
-        let get = |gfp| {
-            FREE.0.store(zone.free_frames(), Ordering::Relaxed);
-            zone.get(0, gfp, Order::BLOCK, &clearer)
-        };
-        assert_eq!(zone.free_frames(), 4 * BLOCK_FRAMES);
-        while get(Gfp::KERNEL).is_some() {}
-        assert_eq!(FREE.pressure(), Pressure::Min);
-        assert_eq!(zone.free_frames(), BLOCK_FRAMES);
-        assert!(get(Gfp::KERNEL | Gfp::MEMALLOC).is_some());
-        assert_eq!(zone.free_frames(), 0);
     }
 
     #[test]

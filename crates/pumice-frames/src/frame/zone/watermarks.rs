@@ -88,3 +88,39 @@ impl core::fmt::Debug for dyn Reclaim + '_ {
         f.write_str("Reclaim")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static WOKEN: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A zone with so many free frames, and nothing to reclaim.
+    struct Free(usize);
+
+    // SAFETY: it only counts.
+    unsafe impl Reclaim for Free {
+        fn pressure(&self) -> Pressure {
+            Watermarks { min: 1024, low: 1536, high: 2048 }.pressure(self.0)
+        }
+        fn wake(&self) {
+            WOKEN.set(WOKEN.get() + 1);
+        }
+        fn reclaim(&self, _: Gfp, _: usize) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn watermarks_decide_who_gets_the_rest() {
+        assert!(Free(1536).admits(Gfp::KERNEL, 1));
+        assert_eq!(WOKEN.get(), 0, "there is enough");
+        assert!(Free(1024).admits(Gfp::KERNEL, 1));
+        assert!(!Free(1023).admits(Gfp::KERNEL, 1));
+        assert!(Free(0).admits(Gfp::KERNEL | Gfp::MEMALLOC, 1));
+        assert_eq!(WOKEN.get(), 3);
+    }
+}
