@@ -1,17 +1,18 @@
-//! Faults of a backing that reclaim must bear: it may be full by others' swap caches, and panic.
+//! Faults of a backing that reclaim must bear: it may be full by others' swap caches, and its engine may panic.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use fastrand::Rng;
+use rustix::io::Errno;
 
 use super::policy::table;
 use super::round::Round;
 use super::testing::{self, fill, is_filled, zone_of, Scratch, Space, FRAMES};
-use super::watched::{Call, Watched};
+use super::watched::Watched;
 use super::writes::Writes;
-use super::{Adaptive, Paging, Settings, ZoneReclaim};
+use super::{Adaptive, Paging, Settings, SwapPager, ZoneReclaim};
 use crate::page_table::pager::{Evicted, LruPage, Pager};
 use crate::page_table::{Atomic, Rights};
 use crate::space::{MemMap, VmError, VmSpace};
@@ -20,7 +21,8 @@ use crate::swap::Swap;
 use pumice_frames::addr::{Pfn, FRAME_SIZE};
 use pumice_frames::clear::Clearer;
 use pumice_frames::frame::Gfp;
-use pumice_io::Engines;
+use pumice_io::engine::{self, Engine};
+use pumice_io::{AnyEngine, Completion, Engines, Request};
 
 /// Slots of the swap that two tests fill.
 const SLOTS: usize = 512;
@@ -110,10 +112,8 @@ fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
         let slot = || swap.swap().get().expect("a slot").0;
         // A frame that nobody has.
         let unused = Pfn(FRAMES - 1);
-        let watch = |call| {
-            if call == Call::Place {
-                comes(2, unused, slot());
-            }
+        let watch = || {
+            comes(2, unused, slot());
             Ok(())
         };
         let pager = Paging::on(Arc::clone(&reclaim), Watched { swap: &swap, watch });
@@ -153,27 +153,65 @@ fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
     }
 }
 
+/// An engine that panics, in one of so many calls of its method.
+struct Panicking {
+    engine: AnyEngine,
+    panics: Call,
+    calls: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Submit,
+    Wait,
+    Next,
+}
+
+impl Panicking {
+    fn come_to(&self, call: Call) {
+        if call == self.panics && self.calls.fetch_add(1, Ordering::Relaxed) % 32 == 0 {
+            // A panic of which nothing is printed.
+            resume_unwind(Box::new(call));
+        }
+    }
+}
+
+// SAFETY: as the engine inside.
+unsafe impl Engine for Panicking {
+    fn depth(&self) -> usize {
+        self.engine.depth()
+    }
+    unsafe fn submit(&mut self, request: Request) -> Result<(), Errno> {
+        self.come_to(Call::Submit);
+        // SAFETY: forwarded with the caller's promise.
+        unsafe { self.engine.submit(request) }
+    }
+    fn wait(&mut self, least: usize) -> Result<(), Errno> {
+        self.come_to(Call::Wait);
+        self.engine.wait(least)
+    }
+    fn next(&mut self) -> Option<Completion> {
+        self.come_to(Call::Next);
+        self.engine.next()
+    }
+}
+
 /// Pages stay, slots are not lost, and both who reclaims in the background and who does so for itself go on.
 #[test]
-fn a_backing_that_panics_has_failed() {
+fn an_engine_of_swap_that_panics_has_failed() {
     const FEW: usize = FRAMES / 2;
-    for panics in [Call::Place, Call::Written, Call::Evicted, Call::DropClean, Call::Read] {
+    for panics in [Call::Submit, Call::Wait, Call::Next] {
         let scratch = Scratch::new(&format!("panics-{panics:?}"));
         let mut entries = table::<Adaptive<'_>>(FEW);
         let policy = Adaptive::new(&mut entries);
         let zone = zone_of(FEW);
-        let reclaim = Arc::new(ZoneReclaim::new(policy, FEW, Settings::of(FEW)));
-        let swap = SwapBacking::new(scratch.swap(2 * FEW), &Engines::default());
-        let calls = AtomicUsize::new(0);
-        let watch = |call| {
-            // One such call in three.
-            if call == panics && calls.fetch_add(1, Ordering::Relaxed) % 3 == 0 {
-                // A panic of which nothing is printed.
-                resume_unwind(Box::new(call));
-            }
-            Ok(())
-        };
-        let pager = Paging::on(Arc::clone(&reclaim), Watched { swap: &swap, watch });
+        let calls = Arc::new(AtomicUsize::new(0));
+        let of_engines = Arc::clone(&calls);
+        let pager = SwapPager::new(scratch.swap(2 * FEW), policy, FEW, Settings::of(FEW));
+        let pager = pager.with_engines(move |depth| {
+            let (engine, calls) = (engine::best(depth), Arc::clone(&of_engines));
+            Box::new(Panicking { engine, panics, calls })
+        });
         let map = MemMap::new(&zone, Clearer::detect()).expect("tables").with_pager(&pager);
         let space = VmSpace::new(map.frames(), Atomic).expect("frames");
         std::thread::scope(|scope| {
@@ -185,8 +223,8 @@ fn a_backing_that_panics_has_failed() {
             kswapd.join().expect("no panic").expect("a task");
             ended.expect("pages are as they were left");
         });
-        assert!(calls.load(Ordering::Relaxed) > 0, "{panics:?}: it was not called");
-        assert_eq!(swap.swap().usage().1, 0, "{panics:?}: slots are lost");
+        assert!(calls.load(Ordering::Relaxed) > 32, "{panics:?}: it was hardly called");
+        assert_eq!(pager.swap().usage().1, 0, "{panics:?}: slots are lost");
     }
 }
 

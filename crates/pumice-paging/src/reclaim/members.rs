@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::backing::SwapCaches;
+use crate::backing::{Backing, SwapCaches};
 use crate::page_table::pager::{Evicted, LruPage, SpaceId};
 use crate::page_table::{FrameSource, TableOps};
 use crate::space::region::Page;
@@ -13,8 +13,6 @@ use crate::space::write_back::{WriteBack, WriteFailed};
 use crate::space::{Task, Transit};
 use pumice_frames::addr::Pfn;
 use pumice_io::sync::{Mutex, MutexGuard};
-
-use super::contained::Contained;
 
 /// The owner of a frame's page: which member of the zone's spaces, and the page's number in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,7 +122,7 @@ pub(super) struct Attached {
     /// Where the zone's first frame is.
     pub zone_at: usize,
     pub task: Mutex<AnyTask<'static>>,
-    pub backing: Contained<'static>,
+    pub backing: &'static dyn Backing,
     /// How many frames of the zone are free.
     pub free_frames: FreeFrames<'static>,
 }
@@ -136,7 +134,7 @@ impl Attached {
         self.task.lock()
     }
 
-    pub fn backing(&self) -> Contained<'_> {
+    pub fn backing(&self) -> &dyn Backing {
         self.backing
     }
 }

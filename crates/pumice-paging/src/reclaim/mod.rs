@@ -13,7 +13,6 @@
 //!   `writeout`: how they go.
 //! - [`zoned`]: spaces over several zones.
 //! - `swap_out`: the published rule for mapped pages, by walks over page tables.
-//! - `contained`: a backing that panics has failed, and reclaim goes on.
 //! - [`paging`]: what faults of a space tell reclaim and ask of it.
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
@@ -27,8 +26,6 @@ pub mod adaptive;
 mod ages;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod backing_tests;
-#[cfg(not(loom))]
-mod contained;
 #[cfg(not(loom))]
 mod contained_policy;
 #[cfg(not(loom))]

@@ -13,7 +13,6 @@ use crate::swap::{Swap, SwapError};
 use pumice_frames::frame::Reclaim;
 use pumice_io::{AnyEngine, Engines};
 
-use super::contained;
 use super::counts::Counts;
 use super::policy::Policy;
 use super::settings::Settings;
@@ -138,20 +137,20 @@ unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
     }
 
     fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
-        let read = contained::read(&self.backing, space, page, from, into);
+        let read = self.backing.read(space, page, from, into);
         read.inspect_err(|ReadFailed| self.zone.note_read_error())
     }
 
     unsafe fn swap_in_all(&self, space: SpaceId, pages: &mut [Incoming]) {
         // SAFETY: the caller's promise.
-        unsafe { contained::read_all(&self.backing, space, pages) };
+        unsafe { self.backing.read_all(space, pages) };
         if pages.first().is_some_and(|first| first.result.is_err()) {
             self.zone.note_read_error();
         }
     }
 
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
-        let came = contained::came_in(&self.backing, space, page.page, from, used);
+        let came = self.backing.came_in(space, page.page, from, used);
         if !used.is_empty() && came == Came::default() {
             // As any page that is new: the zone need not be told where it came from.
             return;

@@ -15,7 +15,6 @@ use crate::space::{Result, VmError, VmSpace};
 use pumice_frames::frame::Gfp;
 use pumice_io::sync::{in_policy, Mutex};
 
-use super::contained::Contained;
 use super::members::{AnyTask, Attached, FreeFrames, InUse};
 use super::policy::Policy;
 use super::zone::{State, ZoneReclaim};
@@ -77,14 +76,13 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         let first = self.frame(0);
         let zone_at = frames.bytes(first).as_ptr() as usize;
         let free_frames: FreeFrames<'_> = Box::new(move || frames.free_frames(first));
-        let backing = Contained::new(backing);
         let caches = backing.swap_caches();
         // SAFETY: the lifetimes are shorter than they then say: `Membership` takes the member out when `work` is over,
         // however that ends, and waits until nobody has it.
         let (task, backing, free_frames) = unsafe {
             (
                 std::mem::transmute::<AnyTask<'_>, AnyTask<'static>>(task),
-                std::mem::transmute::<Contained<'_>, Contained<'static>>(backing),
+                std::mem::transmute::<&dyn Backing, &'static dyn Backing>(backing),
                 std::mem::transmute::<FreeFrames<'_>, FreeFrames<'static>>(free_frames),
             )
         };

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::policy::table;
 use super::testing::{beside, fill, is_filled, zone_of, Scratch, FRAMES};
-use super::watched::{Call, Watched};
+use super::watched::Watched;
 use super::{Adaptive, Paging, Policy, Settings, SwapPager, ZoneReclaim};
 use crate::backing::{Backing, Came, Outgoing, Place, Refusal};
 use crate::page_table::pager::{Evicted, Page, ReadResult, SpaceId};
@@ -145,9 +145,9 @@ fn pages_that_must_not_be_written_yet_are_waited_for() {
         let scratch = Scratch::new("log");
         let swap = SwapBacking::new(scratch.swap(2 * FRAMES), &Engines::default());
         let (is_durable, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let watch = |call| {
+        let watch = || {
             // Relaxed: a flag.
-            if call == Call::Place && !is_durable.load(Ordering::Relaxed) {
+            if !is_durable.load(Ordering::Relaxed) {
                 refused.fetch_add(1, Ordering::Relaxed);
                 return Err(Refusal::NotNow);
             }

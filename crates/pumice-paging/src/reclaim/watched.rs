@@ -1,4 +1,4 @@
-//! For tests: swap of which each call is told of, before it goes on.
+//! For tests: swap that tells of each request for a place, before it goes on.
 
 use rustix::io::Errno;
 
@@ -8,35 +8,18 @@ use crate::page_table::Rights;
 use crate::swap::backing::SwapBacking;
 use pumice_frames::frame::Gfp;
 
-/// The method that is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    Read,
-    DropClean,
-    Place,
-    Written,
-    Evicted,
-}
-
-/// Swap, and who is told: a place can be refused, and any call can panic.
+/// Swap, and who is told: a place can be refused.
 pub(super) struct Watched<'s, W> {
     pub swap: &'s SwapBacking,
     pub watch: W,
 }
 
-impl<W: Fn(Call) -> Result<(), Refusal>> Watched<'_, W> {
-    fn tell(&self, call: Call) {
-        assert!((self.watch)(call).is_ok(), "only a place is refused");
-    }
-}
-
 // SAFETY: it knows of no task.
-unsafe impl<W: Fn(Call) -> Result<(), Refusal> + Send + Sync> Backing for Watched<'_, W> {
+unsafe impl<W: Fn() -> Result<(), Refusal> + Send + Sync> Backing for Watched<'_, W> {
     fn needs(&self) -> Gfp {
         self.swap.needs()
     }
     fn read(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
-        self.tell(Call::Read);
         self.swap.read(space, page, from, into)
     }
     fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
@@ -46,11 +29,10 @@ unsafe impl<W: Fn(Call) -> Result<(), Refusal> + Send + Sync> Backing for Watche
         self.swap.free(space, from);
     }
     fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
-        self.tell(Call::DropClean);
         self.swap.drop_clean(page)
     }
     unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
-        (self.watch)(Call::Place)?;
+        (self.watch)()?;
         // SAFETY: forwarded with the caller's promise.
         unsafe { self.swap.place(pages) }
     }
@@ -58,11 +40,9 @@ unsafe impl<W: Fn(Call) -> Result<(), Refusal> + Send + Sync> Backing for Watche
         self.swap.stays_full();
     }
     fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
-        self.tell(Call::Written);
         self.swap.written(place, pages, result);
     }
     fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
-        self.tell(Call::Evicted);
         self.swap.evicted(place, nth, page)
     }
     fn note_content(&self, place: &Place, nth: usize, bytes: &Page) {

@@ -178,7 +178,11 @@ impl<P: Policy + Send> Round<'_, P> {
         }
         self.free_swap_cache(&space);
         // SAFETY: as above.
-        unsafe { space.backing().place_at_last(&self.writes.outgoing) }
+        let place = unsafe { space.backing().place(&self.writes.outgoing) };
+        if place == Err(Refusal::Full) {
+            space.backing().stays_full();
+        }
+        place
     }
 
     /// Frees all swap caches that there are of a space's backing: the slots of this batch's pages that stay, of
@@ -271,7 +275,7 @@ impl<P: Policy + Send> Round<'_, P> {
             let went = match leaving.way {
                 Way::Transit(transit) => {
                     let backing = space.backing();
-                    let to = result.ok().and_then(|()| backing.evicted(&place, nth, page));
+                    let to = result.ok().map(|()| backing.evicted(&place, nth, page));
                     let note = &mut |bytes: &Page| backing.note_content(&place, nth, bytes);
                     end_in_transit(&task, transit, to, Some(note))
                 }
