@@ -21,6 +21,7 @@
 //! whole: it is written back while it is held for reading ([`crate::space::write_back`]), and goes when it is clean.
 //! Meanwhile its region has to stay mapped: [`Backing::hold`] says whether it does.
 
+use core::ops::Deref;
 use core::ptr::NonNull;
 
 use rustix::io::Errno;
@@ -184,14 +185,23 @@ pub unsafe trait Backing: Send + Sync {
     fn release(&self, slots: &mut dyn Iterator<Item = u32>);
 }
 
+/// A reference to a backing, or a box with one.
+///
+/// # Safety
+/// It is the same backing each time.
+pub unsafe trait ToBacking: Deref<Target: Backing + Sized> + Send + Sync {}
+// SAFETY: a reference stays what it is.
+unsafe impl<B: Backing> ToBacking for &B {}
+// SAFETY: as above.
+unsafe impl<B: Backing> ToBacking for Box<B> {}
+
 /// The swap cache of a zone: the pages in memory that keep their slots. Reclaim of the zone has it.
 pub trait HasSwapCache: Sync {
     /// Frees the slots of the backing whose swap caches these are.
     fn free_swap_cache(&self, of: &SwapCaches);
 }
 
-/// The swap caches of one backing. They are the backing's own, so they also say whether two are one: references to a
-/// backing have the same.
+/// The swap caches of one backing. They are the backing's own, so they also say whether two are one.
 ///
 /// Its lock comes before those of reclaim, which come before those that [`Backing::release`] takes.
 #[derive(Default)]
@@ -235,86 +245,5 @@ impl SwapCaches {
 impl std::fmt::Debug for SwapCaches {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "SwapCaches({})", self.0.lock().all.len())
-    }
-}
-
-// SAFETY: it is the same backing.
-unsafe impl<B: Backing + ?Sized> Backing for &B {
-    fn needs(&self) -> Gfp {
-        (**self).needs()
-    }
-
-    fn writes_in_place(&self) -> bool {
-        (**self).writes_in_place()
-    }
-
-    fn swap_caches(&self) -> Option<&SwapCaches> {
-        (**self).swap_caches()
-    }
-
-    fn hold(&self, space: SpaceId, page: usize) -> bool {
-        (**self).hold(space, page)
-    }
-
-    fn let_go(&self, space: SpaceId, page: usize) {
-        (**self).let_go(space, page);
-    }
-
-    fn dirty_again(&self, space: SpaceId, page: usize) {
-        (**self).dirty_again(space, page);
-    }
-
-    fn read(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
-        (**self).read(space, page, from, into)
-    }
-
-    unsafe fn read_all(&self, space: SpaceId, pages: &mut [Incoming]) {
-        // SAFETY: forwarded with the caller's promise.
-        unsafe { (**self).read_all(space, pages) };
-    }
-
-    fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came {
-        (**self).came_in(space, page, from, used)
-    }
-
-    fn share(&self, from: Evicted) -> bool {
-        (**self).share(from)
-    }
-
-    fn free(&self, space: SpaceId, from: Evicted) {
-        (**self).free(space, from);
-    }
-
-    fn drop_clean(&self, page: &Outgoing) -> Option<Evicted> {
-        (**self).drop_clean(page)
-    }
-
-    unsafe fn place(&self, pages: &[Outgoing]) -> Result<Place, Refusal> {
-        // SAFETY: forwarded with the caller's promise.
-        unsafe { (**self).place(pages) }
-    }
-
-    fn stays_full(&self) {
-        (**self).stays_full();
-    }
-
-    fn written(&self, place: &Place, pages: &[Outgoing], result: Result<(), Errno>) {
-        (**self).written(place, pages, result);
-    }
-
-    fn evicted(&self, place: &Place, nth: usize, page: &Outgoing) -> Evicted {
-        (**self).evicted(place, nth, page)
-    }
-
-    fn note_content(&self, place: &Place, nth: usize, bytes: &Page) {
-        (**self).note_content(place, nth, bytes);
-    }
-
-    fn give_up(&self, place: &Place, nth: usize) {
-        (**self).give_up(place, nth);
-    }
-
-    fn release(&self, slots: &mut dyn Iterator<Item = u32>) {
-        (**self).release(slots);
     }
 }

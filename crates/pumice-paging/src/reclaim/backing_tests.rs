@@ -116,7 +116,7 @@ fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
             comes(2, unused, slot());
             Ok(())
         };
-        let pager = Paging::on(Arc::clone(&reclaim), Watched { swap: &swap, watch });
+        let pager = Paging::on(Arc::clone(&reclaim), Box::new(Watched { swap: &swap, watch }));
         let early = VmSpace::new(map.frames_of(&pager), Atomic).expect("frames");
         let attached = pager.attach(&early, || {
             let mut round = Round::new(&reclaim, Writes::new(&Engines::default(), 1), Gfp::KERNEL);

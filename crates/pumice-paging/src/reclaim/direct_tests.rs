@@ -118,7 +118,7 @@ fn who_can_not_wait_is_told_at_once_and_scopes_end() {
 fn without_files_pages_go_to_swap_and_those_of_files_only_clean() {
     let scratch = [Scratch::new("nofs-file"), Scratch::new("nofs-swap")];
     let pager = scratch[1].pager(4 * FRAMES);
-    let files = Paging::on(Arc::clone(pager.zone()), InPlace::new(&scratch[0]));
+    let files = Paging::on(Arc::clone(pager.zone()), Box::new(InPlace::new(&scratch[0])));
     let zone = zone_of(FRAMES);
     let map = MemMap::new(&zone, Clearer::detect()).expect("tables");
     let spaces = [map.frames_of(&files), map.frames_of(&pager)]

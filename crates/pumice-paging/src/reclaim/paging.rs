@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backing::{Backing, Came};
+use crate::backing::{Backing, Came, ToBacking};
 use crate::page_table::pager::{
     Evicted, Incoming, LruPage, Page, Pager, ReadFailed, ReadResult, SpaceId,
 };
@@ -26,9 +26,9 @@ pub struct Paging<P, B> {
 }
 
 /// The pager of anonymous spaces.
-pub type SwapPager<P> = Paging<P, SwapBacking>;
+pub type SwapPager<P> = Paging<P, Box<SwapBacking>>;
 
-impl<P: Policy + Send, B: Backing> Paging<P, B> {
+impl<P: Policy + Send, B: ToBacking> Paging<P, B> {
     /// On a zone that has reclaim.
     pub fn on(zone: Arc<ZoneReclaim<P>>, backing: B) -> Paging<P, B> {
         Paging { zone, backing }
@@ -56,16 +56,7 @@ impl<P: Policy + Send, B: Backing> Paging<P, B> {
         work: impl FnOnce() -> R,
     ) -> Result<R> {
         check_pager(self, space)?;
-        self.attach_part(space, work)
-    }
-
-    /// As [`Paging::attach`], where the space's pager is this or one that has this for one of its zones.
-    pub(super) fn attach_part<F: FrameSource<List: Send>, T: TableOps, R>(
-        &self,
-        space: &VmSpace<F, T>,
-        work: impl FnOnce() -> R,
-    ) -> Result<R> {
-        self.zone.attach(space, &self.backing, work)
+        self.zone.attach(space, &*self.backing, work)
     }
 
     /// Takes pages of `space`, and of others that are attached, out as it is needed, until [`Paging::stop`]. One thread
@@ -105,7 +96,7 @@ impl<P: Policy + Send> SwapPager<P> {
     /// With a policy for the `frames` frames of a zone.
     pub fn new(swap: Swap, policy: P, frames: usize, settings: Settings) -> SwapPager<P> {
         let zone = Arc::new(ZoneReclaim::new(policy, frames, settings));
-        Paging::on(zone, SwapBacking::new(swap, &Engines::default()))
+        Paging::on(zone, Box::new(SwapBacking::new(swap, &Engines::default())))
     }
 
     /// With engines of one's own, made for so many requests at a time.
@@ -116,7 +107,7 @@ impl<P: Policy + Send> SwapPager<P> {
     ) -> SwapPager<P> {
         let engines = Engines::new(make);
         self.zone.set_engines(&engines);
-        Paging { zone: self.zone, backing: self.backing.with_engines(&engines) }
+        Paging { zone: self.zone, backing: Box::new(self.backing.with_engines(&engines)) }
     }
 
     /// The swap area.
@@ -130,8 +121,26 @@ impl<P: Policy + Send> SwapPager<P> {
     }
 }
 
+/// A page of a space came from a backing into memory of a zone: tells both.
+pub(super) fn came_in<P: Policy + Send>(
+    zone: &ZoneReclaim<P>,
+    backing: &dyn Backing,
+    (space, page): (SpaceId, LruPage),
+    from: Evicted,
+    used: Rights,
+) {
+    let came = backing.came_in(space, page.page, from, used);
+    if !used.is_empty() && came == Came::default() {
+        // As any page that is new: the zone need not be told where it came from.
+        return;
+    }
+    if !zone.came_in(space, page, came, used) && came.slot != 0 {
+        backing.release(&mut std::iter::once(came.slot));
+    }
+}
+
 // SAFETY: it knows of no task but those of reclaim's own, and nor does the backing.
-unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
+unsafe impl<P: Policy + Send, B: ToBacking> Pager for Paging<P, B> {
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
         self.zone.lru_add(space, pages);
     }
@@ -150,14 +159,7 @@ unsafe impl<P: Policy + Send, B: Backing> Pager for Paging<P, B> {
     }
 
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
-        let came = self.backing.came_in(space, page.page, from, used);
-        if !used.is_empty() && came == Came::default() {
-            // As any page that is new: the zone need not be told where it came from.
-            return;
-        }
-        if !self.zone.came_in(space, page, came, used) && came.slot != 0 {
-            self.backing.release(&mut std::iter::once(came.slot));
-        }
+        came_in(&self.zone, &*self.backing, (space, page), from, used);
     }
 
     fn share(&self, _space: SpaceId, from: Evicted) -> bool {

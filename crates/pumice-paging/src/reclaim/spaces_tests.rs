@@ -62,7 +62,7 @@ fn one_reclaim_takes_pages_of_several_spaces_to_several_places() {
         let scratch = [Scratch::new("several-0"), Scratch::new("several-1")];
         let pagers = scratch.each_ref().map(|scratch| {
             let swap = SwapBacking::new(scratch.swap(3 * FRAMES), &Engines::default());
-            Paging::on(reclaim.clone(), swap)
+            Paging::on(reclaim.clone(), Box::new(swap))
         });
         let map = MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(&pagers[0]);
         let sources = [map.frames(), map.frames_of(&pagers[1]), map.frames()];
@@ -93,7 +93,7 @@ fn spaces_come_and_go() {
     on_a_zone(Adaptive::new(&mut entries), |zone, reclaim| {
         let scratch = Scratch::new("come-and-go");
         let swap = SwapBacking::new(scratch.swap(8 * FRAMES), &Engines::default());
-        let pager = &Paging::on(reclaim.clone(), swap);
+        let pager = &Paging::on(reclaim.clone(), Box::new(swap));
         let map = &MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(pager);
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -123,7 +123,7 @@ fn a_panic_detaches() {
     on_a_zone(Adaptive::new(&mut entries), |zone, reclaim| {
         let scratch = Scratch::new("panic");
         let swap = SwapBacking::new(scratch.swap(2 * FRAMES), &Engines::default());
-        let pager: SwapPager<_> = Paging::on(reclaim.clone(), swap);
+        let pager: SwapPager<_> = Paging::on(reclaim.clone(), Box::new(swap));
         let map = MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(&pager);
         let space = VmSpace::new(map.frames(), Atomic).expect("frames");
         let fails = || -> () {
@@ -153,7 +153,7 @@ fn pages_that_must_not_be_written_yet_are_waited_for() {
             }
             Ok(())
         };
-        let pager = Paging::on(reclaim.clone(), Watched { swap: &swap, watch });
+        let pager = Paging::on(reclaim.clone(), Box::new(Watched { swap: &swap, watch }));
         let map = MemMap::new(zone, Clearer::detect()).expect("tables").with_pager(&pager);
         let space = VmSpace::new(map.frames(), Atomic).expect("frames");
         let work = || {
@@ -274,9 +274,9 @@ fn pages_that_are_written_in_place_are_not_written_to_meanwhile() {
         };
         reclaim.set_engines(&Engines::new(make));
         let backing = InPlace { fails: AtomicBool::new(true), ..InPlace::new(&scratch[0]) };
-        let files = Paging::on(reclaim.clone(), backing);
+        let files = Paging::on(reclaim.clone(), &backing);
         let swap = SwapBacking::new(scratch[1].swap(3 * FRAMES), &Engines::default());
-        let swap = Paging::on(reclaim.clone(), swap);
+        let swap = Paging::on(reclaim.clone(), Box::new(swap));
         let map = MemMap::new(zone, Clearer::detect()).expect("tables");
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -66,13 +66,14 @@ use crate::page_table::{FrameSource, Rights, TableOps};
 use crate::space::{Result, VmSpace};
 use pumice_frames::frame::{Gfp, Pressure, Reclaim};
 
-use super::paging::{check_pager, Paging};
+use super::paging::{came_in, check_pager};
 use super::policy::Policy;
 use super::zone::ZoneReclaim;
 
 /// The pager of spaces over several zones, whose pages go to one backing. See the module's top.
 pub struct ZonedPaging<'b, P> {
-    zones: Vec<Paging<P, &'b dyn Backing>>,
+    zones: Vec<Arc<ZoneReclaim<P>>>,
+    backing: &'b dyn Backing,
     /// Requests that have reclaimed. Relaxed: a number to spread them by.
     turns: AtomicUsize,
     /// Zones that had no frames for the last request: a bit for each. Relaxed: a hint.
@@ -87,10 +88,8 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
     /// frames with numbers of its own ([`ZoneReclaim::starting_at`]). Errors in reading are counted with the first.
     pub fn on(zones: &[Arc<ZoneReclaim<P>>], backing: &'b dyn Backing) -> ZonedPaging<'b, P> {
         debug_assert!(zones.len() <= Gfp::MOST_ZONES);
-        let zones =
-            zones.iter().take(Gfp::MOST_ZONES).map(|zone| Paging::on(zone.clone(), backing));
-        let (turns, barren) = (AtomicUsize::new(0), AtomicU8::new(0));
-        ZonedPaging { zones: zones.collect(), turns, barren }
+        let zones = zones.iter().take(Gfp::MOST_ZONES).cloned().collect();
+        ZonedPaging { zones, backing, turns: AtomicUsize::new(0), barren: AtomicU8::new(0) }
     }
 
     /// Has reclaim of all zones take pages of a space out while `work` is done. The space's pager is this. Each zone's
@@ -106,18 +105,24 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
         check_pager(self, space)?;
         let (mut work, mut result) = (Some(work), None);
         let mut once = || result = work.take().map(|work| work());
-        attach_to_all(&self.zones, space, &mut once)?;
+        attach_to_all(&self.zones, space, self.backing, &mut once)?;
         // It was done once, or somebody panicked.
         Ok(result.expect("the work was done"))
     }
 
-    fn zone_of(&self, page: LruPage) -> Option<&Paging<P, &'b dyn Backing>> {
-        self.zones.iter().find(|paging| paging.zone().has(page.frame))
+    fn zone_of(&self, page: LruPage) -> Option<&Arc<ZoneReclaim<P>>> {
+        self.zones.iter().find(|zone| zone.has(page.frame))
+    }
+
+    fn note_read_error(&self) {
+        if let Some(zone) = self.zones.first() {
+            zone.note_read_error();
+        }
     }
 
     /// Where a request goes first, of the zones that `may` have it: to each as often as it has frames.
     fn choose(&self, turn: usize, may: impl Fn(usize) -> bool) -> usize {
-        let frames = |nth: usize| if may(nth) { self.zones[nth].zone().frames() } else { 0 };
+        let frames = |nth: usize| if may(nth) { self.zones[nth].frames() } else { 0 };
         let total: usize = (0..self.zones.len()).map(frames).sum();
         // Evenly spread, by the golden section.
         let share = (turn as u64).wrapping_mul(GOLDEN);
@@ -136,12 +141,15 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn attach_to_all<P: Policy + Send, F: FrameSource<List: Send>, T: TableOps>(
-    zones: &[Paging<P, &dyn Backing>],
+    zones: &[Arc<ZoneReclaim<P>>],
     space: &VmSpace<F, T>,
+    backing: &dyn Backing,
     work: &mut dyn FnMut(),
 ) -> Result<()> {
     match zones.split_first() {
-        Some((zone, rest)) => zone.attach_part(space, || attach_to_all(rest, space, work))?,
+        Some((zone, rest)) => {
+            zone.attach(space, backing, || attach_to_all(rest, space, backing, work))?
+        }
         None => {
             work();
             Ok(())
@@ -152,17 +160,17 @@ fn attach_to_all<P: Policy + Send, F: FrameSource<List: Send>, T: TableOps>(
 // SAFETY: as that of the zones' own, which it asks.
 unsafe impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
     fn pressure(&self) -> Pressure {
-        let all = self.zones.iter().map(|paging| paging.zone().pressure());
+        let all = self.zones.iter().map(|zone| zone.pressure());
         all.min().unwrap_or(Pressure::None)
     }
 
     fn wake(&self) {
-        self.zones.iter().for_each(|paging| paging.zone().wake());
+        self.zones.iter().for_each(|zone| zone.wake());
     }
 
     fn reclaim(&self, gfp: Gfp, frames: usize) -> usize {
         // A thread that reclaims in one zone takes no pages out in another.
-        if self.zones.iter().any(|paging| paging.zone().is_reclaiming_here()) {
+        if self.zones.iter().any(|zone| zone.is_reclaiming_here()) {
             return 0;
         }
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
@@ -177,7 +185,7 @@ unsafe impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
         let order =
             around().filter(|&nth| is_good(nth)).chain(around().filter(|&nth| is_last(nth)));
         for nth in order {
-            let freed = self.zones[nth].zone().reclaim(gfp, frames);
+            let freed = self.zones[nth].reclaim(gfp, frames);
             if freed > 0 {
                 self.barren.fetch_and(!(1 << nth), Ordering::Relaxed);
                 return freed;
@@ -194,42 +202,41 @@ unsafe impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
 // SAFETY: it knows of no task but those of reclaim's own, and nor does the backing.
 unsafe impl<P: Policy + Send> Pager for ZonedPaging<'_, P> {
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]) {
-        for paging in &self.zones {
-            let is_its = |page: &LruPage| paging.zone().has(page.frame);
+        for zone in &self.zones {
+            let is_its = |page: &LruPage| zone.has(page.frame);
             for run in pages.chunk_by(|one, next| is_its(one) == is_its(next)) {
                 if run.first().is_some_and(is_its) {
-                    paging.lru_add(space, run);
+                    zone.lru_add(space, run);
                 }
             }
         }
     }
 
     fn swap_in(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult {
-        self.zones.first().ok_or(ReadFailed)?.swap_in(space, page, from, into)
+        let read = self.backing.read(space, page, from, into);
+        read.inspect_err(|ReadFailed| self.note_read_error())
     }
 
     unsafe fn swap_in_all(&self, space: SpaceId, pages: &mut [Incoming]) {
-        match self.zones.first() {
-            // SAFETY: the caller's promise.
-            Some(paging) => unsafe { paging.swap_in_all(space, pages) },
-            None => pages.iter_mut().for_each(|page| page.result = Err(ReadFailed)),
+        // SAFETY: the caller's promise.
+        unsafe { self.backing.read_all(space, pages) };
+        if pages.first().is_some_and(|first| first.result.is_err()) {
+            self.note_read_error();
         }
     }
 
     fn swapped_in(&self, space: SpaceId, page: LruPage, from: Evicted, used: Rights) {
-        if let Some(paging) = self.zone_of(page).or(self.zones.first()) {
-            paging.swapped_in(space, page, from, used);
+        if let Some(zone) = self.zone_of(page).or(self.zones.first()) {
+            came_in(zone, self.backing, (space, page), from, used);
         }
     }
 
-    fn share(&self, space: SpaceId, from: Evicted) -> bool {
-        self.zones.first().is_some_and(|paging| paging.share(space, from))
+    fn share(&self, _space: SpaceId, from: Evicted) -> bool {
+        self.backing.share(from)
     }
 
     fn free(&self, space: SpaceId, from: Evicted) {
-        if let Some(paging) = self.zones.first() {
-            paging.free(space, from);
-        }
+        self.backing.free(space, from);
     }
 
     fn zone(&self) -> Option<&dyn Reclaim> {

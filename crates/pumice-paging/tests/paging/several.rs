@@ -63,7 +63,8 @@ fn run<P: Policy + Send>(name: &str, policy: P) {
     let pagers = scratch.each_ref().map(|scratch| {
         let bytes = ((SWAP_PAGES + 1) * FRAME_SIZE) as u64;
         let swap = Swap::create(&scratch.0, bytes, Cached::No).expect("a swap area");
-        Paging::on(Arc::clone(&reclaim), SwapBacking::new(swap, &Engines::default()))
+        let backing = Box::new(SwapBacking::new(swap, &Engines::default()));
+        Paging::on(Arc::clone(&reclaim), backing)
     });
     let bytes = (FRAMES * FRAME_SIZE).next_multiple_of(BLOCK_SIZE);
     let zone = Zone::new(bytes, cpu::count(), Huge::No).expect("a zone");
