@@ -244,10 +244,6 @@ impl Estimate {
     }
 
     fn lines(&self, why_not_split: Option<&io::Error>) -> Vec<String> {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let count = |number: u64| thousands(number as f64);
-        let small = self.served_small + self.heap_small;
-        let huge = self.served_huge + self.heap_huge;
         let mut lines = vec![format!(
             "program     {:.3} s; {:.3} s of processor time, {:.3} s of these in the kernel",
             self.ran.wall_s,
@@ -260,6 +256,37 @@ impl Estimate {
                  try 'sysctl kernel.perf_event_paranoid=1'"
             ));
         }
+        self.push_events(&mut lines);
+        lines.push(self.machine());
+        self.push_bounds(&mut lines);
+        lines.push(self.verdict());
+        if self.lost_records > 0 {
+            lines.push(format!(
+                "note        {} records came too fast; the parts are less exact",
+                thousands(self.lost_records as f64)
+            ));
+        }
+        if self.split && !self.sees_system_calls {
+            lines.push(
+                "note        faults within system calls are not seen (kernel.perf_event_paranoid is above 1)"
+                    .to_owned(),
+            );
+        }
+        lines
+    }
+
+    /// Small pages of what `pumice run` serves, and huge ones.
+    fn small(&self) -> u64 {
+        self.served_small + self.heap_small
+    }
+
+    fn huge(&self) -> u64 {
+        self.served_huge + self.heap_huge
+    }
+
+    /// The events that were seen.
+    fn push_events(&self, lines: &mut Vec<String>) {
+        let count = |number: u64| thousands(number as f64);
         lines.push(format!(
             "zero-fill   {} faults: {} small pages, {} huge ones; besides {} copies after fork, \
              {} of files",
@@ -272,12 +299,16 @@ impl Estimate {
         lines.push(format!(
             "served      {} small, {} huge of these in what pumice run serves: {:.1} MiB \
              ({} small, {} huge in heaps, of which it serves what is large)",
-            count(small),
-            count(huge),
+            count(self.small()),
+            count(self.huge()),
             mib(self.served_bytes),
             count(self.heap_small),
             count(self.heap_huge)
         ));
+    }
+
+    /// The machine's costs.
+    fn machine(&self) -> String {
         let cost = |cost: &Cost, by: f64| {
             format!("{:.2} [{:.2}, {:.2}]", cost.middle / by, cost.low / by, cost.high / by)
         };
@@ -285,13 +316,17 @@ impl Estimate {
             Some(huge) => format!("{} us a huge one", cost(huge, 1e3)),
             None => "no huge pages".to_owned(),
         };
-        lines.push(format!(
+        format!(
             "machine     {} us a small fault and its end, {huge_us}, {:.0} ns a touch of what is there, \
              zeroing {:.1} GB/s",
             cost(&self.small_fault_ns, 1e3),
             self.touch_ns.middle,
             self.fill_gb_s.middle
-        ));
+        )
+    }
+
+    /// The time that each part of it takes at most.
+    fn push_bounds(&self, lines: &mut Vec<String>) {
         lines.push(format!(
             "zeroing     {:.1} MiB / {:.1} GB/s = {:.4} s: what pre-zeroed pages save at most",
             mib(self.served_bytes),
@@ -302,9 +337,9 @@ impl Estimate {
         lines.push(format!(
             "faults      {} x {:.2} us + {} x {:.0} us = {middle:.4} s [{low:.4}, {high:.4}]: \
              what ready memory saves at most ('pumice run --ready'); {:.4} s where all of each page is written",
-            count(small),
+            thousands(self.small() as f64),
             self.small_fault_ns.middle / 1e3,
-            count(huge),
+            thousands(self.huge() as f64),
             self.huge_fault_ns.map_or(0.0, |huge| huge.middle) / 1e3,
             self.written_s.middle,
         ));
@@ -332,6 +367,9 @@ impl Estimate {
              ('GLIBC_TUNABLES=glibc.malloc.hugetlb=1'); then pumice run saves {:.4} s at most",
             self.huge_alone_s, self.bound_over_huge_s.high
         ));
+    }
+
+    fn verdict(&self) -> String {
         let percent = 100.0 * self.bound_share;
         let verdict = match self.verdict {
             Verdict::DontBother => format!("at most {percent:.1} %: don't bother"),
@@ -355,21 +393,12 @@ impl Estimate {
         let unknown_s = self.translation_s.high - self.translation_s.low;
         let besides =
             if unknown_s > MUCH * self.ran.wall_s { "; translation comes on top" } else { "" };
-        lines.push(format!("verdict     {verdict}{besides}"));
-        if self.lost_records > 0 {
-            lines.push(format!(
-                "note        {} records came too fast; the parts are less exact",
-                count(self.lost_records)
-            ));
-        }
-        if self.split && !self.sees_system_calls {
-            lines.push(
-                "note        faults within system calls are not seen (kernel.perf_event_paranoid is above 1)"
-                    .to_owned(),
-            );
-        }
-        lines
+        format!("verdict     {verdict}{besides}")
     }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// How far `--try` is, if somebody looks.

@@ -151,33 +151,38 @@ impl Heap {
                 // Relaxed: an amount that orders nothing.
                 self.zeros_asked.fetch_add(blocks, Ordering::Relaxed);
             }
-            let may_be_sparse = matches!(density, Density::Sparse | Density::Unknown);
-            let may_drop = zone.kind == ZoneKind::Demand && may_be_sparse && !self.is_quiet();
-            // To write zeros has all of it faulted in, where little may be touched. To drop it has what is touched
-            // faulted in again.
-            let is_drop_cheaper = |len: usize| {
-                let touched = self.classes.touched_of(len / FRAME_SIZE, frames);
-                CLEARED_PER_CALL + touched * CLEARED_PER_FAULT < len / FRAME_SIZE
-            };
-            let mut cleared = 0;
-            zone.clear_run(&run, |at, len| {
-                // SAFETY: the run was just given to this request.
-                let drop = || unsafe { zone.memory().discard(at, len) }.is_ok();
-                if may_drop && is_drop_cheaper(len) && drop() {
-                    return;
-                }
-                cleared += len;
-                // SAFETY: as above.
-                unsafe { self.scrubber.clear(self, at, len, zone.node) };
-            });
-            if cleared > 0 {
-                self.slot().add(Event::HotClearedBytes, cleared as u64);
-            }
-            if self.verify {
-                self.verify_zero(zone, run.range);
-            }
+            self.make_zero(zone, &run, frames, density);
         }
         NonNull::new(zone.address(run.range.start))
+    }
+
+    /// Has a run that was just given to a request of `frames` read as zeros.
+    fn make_zero(&'static self, zone: &PoolZone, run: &Run, frames: usize, density: Density) {
+        let may_be_sparse = matches!(density, Density::Sparse | Density::Unknown);
+        let may_drop = zone.kind == ZoneKind::Demand && may_be_sparse && !self.is_quiet();
+        // To write zeros has all of it faulted in, where little may be touched. To drop it has what is touched
+        // faulted in again.
+        let is_drop_cheaper = |len: usize| {
+            let touched = self.classes.touched_of(len / FRAME_SIZE, frames);
+            CLEARED_PER_CALL + touched * CLEARED_PER_FAULT < len / FRAME_SIZE
+        };
+        let mut cleared = 0;
+        zone.clear_run(run, |at, len| {
+            // SAFETY: the run was just given to this request.
+            let drop = || unsafe { zone.memory().discard(at, len) }.is_ok();
+            if may_drop && is_drop_cheaper(len) && drop() {
+                return;
+            }
+            cleared += len;
+            // SAFETY: as above.
+            unsafe { self.scrubber.clear(self, at, len, zone.node) };
+        });
+        if cleared > 0 {
+            self.slot().add(Event::HotClearedBytes, cleared as u64);
+        }
+        if self.verify {
+            self.verify_zero(zone, run.range);
+        }
     }
 
     /// Gets a run of the zone: the blocks that suit best of those that are there, else new ones.

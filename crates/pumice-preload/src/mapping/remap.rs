@@ -37,6 +37,25 @@ impl Remap {
         // SAFETY: as the caller promises.
         unsafe { raw::syscall(linux::__NR_mremap, [at, old_len, new_len, flags as usize, to, 0]) }
     }
+
+    /// Whether the kernel refuses it by its arguments alone.
+    fn is_bad(self) -> bool {
+        let Remap { at, old_len, new_len, flags, to } = self;
+        let known = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
+        let to_fixed = flags & linux::MREMAP_FIXED != 0;
+        let keeps = flags & linux::MREMAP_DONTUNMAP != 0;
+        let (old, new) = (round_up(old_len), round_up(new_len));
+        let overlap = to_fixed && to < at.saturating_add(old) && at < to.saturating_add(new);
+        at % FRAME_SIZE != 0
+            || flags & !known != 0
+            || (flags & !linux::MREMAP_MAYMOVE != 0 && flags & linux::MREMAP_MAYMOVE == 0)
+            || (keeps && old != new)
+            || (to_fixed && to % FRAME_SIZE != 0)
+            || overlap
+            || new == 0
+            || new > LARGEST
+            || old > LARGEST
+    }
 }
 
 /// `mremap`.
@@ -53,31 +72,15 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         return unsafe { request.make() };
     };
     let keeps = flags & linux::MREMAP_DONTUNMAP != 0;
-    let known = linux::MREMAP_MAYMOVE | linux::MREMAP_FIXED | linux::MREMAP_DONTUNMAP;
     let (old, new) = (round_up(old_len), round_up(new_len));
-    let overlap = to_fixed && to < at.saturating_add(old) && at < to.saturating_add(new);
-    let is_bad = at % FRAME_SIZE != 0
-        || flags & !known != 0
-        || (flags & !linux::MREMAP_MAYMOVE != 0 && flags & linux::MREMAP_MAYMOVE == 0)
-        || (keeps && old != new)
-        || (to_fixed && to % FRAME_SIZE != 0)
-        || overlap
-        || new == 0
-        || new > LARGEST
-        || old > LARGEST;
-    if is_bad {
+    if request.is_bad() {
         // The kernel finds the same fault, and names it; nothing is changed.
         // SAFETY: it is refused.
         return unsafe { request.make() };
     }
     if from.is_some() && !heap.contains(at, old) {
         // Partly or altogether somebody else's, at addresses that the heap has lost or that lie beside it.
-        let mut is_outside = true;
-        heap.parts(at, old, |_, kind| {
-            is_outside &= kind == Part::Outside;
-            is_outside
-        });
-        if is_outside {
+        if is_outside(heap, at, old) {
             // SAFETY: as the caller promises.
             return unsafe { request.make() };
         }
@@ -138,26 +141,9 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         }
     };
     if outcome == Err(Errno::FAULT) && old > 0 && from.is_some() && !holed {
-        let range = at..at + old;
-        if let (Some(protection), Some(advice)) = (protection_of(&range), advice_of(&range)) {
-            // It is several mappings only because its neighbours changed, or because it grew.
-            let place = match to_fixed {
-                true if target.is_some() && !heap.occupy(to, new, true) => {
-                    return Err(Errno::NOMEM)
-                }
-                // SAFETY: the caller gave the memory there up.
-                true => unsafe { map_at(to, new, linux::MAP_FIXED)? },
-                false => room(new).map_or_else(|| map_anywhere(new), Ok)?,
-            };
-            // SAFETY: as the caller promises.
-            outcome = unsafe { move_alike(heap, request, place, protection) };
-            if let Ok(place) = outcome {
-                // Memory that is new, or was copied, has not been given it.
-                // SAFETY: as the caller promises.
-                advice.each().for_each(|advice| unsafe {
-                    madvise(place as *mut c_void, new, advice);
-                });
-            }
+        // SAFETY: as the caller promises.
+        if let Some(moved) = unsafe { move_as_one(heap, request, target)? } {
+            outcome = moved;
         }
     }
     // Of several mappings some may have moved: then it is known which.
@@ -166,6 +152,52 @@ pub(super) unsafe fn remap(request: Remap) -> Outcome {
         unsafe { targets.unmap(heap) };
     }
     outcome
+}
+
+/// Whether nothing in a range is the heap's.
+fn is_outside(heap: &Heap, at: usize, len: usize) -> bool {
+    let mut is_outside = true;
+    heap.parts(at, len, |_, kind| {
+        is_outside &= kind == Part::Outside;
+        is_outside
+    });
+    is_outside
+}
+
+/// Moves memory that is several mappings only because its neighbours changed, or because it grew. `None`: it is several
+/// in earnest. `target`: the heap, where it goes to addresses of the heap's.
+///
+/// # Errors
+/// There is no place for it, and it has not moved.
+///
+/// # Safety
+/// As `mremap`.
+unsafe fn move_as_one(
+    heap: &'static Heap,
+    request: Remap,
+    target: Option<(&'static Heap, usize)>,
+) -> Result<Option<Outcome>, Errno> {
+    let Remap { at, old_len, new_len, flags, to } = request;
+    let (range, new) = (at..at + round_up(old_len), round_up(new_len));
+    let (Some(protection), Some(advice)) = (protection_of(&range), advice_of(&range)) else {
+        return Ok(None);
+    };
+    let place = match flags & linux::MREMAP_FIXED != 0 {
+        true if target.is_some() && !heap.occupy(to, new, true) => return Err(Errno::NOMEM),
+        // SAFETY: the caller gave the memory there up.
+        true => unsafe { map_at(to, new, linux::MAP_FIXED)? },
+        false => room(new).map_or_else(|| map_anywhere(new), Ok)?,
+    };
+    // SAFETY: as the caller promises.
+    let outcome = unsafe { move_alike(heap, request, place, protection) };
+    if let Ok(place) = outcome {
+        // Memory that is new, or was copied, has not been given it.
+        // SAFETY: as the caller promises.
+        advice.each().for_each(|advice| unsafe {
+            madvise(place as *mut c_void, new, advice);
+        });
+    }
+    Ok(Some(outcome))
 }
 
 /// Memory of the heap's to grow into, of any size: memory that is the heap's already can stay so.
