@@ -30,7 +30,7 @@ impl Cache<'_> {
         let mut aged = Instant::now();
         loop {
             let mut flusher = files.flusher();
-            if flusher.is_stopped {
+            if flusher.is_stopped() {
                 return Ok(());
             }
             if !flusher.take_wanted() {
@@ -93,7 +93,7 @@ impl Cache<'_> {
         while files.is_too_dirty() && pauses < MOST_PAUSES {
             files.want_flushed();
             let flusher = files.flusher();
-            if flusher.is_stopped {
+            if flusher.is_stopped() {
                 return;
             }
             drop(files.flushed.wait_timeout(flusher, PAUSE));

@@ -85,7 +85,7 @@ fn with_threads<R, P: Policy + Send>(
         fn drop(&mut self) {
             // Before any lock, which a thread may have had that there is not here.
             refuse_child(self.2);
-            self.0.flusher().is_stopped = true;
+            self.0.flusher().stop();
             self.0.wake_flusher.notify_all();
             self.0.flushed.notify_all();
             self.1.stop();

@@ -60,7 +60,7 @@ pub(super) struct Files {
 /// The state of the flusher.
 #[derive(Debug, Default)]
 pub(super) struct Flusher {
-    pub is_stopped: bool,
+    is_stopped: bool,
     /// Somebody waits, or there is more that is dirty than is left in peace.
     is_wanted: bool,
     /// Rounds it has done.
@@ -68,6 +68,16 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
+    /// It ends.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
     /// Whether it was wanted; now it is not.
     pub fn take_wanted(&mut self) -> bool {
         std::mem::take(&mut self.is_wanted)

@@ -35,7 +35,7 @@ pub struct Queue<E, P = ()> {
     pending: Vec<Option<Pending<P>>>,
     vacant: Vec<usize>,
     /// Requests that are done, in this order, and that nobody has taken.
-    pub(super) done: VecDeque<(P, Result<(), Errno>)>,
+    done: VecDeque<(P, Result<(), Errno>)>,
     /// Times that the engine could not be asked since something was last done, and when that was last found out.
     /// Failures closer together than one wait ([`ASK_AGAIN`]) count once.
     unanswered: u32,
@@ -171,6 +171,11 @@ impl<E: Engine, P> Queue<E, P> {
             reaped?;
         }
         Ok(())
+    }
+
+    /// With requests of another queue that are done, and that nobody has taken.
+    pub(super) fn with_done(self, done: VecDeque<(P, Result<(), Errno>)>) -> Queue<E, P> {
+        Queue { done, ..self }
     }
 
     /// Drops the engine: the kernel is done with what that was asked for, which has failed.

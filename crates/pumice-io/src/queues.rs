@@ -43,10 +43,8 @@ impl Engines {
         // The old one goes before another comes, which might get the descriptor's number that the old one believes its.
         let plain = || Queue::new(Box::new(Plain::new()) as AnyEngine, depth as usize);
         let done = std::mem::replace(queue, plain()).end(errno);
-        if has_answered {
-            *queue = Queue::new(self.make(depth), depth as usize);
-        }
-        queue.done = done;
+        let engine = if has_answered { self.make(depth) } else { Box::new(Plain::new()) };
+        *queue = Queue::new(engine, depth as usize).with_done(done);
     }
 }
 

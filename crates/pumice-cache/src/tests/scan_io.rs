@@ -551,7 +551,7 @@ fn where_all_waits_for_the_log_threads_rest_until_it_comes() {
             view.sync().expect("the log has come");
             assert_eq!(file.dirty(), 0);
             waiting.iter().for_each(|&page| check(&view.read(page).expect("there"), page, 2));
-            stage.cache.files.flusher().is_stopped = true;
+            stage.cache.files.flusher().stop();
             stage.cache.files.wake_flusher.notify_all();
             stage.reclaim.stop();
         });

@@ -190,7 +190,7 @@ impl<P: Policy + Send> Round<'_, P> {
     pub fn reclaim_directly(&mut self) -> bool {
         let pages = self.zone.state().policy.len();
         let most = pages.max(self.settings.swap_cluster_max);
-        while self.freed == 0 && !self.progress.is_at_end() && self.chosen <= most {
+        while self.freed() == 0 && !self.progress.is_at_end() && self.chosen <= most {
             if self.shrink_caches(Ask::Owed) {
                 break;
             }
@@ -199,9 +199,9 @@ impl<P: Policy + Send> Round<'_, P> {
                 self.reap(true);
             }
         }
-        if self.freed == 0 && !self.progress.is_at_end() {
+        if self.freed() == 0 && !self.progress.is_at_end() {
             self.shrink_caches(Ask::LastResort);
         }
-        self.freed > 0
+        self.freed() > 0
     }
 }

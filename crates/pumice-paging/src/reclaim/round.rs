@@ -26,9 +26,33 @@ const BATCHES_PER_SWEEP: usize = 16;
 pub(super) struct Known {
     pub space: Option<Arc<Attached>>,
     /// Pages of it in flight: it is known until there are none.
-    pub leaving: usize,
+    leaving: usize,
     /// Frames of it have gone that its task still has.
-    pub has_frames: bool,
+    has_frames: bool,
+}
+
+impl Known {
+    /// Pages are in flight from now on.
+    pub fn begin_leaving(&mut self, pages: usize) {
+        self.leaving += pages;
+    }
+
+    /// Pages are in flight no more.
+    pub fn end_leaving(&mut self, pages: usize) {
+        self.leaving -= pages;
+    }
+
+    /// So many frames have gone, which its task has.
+    pub fn note_freed(&mut self, frames: usize) {
+        self.has_frames |= frames > 0;
+    }
+
+    /// Has its task give back frames that have gone, if it has any.
+    pub fn give_frames_back(&mut self) {
+        if let (Some(space), true) = (&self.space, std::mem::take(&mut self.has_frames)) {
+            space.task().give_frames_back();
+        }
+    }
 }
 
 /// The meaning of a page's accessed bit.
@@ -79,7 +103,7 @@ pub(super) struct Round<'r, P: Policy> {
     /// Pages in flight that the zone knows of.
     pub told: Told<'r, P>,
     /// Frames freed in all, and pages looked at.
-    pub freed: usize,
+    freed: usize,
     pub chosen: usize,
     pub victims: Vec<Victim>,
     pub dirty: Vec<Leaving>,
@@ -159,6 +183,16 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         drop(state);
         self.zone.let_go.notify_all();
         self.writes
+    }
+
+    /// Frames freed in all.
+    pub fn freed(&self) -> usize {
+        self.freed
+    }
+
+    /// More frames are free.
+    pub fn note_freed(&mut self, frames: usize) {
+        self.freed += frames;
     }
 
     /// The space of a page that was chosen, or is looked at.

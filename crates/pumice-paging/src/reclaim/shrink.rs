@@ -134,7 +134,7 @@ impl<P: Policy + Send> Round<'_, P> {
     /// Takes note of frames that a cache gave, and wakes threads that wait for them.
     fn note_shrunk(&mut self, frames: usize) {
         self.progress.end_series();
-        self.freed += frames;
+        self.note_freed(frames);
         let mut state = self.zone.state();
         state.counts.shrunk += frames as u64;
         self.zone.tell(&mut state, frames);

@@ -187,7 +187,7 @@ fn dirty_pages_are_written_and_clean_ones_are_not() {
         world.age();
         let freed = world.with_round(|round| {
             assert!(round.reclaim_directly());
-            round.freed
+            round.freed()
         });
         let counts = world.pager.counts();
         assert_eq!((freed, counts.pswpout, counts.clean), (4, 4, 0));

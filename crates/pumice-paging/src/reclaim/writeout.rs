@@ -21,7 +21,7 @@ use pumice_io::{Bytes, Request};
 use super::members::{AnyTask, Attached};
 use super::policy::Policy;
 use super::progress::Outcome;
-use super::round::Round;
+use super::round::{Known, Round};
 use super::shrinker::Ask;
 use super::writes::{Leaving, Notes, Victim, Way, Write, Writes, MANY_FAILURES, MOST_FAILURES};
 use ending::{end_in_place, end_in_transit, give_up_write_back};
@@ -48,7 +48,7 @@ impl<P: Policy + Send> Round<'_, P> {
             }
         }
         self.notes.clean += freed as u64;
-        self.known[owner.member()].has_frames |= freed > 0;
+        self.known[owner.member()].note_freed(freed);
         freed
     }
 
@@ -224,7 +224,7 @@ impl<P: Policy + Send> Round<'_, P> {
         // SAFETY: the frames stay as in `place`, the file as its backing says, and the queue has the list.
         let asked = unsafe { queue.submit(request, (place, write)) };
         self.writes.pages += pages;
-        self.known[member].leaving += pages;
+        self.known[member].begin_leaving(pages);
         match asked {
             Ok(()) => self.notes.writes += 1,
             Err((errno, write)) => {
@@ -265,7 +265,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let (count, member) = (write.pages.len(), write.pages[0].member());
         self.writes.pages -= count;
         let known = &mut self.known[member];
-        known.leaving -= count;
+        known.end_leaving(count);
         // It is known for as long as pages are in flight.
         let space = known.space.clone().expect("a space with pages in flight");
         space.backing().written(&place, &write.outgoing, result);
@@ -289,7 +289,7 @@ impl<P: Policy + Send> Round<'_, P> {
                 self.notes.stays(leaving.victim);
             }
         }
-        self.known[member].has_frames |= freed > 0;
+        self.known[member].note_freed(freed);
         match result {
             Ok(()) => self.notes.pswpout += count as u64,
             Err(_) => {
@@ -333,12 +333,7 @@ impl<P: Policy + Send> Round<'_, P> {
 
     /// Writes down what became of pages, and wakes threads that wait for `freed` frames, or for nothing.
     pub fn note(&mut self, freed: usize) {
-        for known in self.known.iter_mut().filter(|known| known.has_frames) {
-            known.has_frames = false;
-            if let Some(space) = &known.space {
-                space.task().give_frames_back();
-            }
-        }
+        self.known.iter_mut().for_each(Known::give_frames_back);
         let Notes { stay, slots, pswpout, writes, clean, rescued, errors } = &mut self.notes;
         let mut state = self.zone.state();
         state.counts.pswpout += std::mem::take(pswpout);
@@ -355,7 +350,7 @@ impl<P: Policy + Send> Round<'_, P> {
         let failures = self.progress.take_failures();
         state.failures += failures;
         self.told.set(&mut state, self.writes.pages);
-        self.freed += freed;
+        self.note_freed(freed);
         if self.direct.is_some() {
             state.counts.direct += freed as u64;
             if state.kswapd.is_asleep() {
