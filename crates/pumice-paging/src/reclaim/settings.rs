@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::policy::Tunables;
 use pumice_frames::frame::Watermarks;
 
-/// See the module's top. Each field's default and the reason for it stand beside it; [`Settings::of`] makes them.
+/// See the module's top. Each field's default and the reason for it stand beside it; [`Settings::of`] makes them. Those
+/// that only tests set are hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Free frames. Under low, four times the square root of all, a 16th at most, `kswapd` begins; it ends at high,
@@ -16,13 +17,16 @@ pub struct Settings {
     pub watermarks: Watermarks,
     /// Pages that may be in memory, whatever is free: above this, pages go until a 16th less are there. All, by
     /// default.
+    #[doc(hidden)]
     pub most_pages: usize,
     /// `SWAP_CLUSTER_MAX`, 32: pages chosen at a time, and written by one request at most. As in the kernel; 128 KiB
     /// is where a request's length begins to tell on devices here. 64 at most.
+    #[doc(hidden)]
     pub swap_cluster_max: usize,
     /// Pages that are being written at most, 128, by all reclaimers together. More of them does not get them out any
     /// sooner, and reads meanwhile wait behind them: with 4,096, one read of a thousand took 12 ms and more, with 128
     /// it took 2 to 4, as the device does by itself.
+    #[doc(hidden)]
     pub most_leaving: usize,
     /// `vm_mapped_ratio`: how many *mapped* pages ([`Task::mapped`](crate::space::Task::mapped)) reclaim meets at the
     /// inactive list's tail, rolls over and counts for each page that it is to free, before it walks page tables
@@ -30,14 +34,17 @@ pub struct Settings {
     /// own. That is 100 for two lists, as in 2.4, which had no other way from a page to who maps it. It is 0 for the
     /// adaptive policy: whose page a frame has is known here, so a page that was chosen is unmapped at once, and the
     /// policy's knowledge of it decides, not its place in a table.
+    #[doc(hidden)]
     pub vm_mapped_ratio: Option<usize>,
     /// The policy's own settings.
     pub policy: Tunables,
     /// `vfs_cache_pressure`, 100: what share of a shrinker's cache is asked for against the share of the pages in
     /// memory that was scanned, in percent. With 0 it is asked only where no page is left to go.
+    #[doc(hidden)]
     pub cache_pressure_percent: u32,
     /// How long `kswapd` tries nothing when nothing could go, 20 ms; twice as long each time up to 64 times, for as
     /// long as nobody asks.
+    #[doc(hidden)]
     pub pause: Duration,
 }
 
@@ -61,6 +68,7 @@ impl Settings {
     }
 
     /// With room for so many pages only.
+    #[doc(hidden)]
     #[must_use]
     pub const fn with_most_pages(self, most_pages: usize) -> Settings {
         Settings { most_pages, ..self }

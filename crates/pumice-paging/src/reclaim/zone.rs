@@ -340,6 +340,7 @@ impl<P: Policy> ZoneReclaim<P> {
     }
 
     /// Has it go by something else from now on.
+    #[doc(hidden)]
     pub fn set_settings(&self, settings: Settings) {
         let settings = settings.checked();
         let mut state = self.state();

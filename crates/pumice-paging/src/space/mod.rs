@@ -236,6 +236,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
 
     /// `page_cluster`: where a thread's faults meet pages of swap in a row, one fault reads 2 to this power of them at
     /// most, its own among them. With 0 it reads no other; more than 5, for 32 pages, is as 5.
+    #[doc(hidden)]
     pub fn set_page_cluster(&self, page_cluster: usize) {
         let most = swap_in::READ_AHEAD.ilog2() as usize;
         self.page_cluster.store(page_cluster.min(most), Ordering::Relaxed);
