@@ -1,8 +1,8 @@
 //! pumice as a C library. The interface for C is `include/pumice.h`, made from these files.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`status`] | what can go wrong, in numbers and in words |
+//! | [`status`] | the errors, in numbers and in words |
 //! | [`memory`] | allocations, large ones from the process's heap |
 //! | [`zone`] | zones of frames |
 //! | [`settings`] | settings and counters by their names |

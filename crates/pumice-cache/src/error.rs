@@ -99,8 +99,8 @@ pub enum CacheError {
         /// The kernel's error; `ENOSPC` where the file system is full.
         errno: Errno,
     },
-    /// The bytes that were written can't be made durable. Nobody knows what of it is, so it is said to all who sync
-    /// the file, until it is closed.
+    /// The bytes that were written can't be made durable. Nobody knows how much of it is, so each `sync` of the file
+    /// says so, until it is closed.
     #[error("can't make {} durable: {errno}", path.display())]
     Sync {
         /// The file.

@@ -150,7 +150,7 @@ impl<'c> Cache<'c> {
     /// [`CacheError::Space`] without frames.
     ///
     /// # Panics
-    /// In a replacement policy's method: others may wait for that one who have what a task waits for.
+    /// In a replacement policy's method: a task may have to wait for threads that wait for that method.
     pub fn task(&self) -> Result<CacheTask<'_>> {
         in_policy::refuse();
         CacheTask::new(self)
@@ -236,7 +236,7 @@ impl<'c> Cache<'c> {
         Ok(Some(File { seen: view::seen_now(&inner), user: inner.users.clone(), inner }))
     }
 
-    /// A region of so many pages at least: its first, and how many. By who opens.
+    /// A region of so many pages at least: its first, and how many. Called by a thread that opens a file.
     fn region_for(&self, room: usize) -> Result<(usize, usize)> {
         let mut vacant = self.files.vacant.lock();
         let fits = |&(_, pages): &(usize, usize)| pages >= room && pages <= room.saturating_mul(2);

@@ -1,4 +1,4 @@
-//! The write-ahead rule: what has to be in the log before a page is written.
+//! The write-ahead rule: which part of the log must be durable before a page is written.
 
 use pumice_paging::space::region::Page;
 

@@ -19,9 +19,9 @@ pub struct Settings {
     pub frames: usize,
     /// Whether memory is asked for in huge pages.
     pub huge: Huge,
-    /// Dirty pages from which on they are written back in the background.
+    /// Above this many dirty pages, they are written back in the background.
     pub dirty_background: usize,
-    /// Dirty pages from which on who makes more of them dirty waits.
+    /// Above this many dirty pages, writers are throttled.
     pub dirty_most: usize,
     /// How long a page is dirty at most before it is written back in the background, if the log allows it.
     pub dirty_age: Duration,
@@ -99,7 +99,7 @@ impl Options {
     /// below 4096). It is the cache's: other bytes there are replaced when a guard for writing ends. A page that is
     /// read from the device and does not have it is [`CacheError::Checksum`](super::CacheError::Checksum), until it is
     /// written whole ([`View::overwrite`](super::View::overwrite)). Pages of zeros need none. The file is whole pages
-    /// long, always, and all who open it in this cache ask for the same.
+    /// long, always, and all that open it in this cache ask for the same.
     #[must_use]
     pub fn checksums(self, at: usize) -> Options {
         Options { checksums: Some(at), ..self }

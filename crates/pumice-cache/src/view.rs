@@ -129,8 +129,8 @@ impl<'t, 'c> View<'t, 'c> {
         self.file.pages()
     }
 
-    /// Shares a page with others that read it, and keeps it in place. It is read if it is not in memory. Waits for
-    /// who writes to it: if it is the calling thread, for ever.
+    /// Shares a page with others that read it, and keeps it in place. It is read if it is not in memory. Waits for its
+    /// writer: if it is the calling thread, for ever.
     ///
     /// # Errors
     /// [`CacheError::PastEnd`], [`CacheError::Read`], [`CacheError::Checksum`]; [`CacheError::Space`] without frames.
@@ -173,8 +173,7 @@ impl<'t, 'c> View<'t, 'c> {
     }
 
     /// Has a page alone, and keeps it in place. It is read if it is not in memory, and dirty from then on. Waits for
-    /// all who have it: a thread that has a guard of it itself waits for ever. Waits a moment where more is dirty
-    /// than may be.
+    /// all guards of it: a thread that has one itself waits for ever. Waits a moment where more is dirty than may be.
     ///
     /// # Errors
     /// As [`View::read`]; [`CacheError::ReadOnly`].

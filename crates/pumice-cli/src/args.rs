@@ -104,7 +104,7 @@ fn help_of(command: &clap::Command, names: &[OsString]) -> String {
     format!("{help} --help")
 }
 
-/// clap's message without its paragraphs: what is wrong, and the hint if it has one.
+/// clap's message on one line: the error, and the hint if it has one.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -1,4 +1,4 @@
-//! `pumice slots`: what a running daemon has, what it counts, and how it populates.
+//! `pumice slots`: a running daemon's slots, leases and counts, and how it populates.
 
 use std::path::PathBuf;
 

@@ -36,7 +36,7 @@ impl Failure {
 
 /// Says of an error what failed by it.
 pub trait Explain<T> {
-    /// A failure of the machine's: what failed, and the error.
+    /// A failure of the machine's: the step that failed, and the error.
     fn or_fail(self, what: impl Display) -> Result<T, Failure>;
 }
 

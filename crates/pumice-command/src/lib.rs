@@ -1,6 +1,6 @@
 //! The parts that the commands of the program share: how they fail, print and count, and their facts about the machine.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`failure`] | one line on stderr and an exit status; printing |
 //! | [`table`], [`json_lines`] | rows for people and for programs |

@@ -203,9 +203,9 @@ impl BlockFile {
         Ok(true)
     }
 
-    /// Leaves the file to the next who locks it, though a descriptor of it is open still: a child that was forked may
-    /// have one, and live on. (A device's claim is that child's, too, and goes with its last descriptor.) Nothing is
-    /// being written to it any more.
+    /// Releases the lock, also where a descriptor of the file is still open: a forked child may have one, and live on.
+    /// (A device's claim is that child's, too, and goes with its last descriptor.) Nothing is being written to it any
+    /// more.
     #[doc(hidden)]
     pub fn unlock(&self) {
         if self.locked_by.is_some_and(|maker| maker.is_here()) {

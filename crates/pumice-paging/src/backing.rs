@@ -1,4 +1,4 @@
-//! Where a space's pages go: the face that swap and caches show to reclaim.
+//! Backing stores: where a space's pages go, as reclaim uses it. Swap and caches implement it.
 //!
 //! Pages of an anonymous space go to swap, and those of a file to the file. Reclaim and faults treat both alike: a
 //! [`Backing`] says where a page goes that leaves, and reads what comes back. Reclaim does the writing itself, many
@@ -9,7 +9,7 @@
 //!   chooses, begins transit
 //!     clean                 drop_clean             where it will be found; or it is written after all
 //!     dirty, by number      place                  file and offset of the first so many, checksums sealed
-//!       full, twice         stays_full             an error for who asks
+//!       full, twice         stays_full             an error for the requester
 //!   one request
 //!   it is done              written
 //!   ends each transit       evicted                what the entry says from now on
@@ -123,7 +123,7 @@ pub unsafe trait Backing: Send + Sync {
     /// [`ReadFailed`](crate::page_table::pager::ReadFailed): the page stays where it is.
     fn read(&self, space: SpaceId, page: usize, from: Evicted, into: &mut Page) -> ReadResult;
 
-    /// As [`Backing::read`], of pages of which somebody wants the first, and the others perhaps later.
+    /// As [`Backing::read`], of several pages: the first was demanded, the rest are readahead.
     ///
     /// # Safety
     /// The frames are this call's.
@@ -135,8 +135,8 @@ pub unsafe trait Backing: Send + Sync {
         }
     }
 
-    /// A page is in memory, clean, and no entry names where it was. It came in to be used so: of a page that is
-    /// written now, no slot is good for long; one that is not used at all was read ahead.
+    /// A page is in memory, clean, and no entry names where it was. `used` says how the fault uses it: the slot of a
+    /// page about to be written is soon of no use, and no rights mean readahead.
     fn came_in(&self, space: SpaceId, page: usize, from: Evicted, used: Rights) -> Came;
 
     /// An entry of another space is to name where a page is as well, until each of the two is freed or came in by
@@ -177,7 +177,7 @@ pub unsafe trait Backing: Send + Sync {
         let _ = (place, nth, bytes);
     }
 
-    /// The `nth` page of a place stays in memory, and is dirty: it was not written, or a fault met it meanwhile.
+    /// The `nth` page of a place stays in memory and is redirtied: it was not written, or a fault met it meanwhile.
     fn give_up(&self, place: &Place, nth: usize);
 
     /// These pages are in the swap cache no more, by the slots that [`Came::slot`] named.

@@ -3,14 +3,14 @@
 //! Requests from a threshold on go to [`pumice_heap::heap::Heap`]; all others, and those the heap
 //! declines, go to the *next* allocator in line. Everything that thinks is in `pumice-heap` and `pumice-frames`.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`interpose`] | the functions that programs see, and the rules of C and POSIX for each |
 //! | [`next`] | the next allocator in line, found once; [`early`] serves while it is looked for |
-//! | [`load`] | what the loader and the C library's `fork` call |
+//! | [`load`] | the functions that the loader and the C library's `fork` call |
 //! | [`start`] | reading the environment and starting the heap |
 //! | [`state`] | the heap's states, and retiring it |
-//! | [`fork`] | what keeps the two and `fork` out of each other's way |
+//! | [`fork`] | the exclusion between these two and `fork` |
 //! | [`environment`] | the variables, the program's name |
 //! | [`errno`] | `errno`, and the C library's way of answering |
 //! | [`sanitizer`] | programs built with one, which are left alone |
@@ -32,7 +32,7 @@
 //! | `builtins` | the memory functions that compiled code calls |
 //!
 //! # Manners
-//! The shim is loaded into programs it knows nothing of, whatever their C library. So it needs no library (no
+//! The shim is loaded into programs it knows nothing of, with any C library. So it needs no library (no
 //! `DT_NEEDED`), refers to all it can do without by weak symbols and to nothing else, has no thread-local storage, and
 //! no thread, memory or file of its own before the process has asked for enough to be worth a heap, unless memory is to
 //! be populated ahead. `tests/program/shim/elf.rs` of `pumice-cli` holds it to that. Its tables and stacks are far from

@@ -16,7 +16,7 @@ pub enum Error {
         /// The error of connecting.
         source: io::Error,
     },
-    /// Somebody listens, or could, whom the slot must not go to.
+    /// A user listens, or could, that the slot must not go to.
     #[error("{} is not the daemon's: {what} (user {uid}); nothing was sent there", path.display())]
     Stranger {
         /// The socket that was tried.

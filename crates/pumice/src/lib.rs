@@ -3,7 +3,7 @@
 //! This crate is what programs name. A Rust program uses it as [`Allocator`]; an engine that manages memory for itself
 //! has the parts.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`addr`], [`error`] | frame numbers, orders and ranges; typed errors |
 //! | [`sys`] | facts of the machine that a zone is told |

@@ -1,6 +1,6 @@
 //! `pumice bench all`: every experiment of the registry, one page, one file of results.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`child`] | one experiment as a child process |
 //! | [`progress`] | how far it is |

@@ -1,5 +1,5 @@
-//! How far `bench all` is, and how long it still takes: what is left of it by the registry, times how much
-//! longer the experiments before took than the registry says.
+//! How far `bench all` is, and how long it still takes: the registry's time for the rest, times the ratio of measured
+//! to registered time so far.
 
 use std::io::{self, IsTerminal};
 use std::time::Instant;

@@ -174,7 +174,7 @@ impl Beside<'_> {
         (Walked::of(self.count).lines_per_s_since(before), gb_per_s)
     }
 
-    /// Zeroes at the rate while that is wanted; what it came to, in GB/s.
+    /// Zeroes at the rate while that is wanted. Returns the rate that it reached, in GB/s.
     fn zero_while(
         &mut self,
         engine: Option<CpuEngine>,

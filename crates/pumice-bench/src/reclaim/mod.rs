@@ -5,7 +5,7 @@
 //! first, and then they take turns, round by round. With `--swap-on zram`, and where the kernel can't swap to a file,
 //! a device of compressed memory stands in its place: pages here are zeros but for a word, and take next to nothing.
 //!
-//! | pattern | what threads do |
+//! | pattern | accesses |
 //! |---|---|
 //! | `fill` | write all of the region once, in order: one round, nothing is in swap before it |
 //! | `random-write`, `random-read` | any page, each as likely |

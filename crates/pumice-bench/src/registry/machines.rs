@@ -137,7 +137,7 @@ pub static POPULATE: Entry = Entry {
         interval("loss %", "loss_pct", ["loss_low_pct", "loss_high_pct"], 1),
     ])],
     plots: &[Plot::Bars(bars(
-        "Processor time of the daemon, by who is beside it", "{case}", ("% of a CPU", 1),
+        "Processor time of the daemon, by its neighbour", "{case}", ("% of a CPU", 1),
         &[value("populate_cpu_pct")],
     ))],
 };

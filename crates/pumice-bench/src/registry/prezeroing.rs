@@ -208,7 +208,7 @@ pub static SCRUB: Entry = Entry {
     ])],
     plots: &[
         Plot::Bars(bars(
-            "Processor time of scrubd, by who is beside it", "{case}", ("% of a CPU", 1),
+            "Processor time of scrubd, by its neighbour", "{case}", ("% of a CPU", 1),
             &[value("scrub_cpu_pct")],
         )),
         Plot::Bars(bars(

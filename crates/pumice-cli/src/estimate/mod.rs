@@ -1,6 +1,6 @@
 //! `pumice estimate`: how much a program could gain, before anything is changed, and also if it is nothing.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`faults`] | counts the program's faults from outside, and reads of what kind they are |
 //! | [`spaces`] | the address spaces behind that |

@@ -1,4 +1,4 @@
-//! The arithmetic: what ready memory could save a program at most, and whether that is worth anything.
+//! The arithmetic: the most that ready memory could save a program, and whether that is worth anything.
 //!
 //! After M. Dillon's for DragonFly's idle page zeroing (2010): faults times page size by bandwidth
 //! bounds what pre-zeroing saves. Ready memory saves the whole fault, so here faults are multiplied by
@@ -234,7 +234,7 @@ impl Bounds {
         let in_huge_s = given.huge_ns.map_or(faults_s, in_huge);
         let translation_s = translation(given, small * 4096.0);
         // Where it is not counted, translation is said beside the bound: it would make it much too great for all
-        // who use their memory in order.
+        // programs that use their memory in order.
         let certain =
             Range { middle: translation_s.low, low: translation_s.low, high: translation_s.low };
         let written_s =

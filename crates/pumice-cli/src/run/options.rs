@@ -140,7 +140,7 @@ pub struct ReportTo {
     pub file: Option<File>,
 }
 
-/// A checked command line: what to run, and how.
+/// A checked command line: the program to run, and how.
 #[derive(Debug)]
 pub struct Plan {
     /// The program and its arguments; never empty.

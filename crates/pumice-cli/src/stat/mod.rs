@@ -1,9 +1,9 @@
-//! `pumice stat`: what the programs under `pumice run` have and have been served, while they run.
+//! `pumice stat`: the pools of the programs under `pumice run`, and the requests served, while they run.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`running`] | what the kernel says of a process |
-//! | [`sample`] | what there is to know at one time |
+//! | [`running`] | the kernel's records of a process |
+//! | [`sample`] | the counters at one time |
 //! | [`rates`] | how fast it changes |
 //! | [`show`] | tables and JSON |
 //! | [`prometheus`] | the same for Prometheus |

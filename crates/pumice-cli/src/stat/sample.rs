@@ -77,7 +77,7 @@ impl From<Option<PoolSplit>> for Split {
     }
 }
 
-/// A tree: what all its processes were served together, those that have ended included.
+/// A tree: the sum over all its processes, those that have ended included.
 #[derive(Clone, Debug)]
 pub struct Totals {
     /// The `pumice run`.

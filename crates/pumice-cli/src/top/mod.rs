@@ -1,8 +1,8 @@
 //! `pumice top`: programs under `pumice run` on a terminal, as they change.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
-//! | [`state`] | what is shown: programs in order, their history, what keys have changed |
+//! | [`state`] | the content: programs in order, their history, the changes made by keys |
 //! | [`draw`] | how, for the room there is |
 //! | [`glyphs`] | bars and sparklines of letters, for terminals with and without Unicode and colours |
 //!

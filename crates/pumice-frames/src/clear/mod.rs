@@ -9,7 +9,7 @@
 //! | `detect` | the features of the processor and the kernel |
 //! | `kernel` | the pages handed back and new ones populated: [`Kernel`] |
 //! | `kind` | which kind of engine zeroes ahead: [`EngineKind`] |
-//! | `measure` | what an engine costs, and which to take: [`measure::choose`] |
+//! | `measure` | an engine's costs, and the choice among engines: [`measure::choose`] |
 //! | `plan` | which engine for which size: [`Plan`]; and the text of `PUMICE_CLEAR` |
 //! | `calibrate` | measuring a plan in a few milliseconds |
 //! | `clearer` | the entrance for the rest of the crate: [`Clearer`] |

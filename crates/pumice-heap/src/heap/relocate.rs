@@ -209,8 +209,8 @@ fn is_alike(zone: &PoolZone, range: PageRange) -> bool {
 }
 
 /// Copies the pages of a piece that are not zero. The kernel is to have no page of zeros mapped where there was none:
-/// memory that is freed tells by its pages how much of it was touched. `resident`: what it said of each page before,
-/// if it did.
+/// memory that is freed tells by its pages how much of it was touched. `resident`: its answer for each page before, if
+/// there was one.
 ///
 /// # Safety
 /// As [`Heap::copy_sparse`].

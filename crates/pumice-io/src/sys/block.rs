@@ -78,7 +78,7 @@ pub fn is_in_memory(file: &OwnedFd) -> bool {
     matches!(file_system(file), Some(TMPFS_MAGIC | RAMFS_MAGIC))
 }
 
-/// Whether a file lies on a server that holds everybody to its locks, other descriptors of who has them too
+/// Whether a file lies on a server whose locks are mandatory, also for other descriptors of the process that has them
 /// (flock(2), "CIFS details").
 fn has_mandatory_locks(file: &OwnedFd) -> bool {
     const SMB_MAGIC: u32 = 0x517B;
@@ -277,7 +277,7 @@ pub struct Piece {
     len: usize,
 }
 
-// SAFETY: an address; whose the memory is, the requests say that it is in.
+// SAFETY: an address; the requests that it is in say who owns the memory.
 unsafe impl Send for Piece {}
 
 impl Piece {

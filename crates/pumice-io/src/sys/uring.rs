@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::block::{Direction, Piece};
 use pumice_frames::sys::thread;
 
-/// How often who drops a ring looks whether the kernel is done.
+/// Dropping a ring looks this often whether the kernel is done.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// See the module's top.

@@ -1,8 +1,8 @@
 //! Page tables: 512 entries of eight bytes, in frames, changed by single atomic operations.
 //!
-//! - [`entry`]: the word, what it says and every transition it may make.
+//! - [`entry`]: the word, its meaning, and every transition it may make.
 //! - [`ops`]: how a word is changed: [`Atomic`], or [`Emulated`] under a lock held for a moment.
-//! - [`pager`]: who keeps pages that are not in memory.
+//! - [`pager`]: the interface to swap and files.
 //! - [`tables`]: three levels of them, and the walk that installs what is missing.
 //!
 //! A table is zeroed memory, and zero is a meaning: nobody writes a table before it is used. Its frame

@@ -27,10 +27,10 @@ pub unsafe trait TableOps: Sync {
         Entry::from(ptep.load(Ordering::Acquire))
     }
 
-    /// Replaces `old` by `new`. Fails with what is there instead.
+    /// Replaces `old` by `new`. Fails with the entry that is there instead.
     ///
     /// # Errors
-    /// The entry is not `old`: what it is.
+    /// The entry is not `old`. Returns the entry.
     #[doc(hidden)]
     fn ptep_cmpxchg(&self, ptep: &AtomicU64, old: Entry, new: Entry) -> Result<(), Entry>;
 
@@ -95,8 +95,8 @@ unsafe impl TableOps for Atomic {
     #[inline]
     fn ptep_cmpxchg(&self, ptep: &AtomicU64, old: Entry, new: Entry) -> Result<(), Entry> {
         debug_assert!(old.may_become(new), "{old:?} to {new:?}");
-        // AcqRel: releases the frame's content to who sees the entry; acquires what the last holder
-        // of the latch wrote. Acquire on failure: the caller goes on with what it found.
+        // AcqRel: releases the frame's content to threads that see the entry; acquires the writes of the latch's last
+        // holder. Acquire on failure: the caller goes on with the entry that it found.
         ptep.compare_exchange(old.into(), new.into(), Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
             .map_err(Entry::from)

@@ -271,9 +271,9 @@ unsafe impl<F: FrameSource, T: Sync> Sync for Tables<F, T> {}
 impl<F: FrameSource, T: TableOps> Tables<F, T> {
     /// Pages that have an address.
     pub const PAGES: usize = Self::GRANULES << F::TABLE_BITS;
-    /// Granules: what an entry of the middle level is for.
+    /// Granules: an entry of the middle level is for one.
     pub const GRANULES: usize = Self::SLOTS << F::TABLE_BITS;
-    /// Slots: what a table of the middle level is for.
+    /// Slots: a table of the middle level is for one.
     const SLOTS: usize = 1 << (2 * F::TABLE_BITS - 1);
 
     /// Empty tables; `None` without a frame for the first.

@@ -153,7 +153,7 @@ fn copies_of_a_space_that_comes_meanwhile_are_given_up() {
     }
 }
 
-/// Pages stay, slots are not lost, and both who reclaims in the background and who does so for itself go on.
+/// Pages stay, slots are not lost, and both background reclaim and direct reclaim go on.
 #[test]
 fn a_backing_that_panics_has_failed() {
     const FEW: usize = FRAMES / 2;

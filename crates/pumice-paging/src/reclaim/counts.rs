@@ -18,9 +18,9 @@ pub struct Counts {
     pub rescued: u64,
     /// Not written or not read, for an error.
     pub errors: u64,
-    /// `allocstall`: times a thread reclaimed for itself, or waited for who does.
+    /// `allocstall`: times a thread did direct reclaim, or waited for a thread that does.
     pub allocstall: u64,
-    /// Taken out by who asked for a frame, of those that went.
+    /// Of the pages that went, those evicted by direct reclaim.
     pub direct: u64,
     /// Frames that shrinkers gave back.
     pub shrunk: u64,

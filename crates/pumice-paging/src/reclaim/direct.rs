@@ -136,7 +136,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
         if state.kswapd.is_waiting() && gfp.contains(Gfp::KSWAPD_RECLAIM) {
             self.wake.notify_one();
         }
-        // Where all writes fail, one who tries is enough.
+        // Where all writes fail, one thread that tries is enough.
         let is_failing = state.kswapd.is_there() && may_all && state.failures >= MANY_FAILURES;
         let (mut may_try, mut is_late) = (!is_failing, false);
         loop {

@@ -1,20 +1,20 @@
 //! Which pages to give up when memory is short.
 //!
-//! - [`policy`]: what a policy is asked and told.
+//! - [`policy`]: the calls of a policy.
 //! - [`two_list`]: Linux 2.4's active and inactive lists.
 //! - [`adaptive`]: ours, and the default.
-//! - [`zone`]: what is known of a zone's pages, whichever space's they are; who waits for frames.
+//! - [`zone`]: a record of the zone's pages, of all its spaces; the threads that wait for frames.
 //! - `members`: the spaces whose pages may go; `spaces`: how they come and go.
-//! - [`settings`]: what it goes by.
+//! - [`settings`]: the settings of reclaim.
 //! - [`shrinker`]: caches outside the page lists, which give frames back; `shrink`: how they are asked.
-//! - `kswapd`: the thread that takes pages out; `kswapd_state`: what it does at the moment; `direct`: the thread that
-//!   asks for a frame takes pages out itself; `requests`: what such threads wait for.
+//! - `kswapd`: the thread that takes pages out; `kswapd_state`: its state; `direct`: the thread that
+//!   asks for a frame takes pages out itself; `requests`: their requests.
 //! - `round`: one round of either; `progress`: whether there is more to try; `writes`: the pages that are chosen;
 //!   `writeout`: how they go.
 //! - [`zoned`]: spaces over several zones.
 //! - `swap_out`: the published rule for mapped pages, by walks over page tables.
 //! - `contained`: a backing that panics has failed, and reclaim goes on.
-//! - [`paging`]: what faults of a space tell reclaim and ask of it.
+//! - [`paging`]: the calls that a space's faults make.
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
 //!

@@ -1,16 +1,16 @@
 //! Shrinkers: caches outside the page lists, which give frames back when they are asked.
 //!
 //! No policy knows what lies in a program's own caches, so where a zone's memory is in those, taking pages out finds
-//! nothing, or takes what is needed most. A cache that has registered a [`Shrinker`] shares the pressure: it owes the
-//! share of what it has that was scanned of the pages in memory (`vm_scan_ratio`, and `shrink_slab` of later kernels).
-//! The debt of all is one number, and each remembers how much of that it has paid, so a debt that
-//! can't be paid for one request, because of its flags, is there for the next. Where no page is left to go, each is
-//! asked for a batch before there are no frames.
+//! nothing, or takes what is needed most. A cache that has registered a [`Shrinker`] shares the pressure: it is scanned
+//! in proportion to the scan of the pages in memory (`vm_scan_ratio`, and `shrink_slab` of later kernels). One counter
+//! sums that scan, and each cache keeps the value up to which it has paid. So a debt that can't be paid for one
+//! request, because of its flags, is there for the next. Where no page is left to go, each is asked for a batch before
+//! there are no frames.
 //!
 //! Others' code runs here, so reclaim has nothing that anybody could wait for meanwhile: no lock, no space, and no
 //! write in flight. It is asked in batches, and no longer than frames are short. One that panics is not asked again,
-//! and one that gave nothing not before all pages were scanned once more. That what it gave is there is looked at now
-//! and then: a request would ask again and again for frames that are only said to be free.
+//! and one that gave nothing not before all pages were scanned once more. Now and then reclaim checks that the frames a
+//! cache reported are free: else a request would ask again and again for frames that are only said to be free.
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
@@ -170,7 +170,7 @@ pub(super) struct Entry {
     id: u64,
     shrinker: Arc<dyn Shrinker>,
     needs: Gfp,
-    /// How far it has paid: what [`Shrinkers::scanned`] was.
+    /// The value of [`Shrinkers::scanned`] up to which it has paid.
     paid: Share,
     /// Frames it had when it was asked last.
     frames: usize,
@@ -251,7 +251,7 @@ impl Shrinkers {
         Some(Call { id, shrinker, owed, trust })
     }
 
-    /// Ends a call for who may do `gfp`.
+    /// Ends a call that was made with the flags `gfp`.
     pub fn end(&mut self, id: u64, owed: Share, outcome: &Outcome, trust: Trust, gfp: Gfp) {
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) else { return };
         let me = current_thread().id();

@@ -122,7 +122,7 @@ impl<P: Policy + Send> ZoneReclaim<P> {
             }
         }
         let member = loop {
-            // Those who have it look whether it is still there before they wait for anything.
+            // Threads that have it look whether it is still there before they wait for anything.
             self.wake.notify_all();
             match state.members.remove(place) {
                 Ok(member) => break member,

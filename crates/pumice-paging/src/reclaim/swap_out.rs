@@ -44,8 +44,8 @@ impl<P: Policy + Send> Round<'_, P> {
         }
     }
 
-    /// `shrink_cache`, as far as it is about mapped pages, which here are all that there are: those that were unmapped
-    /// by who had them are forgotten on the way.
+    /// `shrink_cache`, as far as it is about mapped pages, which here are all that there are: those that their owner
+    /// unmapped are forgotten on the way.
     fn pass_over_mapped(&mut self, most_mapped: usize, most: usize) {
         let (mut mapped, mut looked_at) = (0, 0);
         let mut tail: Vec<(u32, Owner)> = Vec::with_capacity(LOOKED_AT_ONCE);

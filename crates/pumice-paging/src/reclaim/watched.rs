@@ -18,7 +18,7 @@ pub(super) enum Call {
     Evicted,
 }
 
-/// Swap, and who is told: a place can be refused, and any call can panic.
+/// Swap, and the watcher of its calls: a place can be refused, and any call can panic.
 pub(super) struct Watched<'s, W> {
     pub swap: &'s SwapBacking,
     pub watch: W,

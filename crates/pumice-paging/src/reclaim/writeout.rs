@@ -52,7 +52,7 @@ impl<P: Policy + Send> Round<'_, P> {
         freed
     }
 
-    /// Whether pages of a space may be written for who asks.
+    /// Whether the request's flags allow writing pages of a space.
     fn may_write(&self, space: &Attached) -> bool {
         self.direct.is_none_or(|gfp| gfp.contains(space.backing().needs()))
     }
@@ -158,7 +158,7 @@ impl<P: Policy + Send> Round<'_, P> {
         freed
     }
 
-    /// Where pages go. If there is no room, the swap caches are freed, whoever's they are.
+    /// Where pages go. If there is no room, the swap caches of all zones are freed.
     fn place(&mut self, pages: &[Leaving]) -> Result<Place, Refusal> {
         let member = pages[0].member();
         let space = self.space(member).cloned().ok_or(Refusal::Failed)?;

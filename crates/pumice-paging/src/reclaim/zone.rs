@@ -1,4 +1,4 @@
-//! Reclaim of a zone: the pages of all spaces on it, and what is known of each frame.
+//! Reclaim of a zone: the pages of all spaces on it, and a record of each frame.
 //!
 //! Faulting threads say what came in, in batches. One thread, [`ZoneReclaim::kswapd`], takes pages out between the
 //! low and the high watermark of free frames; under min, the allocating thread does direct reclaim (`direct`).
@@ -11,7 +11,7 @@
 //!     admitted, not found    + n     Reclaim::give_back
 //!     taken                  nothing
 //!   reclaim has freed some   + n
-//!   counted                  := what is free in the ledger, whoever is between being admitted and taking
+//!   counted                  := what is free in the ledger, also with threads between being admitted and taking
 //! ```
 //! So a count may be too high by what is asked for meanwhile, until the next. Frames that are given back after such a
 //! count do not raise it beyond the count.

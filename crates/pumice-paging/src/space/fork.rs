@@ -57,7 +57,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
             };
             for granule in slot << F::TABLE_BITS..(slot + 1) << F::TABLE_BITS {
                 let Some(from) = parent.tables.middle(granule) else { continue };
-                // Relaxed: only who holds the lock writes it. A region that is retired has none.
+                // Relaxed: only the lock's holder writes it. A region that is retired has none.
                 let id = from.vma.load(Ordering::Relaxed);
                 let Some(vma) = parent.vma(id) else { continue };
                 if child.tables.middle(granule).is_none() {
@@ -71,7 +71,7 @@ impl<F: FrameSource, T: TableOps + Default> Task<'_, F, T> {
                 }
                 let to = child.tables.middle(granule).ok_or_else(|| no_frames(granule))?;
                 let mut pmd = parent.tables.ops.ptep_get(from.pmdp);
-                // Frames are shared one by one. Only who holds the lock changes it otherwise.
+                // Frames are shared one by one. Only the lock's holder changes it otherwise.
                 while pmd.state() == State::Present {
                     self.split(from, pmd).map_err(|_| no_frames(granule))?;
                     pmd = parent.tables.ops.ptep_get(from.pmdp);

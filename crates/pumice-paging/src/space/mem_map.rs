@@ -150,7 +150,7 @@ impl<'m, M: Memory, L: Budget> Frames<'m, M, L> {
     }
 }
 
-// SAFETY: `base` is an address; whose the memory there is, the ledger says.
+// SAFETY: `base` is an address; the ledger says who owns the memory there.
 unsafe impl<M: Memory, L: Budget + Sync> Send for Frames<'_, M, L> {}
 // SAFETY: as above.
 unsafe impl<M: Memory, L: Budget + Sync> Sync for Frames<'_, M, L> {}
@@ -274,7 +274,7 @@ pub struct List<'m, M: Memory = Os, L: Budget = ()> {
 }
 
 impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
-    /// Whether frames may be taken of the zone now: of those that are kept back, only by who reclaims.
+    /// Whether frames may be taken of the zone now. The reserve is for reclaiming threads.
     fn admits(&self, gfp: Gfp, frames: usize) -> bool {
         let (zone, reclaim) = (self.frames.map.zone, self.frames.reclaim);
         if !zone.admit(gfp, frames) {

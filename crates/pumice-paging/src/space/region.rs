@@ -1,6 +1,6 @@
 //! A region that a thread holds, and the ways to its bytes.
 //!
-//! | way | cost | what it promises |
+//! | way | cost | guarantee |
 //! |---|---|---|
 //! | [`Region::translate`] | two loads | where the page was a moment ago |
 //! | [`Region::read_optimistic`] | four loads | words that were on the page together at one instant |
@@ -372,7 +372,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     #[cold]
     #[inline(never)]
     fn mark_accessed(&self, ptep: &AtomicU64, entry: Entry) {
-        // Where it changes meanwhile, the next who reads it marks it.
+        // Where it changes meanwhile, the next reader marks it.
         let _ = self.task.space.tables.ops.ptep_cmpxchg(ptep, entry, entry.with_accessed(true));
     }
 
@@ -525,7 +525,7 @@ impl<'p> Words<'p> {
     #[inline]
     pub fn load(self, index: usize) -> u64 {
         let word = self.words.as_ptr().cast::<u64>().wrapping_add(index % Self::COUNT);
-        // SAFETY: the word lies within a frame, whose memory stays readable whoever has it. Volatile:
+        // SAFETY: the word lies within a frame, whose memory stays readable under any owner. Volatile:
         // it is loaded once, whole. The page's entry says, behind a fence, whether it is good.
         unsafe { word.read_volatile() }
     }

@@ -36,7 +36,7 @@ const COUNTS: usize = 1;
 /// The second cache line. Before it are the words for accesses in the middle of another one, which are rare.
 const HOLDS: usize = 8;
 
-/// The meaning of a record's word: what is held.
+/// The meaning of a record's word: a hold on addresses or on a region.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hold {
     /// For addresses, by an access in the middle of so many others.

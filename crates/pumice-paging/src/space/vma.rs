@@ -1,6 +1,6 @@
-//! Which addresses are whose: records of regions, and the search for room.
+//! VMAs: the records of regions, and the search for room.
 //!
-//! All of it is done by who holds the `mmap_lock`; only a record's extent is read without, by threads
+//! The holder of the `mmap_lock` does all of it; only a record's extent is read without, by threads
 //! that hold the region.
 
 use core::ops::Range;
@@ -55,7 +55,7 @@ impl Vma<'_> {
         self.get(MAPPED)
     }
 
-    /// Counts pages that were unmapped; what is left.
+    /// Counts pages that were unmapped. Returns how many are left.
     #[inline]
     pub fn unmap(self, pages: usize) -> usize {
         let left = self.mapped() - pages;

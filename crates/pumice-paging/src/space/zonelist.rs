@@ -9,8 +9,9 @@
 //! Where one zone's numbers end the next one's may begin, at any other address: a range of numbers is a range of memory
 //! within one zone only ([`FrameSource::are_side_by_side`]).
 //!
-//! That a zone is short is what its reclaim last heard, and that its pages were unmapped nobody says. So who passes a
-//! zone over says so ([`Reclaim::passed_over`]), and a zone that has been often looks what is free:
+//! A zone's reclaim knows only the last report of a shortage, and nobody reports that pages were unmapped. So a thread
+//! that passes a zone over says so ([`Reclaim::passed_over`]), and a zone that was passed over often counts its free
+//! frames:
 //!
 //! ```text
 //!   a thread's list    ample or unknown --pressure() is Low--> passed over, 1, 2, ... 64 times --> tells the zone

@@ -63,8 +63,8 @@ pub enum HeaderError {
     /// It is of a version that is not known.
     #[error("its header is of version {0}, and this pumice writes version 1")]
     Version(u32),
-    /// Its numbers can't be.
-    #[error("its header says what can't be")]
+    /// Its numbers contradict each other.
+    #[error("its header is inconsistent")]
     Numbers,
 }
 

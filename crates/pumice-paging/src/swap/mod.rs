@@ -1,13 +1,13 @@
 //! Pages that are not in memory: slots of a file or a block device.
 //!
-//! - [`header`]: what is in the first slot's place, so that nothing else is taken for swap; [`foreign`]: whose it is
-//!   where there is no header.
-//! - [`slots`]: which slots are taken; [`checksum`]: what their bytes were.
+//! - [`header`]: the content of the first slot's place, so that nothing else is taken for swap; [`foreign`]: the owner
+//!   of an area without a header.
+//! - [`slots`]: the slots that are taken; [`checksum`]: the checksums of their bytes.
 //! - [`mod@backing`]: swap as reclaim and faults see it.
 //!
-//! A [`Swap`] says where a page goes and whether what comes back is what went: of each slot it keeps a checksum, and
-//! what the policy wrote of the page (eight bytes a slot). The bytes go by a [`Queue`] of the caller's. Nothing is
-//! found in a swap area by the next process: it is a place for this one's pages, no more.
+//! A [`Swap`] says where a page goes, and checks that it comes back unchanged: of each slot it keeps a checksum, and
+//! the policy's note of the page (eight bytes a slot). The bytes go by a [`Queue`] of the caller's. Nothing is found in
+//! a swap area by the next process: it is a place for this one's pages, no more.
 
 pub mod backing;
 pub mod checksum;

@@ -1,4 +1,4 @@
-//! Threads, what they do to one region, and what must hold.
+//! Threads, their operations on one region, and the conditions that must hold.
 //!
 //! All pages are everybody's. A thread that writes a page has looked at it before, under the same guard, and counts its
 //! versions beside it: a page that comes back as it was before its last write is seen as well as one with wrong

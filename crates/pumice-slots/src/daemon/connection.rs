@@ -1,4 +1,4 @@
-//! One client: what it asks for, waits for and has.
+//! One client: its requests, its waits and its leases.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;

@@ -69,7 +69,7 @@ fn take_lock(folder: &Folder) -> Result<File, ServeError> {
         let user = status.st_uid;
         if user != geteuid().as_raw() {
             return Err(ServeError::usage(format!(
-                "{shown} belongs to user {user}, who could keep this daemon from starting; remove it, or name \
+                "{shown} belongs to user {user}, which could keep this daemon from starting; remove it, or name \
                  another folder with --dir"
             )));
         }

@@ -54,9 +54,9 @@ const PROGRESS_TICK: Duration = Duration::from_millis(200);
 /// Reports of other threads.
 #[derive(Debug)]
 pub enum Event {
-    /// A thread that populates is done with its job, and what became of it.
+    /// A thread that populates is done with its job, and the outcome.
     Worked(WorkerId, Arc<Job>, Outcome),
-    /// A lease's memory is gone; what went wrong if it is not.
+    /// A lease's memory is gone, or the error if it is not.
     Ended(u64, Option<io::Error>),
     /// Somebody wants the metrics.
     Metrics(SyncSender<String>),

@@ -53,7 +53,7 @@ impl Bound {
             ServeError::usage(format!("{what}; name another path with {option}"))
         };
         let (folder, name) = split(path).ok_or_else(|| failed(Errno::INVAL))?;
-        // Those who connect need all of it.
+        // Clients need all of it to connect.
         SocketAddrUnix::new(path).map_err(failed)?;
         let folder = match neighbours {
             Neighbours::Trusted => Folder::open(folder, Missing::Fail, option)?,
@@ -78,7 +78,7 @@ fn identity(status: &Stat) -> (u64, u64) {
     (status.st_dev, status.st_ino)
 }
 
-/// Until it listens, only this user and root can connect, who find out that nobody listens yet.
+/// Until it listens, only this user and root can connect, and they find out that nobody listens yet.
 fn bind_in(
     folder: &Folder,
     name: &OsStr,

@@ -197,7 +197,7 @@ impl Walk {
         if !self.is_trusted(status) {
             let (user, own) = (status.st_uid, geteuid().as_raw());
             return Err(format!(
-                "{path} belongs to user {user}, who could take the socket's place; try 'chown {own} {path}'"
+                "{path} belongs to user {user}, which could take the socket's place; try 'chown {own} {path}'"
             ));
         }
         if is_open_to_others(status) {

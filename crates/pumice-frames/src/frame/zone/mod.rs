@@ -295,7 +295,7 @@ impl<M: Memory, L: Budget> Zone<M, L> {
     }
 
     /// A frame is going to be read that its owner may free meanwhile: as a page on its way out, which a fault takes
-    /// back, and that is unmapped then. Its bytes are nobody's business in that case, but its address can be read until
+    /// back, and that is unmapped then. Its bytes are not used in that case, but its address can be read until
     /// [`Zone::let_go_readable`]. The caller calls this while the frame is allocated.
     #[doc(hidden)]
     pub fn hold_readable(&self) {
@@ -559,7 +559,7 @@ mod tests {
         of_parent.ledger.claim_block(0, |_| true).expect("free");
         // SAFETY: nobody else has it.
         let zone = unsafe { OwnedZone::new(of_parent) };
-        // SAFETY: as in a child: what was begun above ends here.
+        // SAFETY: as in a child: the step that was begun above ends here.
         unsafe { zone.adopt() };
         assert!(!zone.is_growing());
         assert_eq!(zone.ledger().free_blocks(), 1);

@@ -1,6 +1,6 @@
 //! The threads that populate, in two lanes.
 //!
-//! | module | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`job`] | a slot on its way, and in whose hands it is |
 //! | [`worker`] | a thread and what it does |
