@@ -8,7 +8,7 @@
 //! - [`settings`]: how large a cache is, and how a file is opened; [`rule`]: the log before the page.
 //! - `bytes`: pages that are written whole, and bytes at any place; `checksum`: pages that say whether they are right.
 //! - `inner`: a file as all threads share it; `open`: how it is opened; `table`: files as reclaim sees them.
-//! - `readahead`: which pages will be wanted.
+//! - `readahead`: the pages to read next.
 //! - `fill`: reads of many pages at a time; `write_back`, `flusher`, `dirty`: writing; `length`: growing and cutting
 //!   off.
 //!
@@ -38,20 +38,21 @@
 //! # }
 //! ```
 //!
-//! # How it hangs together
+//! # Design
 //! A cache is a [`VmSpace`], and each file a region of it; one that is opened twice, by device and inode, is one
-//! region. So the page table says of each page of a file what it says of anonymous memory, and reclaim chooses among
-//! them as among those. A page that is not in memory is a shadow; a fault has the file read it into a frame that is
-//! not zeroed first. A page that is dirty is written where it lies, by whichever thread, while only readers may have
-//! it, and is clean and in memory then: reclaim does that with a page that is to go, before it goes.
+//! region. So the page table and reclaim treat pages of files like anonymous memory. A page that is not in memory is a
+//! shadow; a fault has the file read it into a frame that is not zeroed first. Any thread may write a dirty page to its
+//! place in the file, while only readers may have the page. The page is then clean and still in memory. Reclaim cleans
+//! a page in this way before it evicts it.
 //!
 //! # Locks
 //! Nothing is locked to get a page that is in memory. Else, in this order: a file's *syncing* (to make it durable), its
 //! *resizing* (to change its length), its *turning* (to wait for all writes in flight), its *scan* (to look for dirty
 //! pages, until their writes have begun), a thread's queue of reads, a file's state. Reclaim's comes after these. A
-//! `sync` waits for guards, and has *syncing* only meanwhile, for which only another `sync` waits. A thread that makes
-//! a file longer waits for no guard but one of its last page. A thread that cuts it off waits for those of pages that
-//! go. Each says so. The log is asked under no lock but *syncing* and *scan*.
+//! cache's *opening* (to open or close a file) comes before all of them. A `sync` waits for guards, and has *syncing*
+//! only meanwhile, for which only another `sync` waits. A thread that makes a file longer waits for no guard but one of
+//! its last page. A thread that cuts it off waits for those of pages that go. Each says so. The log is asked under no
+//! lock but *syncing* and *scan*.
 
 mod bytes;
 mod checksum;

@@ -504,7 +504,7 @@ fn where_all_waits_for_the_log_threads_rest_until_it_comes() {
     let (scratch, log) = (file_of("waits-for-log", 2048), Arc::new(Odd(AtomicU64::new(0))));
     let mut entries = policy::table::<Adaptive<'_>>(FRAMES);
     on_stage(&quiet(), Adaptive::new(&mut entries), |stage| {
-        // The request is refused after some pauses, and so for each of the frames that are kept back: short ones at
+        // The request is refused after some pauses, and so for each frame of the reserve: short ones at
         // first.
         stage.reclaim.set_settings(Limits { pause: SHORT, ..Limits::of(FRAMES) });
         let options = Options::new().write_ahead(log.clone());

@@ -270,8 +270,8 @@ impl Estimate {
             count(self.file)
         ));
         lines.push(format!(
-            "served      {} small, {} huge of these in what pumice run serves: {:.1} MiB \
-             ({} small, {} huge in heaps, of which it serves what is large)",
+            "served      {} small, {} huge of these in memory that pumice run serves: {:.1} MiB \
+             ({} small, {} huge in heaps, of which it serves large requests)",
             count(small),
             count(huge),
             mib(self.served_bytes),
@@ -286,14 +286,14 @@ impl Estimate {
             None => "no huge pages".to_owned(),
         };
         lines.push(format!(
-            "machine     {} us a small fault and its end, {huge_us}, {:.0} ns a touch of what is there, \
+            "machine     {} us to fault in and give back a small page, {huge_us}, {:.0} ns a touch of a resident page, \
              zeroing {:.1} GB/s",
             cost(&self.small_fault_ns, 1e3),
             self.touch_ns.middle,
             self.fill_gb_s.middle
         ));
         lines.push(format!(
-            "zeroing     {:.1} MiB / {:.1} GB/s = {:.4} s: what pre-zeroed pages save at most",
+            "zeroing     {:.1} MiB / {:.1} GB/s = {:.4} s: the most that pre-zeroed pages save",
             mib(self.served_bytes),
             self.fill_gb_s.middle,
             self.zeroing_s
@@ -301,7 +301,7 @@ impl Estimate {
         let Range { middle, low, high } = self.faults_s;
         lines.push(format!(
             "faults      {} x {:.2} us + {} x {:.0} us = {middle:.4} s [{low:.4}, {high:.4}]: \
-             what ready memory saves at most ('pumice run --ready'); {:.4} s where all of each page is written",
+             the most that ready memory saves ('pumice run --ready'); {:.4} s where all of each page is written",
             count(small),
             self.small_fault_ns.middle / 1e3,
             count(huge),
@@ -328,7 +328,7 @@ impl Estimate {
         }
         lines.push(self.translation());
         lines.push(format!(
-            "huge pages  {:.4} s of the faults and all of the translation by huge pages alone \
+            "huge pages  alone they save {:.4} s of the faults and all of the translation \
              ('GLIBC_TUNABLES=glibc.malloc.hugetlb=1'); then pumice run saves {:.4} s at most",
             self.huge_alone_s, self.bound_over_huge_s.high
         ));

@@ -1,9 +1,8 @@
 //! The arithmetic: the most that ready memory could save a program, and whether that is worth anything.
 //!
 //! After M. Dillon's for DragonFly's idle page zeroing (2010): faults times page size by bandwidth
-//! bounds what pre-zeroing saves. Ready memory saves the whole fault, so here faults are multiplied by
-//! what one takes. No fault takes time that the kernel did not take, so a program's time in the kernel
-//! is a bound of its own.
+//! bounds what pre-zeroing saves. Ready memory saves the whole fault, so here faults are multiplied by the cost of one.
+//! No fault takes time that the kernel did not take, so a program's time in the kernel is a bound of its own.
 //!
 //! The kernel must find memory that a program has never had, with pumice and without: unless it is populated ahead
 //! (`--ready`), the program's peak is touched for the first time under `pumice run` too, in huge pages at best. So
@@ -15,9 +14,9 @@
 //! The time of several threads is spread over the processors that they keep busy, unless one of them has most of
 //! the faults.
 //!
-//! Huge pages save looking addresses up in page tables besides. Where the processor counts how often that
-//! happens, that is known; where it does not, between nothing (memory is used in order) and what a chain of
-//! random accesses gains, for as much of the program's own time as goes to such memory.
+//! Huge pages save looking addresses up in page tables besides. Where the processor counts how often that happens, the
+//! saving is known. Where it does not, it lies between nothing (memory is used in order) and the gain of a chain of
+//! random accesses, for as much of the program's own time as goes to such memory.
 
 use serde::Serialize;
 

@@ -2,16 +2,17 @@
 //!
 //! A program may ask for 128 MiB and touch one page of it. The kernel serves that in 10 µs and 4 KiB; having it all
 //! ready would take milliseconds and 128 MiB. So every size class starts unknown, and is served as the kernel would do
-//! it, or from memory that is there in any case. The pages that were resident when it was freed say what it is. Classes
+//! it, or from memory that is there in any case. The pages that were resident when it was freed decide. Classes
 //! that touch more than about a quarter are *dense* and get ready memory. Now and then, at random, one of their blocks
 //! goes out unpopulated, to look again.
 //!
 //! A request without zeros is most likely to be written. Where nothing is known of its class but those next to it are
-//! dense, it is taken for dense as well: the first few, until one has been looked at, for a guess that is wrong costs
-//! a huge page for each page that is touched, and memory that is never freed is never looked at.
+//! dense, it is taken for dense as well, but only its first few requests, until one has been looked at. A wrong guess
+//! costs a huge page for each page that is touched, and memory that is never freed is never looked at.
 //!
 //! Zeros may be asked for because they cost nothing until they are touched. So a request for zeros is taken for dense
-//! only where a quarter and an eighth of its size were zeros, too, and were touched whole: a table that doubles.
+//! only if requests for zeros of a quarter and of an eighth of its size were touched whole, as with a table that
+//! doubles.
 //!
 //! A program may also hold what it asks for and hardly touch it: nobody looks at that. [`super::shortage`] looks there.
 

@@ -2,10 +2,10 @@
 //!
 //! A new huge page costs the time to clear it. It costs 30 times more where the kernel has to make one first, or where
 //! the host of a virtual machine has to bring the memory: a host that takes free memory back (*free page reporting*)
-//! takes whole huge pages, and small ones come from what is left. No figure of the kernel tells, so a price is found
-//! out. Of a run with new blocks one is touched, and its owner's processor time taken. After one that took long the
-//! next block comes in small pages, and is timed as well. Where the huge page was dearer by far, new blocks come in
-//! small pages for a while. Then both are tried again.
+//! takes whole huge pages, and small ones come from the rest. No figure of the kernel tells, so a price is found out.
+//! Of a run with new blocks one is touched, and its owner's processor time taken. After one that took long the next
+//! block comes in small pages, and is timed as well. Where the huge page was dearer by far, new blocks come in small
+//! pages for a while. Then both are tried again.
 //!
 //! A try has pages faulted in that the run's owner may never touch. So before each try there is a *witness*: a new
 //! block that went out with a page at most, and that its owner has touched since. Without one, all goes on as it was.

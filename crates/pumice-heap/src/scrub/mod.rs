@@ -5,12 +5,12 @@
 //! something for it to do:
 //!
 //! * *scrubd* claims, clears and hands back memory. It may be held off in the middle of a block, so
-//!   it never owns what anybody waits for: it makes no call that takes the address space's lock (but
+//!   it never owns memory that anybody waits for: it makes no call that takes the address space's lock (but
 //!   with the engine `kernel`, which is used only where the user names it).
 //! * the *keeper* populates memory ahead and gives back memory that has decayed. Those calls do take that lock, so it
 //!   does little at a time.
-//! * the *assistant* does a part of a clearing that a request waits for, if it is a large one (`assist`): the cost is
-//!   the same, and it takes half as long where a processor is idle.
+//! * the *assistant* does a part of a clearing that a request waits for, if it is a large one (`assist`): it takes half
+//!   as long where a processor is idle.
 //!
 //! All have the program's own priority. Under `SCHED_IDLE` scrubd would be the last of a program's threads to end on a
 //! busy machine, and the last one takes the whole address space down: seconds in which the program is a zombie, and no

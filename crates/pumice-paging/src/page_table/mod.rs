@@ -3,7 +3,7 @@
 //! - [`entry`]: the word, its meaning, and every transition it may make.
 //! - [`ops`]: how a word is changed: [`Atomic`], or [`Emulated`] under a lock held for a moment.
 //! - [`pager`]: the interface to swap and files.
-//! - [`tables`]: three levels of them, and the walk that installs what is missing.
+//! - [`tables`]: four levels of them, and the walk that installs missing ones.
 //!
 //! A table is zeroed memory, and zero is a meaning: nobody writes a table before it is used. Its frame
 //! comes from a [`FrameSource`], so that models can do with tables of two entries.

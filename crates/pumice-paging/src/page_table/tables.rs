@@ -6,7 +6,7 @@
 //! |    pgd    |    pud    |    pmd    |    pte    |  offset   |   an address, 128 TiB of them
 //! +-----------+-----------+-----------+-----------+-----------+
 //! ```
-//! A *slot* is what an entry of the second level is for: 1 GiB, one table of the middle level. The second level's
+//! A *slot* is the range of one entry of the second level: 1 GiB, one table of the middle level. The second level's
 //! table for the first 512 slots is there from the start, and found without the first level, whose table comes with the
 //! first region beyond them; so few spaces have a walk of four levels. Half of the first table's entries are used.
 //!
@@ -96,7 +96,7 @@ pub const fn sharers_in(word: u32) -> u32 {
     word & !IN_TRANSIT
 }
 
-/// Single frames for one thread. It waits for nothing: where there are none, or only such as are kept back, its owner
+/// Single frames for one thread. It waits for nothing: where there are none, or only the reserve is left, its owner
 /// may have some reclaimed.
 pub trait FrameList {
     /// Sets what requests may do from now on.

@@ -221,7 +221,7 @@ fn frames_that_were_not_to_be_had_count_as_free() {
     assert_eq!(pager.counts().pswpout, 0);
 }
 
-/// Where swap and memory are full, pages come back all the same: into what is kept back, until another has gone.
+/// Where swap and memory are full, pages come back all the same: into the reserve, until another has gone.
 #[test]
 fn pages_come_back_though_swap_and_memory_are_full() {
     for has_kswapd in [false, true] {

@@ -18,10 +18,9 @@
 //! - `ages`: when pages were last used, and which of them plain LRU would have.
 //! - `list`: lists of pages in a table.
 //!
-//! A policy is plain code under its owner's lock: it allocates nothing, and knows of a page what a
-//! reclaim can know of it, no more: that it came in, from where, that it was used since it last asked, and
-//! what it wrote itself when the page went out (a [`policy::Shadow`] of 28 bits, which fits into a page's entry).
-//! `pumice bench replace` runs it over traces as it is.
+//! A policy is plain code under its owner's lock, and allocates nothing. It knows of a page only that it came in, from
+//! where, that it was used since the policy last asked, and the policy's own note of when the page was evicted (a
+//! [`policy::Shadow`] of 28 bits, which fits into a page's entry). `pumice bench replace` runs it over traces as it is.
 
 pub mod adaptive;
 mod ages;

@@ -80,8 +80,8 @@ pub(super) const SHRINK_BATCH: usize = 128;
 
 /// A cache that reclaim may ask for memory. Several threads may ask at a time.
 ///
-/// A call may do all that a thread may do: take frames, of those that are kept back too, and nothing is reclaimed for
-/// it; unmap regions, and give frames back to the zone. Frames that it leaves in a task's list do not count:
+/// A call may do all that a thread may do: take frames, also from the reserve, and nothing is reclaimed for it; unmap
+/// regions, and give frames back to the zone. Frames that it leaves in a task's list do not count:
 /// [`Task::give_frames_back`](crate::space::Task::give_frames_back), or dropping the task, lets others have them. It
 /// waits for nothing that a thread may have which asks for frames with flags as it needs, or which ends its
 /// registration. A thread that holds a cache's lock asks under [`Task::gfp_scope`](crate::space::Task::gfp_scope) with

@@ -279,9 +279,9 @@ unsafe impl Shrinker for Mapped<'_> {
         let Ok(left) = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer) else {
             return 0;
         };
-        let task = self.space.enter().expect("frames are kept back for this");
+        let task = self.space.enter().expect("there is a reserve for this");
         let more = task.map(FRAME_SIZE, Rights::READ_WRITE).expect("addresses");
-        task.write_at(more, &[1]).expect("frames are kept back for this");
+        task.write_at(more, &[1]).expect("there is a reserve for this");
         task.unmap(more, FRAME_SIZE).expect("mapped");
         // The second half, so that a table is needed where there is none.
         task.unmap(self.at[left - 1], Self::PAGES * FRAME_SIZE).expect("mapped");

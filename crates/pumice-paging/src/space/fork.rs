@@ -1,9 +1,9 @@
 //! `fork`: a space with the same regions and pages, each frame shared until one side writes to it.
 //!
-//! The child is nobody's while it is made. In the parent, faults go on: each page is shared at an instant,
-//! under a latch for reading, so that a page that is being written is waited for, and nobody copies or frees
-//! the frame between its count going up and its entry saying that it is shared. A write to the parent beside the call
-//! is in the child or not, page by page.
+//! The child is nobody's while it is made. In the parent, faults go on. Each page is shared at an instant, under a
+//! latch for reading. So `fork` waits for a page that is being written, and nobody copies or frees the frame between
+//! its count going up and its entry saying that it is shared. A write to the parent beside the call is in the child or
+//! not, page by page.
 //!
 //! Nothing is read for it: of a page in swap both entries name the slot, which counts them ([`Pager::share`]). Only
 //! where a pager can't do that, pages come in first.

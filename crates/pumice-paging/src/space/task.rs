@@ -82,7 +82,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
     /// While the scope lasts, reclaim does no more for this task's accesses than `allowed`, as the kernel's
     /// `memalloc_noio_save` has it: with [`Gfp::NOIO`] no I/O is begun for them, with [`Gfp::NOWAIT`] they wait for
     /// nothing and fail at once. Scopes within each other allow what all of them allow. [`Gfp::MEMALLOC`] is the other
-    /// way round: with it they may use the frames that are kept back, and nothing is reclaimed for them. It is for code
+    /// way round: with it they may use the reserve, and nothing is reclaimed for them. It is for code
     /// that gives more memory back than it takes. In a space over several zones [`Gfp::within`] names those that frames
     /// may come from.
     pub fn gfp_scope(&self, allowed: Gfp) -> GfpScope<'_, 's, F, T> {
@@ -134,7 +134,7 @@ impl<'s, F: FrameSource, T: TableOps> Task<'s, F, T> {
         zone.and_then(|zone| self.let_others_run(|| reclaim(zone))).unwrap_or(false)
     }
 
-    /// A frame of those that are kept back, for a page that is to come from swap: its slot is free then, and another
+    /// A frame of the reserve, for a page that is to come from swap: its slot is free then, and another
     /// can go. So it goes on where swap and memory are full.
     #[cold]
     #[inline(never)]

@@ -1,8 +1,8 @@
 //! Frames of several zones, for spaces over all of them.
 //!
 //! Frames are numbered from each zone's first on ([`Reclaim::first`]), so a number says whose it is. A request is
-//! served from the first of the zones that it may use ([`Gfp::within`]) that has frames above its low watermark; where
-//! none has, `kswapd` of all of these is woken, and the first is asked that has some above min (SPEC E6, and the
+//! served from the first of the zones that it may use ([`Gfp::within`]) that has frames above its low watermark. Where
+//! none has, `kswapd` of all of these is woken, and the first zone with frames above min serves it (SPEC E6, and the
 //! kernel's `get_page_from_freelist`). So a zone is neither filled up nor reclaimed for as long as another one has
 //! room, and one that nobody asks for is left alone. Tables of the upper levels and records come from any.
 //!

@@ -2,8 +2,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`job`] | a slot on its way, and in whose hands it is |
-//! | [`worker`] | a thread and what it does |
+//! | [`job`] | a slot on its way, and the thread that has it |
+//! | [`worker`] | a thread and its work |
 //! | [`priority`] | `SCHED_IDLE` and back |
 //!
 //! *Background* threads have the lowest priority, `SCHED_IDLE`. That yields only within their own
@@ -14,10 +14,10 @@
 //! nobody's large slots hold up another's small one. Nor do small ones hold up a large one for ever: no more may pass
 //! it than its own size.
 //!
-//! A job that becomes urgent goes over to the other lane, with what is populated of it. That waits for the
-//! thread that has it only where it is in the middle of a burst: an idle one may be held off there for
-//! a second, and is raised to normal priority for the rest of the burst if this process may (a thread may
-//! always go under `SCHED_IDLE`, but not come back without the right to).
+//! A job that becomes urgent goes over to the other lane, with what is populated of it. That waits for the thread that
+//! has it only in the middle of a burst. An idle thread may be held off there for a second, so it is raised to normal
+//! priority for the rest of the burst if this process may do that. (A thread may always go under `SCHED_IDLE`, but
+//! needs the right to come back.)
 
 mod job;
 mod priority;
