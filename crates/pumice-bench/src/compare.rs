@@ -31,8 +31,8 @@ const STATUS_SOMETHING_WORSE: u8 = 1;
 
 const STATUS_HELP: &str = "\
 Exit status:
-  0  nothing is worse by more than noise
-  1  something is
+  0  no figure is worse by more than noise
+  1  some figure is
   2  a file can't be used
 ";
 

@@ -52,7 +52,7 @@ pub enum CacheError {
     },
     /// The file can't grow so far.
     #[error(
-        "{} can't be {len} bytes long: {room} are kept for it; open it with more room",
+        "{} can't be {len} bytes long: {room} bytes are reserved for it; open it with more room",
         path.display()
     )]
     NoRoom {

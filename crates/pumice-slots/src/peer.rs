@@ -102,7 +102,7 @@ impl Trusted {
             return Err(stranger(path, status.st_uid, "the folder is another's"));
         }
         if is_open_to_others(&status) {
-            return Err(stranger(path, status.st_uid, "others can write in the folder"));
+            return Err(stranger(path, status.st_uid, "other users can write in the folder"));
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = openat(&folder, &*name, flags, Mode::empty());
@@ -212,7 +212,7 @@ mod tests {
         for mode in [0o777, 0o775] {
             listening.set_mode(mode);
             let what = why(trusted.connect(&path, PATIENCE));
-            assert_eq!(what, "others can write in the folder", "{mode:o}");
+            assert_eq!(what, "other users can write in the folder", "{mode:o}");
         }
         listening.set_mode(0o1777);
         assert_eq!(why(trusted.connect(&path, PATIENCE)), "", "they can't replace what is ours");

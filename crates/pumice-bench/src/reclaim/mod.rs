@@ -220,7 +220,7 @@ impl Bench<'_> {
             SwapOn::Zram => match Zram::add(swap_bytes) {
                 Ok(zram) => Some(zram),
                 Err(error) => {
-                    eprintln!("skipped: there is no zram to be had: {error}");
+                    eprintln!("skipped: no zram device can be made: {error}");
                     return Ok(());
                 }
             },

@@ -37,10 +37,10 @@ use show::{Estimate, Saved, Tried};
 use translation::Misses;
 use verdict::{Bounds, Given};
 
-/// Say how much a program could gain under `pumice run`, which may be nothing
+/// Estimate how much a program could gain under `pumice run`, which may be nothing
 #[derive(Args, Debug)]
 pub struct EstimateArgs {
-    /// Then also run it as it is, under pumice run and under pumice run --mmap, by turns, and say what it did gain;
+    /// Then also run it as it is, under pumice run and under pumice run --mmap, by turns, and print the measured gain;
     /// its output is shown once
     #[arg(long = "try")]
     try_it: bool,

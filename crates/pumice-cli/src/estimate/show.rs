@@ -193,14 +193,14 @@ impl Estimate {
         }
     }
 
-    /// Says it on stderr, where the program's own output is not.
+    /// Prints it on stderr, apart from the program's own output.
     pub fn print(&self, why_not_split: Option<&io::Error>) {
         for line in self.lines(why_not_split) {
             eprintln!("{line}");
         }
     }
 
-    /// Adds what was measured, and says it.
+    /// Adds the measurements, and prints them.
     pub fn add(&mut self, tried: Tried) {
         let Tried { runs, plain_s, pumice_s, mmap_s, .. } = tried;
         eprintln!(
@@ -212,7 +212,7 @@ impl Estimate {
         let advice = match tried.mmap_over_run {
             Saved { low, .. } if low > 0.0 => "type --mmap, it saves more than without",
             Saved { high, .. } if high < 0.0 => "leave --mmap out, it saves less than without",
-            _ => "no difference to be seen from pumice run without it",
+            _ => "no measurable difference from pumice run without it",
         };
         eprintln!(
             "            {mmap_s:.3} s under pumice run --mmap; {}; {advice}",
@@ -310,8 +310,8 @@ impl Estimate {
         ));
         if let Some(kernel_s) = self.kernel_s.filter(|&kernel_s| kernel_s > high) {
             lines.push(format!(
-                "kernel      {kernel_s:.4} s if its time in the kernel all went to faults: some are dearer, as \
-                 where a host has to find the memory"
+                "kernel      {kernel_s:.4} s if all its time in the kernel went to faults: some cost more, for \
+                 example where a host has to find the memory"
             ));
         }
         let Range { middle, low, high } = self.first_s;
@@ -322,7 +322,7 @@ impl Estimate {
         ));
         if self.spread < 1.0 {
             lines.push(format!(
-                "threads     {:.0} % of that lengthens the run: they do the rest beside each other",
+                "threads     {:.0} % of that lengthens the run: the rest runs in parallel",
                 100.0 * self.spread
             ));
         }
@@ -372,7 +372,7 @@ impl Estimate {
     }
 }
 
-/// How far `--try` is, if somebody looks.
+/// The progress of `--try`, on a terminal.
 pub fn bar(runs: u64) -> ProgressBar {
     let bar = ProgressBar::new(runs);
     if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {eta} left") {

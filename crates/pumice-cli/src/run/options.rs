@@ -43,7 +43,7 @@ pub struct PoolArgs {
     /// The same for mappings of this size and larger, 4K at least
     #[arg(long, value_name = "SIZE", value_parser = threshold, overrides_with = "no_mmap")]
     mmap_threshold: Option<usize>,
-    /// Leave all mappings to the kernel, as without --mmap, whatever the environment says
+    /// Leave all mappings to the kernel, as without --mmap, also where the environment says otherwise
     #[arg(long, overrides_with_all = ["mmap", "mmap_threshold"])]
     no_mmap: bool,
     /// Have an installed allocator serve the requests that are too small for pumice, instead of the C library
@@ -74,11 +74,11 @@ pub struct PoolArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pool: PoolArgs,
-    /// Have ready at the start what the last run used in its first second, as --ready does, and keep what this one
-    /// uses in FILE (a file for each program in your cache folder, if none is given)
+    /// Have ready at the start the memory that the last run used in its first second, as --ready does, and record that
+    /// of this run in FILE (a file for each program in your cache folder, if none is given)
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "ready")]
     profile: Option<Option<PathBuf>>,
-    /// At exit, say on stderr what was served and what it cost
+    /// At exit, print on stderr the requests that were served, and their cost
     #[arg(
         long,
         value_name = "FORM",
@@ -211,7 +211,7 @@ impl RunArgs {
     }
 }
 
-/// The variables that stand for what was typed, sizes in bytes.
+/// The variables that stand for the options, sizes in bytes.
 pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsString)> {
     let mut variables = Vec::new();
     let sizes =

@@ -32,7 +32,7 @@ use show::Of;
 /// The arguments of `pumice stat`.
 #[derive(Args, Debug)]
 pub struct StatArgs {
-    /// Process ids of programs, or of `pumice run` for all its programs; all there are if not given
+    /// Process ids of programs, or of `pumice run` for all its programs; all programs if not given
     #[arg(value_name = "PID", value_parser = parse_pid)]
     pids: Vec<u32>,
     /// As JSON, one object a program and line

@@ -83,7 +83,7 @@ pub enum VmError {
     #[error("the page is in swap, and there is no swap to read it from: {0}")]
     NotResident(Place),
     /// The page can't be read back from swap.
-    #[error("the page can't be read back from where it was paged out to: {0}")]
+    #[error("the page can't be read back from its backing store: {0}")]
     ReadFailed(Place),
     /// No frames for the page at this address, or for its tables.
     #[error("no frames are left for the page at {0}")]
@@ -99,14 +99,14 @@ pub enum VmError {
     #[error("no {0} bytes of addresses are free side by side")]
     OutOfAddresses(usize),
     /// The space has no room to note another region or thread.
-    #[error("the space has no room to note another {0}")]
+    #[error("the space has no room for a record of another {0}")]
     OutOfRecords(&'static str),
     /// Reclaim of a space by another pager than its own, which could not find again what goes.
-    #[error("the space's pages go by another pager: attach it to the one that its frames were made with")]
+    #[error("the space has another pager: attach it to the one that its frames were made with")]
     OtherPager,
     /// Reclaim of a space on another zone than those of the spaces that are attached already: records of frames go by
     /// their numbers.
-    #[error("the reclaim is another zone's: a zone has one of its own")]
+    #[error("the reclaim belongs to another zone; each zone has its own")]
     OtherZone,
     /// The thread holds as many regions as it can.
     #[error("the thread holds {0} regions already, as many as it can")]

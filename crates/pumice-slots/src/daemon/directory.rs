@@ -94,7 +94,7 @@ fn take_lock(folder: &Folder) -> Result<File, ServeError> {
         unlinkat(folder, LOCK, AtFlags::empty()).map_err(failed)?;
     }
     let shown = folder.path().display();
-    Err(ServeError::system(format!("others keep replacing the lock in {shown}; end them")))
+    Err(ServeError::system(format!("other processes keep replacing the lock in {shown}; end them")))
 }
 
 fn is_same(one: &Stat, other: &Stat) -> bool {
@@ -132,7 +132,7 @@ fn is_taken(folder: &Folder, lock: &File, is_loose: bool) -> ServeError {
         )
     } else if is_loose {
         format!(
-            "another pumice serve (process {pid}) has {shown}, or somebody who may read {shown}/{LOCK} has \
+            "another pumice serve (process {pid}) has {shown}, or a user that may read {shown}/{LOCK} has \
              locked it: if no daemon runs, remove it; else give this one a folder of its own with --dir, and \
              --socket"
         )

@@ -126,7 +126,7 @@ fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         _ => {
             return Err(ServeError::system(format!(
-                "somebody else listens at {shown}; name another path with {option}"
+                "another process listens at {shown}; name another path with {option}"
             )))
         }
     }

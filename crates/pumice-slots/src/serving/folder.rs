@@ -202,7 +202,7 @@ impl Walk {
         }
         if is_open_to_others(status) {
             return Err(format!(
-                "others can write in {path} and take the socket's place; try 'chmod go-w {path}'"
+                "other users can write in {path} and take the socket's place; try 'chmod go-w {path}'"
             ));
         }
         Ok(())
