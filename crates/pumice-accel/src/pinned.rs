@@ -171,7 +171,7 @@ impl<R: Registrar> Pool<R> {
     }
 
     /// A buffer of `bytes`, rounded up to whole blocks, pinned and registered. With
-    /// [`Content::Zero`] it is all zeros, of which the processor clears what nobody did before.
+    /// [`Content::Zero`] it is all zeros; the processor clears the parts that no engine has cleared.
     /// `None` if no run of blocks is as long.
     pub fn take(&self, bytes: usize, content: Content) -> Option<Buffer<'_, R>> {
         let count = bytes.max(1).div_ceil(BLOCK_SIZE);

@@ -46,7 +46,7 @@ pub struct CompareArgs {
     /// Results that it wrote after
     #[arg(value_name = "AFTER")]
     after: PathBuf,
-    /// Show what did not change, too
+    /// Show unchanged figures, too
     #[arg(long)]
     unchanged: bool,
     /// Also write everything to FILE, as one JSON object

@@ -175,7 +175,8 @@ impl Fills {
         progress
     }
 
-    /// Ends what is done, and waits until `least` requests are, if so many are in flight. Whether any was ended.
+    /// Ends the requests that are done, and waits until `least` are, if so many are in flight. Returns whether any was
+    /// ended.
     ///
     /// # Errors
     /// The kernel's error where it can't be asked for completions: then all are ended.
@@ -240,7 +241,7 @@ impl Fills {
         }
     }
 
-    /// Returns when the kernel has done with what it was asked for: nobody is told of that, nor asks for more.
+    /// Returns when the kernel has finished all requests: nobody is told of that, nor asks for more.
     pub fn end(&self) {
         self.state().queue = Queue::new(Box::new(Plain::new()), 1);
     }

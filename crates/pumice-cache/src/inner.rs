@@ -1,6 +1,6 @@
 //! A file that the cache has open, as all threads share it: its length, its writes in flight, its errors.
 //!
-//! **Lengths.** `len` is what the file's users have made of it, to the byte. Pages that begin before it are there,
+//! **Lengths.** `len` is the length that the file's users have set, to the byte. Pages that begin before it are there,
 //! others are an error. On the device the file is never longer, but where its blocks can't be had otherwise
 //! ([`View::allocate`](super::View::allocate)): its last page is written to the byte, by a descriptor of its own where
 //! direct I/O does not take so few. Of pages from `zero_from` on nothing was ever written that is
@@ -46,7 +46,7 @@ const FRAME: u64 = FRAME_SIZE as u64;
 pub(super) struct Inner {
     pub path: Arc<Path>,
     pub data: BlockFile,
-    /// For what direct I/O does not take.
+    /// For writes that direct I/O does not take.
     pub tail: Option<BlockFile>,
     /// Of a file that may be written, until its name is known to be durable.
     pub folders: Mutex<Vec<File>>,
@@ -408,7 +408,7 @@ impl Inner {
         self.while_nothing_is_written(|| self.extend_on_device(self.len()))
     }
 
-    /// Gives back what blocks there are on the device beyond its end there, and that end's being beyond the file's.
+    /// Gives back blocks beyond the end on the device, and moves that end back to the file's.
     /// Called by a thread that changes the length. Where that can't be done they are in nobody's way.
     pub fn trim_on_device(&self) {
         if !self.data.is_device() {
@@ -433,7 +433,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes durable what is on the device, and the name of a file that was made.
+    /// Makes the device's content durable, and the name of a file that was made.
     fn sync_data(&self) -> Result<(), Errno> {
         self.data.sync_data()?;
         let mut folders = self.folders.lock();

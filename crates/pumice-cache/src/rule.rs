@@ -7,7 +7,7 @@ use pumice_paging::space::region::Page;
 ///
 /// None of it may wait for the cache: no guard, no `sync`. If any of it panics, the log has failed.
 pub trait WriteAhead: Send + Sync {
-    /// The log position that must be durable before a page of the file is written, from what is on the page, which
+    /// The log position that must be durable before a page of the file is written, from the page's content, which
     /// nobody changes meanwhile.
     fn position(&self, page: usize, bytes: &Page) -> u64;
 

@@ -25,7 +25,7 @@ pub struct Settings {
     pub dirty_most: usize,
     /// How long a page is dirty at most before it is written back in the background, if the log allows it.
     pub dirty_age: Duration,
-    /// By what is read and written.
+    /// The engines that read and write.
     pub engines: Engines,
 }
 
@@ -82,7 +82,7 @@ impl Options {
         Options { cached: Cached::Yes, ..self }
     }
 
-    /// Keeps addresses for so many bytes, which the file can grow to; else for twice what it has, and 1 GiB at least.
+    /// Keeps addresses for so many bytes, which the file can grow to; else for twice its length, and 1 GiB at least.
     /// A cache has 128 TiB of addresses; each GiB takes 8 KiB of memory, and 2 MiB more where it is used all over.
     #[must_use]
     pub fn room(self, bytes: u64) -> Options {

@@ -185,7 +185,8 @@ impl std::fmt::Debug for Files {
     }
 }
 
-/// Where a page is from now on that had been in memory, by what the policy notes of it: not where it never was.
+/// The place of a page that is evicted, with the policy's note of it: another one than that of a page that never was in
+/// memory.
 fn elsewhere(note: u32) -> Evicted {
     if Evicted::Shadow(note) == Evicted::Shadow(0) {
         DROPPED

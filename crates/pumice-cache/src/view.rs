@@ -338,7 +338,7 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
-    /// Says what is going to be done with pages.
+    /// Announces the next accesses to pages.
     pub fn advise(&self, pages: Range<usize>, advice: Advice) {
         let pages = pages.start..pages.end.min(self.pages());
         match advice {
@@ -360,7 +360,7 @@ impl<'t, 'c> View<'t, 'c> {
         }
     }
 
-    /// Makes durable what was written to the file, its length, and its name if the cache has made it: all that any
+    /// Makes the file's writes durable, its length, and its name if the cache has made it: all that any
     /// thread wrote by guards it had before this was called. Waits for those guards that are still held: for ever, if
     /// the calling thread has one. Waits for the log, too.
     ///

@@ -61,7 +61,7 @@ pub unsafe extern "C" fn start(count: c_int, arguments: *const *const c_char) ->
     i32::from(obey(line).unwrap_or_else(|failure| failure.report()))
 }
 
-/// Does what the command line asks for and returns the exit status.
+/// Runs the command and returns the exit status.
 fn obey(line: impl Iterator<Item = OsString>) -> Result<u8, Failure> {
     match args::parse(line) {
         Err(status) => Ok(status),

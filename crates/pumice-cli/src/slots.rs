@@ -205,7 +205,7 @@ fn time(us: u64) -> String {
     }
 }
 
-/// Columns as wide as what is in them; the first flush left, the others right.
+/// Columns as wide as their content; the first flush left, the others right.
 fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -303,7 +303,7 @@ impl BlockFile {
         }
     }
 
-    /// Gives back what blocks there are beyond the end of a file, which is `len` bytes long then at most. Nobody writes
+    /// Gives back the blocks beyond the end of a file, which is `len` bytes long then at most. Nobody writes
     /// there meanwhile.
     ///
     /// # Errors
@@ -325,7 +325,7 @@ impl BlockFile {
         block::set_len(&self.file, len)
     }
 
-    /// Waits until what was written is on the device, and the length with it.
+    /// Waits until the writes are on the device, and the length with them.
     ///
     /// # Errors
     /// The kernel's error. It is reported once: bytes that were written since the last time may be lost.

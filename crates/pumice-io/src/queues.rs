@@ -97,7 +97,7 @@ impl<P> Queues<P> {
     }
 
     /// Waits until all that was asked of a queue is done, and leaves it to the next; where it can't be asked any more,
-    /// another. Of what is then in flight it is not known how it went, and it fails.
+    /// another. The outcome of requests in flight is then unknown, and they fail.
     pub fn drain(
         &self,
         mut queue: Queue<AnyEngine, P>,

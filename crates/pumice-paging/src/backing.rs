@@ -1,8 +1,8 @@
 //! Backing stores: where a space's pages go, as reclaim uses it. Swap and caches implement it.
 //!
 //! Pages of an anonymous space go to swap, and those of a file to the file. Reclaim and faults treat both alike: a
-//! [`Backing`] says where a page goes that leaves, and reads what comes back. Reclaim does the writing itself, many
-//! pages by one request, since it alone knows what leaves together.
+//! [`Backing`] gives an evicted page its place, and reads pages back. Reclaim writes pages itself, many by one request,
+//! since it alone knows which pages leave together.
 //!
 //! ```text
 //!   reclaim                                        backing
@@ -86,7 +86,7 @@ pub struct Came {
 /// See the module's top. A backing keeps its errors for later questions; a caller is only told that there was one.
 ///
 /// # Safety
-/// In a call it does not use the task that called, by whatever way it has come to it. The file of a [`Place`] stays
+/// In a call it does not use the task that called, also if it has got it in another way. The file of a [`Place`] stays
 /// open until [`Backing::written`]. A page that is written in place stays mapped from [`Backing::hold`] to
 /// [`Backing::let_go`].
 pub unsafe trait Backing: Send + Sync {

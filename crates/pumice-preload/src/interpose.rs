@@ -265,7 +265,7 @@ unsafe fn realloc_owned(owned: Owned, at: *mut c_void, size: usize) -> *mut c_vo
     }
 }
 
-/// `realloc` across the threshold: moves small memory of the next allocator's into the heap, and what it had of it
+/// `realloc` across the threshold: moves memory of the next allocator's into the heap: small memory, and memory from
 /// before there was a heap. Memory that is larger was declined, and stays where it is: its owner can move pages.
 ///
 /// # Safety

@@ -1,4 +1,4 @@
-//! The shim: `malloc` and its family, preloaded in front of whatever allocator a program has.
+//! The shim: `malloc` and its family, preloaded in front of the program's allocator.
 //!
 //! Requests from a threshold on go to [`pumice_heap::heap::Heap`]; all others, and those the heap
 //! declines, go to the *next* allocator in line. All decisions are made in `pumice-heap` and `pumice-frames`.

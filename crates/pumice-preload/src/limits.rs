@@ -24,7 +24,8 @@ struct Limit {
 
 const INFINITE: u64 = u64::MAX;
 
-/// Defines functions that set a limit, which is their argument of that name: the next library's, and what follows.
+/// Defines functions that set a limit, which is their argument of that name: the next library's call, and the steps
+/// after it.
 macro_rules! sets_limit {
     ($($name:ident($($argument:ident: $type:ty),*) of ($process:expr, $resource:ident, $new:ident, $old:expr);)*) => {$(
         #[no_mangle]
@@ -97,7 +98,7 @@ fn read_limit(at: usize) -> Option<Limit> {
     const NOTHING: usize = 99;
     let is_readable = |word: usize| {
         let args = [NOTHING, word, 0, size_of::<u64>(), 0, 0];
-        // SAFETY: it is refused, whatever is there.
+        // SAFETY: it is refused in any case.
         let outcome = unsafe { raw::syscall(linux::__NR_rt_sigprocmask, args) };
         outcome == Err(Errno::INVAL)
     };

@@ -231,7 +231,7 @@ mod engine {
             taken == count
         }
 
-        /// Looks what became of a piece.
+        /// Looks for a piece's completion.
         fn look(&self, piece: &mut Piece) {
             let (number, index) = (piece.tag() as usize / PIECES, piece.tag() as usize % PIECES);
             let group = self.groups.get(number);

@@ -21,7 +21,7 @@ pub struct Progress {
 struct Counts {
     index: usize,
     begun: Instant,
-    /// Expected and measured, of what has ended well.
+    /// The expected and the measured time of experiments that ended well.
     expected_s: f64,
     measured_s: f64,
 }

@@ -17,7 +17,7 @@
 //!
 //! An access is a word of a page, at random or in turn, and waits are how long accesses took, whether the page was
 //! there or not. *CPU* is all of the process's threads and, for the kernel, its `kswapd`; *machine's* is everybody's,
-//! interrupts and the kernel's workers included, and so whatever else ran.
+//! interrupts and the kernel's workers included, and all other load.
 
 mod device;
 mod job;

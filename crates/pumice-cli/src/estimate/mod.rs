@@ -56,7 +56,7 @@ pub struct EstimateArgs {
     program: Vec<OsString>,
 }
 
-/// Runs the program, says on stderr what follows, and returns the program's exit status.
+/// Runs the program, prints the estimate on stderr, and returns the program's exit status.
 pub fn estimate(options: &EstimateArgs) -> Result<u8, Failure> {
     let mut json = JsonLines::create(options.json.as_deref())?;
     let mut costs = Costs::default();

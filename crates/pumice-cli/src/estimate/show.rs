@@ -27,7 +27,7 @@ pub struct Estimate {
     zfod: u64,
     zfod_small: u64,
     zfod_huge: u64,
-    /// Of these, in what `pumice run` would serve, and in heaps, of which it would serve a part.
+    /// Of these, in memory that `pumice run` would serve, and in heaps, of which it would serve a part.
     served_small: u64,
     served_huge: u64,
     heap_small: u64,
@@ -93,7 +93,7 @@ pub struct Tried {
     pub mmap_s: f64,
     /// By that.
     pub mmap_saved: Saved,
-    /// By `--mmap`, beyond what `pumice run` saves.
+    /// The saving of `--mmap` beyond that of `pumice run`.
     pub mmap_over_run: Saved,
 }
 

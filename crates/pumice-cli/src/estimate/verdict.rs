@@ -1,8 +1,8 @@
 //! The arithmetic: the most that ready memory could save a program, and whether that is worth anything.
 //!
 //! After M. Dillon's for DragonFly's idle page zeroing (2010): faults times page size by bandwidth
-//! bounds what pre-zeroing saves. Ready memory saves the whole fault, so here faults are multiplied by the cost of one.
-//! No fault takes time that the kernel did not take, so a program's time in the kernel is a bound of its own.
+//! bounds the saving of pre-zeroing. Ready memory saves the whole fault, so here faults are multiplied by the cost of
+//! one. No fault takes time that the kernel did not take, so a program's time in the kernel is a bound of its own.
 //!
 //! The kernel must find memory that a program has never had, with pumice and without: unless it is populated ahead
 //! (`--ready`), the program's peak is touched for the first time under `pumice run` too, in huge pages at best. So
@@ -46,7 +46,7 @@ pub struct Given {
     pub wall_s: f64,
     /// The most memory it had.
     pub resident_bytes: u64,
-    /// Bytes that are touched for the first time, at least, in what is served.
+    /// Bytes that are touched for the first time, at least, in served memory.
     pub first_bytes: u64,
     /// Faults there of the thread that has most of them.
     pub busiest: ThreadFaults,
@@ -124,7 +124,7 @@ impl Range {
 /// The result of the arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Bytes that the kernel zeroed in what `pumice run` would serve.
+    /// Bytes that the kernel zeroed in memory that `pumice run` would serve.
     pub bytes: u64,
     /// Zeroing those, alone.
     pub zeroing_s: f64,

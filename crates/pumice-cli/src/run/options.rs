@@ -165,7 +165,7 @@ impl RunArgs {
         RunArgs { program: program.to_vec(), ..RunArgs::default() }
     }
 
-    /// Adds what the environment says and checks that it fits the machine.
+    /// Adds the environment's settings and checks that they fit the machine.
     pub fn plan(self) -> Result<Plan, Failure> {
         let ready = or_env(self.pool.ready, "--ready", ENV_READY, size)?;
         let pool_max = or_env(self.pool.pool_max, "--pool-max", ENV_POOL_MAX, size)?;
@@ -241,8 +241,7 @@ pub fn variables(pool: &PoolArgs, scrub: &ScrubArgs) -> Vec<(&'static str, OsStr
     variables
 }
 
-/// Checks what can be wrong about memory that is not this machine's: that the pool has room for
-/// what is to be ready.
+/// Checks sizes of memory for another machine: the pool must have room for the ready memory.
 pub fn check_pool(pool: &PoolArgs) -> Result<(), Failure> {
     let typed = |value, source| Some(Sourced { value: value?, source });
     let (ready, most) = (typed(pool.ready, "--ready"), typed(pool.pool_max, "--pool-max"));

@@ -61,7 +61,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Puts together what a run that took `wall_s` seconds came to.
+    /// The figures of a run that took `wall_s` seconds.
     pub fn new(program: String, wall_s: f64, end: End, usage: &Usage) -> Ran {
         let (exit_status, signal) = match end {
             End::Exited(status) => (Some(status), None),
@@ -174,7 +174,7 @@ pub fn unblock(before: &SignalSet) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before.0, null_mut()) };
 }
 
-/// Signals blocked in this process, and what they were before.
+/// Signals blocked in this process, and the ones blocked before.
 struct Signals {
     /// Those that are waited for.
     waited: libc::sigset_t,

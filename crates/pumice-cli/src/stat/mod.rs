@@ -38,7 +38,7 @@ pub struct StatArgs {
     /// As JSON, one object a program and line
     #[arg(long)]
     json: bool,
-    /// Go on, every --interval, and show what changes
+    /// Go on, every --interval, and show the changes
     #[arg(long, short)]
     watch: bool,
     /// Seconds between two samples
@@ -90,7 +90,7 @@ pub fn stat(options: &StatArgs) -> Result<(), Failure> {
     }
 }
 
-/// Shows what changes until there were enough samples, or nobody reads any more.
+/// Shows the changes until there were enough samples, or nobody reads any more.
 fn watch(options: &StatArgs, mut before: Sample) -> Result<(), Failure> {
     let mut left = options.samples;
     // SAFETY: a plain call. The process that started this may ignore the signal, and then this one would not notice

@@ -2,7 +2,7 @@
 //!
 //! It is read from a copy of each tree. Nothing a program does to its tree meanwhile can stop
 //! this one, and nothing here stops or slows a program. A tree says nothing about a process of another user's,
-//! and of each process there is one row for each `pumice run`, whatever trees say.
+//! and of each process there is one row for each `pumice run`, also if its tree says otherwise.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub struct Process {
     pub uid: u32,
     /// The process.
     pub pid: u32,
-    /// Its name, which is whatever it calls itself.
+    /// The name that it gives itself.
     pub program: String,
     /// Its share of the pool.
     pub pool_bytes: u64,

@@ -119,7 +119,7 @@ fn stop(terminal: &mut DefaultTerminal) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what a key says; whether that is to end.
+/// Handles a key. Returns whether to end.
 fn ends(state: &mut State, key: KeyEvent) -> bool {
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     let told = match key.code {

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `engine` | the driver interface: [`Engine`], [`Piece`], what may be said of memory and when |
+//! | `engine` | the driver interface: [`Engine`], [`Piece`], and the reports that an engine may make of memory |
 //! | `chain` | engines in line, with the processor behind them: [`Chain`] |
 //! | `cpu` | the processor's engines under one type: [`CpuEngine`] |
 //! | `stosb`, `stream_avx2`, `stream_avx512`, `clzero`, `dc_zva`, `portable` | one engine each |

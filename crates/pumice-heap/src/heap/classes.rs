@@ -30,9 +30,9 @@ pub(super) const CLASSES: usize = 36 * PER_DOUBLING;
 
 /// From this share on, in 256ths, a class is dense.
 const DENSE_SHARE: u64 = 64;
-/// Below this share it is not, whatever it is on average.
+/// A class whose recent share is below this is not, also if its mean is higher.
 const LEAST_DENSE_SHARE: u64 = 16;
-/// The mean of what a class touches is of about so many samples.
+/// The mean share that a class touches is over about so many samples.
 const MEAN_OF: u64 = 32;
 /// The bits of a mean's fraction, and where they begin in a word.
 const MEAN_BITS: u32 = 16;
@@ -42,9 +42,9 @@ const BLOCKS: u32 = 32;
 const LOOK_AGAIN: u64 = 64;
 /// Every request of a class is a sample until there is one, and so are as many as this, until there are as many.
 const ENOUGH_SAMPLES: u64 = 2;
-/// A class taken for what its neighbours are is looked at once in this many requests.
+/// A class that is taken for dense because its neighbours are is looked at once in this many requests.
 const LOOK_AT_LIKELY: u64 = 16;
-/// So many requests of a class are served on a guess, of whatever size...
+/// So many requests of a class are served on a guess, of any size...
 const GUESSES: usize = 4;
 /// ... or so many that they have so many frames: 64 MiB.
 const GUESSED_FRAMES: usize = 16 << 10;

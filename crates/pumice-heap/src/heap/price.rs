@@ -20,7 +20,7 @@ use pumice_frames::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pumice_frames::sys::mem::{Huge, Memory};
 use pumice_frames::sys::thread;
 
-/// A huge page that took less is cheap, whatever small ones cost: twice as long as old machines take to clear one.
+/// A huge page that took less is cheap, at any price of small ones: twice as long as old machines take to clear one.
 const CHEAP_NS: u64 = 1_000_000;
 /// Huge pages are dear that take so many times as long as small ones.
 const DEAR: u64 = 2;
@@ -195,7 +195,7 @@ impl Heap {
 }
 
 /// Faults the first frames of new blocks in, so many of each, as small pages: pages that are faulted in beside a small
-/// one are small, whatever the advice. `false`: the kernel has no room for another mapping, or no huge pages.
+/// one are small, in spite of the advice. `false`: the kernel has no room for another mapping, or no huge pages.
 fn fault_in_small(zone: &PoolZone, blocks: Range<usize>, frames: usize) -> bool {
     let (at, len) = (zone.block_address(blocks.start), blocks.len() * BLOCK_SIZE);
     // SAFETY: advice on committed memory of the caller's, which changes no content.

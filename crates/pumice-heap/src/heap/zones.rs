@@ -12,7 +12,7 @@
 //! policies, or leaves it to the kernel to move pages to their users, that works as it does without the heap. Helpers
 //! touch memory that is not theirs; they say for each piece which node it belongs to ([`Topology::prefer`]).
 //!
-//! Freed memory goes back to the zone it came from, on whatever node it is freed. A request that its node's zone
+//! Freed memory goes back to the zone it came from, from any node. A request that its node's zone
 //! cannot serve (the pool's limit, addresses) tries the others, the nearest first.
 
 use core::ops::{Deref, Range};

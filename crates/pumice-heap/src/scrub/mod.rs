@@ -116,7 +116,7 @@ pub const DECAY_PASSES: u32 = 7;
 /// Any thread may free or allocate meanwhile; nobody may ever wait for a claim. No method may
 /// panic, allocate, or use thread-local storage: they run on threads that libc does not know of. As
 /// those touch others' memory, [`Source::claim`] and [`Source::populate`] say from which memory node
-/// the kernel is to take what the calling thread then faults in.
+/// the kernel is to take the pages that the calling thread then faults in.
 ///
 /// # Safety
 /// The memory that [`Source::claim`] returns is nobody else's, and may be written, until [`Source::finish`] has it

@@ -57,7 +57,7 @@ pub fn open(path: &Path, opening: Opening, direct: bool) -> Result<OwnedFd, Errn
     fs::open(path, flags, Mode::RUSR | Mode::WUSR)
 }
 
-/// A name by which an open file is opened anew, whatever became of its own, where there is `/proc`.
+/// A name by which an open file is opened anew, also if its own is gone, where there is `/proc`.
 fn proc_path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -178,7 +178,7 @@ pub fn set_len(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     fs::ftruncate(file, len)
 }
 
-/// Waits until what was written is on the device, and what is needed to find it: the length, too.
+/// Waits until the writes are on the device, and all metadata needed to find them: the length, too.
 ///
 /// # Errors
 /// The kernel's error.

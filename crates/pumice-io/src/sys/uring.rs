@@ -96,7 +96,7 @@ impl Uring {
         pushed
     }
 
-    /// Hands over what is queued, and waits until `done` requests are done.
+    /// Submits the queued requests, and waits until `done` of them are done.
     ///
     /// # Errors
     /// The kernel's error, but for an interruption.

@@ -34,7 +34,7 @@ pub unsafe trait TableOps: Sync {
     #[doc(hidden)]
     fn ptep_cmpxchg(&self, ptep: &AtomicU64, old: Entry, new: Entry) -> Result<(), Entry>;
 
-    /// Replaces whatever is there, which is returned.
+    /// Replaces the entry, and returns the old one.
     #[doc(hidden)]
     fn ptep_xchg(&self, ptep: &AtomicU64, new: Entry) -> Entry;
 
@@ -46,7 +46,7 @@ pub unsafe trait TableOps: Sync {
     #[doc(hidden)]
     fn ptep_clear_bits(&self, ptep: &AtomicU64, mask: u64) -> Entry;
 
-    /// By what two entries side by side can be changed at once, if they can: it may be used beside the
+    /// The operation that changes two adjacent entries at once, if there is one: it may be used beside the
     /// other operations.
     #[doc(hidden)]
     #[inline]
@@ -54,7 +54,7 @@ pub unsafe trait TableOps: Sync {
         None
     }
 
-    /// Takes what is there and leaves nothing.
+    /// Takes the entry and leaves an empty one.
     #[doc(hidden)]
     #[inline]
     fn ptep_get_and_clear(&self, ptep: &AtomicU64) -> Entry {

@@ -95,7 +95,7 @@ pub struct Incoming {
 /// space's `mmap_lock`. Its requests to that space in the call must not map, unmap, protect or fork.
 ///
 /// # Safety
-/// In a call it does not use the task that called, by whatever way it has come to it.
+/// In a call it does not use the task that called, also if it has got it in another way.
 pub unsafe trait Pager: Sync {
     /// Pages of a space came in. A batch is a hint: some may be gone again.
     fn lru_add(&self, space: SpaceId, pages: &[LruPage]);

@@ -99,7 +99,7 @@ pub const fn sharers_in(word: u32) -> u32 {
 /// Single frames for one thread. It waits for nothing: where there are none, or only the reserve is left, its owner
 /// may have some reclaimed.
 pub trait FrameList {
-    /// Sets what requests may do from now on.
+    /// Sets the flags of requests from now on.
     fn set_gfp(&mut self, _gfp: Gfp) {}
     /// Gets a frame that reads as zeros.
     fn get_zeroed(&mut self) -> Option<Pfn>;
@@ -114,7 +114,7 @@ pub trait FrameList {
         debug_assert!(most > 0);
         self.get_zeroed().map(|frame| (frame, 1))
     }
-    /// Puts back the last ones of what [`FrameList::get_zeroed_run`] returned last, not written.
+    /// Puts back the last frames of the last [`FrameList::get_zeroed_run`], not written.
     fn put_zeroed_run(&mut self, first: Pfn, frames: usize) {
         (first.0..first.0 + frames).for_each(|frame| self.put_zeroed(Pfn(frame)));
     }
@@ -122,7 +122,7 @@ pub trait FrameList {
     fn put(&mut self, frame: Pfn);
     /// Puts back a frame that was got zeroed and not written.
     fn put_zeroed(&mut self, frame: Pfn);
-    /// Lets others have what was put back.
+    /// Lets other threads have the frames that were put back.
     fn flush(&mut self) {}
 }
 
@@ -284,7 +284,7 @@ impl<F: FrameSource, T: TableOps> Tables<F, T> {
         Some(Tables { pud, pud_frame, pgd: AtomicU64::new(0), source, ops })
     }
 
-    /// The address of the first table: no two spaces have the same at a time, whatever zones they are on.
+    /// The address of the first table: no two spaces have the same at a time, also on different zones.
     pub fn root(&self) -> usize {
         self.pud.words.as_ptr() as usize
     }

@@ -166,7 +166,7 @@ impl<'r, P: Policy + Send> Round<'r, P> {
         self.known.get(place)?.space.as_ref()
     }
 
-    /// Tells the policy what was accessed.
+    /// Reports accessed pages to the policy.
     fn scan(&mut self) {
         let mut looked_at = std::mem::take(&mut self.looked_at);
         looked_at.clear();

@@ -1,7 +1,7 @@
 //! Shrinkers: caches outside the page lists, which give frames back when they are asked.
 //!
-//! No policy knows what lies in a program's own caches, so where a zone's memory is in those, taking pages out finds
-//! nothing, or takes what is needed most. A cache that has registered a [`Shrinker`] shares the pressure: it is scanned
+//! No policy knows the content of a program's own caches. Where these have a zone's memory, eviction finds no page, or
+//! takes the pages that are needed most. A cache that has registered a [`Shrinker`] shares the pressure: it is scanned
 //! in proportion to the scan of the pages in memory (`vm_scan_ratio`, and `shrink_slab` of later kernels). One counter
 //! sums that scan, and each cache keeps the value up to which it has paid. So a debt that can't be paid for one
 //! request, because of its flags, is there for the next. Where no page is left to go, each is asked for a batch before
@@ -89,7 +89,7 @@ pub(super) const SHRINK_BATCH: usize = 128;
 /// a cache maps, unmaps or forks, since a fork waits for guards.
 ///
 /// # Safety
-/// In a call it does not use the task that called, by whatever way it has come to it.
+/// In a call it does not use the task that called, also if it has got it in another way.
 pub unsafe trait Shrinker: Send + Sync {
     /// Flags that a request must have for this to be asked on its behalf. Unless told otherwise that of caches, which
     /// [`Gfp::NOFS`] and less do not.
@@ -141,7 +141,7 @@ pub(super) enum Ask {
     LastResort,
 }
 
-/// Whether what it says is true.
+/// Whether its reports are true.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trust {
     calls: u32,

@@ -236,7 +236,7 @@ impl<P: Policy + Send> Round<'_, P> {
         self.note(freed);
     }
 
-    /// Ends what writes were for that are done. Returns how many frames are free.
+    /// Ends the transit of pages whose writes are done. Returns how many frames are free.
     fn complete(&mut self, is_to_wait: bool) -> usize {
         let Writes { queue, engines, depth, .. } = &mut self.writes;
         if let Err(errno) = if is_to_wait { queue.reap() } else { queue.poll() } {
@@ -327,7 +327,7 @@ impl<P: Policy + Send> Round<'_, P> {
         self.notes.slots = slots;
     }
 
-    /// Writes down what became of pages, and wakes threads that wait for `freed` frames, or for nothing.
+    /// Records the outcome of pages, and wakes threads that wait for `freed` frames, or for nothing.
     pub fn note(&mut self, freed: usize) {
         for known in self.known.iter_mut().filter(|known| known.has_frames) {
             known.has_frames = false;

@@ -101,7 +101,7 @@ pub enum VmError {
     /// The space has no room to note another region or thread.
     #[error("the space has no room for a record of another {0}")]
     OutOfRecords(&'static str),
-    /// Reclaim of a space by another pager than its own, which could not find again what goes.
+    /// Reclaim of a space by another pager than its own, which could not find evicted pages again.
     #[error("the space has another pager: attach it to the one that its frames were made with")]
     OtherPager,
     /// Reclaim of a space on another zone than those of the spaces that are attached already: records of frames go by

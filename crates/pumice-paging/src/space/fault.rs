@@ -1,8 +1,8 @@
 //! The fault path: `handle_mm_fault` without a lock.
 //!
-//! Find the granule and hold its VMA, walk, install what tables are missing, then go by the page's
-//! word: each step below is one compare-and-swap from what was read to what it should be, and starts
-//! over when the word has become another. The loser gives its frame back, still zeroed.
+//! Find the granule and hold its VMA, walk, install missing tables, then go by the page's
+//! word: each step below is one compare-and-swap from the word that was read, and starts over when the word has
+//! changed. The loser gives its frame back, still zeroed.
 //!
 //! The frame comes from the thread's list (`List::get_zeroed` of [`mem_map`](super::mem_map)), which is filled from the
 //! processor's (`Pcp::get` of `pumice_frames::frame`), and that from the block that the processor has reserved
@@ -258,7 +258,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// From nothing: the zero page for reading, a frame for writing. `Err` with what is there instead.
+    /// From nothing: the zero page for reading, a frame for writing. `Err` with the entry that is there instead.
     fn install(
         &self,
         walked: &Walked<'_, F>,
@@ -473,7 +473,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         self.give_up(doomed);
     }
 
-    /// Gives up what an entry had that is gone now.
+    /// Gives up the frame or the place of an entry that is gone now.
     pub(super) fn give_up(&self, entry: Entry) {
         if entry.has_frame() && entry.frame() != self.space.tables.source.zero_page() {
             self.put_frame(entry.frame(), entry.cow());

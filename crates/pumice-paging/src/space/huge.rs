@@ -64,7 +64,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         }
     }
 
-    /// Installs a huge page, if a block can be had: the entry, or what is there instead.
+    /// Installs a huge page, if there is a block. Returns the entry, or the one that is there instead.
     #[cold]
     #[inline(never)]
     fn install_huge(

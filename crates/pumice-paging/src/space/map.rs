@@ -92,7 +92,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         result
     }
 
-    /// Changes what may be done with whole pages. Guards that are there keep what they have.
+    /// Changes the rights of whole pages. Guards that are there keep what they have.
     ///
     /// # Errors
     /// As [`Task::unmap`], and [`VmError::Unmapped`] for the first page that is. Pages before it have changed then.

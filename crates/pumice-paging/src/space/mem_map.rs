@@ -347,7 +347,7 @@ impl<M: Memory, L: Budget + Sync> List<'_, M, L> {
         }
     }
 
-    /// A frame that reads as zeros, whatever it was.
+    /// A frame that reads as zeros, cleared if necessary.
     #[cold]
     #[inline(never)]
     fn clear(&self, frame: Pfn) -> Pfn {

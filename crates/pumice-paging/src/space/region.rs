@@ -83,7 +83,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         Ok(Region { task: self, place, first_page, pages, middle, source: tables.source })
     }
 
-    /// Copies what is at an address, each page of it as it was at one instant.
+    /// Copies the bytes at an address, each page of them as it was at one instant.
     ///
     /// # Errors
     /// As [`Task::fault`], for the first page that can't be read; those before it are copied.
@@ -106,7 +106,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         Ok(())
     }
 
-    /// Writes what is to be at an address, each page of it at one instant.
+    /// Writes bytes at an address, each page of them at one instant.
     ///
     /// # Errors
     /// As [`Task::fault`], for the first page that can't be written; those before it are written.

@@ -1,4 +1,4 @@
-//! A thread's record in a space, which others only read: its resident pages and what it holds.
+//! A thread's record in a space, which others only read: its resident pages and its holds.
 //!
 //! One record of 128 bytes, two cache lines that nobody else writes (SPEC B3: no locks and no shared
 //! cache lines in counting; a reader adds the list up). Counts, which change with each fault, are in the first. The

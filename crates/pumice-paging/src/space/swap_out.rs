@@ -337,7 +337,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         })
     }
 
-    /// Gives up what is kept elsewhere of a page that is gone now.
+    /// Gives up the place of a page that is gone now.
     pub(super) fn give_up_evicted(&self, entry: Entry) {
         if let Some(from) = Evicted::of(entry) {
             self.count(Counter::Swap, -from.in_swap());

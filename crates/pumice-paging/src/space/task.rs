@@ -16,7 +16,7 @@ use pumice_io::sync::atomic::{fence, Ordering};
 /// Times that a frame of the reserve is asked for, where others have them all.
 const RESERVE_TRIES: u32 = 2;
 
-/// A thread's part in a [`VmSpace`]: its list of frames, its counts, what it holds, and how its faults
+/// A thread's part in a [`VmSpace`]: its list of frames, its counts, its holds, and how its faults
 /// have gone so far. One thread uses it at a time; a thread has as many as it likes.
 ///
 /// When it is dropped, its frames go back to the zone and its counts stay with the space.
@@ -27,7 +27,7 @@ pub struct Task<'s, F: FrameSource, T: TableOps> {
     list: UnsafeCell<F::List>,
     /// Flags for reclaim on behalf of its requests.
     gfp: Cell<Gfp>,
-    /// Whether there is a pager, which wants to know what came in.
+    /// Whether there is a pager, to which new pages are reported.
     pub(super) is_paged: bool,
     batch: UnsafeCell<Batch>,
     /// The VMA that is held for addresses, as the record says at `level`; only this thread writes that.

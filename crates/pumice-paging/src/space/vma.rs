@@ -241,7 +241,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
         state.retired = id;
     }
 
-    /// Frees what was retired and is held by nobody any more.
+    /// Frees retired regions that nobody holds any more.
     pub(super) fn free_retired(&self, state: &mut MapState, put: &mut impl FnMut(Entry)) {
         if state.retired == 0 {
             return;

@@ -127,7 +127,7 @@ impl Swap {
         Swap::make(path, bytes, cached, whose)
     }
 
-    /// As [`Swap::create`], whatever is in the file or on the device: that is lost.
+    /// As [`Swap::create`], without a look at the file or the device: its content is lost.
     ///
     /// # Errors
     /// As there, but for [`SwapError::NotSwap`].

@@ -70,7 +70,7 @@ pub struct Lease {
 pub enum Heard {
     /// It will.
     Yes,
-    /// It is gone, or does not read what it asked for.
+    /// It is gone, or does not read its answers.
     No,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Hands over what was leased.
+    /// Hands over the leased slot.
     pub fn grant(&self, reply: &Reply, file: &SlotFile) -> Heard {
         use std::os::fd::AsFd;
         match socket::send(&self.socket, &reply.encode(), Some(file.as_fd())) {

@@ -101,7 +101,7 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Nothing is followed, and nothing is waited for, whatever lies there.
+/// Follows no link, and waits for no file of any kind.
 fn open_lock(folder: &Folder) -> Result<File, ServeError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;

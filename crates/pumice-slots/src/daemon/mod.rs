@@ -11,7 +11,7 @@
 //! | [`turns`] | the order of users that wait |
 //! | [`populator`] | the threads that populate |
 //! | [`room`] | whether there is memory for another slot |
-//! | [`reaper`] | the threads that truncate what was leased and close what clients sent |
+//! | [`reaper`] | the threads that truncate ended slots and close descriptors that clients sent |
 //! | [`server`] | the event loop |
 //! | [`connection`] | one client: its requests, its waits and its leases |
 //! | [`census`] | the counts |
@@ -20,8 +20,8 @@
 //! | [`notify`] | messages to systemd |
 //!
 //! One thread has all state and never waits for a client. It reads what has come, a message of each connection at a
-//! time, and disconnects clients that do not read their answers. Other threads do whatever may take long
-//! (populating, truncating, closing what a client sent), and report over a channel.
+//! time, and disconnects clients that do not read their answers. Other threads do all work that may take long
+//! (populating, truncating, closing descriptors that a client sent), and report over a channel.
 
 mod allow;
 mod census;

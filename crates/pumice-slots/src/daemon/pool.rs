@@ -1,5 +1,5 @@
-//! The slots: classes of one size and kind, what of them is ready, leased and waited for, and which is
-//! to be populated next. It touches no file and no clock, so tests drive it by hand.
+//! The slots: classes of one size and kind, the counts of ready, leased and awaited ones, and the one to populate next.
+//! It touches no file and no clock, so tests drive it by hand.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -60,8 +60,8 @@ pub struct Class {
 }
 
 impl Pool {
-    /// Changes what is wanted. Slots that are too many go at once if they are ready, else when their leases
-    /// end. Returns what is to be ended.
+    /// Changes the number of slots. Surplus slots go at once if they are ready, else when their leases end. Returns the
+    /// slots to end.
     pub fn configure(&mut self, wanted: &[(Key, u32)]) -> Vec<ReadySlot> {
         for class in &mut self.classes {
             class.wanted = 0;

@@ -92,7 +92,7 @@ impl Room {
         Ok((made, Promise { room: Arc::clone(self), left }))
     }
 
-    /// Takes back what was added to the kernel's pools: pages in use go when their slots do. Nothing is
+    /// Takes added pages back from the kernel's pools: pages in use go when their slots do. Nothing is
     /// given from now on.
     pub fn end(&self) {
         let mut taken = self.lock();

@@ -121,7 +121,7 @@ fn clear(folder: &Folder, name: &OsStr, path: &Path, option: &str) -> Result<(),
             "{shown} belongs to user {user}; remove it, or name another path with {option}"
         )));
     }
-    // Of whatever type it is, a refusal means that nobody listens.
+    // For any type of socket, a refusal means that nobody listens.
     match socket::connect_to(&path_of(&file), Duration::from_secs(1)) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         _ => {

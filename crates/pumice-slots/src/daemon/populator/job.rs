@@ -49,7 +49,7 @@ pub struct Work {
     pub file: SlotFile,
     /// Its mapping.
     pub populating: Populating,
-    /// The room for what is not populated yet.
+    /// The room for the part that is not populated yet.
     pub promise: Promise,
 }
 

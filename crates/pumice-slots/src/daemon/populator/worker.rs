@@ -1,5 +1,5 @@
 //! A thread that populates, one job at a time: background ones when nobody else wants the machine, urgent
-//! ones at once. Both do the same; the [`Lane`] says how much of it and with what pauses.
+//! ones at once. Both do the same; the [`Lane`] sets the amount and the pauses.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -147,7 +147,7 @@ struct Hands {
     pacer: Option<Pacer>,
     /// Whether the pacer was asked before the burst.
     is_held_back: bool,
-    /// No burst before this, of whatever job; for urgent threads it is always past.
+    /// No burst of any job before this; for urgent threads it is always past.
     rest_until: Instant,
     counted_ns: u64,
 }
