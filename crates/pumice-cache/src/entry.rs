@@ -15,7 +15,7 @@ pub struct PageEntry<'v, 't, 'c> {
 impl<'t, 'c> View<'t, 'c> {
     /// Looks a page's entry up, for readers that know their next pages. With some eight pages at
     /// a time: [`PageEntry::fetch_entry`] for all, then [`PageEntry::fetch`] for all, and then the reads, so that no
-    /// line is waited for by itself. That something is fetched is no use of a page to reclaim.
+    /// line is waited for by itself. Reclaim does not count a fetch as a use of the page.
     #[inline(always)]
     pub fn entry(&self, page: usize) -> PageEntry<'_, 't, 'c> {
         PageEntry { view: self, entry: self.region.entry(page) }

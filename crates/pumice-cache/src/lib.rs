@@ -128,7 +128,7 @@ pub struct Counts {
     pub read: u64,
     /// Requests that they were read by.
     pub read_requests: u64,
-    /// Of these, such as nobody had asked for yet.
+    /// Of these, pages of readahead.
     pub read_ahead: u64,
     /// Written to files.
     pub written: u64,
@@ -157,20 +157,19 @@ impl<'c> Cache<'c> {
         CacheTask::new(self)
     }
 
-    /// Opens a file or a block device. One that is open in the cache is the same, however it is called, and as it was
-    /// opened first; it stays so when its handles are dropped, until [`CacheTask::close`].
+    /// Opens a file or a block device. A file that is open in the cache already is the same file under any name, with
+    /// the options of its first opening. It stays open when its handles are dropped, until [`CacheTask::close`].
     ///
-    /// A file that may be written is one cache's at a time (flock(2)), but on CIFS, where a lock would be in the
-    /// cache's own way; a block device is claimed, as a mount does. Of a process that was killed, writes may still be
-    /// on their way to the device: for these it waits, some seconds at most.
+    /// A writable file belongs to one cache at a time (flock(2)), except on CIFS, where a lock would stop the cache's
+    /// own descriptors. A block device is claimed, as a mount does. Writes of a killed process may still be on their
+    /// way to the device: this waits for them, some seconds at most.
     ///
     /// # Errors
     /// [`CacheError::Open`], with `EINVAL` too for a place where no checksum can be; [`CacheError::PartOfPage`] for a
-    /// file with checksums that is not whole pages long; [`CacheError::InUse`] for one that another cache may write,
-    /// and for a device that is mounted or claimed otherwise; [`CacheError::ReadOnly`] for one that is open to be read
-    /// only;
-    /// [`CacheError::OpenOtherwise`] for one of which something else is asked than it was opened with;
-    /// [`CacheError::Space`] where no addresses are left for it.
+    /// file with checksums that is not whole pages long; [`CacheError::InUse`] for a file that another cache may write,
+    /// and for a device that is mounted or claimed otherwise; [`CacheError::ReadOnly`] for a file that is open for
+    /// reading only; [`CacheError::OpenOtherwise`] for a file that is open with other options; [`CacheError::Space`]
+    /// where no addresses are left for it.
     ///
     /// # Panics
     /// As [`Cache::task`].

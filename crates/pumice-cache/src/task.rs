@@ -16,8 +16,8 @@ use pumice_io::sync::in_policy;
 use pumice_io::Way;
 use pumice_paging::space::file_ops::FileOps;
 
-/// An open file, to be viewed by any task of its cache. It stays in the cache when this is dropped, as the kernel
-/// keeps pages of files that nobody has open: [`CacheTask::close`] has it go.
+/// An open file, to be viewed by any task of its cache. It stays in the cache when this is dropped, as the kernel keeps
+/// pages of files that nobody has open: [`CacheTask::close`] removes it.
 #[derive(Debug)]
 pub struct File {
     pub(super) inner: Arc<Inner>,

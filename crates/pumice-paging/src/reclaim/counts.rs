@@ -10,9 +10,9 @@ pub struct Counts {
     pub writes: u64,
     /// `pswpin`: read in.
     pub pswpin: u64,
-    /// Of these, such as nobody had asked for yet.
+    /// Of these, pages of readahead.
     pub read_ahead: u64,
-    /// Taken out without being written: the copy elsewhere was good.
+    /// Evicted without being written: the copy elsewhere was good.
     pub clean: u64,
     /// Met again by a fault while they were written.
     pub rescued: u64,

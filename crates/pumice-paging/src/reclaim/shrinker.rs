@@ -83,16 +83,17 @@ pub(super) const SHRINK_BATCH: usize = 128;
 /// A call may do all that a thread may do: take frames, also from the reserve, and nothing is reclaimed for it; unmap
 /// regions, and give frames back to the zone. Frames that it leaves in a task's list do not count:
 /// [`Task::give_frames_back`](crate::space::Task::give_frames_back), or dropping the task, lets others have them. It
-/// waits for nothing that a thread may have which asks for frames with flags as it needs, or which ends its
-/// registration. A thread that holds a cache's lock asks under [`Task::gfp_scope`](crate::space::Task::gfp_scope) with
-/// [`Gfp::NOFS`], as those do that map, unmap and fork. So does a thread with a guard that asks for another page, where
-/// a cache maps, unmaps or forks, since a fork waits for guards.
+/// must not wait for anything that a thread may hold while it asks for frames with the flags that the cache needs, or
+/// while it ends the registration. A thread that holds a cache's lock asks under
+/// [`Task::gfp_scope`](crate::space::Task::gfp_scope) with [`Gfp::NOFS`], as those do that map, unmap and fork. Where a
+/// cache maps, unmaps or forks, a thread with a guard does the same before it asks for another page, since a fork waits
+/// for guards.
 ///
 /// # Safety
 /// In a call it does not use the task that called, also if it has got it in another way.
 pub unsafe trait Shrinker: Send + Sync {
-    /// Flags that a request must have for this to be asked on its behalf. Unless told otherwise that of caches, which
-    /// [`Gfp::NOFS`] and less do not.
+    /// Flags that a request must have for this cache to be asked on its behalf. The default excludes requests with
+    /// [`Gfp::NOFS`] and less.
     fn needs(&self) -> Gfp {
         Gfp::IO | Gfp::FS
     }
@@ -100,8 +101,8 @@ pub unsafe trait Shrinker: Send + Sync {
     /// `count_objects`: how many frames it could give, about. It is asked often, and answers at once.
     fn count(&self) -> usize;
 
-    /// `scan_objects`: gives up to so many frames back, doing no more for it than the request allows. How many are free
-    /// by it now; 0 where there is nothing to be had at the moment.
+    /// `scan_objects`: gives up to so many frames back, doing no more for it than the request allows. Returns how many
+    /// frames became free; 0 where it can give none at the moment.
     fn scan(&self, frames: usize, gfp: Gfp) -> usize;
 }
 
@@ -128,8 +129,8 @@ const COUNTED_ANEW: Share = ALL / 8;
 
 /// Of so many calls, one is looked at closer.
 const CALLS_PER_CHECK: u32 = 16;
-/// Times in a row that frames were said to be free which were not, after which that is not believed. In between others
-/// may have taken them.
+/// After so many false reports of free frames in a row a cache is no longer trusted. (Other threads may have taken the
+/// frames in between.)
 const MOST_UNSEEN: u32 = 16;
 
 /// The reason for a call of a cache.

@@ -102,7 +102,7 @@ pub(super) struct State<P> {
 }
 
 impl<P: Policy> State<P> {
-    /// Whether pages are to be taken out, beside those that leave already, with so many frames free.
+    /// Whether more pages are to be evicted than leave already, with so many frames free.
     pub fn is_short(&mut self, free: usize) -> bool {
         let Watermarks { low, high, .. } = self.settings.watermarks;
         let most = self.settings.most_pages;
@@ -334,12 +334,12 @@ impl<P: Policy> ZoneReclaim<P> {
         Pfn(self.numbers.start + number as usize)
     }
 
-    /// The settings that it goes by.
+    /// The settings.
     pub fn settings(&self) -> Settings {
         self.state().settings
     }
 
-    /// Has it go by something else from now on.
+    /// Changes the settings.
     pub fn set_settings(&self, settings: Settings) {
         let settings = settings.checked();
         let mut state = self.state();
@@ -463,7 +463,7 @@ impl<P: Policy> ZoneReclaim<P> {
         counts
     }
 
-    /// Ends [`ZoneReclaim::kswapd`], and has those who wait for frames fail.
+    /// Ends [`ZoneReclaim::kswapd`]. Threads that wait for frames get an error.
     pub fn stop(&self) {
         self.state().is_stopped = true;
         self.wake.notify_all();

@@ -93,7 +93,7 @@ impl<'b, P: Policy + Send> ZonedPaging<'b, P> {
         ZonedPaging { zones: zones.collect(), turns, barren }
     }
 
-    /// Has reclaim of all zones take pages of a space out while `work` is done. The space's pager is this. Each zone's
+    /// Has reclaim of all zones evict pages of a space while `work` is done. The space's pager is this one. Each zone's
     /// `kswapd` is a thread of the caller's ([`ZoneReclaim::kswapd`]).
     ///
     /// # Errors

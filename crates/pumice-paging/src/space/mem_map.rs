@@ -63,7 +63,7 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
         }
     }
 
-    /// With a pager, which takes pages out of spaces and brings them back.
+    /// With a pager, which evicts pages of spaces and brings them back.
     #[must_use]
     pub fn with_pager(self, pager: &'z dyn Pager) -> MemMap<'z, M, L> {
         // The old map gives nothing back when it is dropped here: the new one has it all.
@@ -81,8 +81,8 @@ impl<'z, M: Memory, L: Budget> MemMap<'z, M, L> {
         Frames { base, map: self, pager: self.pager, reclaim }
     }
 
-    /// The frames, for a space that has a pager of its own: its pages are copies of something else than those of other
-    /// spaces. Reclaim of a zone is one: pagers of spaces on it belong to the same.
+    /// The frames, for a space with a pager of its own, and so with another backing than other spaces. A zone has one
+    /// reclaim, which all pagers of spaces on it share.
     pub fn frames_of<'m>(&'m self, pager: &'m dyn Pager) -> Frames<'m, M, L> {
         Frames { pager: Some(pager), reclaim: pager.zone(), ..self.frames() }
     }

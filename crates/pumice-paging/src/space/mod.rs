@@ -147,9 +147,9 @@ pub const DEFAULT_PREFAULT_PAGES: usize = 16;
 /// How many faults ahead the memory of a sequence is fetched into the cache, until told otherwise: a line that takes
 /// 100 to 200 ns to come is then there.
 pub const DEFAULT_FETCH_AHEAD: usize = 16;
-/// `page_cluster` until told otherwise: 32 pages, as many as leave together, which on the devices of today takes hardly
-/// longer to read than one. (The kernel has 3, for disks whose heads moved, and reads what it was not asked for; here
-/// nothing is read ahead that is not in order.)
+/// `page_cluster` until told otherwise: 32 pages, as many as leave together, which today's devices read hardly slower
+/// than one. (The kernel has 3, for disks whose heads moved, and reads neighbours of any page; here only pages in order
+/// are read ahead.)
 pub const DEFAULT_PAGE_CLUSTER: usize = 5;
 
 /// See the module's top.
@@ -223,7 +223,7 @@ impl<F: FrameSource, T: TableOps> VmSpace<F, T> {
     }
 
     /// How many pages a sequence of faults populates at once at most: batches double up to that.
-    /// With 1 there is no prefaulting; more than the 512 pages of a table is as those.
+    /// With 1 there is no prefaulting; more than the 512 pages of a table counts as 512.
     pub fn set_prefault(&self, pages: usize) {
         self.prefault_pages.store(pages.clamp(1, F::ENTRIES), Ordering::Relaxed);
     }

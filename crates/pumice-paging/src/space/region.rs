@@ -314,8 +314,8 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
     /// them from, again if somebody wrote to the page meanwhile, and its last result is returned. Pages that were never
     /// touched are faulted in for reading.
     ///
-    /// The bytes that `read` sees may be torn when it will be called again: it must not believe it before
-    /// this returns. It may use the page by other ways meanwhile, and the last words it is given may be a copy.
+    /// The bytes that `read` sees may be torn when it will be called again: it must not rely on them before this
+    /// returns. It may use the page by other ways meanwhile, and the last words it is given may be a copy.
     ///
     /// # Errors
     /// As [`Task::fault`].
@@ -331,7 +331,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         }
     }
 
-    /// As [`Region::read_optimistic`], of a page that is in memory and not written to all the while.
+    /// As [`Region::read_optimistic`], of a page that stays in memory and unchanged during the call.
     #[doc(hidden)]
     #[inline(always)]
     pub fn read_optimistic_at_once<R>(
@@ -424,8 +424,7 @@ impl<'t, F: FrameSource, T: TableOps> Region<'t, F, T> {
         }
     }
 
-    /// A guard of a page that can be used as it is, and of which nobody has another that stands
-    /// against it.
+    /// A guard of a page that can be used as it is, and that no other guard excludes.
     #[inline(always)]
     fn guard_at_once(&self, page: usize, access: Access) -> Option<Latched<'_>> {
         self.latch_at_once(self.look(page)?.ptep, access)

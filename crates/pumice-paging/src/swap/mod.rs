@@ -52,13 +52,13 @@ pub enum SwapError {
         /// The kernel's error.
         errno: Errno,
     },
-    /// Somebody has his pages there.
+    /// The area is in use.
     #[error("{} is in use for swap already; end its user, or give another file", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// It is something else's.
+    /// It has other content.
     #[error("{0} is no swap area of pumice: {reason}; if nobody needs it: {clearing} {0}", path.display())]
     NotSwap {
         /// The file.
@@ -118,11 +118,11 @@ pub struct Swap {
 
 impl Swap {
     /// Makes a swap area of `bytes` bytes in a file, which is made if there is none, or on a block device. It must have
-    /// been one before, or be zero wherever somebody may have signed ([`foreign`]).
+    /// been one before, or be zero at all places where file systems and others sign ([`foreign`]).
     ///
     /// # Errors
     /// [`SwapError::Open`], with `ENOSPC` where there is no room; [`SwapError::InUse`]; [`SwapError::NotSwap`] for
-    /// what has other content; [`SwapError::BadSize`].
+    /// other content; [`SwapError::BadSize`].
     pub fn create(path: &Path, bytes: u64, cached: Cached) -> Result<Swap, SwapError> {
         Swap::make(path, bytes, cached, whose)
     }
