@@ -14,7 +14,7 @@ use pumice_frames::sys::thread::Maker;
 
 pub use crate::sys::block::{FileId, Opening};
 
-/// How long writes of a process that was killed are waited for: longer than devices take.
+/// How long a lock waits for writes of a killed process: longer than devices take.
 pub const WRITES_IN_FLIGHT: Duration = Duration::from_secs(5);
 
 /// Waits for a file that somebody has: a millisecond at first, then longer each time.
@@ -163,12 +163,12 @@ impl BlockFile {
         })
     }
 
-    /// Has the file to itself until it is unlocked, or closed and all writes to it are over, also those that were in
-    /// flight when its process was killed. Waits for such of another process for some seconds. A device is claimed,
-    /// too, so that it is neither mounted nor used for swap meanwhile.
+    /// Locks the file until it is unlocked, or closed and all writes to it are over, also those that were in flight
+    /// when its process was killed. Waits some seconds for such writes of another process. A device is claimed, too, so
+    /// that it is neither mounted nor used for swap meanwhile.
     ///
     /// # Errors
-    /// `EBUSY` where somebody has it still.
+    /// `EBUSY` where it is still locked.
     pub fn lock(&mut self) -> Result<(), Errno> {
         let mut wait = Wait::new();
         while !self.try_lock()? {

@@ -40,7 +40,7 @@ pub struct Process {
     pub tree_pool_peak_bytes: u64,
     /// The most there may be.
     pub tree_pool_max_bytes: u64,
-    /// Of requests served, those of whose memory the greater part was ready; `null` before the first.
+    /// The share of served requests with most of their memory ready; `null` before the first.
     pub hit_rate: Option<f64>,
     /// Of the frames handed out, those that were ready and zeroed; `null` before the first.
     pub zeroed_rate: Option<f64>,
