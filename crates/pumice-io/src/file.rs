@@ -17,7 +17,7 @@ pub use crate::sys::block::{FileId, Opening};
 /// How long a lock waits for writes of a killed process: longer than devices take.
 pub const WRITES_IN_FLIGHT: Duration = Duration::from_secs(5);
 
-/// Waits for a file that somebody has: a millisecond at first, then longer each time.
+/// Waits for a locked file: a millisecond at first, then longer each time.
 #[derive(Debug)]
 pub struct Wait {
     begun: Instant,

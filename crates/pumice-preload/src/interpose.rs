@@ -172,8 +172,8 @@ fn serve(size: usize, align: usize, content: Content) -> Option<*mut c_void> {
     Some(at.as_ptr().cast())
 }
 
-/// The next allocator takes its first steps now: later a filter may be in force that does not know their calls. Here
-/// the program has called `malloc`, so that allocator holds no lock.
+/// Has the next allocator initialise itself now: later a filter may be in force that does not know its first calls.
+/// Here the program has called `malloc`, so that allocator holds no lock.
 fn prime_next() {
     static PRIMED: AtomicBool = AtomicBool::new(false);
     // Relaxed: once more does no harm.

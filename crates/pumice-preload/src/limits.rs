@@ -74,8 +74,8 @@ unsafe fn set(number: u32, args: [usize; 6]) -> c_long {
     answer(unsafe { raw::syscall(number, args) })
 }
 
-/// A limit is about to be set, or only asked for where `new` is null. Before: until the heap's reserved addresses are
-/// gone no thread would get anything. Where the call then fails, that has cost speed.
+/// Called before a limit is set (or only read, where `new` is null): until the heap's reserved addresses are gone no
+/// thread would get memory. If the call then fails, only speed is lost.
 fn before_setting(process: u32, resource: usize, new: usize) {
     let counts_addresses = matches!(resource as u32, linux::RLIMIT_AS | linux::RLIMIT_DATA);
     if !counts_addresses || new == 0 || state::is_retired() || !is_own(process) {

@@ -81,14 +81,14 @@ impl Price {
         }
     }
 
-    /// It was not to be.
+    /// Undoes a turn that could not be timed.
     fn untried(&self, turn: Turn) {
         if let Turn::TrySmall { huge_ns } = turn {
             self.huge_ns.store(huge_ns, Ordering::Relaxed);
         }
     }
 
-    /// A huge page took so long. Whether small ones are to be tried.
+    /// Notes the time of a huge page. Returns whether small ones are to be tried.
     fn tried_huge(&self, took_ns: u64) -> bool {
         let is_cheap = took_ns < CHEAP_NS;
         if is_cheap {
@@ -99,7 +99,7 @@ impl Price {
         !is_cheap
     }
 
-    /// A block in small pages took so long, and a huge page before it `huge_ns`.
+    /// Notes the time of a block in small pages, and that of the huge page before it, `huge_ns`.
     fn tried_small(&self, took_ns: u64, huge_ns: u64) {
         if huge_ns > took_ns.saturating_mul(DEAR) {
             let blocks = self.next.load(Ordering::Relaxed);

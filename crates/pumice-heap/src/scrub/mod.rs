@@ -131,7 +131,7 @@ pub unsafe trait Source: Sync {
     /// longest-free first; `None` when there is none left.
     fn claim(&self, stop: Order) -> Option<Claim>;
 
-    /// Has the pages that the calling thread faults in from now on come from a memory node, where there are several.
+    /// Sets the memory node of the pages that the calling thread faults in from now on, where there are several.
     fn prefer(&self, _node: usize) {}
 
     /// Returns a claim to the free memory.
@@ -152,14 +152,13 @@ pub unsafe trait Source: Sync {
     /// own.
     fn look_for_pins(&self) {}
 
-    /// Whether zeros are asked for faster than they are there.
+    /// Whether zeros are asked for faster than they are made.
     fn need(&self) -> Need;
 
     /// Whether anything is still to be populated ahead (`--ready`).
     fn left_to_populate(&self) -> Left;
 
-    /// Populates one more block ahead. [`Left::Nothing`] when enough are there or no
-    /// more can be had.
+    /// Populates one more block ahead. [`Left::Nothing`] when enough are there or there is no memory for more.
     fn populate(&self) -> Left;
 
     /// A pass of the keeper's hand: free memory that it meets the second time is offered to the

@@ -49,7 +49,7 @@ pub struct Wait {
     pub until: Instant,
 }
 
-/// A slot that somebody has.
+/// A leased slot.
 #[derive(Debug)]
 pub struct Lease {
     /// Its number.

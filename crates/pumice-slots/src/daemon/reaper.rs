@@ -39,7 +39,7 @@ enum Corpse {
     Leased(u64, SlotFile),
     /// A slot that was never leased.
     Unused(SlotFile),
-    /// Something that a client sent.
+    /// A descriptor that a client sent.
     Foreign(OwnedFd),
     /// A client's connection, and its unread packets.
     Connection(OwnedFd),
@@ -118,7 +118,7 @@ impl<T> Queues<T> {
         }
     }
 
-    /// How much of an owner's is not done.
+    /// How many items of an owner are not done.
     fn left(&self, owner: Owner) -> usize {
         self.of.get(&owner).map_or(0, |queue| queue.waiting.len() + queue.begun)
     }
@@ -140,17 +140,17 @@ impl Reaper {
         Ok(Reaper { slots: Crew::start(events, waker)?, foreign: Crew::start(events, waker)? })
     }
 
-    /// Truncates a slot whose lease a user had, and says so by [`Event::Ended`].
+    /// Truncates a slot that a user had leased, and reports that by [`Event::Ended`].
     pub fn end(&self, user: u32, lease: u64, file: SlotFile) {
         self.slots.take(Some(user), Corpse::Leased(lease, file));
     }
 
-    /// Truncates a slot that nobody had.
+    /// Truncates a slot that was never leased.
     pub fn discard(&self, file: SlotFile) {
         self.slots.take(None, Corpse::Unused(file));
     }
 
-    /// Closes something that a user sent.
+    /// Closes a descriptor that a user sent.
     pub fn close(&self, user: u32, descriptor: OwnedFd) {
         self.foreign.take(Some(user), Corpse::Foreign(descriptor));
     }

@@ -15,7 +15,7 @@ const RESERVE_SHARE: u64 = 50;
 /// Whether the kernel's hugetlb pool may be raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
-    /// It has what it has.
+    /// It keeps its size.
     Fixed,
     /// Pages that it lacks are asked for.
     Grows,

@@ -84,7 +84,7 @@ impl WaitQueue {
         self.waiters.len()
     }
 
-    /// Another one waits.
+    /// Adds a waiting client.
     pub fn push(&mut self, token: Token, taker: Taker) {
         self.waiters.push_back((token, taker));
     }
@@ -100,7 +100,7 @@ impl WaitQueue {
         waiters.min_by_key(order).map(|&(token, _)| token)
     }
 
-    /// One waits no more.
+    /// Removes a waiting client.
     pub fn remove(&mut self, token: Token) -> Option<Taker> {
         let index = self.waiters.iter().position(|&(other, _)| other == token)?;
         let (_, taker) = self.waiters.remove(index)?;

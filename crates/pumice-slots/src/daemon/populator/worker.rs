@@ -27,13 +27,13 @@ use super::{priority, Shared};
 const LONGEST_NAP: Duration = Duration::from_millis(50);
 /// Bytes at a time where a client waits.
 const URGENT_BYTES: usize = 64 << 20;
-/// A thread without a job for so long knows nothing of the machine any more.
+/// After so long without a job a thread's readings of the machine are stale.
 const LONG_IDLE: Duration = Duration::from_secs(1);
 
 /// How a thread works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Under `SCHED_IDLE`, burst by burst, with the pauses that others need.
+    /// Under `SCHED_IDLE`, burst by burst, with the pauses that other programs need.
     Background,
     /// At the daemon's own priority, without pauses: a client waits, and would populate itself otherwise.
     Urgent,
@@ -284,7 +284,7 @@ impl Hands {
         }
     }
 
-    /// Nothing until it is time, or the event loop or the user have other plans.
+    /// Waits until it is time, or the event loop or a setting says otherwise.
     fn pause(&mut self, job: &Job) {
         let settings = self.shared.settings();
         loop {
