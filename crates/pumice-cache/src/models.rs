@@ -1,5 +1,5 @@
-//! Files of a cache under many random interleavings (shuttle): pages that are filled, written to, written whole, taken
-//! out, synced and cut off at the same time, over a device that is late, goes out of order, and fails.
+//! Files of a cache under many random interleavings (shuttle): pages that are filled, written to, written whole,
+//! evicted, synced and cut off at the same time, over a device that is late, goes out of order, and fails.
 //!
 //! Invariants: no update is lost; bytes written before a `sync` are on the device after it; a reader of a page that is
 //! written whole sees one writing of it; nothing is dirty, in memory or held at the end.
@@ -249,7 +249,7 @@ enum Left {
 
 type Work = fn(&CacheTask<'_>, &View<'_, '_>, &Disk);
 
-/// Threads that add, write whole, read ahead, take out and sync.
+/// Threads that add, write whole, read ahead, evict and sync.
 const WORKERS: [Work; 3] = [
     |task, view, disk| {
         for turn in 0..3 * ADDED {

@@ -1,4 +1,4 @@
-//! Memory that scrubd has taken out of the free memory: claimed, cleared, handed back.
+//! Free memory that scrubd has claimed: claimed, cleared, handed back.
 
 use core::cell::Cell;
 

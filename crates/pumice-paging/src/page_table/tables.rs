@@ -88,7 +88,7 @@ pub unsafe trait FrameSource: Copy + Send + Sync {
     }
 }
 
-/// In a frame's word: a page that had the frame was taken out of its tables, and that has not been ended.
+/// In a frame's word: a page that had the frame is in transit, and the transit has not been ended.
 pub const IN_TRANSIT: u32 = 1 << 31;
 
 /// How many spaces have a frame beyond the first, by its word.

@@ -7,8 +7,8 @@
 //! - `members`: the spaces whose pages may go; `spaces`: how they come and go.
 //! - [`settings`]: the settings of reclaim.
 //! - [`shrinker`]: caches outside the page lists, which give frames back; `shrink`: how they are asked.
-//! - `kswapd`: the thread that takes pages out; `kswapd_state`: its state; `direct`: the thread that
-//!   asks for a frame takes pages out itself; `requests`: their requests.
+//! - `kswapd`: the thread that evicts pages; `kswapd_state`: its state; `direct`: direct reclaim, by the thread that
+//!   asks for a frame; `requests`: the requests of direct reclaim.
 //! - `round`: one round of either; `progress`: whether there is more to try; `writes`: the pages that are chosen;
 //!   `writeout`: how they go.
 //! - [`zoned`]: spaces over several zones.

@@ -27,7 +27,8 @@ use super::writes::{Leaving, Notes, Victim, Way, Write, Writes, MANY_FAILURES, M
 use ending::{end_in_place, end_in_transit, give_up_write_back};
 
 impl<P: Policy + Send> Round<'_, P> {
-    /// Begins to take out pages of one space. Returns frames that are free by it: of those that need not be written.
+    /// Begins to evict pages of one space. Returns how many frames became free: those of pages that need not be
+    /// written.
     pub fn begin_all(&mut self, victims: &[Victim]) -> usize {
         let Some(&Victim { owner, .. }) = victims.first() else { return 0 };
         let Some(space) = self.space(owner.member()).cloned() else {
@@ -100,7 +101,7 @@ impl<P: Policy + Send> Round<'_, P> {
         0
     }
 
-    /// Begins to write a page back if it is dirty, else to take it out. Returns frames that are free by it.
+    /// Begins to write a page back if it is dirty, else to evict it. Returns how many frames became free.
     fn begin_in_place(&mut self, space: &Attached, task: &AnyTask<'_>, victim: Victim) -> usize {
         let page = victim.owner.page();
         if !self.may_write(space) || !task.is_dirty(page) {

@@ -161,7 +161,7 @@ unsafe impl<P: Policy + Send> Reclaim for ZonedPaging<'_, P> {
     }
 
     fn reclaim(&self, gfp: Gfp, frames: usize) -> usize {
-        // A thread that reclaims in one zone takes no pages out in another.
+        // A thread that reclaims in one zone evicts no pages in another.
         if self.zones.iter().any(|paging| paging.zone().is_reclaiming_here()) {
             return 0;
         }

@@ -259,7 +259,7 @@ const LIST_FRAMES: usize = 32;
 /// The most that a list holds: frames to give out, as many that were put back, and one zeroed.
 const MOST_LISTED: usize = 2 * LIST_FRAMES + 1;
 /// No other thread gets at the list of a thread that sleeps. So all lists together hold a 16th of the zone at
-/// most, as much as lies under the low watermark by default; where there are too many threads for that, each takes
+/// most, as much as lies below the low watermark by default; where there are too many threads for that, each takes
 /// frames and gives them back one by one.
 const ZONE_TO_LISTS: usize = 16;
 

@@ -167,7 +167,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         0
     }
 
-    /// Begins to take a page out: `None` if it has no frame of its own, somebody has a guard of it, or it was taken
+    /// Begins to evict a page: `None` if it has no frame of its own, somebody has a guard of it, or it was taken
     /// back from a thread that began before and has not ended that. From here on it can't be written before a fault
     /// brings it back, which ends this.
     ///
@@ -195,7 +195,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
             self.end_transit(&transit);
             return None;
         }
-        // Shared frames are more than this space's to take out. Acquire: pairs with `unshare`.
+        // Shared frames belong to other spaces, too, and are not evicted. Acquire: pairs with `unshare`.
         let sharers = || sharers_in(tables.source.sharers(entry.frame()).load(Ordering::Acquire));
         if entry.cow() && sharers() > 0 {
             self.cancel_swap_out(transit);
@@ -316,7 +316,7 @@ impl<F: FrameSource, T: TableOps> Task<'_, F, T> {
         None
     }
 
-    /// Lets others have the frames of pages that this task has taken out: it gathers some of them.
+    /// Lets other threads have the frames of pages that this task has evicted: it gathers some of them.
     pub fn give_frames_back(&self) {
         self.with_list(|list| list.flush());
     }

@@ -136,7 +136,7 @@ impl Scenario {
             drop(task);
             drop(ending);
             kswapd.join().expect("no panic").expect("a task");
-            // Not before: kswapd counts a page that it took out after the page has gone.
+            // Not before: kswapd counts an evicted page after the page has gone.
             assert_eq!((space.anon_rss(), space.swap_rss()), (0, 0), "all is unmapped");
         });
         drop(space);
